@@ -1,0 +1,87 @@
+// Package eventlog keeps what the test provider says it did, so that a test can prove that something happened, and
+// that it happened once.
+package eventlog
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+)
+
+// The phases of an operation: begin before the act, exactly one of the others after it. A begin without an end means
+// that the provider died in between.
+const (
+	Begin     = "begin"
+	Done      = "done"
+	Failed    = "failed"
+	Cancelled = "cancelled"
+)
+
+// Event is one line of the log.
+type Event struct {
+	// Sequence is given by the log, in order of arrival, from 1, and is never used twice.
+	Sequence  uint64 `json:"sequence"`
+	Resource  string `json:"resource"`
+	URN       string `json:"urn,omitempty"`
+	Stack     string `json:"stack,omitempty"`
+	Project   string `json:"project,omitempty"`
+	Operation string `json:"operation"`
+	Phase     string `json:"phase"`
+	// Error says why, when the phase is failed or cancelled.
+	Error string    `json:"error,omitempty"`
+	PID   int       `json:"pid"`
+	Host  string    `json:"host"`
+	Time  time.Time `json:"time"`
+	// ID is the same for the begin and the end of one operation.
+	ID string `json:"id"`
+}
+
+func (event Event) check() error {
+	for name, value := range map[string]string{
+		"resource": event.Resource, "operation": event.Operation, "phase": event.Phase, "id": event.ID,
+	} {
+		if value == "" {
+			return fmt.Errorf("the event has no %q", name)
+		}
+	}
+	if phases := []string{Begin, Done, Failed, Cancelled}; !slices.Contains(phases, event.Phase) {
+		return fmt.Errorf("the event's phase is %q, it must be one of %s", event.Phase, strings.Join(phases, ", "))
+	}
+	if event.Sequence != 0 {
+		return errors.New("the event has a sequence number: the log gives those")
+	}
+	return nil
+}
+
+// Filter names what an event's fields must be, exactly; an empty field matches every event.
+type Filter struct {
+	Resource, Stack, Operation, Phase, Host string
+}
+
+func (filter Filter) matches(event Event) bool {
+	return matchesField(filter.Resource, event.Resource) &&
+		matchesField(filter.Stack, event.Stack) &&
+		matchesField(filter.Operation, event.Operation) &&
+		matchesField(filter.Phase, event.Phase) &&
+		matchesField(filter.Host, event.Host)
+}
+
+func matchesField(wanted, actual string) bool {
+	return wanted == "" || wanted == actual
+}
+
+// filterFrom takes the filter out of a query and returns what else the query holds.
+func filterFrom(query url.Values) (Filter, url.Values) {
+	var filter Filter
+	for name, field := range map[string]*string{
+		"resource": &filter.Resource, "stack": &filter.Stack, "operation": &filter.Operation,
+		"phase": &filter.Phase, "host": &filter.Host,
+	} {
+		*field = query.Get(name)
+		query.Del(name)
+	}
+	return filter, query
+}

@@ -1,0 +1,167 @@
+// Package gitserver serves bare Git repositories over HTTP by way of Git's own http-backend.
+package gitserver
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/cgi"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+)
+
+// maximumPushSize is far above any test's repository; it keeps a mistake from filling the disk.
+const maximumPushSize = 1 << 30
+
+// unfinished begins the names of repositories that are being made; no request can name them.
+const unfinished = ".unfinished-"
+
+var (
+	repositoryPath = regexp.MustCompile(`^/([a-z0-9-]+)\.git$`)
+	servicePath    = regexp.MustCompile(`^/([a-z0-9-]+)\.git/(info/refs|git-upload-pack|git-receive-pack)$`)
+)
+
+// Server is the handler.
+type Server struct {
+	root    string
+	git     string
+	backend cgi.Handler
+	// making is held while a repository is made, so that two first pushes make one.
+	making sync.Mutex
+}
+
+// New makes a server of the repositories in a directory.
+func New(root string) (*Server, error) {
+	if root == "" {
+		return nil, errors.New("no directory for the repositories: give --root DIR")
+	}
+	root, err := filepath.Abs(root)
+	if err != nil {
+		return nil, fmt.Errorf("finding the directory %s: %w", root, err)
+	}
+	if err := os.MkdirAll(root, 0o755); err != nil {
+		return nil, fmt.Errorf("making the directory for the repositories: %w", err)
+	}
+	if err := removeUnfinished(root); err != nil {
+		return nil, err
+	}
+	git, backend, err := findGit()
+	if err != nil {
+		return nil, err
+	}
+	return &Server{root: root, git: git, backend: cgi.Handler{
+		Path: backend,
+		Dir:  root,
+		Env:  append(gitEnvironment(), "GIT_PROJECT_ROOT="+root, "GIT_HTTP_EXPORT_ALL=1"),
+	}}, nil
+}
+
+// findGit returns the paths of Git and of its CGI program.
+func findGit() (git, backend string, err error) {
+	git, err = exec.LookPath("git")
+	if err != nil {
+		return "", "", fmt.Errorf("looking for git on PATH: %w", err)
+	}
+	directory, err := exec.Command(git, "--exec-path").Output()
+	if err != nil {
+		return "", "", fmt.Errorf("asking git for its programs' directory (git --exec-path): %w", err)
+	}
+	backend = filepath.Join(strings.TrimSpace(string(directory)), "git-http-backend")
+	if _, err := os.Stat(backend); err != nil {
+		return "", "", fmt.Errorf("looking for git's program for HTTP, which comes with the package git: %w", err)
+	}
+	return git, backend, nil
+}
+
+// gitEnvironment is Git's configuration, by environment: it works without a home directory, for any user id, and
+// whoever owns the repositories.
+func gitEnvironment() []string {
+	settings := [][2]string{
+		{"safe.directory", "*"},
+		{"http.receivepack", "true"},
+		// Nothing goes on in the background after a push has been answered.
+		{"receive.autogc", "false"},
+		{"gc.auto", "0"},
+	}
+	environment := []string{"GIT_CONFIG_NOSYSTEM=1", fmt.Sprintf("GIT_CONFIG_COUNT=%d", len(settings))}
+	for index, setting := range settings {
+		environment = append(environment,
+			fmt.Sprintf("GIT_CONFIG_KEY_%d=%s", index, setting[0]),
+			fmt.Sprintf("GIT_CONFIG_VALUE_%d=%s", index, setting[1]))
+	}
+	return environment
+}
+
+func (server *Server) ServeHTTP(response http.ResponseWriter, request *http.Request) {
+	if match := repositoryPath.FindStringSubmatch(request.URL.Path); match != nil {
+		server.serveRepository(response, request, match[1])
+		return
+	}
+	if match := servicePath.FindStringSubmatch(request.URL.Path); match != nil {
+		server.serveGit(response, request, match[1], match[2])
+		return
+	}
+	http.Error(response, fmt.Sprintf("no such path: %s; repositories are at /NAME.git, and NAME consists of "+
+		"the characters a-z, 0-9 and -", request.URL.Path), http.StatusNotFound)
+}
+
+// serveRepository makes a repository.
+func (server *Server) serveRepository(response http.ResponseWriter, request *http.Request, name string) {
+	if request.Method != http.MethodPut {
+		refuseMethod(response, request, http.MethodPut)
+		return
+	}
+	made, err := server.ensure(name)
+	if err != nil {
+		http.Error(response, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	if made {
+		response.WriteHeader(http.StatusCreated)
+	}
+	fmt.Fprintf(response, "/%s.git\n", name)
+}
+
+// serveGit lets Git answer.
+func (server *Server) serveGit(response http.ResponseWriter, request *http.Request, name, action string) {
+	method, service := http.MethodPost, action
+	if action == "info/refs" {
+		method, service = http.MethodGet, request.URL.Query().Get("service")
+	}
+	if request.Method != method {
+		refuseMethod(response, request, method)
+		return
+	}
+	switch service {
+	case "git-receive-pack":
+		if _, err := server.ensure(name); err != nil {
+			http.Error(response, err.Error(), http.StatusInternalServerError)
+			return
+		}
+	case "git-upload-pack":
+		if !server.exists(name) {
+			http.Error(response, fmt.Sprintf("no such repository: %s; make it with PUT /%s.git or push to it", name, name),
+				http.StatusNotFound)
+			return
+		}
+	default:
+		http.Error(response, fmt.Sprintf("no such service: %q; this server speaks Git's smart HTTP protocol only", service),
+			http.StatusForbidden)
+		return
+	}
+	request.Body = http.MaxBytesReader(response, request.Body, maximumPushSize)
+	// A large push comes in chunks, without a length. http-backend then reads to the end of its input, but Go's CGI
+	// handler, for the sake of programs that cannot, refuses a request that still says so.
+	request.TransferEncoding = nil
+	server.backend.ServeHTTP(response, request)
+}
+
+func refuseMethod(response http.ResponseWriter, request *http.Request, allowed string) {
+	response.Header().Set("Allow", allowed)
+	http.Error(response, fmt.Sprintf("%s %s: only %s works here", request.Method, request.URL.Path, allowed),
+		http.StatusMethodNotAllowed)
+}

@@ -1,0 +1,59 @@
+package gitserver
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
+
+func (server *Server) path(name string) string {
+	return filepath.Join(server.root, name+".git")
+}
+
+func (server *Server) exists(name string) bool {
+	_, err := os.Stat(server.path(name))
+	return err == nil
+}
+
+// ensure makes an empty repository if it is not there, and says whether it did. The repository gets its name last, so
+// that no reader meets half of one.
+func (server *Server) ensure(name string) (made bool, err error) {
+	server.making.Lock()
+	defer server.making.Unlock()
+	if server.exists(name) {
+		return false, nil
+	}
+	directory, err := os.MkdirTemp(server.root, unfinished)
+	if err != nil {
+		return false, fmt.Errorf("making the repository %s: %w", name, err)
+	}
+	defer os.RemoveAll(directory)
+	command := exec.Command(server.git, "init", "--quiet", "--bare", "--template=", "--initial-branch=main", directory)
+	command.Env = gitEnvironment()
+	if output, err := command.CombinedOutput(); err != nil {
+		return false, fmt.Errorf("making the repository %s: git init: %w: %s", name, err, strings.TrimSpace(string(output)))
+	}
+	if err := os.Chmod(directory, 0o755); err != nil {
+		return false, fmt.Errorf("making the repository %s: %w", name, err)
+	}
+	if err := os.Rename(directory, server.path(name)); err != nil {
+		return false, fmt.Errorf("making the repository %s: %w", name, err)
+	}
+	return true, nil
+}
+
+// removeUnfinished removes what a server that was killed left behind.
+func removeUnfinished(root string) error {
+	left, err := filepath.Glob(filepath.Join(root, unfinished+"*"))
+	if err != nil {
+		return fmt.Errorf("looking for unfinished repositories in %s: %w", root, err)
+	}
+	for _, directory := range left {
+		if err := os.RemoveAll(directory); err != nil {
+			return fmt.Errorf("removing an unfinished repository: %w", err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,3 @@
+module pulumi-controller.test/services
+
+go 1.26
