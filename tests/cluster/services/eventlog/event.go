@@ -23,7 +23,7 @@ const (
 // Event is one line of the log.
 type Event struct {
 	// Sequence is given by the log, in order of arrival, from 1, and is never used twice.
-	Sequence  uint64 `json:"sequence"`
+	Sequence  uint64 `json:"sequence,omitempty"`
 	Resource  string `json:"resource"`
 	URN       string `json:"urn,omitempty"`
 	Stack     string `json:"stack,omitempty"`

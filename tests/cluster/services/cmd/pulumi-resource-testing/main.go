@@ -1,0 +1,22 @@
+// Command pulumi-resource-testing is a Pulumi provider whose resources are slow, fail or are cancelled as a test wants,
+// and which reports what it does. The Pulumi CLI finds it on PATH by its name and starts it.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	"pulumi-controller.test/services/testprovider"
+)
+
+func main() {
+	provider, err := testprovider.New()
+	if err == nil {
+		err = provider.Run(context.Background(), testprovider.Name, testprovider.Version)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "pulumi-resource-testing:", err)
+		os.Exit(1)
+	}
+}

@@ -1,0 +1,76 @@
+package testprovider
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	provider "github.com/pulumi/pulumi-go-provider"
+
+	"pulumi-controller.test/services/eventlog"
+)
+
+// operation is one creation, update or deletion of a resource.
+type operation struct {
+	name   string
+	inputs StepInputs
+}
+
+// run reports the begin, lets the time pass, acts, and reports the end.
+func (operation operation) run(ctx context.Context, act func(context.Context) error) error {
+	if operation.inputs.IgnoreCancel {
+		ctx = context.WithoutCancel(ctx)
+	}
+	report := newReporter(ctx, operation)
+	if err := report.send(ctx, eventlog.Begin, nil); err != nil {
+		return err
+	}
+	failure := operation.attempt(ctx, act)
+	phase := eventlog.Done
+	switch {
+	case failure != nil && errors.Is(ctx.Err(), context.Canceled):
+		phase = eventlog.Cancelled
+		failure = fmt.Errorf("cancelled while %s %s: %w", operation.doing(), operation.inputs.Name, failure)
+	case failure != nil:
+		phase = eventlog.Failed
+		failure = fmt.Errorf("%s %s: %w", operation.doing(), operation.inputs.Name, failure)
+	}
+	return errors.Join(failure, report.send(ctx, phase, failure))
+}
+
+// attempt is what lies between the begin and the end: a resource that is to fail fails before the act.
+func (operation operation) attempt(ctx context.Context, act func(context.Context) error) error {
+	if err := operation.passTime(ctx); err != nil {
+		return err
+	}
+	if operation.inputs.FailOn == operation.name {
+		return fmt.Errorf("it fails because its input failOn is %s", operation.name)
+	}
+	return act(ctx)
+}
+
+// passTime waits for the resource's duration and shows each step of it to the user.
+func (operation operation) passTime(ctx context.Context) error {
+	steps := operation.inputs.Steps
+	total := time.Duration(operation.inputs.Seconds * float64(time.Second))
+	begin := time.Now()
+	for step := 1; step <= steps; step++ {
+		// Counted from the begin, so that the steps' own time does not add up.
+		timer := time.NewTimer(time.Until(begin.Add(total * time.Duration(step) / time.Duration(steps))))
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return fmt.Errorf("interrupted in step %d of %d: %w", step, steps, ctx.Err())
+		}
+		provider.GetLogger(ctx).Infof("%s %s: step %d of %d", operation.doing(), operation.inputs.Name, step, steps)
+	}
+	return nil
+}
+
+func (operation operation) doing() string {
+	return map[string]string{
+		createOperation: "creating", updateOperation: "updating", deleteOperation: "deleting",
+	}[operation.name]
+}

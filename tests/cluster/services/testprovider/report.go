@@ -1,0 +1,85 @@
+package testprovider
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"strings"
+	"time"
+
+	"pulumi-controller.test/services/eventlog"
+)
+
+// logVariable is the environment variable that holds the base URL of the provider log; without it nothing is reported.
+const logVariable = "PROVIDER_LOG_URL"
+
+// reportTime bounds one report; the log is in the same cluster and answers at once.
+const reportTime = 10 * time.Second
+
+// reporter tells the provider log of one operation.
+type reporter struct {
+	url   string
+	event eventlog.Event
+}
+
+func newReporter(ctx context.Context, operation operation) reporter {
+	event := eventlog.Event{
+		Resource:  operation.inputs.Name,
+		Operation: operation.name,
+		PID:       os.Getpid(),
+		ID:        rand.Text(),
+	}
+	// The name is for people who look for the pod; without one the event is still a proof.
+	event.Host, _ = os.Hostname()
+	if urn := urnOf(ctx); urn != "" {
+		event.URN, event.Stack, event.Project = string(urn), urn.Stack().String(), string(urn.Project())
+	}
+	return reporter{url: strings.TrimSuffix(os.Getenv(logVariable), "/"), event: event}
+}
+
+// send reports a phase. An operation fails if it cannot be reported: a test would take it for one that never was.
+func (reporter reporter) send(ctx context.Context, phase string, failure error) error {
+	if reporter.url == "" {
+		return nil
+	}
+	event := reporter.event
+	event.Phase, event.Time = phase, time.Now().UTC()
+	if failure != nil {
+		event.Error = failure.Error()
+	}
+	if err := reporter.post(ctx, event); err != nil {
+		return fmt.Errorf("reporting %s of %s %s to the provider log at %s (from %s): %w",
+			phase, event.Operation, event.Resource, reporter.url, logVariable, err)
+	}
+	return nil
+}
+
+func (reporter reporter) post(ctx context.Context, event eventlog.Event) error {
+	body, err := json.Marshal(event)
+	if err != nil {
+		return err
+	}
+	// That an operation was cancelled is to be reported too.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), reportTime)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, reporter.url+"/events", bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	request.Header.Set("Content-Type", "application/json")
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusCreated {
+		answer, _ := io.ReadAll(io.LimitReader(response.Body, 1024))
+		return fmt.Errorf("it answered %s: %s", response.Status, strings.TrimSpace(string(answer)))
+	}
+	return nil
+}

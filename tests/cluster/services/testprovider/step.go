@@ -1,0 +1,130 @@
+package testprovider
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"slices"
+	"time"
+
+	provider "github.com/pulumi/pulumi-go-provider"
+	"github.com/pulumi/pulumi-go-provider/infer"
+)
+
+// The operations, as the log and the input failOn name them.
+const (
+	createOperation = "create"
+	updateOperation = "update"
+	deleteOperation = "delete"
+)
+
+// Step is the resource.
+type Step struct{}
+
+// StepInputs is what a program says about a Step.
+type StepInputs struct {
+	Name         string     `pulumi:"name"`
+	Seconds      float64    `pulumi:"seconds,optional"`
+	Steps        int        `pulumi:"steps,optional"`
+	FailOn       string     `pulumi:"failOn,optional"`
+	IgnoreCancel bool       `pulumi:"ignoreCancel,optional"`
+	ConfigMap    *ConfigMap `pulumi:"configMap,optional"`
+	Value        string     `pulumi:"value,optional"`
+	ReplaceKey   string     `pulumi:"replaceKey,optional" provider:"replaceOnChanges"`
+	SecretValue  *string    `pulumi:"secretValue,optional" provider:"secret"`
+}
+
+// StepState is what the stack's state says about a Step: the outputs.
+type StepState struct {
+	StepInputs
+	Count     int    `pulumi:"count"`
+	CreatedAt string `pulumi:"createdAt"`
+}
+
+// Annotate describes the resource to Pulumi.
+func (step *Step) Annotate(annotator infer.Annotator) {
+	annotator.SetToken("index", "Step")
+	annotator.Describe(&step, "Does what a test tells it to, and reports it to the provider log.")
+}
+
+// Annotate describes the inputs to Pulumi.
+func (inputs *StepInputs) Annotate(annotator infer.Annotator) {
+	annotator.Describe(&inputs.Name, "What the provider log calls this resource.")
+	annotator.Describe(&inputs.Seconds, "How long each operation takes.")
+	annotator.Describe(&inputs.Steps, "In how many steps the time passes; each is shown to the user.")
+	annotator.SetDefault(&inputs.Steps, 1)
+	annotator.Describe(&inputs.FailOn, "The operation that fails after its time: create, update or delete.")
+	annotator.Describe(&inputs.IgnoreCancel, "Go on to the end although cancelled.")
+	annotator.Describe(&inputs.ConfigMap, "A ConfigMap that is made, changed and deleted with the resource.")
+	annotator.Describe(&inputs.Value, "Anything; a change updates the resource.")
+	annotator.Describe(&inputs.ReplaceKey, "Anything; a change replaces the resource.")
+	annotator.Describe(&inputs.SecretValue, "Anything; it is a secret in the outputs and the state.")
+}
+
+// Check refuses inputs that a test cannot have meant.
+func (Step) Check(ctx context.Context, request infer.CheckRequest) (infer.CheckResponse[StepInputs], error) {
+	inputs, failures, err := infer.DefaultCheck[StepInputs](ctx, request.NewInputs)
+	if err != nil {
+		return infer.CheckResponse[StepInputs]{}, err
+	}
+	refuse := func(property, format string, arguments ...any) {
+		failures = append(failures, provider.CheckFailure{Property: property, Reason: fmt.Sprintf(format, arguments...)})
+	}
+	if inputs.Seconds < 0 {
+		refuse("seconds", "%v is less than zero", inputs.Seconds)
+	}
+	if inputs.Steps < 1 {
+		refuse("steps", "%d is less than one", inputs.Steps)
+	}
+	if !slices.Contains([]string{"", createOperation, updateOperation, deleteOperation}, inputs.FailOn) {
+		refuse("failOn", "%q is none of create, update and delete", inputs.FailOn)
+	}
+	return infer.CheckResponse[StepInputs]{Inputs: inputs, Failures: failures}, nil
+}
+
+// Create is called by Pulumi.
+func (Step) Create(
+	ctx context.Context, request infer.CreateRequest[StepInputs],
+) (infer.CreateResponse[StepState], error) {
+	state := StepState{StepInputs: request.Inputs}
+	if request.DryRun {
+		return infer.CreateResponse[StepState]{Output: state}, nil
+	}
+	state.CreatedAt = time.Now().UTC().Format(time.RFC3339Nano)
+	made := false
+	err := operation{createOperation, request.Inputs}.run(ctx, func(ctx context.Context) error {
+		err := changeConfigMap(ctx, nil, request.Inputs.ConfigMap)
+		made = err == nil
+		return err
+	})
+	if err != nil && made {
+		// The state has to know of a resource that is there, or nobody would ever delete it.
+		err = infer.ResourceInitFailedError{Reasons: []string{err.Error()}}
+	}
+	return infer.CreateResponse[StepState]{ID: request.Inputs.Name + "-" + rand.Text()[:8], Output: state}, err
+}
+
+// Update is called by Pulumi.
+func (Step) Update(
+	ctx context.Context, request infer.UpdateRequest[StepInputs, StepState],
+) (infer.UpdateResponse[StepState], error) {
+	state := request.State
+	state.StepInputs = request.Inputs
+	state.Count++
+	if request.DryRun {
+		return infer.UpdateResponse[StepState]{Output: state}, nil
+	}
+	err := operation{updateOperation, request.Inputs}.run(ctx, func(ctx context.Context) error {
+		return changeConfigMap(ctx, request.State.ConfigMap, request.Inputs.ConfigMap)
+	})
+	return infer.UpdateResponse[StepState]{Output: state}, err
+}
+
+// Delete is called by Pulumi.
+func (Step) Delete(ctx context.Context, request infer.DeleteRequest[StepState]) (infer.DeleteResponse, error) {
+	inputs := request.State.StepInputs
+	err := operation{deleteOperation, inputs}.run(ctx, func(ctx context.Context) error {
+		return changeConfigMap(ctx, inputs.ConfigMap, nil)
+	})
+	return infer.DeleteResponse{}, err
+}
