@@ -1,0 +1,66 @@
+package httpserver
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"testing"
+	"time"
+)
+
+func TestARequestThatWaitsEndsWithTheServer(t *testing.T) {
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	arrived := make(chan struct{})
+	handler := http.HandlerFunc(func(response http.ResponseWriter, request *http.Request) {
+		close(arrived)
+		<-request.Context().Done()
+		fmt.Fprint(response, "what there is")
+	})
+	ended := make(chan error, 1)
+	go func() { ended <- serve(ctx, listener, handler) }()
+	answered := make(chan string, 1)
+	go func() {
+		response, err := http.Get("http://" + listener.Addr().String())
+		if err != nil {
+			answered <- err.Error()
+			return
+		}
+		defer response.Body.Close()
+		body, _ := io.ReadAll(response.Body)
+		answered <- string(body)
+	}()
+	<-arrived
+	stop()
+	for range 2 {
+		select {
+		case answer := <-answered:
+			if answer != "what there is" {
+				t.Errorf("the request was answered %q", answer)
+			}
+		case err := <-ended:
+			if err != nil {
+				t.Errorf("the server ended with %v", err)
+			}
+		case <-time.After(2 * finishTime):
+			t.Fatal("the server or the request did not end")
+		}
+	}
+}
+
+func TestAnAddressThatIsTakenIsNamed(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	if err := Run(listener.Addr().String(), nil); err == nil {
+		t.Fatal("two servers listen on one address")
+	}
+}
