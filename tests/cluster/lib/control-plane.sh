@@ -1,0 +1,67 @@
+# etcd, the API server, the controller manager and the scheduler of our own node.
+# shellcheck shell=bash
+
+start_etcd() {
+    # One member and nothing worth keeping: no fsync, and a short election.
+    start_process etcd "$(tool etcd etcd)" \
+        --data-dir "$data_folder/etcd" \
+        --unsafe-no-fsync \
+        --heartbeat-interval 50 \
+        --election-timeout 250 \
+        --listen-client-urls http://127.0.0.1:2379 \
+        --advertise-client-urls http://127.0.0.1:2379 \
+        --listen-peer-urls http://127.0.0.1:2380 \
+        --initial-advertise-peer-urls http://127.0.0.1:2380 \
+        --initial-cluster default=http://127.0.0.1:2380 \
+        --log-level warn
+    wait_for 30 "etcd to answer" "show_log etcd" http_ok 127.0.0.1 2379 /health
+}
+
+start_api_server() {
+    local folder=$credentials_folder
+    start_process kube-apiserver "$(tool kubernetes kube-apiserver)" \
+        --etcd-servers http://127.0.0.1:2379 \
+        --advertise-address "$node_address" \
+        --service-cluster-ip-range "$service_range" \
+        --cert-dir "$folder" \
+        --tls-cert-file "$folder/api-server.crt" \
+        --tls-private-key-file "$folder/api-server.key" \
+        --client-ca-file "$folder/authority.crt" \
+        --token-auth-file "$folder/tokens.csv" \
+        --authorization-mode Node,RBAC \
+        --enable-admission-plugins NodeRestriction \
+        --service-account-issuer https://kubernetes.default.svc.cluster.local \
+        --service-account-signing-key-file "$folder/service-account.key" \
+        --service-account-key-file "$folder/service-account.pub" \
+        --kubelet-certificate-authority "$folder/authority.crt" \
+        --kubelet-client-certificate "$folder/api-server-to-kubelet.crt" \
+        --kubelet-client-key "$folder/api-server-to-kubelet.key" \
+        --kubelet-preferred-address-types InternalIP \
+        --allow-privileged
+    wait_for 60 "the API server to be ready" "show_log kube-apiserver" own_kubectl get --raw /readyz
+}
+
+start_controllers() {
+    local folder=$credentials_folder
+    # The rates are those of a cluster where a test makes sixty stacks at once.
+    start_process kube-controller-manager "$(tool kubernetes kube-controller-manager)" \
+        --kubeconfig "$folder/controller-manager.kubeconfig" \
+        --bind-address 127.0.0.1 \
+        --leader-elect=false \
+        --use-service-account-credentials \
+        --root-ca-file "$folder/authority.crt" \
+        --service-account-private-key-file "$folder/service-account.key" \
+        --allocate-node-cidrs --cluster-cidr "$pod_range" --node-cidr-mask-size 24 \
+        --service-cluster-ip-range "$service_range" \
+        --kube-api-qps 200 --kube-api-burst 400
+    start_process kube-scheduler "$(tool kubernetes kube-scheduler)" \
+        --kubeconfig "$folder/scheduler.kubeconfig" \
+        --bind-address 127.0.0.1 \
+        --leader-elect=false \
+        --kube-api-qps 200 --kube-api-burst 400
+}
+
+# kubectl with the administrator's rights on our own node.
+own_kubectl() {
+    in_network "$(tool kubernetes kubectl)" --kubeconfig "$run_folder/kubeconfig" "$@"
+}

@@ -1,0 +1,49 @@
+# What tests need to know, and running a command that knows it.
+# shellcheck shell=bash
+
+s3_backend_url="s3://$state_bucket?endpoint=http://s3.$services_namespace.svc.cluster.local:7070&s3ForcePathStyle=true&region=us-east-1&disableSSL=true"
+
+# The part that does not depend on whose cluster it is.
+print_common_environment() {
+    printf '%s\n' \
+        "GIT_URL_IN_CLUSTER=http://git.$services_namespace.svc.cluster.local" \
+        "PROVIDER_LOG_URL_IN_CLUSTER=http://provider-log.$services_namespace.svc.cluster.local" \
+        "S3_BACKEND_URL=$s3_backend_url" \
+        "S3_ACCESS_KEY=$s3_access_key" \
+        "S3_SECRET_KEY=$s3_secret_key" \
+        "PULUMI_IMAGE=$pulumi_image"
+}
+
+# On our own node the tests run in its network, where the services' cluster addresses work as they do in a pod.
+record_service_addresses() {
+    local git provider_log
+    git=$(service_address git)
+    provider_log=$(service_address provider-log)
+    printf '%s\n' "GIT_URL=http://$git" "PROVIDER_LOG_URL=http://$provider_log" >"$run_folder/addresses"
+}
+
+service_address() {
+    own_kubectl --namespace "$services_namespace" get service "$1" --output 'jsonpath={.spec.clusterIP}'
+}
+
+own_node_environment() {
+    require_running_node
+    [[ -f $run_folder/addresses ]] || die "the cluster is not whole: run '$cluster_folder/cluster up' first"
+    printf '%s\n' "TEST_NODE=own" "KUBECONFIG=$run_folder/kubeconfig" "CLUSTER_RUN_DIR=$run_folder"
+    cat "$run_folder/addresses"
+    print_common_environment
+}
+
+own_node_run() {
+    (($# > 0)) || die "usage: cluster exec COMMAND..."
+    local settings
+    settings=$(own_node_environment)
+    local -a environment
+    mapfile -t environment <<<"$settings"
+    exec_in_network env "${environment[@]}" "PATH=$(path_with_tools)" "$@"
+}
+
+# kubectl and pulumi as the tests' cluster has them, before those of the machine.
+path_with_tools() {
+    printf '%s:%s:%s' "${part_binaries[kubernetes]}" "${part_binaries[pulumi]}" "$PATH"
+}

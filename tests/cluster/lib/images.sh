@@ -1,0 +1,140 @@
+# Container images, FROM scratch, as docker-archives in the cache. No registry is involved.
+# shellcheck shell=bash
+
+images=(pause source-controller services pulumi)
+
+image_name() {
+    case $1 in
+        pause) printf '%s' "$pause_image" ;;
+        services) printf '%s' "$services_image" ;;
+        pulumi) printf '%s' "$pulumi_image" ;;
+        # As upstream's own manifests name it.
+        source-controller) printf 'fluxcd/source-controller:%s' "$(required_version source-controller github.com/fluxcd/source-controller)" ;;
+    esac
+}
+
+# What an image is made from: the programs of the cache by their path (it holds a hash), everything else by content.
+image_inputs() {
+    local image=$1
+    image_name "$image"
+    case $image in
+        pause) printf '%s\n' "$(tool services pause)" ;;
+        source-controller) printf '%s\n' "$(tool source-controller source-controller)" ;;
+        pulumi) printf '%s\n' "$(tool pulumi pulumi)" "$(tool pulumi-language-yaml pulumi-language-yaml)" "$(tool services pulumi-resource-testing)" ;;
+        services) printf '%s\n' "$(tool services git-server)" "$(tool versitygw versitygw)" ;;
+    esac
+    local -a files=("$cluster_folder/images/$image/Dockerfile" "$cluster_folder/lib/images.sh")
+    case $image in
+        pulumi) files+=(/bin/busybox) ;;
+        services)
+            files+=(/bin/busybox)
+            mapfile -t -O "${#files[@]}" files < <(git_files)
+            ;;
+    esac
+    cat "${files[@]}" | sha256sum
+}
+
+declare -A image_archives=()
+
+find_images() {
+    ((${#image_archives[@]} == 0)) || return 0
+    find_tools
+    local image hash
+    for image in "${images[@]}"; do
+        hash=$(image_inputs "$image" | sha256sum)
+        image_archives[$image]=$cache_folder/images/$image-${hash:0:16}.tar
+    done
+}
+
+build_images() {
+    install_packages
+    build_tools
+    find_images
+    local image
+    for image in "${images[@]}"; do
+        if [[ -f ${image_archives[$image]} ]]; then
+            touch "${image_archives[$image]}"
+        else
+            step "built image $(image_name "$image")" build_image "$image"
+            find "$cache_folder/images" -mindepth 1 -maxdepth 1 \( -name "$image-????????????????.tar" -mtime +14 -o -name ".$image.??????" \) -exec rm -rf {} +
+        fi
+    done
+}
+
+build_image() {
+    local image=$1 name scratch log
+    name=$(image_name "$image")
+    mkdir -p "$cache_folder/images"
+    scratch=$(mktemp -d "$cache_folder/images/.$image.XXXXXX")
+    log=$scratch/log
+    mkdir -p "$scratch/context/root"
+    cp "$cluster_folder/images/$image/Dockerfile" "$scratch/context/"
+    "fill_${image//-/_}_image" "$scratch/context/root"
+    local -a buildah=(buildah --root "$scratch/storage" --runroot "$scratch/runroot" --storage-driver vfs)
+    local policy=$cluster_folder/images/policy.json
+    if ! {
+        "${buildah[@]}" bud --isolation chroot --signature-policy "$policy" --tag "$name" "$scratch/context" &&
+            "${buildah[@]}" push --signature-policy "$policy" "$name" "docker-archive:$scratch/image.tar:$name"
+    } >"$log" 2>&1 9>&-; then
+        tail -n 20 "$log" >&2
+        rm -rf "$scratch"
+        die "buildah could not build the image $name (see above)"
+    fi
+    mv "$scratch/image.tar" "${image_archives[$image]}"
+    rm -rf "$scratch"
+}
+
+fill_pause_image() {
+    cp "$(tool services pause)" "$1/pause"
+}
+
+fill_source_controller_image() {
+    cp "$(tool source-controller source-controller)" "$1/source-controller"
+    add_folder_for_all "$1/tmp"
+}
+
+fill_pulumi_image() {
+    add_shell_and_users "$1"
+    cp "$(tool pulumi pulumi)" "$(tool pulumi-language-yaml pulumi-language-yaml)" "$(tool services pulumi-resource-testing)" "$1/usr/local/bin/"
+}
+
+fill_services_image() {
+    add_shell_and_users "$1"
+    cp "$(tool services git-server)" "$(tool services provider-log)" "$(tool versitygw versitygw)" "$1/usr/local/bin/"
+    local file
+    while read -r file; do
+        # Libraries are found by the path that the loader knows; cp follows the links.
+        mkdir -p "$1$(dirname "$file")"
+        cp --dereference "$file" "$1$file"
+    done < <(git_files)
+    local programs
+    programs=$(git --exec-path)
+    ln -s "$(type -P git)" "$1$programs/git"
+}
+
+# Git as its HTTP backend needs it: everything else that serving takes is built into `git` itself.
+git_files() {
+    local backend
+    backend=$(git --exec-path)/git-http-backend
+    printf '%s\n' "$(type -P git)" "$backend"
+    ldd "$(type -P git)" "$backend" | grep -o '/[^ ]*\.so[^ ]*' | sort -u
+}
+
+# A shell with its applets, and who there is. The numbers are what counts; names are for programs that ask.
+add_shell_and_users() {
+    local root=$1 applet
+    mkdir -p "$root/bin" "$root/usr/local/bin" "$root/etc" "$root/home/pulumi"
+    cp /bin/busybox "$root/bin/busybox"
+    for applet in $(/bin/busybox --list); do
+        [[ $applet == busybox ]] || ln -s busybox "$root/bin/$applet"
+    done
+    printf '%s\n' 'root:x:0:0:root:/root:/bin/sh' 'pulumi:x:1000:1000:pulumi:/home/pulumi:/bin/sh' 'nobody:x:65534:65534:nobody:/tmp:/bin/sh' >"$root/etc/passwd"
+    printf '%s\n' 'root:x:0:' 'pulumi:x:1000:' 'nogroup:x:65534:' >"$root/etc/group"
+    chown 1000:1000 "$root/home/pulumi"
+    add_folder_for_all "$root/tmp"
+}
+
+add_folder_for_all() {
+    mkdir -p "$1"
+    chmod 1777 "$1"
+}

@@ -1,0 +1,51 @@
+# What a person reads. All of it goes to the error stream, so that the output of `env`, `exec` and `kubectl` stays theirs.
+# shellcheck shell=bash
+
+say() {
+    printf '%s\n' "$*" >&2
+}
+
+die() {
+    printf 'cluster: %s\n' "$*" >&2
+    exit 1
+}
+
+# Milliseconds, for durations.
+now() {
+    local microseconds=${EPOCHREALTIME//[!0-9]/}
+    printf '%s' "$((microseconds / 1000))"
+}
+
+# seconds_since START: such as "3.2".
+seconds_since() {
+    local tenths=$((($(now) - $1 + 50) / 100))
+    printf '%d.%d' "$((tenths / 10))" "$((tenths % 10))"
+}
+
+# step DESCRIPTION COMMAND...: runs the command and says how long it took.
+step() {
+    local description=$1 start
+    shift
+    start=$(now)
+    "$@"
+    printf '%7s s  %s\n' "$(seconds_since "$start")" "$description" >&2
+}
+
+# wait_for SECONDS WHAT EXPLAIN CHECK...: polls the check. When the time is over, says so with what EXPLAIN prints (a command in one word or string).
+wait_for() {
+    local limit=$1 what=$2 explain=$3 deadline
+    shift 3
+    deadline=$(($(now) + limit * 1000))
+    until "$@" >/dev/null 2>&1; do
+        if (($(now) > deadline)); then
+            say "cluster: waited $limit seconds for $what, in vain. The state:"
+            $explain >&2 || true
+            exit 1
+        fi
+        sleep 0.1
+    done
+}
+
+require_root() {
+    ((EUID == 0)) || die "a node needs root (network namespaces, mounts, cgroups). Run this as root, or name a cluster of yours with TEST_KUBECONFIG."
+}

@@ -1,0 +1,36 @@
+# The network of our own node: a namespace with one address, from which nothing of this machine can be reached.
+# shellcheck shell=bash
+
+in_network() {
+    nsenter --net="/run/netns/$cluster_name" "$@"
+}
+
+create_network() {
+    ip netns add "$cluster_name"
+    # A veth pair, because a kernel may lack the "dummy" kind; the other end stays unused.
+    ip -netns "$cluster_name" -batch - <<END
+link set lo up
+link add node0 type veth peer name node0p
+addr add $node_address/32 dev node0
+link set node0 up
+link set node0p up
+route add default dev node0 src $node_address
+END
+    # /proc/sys/net shows the namespace of whoever looks.
+    in_network bash -c 'echo 1 >/proc/sys/net/ipv4/ip_forward'
+}
+
+# With the last process gone the name is all that is left, and the interfaces go with it.
+remove_network() {
+    [[ ! -e /run/netns/$cluster_name ]] || ip netns delete "$cluster_name"
+}
+
+# http_ok ADDRESS PORT PATH: answered with 200, inside the network. bash alone, because nothing else may be there.
+http_ok() {
+    # shellcheck disable=SC2016 # expanded by the inner shell
+    in_network timeout 2 bash -c '
+        exec 3<>"/dev/tcp/$1/$2"
+        printf "GET %s HTTP/1.0\r\nHost: %s\r\n\r\n" "$3" "$1" >&3
+        read -r version status rest <&3
+        [[ $status == 200 ]]' http_ok "$@"
+}

@@ -1,0 +1,69 @@
+# Debian packages that the node is made of.
+# shellcheck shell=bash
+
+cni_plugins=/usr/lib/cni
+
+# package: a file or command that tells whether it is there.
+declare -A package_proof=(
+    [containerd]=containerd
+    [runc]=runc
+    [containernetworking-plugins]=$cni_plugins/ptp
+    [iptables]=iptables
+    [iproute2]=ip
+    [conntrack]=conntrack
+    [ethtool]=ethtool
+    [socat]=socat
+    [buildah]=buildah
+    [busybox-static]=/bin/busybox
+    [git]=git
+    [openssl]=openssl
+)
+
+install_packages() {
+    # Debian keeps half of these in sbin, which is not on everybody's PATH.
+    PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
+    local package
+    local -a missing=()
+    for package in "${!package_proof[@]}"; do
+        type -P "${package_proof[$package]}" >/dev/null || missing+=("$package")
+    done
+    ((${#missing[@]} > 0)) || return 0
+    require_root
+    type -P apt-get >/dev/null || die "missing: ${missing[*]}, and there is no apt-get to install them with. Install them yourself, or name a cluster of yours with TEST_KUBECONFIG."
+    step "installed Debian packages: ${missing[*]}" install_missing "${missing[@]}"
+}
+
+install_missing() {
+    local log
+    log=$(mktemp)
+    if ! without_starting_services apt_get_install "$@" >"$log" 2>&1 9>&-; then
+        tail -n 15 "$log" >&2
+        rm -f "$log"
+        die "apt-get could not install $* (see above). Install them yourself, then run this again."
+    fi
+    rm -f "$log"
+}
+
+apt_get_install() {
+    local -a install=(apt-get install --yes --no-install-recommends "$@")
+    export DEBIAN_FRONTEND=noninteractive
+    "${install[@]}" || { apt-get update && "${install[@]}"; }
+}
+
+# Debian starts a service when its package is installed, and again at every boot; policy-rc.d is its way to say no.
+# containerd is wanted as a program only.
+without_starting_services() {
+    local policy=/usr/sbin/policy-rc.d ours="" result=0 had_containerd=""
+    type -P containerd >/dev/null && had_containerd=yes
+    if [[ ! -e $policy ]]; then
+        ours=yes
+        printf '#!/bin/sh\nexit 101\n' >"$policy"
+        chmod 755 "$policy"
+    fi
+    "$@" || result=$?
+    [[ -z $ours ]] || rm -f "$policy"
+    if [[ -z $had_containerd && -d /run/systemd/system ]]; then
+        systemctl disable --now containerd || true
+    fi
+    return "$result"
+}

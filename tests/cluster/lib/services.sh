@@ -1,0 +1,39 @@
+# The services that tests talk to, as pods: the same on our own node and on a user's cluster.
+# shellcheck shell=bash
+
+services=(git s3 provider-log)
+
+apply_services() {
+    find_images
+    local revision
+    revision=$(basename "${image_archives[services]}" .tar)
+    cluster_kubectl apply --server-side --force-conflicts --filename "$cluster_folder/manifests/services/namespace.yaml"
+    local service
+    for service in "${services[@]}"; do
+        sed "s/IMAGE-REVISION/$revision/" "$cluster_folder/manifests/services/$service.yaml"
+        printf -- '---\n'
+    done | cluster_kubectl apply --server-side --force-conflicts --filename -
+}
+
+# cluster_kubectl ARGUMENT...: against whichever cluster this is about.
+cluster_kubectl() {
+    if [[ -n ${TEST_KUBECONFIG:-} ]]; then
+        users_cluster_kubectl "$@"
+    else
+        own_kubectl "$@"
+    fi
+}
+
+# wait_for_deployments SECONDS NAMESPACE
+wait_for_deployments() {
+    wait_for "$1" "the deployments in the namespace $2 to be available" "show_namespace $2" deployments_available "$2"
+}
+
+deployments_available() {
+    cluster_kubectl --namespace "$1" wait --for=condition=Available --timeout=1s deployment --all
+}
+
+show_namespace() {
+    cluster_kubectl --namespace "$1" get deployments,pods --output wide
+    cluster_kubectl --namespace "$1" get events --sort-by=.lastTimestamp | tail -n 15
+}

@@ -1,0 +1,119 @@
+# The programs of the cluster, built from Go modules into the cache. Each part is a folder with a go.mod and a complete go.sum.
+# shellcheck shell=bash
+
+parts=(etcd pulumi pulumi-language-yaml versitygw source-controller coredns kubernetes services)
+
+# Measured from nothing on two cores; only for the message.
+declare -A part_minutes=(
+    [etcd]=1 [pulumi]=4 [pulumi-language-yaml]=1 [versitygw]=1 [source-controller]=4 [coredns]=2 [kubernetes]=8 [services]=1
+)
+
+part_folder() {
+    if [[ $1 == services ]]; then
+        printf '%s/services' "$cluster_folder"
+    else
+        printf '%s/tools/%s' "$cluster_folder" "$1"
+    fi
+}
+
+# What the upstream builds stamp into the binaries; the versions are those of the go.mod files.
+part_linker_flags() {
+    local version flags="-s -w"
+    case $1 in
+        kubernetes)
+            version=$(required_version kubernetes k8s.io/kubernetes)
+            local package=k8s.io/component-base/version minor=${version#v1.}
+            flags+=" -X $package.gitVersion=$version -X $package.gitMajor=1 -X $package.gitMinor=${minor%%.*}"
+            ;;
+        pulumi)
+            version=$(required_version pulumi github.com/pulumi/pulumi/pkg/v3)
+            flags+=" -X github.com/pulumi/pulumi/sdk/v3/go/common/version.Version=$version"
+            ;;
+    esac
+    printf '%s' "$flags"
+}
+
+# required_version PART MODULE: as its go.mod has it.
+required_version() {
+    awk -v module="$2" '$1 == "require" { $1 = ""; $0 = $0 } $1 == module { print $2; exit }' "$(part_folder "$1")/go.mod"
+}
+
+# What a part is built from, as text.
+part_inputs() {
+    part_linker_flags "$1"
+    cd "$(part_folder "$1")"
+    local -a files=(go.mod go.sum)
+    if [[ $1 == services ]]; then
+        mapfile -t -O 2 files < <(find . -name '*.go' ! -name '*_test.go' | LC_ALL=C sort)
+    fi
+    sha256sum "${files[@]}"
+}
+
+declare -A part_binaries=()
+
+# find_tools: computes once where each part's binaries are, or will be.
+find_tools() {
+    ((${#part_binaries[@]} == 0)) || return 0
+    local part hash
+    for part in "${parts[@]}"; do
+        hash=$(part_inputs "$part" | sha256sum)
+        part_binaries[$part]=$cache_folder/tools/$part-${hash:0:16}/bin
+    done
+}
+
+# tool PART NAME: the path of a built program.
+tool() {
+    find_tools
+    printf '%s/%s' "${part_binaries[$1]}" "$2"
+}
+
+build_tools() {
+    find_tools
+    local part number=0 start
+    start=$(now)
+    for part in "${parts[@]}"; do
+        number=$((number + 1))
+        if [[ -d ${part_binaries[$part]} ]]; then
+            touch "${part_binaries[$part]%/bin}"
+        else
+            require_go
+            say "tool $number of ${#parts[@]}: $part, about ${part_minutes[$part]} min on two cores when nothing of it was built before"
+            step "built $part" build_part "$part"
+            remove_old_builds "$part"
+        fi
+    done
+    (($(now) - start < 1000)) || say "tools are ready after $(seconds_since "$start") s, in $cache_folder/tools"
+}
+
+require_go() {
+    type -P go >/dev/null || die "the tools are built with Go 1.26 or newer, and there is no go on PATH. Install it from the packages of your system or from go.dev, then run this again."
+}
+
+# Into a folder beside, renamed when it is whole: an interrupted build leaves no half result.
+build_part() {
+    local part=$1 target=${part_binaries[$1]%/bin} scratch package=tool
+    [[ $part != services ]] || package=./cmd/...
+    mkdir -p "$cache_folder/tools"
+    scratch=$(mktemp -d "$cache_folder/tools/.$part.XXXXXX")
+    if ! (
+        cd "$(part_folder "$part")"
+        GOWORK=off GOFLAGS="-mod=readonly -buildvcs=false" GOBIN=$scratch/bin CGO_ENABLED=0 \
+            go install -trimpath -ldflags "$(part_linker_flags "$part")" "$package" 9>&-
+    ) >"$scratch/log" 2>&1; then
+        tail -n 20 "$scratch/log" >&2
+        rm -rf "$scratch"
+        die "building $part in $(part_folder "$part") failed (see above). With the module proxy out of reach, nothing can be built: check with 'go env GOPROXY'."
+    fi
+    # The package of etcd's server is called so.
+    [[ $part != etcd ]] || mv "$scratch/bin/server" "$scratch/bin/etcd"
+    rm -f "$scratch/log"
+    chmod 755 "$scratch"
+    rm -rf "$target"
+    mv "$scratch" "$target"
+}
+
+# Builds that were not used for two weeks, and what interrupted builds left behind.
+remove_old_builds() {
+    local part=$1
+    find "$cache_folder/tools" -mindepth 1 -maxdepth 1 \( -name "$part-????????????????" -mtime +14 -o -name ".$part.??????" \) -exec rm -rf {} +
+}
