@@ -1,0 +1,7 @@
+//! The group `auto.pulumi.com`.
+
+mod update;
+mod workspace;
+
+pub use update::*;
+pub use workspace::*;

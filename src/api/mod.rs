@@ -1,0 +1,8 @@
+//! The custom resources as plain data: fields, defaults, schemas, names. No client, no clock, no other room.
+
+pub mod auto;
+pub mod conditions;
+pub mod names;
+pub mod pulumi;
+pub mod schema;
+pub mod source;

@@ -1,0 +1,77 @@
+//! Names that are a contract: labels, annotations, finalizers, field managers, derived object names.
+//!
+//! They are those of the Pulumi Kubernetes Operator v2 and of Flux, so that tools written for either go on working.
+
+/// The field manager of everything that the controller applies.
+pub const FIELD_MANAGER: &str = "pulumi-controller";
+
+/// Finalizer on a Stack; the same name as the Pulumi Kubernetes Operator uses.
+pub const STACK_FINALIZER: &str = "finalizer.stack.pulumi.com";
+/// Finalizer on a Workspace: its StatefulSet, Service and Secret are removed by the controller, in order.
+pub const WORKSPACE_FINALIZER: &str = "finalizer.workspace.auto.pulumi.com";
+/// Finalizer on a workspace pod while a run is open in it: a force-deleted pod stays readable and is not replaced.
+pub const RUN_FINALIZER: &str = "auto.pulumi.com/run";
+
+/// Label on everything that belongs to a Stack: `stack`.
+pub const LABEL_STACK_COMPONENT: &str = "pulumi.com/component";
+/// Label with the Pulumi stack's name (sanitised to a label value).
+pub const LABEL_STACK_NAME: &str = "pulumi.com/stack-name";
+/// Label on a workspace's objects: `workspace`.
+pub const LABEL_COMPONENT: &str = "auto.pulumi.com/component";
+/// Label with the Workspace's name.
+pub const LABEL_WORKSPACE_NAME: &str = "auto.pulumi.com/workspace-name";
+/// Label with the Update's name, on its outputs Secret.
+pub const LABEL_UPDATE_NAME: &str = "auto.pulumi.com/update-name";
+
+/// A new value of this annotation on a Stack asks for a run.
+pub const ANNOTATION_RECONCILIATION_REQUEST: &str = "pulumi.com/reconciliation-request";
+/// Flux's annotation: a new value asks for a reconcile now; on a Stack it asks for a run.
+pub const ANNOTATION_REQUESTED_AT: &str = "reconcile.fluxcd.io/requestedAt";
+/// Hash of the user's inputs of a workspace pod; a pod whose value differs from the wanted one is stale.
+pub const ANNOTATION_REVISION_HASH: &str = "auto.pulumi.com/revision-hash";
+/// On an outputs Secret: a JSON list of the keys that hold secret outputs.
+pub const ANNOTATION_SECRETS: &str = "pulumi.com/secrets";
+/// On a workspace pod while a run is open: keeps the cluster autoscaler away.
+pub const ANNOTATION_SAFE_TO_EVICT: &str = "cluster-autoscaler.kubernetes.io/safe-to-evict";
+/// On a workspace pod while a run is open: keeps Karpenter away.
+pub const ANNOTATION_DO_NOT_DISRUPT: &str = "karpenter.sh/do-not-disrupt";
+
+/// The port of the agent's gRPC service.
+pub const AGENT_PORT: u16 = 50051;
+/// The port of the agent's readiness answer (plain HTTP).
+pub const AGENT_HEALTH_PORT: u16 = 50052;
+/// The container that runs Pulumi.
+pub const PULUMI_CONTAINER: &str = "pulumi";
+/// The volume that holds source, project, operations.
+pub const SHARE_VOLUME: &str = "share";
+/// Where the share volume is mounted.
+pub const SHARE_DIRECTORY: &str = "/share";
+/// Where the agent's certificate, key and CA bundle are mounted.
+pub const TLS_DIRECTORY: &str = "/var/run/pulumi-controller/tls";
+/// Below this directory each Secret behind the environment is mounted as a directory of its own.
+pub const SECRETS_DIRECTORY: &str = "/var/run/secrets/stacks.pulumi.com/secrets";
+
+/// StatefulSet and Service of a Workspace.
+pub fn workspace_object(workspace: &str) -> String {
+    format!("{workspace}-workspace")
+}
+
+/// The one pod of a Workspace.
+pub fn workspace_pod(workspace: &str) -> String {
+    format!("{workspace}-workspace-0")
+}
+
+/// The Secret with a Workspace's server certificate.
+pub fn workspace_tls_secret(workspace: &str) -> String {
+    format!("{workspace}-workspace-tls")
+}
+
+/// The name that the agent's certificate carries and the controller checks.
+pub fn workspace_server_name(workspace: &str, namespace: &str) -> String {
+    format!("{workspace}-workspace.{namespace}.svc")
+}
+
+/// The Secret that holds the outputs of one Update.
+pub fn outputs_secret(update: &str) -> String {
+    format!("{update}-stack-outputs")
+}

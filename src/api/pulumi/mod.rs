@@ -1,0 +1,5 @@
+//! The group `pulumi.com`.
+
+mod stack;
+
+pub use stack::*;

@@ -1,0 +1,1 @@
+//! Artifacts: digests, fetching, verifying, storing, unpacking. It opens archives; nothing else does.

@@ -1,0 +1,1 @@
+//! Flags, named as Flux names them.

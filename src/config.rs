@@ -1,0 +1,1 @@
+//! Validated settings; every default and limit.

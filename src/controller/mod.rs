@@ -1,0 +1,5 @@
+//! The reconcilers. Each kind reads as observe → decide → act → status.
+
+pub mod stack;
+pub mod update;
+pub mod workspace;

@@ -1,0 +1,1 @@
+//! Stack: resolves the source, keeps the Workspace, starts Updates, records their results.

@@ -1,0 +1,1 @@
+//! Update: one run, written ahead, attached to, recorded once.

@@ -1,0 +1,1 @@
+//! Workspace: certificate, Service, StatefulSet, pod, and the source in it.

@@ -1,0 +1,21 @@
+//! The Flux controller for Pulumi: it turns Flux artifacts into Pulumi updates that run in workspace pods.
+//!
+//! The rooms, in reading order. `ARCHITECTURE.md` says who may use whom; `tests/rooms.rs` checks it.
+
+#![forbid(unsafe_code)]
+
+pub mod api;
+pub mod artifact;
+pub mod pulumi;
+
+pub mod rpc;
+pub mod runtime;
+pub mod source;
+
+pub mod agent;
+pub mod controller;
+
+pub mod cli;
+pub mod config;
+pub mod server;
+pub mod telemetry;

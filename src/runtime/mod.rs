@@ -1,0 +1,1 @@
+//! What kube-rs leaves out: backoff by object, panic guard, timeouts, gates, Flux's events.

@@ -1,0 +1,1 @@
+//! Endpoints for health and metrics.

@@ -1,0 +1,1 @@
+//! Logs and metrics, and what keeps secrets out of them.
