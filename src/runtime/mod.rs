@@ -1,1 +1,13 @@
-//! What kube-rs leaves out: backoff by object, panic guard, timeouts, gates, Flux's events.
+//! What kube-rs leaves out: gates for writes and runs, backoff by object, panic guard, timeouts, Kubernetes events.
+//!
+//! The controllers use it; it knows none of their kinds. `writes` is the only way to change anything in the API.
+
+pub mod backoff;
+pub mod drive;
+pub mod events;
+pub mod failpoint;
+pub mod reads;
+pub mod runs;
+pub mod scope;
+pub mod watch;
+pub mod writes;
