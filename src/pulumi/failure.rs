@@ -30,7 +30,7 @@ pub struct Lock {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FailureKind {
     /// Another update of the stack is running, or left its lock. Pulumi Cloud names no holder.
-    Conflict { holder: Option<Lock> },
+    Conflict { holders: Vec<Lock> },
     InvalidAccessToken,
     /// The backend has no such stack.
     StackMissing,

@@ -27,12 +27,12 @@ pub fn parse(stdout: &[u8]) -> Result<BTreeMap<String, Value>, OutputsError> {
     todo!()
 }
 
-/// Whether any output is secret, so that its value has to be asked for.
-pub fn any_secret(outputs: &[Output]) -> bool {
+/// Whether any value is blinded or elided in the event log, so that the CLI has to be asked for it.
+pub fn need_values(outputs: &[Output]) -> bool {
     todo!()
 }
 
-/// The outputs of the event log with the real values of the secret ones, sorted by name.
+/// The outputs of the event log with the real values of those that it hides, sorted by name.
 pub fn combine(blinded: &[Output], revealed: &BTreeMap<String, Value>) -> Result<Vec<Output>, OutputsError> {
     todo!()
 }

@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use super::settings::Format;
+
 #[derive(Debug, thiserror::Error)]
 pub enum ProjectError {
     #[error("there is no Pulumi.yaml, Pulumi.yml or Pulumi.json in {}", directory.display())]
@@ -21,6 +23,8 @@ pub enum ProjectError {
 /// What is to be known of a project before its program runs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Project {
+    /// The project file.
+    pub file: PathBuf,
     pub name: String,
     /// `yaml`, `nodejs`, `python`, `go`, ...
     pub runtime: String,
@@ -49,6 +53,11 @@ impl Project {
 
     /// Whether `pulumi install` has anything to do.
     pub fn needs_install(&self) -> bool {
+        todo!()
+    }
+
+    /// How the settings files of its stacks are written.
+    pub fn settings_format(&self) -> Format {
         todo!()
     }
 

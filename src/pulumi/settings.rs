@@ -16,13 +16,15 @@ pub enum SettingsError {
     Write { reason: String },
 }
 
-/// The name of a stack's settings file, by the last segment of the stack's name.
-pub fn file_name(stack: &str) -> String {
-    todo!()
+/// How the settings file is written: as the project file is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    Yaml,
+    Json,
 }
 
-/// The names under which the CLI looks for a stack's settings file, in its order.
-pub fn file_names(stack: &str) -> [String; 3] {
+/// The name of a stack's settings file, by the last segment of the stack's name.
+pub fn file_name(stack: &str, format: Format) -> String {
     todo!()
 }
 
@@ -33,6 +35,7 @@ pub fn rebuild(
     current: Option<&str>,
     project: &str,
     config: &[(String, Value)],
+    format: Format,
 ) -> Result<String, SettingsError> {
     todo!()
 }
