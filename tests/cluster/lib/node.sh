@@ -110,9 +110,9 @@ resolvConf: $run_folder/resolv.conf
 volumePluginDir: $data_folder/kubelet-plugins
 podLogsDir: $data_folder/pod-logs
 # Everything a pod starts is below a cgroup of ours, where it can be found when the cluster is taken down.
-cgroupRoot: /$cluster_name/pods
+cgroupRoot: /$cluster_name
 cgroupDriver: cgroupfs
-cgroupsPerQOS: false
+cgroupsPerQOS: true
 enforceNodeAllocatable: []
 failCgroupV1: false
 failSwapOn: false
