@@ -1,5 +1,17 @@
 //! The service between controller and agent: messages, identities, TLS, the client.
+//!
+//! The agent serves on [`server_tls`], the controller calls through [`client`], and both get their certificates from
+//! the controller's authority in [`identity`]. Nothing here knows a Kubernetes object or runs a process.
 
+pub mod client;
+pub mod identity;
 #[rustfmt::skip]
 #[allow(clippy::all, clippy::too_many_lines, clippy::large_futures, clippy::or_fun_call, reason = "generated code")]
 pub mod proto;
+pub mod server_tls;
+pub mod settings;
+
+#[cfg(test)]
+mod client_tests;
+#[cfg(test)]
+mod server_tls_tests;

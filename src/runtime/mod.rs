@@ -1,1 +1,6 @@
-//! What kube-rs leaves out: backoff by object, panic guard, timeouts, gates, Flux's events.
+//! What kube-rs leaves out: gates for writes and runs, backoff by object, panic guard, timeouts, Kubernetes events.
+//!
+//! The controllers use it; it knows none of their kinds. `writes` is the only way to change anything in the API.
+
+pub mod reads;
+pub mod writes;

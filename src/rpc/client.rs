@@ -1,0 +1,376 @@
+//! The controller's end: connections to agents, and every call with a limit on its time and on the size of its reply.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use futures::Stream;
+use hyper_util::rt::TokioIo;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use thiserror::Error;
+use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::net::TcpStream;
+use tokio_rustls::client::TlsStream;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Status};
+
+use crate::rpc::identity::{self, IdentityError, Issued};
+use crate::rpc::proto;
+use crate::rpc::proto::agent_client::AgentClient as Calls;
+use crate::rpc::proto::put_source_request::Part;
+
+/// How long a connection may take, TLS included.
+pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a call that only asks or notes something may take.
+pub const CALL_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long the agent may take to accept a run.
+pub const RUN_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long a source may take to be in place: bytes, unpacking, installation of dependencies.
+pub const PUT_SOURCE_TIMEOUT: Duration = Duration::from_secs(15 * 60);
+/// How often a silent connection is asked whether it is alive, and how long the answer may take.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(20);
+const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
+/// The bytes of a source travel in pieces of this size.
+const CHUNK: usize = 256 * 1024;
+/// The largest reply that is read.
+const LARGEST_REPLY: usize = 8 * 1024 * 1024;
+/// The longest message of an error that is kept.
+const LONGEST_MESSAGE: usize = 8 * 1024;
+
+/// A call that failed.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[error("call {call} of the agent failed: {message} ({code:?})")]
+pub struct RpcError {
+    /// Which call, as the service names it.
+    pub call: &'static str,
+    pub code: Code,
+    /// What the agent or the network said, bounded.
+    pub message: String,
+}
+
+impl RpcError {
+    /// Whether the agent could not be reached or did not answer in time: the call may have had an effect.
+    pub fn is_unavailable(&self) -> bool {
+        match self.code {
+            Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled | Code::Unknown | Code::Aborted => true,
+            Code::Ok
+            | Code::InvalidArgument
+            | Code::NotFound
+            | Code::AlreadyExists
+            | Code::PermissionDenied
+            | Code::ResourceExhausted
+            | Code::FailedPrecondition
+            | Code::OutOfRange
+            | Code::Unimplemented
+            | Code::Internal
+            | Code::DataLoss
+            | Code::Unauthenticated => false,
+        }
+    }
+
+    /// Whether the agent got the call and said no: the same call will fail again.
+    pub fn is_refusal(&self) -> bool {
+        match self.code {
+            Code::InvalidArgument
+            | Code::NotFound
+            | Code::AlreadyExists
+            | Code::PermissionDenied
+            | Code::FailedPrecondition
+            | Code::OutOfRange
+            | Code::Unimplemented
+            | Code::DataLoss
+            | Code::Unauthenticated => true,
+            Code::Ok
+            | Code::Cancelled
+            | Code::Unknown
+            | Code::DeadlineExceeded
+            | Code::ResourceExhausted
+            | Code::Aborted
+            | Code::Internal
+            | Code::Unavailable => false,
+        }
+    }
+
+    /// Whether the agent does not know what was asked for.
+    pub fn is_not_found(&self) -> bool {
+        self.code == Code::NotFound
+    }
+
+    fn new(call: &'static str, code: Code, message: &str) -> Self {
+        RpcError { call, code, message: bounded(message) }
+    }
+
+    fn timeout(call: &'static str, limit: Duration) -> Self {
+        RpcError::new(call, Code::DeadlineExceeded, &format!("no answer within {} s", limit.as_secs()))
+    }
+
+    fn status(call: &'static str, status: &Status) -> Self {
+        // A broken connection has many codes; what they share is a source from the transport.
+        let broken = std::error::Error::source(status).is_some();
+        let code = if broken { Code::Unavailable } else { status.code() };
+        match std::error::Error::source(status) {
+            Some(source) => RpcError::new(call, code, &format!("{}: {}", status.message(), chain(source))),
+            None => RpcError::new(call, code, status.message()),
+        }
+    }
+}
+
+/// Where an agent is and which name its certificate has to carry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AgentAddress {
+    pub ip: IpAddr,
+    pub port: u16,
+    pub server_name: String,
+}
+
+/// Why the controller's identity cannot be used.
+#[derive(Debug, Error)]
+pub enum ClientIdentityError {
+    #[error("cannot read the controller's client certificate")]
+    Certificate { source: IdentityError },
+    #[error("cannot read the controller's client key")]
+    Key,
+    #[error("cannot read the authority's certificates")]
+    Authorities { source: IdentityError },
+    #[error("the authority's certificates cannot be trusted")]
+    Trust { source: rustls::Error },
+    #[error("the controller's client certificate and key cannot be used")]
+    Use { source: rustls::Error },
+}
+
+/// The way to all agents: it holds the controller's identity. Cheap to clone.
+#[derive(Clone)]
+pub struct Agents {
+    tls: Arc<ArcSwap<ClientConfig>>,
+}
+
+impl Agents {
+    /// Calls agents with this certificate and trusts those that one of the authorities (PEM, any number) has signed.
+    pub fn new(client: &Issued, authorities_pem: &str) -> Result<Self, ClientIdentityError> {
+        let config = configuration(client, authorities_pem)?;
+        Ok(Agents { tls: Arc::new(ArcSwap::from_pointee(config)) })
+    }
+
+    /// New connections use this identity from now on, those of all clones too.
+    pub fn replace_identity(&self, client: &Issued, authorities_pem: &str) -> Result<(), ClientIdentityError> {
+        self.tls.store(Arc::new(configuration(client, authorities_pem)?));
+        Ok(())
+    }
+
+    /// Connects to an agent. The connection ends when the client and its streams are dropped.
+    pub async fn connect(&self, address: &AgentAddress) -> Result<AgentClient, RpcError> {
+        let call = "Connect";
+        let name = ServerName::try_from(address.server_name.clone())
+            .map_err(|_| RpcError::new(call, Code::InvalidArgument, "the agent's name is not a DNS name"))?;
+        let endpoint = Endpoint::from_shared(format!("http://{}", address.server_name))
+            .map_err(|error| RpcError::new(call, Code::InvalidArgument, &chain(&error)))?
+            .tcp_nodelay(true)
+            .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
+            .keep_alive_timeout(KEEPALIVE_TIMEOUT)
+            .keep_alive_while_idle(true);
+        let (tls, target) = (self.tls.clone(), SocketAddr::new(address.ip, address.port));
+        let connector = tower::service_fn(move |_| {
+            let (tls, name) = (tls.load_full(), name.clone());
+            async move { connect(target, name, tls).await.map(TokioIo::new) }
+        });
+        let connecting = tokio::time::timeout(CONNECT_TIMEOUT, endpoint.connect_with_connector(connector));
+        let channel = match connecting.await {
+            Ok(Ok(channel)) => channel,
+            Ok(Err(error)) => {
+                return Err(RpcError::new(call, Code::Unavailable, &format!("{target}: {}", chain(&error))));
+            }
+            Err(_) => {
+                let message = format!("{target}: no connection within {} s", CONNECT_TIMEOUT.as_secs());
+                return Err(RpcError::new(call, Code::Unavailable, &message));
+            }
+        };
+        Ok(AgentClient { calls: Calls::new(channel).max_decoding_message_size(LARGEST_REPLY) })
+    }
+}
+
+/// A connection to one agent. Cheap to clone.
+#[derive(Clone)]
+pub struct AgentClient {
+    calls: Calls<Channel>,
+}
+
+impl AgentClient {
+    /// What is in the pod: versions, source, settings, open operation.
+    pub async fn status(&self) -> Result<proto::StatusReply, RpcError> {
+        let mut calls = self.calls.clone();
+        unary("Status", CALL_TIMEOUT, calls.status(proto::StatusRequest {})).await
+    }
+
+    /// Puts a source in place: `size` bytes from the reader. Idempotent by digest and directory.
+    pub async fn put_source<R>(
+        &self,
+        artifact: proto::Artifact,
+        size: u64,
+        reader: R,
+    ) -> Result<proto::PutSourceReply, RpcError>
+    where
+        R: AsyncRead + Send + Unpin + 'static,
+    {
+        let call = "PutSource";
+        let broken = Arc::new(Mutex::new(None));
+        let header = proto::SourceHeader { artifact: Some(artifact), size };
+        let messages = source_messages(header, reader, broken.clone());
+        let mut calls = self.calls.clone();
+        let reply = unary(call, PUT_SOURCE_TIMEOUT, calls.put_source(messages)).await;
+        let broken = broken.lock().ok().and_then(|mut error| error.take());
+        match broken {
+            Some(error) => Err(RpcError::new(call, Code::Aborted, &format!("cannot read the artifact: {error}"))),
+            None => reply,
+        }
+    }
+
+    /// Starts an operation, or finds it started: the id decides.
+    pub async fn run(&self, request: proto::RunRequest) -> Result<proto::RunReply, RpcError> {
+        let mut calls = self.calls.clone();
+        unary("Run", RUN_TIMEOUT, calls.run(request)).await
+    }
+
+    /// Follows an operation from a sequence number on.
+    pub async fn attach(&self, id: &str, from: u64) -> Result<Attachment, RpcError> {
+        let mut calls = self.calls.clone();
+        let request = proto::AttachRequest { id: id.to_owned(), from };
+        let stream = unary("Attach", CALL_TIMEOUT, calls.attach(request)).await?;
+        Ok(Attachment { stream })
+    }
+
+    /// The result is recorded outside the pod.
+    pub async fn acknowledge(&self, id: &str) -> Result<(), RpcError> {
+        let mut calls = self.calls.clone();
+        let request = proto::AcknowledgeRequest { id: id.to_owned() };
+        unary("Acknowledge", CALL_TIMEOUT, calls.acknowledge(request)).await.map(|_| ())
+    }
+
+    /// Ends an operation: gracefully the first time, harder the second time.
+    pub async fn cancel(&self, id: &str) -> Result<(), RpcError> {
+        let mut calls = self.calls.clone();
+        let request = proto::CancelRequest { id: id.to_owned() };
+        unary("Cancel", CALL_TIMEOUT, calls.cancel(request)).await.map(|_| ())
+    }
+
+    /// No new operation starts from now on. The reply names the one that is open.
+    pub async fn drain(&self) -> Result<proto::DrainReply, RpcError> {
+        let mut calls = self.calls.clone();
+        unary("Drain", CALL_TIMEOUT, calls.drain(proto::DrainRequest {})).await
+    }
+}
+
+/// What an operation does, as it does it, and then its result.
+#[derive(Debug)]
+pub struct Attachment {
+    stream: tonic::Streaming<proto::AttachReply>,
+}
+
+impl Attachment {
+    /// The next message; none when the agent has ended the stream. It waits as long as the operation is silent: a peer
+    /// that is gone is noticed by the connection's keepalive.
+    pub async fn next(&mut self) -> Result<Option<proto::AttachReply>, RpcError> {
+        self.stream.message().await.map_err(|status| RpcError::status("Attach", &status))
+    }
+}
+
+async fn unary<T>(
+    call: &'static str,
+    limit: Duration,
+    request: impl Future<Output = Result<tonic::Response<T>, Status>>,
+) -> Result<T, RpcError> {
+    match tokio::time::timeout(limit, request).await {
+        Ok(Ok(response)) => Ok(response.into_inner()),
+        Ok(Err(status)) => Err(RpcError::status(call, &status)),
+        Err(_) => Err(RpcError::timeout(call, limit)),
+    }
+}
+
+/// The header, then the bytes. The next piece is read when the connection has room for it. When the reader fails the
+/// stream ends early, which the agent refuses, and the error is left in `broken`.
+fn source_messages<R>(
+    header: proto::SourceHeader,
+    reader: R,
+    broken: Arc<Mutex<Option<io::Error>>>,
+) -> impl Stream<Item = proto::PutSourceRequest> + Send + 'static
+where
+    R: AsyncRead + Send + Unpin + 'static,
+{
+    let message = |part| proto::PutSourceRequest { part: Some(part) };
+    let first = futures::stream::iter([message(Part::Header(header))]);
+    let chunks = futures::stream::unfold((reader, broken), move |(mut reader, broken)| async move {
+        match read_chunk(&mut reader).await {
+            Ok(chunk) if chunk.is_empty() => None,
+            Ok(chunk) => Some((message(Part::Chunk(chunk)), (reader, broken))),
+            Err(error) => {
+                if let Ok(mut slot) = broken.lock() {
+                    *slot = Some(error);
+                }
+                None
+            }
+        }
+    });
+    futures::StreamExt::chain(first, chunks)
+}
+
+async fn read_chunk(reader: &mut (impl AsyncRead + Unpin)) -> io::Result<Vec<u8>> {
+    let mut chunk = Vec::with_capacity(CHUNK);
+    reader.take(CHUNK as u64).read_to_end(&mut chunk).await?;
+    Ok(chunk)
+}
+
+async fn connect(
+    target: SocketAddr,
+    name: ServerName<'static>,
+    tls: Arc<ClientConfig>,
+) -> io::Result<TlsStream<TcpStream>> {
+    let stream = TcpStream::connect(target).await?;
+    stream.set_nodelay(true)?;
+    tokio_rustls::TlsConnector::from(tls).connect(name, stream).await
+}
+
+fn configuration(client: &Issued, authorities_pem: &str) -> Result<ClientConfig, ClientIdentityError> {
+    let authorities =
+        identity::read_bundle(authorities_pem).map_err(|source| ClientIdentityError::Authorities { source })?;
+    let mut roots = RootCertStore::empty();
+    for certificate in authorities {
+        roots.add(certificate).map_err(|source| ClientIdentityError::Trust { source })?;
+    }
+    let chain =
+        identity::read_bundle(&client.certificate_pem).map_err(|source| ClientIdentityError::Certificate { source })?;
+    let key = PrivateKeyDer::from_pem_slice(client.key_pem.as_bytes()).map_err(|_| ClientIdentityError::Key)?;
+    let mut config = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .map_err(|source| ClientIdentityError::Use { source })?
+        .with_root_certificates(roots)
+        .with_client_auth_cert(chain, key)
+        .map_err(|source| ClientIdentityError::Use { source })?;
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    config.resumption = rustls::client::Resumption::disabled();
+    Ok(config)
+}
+
+/// An error with its causes, for people.
+fn chain(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.ends_with(&cause_text) {
+            text.push_str(": ");
+            text.push_str(&cause_text);
+        }
+        source = cause.source();
+    }
+    text
+}
+
+/// Without control characters, which could fake lines of a log, and not longer than is kept.
+fn bounded(message: &str) -> String {
+    let mut kept: String = message.chars().map(|c| if c.is_control() && c != '\n' { ' ' } else { c }).collect();
+    kept.truncate(kept.floor_char_boundary(LONGEST_MESSAGE));
+    kept
+}

@@ -1,0 +1,302 @@
+//! The controller's certificate authority and the certificates of both ends of a connection to an agent.
+//!
+//! A server certificate can only serve, and the controller's client certificate carries a URI that no server
+//! certificate has: a workspace that leaks its key cannot be used to call another workspace.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
+    PKCS_ECDSA_P256_SHA256, SanType, date_time_ymd,
+};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use thiserror::Error;
+use x509_parser::extensions::{GeneralName, ParsedExtension};
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+/// The URI in the controller's client certificate. Agents talk to nobody else.
+pub const CONTROLLER_URI: &str = "urn:pulumi-controller:controller";
+/// How long an authority is valid.
+pub const AUTHORITY_VALIDITY: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
+/// How long a server's or the client's certificate is valid.
+pub const LEAF_VALIDITY: Duration = Duration::from_secs(90 * 24 * 60 * 60);
+/// Certificates are valid from a while before they are made, for clocks that are behind.
+const CLOCK_SKEW: Duration = Duration::from_secs(60 * 60);
+
+/// Why a certificate could not be made or read.
+#[derive(Debug, Error)]
+pub enum IdentityError {
+    #[error("cannot make {what}")]
+    Make { what: &'static str, source: rcgen::Error },
+    #[error("cannot read the authority's private key")]
+    ReadKey { source: rcgen::Error },
+    #[error("no certificate of the authority belongs to its private key")]
+    ForeignKey,
+    #[error("cannot read the certificate: it is not PEM")]
+    ReadPem,
+    #[error("cannot read the certificate: it is not an X.509 certificate ({reason})")]
+    ReadCertificate { reason: String },
+    #[error("cannot make a certificate at the time {now}")]
+    Time { now: Timestamp },
+}
+
+/// A certificate with its private key, as PEM.
+#[derive(Clone)]
+pub struct Issued {
+    pub certificate_pem: String,
+    pub key_pem: String,
+}
+
+impl std::fmt::Debug for Issued {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("Issued").field("certificate_pem", &self.certificate_pem).finish_non_exhaustive()
+    }
+}
+
+/// The subject alternative names of a certificate.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Names {
+    pub dns: Vec<String>,
+    pub uris: Vec<String>,
+}
+
+/// The controller's certificate authority.
+pub struct Authority {
+    bundle_pem: String,
+    certificate: CertificateDer<'static>,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+impl std::fmt::Debug for Authority {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("Authority").field("bundle_pem", &self.bundle_pem).finish_non_exhaustive()
+    }
+}
+
+impl Authority {
+    /// A new authority with a key of its own.
+    pub fn generate(now: Timestamp) -> Result<Self, IdentityError> {
+        let what = "an authority";
+        let key = generate_key(what)?;
+        let mut params = parameters("pulumi-controller", now, AUTHORITY_VALIDITY)?;
+        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        let certificate = params.self_signed(&key).map_err(|source| IdentityError::Make { what, source })?;
+        Ok(Authority {
+            bundle_pem: certificate.pem(),
+            certificate: certificate.der().clone(),
+            issuer: Issuer::new(params, key),
+        })
+    }
+
+    /// Reads an authority. `bundle_pem` may hold several certificates, of the authority before and the one to come:
+    /// the one that belongs to the key signs.
+    pub fn from_pem(bundle_pem: &str, key_pem: &str) -> Result<Self, IdentityError> {
+        let key = KeyPair::from_pem(key_pem).map_err(|source| IdentityError::ReadKey { source })?;
+        for certificate in read_bundle(bundle_pem)? {
+            if parse(&certificate)?.public_key().subject_public_key.data != key.public_key_raw() {
+                continue;
+            }
+            let issuer = Issuer::from_ca_cert_der(&certificate, key)
+                .map_err(|source| IdentityError::ReadCertificate { reason: source.to_string() })?;
+            return Ok(Authority { bundle_pem: bundle_pem.to_owned(), certificate, issuer });
+        }
+        Err(IdentityError::ForeignKey)
+    }
+
+    /// All certificates of the authority: what the other end of a connection has to trust.
+    pub fn certificate_pem(&self) -> &str {
+        &self.bundle_pem
+    }
+
+    /// The private key that signs.
+    pub fn key_pem(&self) -> String {
+        self.issuer.key().serialize_pem()
+    }
+
+    /// A certificate for an agent: it can serve under these names and do nothing else.
+    pub fn issue_server(&self, dns_names: &[String], now: Timestamp) -> Result<Issued, IdentityError> {
+        let mut params = parameters("pulumi-controller-workspace", now, LEAF_VALIDITY)?;
+        for name in dns_names {
+            let name = name
+                .as_str()
+                .try_into()
+                .map_err(|source| IdentityError::Make { what: "a server certificate", source })?;
+            params.subject_alt_names.push(SanType::DnsName(name));
+        }
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        self.issue(params, "a server certificate")
+    }
+
+    /// The controller's own certificate: it can call agents and do nothing else.
+    pub fn issue_client(&self, now: Timestamp) -> Result<Issued, IdentityError> {
+        let what = "the controller's client certificate";
+        let mut params = parameters("pulumi-controller", now, LEAF_VALIDITY)?;
+        let uri = CONTROLLER_URI.try_into().map_err(|source| IdentityError::Make { what, source })?;
+        params.subject_alt_names.push(SanType::URI(uri));
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        self.issue(params, what)
+    }
+
+    /// Whether the key that signs now has signed this certificate (by the key identifiers in both).
+    pub fn has_issued(&self, certificate_pem: &str) -> Result<bool, IdentityError> {
+        let leaf = first(certificate_pem)?;
+        let (leaf, own) = (parse(&leaf)?, parse(&self.certificate)?);
+        let issuer = leaf.iter_extensions().find_map(|extension| match extension.parsed_extension() {
+            ParsedExtension::AuthorityKeyIdentifier(found) => found.key_identifier.as_ref().map(|id| id.0.to_vec()),
+            _ => None,
+        });
+        let subject = own.iter_extensions().find_map(|extension| match extension.parsed_extension() {
+            ParsedExtension::SubjectKeyIdentifier(found) => Some(found.0.to_vec()),
+            _ => None,
+        });
+        Ok(issuer.is_some() && issuer == subject)
+    }
+
+    fn issue(&self, mut params: CertificateParams, what: &'static str) -> Result<Issued, IdentityError> {
+        let key = generate_key(what)?;
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.use_authority_key_identifier_extension = true;
+        let certificate =
+            params.signed_by(&key, &self.issuer).map_err(|source| IdentityError::Make { what, source })?;
+        Ok(Issued { certificate_pem: certificate.pem(), key_pem: key.serialize_pem() })
+    }
+}
+
+/// Whether less than a third of the certificate's life is left. Of several certificates, the first counts.
+pub fn renewal_due(certificate_pem: &str, now: Timestamp) -> Result<bool, IdentityError> {
+    let certificate = first(certificate_pem)?;
+    let parsed = parse(&certificate)?;
+    let validity = parsed.validity();
+    let (begin, end) = (validity.not_before.timestamp(), validity.not_after.timestamp());
+    let third = end.saturating_sub(begin) / 3;
+    Ok(end.saturating_sub(now.as_second()) < third)
+}
+
+/// The subject alternative names of a certificate. Of several certificates, the first counts.
+pub fn names(certificate_pem: &str) -> Result<Names, IdentityError> {
+    names_of(&first(certificate_pem)?)
+}
+
+/// The subject alternative names of a certificate in DER.
+pub(crate) fn names_of(certificate: &CertificateDer<'_>) -> Result<Names, IdentityError> {
+    let parsed = parse(certificate)?;
+    let found = parsed
+        .subject_alternative_name()
+        .map_err(|error| IdentityError::ReadCertificate { reason: error.to_string() })?;
+    let mut names = Names::default();
+    for name in found.iter().flat_map(|extension| &extension.value.general_names) {
+        match name {
+            GeneralName::DNSName(dns) => names.dns.push((*dns).to_owned()),
+            GeneralName::URI(uri) => names.uris.push((*uri).to_owned()),
+            _ => {}
+        }
+    }
+    Ok(names)
+}
+
+/// All certificates of a PEM text; at least one.
+pub(crate) fn read_bundle(pem: &str) -> Result<Vec<CertificateDer<'static>>, IdentityError> {
+    let certificates: Vec<CertificateDer<'static>> =
+        CertificateDer::pem_slice_iter(pem.as_bytes()).collect::<Result<_, _>>().map_err(|_| IdentityError::ReadPem)?;
+    if certificates.is_empty() { Err(IdentityError::ReadPem) } else { Ok(certificates) }
+}
+
+fn first(pem: &str) -> Result<CertificateDer<'static>, IdentityError> {
+    CertificateDer::from_pem_slice(pem.as_bytes()).map_err(|_| IdentityError::ReadPem)
+}
+
+fn parse<'a>(certificate: &'a CertificateDer<'_>) -> Result<X509Certificate<'a>, IdentityError> {
+    match X509Certificate::from_der(certificate) {
+        Ok((_, parsed)) => Ok(parsed),
+        Err(error) => Err(IdentityError::ReadCertificate { reason: error.to_string() }),
+    }
+}
+
+fn generate_key(what: &'static str) -> Result<KeyPair, IdentityError> {
+    KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(|source| IdentityError::Make { what, source })
+}
+
+fn parameters(name: &str, now: Timestamp, validity: Duration) -> Result<CertificateParams, IdentityError> {
+    let seconds = u64::try_from(now.as_second()).map_err(|_| IdentityError::Time { now })?;
+    let now = date_time_ymd(1970, 1, 1) + Duration::from_secs(seconds);
+    let mut params = CertificateParams::default();
+    params.distinguished_name = rcgen::DistinguishedName::new();
+    params.distinguished_name.push(DnType::CommonName, name);
+    params.not_before = now - CLOCK_SKEW;
+    params.not_after = now + validity;
+    Ok(params)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: i64 = 1_800_000_000;
+
+    fn at(seconds: i64) -> Timestamp {
+        Timestamp::from_second(seconds).unwrap()
+    }
+
+    #[test]
+    fn an_authority_survives_being_written_and_read() {
+        let made = Authority::generate(at(NOW)).unwrap();
+        let server = made.issue_server(&["a.svc".to_owned()], at(NOW)).unwrap();
+        let read = Authority::from_pem(made.certificate_pem(), &made.key_pem()).unwrap();
+        assert!(read.has_issued(&server.certificate_pem).unwrap());
+        assert!(read.has_issued(&read.issue_client(at(NOW)).unwrap().certificate_pem).unwrap());
+    }
+
+    #[test]
+    fn of_a_bundle_the_certificate_of_the_key_signs() {
+        let old = Authority::generate(at(NOW)).unwrap();
+        let next = Authority::generate(at(NOW)).unwrap();
+        let bundle = format!("{}{}", next.certificate_pem(), old.certificate_pem());
+        let both = Authority::from_pem(&bundle, &old.key_pem()).unwrap();
+        let issued = both.issue_client(at(NOW)).unwrap();
+        assert!(old.has_issued(&issued.certificate_pem).unwrap());
+        assert!(!next.has_issued(&issued.certificate_pem).unwrap());
+        assert_eq!(both.certificate_pem(), bundle);
+    }
+
+    #[test]
+    fn a_key_without_its_certificate_is_refused() {
+        let one = Authority::generate(at(NOW)).unwrap();
+        let other = Authority::generate(at(NOW)).unwrap();
+        let refused = Authority::from_pem(one.certificate_pem(), &other.key_pem());
+        assert!(matches!(refused, Err(IdentityError::ForeignKey)));
+    }
+
+    #[test]
+    fn certificates_carry_their_names() {
+        let authority = Authority::generate(at(NOW)).unwrap();
+        let dns = vec!["a-workspace.apps.svc".to_owned(), "b.apps.svc".to_owned()];
+        let server = authority.issue_server(&dns, at(NOW)).unwrap();
+        assert_eq!(names(&server.certificate_pem).unwrap(), Names { dns, uris: vec![] });
+        let client = authority.issue_client(at(NOW)).unwrap();
+        assert_eq!(names(&client.certificate_pem).unwrap(), Names { dns: vec![], uris: vec![CONTROLLER_URI.into()] });
+    }
+
+    #[test]
+    fn renewal_is_due_when_less_than_a_third_is_left() {
+        const DAY: i64 = 24 * 60 * 60;
+        let authority = Authority::generate(at(NOW)).unwrap();
+        let server = authority.issue_server(&["a.svc".to_owned()], at(NOW)).unwrap();
+        for (days, due) in [(0, false), (59, false), (61, true), (90, true), (1000, true)] {
+            let now = at(NOW + days * DAY);
+            assert_eq!(renewal_due(&server.certificate_pem, now).unwrap(), due, "after {days} days");
+        }
+        assert!(!renewal_due(authority.certificate_pem(), at(NOW + 6 * 365 * DAY)).unwrap());
+        assert!(renewal_due(authority.certificate_pem(), at(NOW + 7 * 365 * DAY)).unwrap());
+    }
+
+    #[test]
+    fn what_is_not_a_certificate_is_an_error() {
+        for text in ["", "hello", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"] {
+            assert!(names(text).is_err(), "{text}");
+            assert!(renewal_due(text, at(NOW)).is_err(), "{text}");
+        }
+    }
+}

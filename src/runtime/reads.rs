@@ -1,0 +1,124 @@
+//! Reads from the API that no cache holds, each bounded in time and named in its error.
+
+use std::fmt::Debug;
+use std::time::Duration;
+
+use k8s_openapi::NamespaceResourceScope;
+use kube::api::{Api, ApiResource, DynamicObject, ListParams};
+use kube::core::PartialObjectMeta;
+use kube::{Client, Resource};
+use serde::de::DeserializeOwned;
+use thiserror::Error;
+
+/// The largest list that is read in one piece.
+const LARGEST_LIST: u32 = 500;
+
+/// A read that failed. That an object is not there is no failure.
+#[derive(Debug, Error)]
+pub enum ReadError {
+    #[error("cannot read {what}: no answer from the API server within {} s", limit.as_secs())]
+    Timeout { what: String, limit: Duration },
+    /// The API server said no.
+    #[error("cannot read {what}: {message} ({reason}, {code})")]
+    Refused { what: String, code: u16, reason: String, message: String },
+    #[error("cannot read {what}")]
+    Request { what: String, source: Box<kube::Error> },
+}
+
+impl ReadError {
+    pub fn is_forbidden(&self) -> bool {
+        matches!(self, ReadError::Refused { code: 403, .. })
+    }
+
+    /// Whether the API server does not know the kind (an object that is not there is no error).
+    pub fn is_not_found(&self) -> bool {
+        matches!(self, ReadError::Refused { code: 404, .. })
+    }
+}
+
+/// Reads with a limit on time. Cheap to clone.
+#[derive(Clone)]
+pub struct Reader {
+    client: Client,
+    timeout: Duration,
+}
+
+impl Reader {
+    /// `timeout` bounds each call.
+    pub fn new(client: Client, timeout: Duration) -> Self {
+        Reader { client, timeout }
+    }
+
+    /// One object, or none.
+    pub async fn get_opt<K>(&self, namespace: &str, name: &str) -> Result<Option<K>, ReadError>
+    where
+        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + DeserializeOwned,
+    {
+        let api: Api<K> = Api::namespaced(self.client.clone(), namespace);
+        let what = || format!("{} {namespace}/{name}", K::kind(&()));
+        self.call(what, api.get_opt(name)).await
+    }
+
+    /// One object's metadata, or none.
+    pub async fn get_metadata_opt<K>(
+        &self,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Option<PartialObjectMeta<K>>, ReadError>
+    where
+        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + DeserializeOwned,
+    {
+        let api: Api<K> = Api::namespaced(self.client.clone(), namespace);
+        let what = || format!("metadata of {} {namespace}/{name}", K::kind(&()));
+        self.call(what, api.get_metadata_opt(name)).await
+    }
+
+    /// One object of the cluster's own scope, or none.
+    pub async fn get_cluster_opt<K>(&self, name: &str) -> Result<Option<K>, ReadError>
+    where
+        K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
+    {
+        let api: Api<K> = Api::all(self.client.clone());
+        self.call(|| format!("{} {name}", K::kind(&())), api.get_opt(name)).await
+    }
+
+    /// One object of a kind that is known only at run time, or none.
+    pub async fn get_dynamic_opt(
+        &self,
+        kind: &ApiResource,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Option<DynamicObject>, ReadError> {
+        let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), namespace, kind);
+        self.call(|| format!("{} {namespace}/{name}", kind.kind), api.get_opt(name)).await
+    }
+
+    /// The objects of a namespace that carry these labels, as a label selector; at most 500.
+    pub async fn list<K>(&self, namespace: &str, labels: &str) -> Result<Vec<K>, ReadError>
+    where
+        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + DeserializeOwned,
+    {
+        let api: Api<K> = Api::namespaced(self.client.clone(), namespace);
+        let parameters = ListParams::default().labels(labels).limit(LARGEST_LIST);
+        let what = || format!("the list of {} in {namespace}", K::kind(&()));
+        Ok(self.call(what, api.list(&parameters)).await?.items)
+    }
+
+    async fn call<T>(
+        &self,
+        what: impl Fn() -> String,
+        request: impl Future<Output = Result<T, kube::Error>>,
+    ) -> Result<T, ReadError> {
+        match tokio::time::timeout(self.timeout, request).await {
+            Ok(Ok(value)) => Ok(value),
+            Ok(Err(kube::Error::Api(status))) => Err(ReadError::Refused {
+                what: what(),
+                code: status.code,
+                reason: status.reason.clone(),
+                message: status.message.clone(),
+            }),
+            Ok(Err(source)) => Err(ReadError::Request { what: what(), source: Box::new(source) }),
+            Err(_) => Err(ReadError::Timeout { what: what(), limit: self.timeout }),
+        }
+    }
+}

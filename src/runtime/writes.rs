@@ -1,0 +1,398 @@
+//! The one gate for writes to the API: each is bounded in time, made only while this process may write, and named
+//! in its error.
+
+use std::collections::BTreeMap;
+use std::fmt::{self, Debug};
+use std::time::Duration;
+
+use k8s_openapi::NamespaceResourceScope;
+use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions, ValidationDirective};
+use kube::{Client, Resource, ResourceExt};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value, json};
+use thiserror::Error;
+use tokio::sync::watch;
+
+use crate::api::names::FIELD_MANAGER;
+
+/// A kind that can be written: namespaced and known at compile time.
+pub trait Object:
+    Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + Serialize + DeserializeOwned + Send + Sync
+{
+}
+
+impl<K> Object for K where
+    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>
+        + Clone
+        + Debug
+        + Serialize
+        + DeserializeOwned
+        + Send
+        + Sync
+{
+}
+
+/// What was to be done to which object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attempt {
+    pub verb: &'static str,
+    pub kind: String,
+    pub namespace: String,
+    pub name: String,
+}
+
+impl fmt::Display for Attempt {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "cannot {} {} {}/{}", self.verb, self.kind, self.namespace, self.name)
+    }
+}
+
+/// A write that was not made, or whose outcome is not known.
+#[derive(Debug, Error)]
+pub enum WriteError {
+    #[error("{attempt}: this process does not hold the lease")]
+    NotLeader { attempt: Attempt },
+    #[error("{attempt}: no answer from the API server within {} s", limit.as_secs())]
+    Timeout { attempt: Attempt, limit: Duration },
+    /// The API server said no.
+    #[error("{attempt}: {message} ({reason}, {code})")]
+    Refused { attempt: Attempt, code: u16, reason: String, message: String },
+    #[error("{attempt}")]
+    Request { attempt: Attempt, source: Box<kube::Error> },
+    #[error("{attempt}: it cannot be written as JSON")]
+    Encode { attempt: Attempt, source: serde_json::Error },
+    #[error("{attempt}: it has no name, no namespace, or no metadata")]
+    Nameless { attempt: Attempt },
+}
+
+impl WriteError {
+    /// Whether the object has changed since it was read, or is not the one that was meant.
+    pub fn is_conflict(&self) -> bool {
+        self.code() == Some(409)
+    }
+
+    pub fn is_not_found(&self) -> bool {
+        self.code() == Some(404)
+    }
+
+    pub fn is_forbidden(&self) -> bool {
+        self.code() == Some(403)
+    }
+
+    /// Whether the API server found fault with the content.
+    pub fn is_invalid(&self) -> bool {
+        matches!(self.code(), Some(400 | 422))
+    }
+
+    /// Whether another process is the leader now.
+    pub fn is_not_leader(&self) -> bool {
+        matches!(self, WriteError::NotLeader { .. })
+    }
+
+    /// What the API server said, without what was being done; for conditions.
+    pub fn server_message(&self) -> Option<&str> {
+        match self {
+            WriteError::Refused { message, .. } => Some(message),
+            WriteError::NotLeader { .. }
+            | WriteError::Timeout { .. }
+            | WriteError::Request { .. }
+            | WriteError::Encode { .. }
+            | WriteError::Nameless { .. } => None,
+        }
+    }
+
+    fn code(&self) -> Option<u16> {
+        match self {
+            WriteError::Refused { code, .. } => Some(*code),
+            WriteError::NotLeader { .. }
+            | WriteError::Timeout { .. }
+            | WriteError::Request { .. }
+            | WriteError::Encode { .. }
+            | WriteError::Nameless { .. } => None,
+        }
+    }
+
+    fn from_kube(attempt: Attempt, error: kube::Error) -> Self {
+        match error {
+            kube::Error::Api(status) => WriteError::Refused {
+                attempt,
+                code: status.code,
+                reason: status.reason.clone(),
+                message: status.message.clone(),
+            },
+            other => WriteError::Request { attempt, source: Box::new(other) },
+        }
+    }
+}
+
+/// What came of the wish to create an object.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Created<K> {
+    /// It is new.
+    New(K),
+    /// One of that name was there before; this is it, whoever made it.
+    Existing(K),
+}
+
+impl<K> Created<K> {
+    pub fn into_object(self) -> K {
+        match self {
+            Created::New(object) | Created::Existing(object) => object,
+        }
+    }
+}
+
+/// The one gate for writes. Cheap to clone.
+#[derive(Clone)]
+pub struct Writer {
+    client: Client,
+    timeout: Duration,
+    may_write: watch::Receiver<bool>,
+}
+
+impl Writer {
+    /// `timeout` bounds each call; nothing is written while `may_write` says false.
+    pub fn new(client: Client, timeout: Duration, may_write: watch::Receiver<bool>) -> Self {
+        Writer { client, timeout, may_write }
+    }
+
+    /// Makes the object's status what `status` says, and touches nothing when it is so already (then the answer is
+    /// none). An object that has changed since it was read is a conflict.
+    pub async fn status<K: Object>(&self, object: &K, status: &impl Serialize) -> Result<Option<K>, WriteError> {
+        let attempt = attempt("write the status of", object);
+        let encode = |source| WriteError::Encode { attempt: attempt.clone(), source };
+        let present = serde_json::to_value(object).map_err(encode)?;
+        let wanted = serde_json::to_value(status).map_err(encode)?;
+        let Some(difference) = difference(present.get("status").unwrap_or(&Value::Null), &wanted) else {
+            return Ok(None);
+        };
+        let mut patch = json!({ "status": difference });
+        if let (Some(version), Some(patch)) = (object.resource_version(), patch.as_object_mut()) {
+            patch.insert("metadata".to_owned(), json!({ "resourceVersion": version }));
+        }
+        let (api, name) = self.target::<K>(&attempt)?;
+        let parameters = PatchParams::apply(FIELD_MANAGER);
+        let request = async { api.patch_status(name, &parameters, &Patch::Merge(&patch)).await };
+        self.call(&attempt, request).await.map(Some)
+    }
+
+    /// Server-side apply with our field manager, forced. `object` is the whole intent, with metadata.
+    pub async fn apply<K: Object>(&self, object: &impl Serialize) -> Result<K, WriteError> {
+        let parameters = PatchParams::apply(FIELD_MANAGER).force();
+        self.apply_with("apply", object, &parameters).await
+    }
+
+    /// Asks the API server what it thinks of an apply, and writes nothing. Unknown fields are errors.
+    pub async fn check<K: Object>(&self, object: &impl Serialize) -> Result<K, WriteError> {
+        let mut parameters = PatchParams::apply(FIELD_MANAGER).force();
+        parameters.dry_run = true;
+        parameters.field_validation = Some(ValidationDirective::Strict);
+        self.apply_with("validate", object, &parameters).await
+    }
+
+    /// Creates an object. One that exists is an answer, not an error.
+    pub async fn create<K: Object>(&self, object: &K) -> Result<Created<K>, WriteError> {
+        let attempt = attempt("create", object);
+        let (api, name) = self.target::<K>(&attempt)?;
+        let parameters = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
+        let request = async { api.create(&parameters, object).await };
+        match self.call(&attempt, request).await {
+            Err(error) if error.is_conflict() => {
+                let existing = self.call(&attempt, async { api.get_opt(name).await }).await?;
+                existing.map(Created::Existing).ok_or(error)
+            }
+            other => other.map(Created::New),
+        }
+    }
+
+    /// Deletes an object; one that is gone is fine. With a UID, another object of that name is a conflict.
+    pub async fn delete<K: Object>(&self, namespace: &str, name: &str, uid: Option<&str>) -> Result<(), WriteError> {
+        let attempt = Attempt {
+            verb: "delete",
+            kind: K::kind(&()).into_owned(),
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+        };
+        let (api, name) = self.target::<K>(&attempt)?;
+        let preconditions = uid.map(|uid| Preconditions { uid: Some(uid.to_owned()), resource_version: None });
+        let parameters = DeleteParams { preconditions, ..DeleteParams::background() };
+        let request = async { api.delete(name, &parameters).await };
+        match self.call(&attempt, request).await {
+            Err(error) if !error.is_not_found() => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Adds a finalizer; no request when it is there.
+    pub async fn add_finalizer<K: Object>(&self, object: &K, finalizer: &str) -> Result<(), WriteError> {
+        let present = object.finalizers();
+        if present.iter().any(|name| name == finalizer) {
+            return Ok(());
+        }
+        let attempt = attempt("add a finalizer to", object);
+        let patch = if present.is_empty() {
+            json!([
+                { "op": "test", "path": "/metadata/finalizers", "value": null },
+                { "op": "add", "path": "/metadata/finalizers", "value": [finalizer] },
+            ])
+        } else {
+            json!([
+                { "op": "test", "path": "/metadata/finalizers", "value": present },
+                { "op": "add", "path": "/metadata/finalizers/-", "value": finalizer },
+            ])
+        };
+        self.patch_metadata::<K>(&attempt, with_uid_test(object, patch)).await
+    }
+
+    /// Removes a finalizer; no request when it is not there, and an object that is gone is fine.
+    pub async fn remove_finalizer<K: Object>(&self, object: &K, finalizer: &str) -> Result<(), WriteError> {
+        let Some(index) = object.finalizers().iter().position(|name| name == finalizer) else {
+            return Ok(());
+        };
+        let attempt = attempt("remove a finalizer from", object);
+        let path = format!("/metadata/finalizers/{index}");
+        let patch = json!([
+            { "op": "test", "path": path, "value": finalizer },
+            { "op": "remove", "path": path },
+        ]);
+        match self.patch_metadata::<K>(&attempt, with_uid_test(object, patch)).await {
+            Err(error) if error.is_not_found() => Ok(()),
+            other => other,
+        }
+    }
+
+    /// Sets annotations, or removes those without a value; no request when they are so already. Another object of the
+    /// same name is a conflict.
+    pub async fn annotate<K: Object>(
+        &self,
+        object: &K,
+        annotations: &BTreeMap<String, Option<String>>,
+    ) -> Result<(), WriteError> {
+        let present = object.annotations();
+        let changed: BTreeMap<_, _> =
+            annotations.iter().filter(|(key, value)| present.get(*key) != value.as_ref()).collect();
+        if changed.is_empty() {
+            return Ok(());
+        }
+        let attempt = attempt("annotate", object);
+        let (api, name) = self.target::<K>(&attempt)?;
+        let patch = json!({ "metadata": { "annotations": changed, "uid": object.uid() } });
+        let parameters = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+        let request = async { api.patch_metadata(name, &parameters, &Patch::Merge(&patch)).await };
+        self.call(&attempt, request).await.map(|_| ())
+    }
+
+    /// A JSON merge patch of an object that is not at hand.
+    pub async fn merge<K: Object>(&self, namespace: &str, name: &str, patch: &Value) -> Result<K, WriteError> {
+        let attempt = Attempt {
+            verb: "patch",
+            kind: K::kind(&()).into_owned(),
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+        };
+        let (api, name) = self.target::<K>(&attempt)?;
+        let parameters = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+        let request = async { api.patch(name, &parameters, &Patch::Merge(patch)).await };
+        self.call(&attempt, request).await
+    }
+
+    async fn apply_with<K: Object>(
+        &self,
+        verb: &'static str,
+        object: &impl Serialize,
+        parameters: &PatchParams,
+    ) -> Result<K, WriteError> {
+        let kind = K::kind(&()).into_owned();
+        let mut attempt = Attempt { verb, kind, namespace: String::new(), name: String::new() };
+        let mut body =
+            serde_json::to_value(object).map_err(|source| WriteError::Encode { attempt: attempt.clone(), source })?;
+        let text = |pointer: &str| body.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
+        attempt.namespace = text("/metadata/namespace");
+        attempt.name = text("/metadata/name");
+        if let Some(body) = body.as_object_mut() {
+            body.insert("apiVersion".to_owned(), K::api_version(&()).into());
+            body.insert("kind".to_owned(), K::kind(&()).into());
+        }
+        let (api, name) = self.target::<K>(&attempt)?;
+        self.call(&attempt, async { api.patch(name, parameters, &Patch::Apply(&body)).await }).await
+    }
+
+    async fn patch_metadata<K: Object>(&self, attempt: &Attempt, operations: Value) -> Result<(), WriteError> {
+        let (api, name) = self.target::<K>(attempt)?;
+        let operations = serde_json::from_value(operations)
+            .map_err(|source| WriteError::Encode { attempt: attempt.clone(), source })?;
+        let patch = Patch::<()>::Json(operations);
+        let request = async { api.patch_metadata(name, &PatchParams::default(), &patch).await };
+        self.call(attempt, request).await.map(|_| ())
+    }
+
+    fn target<'a, K: Object>(&self, attempt: &'a Attempt) -> Result<(Api<K>, &'a str), WriteError> {
+        if attempt.namespace.is_empty() || attempt.name.is_empty() {
+            return Err(WriteError::Nameless { attempt: attempt.clone() });
+        }
+        Ok((Api::namespaced(self.client.clone(), &attempt.namespace), &attempt.name))
+    }
+
+    async fn call<T>(
+        &self,
+        attempt: &Attempt,
+        request: impl Future<Output = Result<T, kube::Error>>,
+    ) -> Result<T, WriteError> {
+        if !*self.may_write.borrow() {
+            return Err(WriteError::NotLeader { attempt: attempt.clone() });
+        }
+        match tokio::time::timeout(self.timeout, request).await {
+            Ok(Ok(value)) => Ok(value),
+            Ok(Err(error)) => Err(WriteError::from_kube(attempt.clone(), error)),
+            Err(_) => Err(WriteError::Timeout { attempt: attempt.clone(), limit: self.timeout }),
+        }
+    }
+}
+
+fn attempt<K: Object>(verb: &'static str, object: &K) -> Attempt {
+    Attempt {
+        verb,
+        kind: K::kind(&()).into_owned(),
+        namespace: object.namespace().unwrap_or_default(),
+        name: object.meta().name.clone().unwrap_or_default(),
+    }
+}
+
+/// The patch shall hit this object and not a later one of the same name.
+fn with_uid_test<K: Object>(object: &K, operations: Value) -> Value {
+    let test = object.uid().map(|uid| json!({ "op": "test", "path": "/metadata/uid", "value": uid }));
+    let rest = match operations {
+        Value::Array(operations) => operations,
+        other => vec![other],
+    };
+    Value::Array(test.into_iter().chain(rest).collect())
+}
+
+/// The JSON merge patch that turns `present` into `wanted`; none if they are the same. A null is the same as nothing.
+fn difference(present: &Value, wanted: &Value) -> Option<Value> {
+    let (Value::Object(old), Value::Object(new)) = (present, wanted) else {
+        return if present == wanted { None } else { Some(without_nulls(wanted)) };
+    };
+    let mut patch = Map::new();
+    for (key, value) in new.iter().filter(|(_, value)| !value.is_null()) {
+        if let Some(change) = difference(old.get(key).unwrap_or(&Value::Null), value) {
+            patch.insert(key.clone(), change);
+        }
+    }
+    for (key, _) in old.iter().filter(|(key, value)| !value.is_null() && new.get(*key).is_none_or(Value::is_null)) {
+        patch.insert(key.clone(), Value::Null);
+    }
+    if patch.is_empty() { None } else { Some(Value::Object(patch)) }
+}
+
+/// In a merge patch a null removes; in a new value it means nothing.
+fn without_nulls(value: &Value) -> Value {
+    match value {
+        Value::Object(map) => {
+            let kept = map.iter().filter(|(_, value)| !value.is_null());
+            Value::Object(kept.map(|(key, value)| (key.clone(), without_nulls(value))).collect())
+        }
+        other => other.clone(),
+    }
+}
