@@ -1,5 +1,6 @@
 //! The reconcilers. Each kind reads as observe → decide → act → status.
 
+pub mod authority;
 pub mod merge;
 pub mod stack;
 pub mod update;

@@ -2,6 +2,7 @@
 
 use k8s_openapi::NamespaceResourceScope;
 use kube::runtime::watcher;
+use kube::api::{ApiResource, DynamicObject};
 use kube::{Api, Client, Resource};
 
 /// The part of the cluster that this process works on.
@@ -30,6 +31,14 @@ impl Scope {
         match &self.namespace {
             Some(namespace) => Api::namespaced(client, namespace),
             None => Api::all(client),
+        }
+    }
+
+    /// Where objects of a kind are watched that only its name at run time tells.
+    pub fn dynamic_api(&self, client: Client, kind: &ApiResource) -> Api<DynamicObject> {
+        match &self.namespace {
+            Some(namespace) => Api::namespaced_with(client, namespace, kind),
+            None => Api::all_with(client, kind),
         }
     }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind};
-use kube::{Client, ResourceExt};
+use kube::{Client, Resource, ResourceExt};
 
 use crate::api::pulumi::{FluxSource, SourceReference};
 use crate::api::source::SourceArtifact;

@@ -6,7 +6,6 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::ObjectMeta;
 use kube::{Resource, ResourceExt};
-use serde_json::Value;
 
 use crate::api::auto::{Update, UpdateKind, UpdateSpec, Workspace};
 use crate::api::conditions::stack_reason;
@@ -123,7 +122,6 @@ async fn create_update(stack: &Stack, current: &CurrentUpdate, context: &Context
 /// The Update of an announced run. Its two finalizers are there from the first moment: it cannot go away before its run
 /// has ended and its result is in the Stack's status.
 fn update_object(stack: &Stack, current: &CurrentUpdate) -> Update {
-    let labels = serde_json::from_value(plan::labels(stack)).unwrap_or_default();
     let owner = OwnerReference {
         api_version: Stack::api_version(&()).into_owned(),
         kind: Stack::kind(&()).into_owned(),
@@ -143,7 +141,7 @@ fn update_object(stack: &Stack, current: &CurrentUpdate) -> Update {
     let metadata = ObjectMeta {
         name: Some(current.name.clone()),
         namespace: stack.namespace(),
-        labels,
+        labels: Some(plan::labels(stack)),
         owner_references: Some(vec![owner]),
         finalizers: Some(vec![names::UPDATE_FINALIZER.to_owned(), names::STACK_FINALIZER.to_owned()]),
         ..ObjectMeta::default()
@@ -197,7 +195,7 @@ fn retry_after(error: &FetchError) -> Duration {
 
 async fn apply_workspace(
     stack: &Stack,
-    wanted: &Value,
+    wanted: &Workspace,
     message: String,
     context: &Context,
     now: Timestamp,

@@ -2,7 +2,6 @@
 
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
-use serde_json::Value;
 
 use crate::api::auto::{ArtifactReference, UpdateKind, Workspace};
 use crate::api::conditions::{self, workspace_reason};
@@ -28,7 +27,7 @@ pub enum Action {
     Invalid(String),
     WaitForSource(String),
     Fetch(Resolved),
-    ApplyWorkspace(Box<Value>, String),
+    ApplyWorkspace(Box<Workspace>, String),
     WaitForWorkspace(String),
     /// The pod cannot start, or refuses the source.
     WorkspaceFailed(String),
@@ -159,8 +158,7 @@ fn run_if_due(observed: &Observed, resolved: &Resolved, kind: UpdateKind, now: T
     if workspace.metadata.deletion_timestamp.is_some() {
         return Action::WaitForWorkspace("waiting for the old workspace to go away".to_owned());
     }
-    let live_hash = workspace.annotations().get(plan::ANNOTATION_WANTED).map(String::as_str);
-    if live_hash != plan::wanted_hash(&wanted) {
+    if plan::wanted_hash(workspace) != plan::wanted_hash(&wanted) {
         return Action::ApplyWorkspace(Box::new(wanted), format!("preparing the workspace for {step}"));
     }
     match readiness(workspace) {

@@ -1,10 +1,13 @@
 //! The Workspace that a Stack wants. Pure.
 
-use kube::ResourceExt;
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::{Resource, ResourceExt};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
-use crate::api::auto::ArtifactReference;
+use crate::api::auto::{ArtifactReference, ConfigItem, Workspace, WorkspaceSpec, WorkspaceStack};
 use crate::api::names;
 use crate::api::pulumi::{ResourceRef, Stack};
 use crate::controller::merge;
@@ -19,71 +22,63 @@ pub enum PlanError {
     EnvironmentReference { name: String, what: &'static str },
     #[error("spec.config[\"{0}\"] is null; remove the key or give it a value")]
     NullConfig(String),
-    #[error("spec.workspaceTemplate: {0}")]
+    #[error("spec.{0}")]
     Template(String),
     #[error("the Stack has no {0} in its metadata")]
     Metadata(&'static str),
 }
 
 /// The Workspace with this artifact, ready to be applied.
-pub fn workspace(stack: &Stack, artifact: &ArtifactReference) -> Result<Value, PlanError> {
-    let generated = json!({
-        "metadata": {"labels": labels(stack)},
-        "spec": {
-            "serviceAccountName": stack.spec.service_account_name.as_deref().unwrap_or("default"),
-            "env": environment(stack)?,
-            "artifact": artifact,
-            "stacks": [{"name": stack.spec.stack, "config": config(stack)?}],
-        },
-    });
-    let template = stack.spec.workspace_template.as_ref();
-    let merged = merge::workspace_template(generated, template).map_err(|e| PlanError::Template(e.to_string()))?;
+pub fn workspace(stack: &Stack, artifact: &ArtifactReference) -> Result<Workspace, PlanError> {
+    let spec = WorkspaceSpec {
+        service_account_name: Some(stack.spec.service_account_name.clone().unwrap_or_else(|| "default".to_owned())),
+        env: environment(stack)?,
+        artifact: Some(artifact.clone()),
+        stacks: vec![WorkspaceStack { name: stack.spec.stack.clone(), config: config(stack)? }],
+        ..WorkspaceSpec::default()
+    };
+    let mut generated = Workspace::new(&stack.name_any(), spec);
+    generated.metadata.labels = Some(labels(stack));
+    let merged = match &stack.spec.workspace_template {
+        Some(template) => {
+            merge::workspace_template(&generated, template).map_err(|e| PlanError::Template(e.to_string()))?
+        }
+        None => generated,
+    };
     finish(stack, merged)
 }
 
 /// Puts name, owner and hash where no template can reach them.
-fn finish(stack: &Stack, mut merged: Value) -> Result<Value, PlanError> {
-    let namespace = stack.namespace().ok_or(PlanError::Metadata("namespace"))?;
-    let uid = stack.uid().ok_or(PlanError::Metadata("UID"))?;
-    let hash = hex::encode(Sha256::digest(merged.to_string()));
-    let metadata =
-        merged.as_object_mut().and_then(|w| w.entry("metadata").or_insert_with(|| json!({})).as_object_mut());
-    if let Some(metadata) = metadata {
-        metadata.insert("name".to_owned(), json!(stack.name_any()));
-        metadata.insert("namespace".to_owned(), json!(namespace));
-        metadata.insert(
-            "ownerReferences".to_owned(),
-            json!([{
-                "apiVersion": "pulumi.com/v1",
-                "kind": "Stack",
-                "name": stack.name_any(),
-                "uid": uid,
-                "controller": true,
-                "blockOwnerDeletion": true,
-            }]),
-        );
-        let annotations = metadata.entry("annotations").or_insert_with(|| json!({}));
-        if let Some(annotations) = annotations.as_object_mut() {
-            annotations.insert(ANNOTATION_WANTED.to_owned(), json!(hash));
-        }
-    }
-    merged["apiVersion"] = json!("auto.pulumi.com/v1alpha1");
-    merged["kind"] = json!("Workspace");
-    Ok(merged)
+fn finish(stack: &Stack, mut workspace: Workspace) -> Result<Workspace, PlanError> {
+    let hash = hex::encode(Sha256::digest(json!([workspace.metadata, workspace.spec]).to_string()));
+    workspace.metadata.name = Some(stack.name_any());
+    workspace.metadata.namespace = Some(stack.namespace().ok_or(PlanError::Metadata("namespace"))?);
+    workspace.metadata.owner_references = Some(vec![OwnerReference {
+        api_version: Stack::api_version(&()).into_owned(),
+        kind: Stack::kind(&()).into_owned(),
+        name: stack.name_any(),
+        uid: stack.uid().ok_or(PlanError::Metadata("UID"))?,
+        controller: Some(true),
+        block_owner_deletion: Some(true),
+    }]);
+    workspace.metadata.annotations.get_or_insert_default().insert(ANNOTATION_WANTED.to_owned(), hash);
+    Ok(workspace)
 }
 
 /// The hash that a planned or a live Workspace carries.
-pub fn wanted_hash(workspace: &Value) -> Option<&str> {
-    workspace.pointer("/metadata/annotations")?.get(ANNOTATION_WANTED)?.as_str()
+pub fn wanted_hash(workspace: &Workspace) -> Option<&str> {
+    workspace.metadata.annotations.as_ref()?.get(ANNOTATION_WANTED).map(String::as_str)
 }
 
 /// Labels of everything that belongs to a Stack.
-pub fn labels(stack: &Stack) -> Value {
-    json!({
-        names::LABEL_STACK_COMPONENT: "stack",
-        names::LABEL_STACK_NAME: label_value(&stack.spec.stack),
-        names::LABEL_WORKSPACE_NAME: stack.name_any(),
-    })
+pub fn labels(stack: &Stack) -> BTreeMap<String, String> {
+    [
+        (names::LABEL_STACK_COMPONENT, "stack".to_owned()),
+        (names::LABEL_STACK_NAME, label_value(&stack.spec.stack)),
+        (names::LABEL_WORKSPACE_NAME, stack.name_any()),
+    ]
+    .map(|(key, value)| (key.to_owned(), value))
+    .into()
 }
 
 /// A label value made of any text: other characters become `_`, the end is cut.
@@ -122,10 +117,10 @@ fn variable(name: &str, reference: &ResourceRef, namespace: &str) -> Result<Valu
     }
 }
 
-fn config(stack: &Stack) -> Result<Vec<Value>, PlanError> {
+fn config(stack: &Stack) -> Result<Vec<ConfigItem>, PlanError> {
     let item = |(key, value): (&String, &Value)| match value {
         Value::Null => Err(PlanError::NullConfig(key.clone())),
-        value => Ok(json!({"key": key, "value": value})),
+        value => Ok(ConfigItem { key: key.clone(), value: value.clone() }),
     };
     stack.spec.config.iter().map(item).collect()
 }
@@ -149,6 +144,11 @@ mod tests {
     }
 
     fn planned(spec: StackSpec) -> Value {
+        let planned = planned_workspace(spec);
+        serde_json::to_value(planned).expect("json")
+    }
+
+    fn planned_workspace(spec: StackSpec) -> Workspace {
         workspace(&stack(spec), &ArtifactReference { digest: "sha256:a".to_owned(), ..Default::default() })
             .expect("it can be planned")
     }
@@ -172,7 +172,7 @@ mod tests {
 
     #[test]
     fn a_template_cannot_change_whose_workspace_it_is() {
-        let template = json!({"metadata": {"name": "other", "namespace": "kube-system", "labels": {"team": "a"}}});
+        let template = json!({"metadata": {"labels": {"team": "a", "pulumi.com/component": "mine"}}});
         let workspace = planned(StackSpec { workspace_template: Some(template), ..StackSpec::default() });
         assert_eq!(workspace["metadata"]["name"], json!("app"));
         assert_eq!(workspace["metadata"]["namespace"], json!("apps"));
@@ -181,7 +181,7 @@ mod tests {
 
     #[test]
     fn the_hash_moves_with_every_input() {
-        let with = |backend: &str| planned(StackSpec { backend: Some(backend.to_owned()), ..StackSpec::default() });
+        let with = |backend: &str| planned_workspace(StackSpec { backend: Some(backend.to_owned()), ..StackSpec::default() });
         assert_eq!(wanted_hash(&with("a")), wanted_hash(&with("a")));
         assert_ne!(wanted_hash(&with("a")), wanted_hash(&with("b")));
     }

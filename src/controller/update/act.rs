@@ -145,7 +145,7 @@ fn attach(observed: &Observed, binding: &RunBinding, context: &Context) -> Resul
     };
     let uid = update.uid().unwrap_or_default();
     context.attachments.keep(&uid, context.gate.adopt(&uid));
-    let request = request::run(update, workspace, binding);
+    let request = request::run(update, workspace, binding).map_err(|e| ReconcileError::stalled(e.to_string()))?;
     context.attachments.attach(Target { update: ObjectRef::from_obj(update), address, request });
     Ok(Next::Rest(Some(WATCHED_RETRY)))
 }

@@ -3,8 +3,9 @@
 use kube::ResourceExt;
 
 use crate::api::auto::{RunBinding, Update, UpdateKind, Workspace};
-use crate::controller::workspace::run_environment;
-use crate::rpc::{proto, settings_digest};
+use crate::controller::workspace::{SpecError, run_environment};
+use crate::rpc::proto;
+use crate::rpc::settings::settings_digest;
 
 /// The settings of one stack of a Workspace, as a whole.
 pub fn settings(workspace: &Workspace, stack: &str) -> proto::Settings {
@@ -27,12 +28,12 @@ pub fn binding(update: &Update, workspace: &Workspace) -> Option<RunBinding> {
 }
 
 /// The request that starts a run with this binding.
-pub fn run(update: &Update, workspace: &Workspace, binding: &RunBinding) -> proto::RunRequest {
+pub fn run(update: &Update, workspace: &Workspace, binding: &RunBinding) -> Result<proto::RunRequest, SpecError> {
     let kind = match update.spec.kind {
         UpdateKind::Up => proto::OperationKind::Up,
         UpdateKind::Destroy => proto::OperationKind::Destroy,
     };
-    proto::RunRequest {
+    Ok(proto::RunRequest {
         id: update.uid().unwrap_or_default(),
         name: update.name_any(),
         kind: kind.into(),
@@ -44,8 +45,8 @@ pub fn run(update: &Update, workspace: &Workspace, binding: &RunBinding) -> prot
         }),
         settings_digest: binding.settings_digest.clone(),
         settings: Some(settings(workspace, &update.spec.stack_name)),
-        environment: run_environment(&workspace.spec),
+        environment: run_environment(&workspace.spec)?,
         refresh: update.spec.refresh.unwrap_or_default(),
         message: update.spec.message.clone().unwrap_or_default(),
-    }
+    })
 }

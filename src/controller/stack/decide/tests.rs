@@ -47,8 +47,7 @@ fn observed(stack: Stack) -> Observed {
 
 /// The Workspace that the Stack wants, with this Ready condition and the source in place.
 fn workspace(stack: &Stack, ready: Status, reason: &str) -> Workspace {
-    let wanted = plan::workspace(stack, &reference(&resolved())).expect("valid");
-    let mut workspace: Workspace = serde_json::from_value(wanted).expect("a Workspace");
+    let mut workspace = plan::workspace(stack, &reference(&resolved())).expect("valid");
     workspace.metadata.generation = Some(1);
     let mut conditions = Vec::new();
     conditions::set(&mut conditions, &Claim { kind: "Ready", status: ready, reason, message: "said" }, 1, now());
