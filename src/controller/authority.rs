@@ -36,7 +36,8 @@ pub async fn load(reader: &Reader, writer: &Writer, namespace: &str) -> Result<A
         return parse(&secret, namespace);
     }
     let authority = Authority::generate(Timestamp::now())?;
-    let data = [(CERTIFICATE, authority.certificate_pem()), (KEY, authority.key_pem().as_str())];
+    let key = authority.key_pem();
+    let data = [(CERTIFICATE, authority.certificate_pem()), (KEY, key.as_str())];
     let secret = Secret {
         metadata: ObjectMeta {
             name: Some(SECRET.to_owned()),

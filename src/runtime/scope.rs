@@ -1,8 +1,8 @@
 //! What a controller looks at: all namespaces or one, and of its own kinds only those of its shard.
 
 use k8s_openapi::NamespaceResourceScope;
-use kube::runtime::watcher;
 use kube::api::{ApiResource, DynamicObject};
+use kube::runtime::watcher;
 use kube::{Api, Client, Resource};
 
 /// The part of the cluster that this process works on.

@@ -62,7 +62,8 @@ fn check_reference(reference: &SourceReference) -> Result<ApiResource, Unavailab
 }
 
 fn parse_directory(dir: Option<&str>) -> Result<Directory, Unavailable> {
-    Directory::parse(dir.unwrap_or_default())
+    dir.unwrap_or_default()
+        .parse()
         .map_err(|error| Unavailable::Invalid(format!("spec.fluxSource.dir is not valid: {error}")))
 }
 
@@ -83,7 +84,9 @@ fn artifact_of(object: &DynamicObject, what: &str, directory: Directory) -> Resu
     }
     let artifact: SourceArtifact = serde_json::from_value(artifact.clone())
         .map_err(|error| Unavailable::Invalid(format!("status.artifact of {what} cannot be read: {error}")))?;
-    let digest = Digest::parse(&artifact.digest)
+    let digest = artifact
+        .digest
+        .parse::<Digest>()
         .map_err(|error| Unavailable::NotYet(format!("the artifact of {what} is refused: {error}")))?;
     Ok(Resolved { url: artifact.url, revision: artifact.revision, digest, directory })
 }
@@ -118,7 +121,7 @@ mod tests {
     }
 
     fn resolve(status: serde_json::Value) -> Result<Resolved, Unavailable> {
-        artifact_of(&source(status), "GitRepository apps/app", Directory::parse("").expect("root"))
+        artifact_of(&source(status), "GitRepository apps/app", "".parse().expect("root"))
     }
 
     #[test]

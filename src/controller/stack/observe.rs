@@ -9,7 +9,6 @@ use crate::api::auto::{ArtifactReference, Update, Workspace};
 use crate::api::conditions;
 use crate::api::names;
 use crate::api::pulumi::Stack;
-use crate::artifact::{Digest, Directory};
 use crate::controller::stack::Context;
 use crate::runtime::reads::ReadError;
 use crate::source::{self, Resolved, Unavailable};
@@ -95,8 +94,8 @@ fn from_reference(reference: &ArtifactReference) -> Option<Resolved> {
     Some(Resolved {
         url: String::new(),
         revision: reference.revision.clone(),
-        digest: Digest::parse(&reference.digest).ok()?,
-        directory: Directory::parse(&reference.dir).ok()?,
+        digest: reference.digest.parse().ok()?,
+        directory: reference.dir.parse().ok()?,
     })
 }
 

@@ -181,7 +181,8 @@ mod tests {
 
     #[test]
     fn the_hash_moves_with_every_input() {
-        let with = |backend: &str| planned_workspace(StackSpec { backend: Some(backend.to_owned()), ..StackSpec::default() });
+        let with =
+            |backend: &str| planned_workspace(StackSpec { backend: Some(backend.to_owned()), ..StackSpec::default() });
         assert_eq!(wanted_hash(&with("a")), wanted_hash(&with("a")));
         assert_ne!(wanted_hash(&with("a")), wanted_hash(&with("b")));
     }

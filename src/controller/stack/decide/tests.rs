@@ -4,7 +4,6 @@ use super::*;
 use crate::api::auto::{Update, UpdateSpec, UpdateStatus, WorkspaceStatus};
 use crate::api::conditions::{Claim, Status};
 use crate::api::pulumi::{LastUpdate, StackSpec, StackStatus};
-use crate::artifact::{Digest, Directory};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::json;
 
@@ -18,8 +17,8 @@ fn resolved() -> Resolved {
     Resolved {
         url: "http://source/a.tar.gz".to_owned(),
         revision: "main@sha1:a".to_owned(),
-        digest: Digest::parse(DIGEST).expect("valid"),
-        directory: Directory::parse("").expect("root"),
+        digest: DIGEST.parse().expect("valid"),
+        directory: "".parse().expect("root"),
     }
 }
 
