@@ -39,9 +39,7 @@ pub enum EventKind {
     Diagnostic(Diagnostic),
     Summary(Summary),
     /// What the engine says for itself, such as that it stops.
-    Stdout {
-        message: String,
-    },
+    Stdout { message: String },
     /// A plugin is being downloaded or installed.
     Progress(PluginProgress),
     /// The last event, also of a run that succeeded.

@@ -30,18 +30,14 @@ pub struct Lock {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FailureKind {
     /// Another update of the stack is running, or left its lock. Pulumi Cloud names no holder.
-    Conflict {
-        holders: Vec<Lock>,
-    },
+    Conflict { holders: Vec<Lock> },
     InvalidAccessToken,
     /// The backend has no such stack.
     StackMissing,
     /// It was cancelled, by a signal or through the backend.
     Canceled,
     /// The CLI was killed by a signal.
-    Killed {
-        signal: i32,
-    },
+    Killed { signal: i32 },
     /// The program, a provider or the CLI failed.
     Failed,
 }
