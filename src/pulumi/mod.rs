@@ -1,1 +1,11 @@
-//! The engine's edge: arguments, settings documents, the event log, exit codes, locks, project files. Pure, no process.
+//! The engine's edge: what the Pulumi CLI is given (arguments, environment, settings documents, project files) and what it
+//! gives back (event log, outputs, failures, locks). Pure: no process, no clock, no other room; whoever runs the CLI uses it.
+
+pub mod arguments;
+pub mod console;
+pub mod environment;
+pub mod events;
+pub mod failure;
+pub mod outputs;
+pub mod project;
+pub mod settings;

@@ -130,7 +130,6 @@ add_shell_and_users() {
     done
     printf '%s\n' 'root:x:0:0:root:/root:/bin/sh' 'pulumi:x:1000:1000:pulumi:/home/pulumi:/bin/sh' 'nobody:x:65534:65534:nobody:/tmp:/bin/sh' >"$root/etc/passwd"
     printf '%s\n' 'root:x:0:' 'pulumi:x:1000:' 'nogroup:x:65534:' >"$root/etc/group"
-    chown 1000:1000 "$root/home/pulumi"
     add_folder_for_all "$root/tmp"
 }
 
