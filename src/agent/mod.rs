@@ -1,1 +1,37 @@
-//! Inside the workspace pod: PID 1, the RPC service, sources, install, operations and their journal.
+//! Inside the workspace pod: takes the source, runs the CLI, journals what it does. Only this room starts processes.
+//!
+//! From outside inwards: [`init`] is the first process and starts [`serve`], which answers the controller by [`service`].
+//! [`source`] puts sources in place; [`operations`] accepts runs, [`run`] carries one out and [`journal`] keeps it.
+
+mod bootstrap;
+mod cancellation;
+mod command;
+mod config;
+mod durable;
+mod environment;
+mod event_log;
+mod gate;
+mod health;
+mod init;
+mod install;
+mod journal;
+mod launch;
+mod layout;
+mod operations;
+mod output;
+mod processes;
+mod redactor;
+mod refusal;
+mod run;
+mod serve;
+mod service;
+mod settings;
+mod source;
+mod termination;
+mod version;
+
+pub use bootstrap::{BootstrapError, bootstrap};
+pub use config::AgentConfig;
+pub use init::run_as_init;
+pub use launch::launch;
+pub use serve::serve;

@@ -1,0 +1,97 @@
+//! The role `bootstrap`: puts this executable on the share volume, so that any Pulumi image can run the agent.
+
+use std::fs::{File, Permissions};
+use std::io::{self, Read};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use sha2::{Digest, Sha256};
+
+use super::durable;
+
+const OWN_EXECUTABLE: &str = "/proc/self/exe";
+const MODE: u32 = 0o755;
+const BUFFER: usize = 256 * 1024;
+
+#[derive(Debug, thiserror::Error)]
+pub enum BootstrapError {
+    #[error("cannot read this executable")]
+    Read(#[source] io::Error),
+    #[error("cannot put this executable at {}", path.display())]
+    Write { path: PathBuf, source: io::Error },
+}
+
+/// Copies this executable to `to`. Does nothing when it is there already.
+pub fn bootstrap(to: &Path) -> Result<(), BootstrapError> {
+    copy(Path::new(OWN_EXECUTABLE), to)
+}
+
+fn copy(from: &Path, to: &Path) -> Result<(), BootstrapError> {
+    let written = |source| BootstrapError::Write { path: to.to_owned(), source };
+    let mut executable = File::open(from).map_err(BootstrapError::Read)?;
+    if is_same(&mut executable, to).map_err(BootstrapError::Read)? {
+        return Ok(());
+    }
+    let directory = to.parent().ok_or_else(|| written(io::Error::other("the path has no directory")))?;
+    std::fs::create_dir_all(directory).map_err(written)?;
+    let mut executable = File::open(from).map_err(BootstrapError::Read)?;
+    let mut file = tempfile::NamedTempFile::new_in(directory).map_err(written)?;
+    io::copy(&mut executable, &mut file).map_err(written)?;
+    file.as_file().set_permissions(Permissions::from_mode(MODE)).map_err(written)?;
+    file.as_file().sync_all().map_err(written)?;
+    file.persist(to).map_err(|error| written(error.error))?;
+    durable::sync_directory(directory).map_err(written)
+}
+
+/// Whether the file has our content and may be executed. Any trouble with it means that it is to be replaced.
+fn is_same(executable: &mut File, to: &Path) -> io::Result<bool> {
+    let Ok(mut there) = File::open(to) else { return Ok(false) };
+    let Ok(metadata) = there.metadata() else { return Ok(false) };
+    if metadata.len() != executable.metadata()?.len() || metadata.permissions().mode() & MODE != MODE {
+        return Ok(false);
+    }
+    let Ok(found) = digest(&mut there) else { return Ok(false) };
+    Ok(found == digest(executable)?)
+}
+
+fn digest(file: &mut File) -> io::Result<Vec<u8>> {
+    let mut hasher = Sha256::new();
+    let mut buffer = vec![0; BUFFER];
+    loop {
+        let length = file.read(&mut buffer)?;
+        if length == 0 {
+            return Ok(hasher.finalize().to_vec());
+        }
+        hasher.update(buffer.get(..length).unwrap_or_default());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt;
+
+    use super::*;
+
+    #[test]
+    fn the_copy_is_executable_and_a_second_call_leaves_it_alone() {
+        let directory = tempfile::tempdir().unwrap();
+        let to = directory.path().join("bin/pulumi-controller");
+        bootstrap(&to).unwrap();
+        let first = std::fs::metadata(&to).unwrap();
+        assert_eq!(first.permissions().mode() & 0o777, MODE);
+        assert_eq!(first.len(), std::fs::metadata(OWN_EXECUTABLE).unwrap().len());
+        bootstrap(&to).unwrap();
+        assert_eq!(std::fs::metadata(&to).unwrap().ino(), first.ino());
+    }
+
+    #[test]
+    fn a_file_of_the_same_length_and_other_content_is_replaced() {
+        let directory = tempfile::tempdir().unwrap();
+        let (from, to) = (directory.path().join("from"), directory.path().join("to"));
+        std::fs::write(&from, "new").unwrap();
+        std::fs::write(&to, "old").unwrap();
+        std::fs::set_permissions(&to, Permissions::from_mode(MODE)).unwrap();
+        copy(&from, &to).unwrap();
+        assert_eq!(std::fs::read_to_string(&to).unwrap(), "new");
+    }
+}

@@ -1,0 +1,147 @@
+//! The environment of the CLI: built anew for each run, so that a rotated credential reaches the next run in the same pod.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::Access;
+
+use super::layout::Layout;
+use super::refusal::Refusal;
+use crate::pulumi::environment::{engine_environment, is_scrubbed};
+use crate::rpc::proto::EnvironmentVariable;
+use crate::rpc::proto::environment_variable::Source;
+
+/// Kubernetes bounds a Secret to this size.
+const LONGEST_VALUE: u64 = 1024 * 1024;
+/// The CLI asks who is working; a user id without a name would make it fail.
+const DEFAULT_USER: &str = "pulumi";
+
+/// Variables for a call of the CLI.
+#[derive(Clone, Debug, Default)]
+pub struct Environment {
+    pub variables: BTreeMap<OsString, OsString>,
+    /// Values that were read from mounted files: they are not shown.
+    pub secrets: Vec<String>,
+}
+
+/// The agent's own variables, then those that were asked for, then the engine's.
+pub fn build(layout: &Layout, wanted: &[EnvironmentVariable]) -> Result<Environment, Refusal> {
+    let mut environment = Environment::default();
+    environment.variables.extend(std::env::vars_os());
+    for variable in wanted {
+        let name = valid_name(&variable.name)?;
+        let value = match &variable.source {
+            Some(Source::Value(value)) => OsString::from(value),
+            Some(Source::File(file)) => {
+                let value = read_value(&variable.name, Path::new(file))?;
+                environment.secrets.extend(value.to_str().map(str::to_owned));
+                value
+            }
+            None => return Err(Refusal::Invalid(format!("environment variable {name} has neither a value nor a file"))),
+        };
+        if value.as_bytes().contains(&0) {
+            return Err(Refusal::Invalid(format!("the value of environment variable {name} contains a NUL byte")));
+        }
+        environment.variables.insert(name.into(), value);
+    }
+    environment.variables.retain(|name, _| !is_scrubbed(name));
+    let home = home(layout, environment.variables.get(OsStr::new("HOME")))?;
+    let user = environment.variables.get(OsStr::new("USER")).and_then(|user| user.to_str());
+    let user = user.filter(|user| !user.is_empty()).unwrap_or(DEFAULT_USER).to_owned();
+    environment.variables.extend(engine_environment(&home, &user));
+    // The CLI knows a project by its path: with this one it is the same as for a person in a shell there.
+    environment.variables.insert("PWD".into(), layout.workspace().into());
+    Ok(environment)
+}
+
+fn valid_name(name: &str) -> Result<&str, Refusal> {
+    if name.is_empty() || name.contains(['=', '\0']) {
+        return Err(Refusal::Invalid(format!("{name:?} cannot be the name of an environment variable")));
+    }
+    Ok(name)
+}
+
+fn read_value(name: &str, file: &Path) -> Result<OsString, Refusal> {
+    let refused = |reason: String| {
+        Refusal::Precondition(format!("environment variable {name} is to be read from {}, but {reason}", file.display()))
+    };
+    let missing = |error: io::Error| match error.kind() {
+        io::ErrorKind::NotFound => refused("there is no such file: does the Secret or ConfigMap have that key?".to_owned()),
+        _ => refused(error.to_string()),
+    };
+    let mut value = Vec::new();
+    File::open(file).map_err(missing)?.take(LONGEST_VALUE + 1).read_to_end(&mut value).map_err(missing)?;
+    if value.len() as u64 > LONGEST_VALUE {
+        return Err(refused(format!("it is longer than {LONGEST_VALUE} bytes")));
+    }
+    Ok(OsString::from_vec(value))
+}
+
+/// The image's own home directory when it can be written to, else one on the share volume.
+fn home(layout: &Layout, wanted: Option<&OsString>) -> Result<PathBuf, Refusal> {
+    if let Some(home) = wanted.map(PathBuf::from).filter(|home| home.is_absolute() && is_writable(home)) {
+        return Ok(home);
+    }
+    let home = layout.home();
+    std::fs::create_dir_all(&home).map_err(Refusal::system(format!("cannot make {}", home.display())))?;
+    Ok(home)
+}
+
+fn is_writable(directory: &Path) -> bool {
+    directory.is_dir() && rustix::fs::access(directory, Access::WRITE_OK | Access::EXEC_OK).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn variable(name: &str, source: Source) -> EnvironmentVariable {
+        EnvironmentVariable { name: name.into(), source: Some(source) }
+    }
+
+    fn get<'a>(environment: &'a Environment, name: &str) -> Option<&'a str> {
+        environment.variables.get(OsStr::new(name)).and_then(|value| value.to_str())
+    }
+
+    #[test]
+    fn values_and_files_are_taken_and_what_would_set_flags_is_not() {
+        let directory = tempfile::tempdir().unwrap();
+        let layout = Layout::new(directory.path());
+        let token = directory.path().join("token");
+        std::fs::write(&token, "hunter22\n").unwrap();
+        let wanted = [
+            variable("PLAIN", Source::Value("one".into())),
+            variable("TOKEN", Source::File(token.to_str().unwrap().into())),
+            variable("PULUMI_OPTION_PARALLEL", Source::Value("1".into())),
+            variable("HOME", Source::Value("/nonexistent".into())),
+        ];
+        let environment = build(&layout, &wanted).unwrap();
+        assert_eq!(get(&environment, "PLAIN"), Some("one"));
+        assert_eq!(get(&environment, "TOKEN"), Some("hunter22\n"));
+        assert_eq!(get(&environment, "PULUMI_OPTION_PARALLEL"), None);
+        assert_eq!(get(&environment, "HOME"), layout.home().to_str());
+        assert_eq!(get(&environment, "PATH"), std::env::var("PATH").ok().as_deref());
+        assert_eq!(environment.secrets, ["hunter22\n"]);
+        assert!(layout.home().is_dir());
+    }
+
+    #[test]
+    fn what_cannot_be_given_is_refused_by_name() {
+        let directory = tempfile::tempdir().unwrap();
+        let layout = Layout::new(directory.path());
+        let missing = directory.path().join("aws/secret-key").to_str().unwrap().to_owned();
+        for (wanted, words) in [
+            (variable("KEY", Source::File(missing.clone())), vec!["KEY", missing.as_str(), "no such file"]),
+            (variable("A=B", Source::Value(String::new())), vec!["A=B"]),
+            (variable("NUL", Source::Value("a\0b".into())), vec!["NUL"]),
+            (EnvironmentVariable { name: "EMPTY".into(), source: None }, vec!["EMPTY"]),
+        ] {
+            let message = build(&layout, &[wanted]).unwrap_err().to_string();
+            assert!(words.iter().all(|word| message.contains(word)), "{message}");
+        }
+    }
+}

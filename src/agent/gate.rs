@@ -1,0 +1,127 @@
+//! Who has the workspace: a source that is being put in place, an operation, or nobody. Never two.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::refusal::Refusal;
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+enum Occupant {
+    #[default]
+    Nobody,
+    Source,
+    Operation(String),
+}
+
+#[derive(Debug, Default)]
+struct State {
+    occupant: Occupant,
+    draining: bool,
+    terminating: bool,
+}
+
+/// Lets one in at a time. Clones are the same gate.
+#[derive(Clone, Debug, Default)]
+pub struct Gate {
+    state: Arc<Mutex<State>>,
+}
+
+/// Has the workspace until it is dropped.
+#[derive(Debug)]
+pub struct Pass {
+    gate: Gate,
+}
+
+impl Drop for Pass {
+    fn drop(&mut self) {
+        self.gate.state().occupant = Occupant::Nobody;
+    }
+}
+
+impl Gate {
+    /// For a source that is to be put in place.
+    pub fn enter_source(&self) -> Result<Pass, Refusal> {
+        self.enter("put a source in place", Occupant::Source, |state| state.terminating)
+    }
+
+    /// For an operation.
+    pub fn enter_operation(&self, id: &str) -> Result<Pass, Refusal> {
+        self.enter("start the operation", Occupant::Operation(id.to_owned()), |state| {
+            state.terminating || state.draining
+        })
+    }
+
+    fn enter(&self, what: &str, occupant: Occupant, closed: impl Fn(&State) -> bool) -> Result<Pass, Refusal> {
+        let mut state = self.state();
+        let hindrance = match &state.occupant {
+            _ if state.terminating && closed(&state) => Some("the pod is being terminated".to_owned()),
+            _ if closed(&state) => Some("the pod is drained: it is about to be replaced".to_owned()),
+            Occupant::Nobody => None,
+            Occupant::Source => Some("another source is being put in place".to_owned()),
+            Occupant::Operation(id) => Some(format!("operation {id} is open")),
+        };
+        if let Some(hindrance) = hindrance {
+            return Err(Refusal::Precondition(format!("cannot {what}: {hindrance}")));
+        }
+        state.occupant = occupant;
+        Ok(Pass { gate: self.clone() })
+    }
+
+    pub fn open_operation(&self) -> Option<String> {
+        match &self.state().occupant {
+            Occupant::Operation(id) => Some(id.clone()),
+            _ => None,
+        }
+    }
+
+    /// No operation gets in from now on.
+    pub fn drain(&self) {
+        self.state().draining = true;
+    }
+
+    /// Nothing gets in from now on.
+    pub fn terminate(&self) {
+        self.state().terminating = true;
+    }
+
+    pub fn is_draining(&self) -> bool {
+        let state = self.state();
+        state.draining || state.terminating
+    }
+
+    pub fn is_terminating(&self) -> bool {
+        self.state().terminating
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_at_a_time_gets_in_and_the_refusal_names_who_is_in() {
+        let gate = Gate::default();
+        let pass = gate.enter_operation("a").unwrap();
+        assert!(gate.enter_operation("b").unwrap_err().to_string().contains("operation a is open"));
+        assert!(gate.enter_source().unwrap_err().to_string().contains("operation a is open"));
+        assert_eq!(gate.open_operation().as_deref(), Some("a"));
+        drop(pass);
+        let _pass = gate.enter_source().unwrap();
+        assert!(gate.enter_source().unwrap_err().to_string().contains("another source"));
+        assert!(gate.enter_operation("b").unwrap_err().to_string().contains("another source"));
+        assert_eq!(gate.open_operation(), None);
+    }
+
+    #[test]
+    fn a_drained_gate_lets_sources_in_and_a_terminating_one_nothing() {
+        let gate = Gate::default();
+        gate.drain();
+        gate.enter_operation("a").unwrap_err();
+        drop(gate.enter_source().unwrap());
+        gate.terminate();
+        assert!(gate.enter_source().unwrap_err().to_string().contains("terminated"));
+    }
+}

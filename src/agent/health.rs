@@ -1,0 +1,81 @@
+//! Readiness: yes or no over plain HTTP, on a port of its own. It knows one path and reads no more than it has to.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio_util::task::TaskTracker;
+
+/// How long a question and its answer may take.
+const LIMIT: Duration = Duration::from_secs(5);
+/// How many are answered at the same time; others wait in the listener's queue.
+const AT_ONCE: usize = 8;
+/// The longest question that is read.
+const LONGEST_REQUEST: usize = 2048;
+const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(200);
+
+/// Answers until it is dropped. `is_ready` is asked each time.
+pub async fn serve(listener: TcpListener, tasks: TaskTracker, is_ready: impl Fn() -> bool) {
+    let places = Arc::new(Semaphore::new(AT_ONCE));
+    loop {
+        let Ok(place) = places.clone().acquire_owned().await else { return };
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let ready = is_ready();
+                tasks.spawn(async move {
+                    // A client that does not take its answer gets none.
+                    let _ = tokio::time::timeout(LIMIT, answer(stream, ready)).await;
+                    drop(place);
+                });
+            }
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept a connection for readiness");
+                tokio::time::sleep(PAUSE_AFTER_ERROR).await;
+            }
+        }
+    }
+}
+
+async fn answer(mut stream: TcpStream, ready: bool) -> std::io::Result<()> {
+    let mut request = Vec::new();
+    let mut buffer = [0; 512];
+    while !request.windows(4).any(|bytes| bytes == b"\r\n\r\n") {
+        let length = stream.read(&mut buffer).await?;
+        if length == 0 || request.len() + length > LONGEST_REQUEST {
+            return Ok(());
+        }
+        request.extend_from_slice(buffer.get(..length).unwrap_or_default());
+    }
+    stream.write_all(response(&request, ready).as_bytes()).await?;
+    stream.shutdown().await
+}
+
+fn response(request: &[u8], ready: bool) -> String {
+    let asked = request.starts_with(b"GET /readyz ");
+    let (status, body) = match (asked, ready) {
+        (false, _) => ("404 Not Found", "not found\n"),
+        (true, true) => ("200 OK", "ok\n"),
+        (true, false) => ("503 Service Unavailable", "the agent is ending\n"),
+    };
+    let length = body.len();
+    format!("HTTP/1.1 {status}\r\nContent-Type: text/plain\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_path_is_answered_by_yes_or_no() {
+        for (request, ready, wanted) in [
+            ("GET /readyz HTTP/1.1\r\n\r\n", true, "HTTP/1.1 200 "),
+            ("GET /readyz HTTP/1.1\r\n\r\n", false, "HTTP/1.1 503 "),
+            ("GET / HTTP/1.1\r\n\r\n", true, "HTTP/1.1 404 "),
+            ("POST /readyz HTTP/1.1\r\n\r\n", true, "HTTP/1.1 404 "),
+        ] {
+            assert!(response(request.as_bytes(), ready).starts_with(wanted), "{request}");
+        }
+    }
+}

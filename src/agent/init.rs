@@ -1,0 +1,89 @@
+//! The first process of the container: starts the agent as its child, collects what dies, passes signals on, and ends with
+//! the agent. It is apart from the agent because `waitpid(-1)` there would take the exit codes that the agent waits for.
+
+use std::ffi::OsString;
+use std::io;
+use std::process::{Command, ExitCode};
+
+use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
+use signal_hook::consts::{SIGCHLD, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+/// Our own executable, even when its file has been replaced.
+const OWN_EXECUTABLE: &str = "/proc/self/exe";
+/// What a shell adds to the number of the signal that a process died of.
+const SIGNAL_OFFSET: i32 = 128;
+
+#[derive(Debug, thiserror::Error)]
+enum InitError {
+    #[error("cannot receive signals: {0}")]
+    Signals(io::Error),
+    #[error("cannot take in orphaned processes: {0}")]
+    Subreaper(io::Error),
+    #[error("cannot start the agent: {0}")]
+    Start(io::Error),
+    #[error("cannot wait for processes: {0}")]
+    Wait(io::Error),
+}
+
+/// Runs our own executable with `arguments` as the one child that counts, until it ends; gives its exit code.
+pub fn run_as_init(arguments: &[OsString]) -> ExitCode {
+    match run(arguments) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: &[OsString]) -> Result<ExitCode, InitError> {
+    // Before the child is there: none of its signals may be missed.
+    let mut signals = Signals::new([SIGTERM, SIGINT, SIGCHLD]).map_err(InitError::Signals)?;
+    let own = rustix::process::getpid();
+    if own != Pid::INIT {
+        // Another process is the first one in this namespace: ask to be given the orphans below us.
+        rustix::process::set_child_subreaper(Some(own)).map_err(|error| InitError::Subreaper(error.into()))?;
+    }
+    let child = Command::new(OWN_EXECUTABLE).args(arguments).spawn().map_err(InitError::Start)?;
+    let agent = i32::try_from(child.id())
+        .ok()
+        .and_then(Pid::from_raw)
+        .ok_or_else(|| InitError::Start(io::Error::other("the kernel gave no valid process id")))?;
+    for signal in signals.forever() {
+        match signal {
+            SIGCHLD => {
+                if let Some(code) = reap(agent)? {
+                    return Ok(code);
+                }
+            }
+            SIGINT => forward(agent, Signal::INT),
+            _ => forward(agent, Signal::TERM),
+        }
+    }
+    Ok(ExitCode::FAILURE)
+}
+
+/// Only the agent gets it: it decides when the CLI is interrupted. That it is gone already is seen by its SIGCHLD.
+fn forward(agent: Pid, signal: Signal) {
+    let _ = rustix::process::kill_process(agent, signal);
+}
+
+/// Collects all that has died; gives the agent's exit code when it is among them.
+fn reap(agent: Pid) -> Result<Option<ExitCode>, InitError> {
+    let mut code = None;
+    loop {
+        match rustix::process::waitpid(None, WaitOptions::NOHANG) {
+            Ok(Some((pid, status))) if pid == agent => code = Some(exit_code(status)),
+            Ok(Some(_)) => {}
+            Ok(None) | Err(rustix::io::Errno::CHILD) => return Ok(code),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(InitError::Wait(error.into())),
+        }
+    }
+}
+
+fn exit_code(status: WaitStatus) -> ExitCode {
+    let number = status.exit_status().or_else(|| status.terminating_signal().map(|signal| SIGNAL_OFFSET + signal));
+    number.and_then(|number| u8::try_from(number).ok()).map_or(ExitCode::FAILURE, ExitCode::from)
+}

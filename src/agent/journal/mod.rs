@@ -1,0 +1,167 @@
+//! The journal of operations: what was asked, how it went, how it ended. It makes a run independent of who looks at it, and
+//! of the life of the agent.
+//!
+//! `operations/<id>/` holds `request.json` (written before the process starts), `progress-<n>` (segments of length-delimited
+//! messages), `result` (one message, written last) and, once the controller has recorded the result, `acknowledged`.
+
+mod reader;
+mod record;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use serde::{Deserialize, Serialize};
+
+use super::durable;
+use crate::rpc::proto;
+
+pub use reader::{Item, Reader};
+pub use record::{JournalRecord, State};
+pub(super) use record::now;
+
+/// How many finished operations are kept.
+const KEPT: usize = 5;
+const LONGEST_ID: usize = 64;
+
+#[derive(Debug, thiserror::Error)]
+pub enum JournalError {
+    #[error("{id:?} is no valid id: it may have up to {LONGEST_ID} letters, digits and hyphens, and begin with no hyphen")]
+    Id { id: String },
+    #[error("operation {id} is in the journal already")]
+    Known { id: String },
+    #[error("cannot write operation {id} to the journal")]
+    Write { id: String, source: io::Error },
+    #[error("cannot read the journal in {}", path.display())]
+    Read { path: PathBuf, source: io::Error },
+}
+
+/// What was asked for; without the environment, which may hold secrets.
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
+pub struct Request {
+    pub id: String,
+    /// Name of the Update.
+    pub name: String,
+    /// Number of [`proto::OperationKind`].
+    pub kind: i32,
+    pub digest: String,
+    pub directory: String,
+    pub stack: String,
+    pub settings_digest: String,
+    pub refresh: bool,
+    pub message: String,
+    /// The agent that was asked.
+    pub start_id: String,
+    /// Where the process ids of this operation are valid.
+    pub process_space: String,
+    /// Milliseconds since 1970.
+    pub started: i64,
+}
+
+/// All operations that are known.
+pub struct Journal {
+    directory: PathBuf,
+    records: Mutex<BTreeMap<String, Arc<JournalRecord>>>,
+}
+
+impl Journal {
+    /// Reads what an agent before this one left. What cannot be read is removed: its process was never started, because the
+    /// request is written first and is whole or not there.
+    pub fn open(directory: &Path) -> Result<Self, JournalError> {
+        let failed = |source| JournalError::Read { path: directory.to_owned(), source };
+        let mut records = BTreeMap::new();
+        for entry in std::fs::read_dir(directory).map_err(failed)? {
+            let path = entry.map_err(failed)?.path();
+            match JournalRecord::load(&path) {
+                Ok(record) => {
+                    records.insert(record.request().id.clone(), Arc::new(record));
+                }
+                Err(error) => {
+                    tracing::warn!(path = %path.display(), %error, "removing an operation that cannot be read");
+                    durable::remove(&path).map_err(failed)?;
+                }
+            }
+        }
+        Ok(Journal { directory: directory.to_owned(), records: Mutex::new(records) })
+    }
+
+    /// Writes a request, durably. Only then may its process start.
+    pub fn begin(&self, request: Request) -> Result<Arc<JournalRecord>, JournalError> {
+        validate_id(&request.id)?;
+        let id = request.id.clone();
+        let mut records = self.records();
+        if records.contains_key(&id) {
+            return Err(JournalError::Known { id });
+        }
+        let directory = self.directory.join(&id);
+        let created = JournalRecord::create(directory.clone(), request)
+            .and_then(|record| durable::sync_directory(&self.directory).map(|()| record));
+        match created {
+            Ok(record) => {
+                let record = Arc::new(record);
+                records.insert(id, record.clone());
+                Ok(record)
+            }
+            Err(source) => {
+                let _ = durable::remove(&directory);
+                Err(JournalError::Write { id, source })
+            }
+        }
+    }
+
+    pub fn find(&self, id: &str) -> Option<Arc<JournalRecord>> {
+        self.records().get(id).cloned()
+    }
+
+    /// Those that have no result yet.
+    pub fn unfinished(&self) -> Vec<Arc<JournalRecord>> {
+        self.records().values().filter(|record| record.result().is_none()).cloned().collect()
+    }
+
+    /// Those that have a result which nobody has recorded yet, the latest last.
+    pub fn unacknowledged(&self) -> Vec<Arc<JournalRecord>> {
+        let mut records: Vec<_> = self.records().values().filter(|record| record.is_unacknowledged()).cloned().collect();
+        records.sort_by_key(|record| record.request().started);
+        records
+    }
+
+    /// Writes the result of an operation and forgets the oldest ones. A result that cannot be written is still known to
+    /// this agent.
+    pub fn finish(&self, record: &JournalRecord, result: proto::Result) {
+        if let Err(error) = record.finish(result) {
+            tracing::error!(operation = record.request().id, %error, "cannot write the result of the operation");
+        }
+        self.forget_old();
+    }
+
+    /// Keeps the last [`KEPT`] that are finished. Acknowledged ones go first.
+    fn forget_old(&self) {
+        let mut records = self.records();
+        let mut finished: Vec<_> = records.values().filter(|record| record.result().is_some()).cloned().collect();
+        finished.sort_by_key(|record| (record.is_unacknowledged(), record.request().started));
+        let surplus = finished.len().saturating_sub(KEPT);
+        for record in finished.into_iter().take(surplus) {
+            if let Err(error) = record.remove() {
+                tracing::warn!(operation = record.request().id, %error, "cannot remove an old operation");
+            }
+            records.remove(&record.request().id);
+        }
+    }
+
+    fn records(&self) -> MutexGuard<'_, BTreeMap<String, Arc<JournalRecord>>> {
+        self.records.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The id becomes the name of a directory.
+pub fn validate_id(id: &str) -> Result<(), JournalError> {
+    let is_safe = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
+    if id.is_empty() || id.len() > LONGEST_ID || id.starts_with('-') || !id.bytes().all(is_safe) {
+        return Err(JournalError::Id { id: id.chars().take(LONGEST_ID).collect() });
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,155 @@
+//! Reads an operation's progress while it is being written, and after. Each reader has its own place in the files, so that a
+//! slow one holds up nobody.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::sync::Arc;
+
+use prost::Message;
+use tokio::sync::watch;
+
+use super::record::{JournalRecord, State};
+use crate::rpc::proto;
+
+/// A longer message was not written by the agent.
+const LONGEST_MESSAGE: usize = 1024 * 1024;
+const READ_SIZE: usize = 64 * 1024;
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Item {
+    Progress(proto::Progress),
+    /// The last item.
+    Result(Arc<proto::Result>),
+}
+
+pub struct Reader {
+    record: Arc<JournalRecord>,
+    state: watch::Receiver<State>,
+    /// The first sequence number that is still wanted.
+    next: u64,
+    segment: Option<Segment>,
+    ended: bool,
+}
+
+struct Segment {
+    number: u64,
+    file: File,
+    buffer: Vec<u8>,
+    /// Bytes of the buffer that were read already.
+    consumed: usize,
+}
+
+impl Reader {
+    pub fn new(record: Arc<JournalRecord>, from: u64) -> Self {
+        let state = record.watch();
+        Reader { record, state, next: from, segment: None, ended: false }
+    }
+
+    /// The next item, as soon as it is there; `None` after the result.
+    pub async fn next(&mut self) -> io::Result<Option<Item>> {
+        while !self.ended {
+            // Looked at before the files: what it speaks of is in them.
+            let seen = self.state.borrow_and_update().clone();
+            if let Some(progress) = self.read(seen.segment)? {
+                return Ok(Some(Item::Progress(progress)));
+            }
+            if let Some(result) = seen.result {
+                self.ended = true;
+                return Ok(Some(Item::Result(result)));
+            }
+            if self.state.changed().await.is_err() {
+                self.ended = true;
+            }
+        }
+        Ok(None)
+    }
+
+    /// The sessions that the operation's processes began, as far as they were written.
+    pub fn sessions(record: Arc<JournalRecord>) -> io::Result<Vec<u32>> {
+        let last = record.watch().borrow().segment;
+        let mut reader = Reader::new(record, 0);
+        let mut sessions = Vec::new();
+        while let Some(progress) = reader.read(last)? {
+            if let Some(proto::progress::Event::Started(started)) = progress.event {
+                sessions.push(started.pid);
+            }
+        }
+        Ok(sessions)
+    }
+
+    /// The next progress that is wanted, up to the end of the segment `last`.
+    fn read(&mut self, last: u64) -> io::Result<Option<proto::Progress>> {
+        loop {
+            let Some(segment) = &mut self.segment else {
+                if !self.open_after(None, last)? {
+                    return Ok(None);
+                }
+                continue;
+            };
+            match segment.read()? {
+                Some(progress) if progress.sequence < self.next => {}
+                Some(progress) => {
+                    self.next = progress.sequence + 1;
+                    return Ok(Some(progress));
+                }
+                None => {
+                    let number = segment.number;
+                    if !self.open_after(Some(number), last)? {
+                        return Ok(None);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Opens the next segment that is there; older ones may have been removed.
+    fn open_after(&mut self, number: Option<u64>, last: u64) -> io::Result<bool> {
+        let is_next = |candidate: &u64| *candidate <= last && number.is_none_or(|number| *candidate > number);
+        for candidate in self.record.segments()?.into_iter().filter(is_next) {
+            match File::open(self.record.segment(candidate)) {
+                Ok(file) => {
+                    self.segment = Some(Segment { number: candidate, file, buffer: Vec::new(), consumed: 0 });
+                    return Ok(true);
+                }
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(false)
+    }
+}
+
+impl Segment {
+    /// The next whole message; `None` at the end of what is written.
+    fn read(&mut self) -> io::Result<Option<proto::Progress>> {
+        loop {
+            if let Some(progress) = self.decode()? {
+                return Ok(Some(progress));
+            }
+            self.buffer.drain(..self.consumed);
+            self.consumed = 0;
+            let mut limited = (&mut self.file).take(READ_SIZE as u64);
+            if limited.read_to_end(&mut self.buffer)? == 0 {
+                return Ok(None);
+            }
+        }
+    }
+
+    fn decode(&mut self) -> io::Result<Option<proto::Progress>> {
+        let bytes = self.buffer.get(self.consumed..).unwrap_or_default();
+        let mut rest = bytes;
+        // A prefix takes up to ten bytes; with less, it may be incomplete.
+        let length = match prost::decode_length_delimiter(&mut rest) {
+            Ok(length) => length,
+            Err(_) if bytes.len() < 10 => return Ok(None),
+            Err(error) => return Err(io::Error::new(io::ErrorKind::InvalidData, error)),
+        };
+        if length > LONGEST_MESSAGE {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "the journal holds a message that is too long"));
+        }
+        let Some(message) = rest.get(..length) else { return Ok(None) };
+        let progress = proto::Progress::decode(message).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+        self.consumed += bytes.len() - rest.len() + length;
+        Ok(Some(progress))
+    }
+}

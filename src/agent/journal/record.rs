@@ -1,0 +1,214 @@
+//! One operation in the journal.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use prost::Message;
+use tokio::sync::watch;
+
+use super::Request;
+use crate::agent::durable;
+use crate::rpc::proto;
+
+/// A segment is closed at this size, and the one before it removed: no operation keeps more than twice as much progress.
+const SEGMENT: u64 = 8 * 1024 * 1024;
+const REQUEST: &str = "request.json";
+const RESULT: &str = "result";
+const ACKNOWLEDGED: &str = "acknowledged";
+const EVENT_LOG: &str = "events.jsonl";
+const SEGMENT_PREFIX: &str = "progress-";
+
+/// How far an operation is. Everything that it speaks of has been written before.
+#[derive(Clone, Debug, Default)]
+pub struct State {
+    /// The segment that is being written.
+    pub segment: u64,
+    /// The sequence number of the next progress.
+    pub next: u64,
+    pub result: Option<Arc<proto::Result>>,
+    pub acknowledged: bool,
+}
+
+/// One operation: written by its run, read by any number of those who look.
+pub struct JournalRecord {
+    request: Request,
+    directory: PathBuf,
+    writer: Mutex<Writer>,
+    state: watch::Sender<State>,
+}
+
+#[derive(Default)]
+struct Writer {
+    file: Option<File>,
+    /// Bytes in the segment that are whole messages.
+    length: u64,
+    /// Whether a message was lost because it could not be written.
+    lossy: bool,
+}
+
+impl JournalRecord {
+    pub(super) fn create(directory: PathBuf, request: Request) -> io::Result<Self> {
+        std::fs::create_dir_all(&directory)?;
+        durable::write_atomically(&directory.join(REQUEST), &serde_json::to_vec_pretty(&request)?)?;
+        Ok(Self::with_state(directory, request, State::default()))
+    }
+
+    pub(super) fn load(directory: &Path) -> io::Result<Self> {
+        let request: Request = serde_json::from_slice(&std::fs::read(directory.join(REQUEST))?)?;
+        let named = directory.file_name().is_some_and(|name| name == request.id.as_str());
+        if !named {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "the request is another operation's"));
+        }
+        let result = match std::fs::read(directory.join(RESULT)) {
+            Ok(bytes) => Some(Arc::new(proto::Result::decode(bytes.as_slice()).map_err(io::Error::other)?)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => return Err(error),
+        };
+        let segment = segments(directory)?.last().copied().unwrap_or_default();
+        let acknowledged = directory.join(ACKNOWLEDGED).exists();
+        let state = State { segment, next: 0, result, acknowledged };
+        Ok(Self::with_state(directory.to_owned(), request, state))
+    }
+
+    fn with_state(directory: PathBuf, request: Request, state: State) -> Self {
+        JournalRecord { request, directory, writer: Mutex::default(), state: watch::Sender::new(state) }
+    }
+
+    pub fn request(&self) -> &Request {
+        &self.request
+    }
+
+    /// Where the CLI writes its events while the operation is open.
+    pub fn event_log(&self) -> PathBuf {
+        self.directory.join(EVENT_LOG)
+    }
+
+    pub fn result(&self) -> Option<Arc<proto::Result>> {
+        self.state.borrow().result.clone()
+    }
+
+    pub fn is_unacknowledged(&self) -> bool {
+        let state = self.state.borrow();
+        state.result.is_some() && !state.acknowledged
+    }
+
+    pub fn watch(&self) -> watch::Receiver<State> {
+        self.state.subscribe()
+    }
+
+    /// Adds to the progress. What cannot be written is lost, and the run goes on: a full disk must not stop it.
+    pub fn append(&self, event: proto::progress::Event) {
+        let mut writer = self.writer();
+        let (mut segment, next) = {
+            let state = self.state.borrow();
+            (state.segment, state.next)
+        };
+        if writer.length >= SEGMENT {
+            segment += 1;
+            *writer = Writer { lossy: writer.lossy, ..Writer::default() };
+        }
+        let progress = proto::Progress { sequence: next, time: now(), event: Some(event) };
+        match self.write(&mut writer, segment, &progress.encode_length_delimited_to_vec()) {
+            Ok(()) => {
+                self.state.send_modify(|state| (state.segment, state.next) = (segment, next + 1));
+            }
+            Err(error) if !writer.lossy => {
+                writer.lossy = true;
+                tracing::error!(operation = self.request.id, %error, "cannot write progress; the run goes on without");
+            }
+            Err(_) => {}
+        }
+    }
+
+    fn write(&self, writer: &mut Writer, segment: u64, message: &[u8]) -> io::Result<()> {
+        if writer.file.is_none() {
+            writer.file = Some(OpenOptions::new().create(true).append(true).mode(0o600).open(self.segment(segment))?);
+            writer.length = 0;
+            if let Some(old) = segment.checked_sub(2) {
+                durable::remove(&self.segment(old))?;
+            }
+        }
+        let Some(file) = writer.file.as_mut() else { return Ok(()) };
+        if let Err(error) = file.write_all(message) {
+            // Half a message would make the ones after it unreadable.
+            file.set_len(writer.length)?;
+            return Err(error);
+        }
+        writer.length += message.len() as u64;
+        Ok(())
+    }
+
+    /// Writes the result, durably, after all progress.
+    pub(super) fn finish(&self, result: proto::Result) -> io::Result<()> {
+        let mut writer = self.writer();
+        if self.result().is_some() {
+            return Ok(());
+        }
+        // The largest file first: the disk may be full because of it.
+        let _ = durable::remove(&self.event_log());
+        let written = self.write_result(&writer, &result).or_else(|_| {
+            self.remove_progress()?;
+            self.write_result(&writer, &result)
+        });
+        writer.file = None;
+        self.state.send_modify(|state| state.result = Some(Arc::new(result)));
+        written
+    }
+
+    fn write_result(&self, writer: &Writer, result: &proto::Result) -> io::Result<()> {
+        if let Some(file) = &writer.file {
+            file.sync_data()?;
+        }
+        durable::write_atomically(&self.directory.join(RESULT), &result.encode_to_vec())
+    }
+
+    fn remove_progress(&self) -> io::Result<()> {
+        segments(&self.directory)?.into_iter().try_for_each(|segment| durable::remove(&self.segment(segment)))
+    }
+
+    /// Notes that the result is recorded outside the pod.
+    pub fn acknowledge(&self) -> io::Result<()> {
+        let _writer = self.writer();
+        if self.state.borrow().acknowledged {
+            return Ok(());
+        }
+        durable::write_atomically(&self.directory.join(ACKNOWLEDGED), b"")?;
+        self.state.send_modify(|state| state.acknowledged = true);
+        Ok(())
+    }
+
+    pub(super) fn remove(&self) -> io::Result<()> {
+        durable::remove(&self.directory)
+    }
+
+    /// The numbers of the segments that are there, in order.
+    pub(super) fn segments(&self) -> io::Result<Vec<u64>> {
+        segments(&self.directory)
+    }
+
+    pub(super) fn segment(&self, number: u64) -> PathBuf {
+        self.directory.join(format!("{SEGMENT_PREFIX}{number}"))
+    }
+
+    fn writer(&self) -> MutexGuard<'_, Writer> {
+        self.writer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn segments(directory: &Path) -> io::Result<Vec<u64>> {
+    let mut numbers = Vec::new();
+    for entry in std::fs::read_dir(directory)? {
+        let name = entry?.file_name();
+        numbers.extend(name.to_str().and_then(|name| name.strip_prefix(SEGMENT_PREFIX)?.parse::<u64>().ok()));
+    }
+    numbers.sort_unstable();
+    Ok(numbers)
+}
+
+/// Milliseconds since 1970.
+pub(in crate::agent) fn now() -> i64 {
+    jiff::Timestamp::now().as_millisecond()
+}

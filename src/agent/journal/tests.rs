@@ -1,0 +1,136 @@
+use std::time::Duration;
+
+use super::*;
+use crate::rpc::proto::progress::Event;
+
+fn request(id: &str, started: i64) -> Request {
+    Request {
+        id: id.into(),
+        name: format!("update-{id}"),
+        kind: proto::OperationKind::Up.into(),
+        digest: "sha256:00".into(),
+        directory: String::new(),
+        stack: "dev".into(),
+        settings_digest: "sha256:11".into(),
+        refresh: false,
+        message: String::new(),
+        start_id: "first".into(),
+        process_space: "here".into(),
+        started,
+    }
+}
+
+fn diagnostic(message: String) -> Event {
+    Event::Diagnostic(proto::Diagnostic { severity: "warning".into(), urn: String::new(), message })
+}
+
+fn result(message: &str) -> proto::Result {
+    proto::Result { outcome: proto::Outcome::Succeeded.into(), message: message.into(), ..Default::default() }
+}
+
+async fn sequences(reader: &mut Reader) -> (Vec<u64>, Option<Arc<proto::Result>>) {
+    let mut sequences = Vec::new();
+    while let Some(item) = reader.next().await.unwrap() {
+        match item {
+            Item::Progress(progress) => sequences.push(progress.sequence),
+            Item::Result(result) => return (sequences, Some(result)),
+        }
+    }
+    (sequences, None)
+}
+
+#[test]
+fn an_id_is_the_name_of_a_directory_and_nothing_else() {
+    for id in ["6b1c8f0e-4d53-4a0c-9d37-1f1b7a3f6d11", "a", "0"] {
+        validate_id(id).unwrap();
+    }
+    for id in ["", ".", "..", "a/b", "-a", "a b", "ä", "a\0", &"a".repeat(65)] {
+        validate_id(id).unwrap_err();
+    }
+}
+
+#[tokio::test]
+async fn a_reader_gets_what_was_written_before_and_what_is_written_after_and_then_the_result() {
+    let directory = tempfile::tempdir().unwrap();
+    let journal = Arc::new(Journal::open(directory.path()).unwrap());
+    let record = journal.begin(request("a", 1)).unwrap();
+    record.append(diagnostic("one".into()));
+    record.append(diagnostic("two".into()));
+    let mut reader = Reader::new(record.clone(), 1);
+    let late = tokio::spawn({
+        let (journal, record) = (journal.clone(), record.clone());
+        async move {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            record.append(diagnostic("three".into()));
+            journal.finish(&record, result("done"));
+        }
+    });
+    let (seen, end) = tokio::time::timeout(Duration::from_secs(10), sequences(&mut reader)).await.unwrap();
+    late.await.unwrap();
+    assert_eq!(seen, [1, 2]);
+    assert_eq!(end.unwrap().message, "done");
+    assert_eq!(reader.next().await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn a_journal_that_is_opened_again_knows_the_finished_and_the_unfinished() {
+    let directory = tempfile::tempdir().unwrap();
+    let journal = Journal::open(directory.path()).unwrap();
+    let finished = journal.begin(request("finished", 1)).unwrap();
+    finished.append(diagnostic("one".into()));
+    journal.finish(&finished, result("done"));
+    let open = journal.begin(request("open", 2)).unwrap();
+    open.append(Event::Started(proto::Started { pid: 42 }));
+    std::fs::create_dir(directory.path().join("never-begun")).unwrap();
+    drop(journal);
+
+    let journal = Journal::open(directory.path()).unwrap();
+    let unfinished = journal.unfinished();
+    assert_eq!(unfinished.len(), 1);
+    assert_eq!(Reader::sessions(unfinished[0].clone()).unwrap(), [42]);
+    assert!(!directory.path().join("never-begun").exists());
+    let (seen, end) = sequences(&mut Reader::new(journal.find("finished").unwrap(), 0)).await;
+    assert_eq!((seen, end.unwrap().message.as_str()), (vec![0], "done"));
+}
+
+#[test]
+fn the_last_five_are_kept_and_acknowledged_ones_are_forgotten_first() {
+    let directory = tempfile::tempdir().unwrap();
+    let journal = Journal::open(directory.path()).unwrap();
+    for number in 0..7 {
+        let record = journal.begin(request(&format!("id-{number}"), number)).unwrap();
+        journal.finish(&record, result("done"));
+        if number >= 2 {
+            record.acknowledge().unwrap();
+        }
+    }
+    let kept: Vec<String> = journal.records().keys().cloned().collect();
+    assert_eq!(kept, ["id-0", "id-1", "id-4", "id-5", "id-6"]);
+    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 5);
+    assert_eq!(journal.unacknowledged().len(), 2);
+}
+
+#[tokio::test]
+async fn progress_is_bounded_and_the_newest_is_kept() {
+    let directory = tempfile::tempdir().unwrap();
+    let journal = Journal::open(directory.path()).unwrap();
+    let record = journal.begin(request("a", 1)).unwrap();
+    let mut slow = Reader::new(record.clone(), 0);
+    record.append(diagnostic("first".into()));
+    assert!(matches!(slow.next().await.unwrap(), Some(Item::Progress(progress)) if progress.sequence == 0));
+    let count = 40;
+    for _ in 0..count {
+        record.append(diagnostic("x".repeat(900 * 1024)));
+    }
+    journal.finish(&record, result("done"));
+    let size: u64 =
+        std::fs::read_dir(directory.path().join("a")).unwrap().map(|entry| entry.unwrap().metadata().unwrap().len()).sum();
+    assert!(size < 18 * 1024 * 1024, "{size}");
+    let (seen, end) = sequences(&mut Reader::new(record.clone(), 0)).await;
+    assert_eq!(seen.last(), Some(&count));
+    assert!(seen.windows(2).all(|pair| pair[0] + 1 == pair[1]), "{seen:?}");
+    assert!(end.is_some());
+    let (seen, end) = sequences(&mut slow).await;
+    assert_eq!(seen.last(), Some(&count));
+    assert!(end.is_some());
+}

@@ -1,0 +1,68 @@
+//! Where things are below the share volume.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// The paths of one workspace. Everything lies on one file system, so that renames are atomic.
+#[derive(Clone, Debug)]
+pub struct Layout {
+    root: PathBuf,
+}
+
+impl Layout {
+    pub fn new(root: impl Into<PathBuf>) -> Self {
+        Layout { root: root.into() }
+    }
+
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// The unpacked archive. A real directory, exchanged as a whole.
+    pub fn source(&self) -> PathBuf {
+        self.root.join("source")
+    }
+
+    /// A symbolic link to the project's directory in the source.
+    pub fn workspace(&self) -> PathBuf {
+        self.root.join("workspace")
+    }
+
+    /// Where archives are received and unpacked; empty while nothing is being put in place.
+    pub fn staging(&self) -> PathBuf {
+        self.root.join("staging")
+    }
+
+    /// The source before the present one.
+    pub fn previous(&self) -> PathBuf {
+        self.root.join("previous")
+    }
+
+    /// What is in place: see [`super::source`].
+    pub fn source_record(&self) -> PathBuf {
+        self.root.join("source.json")
+    }
+
+    /// The journal: a directory per operation.
+    pub fn operations(&self) -> PathBuf {
+        self.root.join("operations")
+    }
+
+    /// What the stack settings are rebuilt from.
+    pub fn settings(&self) -> PathBuf {
+        self.root.join("settings")
+    }
+
+    /// The home directory where the image's own cannot be written to.
+    pub fn home(&self) -> PathBuf {
+        self.root.join("home")
+    }
+
+    /// Makes the directories that the agent needs from its first moment.
+    pub fn create(&self) -> io::Result<()> {
+        for directory in [self.staging(), self.operations(), self.settings()] {
+            std::fs::create_dir_all(directory)?;
+        }
+        Ok(())
+    }
+}

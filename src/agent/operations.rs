@@ -1,0 +1,265 @@
+//! Operations: accepted or refused, run one at a time, cancelled.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures::FutureExt;
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio_util::task::TaskTracker;
+
+use super::cancellation::Wish;
+use super::environment;
+use super::gate::{Gate, Pass};
+use super::journal::{self, Journal, JournalError, JournalRecord, Reader, Request};
+use super::layout::Layout;
+use super::processes::{self, Family};
+use super::refusal::Refusal;
+use super::run::Run;
+use super::settings::Settings;
+use super::source::{InPlace, Source};
+use crate::pulumi::arguments::OperationKind;
+use crate::rpc::proto;
+use crate::rpc::settings::settings_digest;
+
+/// Who this agent is: a run is bound to it.
+#[derive(Clone, Debug)]
+pub struct Identity {
+    pub pod_uid: String,
+    /// Random for each start of the agent.
+    pub start_id: String,
+    /// Where its process ids are valid.
+    pub process_space: String,
+}
+
+/// Runs operations.
+pub struct Operations {
+    pub identity: Identity,
+    pub layout: Layout,
+    pub gate: Gate,
+    pub journal: Arc<Journal>,
+    pub source: Arc<Source>,
+    pub settings: Arc<Settings>,
+    pub tasks: TaskTracker,
+    open: Mutex<Option<Open>>,
+    /// The stack that a person's commands in the pod find.
+    selected: Arc<Mutex<Option<String>>>,
+}
+
+/// The operation that is running.
+struct Open {
+    id: String,
+    wish: watch::Sender<Wish>,
+}
+
+impl Operations {
+    pub fn new(
+        identity: Identity,
+        layout: Layout,
+        gate: Gate,
+        journal: Arc<Journal>,
+        source: Arc<Source>,
+        settings: Arc<Settings>,
+        tasks: TaskTracker,
+    ) -> Self {
+        let (open, selected) = Default::default();
+        Operations { identity, layout, gate, journal, source, settings, tasks, open, selected }
+    }
+
+    /// Gives a result to what an agent before this one left open: it is over, because this one cannot wait for it.
+    pub async fn recover(&self) -> Result<(), Refusal> {
+        for record in self.journal.unfinished() {
+            let request = record.request();
+            if request.process_space == self.identity.process_space {
+                let sessions = Reader::sessions(record.clone()).unwrap_or_default();
+                let family = Family::new(&request.id, sessions);
+                family.end().await.map_err(Refusal::system("cannot end what is left of an operation"))?;
+            }
+            tracing::warn!(operation = request.id, "the operation was interrupted: the agent was started anew");
+            let result = proto::Result {
+                outcome: proto::Outcome::Interrupted.into(),
+                message: "the agent in the workspace pod was started anew while the CLI ran: the container was killed or \
+                          ran out of memory; no process of the run is left"
+                    .to_owned(),
+                started: request.started,
+                ended: journal::now(),
+                ..proto::Result::default()
+            };
+            self.journal.finish(&record, result);
+        }
+        Ok(())
+    }
+
+    /// Starts an operation; true when it is known already.
+    pub fn run(self: &Arc<Self>, request: proto::RunRequest) -> Result<bool, Refusal> {
+        journal::validate_id(&request.id).map_err(|error| Refusal::Invalid(error.to_string()))?;
+        if let Some(record) = self.journal.find(&request.id) {
+            return same_content(&record, &request).map(|()| true);
+        }
+        let kind = kind(&request)?;
+        self.refuse_other_agent(&request)?;
+        let pass = self.gate.enter_operation(&request.id)?;
+        let in_place = self.refuse_other_source(&request)?;
+        let wanted = fitting_settings(&request)?;
+        let environment = environment::build(&self.layout, &request.environment)?;
+        let record = self.journal.begin(self.journalled(&request, &wanted)).map_err(|error| match error {
+            JournalError::Write { id, source } => Refusal::system(format!("cannot journal operation {id}"))(source),
+            other => Refusal::Precondition(other.to_string()),
+        })?;
+        let (sender, wish) = watch::channel(Wish::default());
+        let select = *lock(&self.selected) != Some(wanted.stack.clone());
+        *lock(&self.open) = Some(Open { id: request.id, wish: sender });
+        let (layout, settings) = (self.layout.clone(), self.settings.clone());
+        let run = Run { layout, settings, record, kind, wanted, in_place, environment, wish, select };
+        self.tasks.spawn(self.clone().finish(run, pass));
+        Ok(false)
+    }
+
+    /// Runs to the end and journals the result, whatever happens.
+    async fn finish(self: Arc<Self>, run: Run, pass: Pass) {
+        let request = run.record.request();
+        tracing::info!(operation = request.id, update = request.name, stack = run.wanted.stack, "operation begins");
+        let result = match AssertUnwindSafe(run.execute()).catch_unwind().await {
+            Ok(result) => result,
+            Err(_) => {
+                // Its own words are in the log already.
+                let ended = Family::new(&request.id, Vec::new()).end().await;
+                let message = format!("a bug in the agent ended the operation; its processes were ended: {}", ended.is_ok());
+                let outcome = proto::Outcome::Interrupted.into();
+                let (started, ended) = (request.started, journal::now());
+                proto::Result { outcome, message, started, ended, ..proto::Result::default() }
+            }
+        };
+        if run.select && result.outcome() == proto::Outcome::Succeeded && run.kind == OperationKind::Up {
+            *lock(&self.selected) = Some(run.wanted.stack.clone());
+        }
+        tracing::info!(operation = request.id, update = request.name, outcome = ?result.outcome(), "operation ended");
+        // Before the result is known: who sees it may start the next one at once.
+        *lock(&self.open) = None;
+        drop(pass);
+        self.journal.finish(&run.record, result);
+    }
+
+    /// Ends an operation: gracefully the first time, harder the second time. One that has ended is left alone.
+    pub fn cancel(&self, id: &str) -> Result<(), Refusal> {
+        if self.journal.find(id).is_none() {
+            return Err(Refusal::UnknownOperation(id.to_owned()));
+        }
+        if let Some(open) = lock(&self.open).as_ref().filter(|open| open.id == id) {
+            open.wish.send_modify(|wish| wish.escalate(Instant::now()));
+        }
+        Ok(())
+    }
+
+    /// Nothing new gets in; what runs is ended gracefully, and harder after `patience`.
+    pub fn terminate(&self, patience: Duration) {
+        self.gate.terminate();
+        if let Some(open) = lock(&self.open).as_ref() {
+            tracing::info!(operation = open.id, "ending the operation: the pod is being terminated");
+            let now = Instant::now();
+            open.wish.send_modify(|wish| wish.terminate(now, now + patience));
+        }
+    }
+
+    fn refuse_other_agent(&self, request: &proto::RunRequest) -> Result<(), Refusal> {
+        for (what, wanted, found) in [
+            ("another pod", &request.pod_uid, &self.identity.pod_uid),
+            ("another start of the agent", &request.start_id, &self.identity.start_id),
+        ] {
+            if wanted != found {
+                return Err(Refusal::Precondition(format!(
+                    "the operation is bound to {what}: it names {wanted:?}, this is {found:?}"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    fn refuse_other_source(&self, request: &proto::RunRequest) -> Result<InPlace, Refusal> {
+        let wanted = request.artifact.clone().unwrap_or_default();
+        let Some(in_place) = self.source.in_place() else {
+            return Err(Refusal::Precondition(format!("no source is in place; the operation wants {}", wanted.digest)));
+        };
+        if (&in_place.digest, &in_place.directory) != (&wanted.digest, &wanted.directory) {
+            return Err(Refusal::Precondition(format!(
+                "another source is in place: {} with directory {:?}; the operation wants {} with directory {:?}",
+                in_place.digest, in_place.directory, wanted.digest, wanted.directory
+            )));
+        }
+        Ok(in_place)
+    }
+
+    fn journalled(&self, request: &proto::RunRequest, wanted: &proto::Settings) -> Request {
+        let artifact = request.artifact.clone().unwrap_or_default();
+        Request {
+            id: request.id.clone(),
+            name: request.name.clone(),
+            kind: request.kind,
+            digest: artifact.digest,
+            directory: artifact.directory,
+            stack: wanted.stack.clone(),
+            settings_digest: request.settings_digest.clone(),
+            refresh: request.refresh,
+            message: request.message.clone(),
+            start_id: self.identity.start_id.clone(),
+            process_space: self.identity.process_space.clone(),
+            started: journal::now(),
+        }
+    }
+}
+
+impl Identity {
+    pub fn new(pod_uid: String) -> std::io::Result<Self> {
+        let start_id = uuid::Uuid::new_v4().to_string();
+        Ok(Identity { pod_uid, start_id, process_space: processes::process_space()? })
+    }
+}
+
+fn kind(request: &proto::RunRequest) -> Result<OperationKind, Refusal> {
+    match request.kind() {
+        proto::OperationKind::Up => Ok(OperationKind::Up),
+        proto::OperationKind::Destroy => Ok(OperationKind::Destroy),
+        proto::OperationKind::Unspecified => {
+            Err(Refusal::Invalid(format!("the agent does not know operations of kind {}", request.kind)))
+        }
+    }
+}
+
+fn fitting_settings(request: &proto::RunRequest) -> Result<proto::Settings, Refusal> {
+    let settings = request.settings.clone().unwrap_or_default();
+    if settings.stack.is_empty() {
+        return Err(Refusal::Invalid("the operation names no stack".to_owned()));
+    }
+    let found = settings_digest(&settings);
+    if found != request.settings_digest {
+        return Err(Refusal::Precondition(format!(
+            "the settings are not those that the operation is bound to: their digest is {found}, not {}",
+            request.settings_digest
+        )));
+    }
+    Ok(settings)
+}
+
+/// An id stands for one operation for ever.
+fn same_content(record: &JournalRecord, request: &proto::RunRequest) -> Result<(), Refusal> {
+    let known = record.request();
+    let artifact = request.artifact.clone().unwrap_or_default();
+    let differs = [
+        ("kind", known.kind != request.kind),
+        ("artifact", (&known.digest, &known.directory) != (&artifact.digest, &artifact.directory)),
+        ("settings digest", known.settings_digest != request.settings_digest),
+        ("refresh", known.refresh != request.refresh),
+    ];
+    match differs.iter().find(|(_, differs)| *differs) {
+        None => Ok(()),
+        Some((what, _)) => Err(Refusal::Precondition(format!(
+            "operation {} is known already, and it has another {what} than this one",
+            known.id
+        ))),
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,182 @@
+//! The processes of a run, as the kernel lists them: a run has ended when none of them is left.
+
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal};
+use tokio::time::{Instant, sleep};
+
+/// Set in the environment of every process of a run: finds those too that began a session of their own.
+pub const MARKER: &str = "PULUMI_CONTROLLER_OPERATION";
+
+/// How long what is left of a run may take to end by itself, once the CLI has ended.
+const SETTLE: Duration = Duration::from_secs(2);
+/// How long it may take after SIGTERM, before SIGKILL.
+const TERMINATION_GRACE: Duration = Duration::from_secs(5);
+const POLL: Duration = Duration::from_millis(20);
+/// How often SIGKILL is repeated and the wait is logged.
+const KILL_INTERVAL: Duration = Duration::from_secs(10);
+
+/// A living process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Process {
+    pub pid: u32,
+    /// The first 15 bytes of the program's name.
+    pub name: String,
+    pub session: u32,
+}
+
+/// All living processes that can be seen. Zombies do not count: they do nothing any more.
+pub fn living() -> io::Result<Vec<Process>> {
+    let mut processes = Vec::new();
+    for entry in std::fs::read_dir("/proc")? {
+        let name = entry?.file_name();
+        let is_process = name.as_bytes().iter().all(u8::is_ascii_digit);
+        if !is_process {
+            continue;
+        }
+        // A process that has ended in between is none.
+        let Ok(stat) = std::fs::read(Path::new("/proc").join(&name).join("stat")) else { continue };
+        processes.extend(parse_stat(&String::from_utf8_lossy(&stat)));
+    }
+    Ok(processes)
+}
+
+/// Reads a line of `/proc/<pid>/stat`; `None` for zombies and dead ones.
+fn parse_stat(stat: &str) -> Option<Process> {
+    // The name stands in brackets and may hold any character, brackets and blanks as well.
+    let (before, rest) = stat.rsplit_once(')')?;
+    let (pid, name) = before.split_once(" (")?;
+    let mut fields = rest.split_ascii_whitespace();
+    let state = fields.next()?;
+    let session = fields.nth(2)?;
+    if matches!(state, "Z" | "X" | "x") {
+        return None;
+    }
+    Some(Process { pid: pid.trim().parse().ok()?, name: name.to_owned(), session: session.parse().ok()? })
+}
+
+/// Where a process's working directory is; `None` when it is another user's or has ended.
+pub fn working_directory(pid: u32) -> Option<PathBuf> {
+    std::fs::read_link(format!("/proc/{pid}/cwd")).ok()
+}
+
+/// The set of process ids that ids of this moment belong to: other ids of another container or another boot mean nothing.
+pub fn process_space() -> io::Result<String> {
+    let namespace = std::fs::read_link("/proc/self/ns/pid")?;
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
+    Ok(format!("{} {}", boot.trim(), namespace.display()))
+}
+
+/// The processes of one run.
+#[derive(Clone, Debug)]
+pub struct Family {
+    operation: String,
+    sessions: Vec<u32>,
+}
+
+impl Family {
+    pub fn new(operation: &str, sessions: Vec<u32>) -> Self {
+        Family { operation: operation.to_owned(), sessions }
+    }
+
+    /// Those that live: in one of the run's sessions, or with its mark in their environment.
+    pub fn living(&self) -> io::Result<Vec<Process>> {
+        let own = std::process::id();
+        let mut processes = living()?;
+        processes.retain(|process| {
+            process.pid != own && (self.sessions.contains(&process.session) || is_marked(process.pid, &self.operation))
+        });
+        Ok(processes)
+    }
+
+    /// Sends a signal to all of them.
+    pub fn signal(&self, signal: Signal) -> io::Result<()> {
+        for process in self.living()? {
+            send(process.pid, signal);
+        }
+        Ok(())
+    }
+
+    /// Comes back when none is left. They are given a moment, then asked, then killed. Without a limit, because a verdict
+    /// while one lives would be a lie; what it waits for is logged.
+    pub async fn end(&self) -> io::Result<()> {
+        if self.gone_within(SETTLE).await? {
+            return Ok(());
+        }
+        tracing::warn!(operation = self.operation, left = ?self.living()?, "ending what is left of the run");
+        self.signal(Signal::TERM)?;
+        if self.gone_within(TERMINATION_GRACE).await? {
+            return Ok(());
+        }
+        loop {
+            self.signal(Signal::KILL)?;
+            if self.gone_within(KILL_INTERVAL).await? {
+                return Ok(());
+            }
+            tracing::error!(operation = self.operation, left = ?self.living()?, "processes of the run survive SIGKILL");
+        }
+    }
+
+    async fn gone_within(&self, limit: Duration) -> io::Result<bool> {
+        let end = Instant::now() + limit;
+        loop {
+            if self.living()?.is_empty() {
+                return Ok(true);
+            }
+            if Instant::now() >= end {
+                return Ok(false);
+            }
+            sleep(POLL).await;
+        }
+    }
+}
+
+/// Sends a signal to one process. That it has ended already is no error.
+pub fn send(pid: u32, signal: Signal) {
+    if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
+        let _ = rustix::process::kill_process(pid, signal);
+    }
+}
+
+fn is_marked(pid: u32, operation: &str) -> bool {
+    let Ok(environment) = std::fs::read(format!("/proc/{pid}/environ")) else { return false };
+    let mark = format!("{MARKER}={operation}");
+    environment.split(|byte| *byte == 0).any(|variable| variable == mark.as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stat_line_is_read_whatever_the_name_holds() {
+        let process = |name: &str| Some(Process { pid: 42, name: name.to_owned(), session: 40 });
+        for (line, wanted) in [
+            ("42 (pulumi) S 1 41 40 0 -1 4194560", process("pulumi")),
+            ("42 (a) b (c)) R 1 41 40 0 -1 4194560", process("a) b (c)")),
+            ("42 (gone) Z 1 41 40 0 -1 4194560", None),
+            ("42 (short) S 1", None),
+            ("", None),
+        ] {
+            assert_eq!(parse_stat(line), wanted, "{line}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_child_that_left_its_session_and_ignores_sigterm_is_found_by_its_mark_and_ended() {
+        let operation = uuid::Uuid::new_v4().to_string();
+        let mut child = tokio::process::Command::new("setsid")
+            .args(["--wait", "sh", "-c", "trap '' TERM; while :; do sleep 1; done"])
+            .env(MARKER, &operation)
+            .spawn()
+            .unwrap();
+        let family = Family::new(&operation, Vec::new());
+        assert!(!family.living().unwrap().is_empty());
+        let (ended, _) = tokio::join!(family.end(), child.wait());
+        ended.unwrap();
+        assert_eq!(family.living().unwrap(), Vec::new());
+    }
+}

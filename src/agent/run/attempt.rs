@@ -1,0 +1,233 @@
+//! One process of the CLI, from its start until it and all its descendants have ended.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::io;
+use std::process::ExitStatus;
+use std::time::Duration;
+
+use rustix::process::Signal;
+use tokio::process::Child;
+use tokio::time::{Instant, MissedTickBehavior};
+
+use super::Run;
+use super::ending::bounded;
+use crate::agent::cancellation::{Cancellation, Step};
+use crate::agent::command;
+use crate::agent::durable;
+use crate::agent::event_log::EventLog;
+use crate::agent::output::{self, Tail};
+use crate::agent::processes::{self, Family};
+use crate::agent::redactor::Redactor;
+use crate::pulumi::console;
+use crate::pulumi::events::{EngineEvent, EventKind, ResourceStep, RunSummary};
+use crate::pulumi::failure::{self, Exit, FailureKind};
+use crate::rpc::proto::{self, StepState, progress};
+
+/// How often the event log is looked at.
+const POLL: Duration = Duration::from_millis(50);
+/// How long the output may stay open after the last process has ended.
+const OUTPUT_GRACE: Duration = Duration::from_secs(5);
+/// The most of a diagnostic that is journalled, in bytes.
+const LONGEST_DIAGNOSTIC: usize = 8 * 1024;
+const LONGEST_URN: usize = 4 * 1024;
+
+#[derive(Debug, thiserror::Error)]
+pub enum AttemptError {
+    #[error("cannot start the CLI: {0}")]
+    Start(io::Error),
+    #[error("cannot wait for the CLI: {0}")]
+    Wait(io::Error),
+    #[error("cannot look for the processes of the run: {0}")]
+    Processes(io::Error),
+    #[error("cannot use the event log: {0}")]
+    EventLog(io::Error),
+}
+
+/// How a process of the CLI ended, and what it said.
+pub(super) struct Attempt {
+    pub(super) exit: Exit,
+    pub(super) stdout: Tail,
+    pub(super) stderr: Tail,
+    pub(super) summary: RunSummary,
+    pub(super) permalink: Option<String>,
+}
+
+impl Attempt {
+    /// Whether the CLI ended before its engine began, because the backend has no such stack.
+    pub(super) fn is_stack_missing(&self) -> bool {
+        let kind = || failure::classify(self.exit, &self.stdout.text(), &self.stderr.text(), &self.summary).kind;
+        !self.exit.success() && !self.summary.began() && kind() == FailureKind::StackMissing
+    }
+
+    pub(super) fn changes(&self) -> BTreeMap<String, u64> {
+        self.summary.resource_changes()
+    }
+}
+
+/// Starts the CLI and comes back when none of its processes is left.
+pub(super) async fn run(run: &Run, arguments: Vec<OsString>) -> Result<Attempt, AttemptError> {
+    let id = &run.record.request().id;
+    durable::remove(&run.record.event_log()).map_err(AttemptError::EventLog)?;
+    let mut child = command::spawn(&arguments, &run.directory(), &run.environment.variables, id)
+        .map_err(AttemptError::Start)?;
+    let session = child.id();
+    let family = Family::new(id, session.into_iter().collect());
+    if let Some(pid) = session {
+        run.record.append(progress::Event::Started(proto::Started { pid }));
+    }
+    let log = run.log();
+    let mut permalink = None;
+    let (out, err) = (child.stdout.take(), child.stderr.take());
+    let reading = async {
+        let out = async {
+            let see = |line: &str| permalink = permalink.take().or_else(|| console::permalink(line));
+            match out {
+                Some(out) => output::copy(out, log.clone(), see).await,
+                None => Tail::default(),
+            }
+        };
+        let err = async {
+            match err {
+                Some(err) => output::copy(err, log.clone(), |_| {}).await,
+                None => Tail::default(),
+            }
+        };
+        tokio::join!(out, err)
+    };
+    let mut watch = Watch { run, family: &family, events: Events::new(run), cancellation: Cancellation::default() };
+    let (status, (stdout, stderr)) = beside(reading, watch.until_ended(&mut child)).await;
+    let exit = command::exit(status?);
+    let summary = watch.events.summary;
+    Ok(Attempt { exit, stdout, stderr, summary, permalink })
+}
+
+/// Reads the output for as long as the process lives, and a little longer.
+async fn beside<T>(
+    reading: impl Future<Output = (Tail, Tail)>,
+    living: impl Future<Output = T>,
+) -> (T, (Tail, Tail)) {
+    let mut reading = std::pin::pin!(reading);
+    let mut living = std::pin::pin!(living);
+    tokio::select! {
+        read = &mut reading => (living.await, read),
+        ended = &mut living => (ended, tokio::time::timeout(OUTPUT_GRACE, reading).await.unwrap_or_default()),
+    }
+}
+
+/// Looks after a process while it lives.
+struct Watch<'a> {
+    run: &'a Run,
+    family: &'a Family,
+    events: Events<'a>,
+    cancellation: Cancellation,
+}
+
+impl Watch<'_> {
+    /// Until none of the processes is left and all events are read.
+    async fn until_ended(&mut self, child: &mut Child) -> Result<ExitStatus, AttemptError> {
+        let mut poll = tokio::time::interval(POLL);
+        poll.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let pid = child.id();
+        let status = loop {
+            tokio::select! {
+                status = child.wait() => break status.map_err(AttemptError::Wait)?,
+                _ = poll.tick() => {
+                    self.events.read();
+                    self.cancel(pid)?;
+                }
+            }
+        };
+        self.family.end().await.map_err(AttemptError::Processes)?;
+        while self.events.read() {
+            tokio::task::yield_now().await;
+        }
+        Ok(status)
+    }
+
+    fn cancel(&mut self, pid: Option<u32>) -> Result<(), AttemptError> {
+        if self.events.summary.began() {
+            self.cancellation.engine_began();
+        }
+        let wish = *self.run.wish.borrow();
+        let operation = &self.run.record.request().id;
+        match self.cancellation.due(&wish, Instant::now()) {
+            None => Ok(()),
+            Some(Step::Interrupt) => {
+                tracing::info!(operation, "interrupting the CLI");
+                pid.into_iter().for_each(|pid| processes::send(pid, Signal::INT));
+                Ok(())
+            }
+            Some(Step::Kill) => {
+                tracing::warn!(operation, "killing the CLI and all that it started");
+                self.family.signal(Signal::KILL).map_err(AttemptError::Processes)
+            }
+        }
+    }
+}
+
+/// Turns the event log into progress and a summary.
+struct Events<'a> {
+    run: &'a Run,
+    log: EventLog,
+    redactor: Redactor,
+    summary: RunSummary,
+    readable: bool,
+}
+
+impl<'a> Events<'a> {
+    fn new(run: &'a Run) -> Self {
+        let log = EventLog::new(run.record.event_log());
+        Events { run, log, redactor: run.redactor(), summary: RunSummary::default(), readable: true }
+    }
+
+    /// Reads what is new; false when nothing is. A log that cannot be read costs progress, not the run.
+    fn read(&mut self) -> bool {
+        if !self.readable {
+            return false;
+        }
+        match self.log.read() {
+            Ok(events) => {
+                for event in &events {
+                    self.summary.observe(event);
+                    if let Some(progress) = self.progress(event) {
+                        self.run.record.append(progress);
+                    }
+                }
+                !events.is_empty()
+            }
+            Err(error) => {
+                tracing::warn!(operation = self.run.record.request().id, %error, "cannot read the event log");
+                self.readable = false;
+                false
+            }
+        }
+    }
+
+    fn progress(&self, event: &EngineEvent) -> Option<progress::Event> {
+        let step = |step: &ResourceStep, state: StepState| {
+            Some(progress::Event::Resource(proto::ResourceStep {
+                urn: bounded(&step.urn, LONGEST_URN),
+                operation: bounded(&step.operation, LONGEST_URN),
+                state: state.into(),
+            }))
+        };
+        match &event.kind {
+            EventKind::ResourcePre(begun) => step(begun, StepState::Begun),
+            EventKind::ResourceOutputs(done) => step(done, StepState::Done),
+            EventKind::ResourceFailed(failed) => step(failed, StepState::Failed),
+            EventKind::Diagnostic(diagnostic) if is_kept(diagnostic) => {
+                Some(progress::Event::Diagnostic(proto::Diagnostic {
+                    severity: diagnostic.severity.clone(),
+                    urn: bounded(&diagnostic.urn, LONGEST_URN),
+                    message: bounded(&self.redactor.redact(&diagnostic.message), LONGEST_DIAGNOSTIC),
+                }))
+            }
+            _ => None,
+        }
+    }
+}
+
+fn is_kept(diagnostic: &crate::pulumi::events::Diagnostic) -> bool {
+    !diagnostic.ephemeral && matches!(diagnostic.severity.as_str(), "warning" | "error")
+}

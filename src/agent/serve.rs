@@ -1,0 +1,106 @@
+//! The role `agent`, the child: serves the controller until it is told to end.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tonic::transport::Server;
+
+use super::config::AgentConfig;
+use super::gate::Gate;
+use super::health;
+use super::journal::Journal;
+use super::layout::Layout;
+use super::operations::{Identity, Operations};
+use super::service::Service;
+use super::settings::Settings;
+use super::source::Source;
+use super::termination;
+use super::version::CliVersion;
+use crate::rpc::proto::agent_server::AgentServer;
+use crate::rpc::server_tls::TlsAcceptor;
+
+/// The agent waits nearly always: two threads are enough for a call beside a run.
+const WORKERS: usize = 2;
+const BLOCKING_THREADS: usize = 8;
+/// The largest request: settings and environment of a run.
+const LARGEST_REQUEST: usize = 4 * 1024 * 1024;
+const STREAMS_AT_ONCE: u32 = 64;
+const KEEPALIVE: Duration = Duration::from_secs(30);
+/// How long open calls may take to end when the agent does.
+const CLOSE_LIMIT: Duration = Duration::from_secs(5);
+
+/// Serves until SIGTERM or SIGINT.
+pub fn serve(config: &AgentConfig) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(WORKERS)
+        .max_blocking_threads(BLOCKING_THREADS)
+        .enable_all()
+        .build()
+        .context("cannot start the runtime")?;
+    let served = runtime.block_on(run(config));
+    // What still blocks must not keep the pod.
+    runtime.shutdown_timeout(CLOSE_LIMIT);
+    served
+}
+
+async fn run(config: &AgentConfig) -> anyhow::Result<()> {
+    // Before anything is started that a signal would have to end.
+    let mut terminate = signal(SignalKind::terminate()).context("cannot receive SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("cannot receive SIGINT")?;
+    let stop = CancellationToken::new();
+    let operations = Arc::new(open(config, &stop)?);
+    operations.recover().await?;
+    let acceptor = TlsAcceptor::from_directory(&config.tls_directory)?;
+    let listener = TcpListener::bind(config.address).await.with_context(|| format!("cannot listen on {}", config.address))?;
+    let health_listener = TcpListener::bind(config.health_address)
+        .await
+        .with_context(|| format!("cannot listen on {}", config.health_address))?;
+    let gate = operations.gate.clone();
+    let health = health::serve(health_listener, TaskTracker::new(), move || !gate.is_terminating());
+    let version = CliVersion::new(operations.layout.clone(), operations.tasks.clone());
+    let service = AgentServer::new(Service { operations: operations.clone(), version })
+        .max_decoding_message_size(LARGEST_REQUEST)
+        .max_encoding_message_size(LARGEST_REQUEST);
+    let close = CancellationToken::new();
+    let server = Server::builder()
+        .http2_keepalive_interval(Some(KEEPALIVE))
+        .max_concurrent_streams(STREAMS_AT_ONCE)
+        .add_service(service)
+        .serve_with_incoming_shutdown(acceptor.incoming(listener), close.clone().cancelled_owned());
+    tracing::info!(
+        address = %config.address, pod = config.pod_name, start = operations.identity.start_id, "agent ready"
+    );
+    let ending = async {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        tracing::info!("agent ends");
+        stop.cancel();
+        termination::terminate(&operations, config.termination_grace, &config.termination_log).await;
+        close.cancel();
+        tokio::time::sleep(CLOSE_LIMIT).await;
+    };
+    tokio::select! {
+        served = server => served.context("the service ended"),
+        () = health => anyhow::bail!("readiness is not answered any more"),
+        // Calls that are still open after the limit are cut.
+        () = ending => Ok(()),
+    }
+}
+
+fn open(config: &AgentConfig, stop: &CancellationToken) -> anyhow::Result<Operations> {
+    let layout = Layout::new(&config.share);
+    layout.create().with_context(|| format!("cannot prepare {}", config.share.display()))?;
+    let gate = Gate::default();
+    let settings = Arc::new(Settings::open(layout.clone()));
+    let source = Arc::new(Source::open(layout.clone(), gate.clone(), settings.clone(), stop.clone())?);
+    let journal = Arc::new(Journal::open(&layout.operations())?);
+    let identity = Identity::new(config.pod_uid.clone()).context("cannot read /proc")?;
+    Ok(Operations::new(identity, layout, gate, journal, source, settings, TaskTracker::new()))
+}

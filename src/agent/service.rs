@@ -1,0 +1,112 @@
+//! The agent's answers to the controller's calls.
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use futures::Stream;
+use tonic::{Request, Response, Status, Streaming};
+
+use super::journal::{Item, Reader};
+use super::operations::Operations;
+use super::refusal::Refusal;
+use super::version::CliVersion;
+use crate::rpc::proto;
+use crate::rpc::proto::agent_server::Agent;
+use crate::rpc::proto::attach_reply::Part;
+
+/// The service; cheap to clone.
+#[derive(Clone)]
+pub struct Service {
+    pub operations: Arc<Operations>,
+    pub version: CliVersion,
+}
+
+type Replies = Pin<Box<dyn Stream<Item = Result<proto::AttachReply, Status>> + Send>>;
+
+#[tonic::async_trait]
+impl Agent for Service {
+    type AttachStream = Replies;
+
+    async fn status(&self, _request: Request<proto::StatusRequest>) -> Result<Response<proto::StatusReply>, Status> {
+        let pulumi_version = self.version.get().await;
+        let operations = &self.operations;
+        let artifact = operations.source.in_place();
+        Ok(Response::new(proto::StatusReply {
+            agent_version: env!("CARGO_PKG_VERSION").to_owned(),
+            pulumi_version,
+            start_id: operations.identity.start_id.clone(),
+            pod_uid: operations.identity.pod_uid.clone(),
+            artifact: artifact
+                .map(|in_place| proto::Artifact { digest: in_place.digest, directory: in_place.directory }),
+            settings_digest: operations.settings.digest(),
+            open_operation: operations.gate.open_operation().unwrap_or_default(),
+            draining: operations.gate.is_draining(),
+        }))
+    }
+
+    async fn put_source(
+        &self,
+        request: Request<Streaming<proto::PutSourceRequest>>,
+    ) -> Result<Response<proto::PutSourceReply>, Status> {
+        let parts = request.into_inner();
+        let source = self.operations.source.clone();
+        // In a task of its own: a client that goes away must not leave it half done.
+        let putting = self.operations.tasks.spawn(async move { source.put(parts).await });
+        let unchanged = putting.await.map_err(|error| Status::internal(format!("cannot put the source in place: {error}")))??;
+        Ok(Response::new(proto::PutSourceReply { unchanged }))
+    }
+
+    async fn run(&self, request: Request<proto::RunRequest>) -> Result<Response<proto::RunReply>, Status> {
+        let known = self.operations.run(request.into_inner())?;
+        Ok(Response::new(proto::RunReply { known }))
+    }
+
+    async fn attach(&self, request: Request<proto::AttachRequest>) -> Result<Response<Replies>, Status> {
+        let request = request.into_inner();
+        let record = self.operations.journal.find(&request.id).ok_or(Refusal::UnknownOperation(request.id))?;
+        let replies = futures::stream::unfold(Some(Reader::new(record, request.from)), |reader| async {
+            let mut reader = reader?;
+            match reader.next().await {
+                Ok(None) => None,
+                Ok(Some(item)) => Some((Ok(reply(item)), Some(reader))),
+                Err(error) => {
+                    let status = Refusal::system("cannot read the journal of the operation")(error).into();
+                    Some((Err(status), None))
+                }
+            }
+        });
+        Ok(Response::new(Box::pin(replies)))
+    }
+
+    async fn acknowledge(
+        &self,
+        request: Request<proto::AcknowledgeRequest>,
+    ) -> Result<Response<proto::AcknowledgeReply>, Status> {
+        let id = request.into_inner().id;
+        let record = self.operations.journal.find(&id).ok_or_else(|| Refusal::UnknownOperation(id.clone()))?;
+        if record.result().is_none() {
+            return Err(Refusal::Precondition(format!("operation {id} has no result yet")).into());
+        }
+        record.acknowledge().map_err(Refusal::system("cannot note that the result is recorded"))?;
+        Ok(Response::new(proto::AcknowledgeReply {}))
+    }
+
+    async fn cancel(&self, request: Request<proto::CancelRequest>) -> Result<Response<proto::CancelReply>, Status> {
+        self.operations.cancel(&request.into_inner().id)?;
+        Ok(Response::new(proto::CancelReply {}))
+    }
+
+    async fn drain(&self, _request: Request<proto::DrainRequest>) -> Result<Response<proto::DrainReply>, Status> {
+        self.operations.gate.drain();
+        let open_operation = self.operations.gate.open_operation().unwrap_or_default();
+        Ok(Response::new(proto::DrainReply { open_operation }))
+    }
+}
+
+fn reply(item: Item) -> proto::AttachReply {
+    let part = match item {
+        Item::Progress(progress) => Part::Progress(progress),
+        Item::Result(result) => Part::Result(result.as_ref().clone()),
+    };
+    proto::AttachReply { part: Some(part) }
+}

@@ -1,0 +1,165 @@
+//! The source in the workspace: received, verified, unpacked beside the one in place, and exchanged with it as a whole. A
+//! failure leaves the old one whole.
+
+mod receive;
+mod swap;
+mod unpack;
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tokio::io::AsyncReadExt;
+use tokio_util::sync::CancellationToken;
+
+use super::durable;
+use super::gate::Gate;
+use super::install;
+use super::layout::Layout;
+use super::processes;
+use super::refusal::Refusal;
+use super::settings::Settings;
+use crate::artifact::{Digest, Directory};
+use crate::rpc::proto;
+
+pub use receive::Parts;
+
+/// What is in place.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InPlace {
+    /// `algorithm:hex` of the archive.
+    pub digest: String,
+    /// The project's directory in the archive.
+    pub directory: String,
+    /// Random for each source that is put in place, also for the same archive.
+    pub tree: String,
+}
+
+/// What is asked for.
+#[derive(Clone, Debug)]
+pub struct Wanted {
+    digest: Digest,
+    directory: Directory,
+    /// Size of the archive in bytes.
+    size: u64,
+}
+
+/// Puts sources in place.
+pub struct Source {
+    layout: Layout,
+    gate: Gate,
+    settings: Arc<Settings>,
+    in_place: Mutex<Option<InPlace>>,
+    /// Ends an installation when the agent is to end.
+    stop: CancellationToken,
+}
+
+impl Source {
+    /// Goes on from what an agent before this one put in place, and removes what it left half done.
+    pub fn open(layout: Layout, gate: Gate, settings: Arc<Settings>, stop: CancellationToken) -> Result<Self, Refusal> {
+        let staging = layout.staging();
+        durable::remove(&staging).map_err(Refusal::system("cannot remove what was left half done"))?;
+        std::fs::create_dir_all(&staging).map_err(Refusal::system(format!("cannot make {}", staging.display())))?;
+        let in_place = swap::read_record(&layout);
+        Ok(Source { layout, gate, settings, in_place: Mutex::new(in_place), stop })
+    }
+
+    pub fn in_place(&self) -> Option<InPlace> {
+        self.lock().clone()
+    }
+
+    /// Receives a source and puts it in place; true when it was there before.
+    pub async fn put(&self, mut parts: impl Parts) -> Result<bool, Refusal> {
+        let wanted = Wanted::try_from(receive::header(&mut parts).await?)?;
+        if self.is_in_place(&wanted) {
+            return Ok(true);
+        }
+        let _pass = self.gate.enter_source()?;
+        // Another call may have put it in place in between.
+        if self.is_in_place(&wanted) {
+            return Ok(true);
+        }
+        let staging = tempfile::tempdir_in(self.layout.staging()).map_err(Refusal::system("cannot make room to unpack"))?;
+        let archive = staging.path().join("archive");
+        receive::archive(&mut parts, &wanted, &archive).await?;
+        let tree = staging.path().join("tree");
+        let project = unpack::unpack(&archive, &tree, &wanted.directory).await?;
+        durable::remove(&archive).map_err(Refusal::system("cannot remove the archive"))?;
+        if project.needs_install() {
+            install::install(&self.layout, &wanted.directory.under(&tree), &self.stop).await?;
+        }
+        self.refuse_beside_a_person()?;
+        self.exchange(&wanted, &tree)?;
+        tracing::info!(digest = %wanted.digest, directory = wanted.directory.as_str(), "source in place");
+        Ok(false)
+    }
+
+    fn exchange(&self, wanted: &Wanted, tree: &std::path::Path) -> Result<(), Refusal> {
+        self.settings.keep().map_err(|error| Refusal::Precondition(error.to_string()))?;
+        let next = InPlace {
+            digest: wanted.digest.to_string(),
+            directory: wanted.directory.as_str().to_owned(),
+            tree: uuid::Uuid::new_v4().to_string(),
+        };
+        let mut in_place = self.lock();
+        let before = in_place.take();
+        match swap::swap(&self.layout, tree, &wanted.directory, before.as_ref(), &next) {
+            Ok(()) => {
+                *in_place = Some(next);
+                Ok(())
+            }
+            Err(error) => {
+                *in_place = swap::read_record(&self.layout);
+                Err(error)
+            }
+        }
+    }
+
+    fn is_in_place(&self, wanted: &Wanted) -> bool {
+        self.lock().as_ref().is_some_and(|in_place| {
+            in_place.digest == wanted.digest.to_string() && in_place.directory == wanted.directory.as_str()
+        })
+    }
+
+    /// A person's own `pulumi` in the source must not lose the ground under it.
+    fn refuse_beside_a_person(&self) -> Result<(), Refusal> {
+        let source = std::fs::canonicalize(self.layout.source()).unwrap_or_else(|_| self.layout.source());
+        let living = processes::living().map_err(Refusal::system("cannot look for other processes"))?;
+        let is_at_work = |process: &&processes::Process| {
+            process.name == "pulumi"
+                && processes::working_directory(process.pid).is_some_and(|directory| directory.starts_with(&source))
+        };
+        match living.iter().find(is_at_work) {
+            None => Ok(()),
+            Some(process) => Err(Refusal::Precondition(format!(
+                "cannot exchange the source: somebody runs pulumi in it (process {}); wait for it to end",
+                process.pid
+            ))),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<InPlace>> {
+        self.in_place.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl TryFrom<proto::SourceHeader> for Wanted {
+    type Error = Refusal;
+
+    fn try_from(header: proto::SourceHeader) -> Result<Self, Refusal> {
+        let artifact = header.artifact.ok_or_else(|| Refusal::Invalid("the header names no artifact".to_owned()))?;
+        Ok(Wanted {
+            digest: artifact.digest.parse().map_err(|error: crate::artifact::DigestError| invalid(&error))?,
+            directory: artifact.directory.parse().map_err(|error: crate::artifact::DirectoryError| invalid(&error))?,
+            size: header.size,
+        })
+    }
+}
+
+fn invalid(error: &dyn std::error::Error) -> Refusal {
+    Refusal::Invalid(error.to_string())
+}
+
+#[cfg(test)]
+mod tests;

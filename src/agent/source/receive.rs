@@ -1,0 +1,87 @@
+//! Receives an archive: the digest is computed on the way, and nothing is unpacked that does not have it.
+
+use std::path::Path;
+use std::time::Duration;
+
+use tokio::io::AsyncWriteExt;
+use tonic::Status;
+
+use super::Wanted;
+use crate::agent::refusal::Refusal;
+use crate::artifact::{Hasher, Limits};
+use crate::rpc::proto::put_source_request::Part;
+use crate::rpc::proto::{PutSourceRequest, SourceHeader};
+
+/// The largest piece of an archive.
+const LARGEST_CHUNK: usize = 256 * 1024;
+/// How long the next piece may take.
+const CHUNK_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// The messages of a call.
+pub trait Parts: Send {
+    fn next(&mut self) -> impl Future<Output = Result<Option<PutSourceRequest>, Status>> + Send;
+}
+
+impl Parts for tonic::Streaming<PutSourceRequest> {
+    fn next(&mut self) -> impl Future<Output = Result<Option<PutSourceRequest>, Status>> + Send {
+        self.message()
+    }
+}
+
+async fn next(parts: &mut impl Parts) -> Result<Option<Part>, Refusal> {
+    match tokio::time::timeout(CHUNK_TIMEOUT, parts.next()).await {
+        Ok(Ok(Some(message))) => {
+            message.part.map(Some).ok_or_else(|| Refusal::Invalid("a message of the source is empty".to_owned()))
+        }
+        Ok(Ok(None)) => Ok(None),
+        Ok(Err(status)) => Err(Refusal::Precondition(format!("the source was not sent whole: {}", status.message()))),
+        Err(_) => Err(Refusal::TooLate(format!("no part of the source came for {} s", CHUNK_TIMEOUT.as_secs()))),
+    }
+}
+
+/// The first message.
+pub(super) async fn header(parts: &mut impl Parts) -> Result<SourceHeader, Refusal> {
+    match next(parts).await? {
+        Some(Part::Header(header)) => Ok(header),
+        _ => Err(Refusal::Invalid("the first message of a source has to be its header".to_owned())),
+    }
+}
+
+/// Writes the archive to a file and verifies its size and digest.
+pub(super) async fn archive(parts: &mut impl Parts, wanted: &Wanted, to: &Path) -> Result<(), Refusal> {
+    let limit = Limits::default().download_bytes;
+    if wanted.size > limit {
+        return Err(Refusal::Invalid(format!("the source has {} bytes, more than {limit}", wanted.size)));
+    }
+    let failed = || Refusal::system(format!("cannot write the source to {}", to.display()));
+    let mut file = tokio::fs::File::create(to).await.map_err(failed())?;
+    let mut hasher = Hasher::new(wanted.digest.algorithm());
+    let mut size: u64 = 0;
+    while let Some(part) = next(parts).await? {
+        let Part::Chunk(chunk) = part else {
+            return Err(Refusal::Invalid("a source has one header".to_owned()));
+        };
+        if chunk.len() > LARGEST_CHUNK {
+            return Err(Refusal::Invalid(format!("a part of the source is larger than {LARGEST_CHUNK} bytes")));
+        }
+        size += chunk.len() as u64;
+        if size > wanted.size {
+            break;
+        }
+        hasher.update(&chunk);
+        file.write_all(&chunk).await.map_err(failed())?;
+    }
+    file.flush().await.map_err(failed())?;
+    if size != wanted.size {
+        let found = if size > wanted.size { "more came".to_owned() } else { format!("{size} came") };
+        return Err(Refusal::DataLoss(format!("the source was announced with {} bytes, {found}", wanted.size)));
+    }
+    let found = hasher.finish();
+    if !wanted.digest.verify(&found) {
+        return Err(Refusal::DataLoss(format!(
+            "the source is not the one that was announced: its digest is {found}, not {}",
+            wanted.digest
+        )));
+    }
+    Ok(())
+}

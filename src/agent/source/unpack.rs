@@ -1,0 +1,57 @@
+//! Unpacks a verified archive and looks for the project in it.
+
+use std::fs::File;
+use std::path::Path;
+
+use crate::agent::refusal::Refusal;
+use crate::artifact::{self, Directory, Limits};
+use crate::pulumi::project::{Project, ProjectError};
+
+/// How many names of a directory an error lists.
+const LISTED: usize = 20;
+
+/// Unpacks into a directory that is made for it; gives the project in it.
+pub(super) async fn unpack(archive: &Path, tree: &Path, directory: &Directory) -> Result<Project, Refusal> {
+    let (archive, tree, directory) = (archive.to_owned(), tree.to_owned(), directory.clone());
+    tokio::task::spawn_blocking(move || unpack_blocking(&archive, &tree, &directory))
+        .await
+        .map_err(|error| Refusal::system("cannot unpack the source")(std::io::Error::other(error)))?
+}
+
+fn unpack_blocking(archive: &Path, tree: &Path, directory: &Directory) -> Result<Project, Refusal> {
+    let file = File::open(archive).map_err(Refusal::system("cannot read the source"))?;
+    std::fs::create_dir(tree).map_err(Refusal::system("cannot make room to unpack"))?;
+    artifact::unpack(file, tree, &Limits::default())
+        .map_err(|error| Refusal::Invalid(format!("the source cannot be unpacked: {error}")))?;
+    let place = directory.under(tree);
+    if !place.is_dir() {
+        return Err(Refusal::Invalid(format!(
+            "the source has no directory {:?}; at its root there are: {}",
+            directory.as_str(),
+            list(tree)
+        )));
+    }
+    Project::read(&place).map_err(|error| match error {
+        ProjectError::Missing { .. } => Refusal::Invalid(format!(
+            "directory {:?} of the source is no Pulumi project: it has no Pulumi.yaml; there are: {}",
+            directory.as_str(),
+            list(&place)
+        )),
+        other => Refusal::Invalid(format!("the project in the source cannot be used: {other}")),
+    })
+}
+
+/// The names in a directory, for a message.
+fn list(directory: &Path) -> String {
+    let Ok(entries) = std::fs::read_dir(directory) else { return "nothing that can be read".to_owned() };
+    let mut names: Vec<String> =
+        entries.flatten().map(|entry| entry.file_name().to_string_lossy().chars().take(64).collect()).collect();
+    names.sort();
+    let surplus = names.len().saturating_sub(LISTED);
+    names.truncate(LISTED);
+    match (names.is_empty(), surplus) {
+        (true, _) => "no files".to_owned(),
+        (false, 0) => names.join(", "),
+        (false, surplus) => format!("{} and {surplus} more", names.join(", ")),
+    }
+}

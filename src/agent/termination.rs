@@ -1,0 +1,66 @@
+//! The end of the agent: what runs is brought to a result, the result is told, and somebody gets time to record it.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Serialize;
+use tokio::time::{Instant, timeout_at};
+
+use super::journal::JournalRecord;
+use super::operations::Operations;
+
+/// How long the agent waits for its results to be recorded.
+const LINGER: Duration = Duration::from_secs(30);
+/// What is left of the pod's grace for the verdict, the lingering and the exit.
+const RESERVE: Duration = Duration::from_secs(60);
+/// The CLI is made to end this long before that: it takes so long from the second SIGINT to SIGKILL, and to the end of all.
+const FORCE: Duration = Duration::from_secs(60);
+/// Kubernetes takes no more than 4 KiB.
+const LONGEST_LOG: usize = 4096;
+/// A character may take six bytes as JSON; with this many the rest has room in any case.
+const LONGEST_MESSAGE: usize = 600;
+
+#[derive(Serialize)]
+struct TerminationMessage<'a> {
+    id: &'a str,
+    outcome: &'a str,
+    message: &'a str,
+}
+
+/// Comes back when nothing runs any more, and the results are recorded or nobody came to.
+pub async fn terminate(operations: &Arc<Operations>, grace: Duration, log: &Path) {
+    let begin = Instant::now();
+    operations.terminate(grace.saturating_sub(RESERVE + FORCE));
+    operations.tasks.close();
+    if timeout_at(begin + grace.saturating_sub(RESERVE), operations.tasks.wait()).await.is_err() {
+        tracing::error!("the operation did not end in the time that the pod has");
+    }
+    let pending = operations.journal.unacknowledged();
+    let Some(last) = pending.last() else { return };
+    if let Err(error) = std::fs::write(log, message(last)) {
+        tracing::warn!(path = %log.display(), %error, "cannot write the termination message");
+    }
+    tracing::info!(operations = pending.len(), "waiting for results to be recorded");
+    let end = Instant::now() + LINGER;
+    for record in &pending {
+        let mut state = record.watch();
+        if timeout_at(end, state.wait_for(|state| state.acknowledged)).await.is_err() {
+            tracing::warn!(operation = record.request().id, "nobody recorded the result in time");
+            return;
+        }
+    }
+}
+
+fn message(record: &JournalRecord) -> Vec<u8> {
+    let Some(result) = record.result() else { return Vec::new() };
+    let end = result.message.floor_char_boundary(LONGEST_MESSAGE);
+    let message = TerminationMessage {
+        id: &record.request().id,
+        outcome: result.outcome().as_str_name(),
+        message: result.message.get(..end).unwrap_or_default(),
+    };
+    let mut text = serde_json::to_vec(&message).unwrap_or_default();
+    text.truncate(LONGEST_LOG);
+    text
+}
