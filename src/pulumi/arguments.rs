@@ -1,4 +1,4 @@
-//! The command lines of the Pulumi CLI.
+//! The command lines of the Pulumi CLI. Every value is given as `--flag=value`, so that none is taken for a flag.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -6,7 +6,9 @@ use std::path::Path;
 /// What a run does to its stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OperationKind {
+    /// Creates, updates and deletes resources until they are as the program says.
     Up,
+    /// Deletes all resources.
     Destroy,
 }
 
@@ -16,7 +18,8 @@ pub struct Operation<'a> {
     pub kind: OperationKind,
     /// The stack's name as the CLI takes it: `dev`, `organization/dev`, `organization/project/dev`.
     pub stack: &'a str,
-    /// A file that the CLI truncates and writes its events to, one JSON object per line.
+    /// A file that the CLI truncates and writes its events to, one JSON object per line. Where it cannot be opened, the CLI
+    /// runs without it and says nothing.
     pub event_log: &'a Path,
     /// Whether the state is refreshed from the providers first.
     pub refresh: bool,
@@ -24,33 +27,126 @@ pub struct Operation<'a> {
     pub message: Option<&'a str>,
 }
 
-/// The arguments of a run, without the name of the program. `PULUMI_DEBUG_COMMANDS` has to be set: without it the CLI does
-/// not know `--event-log` (see [`super::environment::engine_environment`]).
+/// The arguments of a run, without the name of the program.
+///
+/// The output stays the one for people, with diagnostics and outputs, for the pod's log. `PULUMI_DEBUG_COMMANDS` has to be set:
+/// without it the CLI does not know `--event-log` (see [`super::environment::engine_environment`]).
 pub fn arguments(operation: &Operation<'_>) -> Vec<OsString> {
-    todo!()
+    let command = match operation.kind {
+        OperationKind::Up => "up",
+        OperationKind::Destroy => "destroy",
+    };
+    let mut arguments =
+        command_line(&[command, "--yes", "--skip-preview", "--suppress-progress", "--exec-kind=auto.local"]);
+    arguments.push(concat!("--exec-agent=pulumi-controller/", env!("CARGO_PKG_VERSION")).into());
+    if operation.refresh {
+        arguments.push("--refresh=true".into());
+    }
+    if let Some(message) = operation.message {
+        arguments.push(flag("--message", message));
+    }
+    let mut event_log = OsString::from("--event-log=");
+    event_log.push(operation.event_log);
+    arguments.push(event_log);
+    arguments.push(flag("--stack", operation.stack));
+    arguments
 }
 
 /// Makes a stack without selecting it. Fails when it exists: see [`super::failure::stack_exists`].
 pub fn stack_init(stack: &str) -> Vec<OsString> {
-    todo!()
+    on_stack(&["stack", "init", "--no-select"], stack)
 }
 
 /// Selects a stack that exists, so that a person's commands in the pod find it.
 pub fn stack_select(stack: &str) -> Vec<OsString> {
-    todo!()
+    on_stack(&["stack", "select"], stack)
 }
 
 /// Prints the outputs of a stack with the values of secrets: see [`super::outputs::parse`].
 pub fn stack_output(stack: &str) -> Vec<OsString> {
-    todo!()
+    on_stack(&["stack", "output", "--json", "--show-secrets"], stack)
 }
 
 /// Prints the version of the CLI.
 pub fn version() -> Vec<OsString> {
-    todo!()
+    command_line(&["version"])
 }
 
 /// Installs what the project in the working directory depends on.
 pub fn install() -> Vec<OsString> {
-    todo!()
+    command_line(&["install"])
+}
+
+fn on_stack(words: &[&str], stack: &str) -> Vec<OsString> {
+    let mut arguments = command_line(words);
+    arguments.push(flag("--stack", stack));
+    arguments
+}
+
+fn command_line(words: &[&str]) -> Vec<OsString> {
+    ["--non-interactive", "--color=never"].iter().chain(words).map(OsString::from).collect()
+}
+
+fn flag(name: &str, value: &str) -> OsString {
+    format!("{name}={value}").into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(arguments: &[OsString]) -> String {
+        arguments.iter().map(|argument| argument.to_string_lossy()).collect::<Vec<_>>().join(" ")
+    }
+
+    fn operation(kind: OperationKind) -> Operation<'static> {
+        Operation { kind, stack: "dev", event_log: Path::new("/share/events"), refresh: false, message: None }
+    }
+
+    #[test]
+    fn a_run_is_not_asked_about_and_logs_its_events() {
+        let version = env!("CARGO_PKG_VERSION");
+        let up = format!(
+            "--non-interactive --color=never up --yes --skip-preview --suppress-progress --exec-kind=auto.local \
+             --exec-agent=pulumi-controller/{version} --event-log=/share/events --stack=dev"
+        );
+        assert_eq!(line(&arguments(&operation(OperationKind::Up))), up);
+        assert_eq!(line(&arguments(&operation(OperationKind::Destroy))), up.replace(" up ", " destroy "));
+    }
+
+    #[test]
+    fn refresh_and_message_are_given_when_wanted() {
+        let operation = Operation { refresh: true, message: Some("--yes, \"now\""), ..operation(OperationKind::Up) };
+        let arguments = arguments(&operation);
+        assert!(arguments.contains(&"--refresh=true".into()), "{arguments:?}");
+        assert!(arguments.contains(&"--message=--yes, \"now\"".into()), "{arguments:?}");
+    }
+
+    #[test]
+    fn no_value_is_taken_for_a_flag() {
+        let operation = Operation {
+            stack: "--help",
+            event_log: Path::new("-x"),
+            message: Some("-y"),
+            ..operation(OperationKind::Destroy)
+        };
+        for arguments in [arguments(&operation), stack_init("--help"), stack_select("--help"), stack_output("--help")] {
+            assert!(arguments.contains(&"--stack=--help".into()), "{arguments:?}");
+            assert!(!arguments.iter().any(|argument| argument == "--help" || argument == "-x" || argument == "-y"));
+        }
+    }
+
+    #[test]
+    fn the_small_commands_are_these() {
+        let table = [
+            (stack_init("o/p/dev"), "stack init --no-select --stack=o/p/dev"),
+            (stack_select("dev"), "stack select --stack=dev"),
+            (stack_output("dev"), "stack output --json --show-secrets --stack=dev"),
+            (version(), "version"),
+            (install(), "install"),
+        ];
+        for (arguments, expected) in table {
+            assert_eq!(line(&arguments), format!("--non-interactive --color=never {expected}"));
+        }
+    }
 }

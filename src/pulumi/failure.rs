@@ -1,6 +1,20 @@
 //! Why a call of the CLI failed, in kinds that the caller acts on, and in words for people.
 
-use super::events::RunSummary;
+use super::console;
+use super::events::{Diagnostic, RunSummary};
+
+/// No message is longer, in bytes.
+const LONGEST_MESSAGE: usize = 8 * 1024;
+/// How many lines of the output are shown when the CLI named no error.
+const LAST_LINES: usize = 20;
+/// How many locks a message names.
+const NAMED_LOCKS: usize = 5;
+/// The CLI's exit code for what has to do with signing in (from CLI 3.227 on).
+const EXIT_AUTHENTICATION: i32 = 3;
+/// The CLI's exit code for a stack that is not there (from CLI 3.227 on).
+const EXIT_NO_STACK: i32 = 6;
+/// The CLI's exit code after a second signal (from CLI 3.227 on).
+const EXIT_CANCELED: i32 = 8;
 
 /// How the process of the CLI ended. A process ends by a code or by a signal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -10,8 +24,9 @@ pub struct Exit {
 }
 
 impl Exit {
+    /// Whether the CLI says that all went well.
     pub fn success(&self) -> bool {
-        self.code == Some(0)
+        self.code == Some(0) && self.signal.is_none()
     }
 }
 
@@ -27,14 +42,16 @@ pub struct Lock {
     pub time: String,
 }
 
+/// What a failure asks of the caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FailureKind {
     /// Another update of the stack is running, or left its lock. Pulumi Cloud names no holder.
     Conflict { holders: Vec<Lock> },
+    /// The backend refuses the access token, or has been given none.
     InvalidAccessToken,
     /// The backend has no such stack.
     StackMissing,
-    /// It was cancelled, by a signal or through the backend.
+    /// It was cancelled.
     Canceled,
     /// The CLI was killed by a signal.
     Killed { signal: i32 },
@@ -42,6 +59,7 @@ pub enum FailureKind {
     Failed,
 }
 
+/// A call of the CLI that failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
     pub kind: FailureKind,
@@ -49,17 +67,369 @@ pub struct Failure {
     pub message: String,
 }
 
-/// Says why a call failed. The tails are the last part of what the CLI printed; `run` is what its event log said.
+/// Says why a call failed. The tails are the last part of what the CLI printed; `run` is what its event log said (empty for
+/// calls that have none).
 pub fn classify(exit: Exit, stdout_tail: &str, stderr_tail: &str, run: &RunSummary) -> Failure {
-    todo!()
+    let stderr = error_text(stderr_tail);
+    let kind = kind(exit, &stderr, run);
+    let cause = cause(exit, stdout_tail, stderr_tail, &stderr, run);
+    let message = match &kind {
+        FailureKind::Conflict { holders } if !holders.is_empty() => locked(holders),
+        FailureKind::Killed { signal } => said_before(&format!("the Pulumi CLI was killed by signal {signal}"), &cause),
+        FailureKind::Canceled => said_before("the run was cancelled", &cause),
+        _ => cause.join("\n"),
+    };
+    Failure { kind, message: console::shorten(&for_people(&message), LONGEST_MESSAGE) }
 }
 
-/// The locks that the CLI names in its error.
+fn kind(exit: Exit, stderr: &str, run: &RunSummary) -> FailureKind {
+    if let Some(signal) = exit.signal {
+        return FailureKind::Killed { signal };
+    }
+    let code = exit.code.unwrap_or_default();
+    let holders = parse_locks(stderr);
+    if !holders.is_empty()
+        || stderr.contains("the stack is currently locked by")
+        || stderr.contains("Another update is currently in progress")
+    {
+        return FailureKind::Conflict { holders };
+    }
+    if run.cancel_requested() || run.result() == Some("canceled") || code == EXIT_CANCELED || says_canceled(run) {
+        return FailureKind::Canceled;
+    }
+    if refuses_token(stderr) || (code == EXIT_AUTHENTICATION && !run.began()) {
+        return FailureKind::InvalidAccessToken;
+    }
+    if names_no_stack(stderr) || (code == EXIT_NO_STACK && !run.began()) {
+        return FailureKind::StackMissing;
+    }
+    FailureKind::Failed
+}
+
+fn refuses_token(stderr: &str) -> bool {
+    let stderr = stderr.to_lowercase();
+    let refusals = [
+        "invalid access token",
+        "pulumi_access_token must be set",
+        "this command requires logging in",
+        "unauthorized: no credentials provided or are invalid",
+        "[401]",
+    ];
+    refusals.iter().any(|refusal| stderr.contains(refusal))
+}
+
+fn names_no_stack(stderr: &str) -> bool {
+    stderr.lines().any(|line| line.split_once("no stack named ").is_some_and(|(_, rest)| rest.contains(" found")))
+}
+
+/// A run that is cancelled before its first step says so only in a message.
+fn says_canceled(run: &RunSummary) -> bool {
+    let said = |word: &str| {
+        ["update", "destroy", "refresh"]
+            .iter()
+            .any(|action| word == format!("{action} canceled") || word == format!("{action} cancelled"))
+    };
+    run.errors().iter().any(|error| said(&error.message))
+}
+
+/// What failed, most telling first: the engine's errors, else the CLI's, else the program's own words, else the last output.
+fn cause(exit: Exit, stdout: &str, stderr: &str, stderr_errors: &str, run: &RunSummary) -> Vec<String> {
+    let (errors, verdicts): (Vec<_>, Vec<_>) = run.errors().into_iter().partition(|error| !is_verdict(error));
+    if !errors.is_empty() {
+        let mut lines = named_once(errors.iter().map(describe));
+        if run.errors_left_out() > 0 {
+            lines.insert(lines.len() / 2, format!("({} more errors)", run.errors_left_out()));
+        }
+        return lines;
+    }
+    if !stderr_errors.is_empty() {
+        return vec![stderr_errors.to_owned()];
+    }
+    let words: Vec<_> = run.program_words().into_iter().map(str::to_owned).collect();
+    if !words.is_empty() {
+        return words;
+    }
+    if !verdicts.is_empty() {
+        return named_once(verdicts.iter().map(describe));
+    }
+    let mut lines = last_lines(stderr);
+    if lines.is_empty() {
+        lines = last_lines(stdout);
+    }
+    match exit.code {
+        Some(code) => lines.insert(0, format!("the Pulumi CLI ended with exit code {code}")),
+        None if lines.is_empty() => {}
+        None => lines.insert(0, "the last that the Pulumi CLI printed".to_owned()),
+    }
+    lines
+}
+
+/// Whether an error only repeats that the run failed.
+fn is_verdict(error: &Diagnostic) -> bool {
+    ["update failed", "destroy failed", "refresh failed", "preview failed"].contains(&error.message.trim())
+        || error.message.ends_with(" canceled") && error.urn.is_empty()
+}
+
+/// An error with the resource that it is about: the last of its URN's types, and its name.
+fn describe(error: &Diagnostic) -> String {
+    let mut parts = error.urn.splitn(4, "::").skip(2);
+    let (Some(types), Some(name)) = (parts.next(), parts.next()) else {
+        return error.message.clone();
+    };
+    let resource_type = types.rsplit('$').next().unwrap_or(types);
+    if resource_type == "pulumi:pulumi:Stack" {
+        return error.message.clone();
+    }
+    format!("{resource_type} {name}: {}", error.message)
+}
+
+fn named_once(lines: impl Iterator<Item = String>) -> Vec<String> {
+    let mut known = Vec::new();
+    for line in lines {
+        if !known.contains(&line) {
+            known.push(line);
+        }
+    }
+    known
+}
+
+/// The CLI's own errors on stderr, without their prefix and without notices and warnings.
+fn error_text(stderr: &str) -> String {
+    let mut lines = Vec::new();
+    let mut in_error = false;
+    for line in stderr.lines() {
+        if let Some(error) = line.strip_prefix("error: ") {
+            in_error = true;
+            lines.push(error.trim_end());
+        } else if line.starts_with("warning: ") {
+            in_error = false;
+        } else if in_error && !line.trim().is_empty() {
+            lines.push(line.trim_end());
+        }
+    }
+    lines.join("\n")
+}
+
+fn last_lines(text: &str) -> Vec<String> {
+    let mut lines: Vec<_> =
+        text.lines().rev().filter(|line| !line.trim().is_empty()).take(LAST_LINES).map(str::to_owned).collect();
+    lines.reverse();
+    lines
+}
+
+fn said_before(words: &str, cause: &[String]) -> String {
+    if cause.is_empty() { words.to_owned() } else { format!("{words}: {}", cause.join("\n")) }
+}
+
+fn locked(holders: &[Lock]) -> String {
+    let mut named: Vec<_> = holders
+        .iter()
+        .take(NAMED_LOCKS)
+        .map(|lock| format!("{}@{} (pid {}) since {}", lock.user, lock.host, lock.pid, lock.time))
+        .collect();
+    if holders.len() > NAMED_LOCKS {
+        named.push(format!("{} more", holders.len() - NAMED_LOCKS));
+    }
+    format!(
+        "the stack is locked by {}; if nothing runs there any more, `pulumi cancel` removes the lock",
+        named.join(", ")
+    )
+}
+
+/// Without colours and without characters that a terminal obeys.
+fn for_people(text: &str) -> String {
+    console::without_colours(text)
+        .chars()
+        .filter(|character| !character.is_control() || "\n\t".contains(*character))
+        .collect()
+}
+
+/// The locks that the CLI names in its error, one per line: `<url>: created by USER@HOST (pid P) at TIME`.
 pub fn parse_locks(text: &str) -> Vec<Lock> {
-    todo!()
+    text.lines().filter_map(parse_lock).collect()
+}
+
+fn parse_lock(line: &str) -> Option<Lock> {
+    let (rest, time) = line.trim().rsplit_once(" at ")?;
+    let (rest, pid) = rest.strip_suffix(')')?.rsplit_once(" (pid ")?;
+    let (url, holder) = rest.split_once(": created by ")?;
+    let (user, host) = holder.rsplit_once('@')?;
+    Some(Lock {
+        url: url.to_owned(),
+        user: user.to_owned(),
+        host: host.to_owned(),
+        pid: pid.parse().ok()?,
+        time: time.to_owned(),
+    })
 }
 
 /// Whether `stack init` failed because the stack exists.
 pub fn stack_exists(stderr_tail: &str) -> bool {
-    todo!()
+    let errors = error_text(stderr_tail);
+    errors.lines().any(|line| line.split_once("stack").is_some_and(|(_, rest)| rest.contains("already exists")))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::pulumi::events::summary_of;
+
+    const LOCKED: &str = "error: the stack is currently locked by 1 lock(s). Either wait for the other process(es) to end or \
+                          delete the lock file with `pulumi cancel`.\n  \
+                          s3://state/.pulumi/locks/organization/web/dev/ca464fc2-cf70-41c2-8428-70623e5d23fa.json?region=x: \
+                          created by pulumi@web-workspace-0 (pid 16251) at 2026-11-21T10:22:01Z\n";
+
+    fn exited(code: i32) -> Exit {
+        Exit { code: Some(code), signal: None }
+    }
+
+    fn lock() -> Lock {
+        Lock {
+            url: "s3://state/.pulumi/locks/organization/web/dev/ca464fc2-cf70-41c2-8428-70623e5d23fa.json?region=x"
+                .into(),
+            user: "pulumi".into(),
+            host: "web-workspace-0".into(),
+            pid: 16251,
+            time: "2026-11-21T10:22:01Z".into(),
+        }
+    }
+
+    #[test]
+    fn what_the_cli_says_on_stderr_decides() {
+        let table = [
+            (1, LOCKED, FailureKind::Conflict { holders: vec![lock()] }),
+            (
+                255,
+                "error: [409] Conflict: Another update is currently in progress.\n",
+                FailureKind::Conflict { holders: vec![] },
+            ),
+            (6, "error: no stack named 'dev' found\n", FailureKind::StackMissing),
+            (255, "warning: old\nerror: no stack named 'organization/web/dev' found\n", FailureKind::StackMissing),
+            (6, "error: something newer\n", FailureKind::StackMissing),
+            (
+                3,
+                "error: PULUMI_ACCESS_TOKEN must be set for login during non-interactive CLI sessions\n",
+                FailureKind::InvalidAccessToken,
+            ),
+            (
+                1,
+                "Logging in using access token from PULUMI_ACCESS_TOKEN\nerror: Unauthorized: No credentials provided or are invalid.\n",
+                FailureKind::InvalidAccessToken,
+            ),
+            (1, "error: problem logging in: Invalid access token\n", FailureKind::InvalidAccessToken),
+            (8, "error: update cancelled\n", FailureKind::Canceled),
+            (1, "error: could not create stack\n", FailureKind::Failed),
+            (1, "no stack named x found, says a plugin\n", FailureKind::Failed),
+        ];
+        for (code, stderr, expected) in table {
+            assert_eq!(classify(exited(code), "", stderr, &RunSummary::default()).kind, expected, "{stderr}");
+        }
+    }
+
+    #[test]
+    fn the_message_is_what_a_person_needs() {
+        let failed = summary_of(include_str!("testdata/failed.events.jsonl"));
+        let program = summary_of(include_str!("testdata/program-failed.events.jsonl"));
+        let canceled = summary_of(include_str!("testdata/canceled.events.jsonl"));
+        let none = RunSummary::default();
+        let missing = "warning: x\nerror: no stack named 'dev' found\n";
+        let table = [
+            (
+                &failed,
+                exited(1),
+                "",
+                "testing:index:Step bad: creating bad: it fails because its input failOn is create",
+            ),
+            (
+                &program,
+                exited(1),
+                "",
+                "Error: resource, variable, or config value \"missing\" not found\n  on Pulumi.yaml line 4:\n   \
+                 4:   greeting: {type: \"pulumi:index:Stash\", properties: {input: \"${missing}\"}}",
+            ),
+            (
+                &canceled,
+                exited(1),
+                "",
+                "the run was cancelled: testing:index:Step long: cancelled while creating long: interrupted in step 5 of 30: \
+                 context canceled",
+            ),
+            (&none, exited(6), missing, "no stack named 'dev' found"),
+            (
+                &none,
+                exited(1),
+                LOCKED,
+                "the stack is locked by pulumi@web-workspace-0 (pid 16251) since 2026-11-21T10:22:01Z; if nothing runs there any \
+                 more, `pulumi cancel` removes the lock",
+            ),
+            (&none, exited(2), "", "the Pulumi CLI ended with exit code 2\nfirst\nlast"),
+            (
+                &none,
+                Exit { code: None, signal: Some(9) },
+                "",
+                "the Pulumi CLI was killed by signal 9: the last that the Pulumi CLI printed\nfirst\nlast",
+            ),
+        ];
+        for (run, exit, stderr, expected) in table {
+            assert_eq!(classify(exit, "first\n\nlast\n", stderr, run).message, expected);
+        }
+        let silent = classify(Exit { code: None, signal: Some(9) }, "", "", &none);
+        assert_eq!(silent.message, "the Pulumi CLI was killed by signal 9");
+    }
+
+    #[test]
+    fn a_run_that_was_asked_to_stop_is_canceled_and_a_killed_one_is_killed() {
+        let canceled = summary_of(include_str!("testdata/canceled.events.jsonl"));
+        assert_eq!(classify(exited(1), "", "", &canceled).kind, FailureKind::Canceled);
+        let killed = Exit { code: None, signal: Some(9) };
+        assert_eq!(classify(killed, "", LOCKED, &canceled).kind, FailureKind::Killed { signal: 9 });
+    }
+
+    #[test]
+    fn what_a_program_prints_does_not_decide() {
+        let failed = summary_of(include_str!("testdata/failed.events.jsonl"));
+        let failure = classify(exited(1), LOCKED, "no stack named 'x' found\n[401]\n", &failed);
+        assert_eq!(failure.kind, FailureKind::Failed);
+    }
+
+    #[test]
+    fn every_lock_is_read() {
+        let text = "two locks\n  file:///state/a.json?no_tmp_dir=true: created by a b@x.org@host (pid 1) at 2026-01-01T00:00:00Z\n  \
+                    gs://b/c.json: created by r@h (pid 2) at 2026-01-01T00:00:00+02:00\n  gs://b: created by r@h (pid x) at y\n";
+        let locks = parse_locks(text);
+        assert_eq!(locks.len(), 2);
+        assert_eq!((locks[0].user.as_str(), locks[0].host.as_str(), locks[0].pid), ("a b@x.org", "host", 1));
+        assert_eq!(locks[1].time, "2026-01-01T00:00:00+02:00");
+    }
+
+    #[test]
+    fn a_stack_that_exists_is_told_from_other_errors() {
+        let table = [
+            ("error: stack 'organization/web/dev' already exists\n", true),
+            ("error: could not create stack: it already exists\n", true),
+            ("error: file already exists\n", false),
+            ("stack 'dev' already exists\n", false),
+        ];
+        for (stderr, expected) in table {
+            assert_eq!(stack_exists(stderr), expected, "{stderr}");
+        }
+    }
+
+    #[test]
+    fn the_message_is_bounded_and_has_no_control_characters() {
+        let stderr = format!("error: \u{1b}[31m{}\u{7}\u{0}end\n", "x".repeat(100_000));
+        let message = classify(exited(1), "", &stderr, &RunSummary::default()).message;
+        assert!(message.len() <= LONGEST_MESSAGE && message.starts_with("xxx") && message.ends_with("xend"));
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_makes_it_panic(stdout in any::<String>(), stderr in "(error: |warning: |: created by |@| \\(pid |\\) at |no stack named |.|\\n){0,30}", code in any::<i32>()) {
+            let _ = classify(exited(code), &stdout, &stderr, &RunSummary::default());
+            let _ = parse_locks(&stderr);
+            let _ = stack_exists(&stderr);
+        }
+    }
 }

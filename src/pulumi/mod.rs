@@ -3,6 +3,7 @@
 
 pub mod arguments;
 pub mod console;
+mod document;
 pub mod environment;
 pub mod events;
 pub mod failure;

@@ -1,15 +1,22 @@
-//! The outputs of a stack.
+//! The outputs of a stack: from the event log, where secrets are blinded, and from `pulumi stack output`, where they are not.
 
 use std::collections::BTreeMap;
 
 use serde_json::Value;
 
+/// The key that marks a special value, and what it is set to for a secret.
+const SIGNATURE_KEY: &str = "4dabf18193072939515e22adb298388d";
+const SECRET_SIGNATURE: &str = "1b47061264138c4ac30d75fd1eb44270";
+/// What the event log has in place of the contents of an asset.
+const ELIDED: &str = "<contents elided>";
+
+/// Why the outputs of a stack could not be read.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum OutputsError {
     #[error("the outputs that the CLI printed are not a JSON object: {reason}")]
     Malformed { reason: String },
-    #[error("the CLI printed no value for the secret output {name:?}")]
-    NotRevealed { name: String },
+    #[error("the CLI printed no value for the output {name:?}")]
+    Missing { name: String },
 }
 
 /// One output of a stack.
@@ -22,17 +29,134 @@ pub struct Output {
     pub secret: bool,
 }
 
+/// The outputs as the event log has them, sorted by name.
+pub fn from_events(outputs: serde_json::Map<String, Value>) -> Vec<Output> {
+    let mut outputs: Vec<_> = outputs
+        .into_iter()
+        .map(|(name, value)| {
+            let secret = any_part(&value, &is_secret);
+            Output { name, value, secret }
+        })
+        .collect();
+    outputs.sort_by(|one, other| one.name.cmp(&other.name));
+    outputs
+}
+
 /// Reads what `stack output --json --show-secrets` printed.
 pub fn parse(stdout: &[u8]) -> Result<BTreeMap<String, Value>, OutputsError> {
-    todo!()
+    serde_json::from_slice(stdout).map_err(|error| OutputsError::Malformed {
+        // serde's own words may quote a value, which may be secret.
+        reason: format!("line {}, column {}", error.line(), error.column()),
+    })
 }
 
 /// Whether any value is blinded or elided in the event log, so that the CLI has to be asked for it.
 pub fn need_values(outputs: &[Output]) -> bool {
-    todo!()
+    outputs.iter().any(is_hidden)
 }
 
 /// The outputs of the event log with the real values of those that it hides, sorted by name.
 pub fn combine(blinded: &[Output], revealed: &BTreeMap<String, Value>) -> Result<Vec<Output>, OutputsError> {
-    todo!()
+    let mut outputs: Vec<Output> = blinded
+        .iter()
+        .map(|output| {
+            if !is_hidden(output) {
+                return Ok(output.clone());
+            }
+            let value = revealed.get(&output.name).cloned();
+            let value = value.ok_or_else(|| OutputsError::Missing { name: output.name.clone() })?;
+            Ok(Output { value, ..output.clone() })
+        })
+        .collect::<Result<_, _>>()?;
+    outputs.sort_by(|one, other| one.name.cmp(&other.name));
+    Ok(outputs)
+}
+
+fn is_hidden(output: &Output) -> bool {
+    output.secret || any_part(&output.value, &|value| value.as_str() == Some(ELIDED))
+}
+
+fn is_secret(value: &Value) -> bool {
+    value.get(SIGNATURE_KEY).and_then(Value::as_str) == Some(SECRET_SIGNATURE)
+}
+
+fn any_part(value: &Value, test: &impl Fn(&Value) -> bool) -> bool {
+    test(value)
+        || match value {
+            Value::Array(values) => values.iter().any(|value| any_part(value, test)),
+            Value::Object(values) => values.values().any(|value| any_part(value, test)),
+            _ => false,
+        }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    fn blinded() -> Value {
+        json!({SIGNATURE_KEY: SECRET_SIGNATURE, "ciphertext": "[secret]"})
+    }
+
+    fn events(value: Value) -> Vec<Output> {
+        let Value::Object(outputs) = value else { panic!("not an object") };
+        from_events(outputs)
+    }
+
+    #[test]
+    fn a_secret_in_any_part_makes_the_whole_output_secret() {
+        let table = [
+            (json!("plain"), false),
+            (json!("[secret]"), false),
+            (json!({SIGNATURE_KEY: "c44067f5952c0a294b673a41bacd8c17", "text": "<contents elided>"}), false),
+            (blinded(), true),
+            (json!([1, {"a": [blinded()]}]), true),
+        ];
+        for (value, expected) in table {
+            let outputs = events(json!({"x": value}));
+            assert_eq!(outputs[0].secret, expected, "{}", outputs[0].value);
+        }
+    }
+
+    #[test]
+    fn only_what_the_event_log_hides_is_taken_from_the_cli() {
+        let asset = json!({SIGNATURE_KEY: "c44067f5952c0a294b673a41bacd8c17", "text": "<contents elided>"});
+        let outputs = events(json!({"token": blinded(), "port": 8080, "asset": asset}));
+        assert!(need_values(&outputs));
+        let revealed = parse(br#"{"token": {"a": 1}, "port": 9090, "asset": "real", "other": 1}"#).expect("it is JSON");
+        let combined = combine(&outputs, &revealed).expect("all are there");
+        assert_eq!(
+            combined,
+            [
+                Output { name: "asset".into(), value: json!("real"), secret: false },
+                Output { name: "port".into(), value: json!(8080), secret: false },
+                Output { name: "token".into(), value: json!({"a": 1}), secret: true },
+            ]
+        );
+    }
+
+    #[test]
+    fn without_secrets_the_cli_need_not_be_asked() {
+        let outputs = events(json!({"port": 8080, "hosts": ["a"]}));
+        assert!(!need_values(&outputs));
+        assert_eq!(combine(&outputs, &BTreeMap::new()).expect("none is hidden"), outputs);
+    }
+
+    #[test]
+    fn a_value_that_is_not_there_is_named_and_a_broken_text_is_not_quoted() {
+        let outputs = events(json!({"token": blinded()}));
+        let error = combine(&outputs, &BTreeMap::new()).expect_err("it is missing");
+        assert_eq!(error.to_string(), "the CLI printed no value for the output \"token\"");
+        let error = parse(b"\"hunter2\"").expect_err("it is no object");
+        assert!(!error.to_string().contains("hunter2"), "{error}");
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_make_it_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = parse(&bytes);
+        }
+    }
 }

@@ -1,9 +1,20 @@
-//! The project file: `Pulumi.yaml`, `Pulumi.yml` or `Pulumi.json`.
+//! The project file: `Pulumi.json`, `Pulumi.yaml` or `Pulumi.yml`.
 
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-use super::settings::Format;
+use serde::Deserialize;
+use serde_json::Value;
 
+use super::settings::{self, Format};
+
+/// The names of a project file, in the order in which the CLI looks for them.
+const FILES: [(&str, Format); 3] =
+    [("Pulumi.json", Format::Json), ("Pulumi.yaml", Format::Yaml), ("Pulumi.yml", Format::Yml)];
+/// No project file may be larger, in bytes. A YAML project holds its program.
+const MAXIMUM_SIZE: u64 = 4 * 1024 * 1024;
+
+/// Why a project cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ProjectError {
     #[error("there is no Pulumi.yaml, Pulumi.yml or Pulumi.json in {}", directory.display())]
@@ -12,9 +23,9 @@ pub enum ProjectError {
     Read { file: PathBuf, source: std::io::Error },
     #[error("{} is larger than {limit} bytes", file.display())]
     TooLarge { file: PathBuf, limit: u64 },
-    #[error("{} is not valid YAML: {reason}", file.display())]
+    #[error("{} is not a valid project: {reason}", file.display())]
     Syntax { file: PathBuf, reason: String },
-    #[error("{} has no `name`: give the project one", file.display())]
+    #[error("{} has no `name`: give the project one, as a text", file.display())]
     NoName { file: PathBuf },
     #[error("{} has no `runtime`: give it one, such as `yaml` or `nodejs`", file.display())]
     NoRuntime { file: PathBuf },
@@ -29,7 +40,7 @@ pub struct Project {
     /// `yaml`, `nodejs`, `python`, `go`, ...
     pub runtime: String,
     /// As written; null when there are none.
-    pub runtime_options: serde_json::Value,
+    pub runtime_options: Value,
     /// Directory or file of the program, relative to the project.
     pub main: Option<String>,
     /// Where the settings files of the stacks are, relative to the project.
@@ -40,29 +51,196 @@ pub struct Project {
     pub has_plugins: bool,
 }
 
+/// The file as it is written, as far as it is of interest.
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Document {
+    name: Value,
+    runtime: Value,
+    main: Value,
+    stack_config_dir: Value,
+    /// The settings directory in older projects; in newer ones the schema of the config.
+    config: Value,
+    packages: Value,
+    plugins: Value,
+}
+
 impl Project {
     /// Reads the project file of a directory.
     pub fn read(directory: &Path) -> Result<Project, ProjectError> {
-        todo!()
+        let file = FILES.iter().map(|(name, _)| directory.join(name)).find(|file| file.exists());
+        let file = file.ok_or_else(|| ProjectError::Missing { directory: directory.to_owned() })?;
+        let text = read_bounded(&file)?;
+        Project::parse(&file, &text)
     }
 
     /// Reads a project file's text; `file` is what errors name.
     pub fn parse(file: &Path, text: &str) -> Result<Project, ProjectError> {
-        todo!()
+        let mut options = serde_saphyr::Options::default();
+        options.emit_comments = false;
+        options.with_snippet = false;
+        options.strict_booleans = true;
+        let document: Option<Document> = serde_saphyr::from_str_with_options(text, options)
+            .map_err(|error| ProjectError::Syntax { file: file.to_owned(), reason: error.to_string() })?;
+        let document = document.unwrap_or_default();
+        let name = text_of(&document.name).ok_or_else(|| ProjectError::NoName { file: file.to_owned() })?;
+        let (runtime, runtime_options) = match &document.runtime {
+            Value::Object(runtime) => (runtime.get("name"), runtime.get("options").cloned().unwrap_or_default()),
+            runtime => (Some(runtime), Value::Null),
+        };
+        let runtime = runtime.and_then(text_of).ok_or_else(|| ProjectError::NoRuntime { file: file.to_owned() })?;
+        Ok(Project {
+            file: file.to_owned(),
+            name,
+            runtime,
+            runtime_options,
+            main: text_of(&document.main),
+            stack_config_directory: text_of(&document.stack_config_dir).or_else(|| text_of(&document.config)),
+            has_packages: names_any(&document.packages),
+            has_plugins: names_any(&document.plugins),
+        })
     }
 
     /// Whether `pulumi install` has anything to do.
     pub fn needs_install(&self) -> bool {
-        todo!()
+        self.runtime != "yaml" || self.has_packages || self.has_plugins
     }
 
-    /// How the settings files of its stacks are written.
+    /// How the settings files of its stacks are written: the CLI reads only those that are named as the project file is.
     pub fn settings_format(&self) -> Format {
-        todo!()
+        let written = FILES.iter().find(|(name, _)| self.file.ends_with(name));
+        written.map_or(Format::Yaml, |(_, format)| *format)
     }
 
     /// Where a stack's settings file is, relative to the project.
     pub fn settings_path(&self, stack: &str) -> PathBuf {
-        todo!()
+        let directory = PathBuf::from(self.stack_config_directory.as_deref().unwrap_or_default());
+        directory.join(settings::file_name(stack, self.settings_format()))
+    }
+}
+
+fn read_bounded(file: &Path) -> Result<String, ProjectError> {
+    let failed = |source| ProjectError::Read { file: file.to_owned(), source };
+    let mut text = String::new();
+    let opened = std::fs::File::open(file).map_err(failed)?;
+    opened.take(MAXIMUM_SIZE + 1).read_to_string(&mut text).map_err(failed)?;
+    if text.len() as u64 > MAXIMUM_SIZE {
+        return Err(ProjectError::TooLarge { file: file.to_owned(), limit: MAXIMUM_SIZE });
+    }
+    Ok(text)
+}
+
+fn text_of(value: &Value) -> Option<String> {
+    value.as_str().filter(|text| !text.is_empty()).map(str::to_owned)
+}
+
+fn names_any(value: &Value) -> bool {
+    match value {
+        Value::Object(values) => values.values().any(|value| !matches!(value, Value::Array(list) if list.is_empty())),
+        Value::Array(values) => !values.is_empty(),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    fn parse(text: &str) -> Project {
+        Project::parse(Path::new("Pulumi.yaml"), text).expect("it is a project")
+    }
+
+    #[test]
+    fn a_project_is_read() {
+        let project = parse(
+            "name: web\nruntime:\n  name: nodejs\n  options: {packagemanager: pnpm}\nmain: src\nstackConfigDir: stacks\n\
+             config:\n  web:size: {type: integer}\n",
+        );
+        assert_eq!(project.name, "web");
+        assert_eq!(project.runtime, "nodejs");
+        assert_eq!(project.runtime_options, json!({"packagemanager": "pnpm"}));
+        assert_eq!(project.main.as_deref(), Some("src"));
+        assert_eq!(project.settings_path("organization/dev"), Path::new("stacks/Pulumi.dev.yaml"));
+    }
+
+    #[test]
+    fn only_yaml_without_packages_needs_no_install() {
+        let table = [
+            ("runtime: yaml", false),
+            ("runtime: {name: yaml, options: {compiler: sh x.sh}}", false),
+            ("runtime: yaml\npackages: {}\nplugins: {providers: []}", false),
+            ("runtime: yaml\npackages: {random: 'x@1.0'}", true),
+            ("runtime: yaml\nplugins: {providers: [{name: a, path: ./a}]}", true),
+            ("runtime: nodejs", true),
+            ("runtime: python", true),
+        ];
+        for (text, expected) in table {
+            assert_eq!(parse(&format!("name: web\n{text}\n")).needs_install(), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_with_the_file() {
+        let table = [
+            ("runtime: yaml", "Pulumi.yaml has no `name`: give the project one, as a text"),
+            ("name: 5\nruntime: yaml", "Pulumi.yaml has no `name`: give the project one, as a text"),
+            ("name: ''\nruntime: yaml", "Pulumi.yaml has no `name`: give the project one, as a text"),
+            ("", "Pulumi.yaml has no `name`: give the project one, as a text"),
+            ("name: web", "Pulumi.yaml has no `runtime`: give it one, such as `yaml` or `nodejs`"),
+            (
+                "name: web\nruntime: {options: {}}",
+                "Pulumi.yaml has no `runtime`: give it one, such as `yaml` or `nodejs`",
+            ),
+            ("name: web\nruntime: [", "Pulumi.yaml is not a valid project: "),
+            ("- a", "Pulumi.yaml is not a valid project: "),
+        ];
+        for (text, expected) in table {
+            let error = Project::parse(Path::new("Pulumi.yaml"), text).expect_err(text).to_string();
+            assert!(error.starts_with(expected), "{error}");
+        }
+        let error = Project::parse(Path::new("Pulumi.yaml"), "name: web\nruntime: \"").expect_err("it is broken");
+        assert!(error.to_string().contains("line 2"), "{error}");
+    }
+
+    #[test]
+    fn the_file_is_found_in_the_order_of_the_cli() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let error = Project::read(directory.path()).expect_err("there is none").to_string();
+        assert!(error.starts_with("there is no Pulumi.yaml, Pulumi.yml or Pulumi.json in "), "{error}");
+        for (file, settings) in [("Pulumi.yml", "yml"), ("Pulumi.yaml", "yaml"), ("Pulumi.json", "json")] {
+            let text = format!("{{\"name\": \"{settings}\", \"runtime\": \"yaml\"}}");
+            std::fs::write(directory.path().join(file), text).expect("it is written");
+            let project = Project::read(directory.path()).expect("it is a project");
+            assert_eq!(project.name, settings);
+            assert_eq!(project.settings_path("dev"), PathBuf::from(format!("Pulumi.dev.{settings}")));
+        }
+    }
+
+    #[test]
+    fn a_program_full_of_comments_and_functions_is_read() {
+        let comments = "# comment\n".repeat(5000);
+        let project = parse(&format!(
+            "{comments}name: web\nruntime: yaml\nvariables:\n  x: {{fn::join: [',', [a, b]]}}\n  y: !custom z\n"
+        ));
+        assert_eq!(project.name, "web");
+    }
+
+    #[test]
+    fn a_file_that_is_too_large_is_refused() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let text = format!("name: web\nruntime: yaml\n#{}", "x".repeat(5 * 1024 * 1024));
+        std::fs::write(directory.path().join("Pulumi.yaml"), text).expect("it is written");
+        let error = Project::read(directory.path()).expect_err("it is too large").to_string();
+        assert!(error.ends_with("Pulumi.yaml is larger than 4194304 bytes"), "{error}");
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_makes_it_panic(text in "[a-z:\\-\\[\\]{}&*! \\n'\"]{0,80}") {
+            let _ = Project::parse(Path::new("Pulumi.yaml"), &text);
+        }
     }
 }

@@ -15,7 +15,7 @@ create_credentials() {
     create_user kubelet "system:node:$node_name" system:nodes
     # coredns is no pod here, so it has no ServiceAccount whose rights could be bound; this is a test's cluster.
     create_user coredns coredns system:masters
-    cp "$folder/admin.kubeconfig" "$run_folder/kubeconfig"
+    install -m 600 "$folder/admin.kubeconfig" "$run_folder/kubeconfig"
 }
 
 create_certificates() {

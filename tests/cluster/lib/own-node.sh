@@ -56,7 +56,7 @@ anything_is_left() {
 bring_up() {
     mkdir -p "$run_folder" "$data_folder"
     chmod 711 "$run_folder" "$data_folder"
-    create_daemon_cgroup
+    create_cgroups
     create_network
     step "made the network and the credentials" create_credentials
     local containers control_plane

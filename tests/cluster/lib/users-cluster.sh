@@ -115,7 +115,9 @@ users_cluster_run() {
     settings=$(users_cluster_environment)
     local -a environment
     mapfile -t environment <<<"$settings"
+    is_ours namespace "$services_namespace" || die "the test services are not in the cluster of $TEST_KUBECONFIG: run '$cluster_folder/cluster up' first"
     forwards_folder=$(mktemp -d)
+    : >"$forwards_folder/pids"
     trap end_forwards EXIT
     git=$(forward git 80)
     provider_log=$(forward provider-log 80)
@@ -126,7 +128,9 @@ users_cluster_run() {
 # forward SERVICE PORT: prints the local address that leads to it.
 forward() {
     local log=$forwards_folder/$1.log
-    users_cluster_kubectl --namespace "$services_namespace" port-forward "service/$1" ":$2" </dev/null >"$log" 2>&1 &
+    # A program, not a function: its id is the one to end.
+    "$(tool kubernetes kubectl)" --kubeconfig "$TEST_KUBECONFIG" --namespace "$services_namespace" \
+        port-forward "service/$1" ":$2" </dev/null >"$log" 2>&1 &
     printf '%s\n' "$!" >>"$forwards_folder/pids"
     wait_for 30 "a port-forward to the service $1" "cat $log" grep -q '^Forwarding from 127.0.0.1:' "$log"
     sed -n 's/^Forwarding from \(127\.0\.0\.1:[0-9]*\) .*/\1/p' "$log"

@@ -1,0 +1,410 @@
+//! A YAML document as a tree whose plain scalars keep their text, so that what is written again means to the CLI what it meant before.
+//!
+//! The CLI reads YAML by the rules of Go's library (`yes` is a string, `007` is 7, `2020-01-01` is a time): reading values
+//! into types by other rules and writing them again would change some.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+
+use serde_json::Value;
+use serde_saphyr::granit_parser::{Event, Options, Parser, ScalarStyle, Span, Tag};
+
+/// No document may be longer, in bytes.
+const MAXIMUM_LENGTH: usize = 1024 * 1024;
+/// No document may have more nodes, with every alias counted as what it stands for.
+const MAXIMUM_NODES: usize = 100_000;
+/// No document may be nested deeper.
+const MAXIMUM_DEPTH: usize = 100;
+/// A key longer than this is written after a `?`: YAML allows 1024 characters without it.
+const LONGEST_SIMPLE_KEY: usize = 500;
+
+/// A scalar: plain text that the reader gives a type, or a string in quotes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Scalar {
+    pub text: String,
+    pub plain: bool,
+}
+
+/// A value of a document.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Node {
+    Scalar(Scalar),
+    Sequence(Vec<Node>),
+    Mapping(Mapping),
+}
+
+/// Keys with their values, in the document's order.
+pub type Mapping = Vec<(Scalar, Node)>;
+
+impl Scalar {
+    pub fn string(text: impl Into<String>) -> Self {
+        Scalar { text: text.into(), plain: false }
+    }
+
+    fn plain(text: impl Into<String>) -> Self {
+        Scalar { text: text.into(), plain: true }
+    }
+
+    /// Whether it says that there is no value.
+    pub fn is_null(&self) -> bool {
+        self.plain && matches!(self.text.as_str(), "" | "~" | "null" | "Null" | "NULL")
+    }
+}
+
+impl From<&Value> for Node {
+    fn from(value: &Value) -> Self {
+        match value {
+            Value::Null => Node::Scalar(Scalar::plain("null")),
+            Value::Bool(value) => Node::Scalar(Scalar::plain(value.to_string())),
+            Value::Number(value) => Node::Scalar(Scalar::plain(value.to_string())),
+            Value::String(value) => Node::Scalar(Scalar::string(value)),
+            Value::Array(values) => Node::Sequence(values.iter().map(Node::from).collect()),
+            Value::Object(values) => {
+                Node::Mapping(values.iter().map(|(key, value)| (Scalar::string(key), Node::from(value))).collect())
+            }
+        }
+    }
+}
+
+/// A collection that is being read.
+enum Open {
+    Sequence(Vec<Node>),
+    Mapping(Mapping, Option<Scalar>),
+}
+
+#[derive(Default)]
+struct Reader {
+    open: Vec<(Open, usize)>,
+    anchors: HashMap<usize, Node>,
+    nodes: usize,
+    root: Option<Node>,
+}
+
+/// Reads the first document of a text; an empty text has none. The error is for people and names the line.
+pub fn parse(text: &str) -> Result<Option<Node>, String> {
+    if text.len() > MAXIMUM_LENGTH {
+        return Err(format!("it is longer than {MAXIMUM_LENGTH} bytes"));
+    }
+    let mut options = Options::default();
+    options.set_emit_comments(false);
+    let mut reader = Reader::default();
+    let mut parser = Parser::new_from_str_with_options(text, options);
+    while let Some(event) = parser.next_event() {
+        let (event, span) = event.map_err(|error| format!("line {}: {}", error.marker().line(), error.info()))?;
+        if matches!(event, Event::DocumentEnd) {
+            break;
+        }
+        reader.take(event).map_err(|reason| at(&span, &reason))?;
+    }
+    Ok(reader.root)
+}
+
+fn at(span: &Span, reason: &str) -> String {
+    format!("line {}: {reason}", span.start.line())
+}
+
+impl Reader {
+    fn take(&mut self, event: Event<'_>) -> Result<(), String> {
+        match event {
+            Event::Scalar(text, style, anchor, tag) => {
+                let string = has_string_tag(tag.as_deref())?;
+                let plain = style == ScalarStyle::Plain && !string;
+                self.place(Node::Scalar(Scalar { text: text.into_owned(), plain }), anchor)
+            }
+            Event::SequenceStart(_, anchor, tag) => {
+                refuse_tag(tag.as_deref(), "seq")?;
+                self.descend(Open::Sequence(Vec::new()), anchor)
+            }
+            Event::MappingStart(_, anchor, tag) => {
+                refuse_tag(tag.as_deref(), "map")?;
+                self.descend(Open::Mapping(Vec::new(), None), anchor)
+            }
+            Event::SequenceEnd | Event::MappingEnd => self.ascend(),
+            Event::Alias(anchor) => {
+                let node = self.anchors.get(&anchor).cloned().ok_or("an alias refers to what it is a part of")?;
+                self.nodes = self.nodes.saturating_add(count(&node));
+                self.place(node, 0)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn descend(&mut self, open: Open, anchor: usize) -> Result<(), String> {
+        if self.open.len() >= MAXIMUM_DEPTH {
+            return Err(format!("it is nested deeper than {MAXIMUM_DEPTH}"));
+        }
+        self.open.push((open, anchor));
+        Ok(())
+    }
+
+    fn ascend(&mut self) -> Result<(), String> {
+        match self.open.pop() {
+            Some((Open::Sequence(nodes), anchor)) => self.place(Node::Sequence(nodes), anchor),
+            Some((Open::Mapping(entries, _), anchor)) => self.place(Node::Mapping(entries), anchor),
+            None => Err("a collection ends that did not begin".to_owned()),
+        }
+    }
+
+    /// Puts a node where it belongs: the root, the next item, a key, or the value of the last key.
+    fn place(&mut self, node: Node, anchor: usize) -> Result<(), String> {
+        self.nodes = self.nodes.saturating_add(1);
+        if self.nodes > MAXIMUM_NODES {
+            return Err(format!("it has more than {MAXIMUM_NODES} values"));
+        }
+        if depth(&node) + self.open.len() > MAXIMUM_DEPTH {
+            return Err(format!("it is nested deeper than {MAXIMUM_DEPTH}"));
+        }
+        if anchor != 0 {
+            self.nodes = self.nodes.saturating_add(count(&node));
+            self.anchors.insert(anchor, node.clone());
+        }
+        match self.open.last_mut() {
+            None => self.root = Some(node),
+            Some((Open::Sequence(nodes), _)) => nodes.push(node),
+            Some((Open::Mapping(entries, key), _)) => match key.take() {
+                Some(key) => entries.push((key, node)),
+                None => *key = Some(as_key(node, entries)?),
+            },
+        }
+        Ok(())
+    }
+}
+
+fn as_key(node: Node, entries: &Mapping) -> Result<Scalar, String> {
+    let Node::Scalar(key) = node else {
+        return Err("a key is not a text".to_owned());
+    };
+    if entries.iter().any(|(known, _)| known.text == key.text) {
+        return Err(format!("the key {:?} is given twice", key.text));
+    }
+    Ok(key)
+}
+
+fn has_string_tag(tag: Option<&Tag>) -> Result<bool, String> {
+    match tag.map(|tag| (tag, tag.core_suffix())) {
+        None => Ok(false),
+        Some((_, Some("str"))) => Ok(true),
+        Some((tag, _)) => Err(format!("the tag {} is not supported", tag.original())),
+    }
+}
+
+fn refuse_tag(tag: Option<&Tag>, allowed: &str) -> Result<(), String> {
+    match tag {
+        Some(tag) if tag.core_suffix() != Some(allowed) => Err(format!("the tag {} is not supported", tag.original())),
+        _ => Ok(()),
+    }
+}
+
+fn count(node: &Node) -> usize {
+    match node {
+        Node::Scalar(_) => 1,
+        Node::Sequence(nodes) => nodes.iter().map(count).sum::<usize>() + 1,
+        Node::Mapping(entries) => entries.iter().map(|(_, node)| count(node)).sum::<usize>() + 1,
+    }
+}
+
+fn depth(node: &Node) -> usize {
+    match node {
+        Node::Scalar(_) => 0,
+        Node::Sequence(nodes) => nodes.iter().map(depth).max().unwrap_or(0) + 1,
+        Node::Mapping(entries) => entries.iter().map(|(_, node)| depth(node)).max().unwrap_or(0) + 1,
+    }
+}
+
+/// Writes a document in YAML's block style.
+pub fn to_yaml(mapping: &Mapping) -> String {
+    let mut out = String::new();
+    if mapping.is_empty() {
+        out.push_str("{}\n");
+    }
+    write_mapping(&mut out, mapping, 0);
+    out
+}
+
+fn write_mapping(out: &mut String, mapping: &Mapping, indent: usize) {
+    for (key, value) in mapping {
+        let key = yaml_scalar(key);
+        if key.len() > LONGEST_SIMPLE_KEY {
+            let _ = write!(out, "{:indent$}? {key}\n{:indent$}:", "", "");
+        } else {
+            let _ = write!(out, "{:indent$}{key}:", "");
+        }
+        write_value(out, value, indent);
+    }
+}
+
+fn write_value(out: &mut String, value: &Node, indent: usize) {
+    match value {
+        Node::Scalar(scalar) => {
+            let _ = writeln!(out, " {}", yaml_scalar(scalar));
+        }
+        Node::Sequence(nodes) if nodes.is_empty() => out.push_str(" []\n"),
+        Node::Mapping(mapping) if mapping.is_empty() => out.push_str(" {}\n"),
+        Node::Mapping(mapping) => {
+            out.push('\n');
+            write_mapping(out, mapping, indent + 2);
+        }
+        Node::Sequence(nodes) => {
+            out.push('\n');
+            for node in nodes {
+                let _ = write!(out, "{:1$}-", "", indent + 2);
+                write_value(out, node, indent + 2);
+            }
+        }
+    }
+}
+
+fn yaml_scalar(scalar: &Scalar) -> String {
+    if scalar.plain && may_have_a_type(&scalar.text) {
+        return scalar.text.clone();
+    }
+    quoted(&scalar.text)
+}
+
+/// Whether a reader may take a plain scalar for something else than a string. What has other characters is a string, quoted or not.
+fn may_have_a_type(text: &str) -> bool {
+    !text.is_empty()
+        && text.chars().all(|character| character.is_ascii_alphanumeric() || "+-._:~< ".contains(character))
+}
+
+/// A string in double quotes. What a reader refuses or folds is escaped.
+fn quoted(text: &str) -> String {
+    let mut out = String::with_capacity(text.len() + 2);
+    out.push('"');
+    for character in text.chars() {
+        match character {
+            '"' => out.push_str("\\\""),
+            '\\' => out.push_str("\\\\"),
+            '\n' => out.push_str("\\n"),
+            '\t' => out.push_str("\\t"),
+            ' '..='~' | '\u{a0}'..='\u{2027}' | '\u{202a}'..='\u{d7ff}' | '\u{e000}'..='\u{fefe}' => {
+                out.push(character)
+            }
+            _ => {
+                let _ = write!(out, "\\U{:08x}", u32::from(character));
+            }
+        }
+    }
+    out.push('"');
+    out
+}
+
+/// Writes a document as JSON.
+pub fn to_json(mapping: &Mapping) -> Result<String, serde_json::Error> {
+    let mut text = serde_json::to_string_pretty(&mapping_value(mapping))?;
+    text.push('\n');
+    Ok(text)
+}
+
+fn mapping_value(mapping: &Mapping) -> Value {
+    Value::Object(mapping.iter().map(|(key, value)| (key.text.clone(), json_value(value))).collect())
+}
+
+fn json_value(node: &Node) -> Value {
+    match node {
+        Node::Scalar(scalar) if scalar.plain => {
+            serde_json::from_str(&scalar.text).unwrap_or_else(|_| Value::String(scalar.text.clone()))
+        }
+        Node::Scalar(scalar) => Value::String(scalar.text.clone()),
+        Node::Sequence(nodes) => Value::Array(nodes.iter().map(json_value).collect()),
+        Node::Mapping(mapping) => mapping_value(mapping),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    fn mapping(text: &str) -> Mapping {
+        match parse(text).expect("it is valid") {
+            Some(Node::Mapping(mapping)) => mapping,
+            other => panic!("not a mapping: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_plain_scalar_keeps_its_text_and_a_string_is_quoted() {
+        let table = [
+            ("a: 007", "a: 007\n"),
+            ("a: yes", "a: yes\n"),
+            ("a: 2020-01-01 10:00:00", "a: 2020-01-01 10:00:00\n"),
+            ("a: '007'", "a: \"007\"\n"),
+            ("a: !!str 5", "a: \"5\"\n"),
+            ("a:", "a: ~\n"),
+            ("a: ''", "a: \"\"\n"),
+            ("a: x, y # comment", "a: \"x, y\"\n"),
+            ("a: |\n  one\n  two\n", "a: \"one\\ntwo\\n\"\n"),
+            ("a: >-\n  one\n  two\n", "a: \"one two\"\n"),
+            ("{a: [1, [], {b: {}}]}", "a:\n  - 1\n  - []\n  -\n    b: {}\n"),
+            ("a: &x {b: 1}\nc: *x", "a:\n  b: 1\nc:\n  b: 1\n"),
+            ("a: &x {b: 1}\nc: {<<: *x, d: 2}", "a:\n  b: 1\nc:\n  <<:\n    b: 1\n  d: 2\n"),
+            ("{\"a\": 1.50, \"b\": true}", "\"a\": 1.50\n\"b\": true\n"),
+        ];
+        for (text, expected) in table {
+            assert_eq!(to_yaml(&mapping(text)), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_kept_is_refused_with_its_line() {
+        let table = [
+            ("a: 1\nb: [", "line "),
+            ("a: 1\na: 2", "line 2: the key \"a\" is given twice"),
+            ("a: 1\n? [b]\n: c", "line 2: a key is not a text"),
+            ("a: !custom 5", "line 1: the tag !custom is not supported"),
+            ("a: *x", "line 1: "),
+        ];
+        for (text, expected) in table {
+            let error = parse(text).expect_err(text);
+            assert!(error.starts_with(expected), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_document_that_grows_by_its_aliases_is_refused() {
+        let mut text = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
+        for level in 1..10 {
+            let _ = writeln!(text, "a{level}: &a{level} [{}]", vec![format!("*a{}", level - 1); 10].join(", "));
+        }
+        let error = parse(&text).expect_err("it is too large");
+        assert!(error.ends_with("it has more than 100000 values"), "{error}");
+    }
+
+    #[test]
+    fn a_document_that_is_nested_too_deeply_is_refused() {
+        let error = parse(&format!("a: {}{}", "[".repeat(200), "]".repeat(200))).expect_err("it is too deep");
+        assert!(error.contains("nested deeper than 100"), "{error}");
+    }
+
+    #[test]
+    fn a_file_full_of_comments_is_read() {
+        let text = format!("{}a: 1\n", "# comment\n".repeat(5000));
+        assert_eq!(to_yaml(&mapping(&text)), "a: 1\n");
+    }
+
+    #[test]
+    fn json_keeps_numbers_and_strings_apart() {
+        let document = mapping("{\"a\": \"5\", \"b\": 5, \"c\": [true, null, \"null\"]}");
+        let value: Value = serde_json::from_str(&to_json(&document).expect("it is written")).expect("it is JSON");
+        assert_eq!(value, json!({"a": "5", "b": 5, "c": [true, null, "null"]}));
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_makes_the_reader_panic(text in "[a-c:\\-\\[\\]{},&*!<#'\"|> \\n\\t?0-9~]{0,80}") {
+            if let Ok(Some(Node::Mapping(document))) = parse(&text) {
+                let again = mapping(&to_yaml(&document));
+                prop_assert_eq!(to_yaml(&again), to_yaml(&document));
+            }
+        }
+
+        #[test]
+        fn every_string_is_read_again_as_it_was(text in any::<String>()) {
+            let document = vec![(Scalar::string(&text), Node::Scalar(Scalar::string(&text)))];
+            prop_assert_eq!(mapping(&to_yaml(&document)), document);
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! Complete lines out of a file that grows.
+
+use super::EventError;
+
+/// No line of the event log may be longer, in bytes.
+pub const MAXIMUM_LINE: usize = 64 * 1024 * 1024;
+
+/// Cuts the bytes of a growing file into complete lines. Keeps no more than one line, and of that no more than its limit.
+#[derive(Debug)]
+pub struct LineSplitter {
+    limit: usize,
+    /// The beginning of the line that is not complete yet.
+    begun: Vec<u8>,
+    /// Whether the rest of the line is skipped because it is too long.
+    skipping: bool,
+}
+
+impl Default for LineSplitter {
+    fn default() -> Self {
+        LineSplitter::new(MAXIMUM_LINE)
+    }
+}
+
+impl LineSplitter {
+    /// `limit`: the length of the longest line, in bytes.
+    pub fn new(limit: usize) -> Self {
+        LineSplitter { limit, begun: Vec::new(), skipping: false }
+    }
+
+    /// Takes the next bytes of the file; gives the lines that are complete now, without their newline, empty ones left out.
+    /// A line that is too long is one error, as soon as it is.
+    pub fn push(&mut self, chunk: &[u8]) -> Vec<Result<Vec<u8>, EventError>> {
+        let mut lines = Vec::new();
+        let mut pieces = chunk.split(|byte| *byte == b'\n').peekable();
+        while let Some(piece) = pieces.next() {
+            if let Err(error) = self.extend(piece) {
+                lines.push(Err(error));
+            }
+            if pieces.peek().is_none() {
+                break; // Its newline has not come yet.
+            }
+            if !self.skipping && !self.begun.is_empty() {
+                lines.push(Ok(std::mem::take(&mut self.begun)));
+            }
+            self.skipping = false;
+        }
+        lines
+    }
+
+    fn extend(&mut self, piece: &[u8]) -> Result<(), EventError> {
+        if self.skipping {
+            return Ok(());
+        }
+        if self.begun.len().saturating_add(piece.len()) > self.limit {
+            self.begun = Vec::new();
+            self.skipping = true;
+            return Err(EventError::Oversized { limit: self.limit });
+        }
+        self.begun.extend_from_slice(piece);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn push(splitter: &mut LineSplitter, chunk: &str) -> Vec<String> {
+        let lines = splitter.push(chunk.as_bytes()).into_iter();
+        lines
+            .map(|line| line.map_or_else(|error| error.to_string(), |line| String::from_utf8(line).expect("text")))
+            .collect()
+    }
+
+    #[test]
+    fn only_complete_lines_come_out() {
+        let mut splitter = LineSplitter::default();
+        assert_eq!(push(&mut splitter, "on"), [""; 0]);
+        assert_eq!(push(&mut splitter, "e\ntwo\n\nthr"), ["one", "two"]);
+        assert_eq!(push(&mut splitter, "ee"), [""; 0]);
+        assert_eq!(push(&mut splitter, "\n"), ["three"]);
+        assert_eq!(push(&mut splitter, ""), [""; 0]);
+    }
+
+    #[test]
+    fn a_line_that_is_too_long_is_one_error_and_the_next_is_read() {
+        let mut splitter = LineSplitter::new(4);
+        assert_eq!(push(&mut splitter, "1234\n12345"), ["1234", "a line of the event log is longer than 4 bytes"]);
+        assert_eq!(push(&mut splitter, "67890"), [""; 0]);
+        assert_eq!(
+            push(&mut splitter, "\n1\n123456\n2\n"),
+            ["1", "a line of the event log is longer than 4 bytes", "2"]
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn it_does_not_matter_how_the_bytes_are_cut(text in "[ab\n]{0,60}", cuts in proptest::collection::vec(0_usize..60, 0..8)) {
+            let mut whole = LineSplitter::new(5);
+            let mut cut = LineSplitter::new(5);
+            let mut cuts: Vec<usize> = cuts.into_iter().map(|at| at.min(text.len())).chain([0, text.len()]).collect();
+            cuts.sort_unstable();
+            let pieces = cuts.windows(2).flat_map(|pair| push(&mut cut, text.get(pair[0]..pair[1]).expect("it is ASCII"))).collect::<Vec<_>>();
+            prop_assert_eq!(push(&mut whole, &text), pieces);
+        }
+    }
+}

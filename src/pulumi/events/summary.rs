@@ -1,0 +1,254 @@
+//! What is remembered of the events of a run.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use super::{Diagnostic, EngineEvent, EventKind, ResourceStep, Summary};
+use crate::pulumi::console;
+use crate::pulumi::outputs::Output;
+
+/// How much of the errors is kept, in bytes: the first ones and the last ones, half each.
+const KEPT_ERRORS: usize = 16 * 1024;
+/// How much of the program's own words is kept, in bytes: the last ones.
+const KEPT_WORDS: usize = 8 * 1024;
+/// No single message is kept longer, in bytes.
+const LONGEST_KEPT: usize = 4 * 1024;
+/// What a message takes besides its text, in bytes.
+const OVERHEAD: usize = 64;
+/// The engine has some twenty words for what it does to a resource.
+const MAXIMUM_OPERATIONS: usize = 64;
+/// Providers are no resources to the engine's own count.
+const PROVIDER_TYPE: &str = "pulumi:providers:";
+/// A refresh before an update is no change to the engine's own count.
+const REFRESH: &str = "refresh";
+/// What the engine says when it was asked to stop.
+const STOPPING: [&str; 2] = ["received; cancelling", "received; terminating"];
+
+/// What is to be remembered of the events of one run; bounded.
+#[derive(Clone, Debug, Default)]
+pub struct RunSummary {
+    began: bool,
+    cancel_requested: bool,
+    summary: Option<Summary>,
+    steps: BTreeMap<String, u64>,
+    outputs: Option<Vec<Output>>,
+    first_errors: Vec<Diagnostic>,
+    first_errors_full: bool,
+    last_errors: Tail,
+    words: Tail,
+}
+
+impl RunSummary {
+    /// Takes the next event of the run.
+    pub fn observe(&mut self, event: &EngineEvent) {
+        self.began = true;
+        match &event.kind {
+            EventKind::ResourceOutputs(step) => self.observe_done(step),
+            EventKind::Diagnostic(diagnostic) if !diagnostic.ephemeral => self.observe_diagnostic(diagnostic),
+            EventKind::Summary(summary) => {
+                let mut summary = summary.clone();
+                while summary.resource_changes.len() > MAXIMUM_OPERATIONS {
+                    summary.resource_changes.pop_last();
+                }
+                self.summary = Some(summary);
+            }
+            EventKind::Stdout { message } => {
+                self.cancel_requested |= STOPPING.iter().any(|words| message.contains(words));
+            }
+            _ => {}
+        }
+    }
+
+    fn observe_done(&mut self, step: &ResourceStep) {
+        if let Some(outputs) = &step.stack_outputs {
+            self.outputs = Some(outputs.clone());
+        }
+        if step.resource_type.starts_with(PROVIDER_TYPE) || step.operation == REFRESH {
+            return;
+        }
+        let known = self.steps.len() < MAXIMUM_OPERATIONS || self.steps.contains_key(&step.operation);
+        if known {
+            *self.steps.entry(step.operation.clone()).or_default() += 1;
+        }
+    }
+
+    fn observe_diagnostic(&mut self, diagnostic: &Diagnostic) {
+        let short = Diagnostic {
+            message: console::shorten(&diagnostic.message, LONGEST_KEPT),
+            urn: console::shorten(&diagnostic.urn, LONGEST_KEPT),
+            ..diagnostic.clone()
+        };
+        match diagnostic.severity.as_str() {
+            "error" => {
+                let taken: usize = self.first_errors.iter().map(size).sum();
+                self.first_errors_full |= taken + size(&short) > KEPT_ERRORS / 2;
+                if self.first_errors_full {
+                    self.last_errors.push(short, KEPT_ERRORS / 2);
+                } else {
+                    self.first_errors.push(short);
+                }
+            }
+            "info#err" => self.words.push(short, KEPT_WORDS),
+            _ => {}
+        }
+    }
+
+    /// The engine's own account, when it came that far.
+    pub fn summary(&self) -> Option<&Summary> {
+        self.summary.as_ref()
+    }
+
+    /// `succeeded`, `failed` or `canceled` in the engine's words, when it said so.
+    pub fn result(&self) -> Option<&str> {
+        self.summary.as_ref()?.result.as_deref()
+    }
+
+    /// Number of resources by the engine's word; counted from the steps when the engine gave no summary.
+    pub fn resource_changes(&self) -> BTreeMap<String, u64> {
+        self.summary.as_ref().map_or_else(|| self.steps.clone(), |summary| summary.resource_changes.clone())
+    }
+
+    /// The first and the last error diagnostics, 16 KiB in total.
+    pub fn errors(&self) -> Vec<Diagnostic> {
+        self.first_errors.iter().chain(&self.last_errors.kept).cloned().collect()
+    }
+
+    /// How many error diagnostics between the first and the last were not kept.
+    pub fn errors_left_out(&self) -> u64 {
+        self.last_errors.left_out
+    }
+
+    /// The last that the program wrote to its stderr, 8 KiB in total. Some runtimes report their errors only there.
+    pub fn program_words(&self) -> Vec<&str> {
+        self.words.kept.iter().map(|diagnostic| diagnostic.message.as_str()).collect()
+    }
+
+    /// The outputs of the stack, as the engine's last word on them; secrets are blinded. `None` when it said nothing.
+    pub fn outputs(&self) -> Option<&[Output]> {
+        self.outputs.as_deref()
+    }
+
+    /// Whether any event came: if not, the CLI failed before the engine began.
+    pub fn began(&self) -> bool {
+        self.began
+    }
+
+    /// Whether the engine said that it was asked to stop.
+    pub fn cancel_requested(&self) -> bool {
+        self.cancel_requested
+    }
+}
+
+fn size(diagnostic: &Diagnostic) -> usize {
+    diagnostic.message.len() + diagnostic.urn.len() + OVERHEAD
+}
+
+/// The last messages.
+#[derive(Clone, Debug, Default)]
+struct Tail {
+    kept: VecDeque<Diagnostic>,
+    left_out: u64,
+}
+
+impl Tail {
+    fn push(&mut self, diagnostic: Diagnostic, limit: usize) {
+        self.kept.push_back(diagnostic);
+        while self.kept.iter().map(size).sum::<usize>() > limit && self.kept.len() > 1 {
+            self.kept.pop_front();
+            self.left_out += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::pulumi::events::summary_of as run;
+
+    fn changes(run: &RunSummary) -> Vec<(String, u64)> {
+        run.resource_changes().into_iter().collect()
+    }
+
+    #[test]
+    fn a_run_that_succeeded_tells_its_outputs_and_changes() {
+        let run = run(include_str!("../testdata/succeeded.events.jsonl"));
+        assert_eq!(run.result(), Some("succeeded"));
+        assert_eq!(changes(&run), [("create".to_owned(), 1), ("same".to_owned(), 1)]);
+        let outputs = run.outputs().expect("there are outputs");
+        let told: Vec<_> = outputs.iter().map(|output| (output.name.as_str(), output.secret)).collect();
+        let expected = [
+            ("file", false),
+            ("hosts", false),
+            ("nested", true),
+            ("nothing", false),
+            ("port", false),
+            ("text", false),
+            ("token", true),
+        ];
+        assert_eq!(told, expected);
+        assert_eq!(outputs[4].value, json!(8080));
+        assert!(run.errors().is_empty() && !run.cancel_requested());
+    }
+
+    #[test]
+    fn the_last_word_on_the_outputs_counts_also_after_a_refresh() {
+        let run = run(include_str!("../testdata/refreshed.events.jsonl"));
+        assert_eq!(run.outputs().map(<[_]>::len), Some(7));
+        assert_eq!(changes(&run), [("same".to_owned(), 2)]);
+    }
+
+    #[test]
+    fn a_destroyed_stack_has_no_outputs() {
+        let run = run(include_str!("../testdata/destroyed.events.jsonl"));
+        assert_eq!(run.outputs(), Some(&[][..]));
+        assert_eq!(changes(&run), [("delete".to_owned(), 2)]);
+    }
+
+    #[test]
+    fn a_run_that_failed_tells_its_errors() {
+        let run = run(include_str!("../testdata/failed.events.jsonl"));
+        assert_eq!(run.result(), Some("failed"));
+        let errors: Vec<_> = run.errors().into_iter().map(|error| error.message).collect();
+        assert_eq!(errors, ["creating bad: it fails because its input failOn is create", "update failed"]);
+    }
+
+    #[test]
+    fn a_run_that_was_asked_to_stop_says_so() {
+        let run = run(include_str!("../testdata/canceled.events.jsonl"));
+        assert!(run.cancel_requested());
+        assert_eq!(run.result(), Some("failed"));
+    }
+
+    #[test]
+    fn without_a_summary_the_steps_are_counted() {
+        let log = include_str!("../testdata/succeeded.events.jsonl");
+        let log: String = log.split_inclusive('\n').filter(|line| !line.contains("summaryEvent")).collect();
+        assert_eq!(changes(&run(&log)), [("create".to_owned(), 1), ("same".to_owned(), 1)]);
+    }
+
+    #[test]
+    fn of_many_errors_the_first_and_the_last_are_kept() {
+        let mut run = RunSummary::default();
+        for number in 0..10_000 {
+            let message = format!("{number} {}", "x".repeat(1000));
+            for severity in ["error", "info#err"] {
+                let diagnostic =
+                    Diagnostic { severity: severity.into(), message: message.clone(), ..Diagnostic::default() };
+                run.observe(&EngineEvent { sequence: 0, timestamp: 0, kind: EventKind::Diagnostic(diagnostic) });
+            }
+        }
+        let errors = run.errors();
+        assert!(errors[0].message.starts_with("0 "));
+        assert!(errors[errors.len() - 1].message.starts_with("9999 "));
+        assert!(errors.iter().map(size).sum::<usize>() <= KEPT_ERRORS);
+        assert_eq!(errors.len() as u64 + run.errors_left_out(), 10_000);
+        assert!(run.program_words().iter().map(|words| words.len()).sum::<usize>() <= KEPT_WORDS);
+    }
+
+    #[test]
+    fn without_events_the_engine_did_not_begin() {
+        assert!(!RunSummary::default().began());
+        assert!(run(include_str!("../testdata/destroyed.events.jsonl")).began());
+    }
+}

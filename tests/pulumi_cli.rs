@@ -1,0 +1,201 @@
+//! What `pulumi_controller::pulumi` gives the Pulumi CLI and reads from it, checked with the CLI itself (`pulumi` and
+//! `pulumi-language-yaml` on the PATH; without them these tests are skipped and say so).
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, reason = "these are tests")]
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use pulumi_controller::pulumi::arguments::{self, Operation, OperationKind};
+use pulumi_controller::pulumi::events::{EngineEvent, LineSplitter, RunSummary};
+use pulumi_controller::pulumi::failure::{self, Exit, FailureKind};
+use pulumi_controller::pulumi::project::Project;
+use pulumi_controller::pulumi::{environment, outputs, settings};
+use serde_json::{Value, json};
+
+/// A project in a directory of its own, with its state.
+struct Workspace {
+    directory: tempfile::TempDir,
+}
+
+impl Workspace {
+    /// `None` when the CLI is not there.
+    fn new(program: &str) -> Option<Workspace> {
+        if !on_path("pulumi") || !on_path("pulumi-language-yaml") {
+            eprintln!("SKIPPED: pulumi and pulumi-language-yaml are not on the PATH");
+            return None;
+        }
+        let directory = tempfile::tempdir().expect("a directory");
+        for part in ["project", "state", "home"] {
+            std::fs::create_dir(directory.path().join(part)).expect("a directory");
+        }
+        let workspace = Workspace { directory };
+        std::fs::write(workspace.project().join("Pulumi.yaml"), program).expect("the program is written");
+        Some(workspace)
+    }
+
+    fn path(&self, part: &str) -> PathBuf {
+        self.directory.path().join(part)
+    }
+
+    fn project(&self) -> PathBuf {
+        self.path("project")
+    }
+
+    fn pulumi(&self, arguments: Vec<OsString>) -> Output {
+        Command::new("timeout")
+            .args(["120", "pulumi"])
+            .args(arguments)
+            .current_dir(self.project())
+            .env("PULUMI_BACKEND_URL", format!("file://{}", self.path("state").display()))
+            .env("PULUMI_CONFIG_PASSPHRASE", "")
+            .env("PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION", "true")
+            .env("PULUMI_HOME", self.path("home"))
+            .envs(environment::engine_environment(&self.path("home"), "pulumi"))
+            .output()
+            .expect("the CLI is started")
+    }
+
+    fn run(&self, kind: OperationKind) -> (Output, RunSummary) {
+        let event_log = self.path("events");
+        let operation =
+            Operation { kind, stack: "dev", event_log: &event_log, refresh: true, message: Some("--a \"test\"") };
+        let output = self.pulumi(arguments::arguments(&operation));
+        let mut run = RunSummary::default();
+        for line in LineSplitter::default().push(&std::fs::read(event_log).unwrap_or_default()) {
+            run.observe(&EngineEvent::parse(&line.expect("it is short")).expect("it is an event"));
+        }
+        (output, run)
+    }
+}
+
+fn on_path(program: &str) -> bool {
+    std::env::var_os("PATH").is_some_and(|path| std::env::split_paths(&path).any(|part| part.join(program).is_file()))
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn exit(output: &Output) -> Exit {
+    Exit { code: output.status.code(), signal: None }
+}
+
+fn settled(directory: &Path, config: &Value) {
+    let project = Project::read(directory).expect("it is a project");
+    let config: Vec<_> = config.as_object().expect("an object").clone().into_iter().collect();
+    let path = directory.join(project.settings_path("dev"));
+    let original = "config:\n  kept: yes\n  octal: 010\n  region: west\n";
+    let current = std::fs::read_to_string(&path).ok();
+    let wanted =
+        settings::rebuild(Some(original), current.as_deref(), &project.name, &config, project.settings_format())
+            .expect("the settings are rebuilt");
+    std::fs::write(path, wanted).expect("the settings are written");
+}
+
+#[test]
+fn a_program_sees_each_config_value_with_its_type() {
+    // What the program is given, and what the YAML runtime makes of it: it reads a number in a text as a number.
+    let table = [
+        ("text", json!("plain"), json!("plain")),
+        ("empty", json!(""), json!("")),
+        ("lines", json!("a\nb: c\n"), json!("a\nb: c\n")),
+        ("special", json!("\u{7f}é\u{2028}😀\t\"\\"), json!("\u{7f}é\u{2028}😀\t\"\\")),
+        ("zeros", json!("007"), json!("007")),
+        ("five", json!("5"), json!(5)),
+        ("integer", json!(-5), json!(-5)),
+        ("large", json!(9_007_199_254_740_991_u64), json!(9_007_199_254_740_991_u64)),
+        ("float", json!(1.5), json!(1.5)),
+        ("truth", json!(true), json!(true)),
+        ("list", json!([1, "2", "007", true, "true", []]), json!([1, "2", "007", true, "true", []])),
+        ("object", json!({"a": {"b": "5", "c": 5, "null": "null"}}), json!({"a": {"b": "5", "c": 5, "null": "null"}})),
+        ("region", json!("east"), json!("east")),
+    ];
+    let mut program = "name: echo\nruntime: yaml\noutputs:\n  kept: ${kept}\n  octal: ${octal}\n".to_owned();
+    let mut config = serde_json::Map::new();
+    for (key, given, _) in &table {
+        program.push_str(&format!("  {key}: ${{{key}}}\n"));
+        config.insert((*key).to_owned(), given.clone());
+    }
+    let Some(workspace) = Workspace::new(&program) else { return };
+    assert!(workspace.pulumi(arguments::stack_init("dev")).status.success());
+    settled(&workspace.project(), &Value::Object(config.clone()));
+
+    let (output, run) = workspace.run(OperationKind::Up);
+    assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
+    let seen: serde_json::Map<_, _> = run
+        .outputs()
+        .expect("there are outputs")
+        .iter()
+        .map(|output| (output.name.clone(), output.value.clone()))
+        .collect();
+    for (key, _, expected) in &table {
+        assert_eq!(seen.get(*key), Some(expected), "{key}");
+    }
+    // The source's own values mean what they mean to the CLI.
+    assert_eq!(seen.get("kept"), Some(&json!("yes")));
+    assert_eq!(seen.get("octal"), Some(&json!(8)));
+
+    let before = std::fs::read_to_string(workspace.project().join("Pulumi.dev.yaml")).expect("it is there");
+    assert!(before.contains("encryptionsalt"), "the CLI left no header: {before}");
+    settled(&workspace.project(), &Value::Object(config));
+    let after = std::fs::read_to_string(workspace.project().join("Pulumi.dev.yaml")).expect("it is there");
+    assert!(after.contains("encryptionsalt"), "the header is lost: {after}");
+}
+
+#[test]
+fn a_run_tells_its_outputs_and_why_it_failed() {
+    let program = "name: web\nruntime: yaml\nresources:\n  a: {type: 'pulumi:index:Stash', properties: {input: x}}\n\
+                   outputs: {port: 8080, token: {fn::secret: hidden}, file: {fn::stringAsset: hello}}\n";
+    let Some(workspace) = Workspace::new(program) else { return };
+    let (output, run) = workspace.run(OperationKind::Up);
+    let missing = failure::classify(exit(&output), &text(&output.stdout), &text(&output.stderr), &run);
+    assert_eq!((missing.kind, missing.message.as_str()), (FailureKind::StackMissing, "no stack named 'dev' found"));
+
+    assert!(workspace.pulumi(arguments::stack_init("dev")).status.success());
+    assert!(failure::stack_exists(&text(&workspace.pulumi(arguments::stack_init("dev")).stderr)));
+    let (output, run) = workspace.run(OperationKind::Up);
+    assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
+    assert_eq!(run.resource_changes().get("create"), Some(&2), "{:?}", run.resource_changes());
+    let blinded = run.outputs().expect("there are outputs");
+    assert!(outputs::need_values(blinded) && !format!("{blinded:?}").contains("hidden"));
+    let revealed = workspace.pulumi(arguments::stack_output("dev"));
+    let revealed = outputs::parse(&revealed.stdout).expect("they are JSON");
+    let found = outputs::combine(blinded, &revealed).expect("all are there");
+    let found: Vec<_> = found.iter().map(|output| (output.name.as_str(), &output.value, output.secret)).collect();
+    assert_eq!(found[0].1["text"], json!("hello"));
+    assert_eq!(found[1..], [("port", &json!(8080), false), ("token", &json!("hidden"), true)]);
+
+    let broken = program.replace("input: x", "input: '${missing}'");
+    std::fs::write(workspace.project().join("Pulumi.yaml"), broken).expect("the program is written");
+    let (output, run) = workspace.run(OperationKind::Up);
+    let failed = failure::classify(exit(&output), &text(&output.stdout), &text(&output.stderr), &run);
+    assert_eq!(failed.kind, FailureKind::Failed);
+    assert!(failed.message.contains("\"missing\" not found"), "{}", failed.message);
+
+    std::fs::write(workspace.project().join("Pulumi.yaml"), program).expect("the program is written");
+    let (output, run) = workspace.run(OperationKind::Destroy);
+    assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
+    assert_eq!(run.resource_changes().get("delete"), Some(&2), "{:?}", run.resource_changes());
+}
+
+#[test]
+fn a_lock_is_a_conflict_that_names_its_holder() {
+    let Some(workspace) = Workspace::new("name: web\nruntime: yaml\n") else { return };
+    assert!(workspace.pulumi(arguments::stack_init("dev")).status.success());
+    let locks = workspace.path("state/.pulumi/locks/organization/web/dev");
+    std::fs::create_dir_all(&locks).expect("a directory");
+    let lock =
+        json!({"pid": 42, "username": "pulumi", "hostname": "web-workspace-0", "timestamp": "2026-01-02T03:04:05Z"});
+    std::fs::write(locks.join("00000000-0000-0000-0000-000000000000.json"), lock.to_string()).expect("it is written");
+    let (output, run) = workspace.run(OperationKind::Up);
+    let failure = failure::classify(exit(&output), &text(&output.stdout), &text(&output.stderr), &run);
+    let FailureKind::Conflict { holders } = failure.kind else { panic!("{failure:?}") };
+    assert_eq!((holders[0].host.as_str(), holders[0].pid), ("web-workspace-0", 42));
+    assert!(
+        failure.message.contains("pulumi@web-workspace-0 (pid 42) since 2026-01-02T03:04:05Z"),
+        "{}",
+        failure.message
+    );
+}
