@@ -6,7 +6,8 @@ use std::path::Path;
 
 /// Replaces a file: the content reaches the disk before the name does. Only the owner may read it.
 pub fn write_atomically(path: &Path, content: &[u8]) -> io::Result<()> {
-    let directory = path.parent().ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "a file without a directory"))?;
+    let directory =
+        path.parent().ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "a file without a directory"))?;
     let mut file = tempfile::NamedTempFile::new_in(directory)?;
     file.write_all(content)?;
     file.as_file().sync_all()?;

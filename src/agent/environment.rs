@@ -41,7 +41,9 @@ pub fn build(layout: &Layout, wanted: &[EnvironmentVariable]) -> Result<Environm
                 environment.secrets.extend(value.to_str().map(str::to_owned));
                 value
             }
-            None => return Err(Refusal::Invalid(format!("environment variable {name} has neither a value nor a file"))),
+            None => {
+                return Err(Refusal::Invalid(format!("environment variable {name} has neither a value nor a file")));
+            }
         };
         if value.as_bytes().contains(&0) {
             return Err(Refusal::Invalid(format!("the value of environment variable {name} contains a NUL byte")));
@@ -67,10 +69,15 @@ fn valid_name(name: &str) -> Result<&str, Refusal> {
 
 fn read_value(name: &str, file: &Path) -> Result<OsString, Refusal> {
     let refused = |reason: String| {
-        Refusal::Precondition(format!("environment variable {name} is to be read from {}, but {reason}", file.display()))
+        Refusal::Precondition(format!(
+            "environment variable {name} is to be read from {}, but {reason}",
+            file.display()
+        ))
     };
     let missing = |error: io::Error| match error.kind() {
-        io::ErrorKind::NotFound => refused("there is no such file: does the Secret or ConfigMap have that key?".to_owned()),
+        io::ErrorKind::NotFound => {
+            refused("there is no such file: does the Secret or ConfigMap have that key?".to_owned())
+        }
         _ => refused(error.to_string()),
     };
     let mut value = Vec::new();

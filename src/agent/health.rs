@@ -60,7 +60,9 @@ fn response(request: &[u8], ready: bool) -> String {
         (true, false) => ("503 Service Unavailable", "the agent is ending\n"),
     };
     let length = body.len();
-    format!("HTTP/1.1 {status}\r\nContent-Type: text/plain\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}")
+    format!(
+        "HTTP/1.1 {status}\r\nContent-Type: text/plain\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}"
+    )
 }
 
 #[cfg(test)]

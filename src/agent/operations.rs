@@ -79,9 +79,10 @@ impl Operations {
             tracing::warn!(operation = request.id, "the operation was interrupted: the agent was started anew");
             let result = proto::Result {
                 outcome: proto::Outcome::Interrupted.into(),
-                message: "the agent in the workspace pod was started anew while the CLI ran: the container was killed or \
+                message:
+                    "the agent in the workspace pod was started anew while the CLI ran: the container was killed or \
                           ran out of memory; no process of the run is left"
-                    .to_owned(),
+                        .to_owned(),
                 started: request.started,
                 ended: journal::now(),
                 ..proto::Result::default()
@@ -125,7 +126,8 @@ impl Operations {
             Err(_) => {
                 // Its own words are in the log already.
                 let ended = Family::new(&request.id, Vec::new()).end().await;
-                let message = format!("a bug in the agent ended the operation; its processes were ended: {}", ended.is_ok());
+                let message =
+                    format!("a bug in the agent ended the operation; its processes were ended: {}", ended.is_ok());
                 let outcome = proto::Outcome::Interrupted.into();
                 let (started, ended) = (request.started, journal::now());
                 proto::Result { outcome, message, started, ended, ..proto::Result::default() }

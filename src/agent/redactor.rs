@@ -46,7 +46,8 @@ mod tests {
 
     #[test]
     fn values_are_hidden_wherever_they_are_printed() {
-        let redactor = Redactor::new(["hunter22", "hunter22-longer", "abc", "first line\n  second line\n}", "padded\n"]);
+        let redactor =
+            Redactor::new(["hunter22", "hunter22-longer", "abc", "first line\n  second line\n}", "padded\n"]);
         for (text, wanted) in [
             ("password=hunter22;", "password=[secret];"),
             ("hunter22-longer hunter22", "[secret] [secret]"),

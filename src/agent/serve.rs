@@ -56,7 +56,8 @@ async fn run(config: &AgentConfig) -> anyhow::Result<()> {
     let operations = Arc::new(open(config, &stop)?);
     operations.recover().await?;
     let acceptor = TlsAcceptor::from_directory(&config.tls_directory)?;
-    let listener = TcpListener::bind(config.address).await.with_context(|| format!("cannot listen on {}", config.address))?;
+    let listener =
+        TcpListener::bind(config.address).await.with_context(|| format!("cannot listen on {}", config.address))?;
     let health_listener = TcpListener::bind(config.health_address)
         .await
         .with_context(|| format!("cannot listen on {}", config.health_address))?;
@@ -70,8 +71,7 @@ async fn run(config: &AgentConfig) -> anyhow::Result<()> {
     let server = Server::builder()
         .http2_keepalive_interval(Some(KEEPALIVE))
         .max_concurrent_streams(STREAMS_AT_ONCE)
-        .add_service(service)
-        .serve_with_incoming_shutdown(acceptor.incoming(listener), close.clone().cancelled_owned());
+        .serve_with_incoming_shutdown(service, acceptor.incoming(listener), close.clone().cancelled_owned());
     tracing::info!(
         address = %config.address, pod = config.pod_name, start = operations.identity.start_id, "agent ready"
     );

@@ -52,7 +52,8 @@ impl Agent for Service {
         let source = self.operations.source.clone();
         // In a task of its own: a client that goes away must not leave it half done.
         let putting = self.operations.tasks.spawn(async move { source.put(parts).await });
-        let unchanged = putting.await.map_err(|error| Status::internal(format!("cannot put the source in place: {error}")))??;
+        let unchanged =
+            putting.await.map_err(|error| Status::internal(format!("cannot put the source in place: {error}")))??;
         Ok(Response::new(proto::PutSourceReply { unchanged }))
     }
 

@@ -18,7 +18,7 @@ use super::durable;
 use crate::rpc::proto;
 
 pub use reader::{Item, Reader};
-pub use record::{JournalRecord, State};
+pub use record::JournalRecord;
 pub(super) use record::now;
 
 /// How many finished operations are kept.
@@ -27,7 +27,9 @@ const LONGEST_ID: usize = 64;
 
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
-    #[error("{id:?} is no valid id: it may have up to {LONGEST_ID} letters, digits and hyphens, and begin with no hyphen")]
+    #[error(
+        "{id:?} is no valid id: it may have up to {LONGEST_ID} letters, digits and hyphens, and begin with no hyphen"
+    )]
     Id { id: String },
     #[error("operation {id} is in the journal already")]
     Known { id: String },
@@ -121,7 +123,8 @@ impl Journal {
 
     /// Those that have a result which nobody has recorded yet, the latest last.
     pub fn unacknowledged(&self) -> Vec<Arc<JournalRecord>> {
-        let mut records: Vec<_> = self.records().values().filter(|record| record.is_unacknowledged()).cloned().collect();
+        let mut records: Vec<_> =
+            self.records().values().filter(|record| record.is_unacknowledged()).cloned().collect();
         records.sort_by_key(|record| record.request().started);
         records
     }

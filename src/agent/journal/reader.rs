@@ -148,7 +148,8 @@ impl Segment {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "the journal holds a message that is too long"));
         }
         let Some(message) = rest.get(..length) else { return Ok(None) };
-        let progress = proto::Progress::decode(message).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+        let progress =
+            proto::Progress::decode(message).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
         self.consumed += bytes.len() - rest.len() + length;
         Ok(Some(progress))
     }

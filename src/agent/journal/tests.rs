@@ -123,8 +123,10 @@ async fn progress_is_bounded_and_the_newest_is_kept() {
         record.append(diagnostic("x".repeat(900 * 1024)));
     }
     journal.finish(&record, result("done"));
-    let size: u64 =
-        std::fs::read_dir(directory.path().join("a")).unwrap().map(|entry| entry.unwrap().metadata().unwrap().len()).sum();
+    let size: u64 = std::fs::read_dir(directory.path().join("a"))
+        .unwrap()
+        .map(|entry| entry.unwrap().metadata().unwrap().len())
+        .sum();
     assert!(size < 18 * 1024 * 1024, "{size}");
     let (seen, end) = sequences(&mut Reader::new(record.clone(), 0)).await;
     assert_eq!(seen.last(), Some(&count));

@@ -69,8 +69,8 @@ impl Attempt {
 pub(super) async fn run(run: &Run, arguments: Vec<OsString>) -> Result<Attempt, AttemptError> {
     let id = &run.record.request().id;
     durable::remove(&run.record.event_log()).map_err(AttemptError::EventLog)?;
-    let mut child = command::spawn(&arguments, &run.directory(), &run.environment.variables, id)
-        .map_err(AttemptError::Start)?;
+    let mut child =
+        command::spawn(&arguments, &run.directory(), &run.environment.variables, id).map_err(AttemptError::Start)?;
     let session = child.id();
     let family = Family::new(id, session.into_iter().collect());
     if let Some(pid) = session {
@@ -103,10 +103,7 @@ pub(super) async fn run(run: &Run, arguments: Vec<OsString>) -> Result<Attempt, 
 }
 
 /// Reads the output for as long as the process lives, and a little longer.
-async fn beside<T>(
-    reading: impl Future<Output = (Tail, Tail)>,
-    living: impl Future<Output = T>,
-) -> (T, (Tail, Tail)) {
+async fn beside<T>(reading: impl Future<Output = (Tail, Tail)>, living: impl Future<Output = T>) -> (T, (Tail, Tail)) {
     let mut reading = std::pin::pin!(reading);
     let mut living = std::pin::pin!(living);
     tokio::select! {

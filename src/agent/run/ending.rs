@@ -42,7 +42,8 @@ impl Ending {
         let size: usize = outputs.iter().map(|output| output.name.len() + output.value.len()).sum();
         if size > LARGEST_OUTPUTS {
             outputs.clear();
-            message = format!("the outputs have {size} bytes and were left out: no more than {LARGEST_OUTPUTS} can be kept");
+            message =
+                format!("the outputs have {size} bytes and were left out: no more than {LARGEST_OUTPUTS} can be kept");
         }
         let changes = self.changes.into_iter().map(|(word, count)| (word, u32::try_from(count).unwrap_or(u32::MAX)));
         proto::Result {

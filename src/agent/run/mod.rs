@@ -157,8 +157,7 @@ impl Run {
     }
 
     fn failure(&self, attempt: &Attempt) -> Ending {
-        let failure =
-            failure::classify(attempt.exit, &attempt.stdout.text(), &attempt.stderr.text(), &attempt.summary);
+        let failure = failure::classify(attempt.exit, &attempt.stdout.text(), &attempt.stderr.text(), &attempt.summary);
         let outcome = match failure.kind {
             // It had no chance to save its state and to unlock, whoever killed it.
             FailureKind::Killed { signal } if signal == SIGKILL => proto::Outcome::Interrupted,

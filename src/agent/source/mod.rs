@@ -5,12 +5,10 @@ mod receive;
 mod swap;
 mod unpack;
 
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use tokio::io::AsyncReadExt;
 use tokio_util::sync::CancellationToken;
 
 use super::durable;
@@ -80,7 +78,8 @@ impl Source {
         if self.is_in_place(&wanted) {
             return Ok(true);
         }
-        let staging = tempfile::tempdir_in(self.layout.staging()).map_err(Refusal::system("cannot make room to unpack"))?;
+        let staging =
+            tempfile::tempdir_in(self.layout.staging()).map_err(Refusal::system("cannot make room to unpack"))?;
         let archive = staging.path().join("archive");
         receive::archive(&mut parts, &wanted, &archive).await?;
         let tree = staging.path().join("tree");
@@ -95,7 +94,7 @@ impl Source {
         Ok(false)
     }
 
-    fn exchange(&self, wanted: &Wanted, tree: &std::path::Path) -> Result<(), Refusal> {
+    fn exchange(&self, wanted: &Wanted, tree: &Path) -> Result<(), Refusal> {
         self.settings.keep().map_err(|error| Refusal::Precondition(error.to_string()))?;
         let next = InPlace {
             digest: wanted.digest.to_string(),
