@@ -171,6 +171,7 @@ import_image() {
     local name=$1 archive=$2 answer known
     answer=$(containerd_client images import "$archive" 2>&1) || die "containerd could not import $archive: $answer"
     known=$(containerd_client images ls --quiet)
-    grep -qxE "(docker.io/)?$name" <<<"$known" ||
+    # A name without a host gets one by default.
+    grep -qxE "(.*/)?$name" <<<"$known" ||
         die "$archive does not hold the image $name. It holds: $(sed -n 's/^unpacking \([^ ]*\).*/\1/p' <<<"$answer" | tr '\n' ' ')"
 }
