@@ -23,9 +23,10 @@ fn a_wrong_digest_is_refused_and_the_old_source_stays() {
 
         let second = source.push(&saying("two").files()).await;
         let artifact = source.artifact_of(&second).await;
-        serve(scene, "by-hand", &SourceArtifact { digest: first_artifact.digest.clone(), ..artifact.clone() }).await;
+        let wrong = wrong_digest(&artifact.digest);
+        serve(scene, "by-hand", &SourceArtifact { digest: wrong.clone(), ..artifact.clone() }).await;
         main.until("to refuse what the digest does not fit", Patience::Reaction, |stack| {
-            let names_it = condition(stack, READY).is_some_and(|ready| ready.message.contains("digest"));
+            let names_it = condition(stack, READY).is_some_and(|ready| ready.message.contains(&wrong));
             says(stack, READY, "False", stack_reason::SOURCE_UNAVAILABLE)
                 && says(stack, RECONCILING, "True", stack_reason::SOURCE_UNAVAILABLE)
                 && names_it
@@ -84,6 +85,12 @@ fn an_artifact_on_a_host_outside_flux_is_never_asked_for() {
         .await;
         assert!(main.updates().await.is_empty());
     });
+}
+
+/// The digest of no bytes that anybody has.
+fn wrong_digest(digest: &str) -> String {
+    let (algorithm, hex) = digest.split_once(':').expect("a digest names its algorithm");
+    format!("{algorithm}:{}", hex.chars().rev().collect::<String>())
 }
 
 /// source-controller does not touch the status of a suspended object.

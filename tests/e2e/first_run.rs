@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use pulumi_controller::api::conditions::{COMPLETE, FAILED, PROGRESSING, is_true};
-use pulumi_controller::api::names::{PULUMI_CONTAINER, workspace_pod};
+use pulumi_controller::api::names::PULUMI_CONTAINER;
 use serde_json::json;
 
 use crate::harness::{Controller, Look, Patience, Program, api_call, once, run, wait_until};
@@ -63,7 +63,8 @@ fn a_secret_output_is_in_a_secret_and_in_no_log_and_no_status() {
         assert_eq!(password, Some(format!("{PASSWORD:?}")), "an output is JSON in the Secret {name}");
 
         let log = main.pod_log(PULUMI_CONTAINER).await;
-        assert!(log.contains("[secret]"), "the CLI's output is in the log of {}: {log}", workspace_pod("main"));
+        let update = updates[0].metadata.name.clone().unwrap_or_default();
+        assert!(log.contains(&update), "the CLI's output, marked with {update}, is in the log of the pod: {log}");
         assert!(!log.contains(PASSWORD), "the pod's log has the secret: {log}");
         let objects = format!("{:?} {updates:?} {:?}", stack.status, main.workspace().await);
         assert!(!objects.contains(PASSWORD), "{objects}");

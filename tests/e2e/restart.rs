@@ -81,7 +81,7 @@ fn the_controller_killed_during_a_run_attaches_again() {
         in_scene("killed", async |scene| {
             let source = scene.source("app").await;
             let program = Program::new("killed")
-                .step("slow", json!({"seconds": 12, "steps": 12}))
+                .step("slow", json!({"seconds": 20, "steps": 20}))
                 .output("n", json!("${slow.count}"));
             let commit = source.push(&program.files()).await;
             let main = scene.start(scene.stack("main", &source)).await;

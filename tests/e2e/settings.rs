@@ -1,7 +1,8 @@
 //! Changes of a Stack's settings that its running pod takes over.
 
-use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::api::core::v1::{Pod, Secret};
 use pulumi_controller::api::conditions::{READY, stack_reason};
+use pulumi_controller::api::names::workspace_pod;
 use pulumi_controller::api::pulumi::{ResourceRef, SecretSelector};
 use serde_json::json;
 
@@ -62,6 +63,13 @@ fn a_rotated_secret_reaches_the_next_run_in_the_same_pod() {
         let pod = main.pod_and_restarts().await;
 
         scene.patch::<Secret>("log", json!({"stringData": {"url": right}})).await;
+        // The kubelet looks after a pod that changes at once, and after the others about every minute.
+        scene
+            .patch::<Pod>(
+                &workspace_pod("main"),
+                json!({"metadata": {"annotations": {"pulumi-controller.test/changed": "1"}}}),
+            )
+            .await;
         main.until_applied_within(Patience::Long, &commit).await;
 
         assert_eq!(main.pod_and_restarts().await, pod);

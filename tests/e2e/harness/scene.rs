@@ -152,8 +152,11 @@ impl Scene {
     /// Writes down all there is, stops the Stacks from disturbing other tests, and leaves the namespace for a look.
     pub async fn keep(self) {
         let file = dump::write(&self, "at-the-end").await;
-        for stack in self.list::<Stack>().await {
-            self.patch::<Stack>(&stack.name_any(), json!({"spec": {"suspend": true}})).await;
+        // The failure that is already there is the one to report, whatever goes wrong here.
+        let stacks = self.api::<Stack>().list(&ListParams::default()).await.map(|list| list.items).unwrap_or_default();
+        for stack in stacks {
+            let suspend = Patch::Merge(json!({"spec": {"suspend": true}}));
+            drop(self.api::<Stack>().patch(&stack.name_any(), &PatchParams::default(), &suspend).await);
         }
         let namespace = &self.namespace;
         println!("\n{}", self.timeline.text());

@@ -3,7 +3,7 @@
 use std::fmt::Display;
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio::time::{Instant, sleep, timeout};
 
 /// One look at the thing that is waited for.
 pub enum Look<T> {
@@ -44,7 +44,7 @@ pub async fn wait_until<T>(what: impl Display, patience: Patience, mut look: imp
     let end = Instant::now() + patience.limit();
     let mut seen = "nothing yet".to_owned();
     loop {
-        match timeout_at(end, look()).await {
+        match timeout(Patience::Call.limit(), look()).await {
             Ok(Look::Found(found)) => return found,
             Ok(Look::NotYet(state)) => seen = state,
             Err(_) => {
