@@ -176,6 +176,6 @@ async fn run_controllers(config: &ManagerConfig, parts: Parts, end: &Cancellatio
             config.concurrent,
             ended()
         ),
-        workspaces(config, &parts, updates, woken_workspaces, ended()),
+        // workspaces(config, &parts, updates, woken_workspaces, ended()),
     );
 }

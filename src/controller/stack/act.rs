@@ -174,7 +174,10 @@ async fn absorb(observed: &Observed, context: &Context, now: Timestamp) -> Resul
 async fn fetch(stack: &Stack, resolved: &Resolved, context: &Context, now: Timestamp) -> Result<Next, ReconcileError> {
     let what = format!("fetching revision {}", resolved.revision);
     match context.fetcher.fetch(&resolved.url, &resolved.digest).await {
-        Ok(_) => {
+        Ok(fetched) => {
+            if fetched.downloaded {
+                tracing::info!(revision = %resolved.revision, digest = %resolved.digest, "fetched artifact");
+            }
             failpoint::hit("stack-artifact-stored");
             context.artifact_arrived(&stack.namespace().unwrap_or_default(), &stack.name_any());
             Ok(Next::Again(Box::new(stack.clone())))
