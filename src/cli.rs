@@ -1,1 +1,234 @@
-//! Flags, named as Flux names them.
+//! The command line: what was typed. What it means is in [`crate::config`].
+
+use std::path::PathBuf;
+
+use clap::{ArgAction, Args, Parser, Subcommand};
+
+use crate::api::names;
+use crate::telemetry::logging::{LogEncoding, LogLevel};
+
+/// The Flux controller for Pulumi.
+#[derive(Debug, Parser)]
+#[command(name = "pulumi-controller", version, args_conflicts_with_subcommands = true)]
+pub struct CommandLine {
+    #[command(subcommand)]
+    pub role: Option<Role>,
+
+    /// Flags of the manager, the role that is taken when none is named.
+    #[command(flatten)]
+    pub manager: ManagerFlags,
+}
+
+impl CommandLine {
+    /// The role that was named, or the manager.
+    pub fn into_role(self) -> Role {
+        self.role.unwrap_or(Role::Manager(self.manager))
+    }
+}
+
+/// What the binary is to be.
+#[derive(Debug, Subcommand)]
+pub enum Role {
+    /// The controller of Stacks, Workspaces and Updates (the default).
+    Manager(ManagerFlags),
+    /// In a workspace pod: the first process, with the agent as its child.
+    Agent(AgentFlags),
+    /// In a workspace pod's init container: copies this binary to where the agent's container finds it.
+    Bootstrap(BootstrapFlags),
+    /// In a workspace pod: starts a program, for the agent only.
+    #[command(hide = true)]
+    Launch(LaunchFlags),
+    /// Prints the CustomResourceDefinitions.
+    Crds,
+}
+
+/// How the process logs.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct LogFlags {
+    /// Verbosity of the log.
+    #[arg(long, value_enum, default_value_t)]
+    pub log_level: LogLevel,
+
+    /// Format of the log.
+    #[arg(long, value_enum, default_value_t)]
+    pub log_encoding: LogEncoding,
+}
+
+/// Flags of the manager, named as Flux names them.
+#[derive(Clone, Debug, Args)]
+pub struct ManagerFlags {
+    /// Address of the metrics endpoint; `0` for none.
+    #[arg(long, default_value = ":8080", value_name = "HOST:PORT")]
+    pub metrics_addr: String,
+
+    /// Address of the health endpoint; `0` for none.
+    #[arg(long, default_value = ":9440", value_name = "HOST:PORT")]
+    pub health_addr: String,
+
+    #[command(flatten)]
+    pub log: LogFlags,
+
+    /// How many objects of each kind are reconciled at the same time.
+    #[arg(long, default_value_t = 4)]
+    pub concurrent: u16,
+
+    /// Watch all namespaces; otherwise only the one that the controller runs in.
+    #[arg(long, default_value_t = true, action = ArgAction::Set, num_args = 0..=1, require_equals = true,
+          default_missing_value = "true")]
+    pub watch_all_namespaces: bool,
+
+    /// Watch only the Stacks, Workspaces and Updates with these labels, as a label selector.
+    #[arg(long, default_value = "")]
+    pub watch_label_selector: String,
+
+    /// Directory in which artifacts are kept.
+    #[arg(long, default_value = "/data")]
+    pub storage_path: PathBuf,
+
+    /// How many bytes of artifacts are kept.
+    #[arg(long, default_value_t = 1024 * 1024 * 1024, value_name = "BYTES")]
+    pub storage_size: u64,
+
+    /// Image of this binary, for the init container of workspace pods.
+    #[arg(long, default_value = "", env = "AGENT_IMAGE", value_name = "IMAGE")]
+    pub agent_image: String,
+
+    /// Image of workspace pods whose Stack names none.
+    #[arg(long, default_value = "pulumi/pulumi:latest-nonroot", value_name = "IMAGE")]
+    pub default_workspace_image: String,
+
+    /// How many Pulumi runs may be open at the same time.
+    #[arg(long, default_value_t = 10)]
+    pub max_concurrent_runs: usize,
+
+    /// Hosts from which artifacts may be fetched, besides Services in the controller's own namespace.
+    #[arg(long, value_delimiter = ',', value_name = "HOST")]
+    pub artifact_hosts: Vec<String>,
+
+    /// Namespace in which the controller runs.
+    #[arg(long, env = "RUNTIME_NAMESPACE", default_value = "", hide_default_value = true)]
+    pub runtime_namespace: String,
+
+    /// Host that stands in for the one in the URL of every artifact, for a controller outside of the cluster.
+    #[arg(long, env = "SOURCE_CONTROLLER_LOCALHOST", value_name = "HOST:PORT")]
+    pub source_controller_localhost: Option<String>,
+}
+
+/// Flags of the agent.
+#[derive(Clone, Debug, Args)]
+pub struct AgentFlags {
+    /// Be the agent itself, and not the process that watches over it.
+    #[arg(long)]
+    pub child: bool,
+
+    /// Directory that is shared with the other containers of the pod.
+    #[arg(long, default_value = names::SHARE_DIRECTORY)]
+    pub share: PathBuf,
+
+    /// Directory with the agent's certificate, its key, and the authorities that it trusts.
+    #[arg(long, default_value = names::TLS_DIRECTORY)]
+    pub tls_directory: PathBuf,
+
+    /// Address of the agent's service.
+    #[arg(long, default_value_t = format!(":{}", names::AGENT_PORT), value_name = "HOST:PORT")]
+    pub address: String,
+
+    /// Address of the readiness endpoint.
+    #[arg(long, default_value_t = format!(":{}", names::AGENT_HEALTH_PORT), value_name = "HOST:PORT")]
+    pub health_address: String,
+
+    /// File for the last words, which the kubelet reads.
+    #[arg(long, default_value = "/dev/termination-log")]
+    pub termination_log: PathBuf,
+
+    /// UID of the pod.
+    #[arg(long, env = "POD_UID", default_value = "", hide_default_value = true)]
+    pub pod_uid: String,
+
+    #[command(flatten)]
+    pub log: LogFlags,
+}
+
+/// Flags of the copy into the shared directory.
+#[derive(Clone, Debug, Args)]
+pub struct BootstrapFlags {
+    /// Where the copy goes.
+    #[arg(long, value_name = "FILE")]
+    pub to: PathBuf,
+}
+
+/// What is to be started.
+#[derive(Clone, Debug, Args)]
+pub struct LaunchFlags {
+    /// The program and its arguments.
+    #[arg(last = true, required = true, value_name = "ARGS")]
+    pub arguments: Vec<std::ffi::OsString>,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    fn parse(arguments: &[&str]) -> Result<Role, String> {
+        let all = std::iter::once("pulumi-controller").chain(arguments.iter().copied());
+        CommandLine::try_parse_from(all).map(CommandLine::into_role).map_err(|error| error.to_string())
+    }
+
+    fn manager(arguments: &[&str]) -> ManagerFlags {
+        match parse(arguments) {
+            Ok(Role::Manager(flags)) => flags,
+            other => panic!("not the manager: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_declaration_is_sound() {
+        CommandLine::command().debug_assert();
+    }
+
+    #[test]
+    fn without_a_role_it_is_the_manager() {
+        let flags = manager(&[]);
+        assert_eq!((flags.metrics_addr.as_str(), flags.health_addr.as_str()), (":8080", ":9440"));
+        assert_eq!((flags.concurrent, flags.max_concurrent_runs), (4, 10));
+        assert!(flags.watch_all_namespaces);
+        assert_eq!(manager(&["--concurrent=7"]).concurrent, 7);
+        assert_eq!(manager(&["manager", "--concurrent", "8"]).concurrent, 8);
+    }
+
+    #[test]
+    fn flags_are_written_as_in_flux() {
+        for (arguments, all) in [
+            (&["--watch-all-namespaces"][..], true),
+            (&["--watch-all-namespaces=true"], true),
+            (&["--watch-all-namespaces=false"], false),
+        ] {
+            assert_eq!(manager(arguments).watch_all_namespaces, all, "{arguments:?}");
+        }
+        let flags = manager(&["--log-level=debug", "--log-encoding=console", "--artifact-hosts=a.svc,b:80"]);
+        assert_eq!((flags.log.log_level, flags.log.log_encoding), (LogLevel::Debug, LogEncoding::Console));
+        assert_eq!(flags.artifact_hosts, ["a.svc", "b:80"]);
+        assert!(parse(&["--log-level=loud"]).unwrap_err().contains("loud"));
+    }
+
+    #[test]
+    fn the_other_roles_have_flags_of_their_own() {
+        match parse(&["agent", "--child", "--share", "/s"]) {
+            Ok(Role::Agent(flags)) => {
+                assert!(flags.child);
+                assert_eq!((flags.share, flags.address.as_str()), (PathBuf::from("/s"), ":50051"));
+            }
+            other => panic!("{other:?}"),
+        }
+        match parse(&["launch", "--", "pulumi", "up", "--yes"]) {
+            Ok(Role::Launch(flags)) => assert_eq!(flags.arguments, ["pulumi", "up", "--yes"]),
+            other => panic!("{other:?}"),
+        }
+        assert!(matches!(parse(&["bootstrap", "--to", "/share/agent"]), Ok(Role::Bootstrap(_))));
+        assert!(matches!(parse(&["crds"]), Ok(Role::Crds)));
+        assert!(parse(&["bootstrap"]).unwrap_err().contains("--to"));
+        assert!(parse(&["launch"]).is_err());
+    }
+}

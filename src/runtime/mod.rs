@@ -2,5 +2,12 @@
 //!
 //! The controllers use it; it knows none of their kinds. `writes` is the only way to change anything in the API.
 
+pub mod backoff;
+pub mod drive;
+pub mod events;
+pub mod failpoint;
 pub mod reads;
+pub mod runs;
+pub mod scope;
+pub mod watch;
 pub mod writes;

@@ -15,6 +15,7 @@ use thiserror::Error;
 use tokio::sync::watch;
 
 use crate::api::names::FIELD_MANAGER;
+use crate::telemetry::metrics::Metrics;
 
 /// A kind that can be written: namespaced and known at compile time.
 pub trait Object:
@@ -149,12 +150,13 @@ pub struct Writer {
     client: Client,
     timeout: Duration,
     may_write: watch::Receiver<bool>,
+    metrics: Metrics,
 }
 
 impl Writer {
     /// `timeout` bounds each call; nothing is written while `may_write` says false.
-    pub fn new(client: Client, timeout: Duration, may_write: watch::Receiver<bool>) -> Self {
-        Writer { client, timeout, may_write }
+    pub fn new(client: Client, timeout: Duration, may_write: watch::Receiver<bool>, metrics: Metrics) -> Self {
+        Writer { client, timeout, may_write, metrics }
     }
 
     /// Makes the object's status what `status` says, and touches nothing when it is so already (then the answer is
@@ -342,6 +344,7 @@ impl Writer {
         if !*self.may_write.borrow() {
             return Err(WriteError::NotLeader { attempt: attempt.clone() });
         }
+        self.metrics.api_write(attempt.verb, &attempt.kind);
         match tokio::time::timeout(self.timeout, request).await {
             Ok(Ok(value)) => Ok(value),
             Ok(Err(error)) => Err(WriteError::from_kube(attempt.clone(), error)),

@@ -1,1 +1,134 @@
-//! Endpoints for health and metrics.
+//! Plain HTTP endpoints of the manager: metrics, and health for the kubelet.
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::IntoResponse;
+use axum::routing::get;
+use thiserror::Error;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::telemetry::metrics::{CONTENT_TYPE, Metrics};
+
+/// Why an endpoint is not there.
+#[derive(Debug, Error)]
+pub enum ServerError {
+    #[error("cannot listen on {address} for {purpose}")]
+    Listen { purpose: &'static str, address: SocketAddr, source: io::Error },
+    #[error("the endpoint for {purpose} broke down")]
+    Serve { purpose: &'static str, source: io::Error },
+}
+
+/// Listens on an address. Where there is no IPv6, `[::]` means all addresses of IPv4.
+pub async fn listen(purpose: &'static str, address: SocketAddr) -> Result<TcpListener, ServerError> {
+    let failed = |source| ServerError::Listen { purpose, address, source };
+    match TcpListener::bind(address).await {
+        Err(error) if address.is_ipv6() && address.ip().is_unspecified() && !is_in_use(&error) => {
+            TcpListener::bind((Ipv4Addr::UNSPECIFIED, address.port())).await.map_err(failed)
+        }
+        other => other.map_err(failed),
+    }
+}
+
+fn is_in_use(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::AddrInUse
+}
+
+/// Serves until `end` is cancelled.
+pub async fn serve(
+    purpose: &'static str,
+    listener: TcpListener,
+    router: Router,
+    end: CancellationToken,
+) -> Result<(), ServerError> {
+    axum::serve(listener, router)
+        .with_graceful_shutdown(async move { end.cancelled().await })
+        .await
+        .map_err(|source| ServerError::Serve { purpose, source })
+}
+
+/// `/metrics`.
+pub fn metrics_router(metrics: Metrics) -> Router {
+    Router::new().route("/metrics", get(show_metrics)).with_state(metrics)
+}
+
+/// `/healthz`, which always says yes, and `/readyz`, which says what `ready` says.
+pub fn health_router(ready: watch::Receiver<bool>) -> Router {
+    Router::new().route("/healthz", get(|| async { "ok" })).route("/readyz", get(show_ready)).with_state(ready)
+}
+
+async fn show_metrics(State(metrics): State<Metrics>) -> impl IntoResponse {
+    match metrics.encode() {
+        Ok(text) => (StatusCode::OK, [(header::CONTENT_TYPE, CONTENT_TYPE)], text),
+        Err(error) => (
+            StatusCode::INTERNAL_SERVER_ERROR,
+            [(header::CONTENT_TYPE, "text/plain; charset=utf-8")],
+            error.to_string(),
+        ),
+    }
+}
+
+async fn show_ready(State(ready): State<watch::Receiver<bool>>) -> impl IntoResponse {
+    if *ready.borrow() { (StatusCode::OK, "ok") } else { (StatusCode::SERVICE_UNAVAILABLE, "not ready") }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::body::{Body, to_bytes};
+    use axum::http::Request;
+    use tower::ServiceExt;
+
+    use super::*;
+
+    async fn ask(router: &Router, path: &str) -> (StatusCode, Option<String>, String) {
+        let request = Request::get(path).body(Body::empty()).unwrap();
+        let response = router.clone().oneshot(request).await.unwrap();
+        let status = response.status();
+        let kind = response.headers().get(header::CONTENT_TYPE).map(|value| value.to_str().unwrap().to_owned());
+        let body = to_bytes(response.into_body(), 1 << 20).await.unwrap();
+        (status, kind, String::from_utf8(body.to_vec()).unwrap())
+    }
+
+    #[tokio::test]
+    async fn readiness_follows_the_flag_and_health_does_not() {
+        let (flag, ready) = watch::channel(false);
+        let router = health_router(ready);
+        assert_eq!(ask(&router, "/readyz").await.0, StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(ask(&router, "/healthz").await.0, StatusCode::OK);
+        flag.send(true).unwrap();
+        assert_eq!(ask(&router, "/readyz").await.0, StatusCode::OK);
+    }
+
+    #[tokio::test]
+    async fn metrics_are_open_metrics() {
+        let metrics = Metrics::default();
+        metrics.runs(2, 0);
+        let (status, kind, body) = ask(&metrics_router(metrics), "/metrics").await;
+        assert_eq!((status, kind.as_deref()), (StatusCode::OK, Some(CONTENT_TYPE)));
+        assert!(body.contains("pulumi_controller_runs_open 2\n") && body.ends_with("# EOF\n"), "{body}");
+    }
+
+    #[tokio::test]
+    async fn serving_ends_when_it_is_told_to() {
+        let listener = listen("a test", SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).await.unwrap();
+        let end = CancellationToken::new();
+        let (_flag, ready) = watch::channel(true);
+        let serving = serve("a test", listener, health_router(ready), end.clone());
+        end.cancel();
+        tokio::time::timeout(std::time::Duration::from_secs(5), serving).await.expect("it ends").unwrap();
+    }
+
+    #[tokio::test]
+    async fn an_address_in_use_is_named() {
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        let taken = listen("a test", address).await.unwrap().local_addr().unwrap();
+        let _listener = listen("a test", taken).await.unwrap();
+        let error = listen("metrics", taken).await.unwrap_err();
+        assert_eq!(error.to_string(), format!("cannot listen on {taken} for metrics"));
+    }
+}

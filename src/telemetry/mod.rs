@@ -1,1 +1,44 @@
 //! Logs and metrics, and what keeps secrets out of them.
+
+pub mod logging;
+pub mod metrics;
+pub mod redact;
+
+/// An error with its causes in one line, for people.
+pub fn chain(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        // Many errors of other crates already end with their cause.
+        if !text.ends_with(&cause_text) {
+            text.push_str(": ");
+            text.push_str(&cause_text);
+        }
+        source = cause.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("cannot open the door")]
+    struct Outer(#[source] Inner);
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("the key is lost")]
+    struct Inner;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("no: {0}")]
+    struct Repeating(#[source] Inner);
+
+    #[test]
+    fn causes_are_named_once() {
+        assert_eq!(chain(&Outer(Inner)), "cannot open the door: the key is lost");
+        assert_eq!(chain(&Repeating(Inner)), "no: the key is lost");
+    }
+}

@@ -1,0 +1,275 @@
+//! The digest of an artifact: what its bytes are known and verified by.
+
+use std::fmt;
+use std::io::{self, Read};
+use std::str::FromStr;
+
+use sha2::{Digest as _, Sha256, Sha384, Sha512};
+
+use super::quote::quoted;
+
+/// The algorithms that digests are accepted in.
+const SUPPORTED: &str = "sha256, sha384 and sha512";
+
+/// A hash algorithm that an artifact may be verified with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Algorithm {
+    Sha256,
+    Sha384,
+    Sha512,
+}
+
+impl Algorithm {
+    /// The name as digests write it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Algorithm::Sha256 => "sha256",
+            Algorithm::Sha384 => "sha384",
+            Algorithm::Sha512 => "sha512",
+        }
+    }
+
+    /// How many hexadecimal digits its digests have.
+    pub fn hex_digits(self) -> usize {
+        match self {
+            Algorithm::Sha256 => 64,
+            Algorithm::Sha384 => 96,
+            Algorithm::Sha512 => 128,
+        }
+    }
+
+    fn parse(name: &str) -> Result<Self, DigestError> {
+        match name {
+            "sha256" => Ok(Algorithm::Sha256),
+            "sha384" => Ok(Algorithm::Sha384),
+            "sha512" => Ok(Algorithm::Sha512),
+            "sha1" => Err(DigestError::Broken { algorithm: "sha1" }),
+            "md5" => Err(DigestError::Broken { algorithm: "md5" }),
+            other => Err(DigestError::Unknown { algorithm: quoted(other) }),
+        }
+    }
+}
+
+impl fmt::Display for Algorithm {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.name())
+    }
+}
+
+/// A digest in the form `algorithm:hex`, checked: the algorithm is supported, the digits are lower case and complete.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Digest {
+    algorithm: Algorithm,
+    hex: String,
+}
+
+/// Why a text is no digest that an artifact can be verified by.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DigestError {
+    #[error("the digest is empty: without one the artifact cannot be verified")]
+    Empty,
+    #[error("digest {text} names no algorithm: the form is algorithm:hex, for example sha256:1f40...")]
+    NoAlgorithm { text: String },
+    #[error("digest algorithm {algorithm} does not protect against forgery: supported are {SUPPORTED}")]
+    Broken { algorithm: &'static str },
+    #[error("digest algorithm {algorithm} is not known here: supported are {SUPPORTED}")]
+    Unknown { algorithm: String },
+    #[error("a {algorithm} digest has {wanted} hexadecimal digits, this one has {found}")]
+    Length { algorithm: Algorithm, wanted: usize, found: usize },
+    #[error("a {algorithm} digest is made of the digits 0-9 and a-f, this one contains {found:?}")]
+    Character { algorithm: Algorithm, found: char },
+}
+
+impl Digest {
+    /// The SHA-256 digest of bytes at hand.
+    pub fn of(bytes: &[u8]) -> Self {
+        let mut hasher = Hasher::new(Algorithm::Sha256);
+        hasher.update(bytes);
+        hasher.finish()
+    }
+
+    /// Reads to the end and returns the digest of all that came.
+    ///
+    /// # Errors
+    /// Those of the reader.
+    pub fn of_reader(algorithm: Algorithm, mut reader: impl Read) -> io::Result<Self> {
+        let mut hasher = Hasher::new(algorithm);
+        let mut buffer = vec![0; 64 * 1024];
+        loop {
+            match reader.read(&mut buffer) {
+                Ok(0) => return Ok(hasher.finish()),
+                Ok(count) => hasher.update(buffer.get(..count).unwrap_or_default()),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    pub fn algorithm(&self) -> Algorithm {
+        self.algorithm
+    }
+
+    /// The digits, lower case.
+    pub fn hex(&self) -> &str {
+        &self.hex
+    }
+
+    /// Whether `found`, computed over bytes, is this digest. It takes the same time wherever the two differ.
+    pub fn verify(&self, found: &Digest) -> bool {
+        let difference = self.hex.bytes().zip(found.hex.bytes()).fold(0, |sum, (ours, theirs)| sum | (ours ^ theirs));
+        self.algorithm == found.algorithm && self.hex.len() == found.hex.len() && difference == 0
+    }
+}
+
+impl FromStr for Digest {
+    type Err = DigestError;
+
+    fn from_str(text: &str) -> Result<Self, DigestError> {
+        if text.is_empty() {
+            return Err(DigestError::Empty);
+        }
+        let (name, hex) = text.split_once(':').ok_or_else(|| DigestError::NoAlgorithm { text: quoted(text) })?;
+        let algorithm = Algorithm::parse(name)?;
+        if let Some(found) = hex.chars().find(|character| !matches!(character, '0'..='9' | 'a'..='f')) {
+            return Err(DigestError::Character { algorithm, found });
+        }
+        let wanted = algorithm.hex_digits();
+        if hex.len() != wanted {
+            return Err(DigestError::Length { algorithm, wanted, found: hex.len() });
+        }
+        Ok(Self { algorithm, hex: hex.to_owned() })
+    }
+}
+
+impl fmt::Display for Digest {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}:{}", self.algorithm, self.hex)
+    }
+}
+
+/// Computes a digest of bytes as they come.
+#[derive(Clone, Debug)]
+pub struct Hasher(Running);
+
+#[derive(Clone, Debug)]
+enum Running {
+    Sha256(Sha256),
+    Sha384(Sha384),
+    Sha512(Sha512),
+}
+
+impl Hasher {
+    pub fn new(algorithm: Algorithm) -> Self {
+        Self(match algorithm {
+            Algorithm::Sha256 => Running::Sha256(Sha256::new()),
+            Algorithm::Sha384 => Running::Sha384(Sha384::new()),
+            Algorithm::Sha512 => Running::Sha512(Sha512::new()),
+        })
+    }
+
+    pub fn update(&mut self, bytes: &[u8]) {
+        match &mut self.0 {
+            Running::Sha256(hasher) => hasher.update(bytes),
+            Running::Sha384(hasher) => hasher.update(bytes),
+            Running::Sha512(hasher) => hasher.update(bytes),
+        }
+    }
+
+    pub fn finish(self) -> Digest {
+        match self.0 {
+            Running::Sha256(hasher) => digest(Algorithm::Sha256, &hasher.finalize()),
+            Running::Sha384(hasher) => digest(Algorithm::Sha384, &hasher.finalize()),
+            Running::Sha512(hasher) => digest(Algorithm::Sha512, &hasher.finalize()),
+        }
+    }
+}
+
+fn digest(algorithm: Algorithm, hash: &[u8]) -> Digest {
+    Digest { algorithm, hex: hex::encode(hash) }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn digests_of_every_supported_algorithm_are_computed_and_parsed_back() {
+        // Known answers of FIPS 180-4 for "abc".
+        let table = [
+            (Algorithm::Sha256, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"),
+            (
+                Algorithm::Sha384,
+                "cb00753f45a35e8bb5a03d699ac65007272c32ab0eded1631a8b605a43ff5bed8086072ba1e7cc2358baeca134c825a7",
+            ),
+            (
+                Algorithm::Sha512,
+                "ddaf35a193617abacc417349ae20413112e6fa4e89a97ea20a9eeee64b55d39a\
+                 2192992a274fc1a836ba3c23a3feebbd454d4423643ce80e2a9ac94fa54ca49f",
+            ),
+        ];
+        for (algorithm, hex) in table {
+            let found = Digest::of_reader(algorithm, &b"abc"[..]).unwrap();
+            assert_eq!(found.hex(), hex);
+            assert_eq!(found.to_string(), format!("{algorithm}:{hex}"));
+            assert_eq!(found.to_string().parse(), Ok(found));
+        }
+    }
+
+    #[test]
+    fn hashing_in_pieces_is_hashing_at_once() {
+        let mut hasher = Hasher::new(Algorithm::Sha256);
+        hasher.update(b"a");
+        hasher.update(b"");
+        hasher.update(b"bc");
+        assert_eq!(hasher.finish(), Digest::of(b"abc"));
+    }
+
+    #[test]
+    fn a_text_that_is_no_digest_is_refused_by_its_fault() {
+        let digits = "a".repeat(64);
+        let table = [
+            (String::new(), "the digest is empty"),
+            (digits.clone(), "names no algorithm"),
+            (format!("sha1:{}", "a".repeat(40)), "algorithm sha1 does not protect against forgery"),
+            (format!("md5:{}", "a".repeat(32)), "algorithm md5 does not protect against forgery"),
+            (format!("blake3:{digits}"), "algorithm \"blake3\" is not known here"),
+            (format!("SHA256:{digits}"), "algorithm \"SHA256\" is not known here"),
+            (format!(":{digits}"), "algorithm \"\" is not known here"),
+            ("sha256:".to_owned(), "has 64 hexadecimal digits, this one has 0"),
+            (format!("sha256:{digits}a"), "this one has 65"),
+            (format!("sha512:{digits}"), "has 128 hexadecimal digits, this one has 64"),
+            (format!("sha256:{}", "A".repeat(64)), "contains 'A'"),
+            (format!("sha256:{} ", "a".repeat(63)), "contains ' '"),
+            (format!("sha256:sha256:{digits}"), "contains 's'"),
+        ];
+        for (text, message) in table {
+            let error = text.parse::<Digest>().expect_err(&text).to_string();
+            assert!(error.contains(message), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn only_equal_digests_verify() {
+        let digest = Digest::of(b"abc");
+        assert!(digest.verify(&Digest::of(b"abc")));
+        assert!(!digest.verify(&Digest::of(b"abd")));
+        assert!(!digest.verify(&Digest::of_reader(Algorithm::Sha512, &b"abc"[..]).unwrap()));
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_parses_or_is_refused(text in ".*") {
+            if let Ok(digest) = text.parse::<Digest>() {
+                prop_assert_eq!(digest.to_string(), text);
+            }
+        }
+
+        #[test]
+        fn any_well_formed_digest_survives(hex in "[0-9a-f]{64}") {
+            let text = format!("sha256:{hex}");
+            prop_assert_eq!(text.parse::<Digest>().unwrap().to_string(), text);
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! A directory inside an artifact, such as the one a Pulumi program lies in.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use super::quote::quoted;
+
+/// The longest directory, in bytes: longer paths do not come out of an archive either.
+const LONGEST: usize = 1024;
+
+/// A relative directory in normal form: `./a/./b/` is `a/b`, and the artifact's own root is the empty text. It cannot
+/// lead out of the artifact.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Directory(String);
+
+/// Why a text is no directory inside an artifact.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DirectoryError {
+    #[error("directory {directory} is absolute: it must be relative to the root of the artifact")]
+    Absolute { directory: String },
+    #[error("directory {directory} contains \"..\": it must stay inside the artifact")]
+    Parent { directory: String },
+    #[error("directory {directory} contains a backslash: separate names with \"/\"")]
+    Backslash { directory: String },
+    #[error("directory {directory} contains a NUL character")]
+    Nul { directory: String },
+    #[error("directory {directory} is {length} bytes long: the most is {LONGEST}")]
+    TooLong { directory: String, length: usize },
+}
+
+impl Directory {
+    /// The artifact's own root.
+    pub fn root() -> Self {
+        Self::default()
+    }
+
+    pub fn is_root(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The normal form; empty for the root.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The place of this directory in an artifact that was unpacked to `root`.
+    pub fn under(&self, root: &Path) -> PathBuf {
+        if self.is_root() { root.to_owned() } else { root.join(&self.0) }
+    }
+}
+
+impl FromStr for Directory {
+    type Err = DirectoryError;
+
+    fn from_str(text: &str) -> Result<Self, DirectoryError> {
+        let directory = || quoted(text);
+        if text.len() > LONGEST {
+            return Err(DirectoryError::TooLong { directory: directory(), length: text.len() });
+        }
+        if text.contains('\0') {
+            return Err(DirectoryError::Nul { directory: directory() });
+        }
+        if text.contains('\\') {
+            return Err(DirectoryError::Backslash { directory: directory() });
+        }
+        if text.starts_with('/') {
+            return Err(DirectoryError::Absolute { directory: directory() });
+        }
+        let components: Vec<&str> = text.split('/').filter(|part| !matches!(*part, "" | ".")).collect();
+        if components.contains(&"..") {
+            return Err(DirectoryError::Parent { directory: directory() });
+        }
+        Ok(Self(components.join("/")))
+    }
+}
+
+/// For people: the root is written `.`, which parses back to it.
+impl fmt::Display for Directory {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(if self.is_root() { "." } else { &self.0 })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_directory_has_one_normal_form() {
+        let table = [
+            ("", ""),
+            (".", ""),
+            ("./", ""),
+            (".//.", ""),
+            ("a", "a"),
+            ("./a/./b/", "a/b"),
+            ("a//b", "a/b"),
+            ("..a/b..", "..a/b.."),
+            ("infra/größe", "infra/größe"),
+        ];
+        for (text, normal) in table {
+            let directory: Directory = text.parse().unwrap();
+            assert_eq!(directory.as_str(), normal, "{text}");
+            assert_eq!(directory.to_string().parse(), Ok(directory));
+        }
+    }
+
+    #[test]
+    fn a_directory_that_leads_out_is_refused_by_name() {
+        let long = "a/".repeat(600);
+        let table = [
+            ("/a", "directory \"/a\" is absolute"),
+            ("..", "directory \"..\" contains \"..\""),
+            ("a/../b", "contains \"..\""),
+            ("a/..", "contains \"..\""),
+            ("a\\b", "contains a backslash"),
+            ("a\0b", "contains a NUL"),
+            (long.as_str(), "is 1200 bytes long"),
+        ];
+        for (text, message) in table {
+            let error = text.parse::<Directory>().expect_err(text).to_string();
+            assert!(error.contains(message), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_directory_lies_under_the_root_it_was_unpacked_to() {
+        let root = Path::new("/share/source");
+        assert_eq!(Directory::root().under(root), root);
+        assert_eq!("a/b".parse::<Directory>().unwrap().under(root), Path::new("/share/source/a/b"));
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_parses_to_a_place_inside_or_is_refused(text in "[a./\\\\\0\n]*|.*") {
+            if let Ok(directory) = text.parse::<Directory>() {
+                prop_assert!(!directory.as_str().starts_with('/'));
+                prop_assert!(directory.as_str().split('/').all(|part| part != ".." && part != "."));
+                prop_assert_eq!(directory.as_str().parse::<Directory>(), Ok(directory.clone()));
+            }
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! The rule for names in archives: where an entry may lie, and where a symbolic link may lead.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use super::limits::Limits;
+
+/// The name of an archive's entry in normal form: relative, without `.` and `..`; empty for the archive's own root.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct EntryName(PathBuf);
+
+/// Why an entry's name is refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NameError {
+    #[error("it is empty")]
+    Empty,
+    #[error("it contains a NUL character")]
+    Nul,
+    #[error("it contains a backslash")]
+    Backslash,
+    #[error("it is absolute")]
+    Absolute,
+    #[error("it contains \"..\"")]
+    Parent,
+    #[error("it is {length} bytes long, the most is {limit}")]
+    TooLong { length: usize, limit: usize },
+    #[error("a name in it is {length} bytes long, the most is {limit}")]
+    ComponentTooLong { length: usize, limit: usize },
+    #[error("it is {depth} levels deep, the most is {limit}")]
+    TooDeep { depth: usize, limit: usize },
+}
+
+/// Why the target of a symbolic link is refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LinkError {
+    #[error("it is empty")]
+    Empty,
+    #[error("it contains a NUL character")]
+    Nul,
+    #[error("it contains a backslash")]
+    Backslash,
+    #[error("it is absolute")]
+    Absolute,
+    #[error("it leads out of the archive")]
+    LeadsOut,
+    #[error("it contains \"..\" behind a name: if that name is a link as well, it leads anywhere")]
+    ParentBehindName,
+    #[error("it is {length} bytes long, the most is {limit}")]
+    TooLong { length: usize, limit: usize },
+}
+
+impl EntryName {
+    /// Checks a name as an archive has it.
+    pub(super) fn parse(raw: &[u8], limits: &Limits) -> Result<Self, NameError> {
+        if raw.is_empty() {
+            return Err(NameError::Empty);
+        }
+        if raw.len() > limits.name_bytes {
+            return Err(NameError::TooLong { length: raw.len(), limit: limits.name_bytes });
+        }
+        if raw.contains(&0) {
+            return Err(NameError::Nul);
+        }
+        if raw.contains(&b'\\') {
+            return Err(NameError::Backslash);
+        }
+        if raw.starts_with(b"/") {
+            return Err(NameError::Absolute);
+        }
+        let mut path = PathBuf::new();
+        let mut depth = 0;
+        for component in components(raw) {
+            if component == b".." {
+                return Err(NameError::Parent);
+            }
+            if component.len() > limits.component_bytes {
+                return Err(NameError::ComponentTooLong { length: component.len(), limit: limits.component_bytes });
+            }
+            path.push(OsStr::from_bytes(component));
+            depth += 1;
+        }
+        if depth > limits.depth {
+            return Err(NameError::TooDeep { depth, limit: limits.depth });
+        }
+        Ok(Self(path))
+    }
+
+    pub(super) fn is_root(&self) -> bool {
+        self.0.as_os_str().is_empty()
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// Checks where a symbolic link of this name leads.
+    ///
+    /// The steps up come first and are no more than the link lies deep. As the directories that a link lies in are never
+    /// links themselves, they end inside the tree; from there on the way goes down only, through names, or through links
+    /// of which the same is true. So no chain of links leads out.
+    pub(super) fn check_link(&self, target: &[u8], limits: &Limits) -> Result<(), LinkError> {
+        if target.is_empty() {
+            return Err(LinkError::Empty);
+        }
+        if target.len() > limits.name_bytes {
+            return Err(LinkError::TooLong { length: target.len(), limit: limits.name_bytes });
+        }
+        if target.contains(&0) {
+            return Err(LinkError::Nul);
+        }
+        if target.contains(&b'\\') {
+            return Err(LinkError::Backslash);
+        }
+        if target.starts_with(b"/") {
+            return Err(LinkError::Absolute);
+        }
+        let steps_up = components(target).take_while(|component| *component == b"..").count();
+        if components(target).skip(steps_up).any(|component| component == b"..") {
+            return Err(LinkError::ParentBehindName);
+        }
+        let depth = self.0.parent().map_or(0, |parent| parent.components().count());
+        if steps_up > depth { Err(LinkError::LeadsOut) } else { Ok(()) }
+    }
+}
+
+/// The names in a path, without those that stand for nothing.
+fn components(path: &[u8]) -> impl Iterator<Item = &[u8]> {
+    path.split(|byte| *byte == b'/').filter(|part| !part.is_empty() && *part != b".")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn limits() -> Limits {
+        Limits { name_bytes: 40, component_bytes: 20, depth: 4, ..Limits::default() }
+    }
+
+    #[test]
+    fn a_name_inside_is_brought_to_normal_form() {
+        let table: [(&[u8], &str); 6] =
+            [(b"a", "a"), (b"./a/b", "a/b"), (b"a//b/", "a/b"), (b".", ""), (b"./", ""), (b"..a/...", "..a/...")];
+        for (raw, normal) in table {
+            assert_eq!(EntryName::parse(raw, &limits()).unwrap().path(), Path::new(normal));
+        }
+        let not_utf8 = EntryName::parse(b"a/\xff", &limits()).unwrap();
+        assert_eq!(not_utf8.path().as_os_str().as_bytes(), b"a/\xff");
+    }
+
+    #[test]
+    fn a_hostile_name_is_refused_by_its_fault() {
+        let table: [(&[u8], NameError); 11] = [
+            (b"", NameError::Empty),
+            (b"/", NameError::Absolute),
+            (b"/etc/passwd", NameError::Absolute),
+            (b"..", NameError::Parent),
+            (b"../a", NameError::Parent),
+            (b"a/../../b", NameError::Parent),
+            (b"a/..", NameError::Parent),
+            (b"a\\b", NameError::Backslash),
+            (b"a\0b", NameError::Nul),
+            (b"a/b/c/d/e", NameError::TooDeep { depth: 5, limit: 4 }),
+            (b"aaaaaaaaaaaaaaaaaaaaa", NameError::ComponentTooLong { length: 21, limit: 20 }),
+        ];
+        for (raw, error) in table {
+            assert_eq!(EntryName::parse(raw, &limits()), Err(error));
+        }
+        assert_eq!(EntryName::parse(&[b'/'; 41], &limits()), Err(NameError::TooLong { length: 41, limit: 40 }));
+    }
+
+    #[test]
+    fn a_link_stays_inside_or_is_refused_by_its_fault() {
+        let table: [(&[u8], &[u8], Result<(), LinkError>); 15] = [
+            (b"l", b"a", Ok(())),
+            (b"l", b".", Ok(())),
+            (b"l", b"./a/b", Ok(())),
+            (b"d/l", b"../a", Ok(())),
+            (b"d/e/l", b"../../a", Ok(())),
+            (b"d/e/l", b"../..", Ok(())),
+            (b"l", b"..", Err(LinkError::LeadsOut)),
+            (b"d/l", b"../../a", Err(LinkError::LeadsOut)),
+            (b"d/l", b".././../a", Err(LinkError::LeadsOut)),
+            (b"l", b"/etc/passwd", Err(LinkError::Absolute)),
+            (b"d/l", b"a/../b", Err(LinkError::ParentBehindName)),
+            (b"l", b"a/..", Err(LinkError::ParentBehindName)),
+            (b"l", b"", Err(LinkError::Empty)),
+            (b"l", b"a\\b", Err(LinkError::Backslash)),
+            (b"l", b"a\0b", Err(LinkError::Nul)),
+        ];
+        for (name, target, verdict) in table {
+            let name = EntryName::parse(name, &limits()).unwrap();
+            assert_eq!(name.check_link(target, &limits()), verdict, "{name:?} -> {}", String::from_utf8_lossy(target));
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! The HTTP client that artifacts are fetched with.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+
+use super::FetchSettings;
+use super::error::FetchError;
+
+/// Where Linux distributions keep the certificates that the system trusts.
+const SYSTEM_CERTIFICATES: &str = "/etc/ssl/certs/ca-certificates.crt";
+
+/// Builds a client that follows no redirect, since it would lead past the allowed hosts, and uses no proxy, since
+/// artifacts are served inside the cluster.
+pub(super) fn build(settings: &FetchSettings) -> Result<reqwest::Client, FetchError> {
+    reqwest::Client::builder()
+        .tls_backend_preconfigured(tls(settings)?)
+        .redirect(reqwest::redirect::Policy::none())
+        .no_proxy()
+        .connect_timeout(settings.connect_timeout)
+        .user_agent(concat!("pulumi-controller/", env!("CARGO_PKG_VERSION")))
+        .build()
+        .map_err(|cause| FetchError::Settings { why: cause.to_string() })
+}
+
+fn tls(settings: &FetchSettings) -> Result<rustls::ClientConfig, FetchError> {
+    let failed = |cause: rustls::Error| FetchError::Settings { why: cause.to_string() };
+    let mut roots = rustls::RootCertStore::empty();
+    match &settings.certificate_authorities {
+        Some(path) => {
+            let (_, refused) = roots.add_parsable_certificates(read(path)?);
+            if refused > 0 || roots.is_empty() {
+                let why = format!("{} holds no certificates, or {refused} that cannot be used", path.display());
+                return Err(FetchError::Settings { why });
+            }
+        }
+        // An image without certificates is fine as long as artifacts come by http, as Flux serves them.
+        None => {
+            roots.add_parsable_certificates(read(Path::new(SYSTEM_CERTIFICATES)).unwrap_or_default());
+        }
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = rustls::ClientConfig::builder_with_provider(provider);
+    let builder = builder.with_safe_default_protocol_versions().map_err(failed)?;
+    Ok(builder.with_root_certificates(roots).with_no_client_auth())
+}
+
+fn read(path: &Path) -> Result<Vec<CertificateDer<'static>>, FetchError> {
+    let certificates = CertificateDer::pem_file_iter(path).and_then(Iterator::collect);
+    certificates.map_err(|cause| FetchError::Settings {
+        why: format!("cannot read the certificates for artifact servers in {}: {cause}", path.display()),
+    })
+}

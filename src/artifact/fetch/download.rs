@@ -1,0 +1,200 @@
+//! One download: request, bounded body, digest, store.
+
+use std::error::Error;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use futures::{Stream, StreamExt};
+use jiff::Timestamp;
+use reqwest::Response;
+use reqwest::header::{HOST, HeaderMap, RETRY_AFTER};
+use tokio::sync::mpsc;
+use tokio::task::spawn_blocking;
+use tokio::time::timeout;
+
+use super::super::digest::Digest;
+use super::super::store::{Incoming, Pinned, StoreError};
+use super::Shared;
+use super::error::FetchError;
+use super::target::Target;
+
+/// How many pieces of the body may wait for the disk. With the read buffers of the client they stay under 4 MiB.
+const PIECES_WAITING: usize = 8;
+
+/// The longest wait that a server can ask for: it must not silence us for days.
+const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(3600);
+
+impl Shared {
+    /// Downloads an artifact into the store. A connection that breaks is tried once more at once: between two requests
+    /// the server may have closed it for being idle.
+    pub(super) async fn download(&self, target: &Target, digest: &Digest) -> Result<Pinned, FetchError> {
+        let limit = self.settings.overall_timeout;
+        let attempts = async {
+            match self.attempt(target, digest).await {
+                Err(FetchError::Truncated { cause, .. }) => {
+                    tracing::debug!(url = target.shown, cause, "the connection broke, trying once more");
+                    self.attempt(target, digest).await
+                }
+                result => result,
+            }
+        };
+        let given_up = |_| FetchError::Timeout { url: target.shown.clone(), what: "the whole download", limit };
+        timeout(limit, attempts).await.map_err(given_up)?
+    }
+
+    async fn attempt(&self, target: &Target, digest: &Digest) -> Result<Pinned, FetchError> {
+        self.fetches.fetch_add(1, Ordering::Relaxed);
+        let response = self.request(target).await?;
+        check_status(&response, target)?;
+        // A length that is a lie is found out below; an honest one saves the download.
+        if response.content_length().is_some_and(|length| length > self.settings.download_bytes) {
+            return Err(self.too_large(target));
+        }
+        let (pieces, receiver) = mpsc::channel(PIECES_WAITING);
+        let (store, algorithm) = (self.store.clone(), digest.algorithm());
+        let writer = spawn_blocking(move || write(store.begin(algorithm)?, receiver));
+        let body = self.forward(response.bytes_stream(), pieces, target).await;
+        let stored = |error| store_error(error, target, digest);
+        let stopped = |error: tokio::task::JoinError| store_failure(digest, error.to_string());
+        // The store's refusal comes first: it is the reason that the body was not read further.
+        let incoming = writer.await.map_err(stopped)?.map_err(stored)?;
+        body?;
+        let wanted = digest.clone();
+        spawn_blocking(move || incoming.commit(&wanted)).await.map_err(stopped)?.map_err(stored)
+    }
+
+    async fn request(&self, target: &Target) -> Result<Response, FetchError> {
+        let url = || target.shown.clone();
+        let request = self.client.get(target.url.clone()).header(HOST, &target.host).send();
+        let limit = self.settings.connect_timeout.saturating_add(self.settings.idle_timeout);
+        let answer = timeout(limit, request).await;
+        match answer.map_err(|_| FetchError::Timeout { url: url(), what: "waiting for an answer", limit })? {
+            Ok(response) => Ok(response),
+            Err(error) if error.is_connect() && error.is_timeout() => {
+                let limit = self.settings.connect_timeout;
+                Err(FetchError::Timeout { url: url(), what: "connecting", limit })
+            }
+            Err(error) if error.is_connect() => Err(FetchError::Connect { url: url(), cause: cause_of(error) }),
+            Err(error) => Err(FetchError::Truncated { url: url(), received: 0, cause: cause_of(error) }),
+        }
+    }
+
+    /// Hands the body on, piece by piece, as long as it stays in its bounds and the receiver takes it.
+    async fn forward<Bytes: AsRef<[u8]>>(
+        &self,
+        mut body: impl Stream<Item = reqwest::Result<Bytes>> + Unpin,
+        pieces: mpsc::Sender<Bytes>,
+        target: &Target,
+    ) -> Result<(), FetchError> {
+        let limit = self.settings.idle_timeout;
+        let mut received: u64 = 0;
+        loop {
+            let next = timeout(limit, body.next()).await;
+            let url = || target.shown.clone();
+            let piece = match next.map_err(|_| FetchError::Timeout { url: url(), what: "waiting for data", limit })? {
+                None => return Ok(()),
+                Some(Ok(piece)) => piece,
+                Some(Err(error)) => return Err(FetchError::Truncated { url: url(), received, cause: cause_of(error) }),
+            };
+            received = received.saturating_add(u64::try_from(piece.as_ref().len()).unwrap_or(u64::MAX));
+            if received > self.settings.download_bytes {
+                return Err(self.too_large(target));
+            }
+            if pieces.send(piece).await.is_err() {
+                return Ok(());
+            }
+        }
+    }
+
+    fn too_large(&self, target: &Target) -> FetchError {
+        FetchError::TooLarge { url: target.shown.clone(), limit: self.settings.download_bytes }
+    }
+}
+
+/// Writes pieces until no more come. It runs on a thread of its own kind: hashing and writing would hold up others.
+fn write<Bytes: AsRef<[u8]>>(
+    mut incoming: Incoming,
+    mut pieces: mpsc::Receiver<Bytes>,
+) -> Result<Incoming, StoreError> {
+    while let Some(piece) = pieces.blocking_recv() {
+        incoming.append(piece.as_ref())?;
+    }
+    Ok(incoming)
+}
+
+fn check_status(response: &Response, target: &Target) -> Result<(), FetchError> {
+    let url = target.shown.clone();
+    match response.status().as_u16() {
+        200 => Ok(()),
+        404 => Err(FetchError::NotFound { url }),
+        status => {
+            Err(FetchError::Status { url, status, retry_after: retry_after(response.headers(), Timestamp::now()) })
+        }
+    }
+}
+
+/// What a server says with `Retry-After`, in seconds or as a date.
+fn retry_after(headers: &HeaderMap, now: Timestamp) -> Option<Duration> {
+    let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
+    let wait = match text.parse() {
+        Ok(seconds) => Duration::from_secs(seconds),
+        Err(_) => {
+            let then = jiff::fmt::rfc2822::DateTimeParser::new().parse_timestamp(text).ok()?;
+            Duration::try_from(then.duration_since(now)).unwrap_or_default()
+        }
+    };
+    Some(wait.min(LONGEST_RETRY_AFTER))
+}
+
+fn store_error(error: StoreError, target: &Target, digest: &Digest) -> FetchError {
+    match error {
+        StoreError::Mismatch { wanted, found, bytes } => {
+            FetchError::DigestMismatch { url: target.shown.clone(), wanted, got: found, bytes }
+        }
+        other => store_failure(digest, other.to_string()),
+    }
+}
+
+fn store_failure(digest: &Digest, cause: String) -> FetchError {
+    FetchError::Store { digest: digest.clone(), cause }
+}
+
+/// The innermost cause is what tells people something: "connection refused", "dns error".
+fn cause_of(error: reqwest::Error) -> String {
+    let error = error.without_url();
+    let mut causes = Vec::new();
+    let mut next: Option<&dyn Error> = Some(&error);
+    while let Some(cause) = next {
+        causes.push(cause.to_string());
+        next = cause.source();
+    }
+    causes.dedup();
+    causes.join(": ")
+}
+
+#[cfg(test)]
+mod tests {
+    use reqwest::header::HeaderValue;
+
+    use super::*;
+
+    #[test]
+    fn a_server_may_ask_for_patience_in_seconds_or_by_date_but_not_for_ever() {
+        let now: Timestamp = "2026-11-21T10:00:00Z".parse().unwrap();
+        let table = [
+            ("0", Some(0)),
+            ("120", Some(120)),
+            ("999999999", Some(3600)),
+            ("Sat, 21 Nov 2026 10:02:00 GMT", Some(120)),
+            ("Sat, 21 Nov 2026 09:00:00 GMT", Some(0)),
+            ("-5", None),
+            ("soon", None),
+            ("", None),
+        ];
+        for (text, seconds) in table {
+            let headers = HeaderMap::from_iter([(RETRY_AFTER, HeaderValue::from_static(text))]);
+            assert_eq!(retry_after(&headers, now), seconds.map(Duration::from_secs), "{text}");
+        }
+        assert_eq!(retry_after(&HeaderMap::new(), now), None);
+    }
+}

@@ -1,0 +1,189 @@
+//! Where artifacts may be fetched from. Whoever may write a source's status chooses the URL, and must not aim our
+//! requests at what only the controller can reach.
+
+use url::{Host, Url};
+
+/// The hosts that artifacts are fetched from: the Services of one namespace, and hosts that are named one by one.
+#[derive(Clone, Debug, Default)]
+pub struct AllowedHosts {
+    services: Option<Services>,
+    named: Vec<Named>,
+}
+
+#[derive(Clone, Debug)]
+struct Services {
+    namespace: String,
+    cluster_domain: String,
+}
+
+#[derive(Clone, Debug)]
+struct Named {
+    host: Host,
+    /// Unset: any port.
+    port: Option<u16>,
+}
+
+/// A text that does not name a host.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("allowed artifact host {text:?} is not a host name or address, with or without a port: {why}")]
+pub struct InvalidHost {
+    pub text: String,
+    pub why: String,
+}
+
+impl AllowedHosts {
+    /// No host at all.
+    pub fn none() -> Self {
+        Self::default()
+    }
+
+    /// The Services of `namespace`, in the forms `<service>.<namespace>`, `….svc` and `….svc.<cluster domain>`, with or
+    /// without a trailing dot, on any port. The cluster domain is usually `cluster.local`.
+    pub fn services_of(namespace: &str, cluster_domain: &str) -> Self {
+        let services = Services {
+            namespace: namespace.to_lowercase(),
+            cluster_domain: cluster_domain.trim_matches('.').to_lowercase(),
+        };
+        Self { services: Some(services), named: Vec::new() }
+    }
+
+    /// Allows one more host, `name`, `name:port`, `address` or `[address]:port`. Without a port, any is allowed.
+    ///
+    /// # Errors
+    /// The text is no host.
+    pub fn and(mut self, text: &str) -> Result<Self, InvalidHost> {
+        let (host, port) = split_port(text)?;
+        self.named.push(Named { host, port });
+        Ok(self)
+    }
+
+    /// The host to connect to for this URL, if it is allowed. Short names of Services are completed: as they are,
+    /// the search list of the resolver would decide what they mean, and `service.dev` exists on the Internet too.
+    pub(super) fn permit(&self, url: &Url) -> Option<String> {
+        let host = without_dot(url.host()?.to_owned());
+        let named = self
+            .named
+            .iter()
+            .find(|named| named.host == host && (named.port.is_none() || named.port == url.port_or_known_default()));
+        if named.is_some() {
+            return url.host_str().map(str::to_owned);
+        }
+        let Host::Domain(domain) = host else { return None };
+        self.services.as_ref().and_then(|services| services.complete(&domain))
+    }
+}
+
+impl Services {
+    fn complete(&self, domain: &str) -> Option<String> {
+        let (service, rest) = domain.split_once('.')?;
+        let rest = rest.strip_suffix(&format!(".svc.{}", self.cluster_domain)).unwrap_or(rest);
+        let namespace = rest.strip_suffix(".svc").unwrap_or(rest);
+        let is_name = !service.is_empty() && service.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
+        (is_name && namespace == self.namespace).then(|| format!("{service}.{namespace}.svc.{}.", self.cluster_domain))
+    }
+}
+
+/// Takes `host:port` apart, as an override or an allowed host is written.
+pub(super) fn split_port(text: &str) -> Result<(Host, Option<u16>), InvalidHost> {
+    let invalid = |why: &str| InvalidHost { text: text.to_owned(), why: why.to_owned() };
+    let (name, port) = match text.rsplit_once(':') {
+        // An address of version 6 has colons of its own, unless it stands in brackets.
+        Some((name, port)) if !port.contains(']') && (name.starts_with('[') || !name.contains(':')) => {
+            let port = port.parse().map_err(|_| invalid("the port is not a number from 0 to 65535"))?;
+            (name, Some(port))
+        }
+        _ => (text, None),
+    };
+    if name.is_empty() {
+        return Err(invalid("the name is empty"));
+    }
+    let bracketed = if name.contains(':') && !name.starts_with('[') { format!("[{name}]") } else { name.to_owned() };
+    let host = Host::parse(&bracketed).map_err(|cause| invalid(&cause.to_string()))?;
+    Ok((without_dot(host), port))
+}
+
+fn without_dot(host: Host<impl Into<String>>) -> Host {
+    match host {
+        Host::Domain(domain) => {
+            let domain: String = domain.into();
+            Host::Domain(domain.strip_suffix('.').unwrap_or(&domain).to_lowercase())
+        }
+        Host::Ipv4(address) => Host::Ipv4(address),
+        Host::Ipv6(address) => Host::Ipv6(address),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn permitted(hosts: &AllowedHosts, url: &str) -> Option<String> {
+        hosts.permit(&Url::parse(url).unwrap())
+    }
+
+    #[test]
+    fn a_service_of_the_namespace_is_allowed_in_every_form_and_completed() {
+        let hosts = AllowedHosts::services_of("flux-system", "cluster.local");
+        for url in [
+            "http://source-controller.flux-system/a",
+            "http://source-controller.flux-system./a",
+            "http://source-controller.flux-system.svc/a",
+            "http://source-controller.flux-system.svc./a",
+            "http://source-controller.flux-system.svc.cluster.local/a",
+            "http://source-controller.flux-system.svc.cluster.local./a",
+            "http://Source-Controller.Flux-System.SVC:9090/a",
+            "https://source-controller.flux-system.svc.cluster.local.:8443/a",
+        ] {
+            let completed = Some("source-controller.flux-system.svc.cluster.local.".to_owned());
+            assert_eq!(permitted(&hosts, url), completed, "{url}");
+        }
+    }
+
+    #[test]
+    fn everything_else_is_refused() {
+        let hosts = AllowedHosts::services_of("flux-system", "cluster.local");
+        for url in [
+            "http://kubernetes.default.svc/a",
+            "http://source-controller.flux-system.svc.other.domain/a",
+            "http://source-controller.flux-system.example.com/a",
+            "http://flux-system.svc.cluster.local/a",
+            "http://pod.source-controller.flux-system.svc.cluster.local/a",
+            "http://.flux-system/a",
+            "http://flux-system/a",
+            "http://source-controller.flux-system.svc.cluster.local../a",
+            "http://10.0.0.1/a",
+            "http://[::1]/a",
+            "http://localhost/a",
+            "http://169.254.169.254/latest/meta-data",
+        ] {
+            assert_eq!(permitted(&hosts, url), None, "{url}");
+            assert_eq!(permitted(&AllowedHosts::none(), url), None, "{url}");
+        }
+    }
+
+    #[test]
+    fn a_named_host_is_allowed_as_it_is_and_on_its_port_where_it_has_one() {
+        let hosts = AllowedHosts::none().and("artifacts.example.com").unwrap();
+        let hosts = hosts.and("127.0.0.1:8080").unwrap().and("[::1]:80").unwrap().and("::2").unwrap();
+        for (url, host) in [
+            ("http://artifacts.example.com/a", "artifacts.example.com"),
+            ("https://ARTIFACTS.example.com.:444/a", "artifacts.example.com."),
+            ("http://127.0.0.1:8080/a", "127.0.0.1"),
+            ("http://[::1]/a", "[::1]"),
+            ("http://[::2]:1234/a", "[::2]"),
+        ] {
+            assert_eq!(permitted(&hosts, url).as_deref(), Some(host), "{url}");
+        }
+        for url in ["http://127.0.0.1/a", "http://[::1]:81/a", "https://[::1]/a", "http://x.artifacts.example.com/a"] {
+            assert_eq!(permitted(&hosts, url), None, "{url}");
+        }
+    }
+
+    #[test]
+    fn a_text_that_names_no_host_is_refused() {
+        for text in ["", ":80", "a b", "host:http", "host:70000", "http://host", "host/path"] {
+            let error = AllowedHosts::none().and(text).expect_err(text);
+            assert_eq!(error.text, text);
+        }
+    }
+}

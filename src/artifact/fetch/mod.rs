@@ -1,0 +1,144 @@
+//! Fetching artifacts: once per digest, from allowed hosts only, bounded in bytes and time, and verified before use.
+
+mod client;
+mod download;
+mod error;
+mod flight;
+mod hosts;
+mod target;
+#[cfg(test)]
+mod tests;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+pub use error::FetchError;
+pub use hosts::{AllowedHosts, InvalidHost};
+
+use super::digest::Digest;
+use super::limits::Limits;
+use super::store::{Pinned, Store};
+use flight::Flights;
+use target::Target;
+
+/// How often a caller joins somebody else's download, from another URL, before it takes that one's error for its own.
+const MOST_JOINS: u32 = 3;
+
+/// How artifacts are fetched.
+#[derive(Clone, Debug)]
+pub struct FetchSettings {
+    /// Where artifacts may come from.
+    pub allowed_hosts: AllowedHosts,
+    /// Replaces the whole `host:port` of every URL but source-watcher's, for a controller that runs outside of the
+    /// cluster. Flux takes it from `SOURCE_CONTROLLER_LOCALHOST`.
+    pub source_controller_host: Option<String>,
+    /// The same for the URLs of source-watcher. Flux takes it from `SOURCE_WATCHER_LOCALHOST`.
+    pub source_watcher_host: Option<String>,
+    /// A file of PEM certificates that https servers are checked against. Unset: those of the system.
+    pub certificate_authorities: Option<PathBuf>,
+    /// The most bytes that are downloaded. Default 256 MiB.
+    pub download_bytes: u64,
+    /// How long a connection may take to be made. Default 5 s.
+    pub connect_timeout: Duration,
+    /// How long a server may send nothing. Default 30 s.
+    pub idle_timeout: Duration,
+    /// How long a download may take altogether. Default 5 min.
+    pub overall_timeout: Duration,
+}
+
+impl FetchSettings {
+    /// The defaults, with these hosts.
+    pub fn new(allowed_hosts: AllowedHosts) -> Self {
+        Self {
+            allowed_hosts,
+            source_controller_host: None,
+            source_watcher_host: None,
+            certificate_authorities: None,
+            download_bytes: Limits::default().download_bytes,
+            connect_timeout: Duration::from_secs(5),
+            idle_timeout: Duration::from_secs(30),
+            overall_timeout: Duration::from_secs(300),
+        }
+    }
+
+    /// The host that replaces this URL's, by Flux's rule.
+    fn replacement(&self, url: &url::Url) -> Option<&str> {
+        let watcher = url.host_str().is_some_and(|host| host.starts_with("source-watcher"));
+        if watcher { self.source_watcher_host.as_deref() } else { self.source_controller_host.as_deref() }
+    }
+}
+
+/// An artifact that was fetched.
+#[derive(Clone, Debug)]
+pub struct Fetched {
+    /// The artifact in the store.
+    pub artifact: Pinned,
+    /// Whether it had to be downloaded, by this caller or by another that this one joined.
+    pub downloaded: bool,
+}
+
+/// Fetches artifacts into a store. Clones share the store, the connections and the downloads under way.
+#[derive(Clone, Debug)]
+pub struct Fetcher {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    client: reqwest::Client,
+    settings: FetchSettings,
+    store: Store,
+    flights: Flights,
+    fetches: AtomicU64,
+}
+
+impl Fetcher {
+    /// # Errors
+    /// The settings do not make a client: the certificates cannot be read.
+    pub fn new(settings: FetchSettings, store: Store) -> Result<Self, FetchError> {
+        let client = client::build(&settings)?;
+        let flights = Flights::default();
+        Ok(Self { shared: Arc::new(Shared { client, settings, store, flights, fetches: AtomicU64::new(0) }) })
+    }
+
+    /// Returns the artifact of this digest, from the store or else from the URL. Callers that want the same digest at
+    /// the same time share one download and its error.
+    ///
+    /// # Errors
+    /// The URL is refused, the server does not serve the artifact, or serves other bytes, too many or too slowly, or the
+    /// store cannot keep it. Nothing is retried but once a connection that broke: the caller backs off.
+    pub async fn fetch(&self, url: &str, digest: &Digest) -> Result<Fetched, FetchError> {
+        if let Some(artifact) = self.shared.stored(digest).await? {
+            return Ok(Fetched { artifact, downloaded: false });
+        }
+        let target = Target::aim(url, &self.shared.settings)?;
+        let mut joins = 0;
+        loop {
+            let flight = flight::join(&self.shared, &target, digest);
+            let same_url = flight.url == target.url;
+            match flight.landing.await {
+                Ok(artifact) => return Ok(Fetched { artifact, downloaded: true }),
+                Err(error) if same_url || joins == MOST_JOINS => return Err(error),
+                // That another URL failed says nothing about ours.
+                Err(_) => joins += 1,
+            }
+        }
+    }
+
+    /// How many downloads were really begun.
+    pub fn fetches(&self) -> u64 {
+        self.shared.fetches.load(Ordering::Relaxed)
+    }
+}
+
+impl Shared {
+    /// Looks into the store; the first look at what an earlier process left reads the whole file.
+    async fn stored(&self, digest: &Digest) -> Result<Option<Pinned>, FetchError> {
+        let (store, wanted) = (self.store.clone(), digest.clone());
+        let opened = tokio::task::spawn_blocking(move || store.open_artifact(&wanted)).await;
+        let failed = |cause: String| FetchError::Store { digest: digest.clone(), cause };
+        opened.map_err(|error| failed(error.to_string()))?.map_err(|error| failed(error.to_string()))
+    }
+}

@@ -1,0 +1,149 @@
+//! From the URL in a source's status to the request that is really made.
+
+use url::Url;
+
+use super::super::quote::quoted;
+use super::FetchSettings;
+use super::error::FetchError;
+use super::hosts::split_port;
+
+/// The longest URL, in bytes, that is looked at.
+const LONGEST_URL: usize = 4096;
+
+/// A checked URL.
+#[derive(Clone, Debug)]
+pub(super) struct Target {
+    /// Where the request goes.
+    pub(super) url: Url,
+    /// The host that the server is told, without the trailing dot that only the resolver needs.
+    pub(super) host: String,
+    /// The URL for messages: as the source has it, without user, password and query, which may be secret.
+    pub(super) shown: String,
+}
+
+impl Target {
+    /// Checks a URL, completes its host and replaces it where the settings say so.
+    pub(super) fn aim(text: &str, settings: &FetchSettings) -> Result<Self, FetchError> {
+        let (mut url, shown) = parse(text)?;
+        let refused = |why: &str| FetchError::Url { url: shown.clone(), why: why.to_owned() };
+        if !matches!(url.scheme(), "http" | "https") {
+            return Err(refused("only http and https are supported"));
+        }
+        if !url.username().is_empty() || url.password().is_some() {
+            return Err(refused("it contains a user name or password"));
+        }
+        let Some(host) = settings.allowed_hosts.permit(&url) else {
+            let host = url.host_str().unwrap_or("no host").to_owned();
+            return Err(FetchError::RefusedHost { url: shown, host });
+        };
+        url.set_host(Some(&host)).map_err(|cause| refused(&cause.to_string()))?;
+        if let Some(replacement) = settings.replacement(&url) {
+            replace_host(&mut url, replacement).map_err(|why| refused(&why))?;
+        }
+        url.set_fragment(None);
+        let name = url.host_str().unwrap_or_default();
+        let name = name.strip_suffix('.').unwrap_or(name);
+        let host = url.port().map_or_else(|| name.to_owned(), |port| format!("{name}:{port}"));
+        Ok(Self { url, host, shown })
+    }
+}
+
+fn parse(text: &str) -> Result<(Url, String), FetchError> {
+    // What cannot be parsed may still hold secrets: before an "@", or behind a "?".
+    let hidden = || {
+        let host_and_more = text.rsplit('@').next().unwrap_or_default();
+        quoted(host_and_more.split('?').next().unwrap_or_default())
+    };
+    if text.len() > LONGEST_URL {
+        let why = format!("it is {} bytes long, the most is {LONGEST_URL}", text.len());
+        return Err(FetchError::Url { url: hidden(), why });
+    }
+    let url = Url::parse(text).map_err(|cause| FetchError::Url { url: hidden(), why: cause.to_string() })?;
+    let Some(host) = url.host_str() else {
+        return Err(FetchError::Url { url: hidden(), why: "it names no host".to_owned() });
+    };
+    let port = url.port().map(|port| format!(":{port}")).unwrap_or_default();
+    let shown = format!("{}://{host}{port}{}", url.scheme(), url.path());
+    Ok((url, shown))
+}
+
+fn replace_host(url: &mut Url, replacement: &str) -> Result<(), String> {
+    let (host, port) = split_port(replacement).map_err(|error| error.to_string())?;
+    url.set_host(Some(&host.to_string())).map_err(|cause| cause.to_string())?;
+    url.set_port(port).map_err(|()| format!("host {replacement} cannot replace its own"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::hosts::AllowedHosts;
+    use super::*;
+
+    fn settings() -> FetchSettings {
+        FetchSettings::new(AllowedHosts::services_of("flux-system", "cluster.local").and("localhost").unwrap())
+    }
+
+    #[test]
+    fn the_request_goes_to_the_whole_name_and_the_server_is_told_a_sane_one() {
+        let file = "/gitrepository/flux-system/app/sha256:0a1b.tar.gz";
+        let table = [
+            (
+                format!("http://source-controller.flux-system.svc.cluster.local.{file}"),
+                format!("http://source-controller.flux-system.svc.cluster.local.{file}"),
+                "source-controller.flux-system.svc.cluster.local",
+            ),
+            (
+                format!("http://source-controller.flux-system:9090{file}#part"),
+                format!("http://source-controller.flux-system.svc.cluster.local.:9090{file}"),
+                "source-controller.flux-system.svc.cluster.local:9090",
+            ),
+            (format!("https://localhost:443{file}?a=b"), format!("https://localhost{file}?a=b"), "localhost"),
+        ];
+        for (text, url, host) in table {
+            let target = Target::aim(&text, &settings()).unwrap();
+            assert_eq!((target.url.as_str(), target.host.as_str()), (url.as_str(), host), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_host_is_replaced_where_flux_would_replace_it() {
+        let settings = FetchSettings {
+            source_controller_host: Some("localhost:8080".to_owned()),
+            source_watcher_host: Some("127.0.0.1".to_owned()),
+            ..settings()
+        };
+        let table = [
+            ("http://source-controller.flux-system.svc.cluster.local./a", "http://localhost:8080/a", "localhost:8080"),
+            ("http://source-controller.flux-system:9090/a", "http://localhost:8080/a", "localhost:8080"),
+            ("http://source-watcher.flux-system.svc:9090/a", "http://127.0.0.1/a", "127.0.0.1"),
+        ];
+        for (text, url, host) in table {
+            let target = Target::aim(text, &settings).unwrap();
+            assert_eq!((target.url.as_str(), target.host.as_str()), (url, host), "{text}");
+        }
+        let error = Target::aim("http://source-controller.default.svc/a", &settings).unwrap_err();
+        assert!(matches!(error, FetchError::RefusedHost { .. }), "a replacement does not allow more: {error}");
+    }
+
+    #[test]
+    fn a_url_that_is_not_for_us_is_refused_without_telling_its_secrets() {
+        let long = format!("http://localhost/{}", "a".repeat(5000));
+        let table = [
+            ("", "cannot be used"),
+            ("localhost/a", "cannot be used"),
+            ("http://", "cannot be used"),
+            ("file:///etc/passwd", "names no host"),
+            ("ftp://localhost/a", "only http and https"),
+            ("http://someone:secret@localhost/a", "http://localhost/a cannot be used: it contains a user name"),
+            ("http://secret@localhost/a", "contains a user name"),
+            ("http://someone:secret@local host/a?secret=b", "cannot be used"),
+            ("http://10.1.2.3/a?token=secret", "refused to fetch http://10.1.2.3/a: 10.1.2.3 is neither"),
+            ("http://kubernetes.default/api", "kubernetes.default is neither a Service"),
+            (long.as_str(), "is 5017 bytes long"),
+        ];
+        for (text, message) in table {
+            let error = Target::aim(text, &settings()).expect_err(text).to_string();
+            assert!(error.contains(message), "{text}: {error}");
+            assert!(!error.contains("secret") && !error.contains("someone"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,361 @@
+use std::time::Instant;
+
+use futures::future::join_all;
+use tempfile::TempDir;
+
+use super::super::digest::Algorithm;
+use super::super::store::Usage;
+use super::*;
+
+mod server;
+
+use server::{Answer, Server};
+
+/// A fetcher of its own store, which fetches from loopback only.
+struct Fixture {
+    fetcher: Fetcher,
+    store: Store,
+    directory: TempDir,
+}
+
+impl Fixture {
+    fn new() -> Self {
+        Self::with(|_| {})
+    }
+
+    fn with(change: impl FnOnce(&mut FetchSettings)) -> Self {
+        let directory = TempDir::new().unwrap();
+        let store = Store::open(directory.path(), 1_000_000).unwrap();
+        let mut settings = FetchSettings {
+            connect_timeout: Duration::from_secs(5),
+            idle_timeout: Duration::from_secs(10),
+            overall_timeout: Duration::from_secs(30),
+            ..FetchSettings::new(AllowedHosts::none().and("127.0.0.1").unwrap())
+        };
+        change(&mut settings);
+        Self { fetcher: Fetcher::new(settings, store.clone()).unwrap(), store, directory }
+    }
+
+    async fn fails(&self, url: &str, digest: &Digest) -> FetchError {
+        let error = self.fetcher.fetch(url, digest).await.expect_err("it must fail");
+        self.assert_nothing_left().await;
+        error
+    }
+
+    /// After a failure nothing is kept, nothing is under way, and no file is left. The writer of a cancelled download
+    /// ends a moment after it.
+    async fn assert_nothing_left(&self) {
+        let until = Instant::now() + Duration::from_secs(5);
+        let empty = Usage { artifacts: 0, complete_bytes: 0, incoming_bytes: 0 };
+        loop {
+            let files = std::fs::read_dir(self.directory.path().join("incoming")).unwrap().count();
+            let now = (self.store.usage(), files, self.fetcher.shared.flights.count());
+            if now == (empty, 0, 0) {
+                return;
+            }
+            assert!(Instant::now() < until, "left behind: {now:?}");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+}
+
+fn content(fetched: &Fetched) -> Vec<u8> {
+    std::fs::read(fetched.artifact.path()).unwrap()
+}
+
+#[tokio::test]
+async fn an_artifact_is_downloaded_once_and_comes_from_the_store_from_then_on() {
+    let server = Server::start(|_| Answer::ok(b"artifact")).await;
+    let fixture = Fixture::new();
+    let url = server.url("/ocirepository/flux-system/app/sha256:0a1b.tar.gz");
+    for (round, downloaded) in [true, false].into_iter().enumerate() {
+        let fetched = fixture.fetcher.fetch(&url, &Digest::of(b"artifact")).await.unwrap();
+        assert_eq!((content(&fetched), fetched.downloaded), (b"artifact".to_vec(), downloaded), "round {round}");
+    }
+    let gone = fixture.fetcher.fetch("http://192.0.2.1/gone", &Digest::of(b"artifact")).await.unwrap();
+    assert!(!gone.downloaded, "a URL goes stale, a digest does not");
+    assert_eq!((fixture.fetcher.fetches(), server.count()), (1, 1));
+    let request = &server.requests()[0];
+    assert!(request.starts_with("GET /ocirepository/flux-system/app/sha256:0a1b.tar.gz HTTP/1.1"), "{request}");
+    assert!(request.to_lowercase().contains("\r\nuser-agent: pulumi-controller/"), "{request}");
+}
+
+#[tokio::test]
+async fn digests_of_all_algorithms_are_verified() {
+    let server = Server::start(|_| Answer::ok(b"artifact")).await;
+    for algorithm in [Algorithm::Sha256, Algorithm::Sha384, Algorithm::Sha512] {
+        let fixture = Fixture::new();
+        let digest = Digest::of_reader(algorithm, &b"artifact"[..]).unwrap();
+        fixture.fetcher.fetch(&server.url("/a"), &digest).await.unwrap();
+        let wrong = Digest::of_reader(algorithm, &b"other"[..]).unwrap();
+        let error = fixture.fetcher.fetch(&server.url("/a"), &wrong).await.unwrap_err();
+        let url = server.url("/a");
+        assert_eq!(error, FetchError::DigestMismatch { url, wanted: wrong, got: digest, bytes: 8 });
+    }
+}
+
+#[tokio::test]
+async fn wrong_bytes_are_not_kept_and_both_digests_are_named() {
+    let server = Server::start(|_| Answer::ok(b"rewritten")).await;
+    let fixture = Fixture::new();
+    let error = fixture.fails(&server.url("/a"), &Digest::of(b"artifact")).await.to_string();
+    assert!(error.contains(&Digest::of(b"artifact").to_string()), "{error}");
+    assert!(error.contains(&Digest::of(b"rewritten").to_string()), "{error}");
+    assert_eq!(server.count(), 1, "wrong bytes are no broken connection");
+}
+
+#[tokio::test]
+async fn what_the_server_answers_decides_the_error() {
+    let table = [
+        ("HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n", "was not found"),
+        ("HTTP/1.1 500 Oops\r\ncontent-length: 0\r\n\r\n", "answered with status 500"),
+        ("HTTP/1.1 503 Busy\r\nretry-after: 7\r\ncontent-length: 0\r\n\r\n", "status 503 and asks to try again in 7s"),
+        ("HTTP/1.1 429 Slow\r\nretry-after: 2\r\ncontent-length: 0\r\n\r\n", "status 429 and asks to try again in 2s"),
+        ("HTTP/1.1 204 Empty\r\n\r\n", "answered with status 204"),
+        ("HTTP/1.1 206 Part\r\ncontent-length: 1\r\n\r\na", "answered with status 206"),
+        (
+            "HTTP/1.1 302 Found\r\nlocation: http://127.0.0.1:1/\r\ncontent-length: 0\r\n\r\n",
+            "status 302: redirects are not followed",
+        ),
+    ];
+    for (answer, message) in table {
+        let server = Server::start(move |_| Answer::raw(answer)).await;
+        let fixture = Fixture::new();
+        let error = fixture.fails(&server.url("/a"), &Digest::of(b"artifact")).await;
+        let text = error.to_string();
+        assert!(text.contains(message) && text.contains(&server.url("/a")), "wanted {message}: {text}");
+        assert_eq!(error.retry_after().is_some(), answer.contains("retry-after"), "{answer}");
+        assert_eq!(server.count(), 1, "{answer}");
+    }
+}
+
+#[tokio::test]
+async fn a_missing_artifact_that_appears_is_fetched_by_the_next_attempt() {
+    let server = Server::start(|round| if round == 0 { Answer::not_found() } else { Answer::ok(b"artifact") }).await;
+    let fixture = Fixture::new();
+    let url = server.url("/a");
+    let error = fixture.fails(&url, &Digest::of(b"artifact")).await;
+    assert_eq!(error, FetchError::NotFound { url: url.clone() });
+    fixture.fetcher.fetch(&url, &Digest::of(b"artifact")).await.unwrap();
+}
+
+#[tokio::test]
+async fn the_limit_of_bytes_holds_to_the_byte_with_and_without_a_length() {
+    for answer in [Answer::ok as fn(&[u8]) -> Answer, Answer::chunked] {
+        let server = Server::start(move |_| answer(b"artifact")).await;
+        let fixture = Fixture::with(|settings| settings.download_bytes = 8);
+        fixture.fetcher.fetch(&server.url("/a"), &Digest::of(b"artifact")).await.unwrap();
+        let fixture = Fixture::with(|settings| settings.download_bytes = 7);
+        let error = fixture.fails(&server.url("/a"), &Digest::of(b"artifact")).await;
+        assert_eq!(error, FetchError::TooLarge { url: server.url("/a"), limit: 7 });
+    }
+}
+
+#[tokio::test]
+async fn a_lying_length_does_not_help() {
+    let table = [
+        ("HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nartifact", "have digest"),
+        ("HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nartifact", "connection broke after 8 bytes"),
+        ("HTTP/1.1 200 OK\r\ncontent-length: 99999999999\r\n\r\nartifact", "larger than 268435456 bytes"),
+        ("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n8\r\nartifact\r\n", "connection broke after 8 bytes"),
+        ("HTTP/1.1 200 OK\r\ncontent-length: nine\r\n\r\nartifact", "connection broke"),
+    ];
+    for (answer, message) in table {
+        let server = Server::start(move |_| Answer::raw(answer)).await;
+        let error = Fixture::new().fails(&server.url("/a"), &Digest::of(b"artifact")).await.to_string();
+        assert!(error.contains(message), "wanted {message}: {error}");
+    }
+}
+
+#[tokio::test]
+async fn a_body_without_length_that_ends_with_the_connection_is_taken_if_its_digest_is_right() {
+    let server = Server::start(|_| Answer::raw("HTTP/1.1 200 OK\r\n\r\nartifact")).await;
+    Fixture::new().fetcher.fetch(&server.url("/a"), &Digest::of(b"artifact")).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_connection_that_breaks_is_tried_once_more_and_not_again() {
+    let torn = "HTTP/1.1 200 OK\r\ncontent-length: 8\r\n\r\narti";
+    for first in ["", torn, "HTTP/1.1 200"] {
+        let heals = move |round| if round == 0 { Answer::raw(first) } else { Answer::ok(b"artifact") };
+        let server = Server::start(heals).await;
+        let fixture = Fixture::new();
+        fixture.fetcher.fetch(&server.url("/a"), &Digest::of(b"artifact")).await.unwrap();
+        assert_eq!((server.count(), fixture.fetcher.fetches()), (2, 2), "{first:?}");
+    }
+    let server = Server::start(move |_| Answer::raw(torn)).await;
+    let fixture = Fixture::new();
+    let error = fixture.fails(&server.url("/a"), &Digest::of(b"artifact")).await;
+    assert!(matches!(error, FetchError::Truncated { received: 4, .. }), "{error}");
+    assert_eq!((server.count(), fixture.fetcher.fetches()), (2, 2));
+}
+
+#[tokio::test]
+async fn a_server_that_hangs_is_given_up() {
+    let (idle, overall) = (Duration::from_millis(200), Duration::from_millis(300));
+    let silent = Server::start(|_| Answer::raw("").hanging()).await;
+    let stalls = Server::start(|_| Answer::raw("HTTP/1.1 200 OK\r\ncontent-length: 8\r\n\r\nart").hanging()).await;
+    let drips = Server::start(|_| Answer::ok(&[0; 1000]).dripping(Duration::from_millis(20))).await;
+    let table = [
+        (&silent, idle, Duration::from_secs(20), "waiting for an answer took more than 300ms"),
+        (&stalls, idle, Duration::from_secs(20), "waiting for data took more than 200ms"),
+        (&drips, Duration::from_secs(20), overall, "the whole download took more than 300ms"),
+    ];
+    for (server, idle_timeout, overall_timeout, message) in table {
+        let fixture = Fixture::with(|settings| {
+            settings.connect_timeout = Duration::from_millis(100);
+            settings.idle_timeout = idle_timeout;
+            settings.overall_timeout = overall_timeout;
+        });
+        let begun = Instant::now();
+        let error = fixture.fails(&server.url("/a"), &Digest::of(b"artifact")).await.to_string();
+        assert!(error.contains(message), "wanted {message}: {error}");
+        assert!(begun.elapsed() < Duration::from_secs(10), "{message}: after {:?}", begun.elapsed());
+        assert_eq!(server.count(), 1, "a server that hangs is not asked again");
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_is_not_there_is_said() {
+    let server = Server::start(|_| Answer::not_found()).await;
+    let url = server.url("/a");
+    drop(server);
+    let error = Fixture::new().fails(&url, &Digest::of(b"artifact")).await;
+    assert!(matches!(&error, FetchError::Connect { .. }), "{error}");
+    assert!(error.to_string().to_lowercase().contains("connection refused"), "{error}");
+}
+
+#[tokio::test]
+async fn hosts_that_are_not_allowed_are_not_even_asked() {
+    let server = Server::start(|_| Answer::ok(b"artifact")).await;
+    let flux = AllowedHosts::services_of("flux-system", "cluster.local");
+    let fixture = Fixture::with(|settings| settings.allowed_hosts = flux);
+    let error = fixture.fails(&server.url("/a"), &Digest::of(b"artifact")).await;
+    assert!(matches!(&error, FetchError::RefusedHost { host, .. } if host == "127.0.0.1"), "{error}");
+    let with_user = server.url("/a").replace("http://", "http://user:secret@");
+    let error = Fixture::new().fails(&with_user, &Digest::of(b"artifact")).await;
+    assert!(matches!(&error, FetchError::Url { .. }) && !error.to_string().contains("secret"), "{error}");
+    assert_eq!(server.count(), 0);
+}
+
+#[tokio::test]
+async fn a_controller_outside_of_the_cluster_fetches_from_the_replacement() {
+    let server = Server::start(|_| Answer::ok(b"artifact")).await;
+    let fixture = Fixture::with(|settings| {
+        settings.allowed_hosts = AllowedHosts::services_of("flux-system", "cluster.local");
+        settings.source_controller_host = Some(server.address());
+    });
+    let url = "http://source-controller.flux-system.svc.cluster.local./gitrepository/a.tar.gz";
+    fixture.fetcher.fetch(url, &Digest::of(b"artifact")).await.unwrap();
+    let request = server.requests()[0].to_lowercase();
+    assert!(request.contains(&format!("\r\nhost: {}\r\n", server.address())), "{request}");
+}
+
+#[tokio::test]
+async fn many_who_want_one_digest_cause_one_download() {
+    let server = Server::start(|_| Answer::ok(b"artifact").dripping(Duration::from_millis(5))).await;
+    let fixture = Fixture::new();
+    let (url, digest) = (server.url("/a"), Digest::of(b"artifact"));
+    let all = join_all((0..50).map(|_| fixture.fetcher.fetch(&url, &digest))).await;
+    for fetched in all {
+        assert_eq!(content(&fetched.unwrap()), b"artifact");
+    }
+    assert_eq!((server.count(), fixture.fetcher.fetches(), fixture.fetcher.shared.flights.count()), (1, 1, 0));
+}
+
+#[tokio::test]
+async fn those_who_wait_for_a_download_share_its_failure() {
+    let server = Server::start(|_| Answer::not_found().dripping(Duration::from_millis(5))).await;
+    let fixture = Fixture::new();
+    let (url, digest) = (server.url("/a"), Digest::of(b"artifact"));
+    let all = join_all((0..20).map(|_| fixture.fetcher.fetch(&url, &digest))).await;
+    assert!(all.into_iter().all(|result| result.unwrap_err() == FetchError::NotFound { url: url.clone() }));
+    assert_eq!(server.count(), 1);
+}
+
+#[tokio::test]
+async fn a_stale_url_of_one_does_not_fail_another_with_a_fresh_one() {
+    let stale = Server::start(|_| Answer::not_found().dripping(Duration::from_millis(5))).await;
+    let fresh = Server::start(|_| Answer::ok(b"artifact")).await;
+    let fixture = Fixture::new();
+    let digest = Digest::of(b"artifact");
+    let (stale_url, fresh_url) = (stale.url("/old"), fresh.url("/new"));
+    let second = async {
+        stale.asked(1).await;
+        fixture.fetcher.fetch(&fresh_url, &digest).await
+    };
+    let (first, second) = tokio::join!(fixture.fetcher.fetch(&stale_url, &digest), second);
+    assert!(matches!(first, Err(FetchError::NotFound { .. })));
+    assert_eq!(content(&second.unwrap()), b"artifact");
+    assert_eq!((stale.count(), fresh.count()), (1, 1));
+}
+
+#[tokio::test]
+async fn a_caller_that_goes_away_leaves_the_download_to_the_others() {
+    let server = Server::start(|_| Answer::ok(b"artifact").dripping(Duration::from_millis(5))).await;
+    let fixture = Fixture::new();
+    let (url, digest) = (server.url("/a"), Digest::of(b"artifact"));
+    let staying = fixture.fetcher.fetch(&url, &digest);
+    let leaving = tokio::time::timeout(Duration::from_millis(50), fixture.fetcher.fetch(&url, &digest));
+    let (left, stayed) = tokio::join!(leaving, staying);
+    assert!(left.is_err(), "it was to leave in the middle");
+    assert_eq!(content(&stayed.unwrap()), b"artifact");
+    assert_eq!(server.count(), 1);
+}
+
+#[tokio::test]
+async fn a_download_that_nobody_waits_for_ends_and_can_begin_again() {
+    let server = Server::start(|round| {
+        let answer = Answer::ok(b"artifact");
+        if round == 0 { answer.dripping(Duration::from_secs(1)) } else { answer }
+    })
+    .await;
+    let fixture = Fixture::new();
+    let (url, digest) = (server.url("/a"), Digest::of(b"artifact"));
+    let given_up = tokio::time::timeout(Duration::from_millis(100), fixture.fetcher.fetch(&url, &digest)).await;
+    assert!(given_up.is_err());
+    fixture.assert_nothing_left().await;
+    fixture.fetcher.fetch(&url, &digest).await.unwrap();
+    assert_eq!(server.count(), 2);
+}
+
+#[tokio::test]
+async fn different_digests_are_fetched_side_by_side() {
+    let server = Server::start(|_| Answer::ok(b"artifact").dripping(Duration::from_millis(20))).await;
+    let fixture = Fixture::new();
+    let url = server.url("/a");
+    let (one, other) = (Digest::of(b"artifact"), Digest::of(b"other"));
+    let both = async { tokio::join!(fixture.fetcher.fetch(&url, &one), fixture.fetcher.fetch(&url, &other)) };
+    let watch = async {
+        server.asked(2).await;
+        assert!(!fixture.store.contains(&one), "the first is not done yet");
+    };
+    let ((first, second), ()) = tokio::join!(both, watch);
+    assert!(first.is_ok() && matches!(second, Err(FetchError::DigestMismatch { .. })));
+}
+
+#[tokio::test]
+async fn a_store_without_room_is_said() {
+    let server = Server::start(|_| Answer::ok(b"artifact")).await;
+    let fixture = Fixture::new();
+    let directory = TempDir::new().unwrap();
+    let store = Store::open(directory.path(), 5).unwrap();
+    let fetcher = Fetcher::new(fixture.fetcher.shared.settings.clone(), store).unwrap();
+    let error = fetcher.fetch(&server.url("/a"), &Digest::of(b"artifact")).await.unwrap_err();
+    assert!(matches!(&error, FetchError::Store { .. }), "{error}");
+    assert!(error.to_string().contains("store of 5 bytes is full"), "{error}");
+}
+
+#[tokio::test]
+async fn certificates_that_cannot_be_read_are_said_at_the_start() {
+    let directory = TempDir::new().unwrap();
+    let store = Store::open(directory.path(), 5).unwrap();
+    let empty = directory.path().join("empty.pem");
+    std::fs::write(&empty, "").unwrap();
+    for (path, message) in [(empty, "holds no certificates"), ("/not/there.pem".into(), "/not/there.pem")] {
+        let settings =
+            FetchSettings { certificate_authorities: Some(path), ..FetchSettings::new(AllowedHosts::none()) };
+        let error = Fetcher::new(settings, store.clone()).unwrap_err().to_string();
+        assert!(error.contains(message), "{error}");
+    }
+}

@@ -1,0 +1,139 @@
+//! An HTTP server that counts its requests and may lie, tear, drip and hang, which well-bred servers cannot.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+
+/// What the server sends for one request, byte by byte.
+#[derive(Clone)]
+pub(super) struct Answer {
+    bytes: Vec<u8>,
+    drip: Option<Duration>,
+    hang: bool,
+}
+
+impl Answer {
+    /// These bytes, then the end of the connection.
+    pub(super) fn raw(text: &str) -> Self {
+        Self { bytes: text.as_bytes().to_vec(), drip: None, hang: false }
+    }
+
+    pub(super) fn ok(body: &[u8]) -> Self {
+        let mut answer = Self::raw(&format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", body.len()));
+        answer.bytes.extend_from_slice(body);
+        answer
+    }
+
+    pub(super) fn chunked(body: &[u8]) -> Self {
+        let mut answer = Self::raw("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n");
+        for byte in body {
+            answer.bytes.extend_from_slice(&[b'1', b'\r', b'\n', *byte, b'\r', b'\n']);
+        }
+        answer.bytes.extend_from_slice(b"0\r\n\r\n");
+        answer
+    }
+
+    pub(super) fn not_found() -> Self {
+        Self::raw("HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n")
+    }
+
+    /// Sends one byte at a time, with a pause between them.
+    pub(super) fn dripping(self, pause: Duration) -> Self {
+        Self { drip: Some(pause), ..self }
+    }
+
+    /// Keeps the connection open, silent, when all is sent.
+    pub(super) fn hanging(self) -> Self {
+        Self { hang: true, ..self }
+    }
+}
+
+/// The server; it ends when this is dropped.
+pub(super) struct Server {
+    address: SocketAddr,
+    requests: Arc<Mutex<Vec<String>>>,
+    _tasks: JoinSet<()>,
+}
+
+impl Server {
+    /// Starts a server that answers the request of each number, from 0, as it is told.
+    pub(super) async fn start(answer: impl Fn(usize) -> Answer + Send + 'static) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let requests = Arc::new(Mutex::new(Vec::new()));
+        let seen = Arc::clone(&requests);
+        let mut tasks = JoinSet::new();
+        tasks.spawn(async move {
+            let mut connections = JoinSet::new();
+            loop {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                let Some(request) = read_request(&mut stream).await else { continue };
+                let number = {
+                    let mut seen = seen.lock().unwrap();
+                    seen.push(request);
+                    seen.len() - 1
+                };
+                connections.spawn(send(stream, answer(number)));
+            }
+        });
+        Self { address, requests, _tasks: tasks }
+    }
+
+    pub(super) fn address(&self) -> String {
+        self.address.to_string()
+    }
+
+    pub(super) fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.address)
+    }
+
+    pub(super) fn requests(&self) -> Vec<String> {
+        self.requests.lock().unwrap().clone()
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.requests.lock().unwrap().len()
+    }
+
+    /// Waits until so many requests have come.
+    pub(super) async fn asked(&self, count: usize) {
+        let until = Instant::now() + Duration::from_secs(10);
+        while self.count() < count {
+            assert!(Instant::now() < until, "{} of {count} requests have come", self.count());
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+}
+
+async fn read_request(stream: &mut TcpStream) -> Option<String> {
+    let mut request = Vec::new();
+    while !request.ends_with(b"\r\n\r\n") {
+        request.push(stream.read_u8().await.ok()?);
+    }
+    String::from_utf8(request).ok()
+}
+
+async fn send(mut stream: TcpStream, answer: Answer) {
+    let pieces: Vec<&[u8]> = match answer.drip {
+        Some(_) => answer.bytes.chunks(1).collect(),
+        None => vec![&answer.bytes],
+    };
+    for piece in pieces {
+        if stream.write_all(piece).await.is_err() {
+            return;
+        }
+        if let Some(pause) = answer.drip {
+            tokio::time::sleep(pause).await;
+        }
+    }
+    if answer.hang {
+        std::future::pending::<()>().await;
+    }
+    // A connection that is reset could lose the last bytes on the way.
+    let _ = stream.shutdown().await;
+    let _ = stream.read(&mut [0]).await;
+}

@@ -1,0 +1,32 @@
+//! How names that others chose appear in messages: escaped, and never longer than a reader wants.
+
+/// The longest piece of foreign text that a message repeats, in characters.
+const LONGEST: usize = 200;
+
+/// Quotes foreign text for a message: control characters escaped, cut where it is too long.
+pub(super) fn quoted(text: &str) -> String {
+    match text.char_indices().nth(LONGEST) {
+        Some((end, _)) => format!("{:?}...", text.get(..end).unwrap_or_default()),
+        None => format!("{text:?}"),
+    }
+}
+
+/// Quotes a foreign name, which need not be UTF-8.
+pub(super) fn quoted_bytes(name: &[u8]) -> String {
+    // A character has at most four bytes: what lies behind is cut anyway and need not be converted.
+    let beginning = name.get(..LONGEST * 4 + 4).unwrap_or(name);
+    quoted(&String::from_utf8_lossy(beginning))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn foreign_text_is_escaped_and_cut() {
+        assert_eq!(quoted("a\n\u{1b}[31m\"b"), r#""a\n\u{1b}[31m\"b""#);
+        assert_eq!(quoted(&"ä".repeat(300)), format!("\"{}\"...", "ä".repeat(200)));
+        assert_eq!(quoted_bytes(b"a\xffb"), "\"a\u{fffd}b\"");
+        assert!(quoted_bytes(&[b'x'; 5000]).len() < 250);
+    }
+}

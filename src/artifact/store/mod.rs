@@ -1,0 +1,333 @@
+//! The content-addressed store: verified artifacts on disk, by digest, within a bound.
+//!
+//! Files arrive under `incoming/` and are renamed to `complete/` once they are whole and verified, so what lies in
+//! `complete/` is what its name says. The least recently used ones go when room is needed; those in use never do.
+
+mod incoming;
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+use std::fs::{self, File, TryLockError};
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+pub use incoming::Incoming;
+
+use super::digest::{Algorithm, Digest};
+
+/// A store of artifacts. Clones share it.
+#[derive(Clone, Debug)]
+pub struct Store {
+    shelf: Arc<Shelf>,
+}
+
+/// An artifact in the store that cannot be evicted while this, or a clone of it, lives.
+#[derive(Clone, Debug)]
+pub struct Pinned {
+    blob: Arc<Blob>,
+}
+
+/// What the store holds at a moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Usage {
+    /// Complete artifacts.
+    pub artifacts: usize,
+    /// Their bytes.
+    pub complete_bytes: u64,
+    /// Bytes of artifacts that are just arriving.
+    pub incoming_bytes: u64,
+}
+
+/// What kept the store from doing its work.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    #[error("cannot prepare the artifact store at {path}: {cause}")]
+    Prepare { path: PathBuf, cause: io::Error },
+    #[error("the artifact store at {path} is in use by another process: each needs a directory of its own")]
+    InUse { path: PathBuf },
+    #[error(
+        "the artifact store of {capacity} bytes is full: {needed} more bytes are needed, {in_use} are in use and \
+         {arriving} are arriving; give it more room, or allow fewer transfers at a time"
+    )]
+    Full { capacity: u64, needed: u64, in_use: u64, arriving: u64 },
+    #[error("the artifact of {bytes} bytes has digest {found}, wanted is {wanted}")]
+    Mismatch { wanted: Digest, found: Digest, bytes: u64 },
+    #[error("cannot read artifact {digest} in the store: {cause}")]
+    Read { digest: Digest, cause: io::Error },
+    #[error("cannot write an artifact to the store at {path}: {cause}")]
+    Write { path: PathBuf, cause: io::Error },
+    #[error("cannot remove {path} from the artifact store: {cause}")]
+    Remove { path: PathBuf, cause: io::Error },
+}
+
+/// The shared part. The mutex is held for bookkeeping, a rename or a removal, never while bytes are copied or hashed.
+#[derive(Debug)]
+struct Shelf {
+    complete: PathBuf,
+    incoming: PathBuf,
+    capacity: u64,
+    state: Mutex<State>,
+    lock: File,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    entries: HashMap<Digest, Entry>,
+    complete_bytes: u64,
+    incoming_bytes: u64,
+    clock: u64,
+}
+
+#[derive(Debug)]
+struct Entry {
+    /// Held by every pin as well: alone here, it may be evicted.
+    blob: Arc<Blob>,
+    last_used: u64,
+    /// False for what an earlier process left, until its digest was computed again.
+    verified: bool,
+}
+
+#[derive(Debug)]
+struct Blob {
+    digest: Digest,
+    path: PathBuf,
+    size: u64,
+}
+
+impl Store {
+    /// Opens the store in a directory, which is made where it is missing, and keeps it under `capacity_bytes`.
+    /// Half-written files of an earlier process are removed; complete ones are kept, and verified again before their
+    /// first use.
+    ///
+    /// # Errors
+    /// The directory cannot be prepared, or another process has the store open.
+    pub fn open(directory: &Path, capacity_bytes: u64) -> Result<Self, StoreError> {
+        let failed = |cause| StoreError::Prepare { path: directory.to_owned(), cause };
+        let complete = directory.join("complete");
+        let incoming = directory.join("incoming");
+        fs::create_dir_all(&complete).map_err(failed)?;
+        let lock = File::create(directory.join("lock")).map_err(failed)?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Err(StoreError::InUse { path: directory.to_owned() }),
+            Err(TryLockError::Error(cause)) => return Err(failed(cause)),
+        }
+        match fs::remove_dir_all(&incoming) {
+            Err(cause) if cause.kind() != ErrorKind::NotFound => return Err(failed(cause)),
+            _ => {}
+        }
+        fs::create_dir_all(&incoming).map_err(failed)?;
+        let mut state = State::default();
+        for blob in left_over(&complete).map_err(failed)? {
+            state.insert(blob, false);
+        }
+        let shelf = Shelf { complete, incoming, capacity: capacity_bytes, state: Mutex::new(state), lock };
+        shelf.make_room(&mut shelf.lock(), 0)?;
+        Ok(Self { shelf: Arc::new(shelf) })
+    }
+
+    /// Whether the store has the artifact. What an earlier process left may yet turn out damaged when it is opened.
+    pub fn contains(&self, digest: &Digest) -> bool {
+        self.shelf.lock().entries.contains_key(digest)
+    }
+
+    /// Takes the artifact out for reading, if the store has it. The first time after a start this reads all of it, to
+    /// verify it; a damaged or missing file counts as not there.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn open_artifact(&self, digest: &Digest) -> Result<Option<Pinned>, StoreError> {
+        let Some((pinned, verified)) = self.shelf.take(digest) else { return Ok(None) };
+        let read = |cause| StoreError::Read { digest: digest.clone(), cause };
+        let sound = match pinned.blob.is_sound(verified) {
+            Ok(sound) => sound,
+            Err(cause) if cause.kind() == ErrorKind::NotFound => false,
+            Err(cause) => return Err(read(cause)),
+        };
+        if !sound {
+            self.shelf.forget(&pinned.blob)?;
+            return Ok(None);
+        }
+        self.shelf.mark_verified(&pinned.blob);
+        Ok(Some(pinned))
+    }
+
+    /// Begins to take in an artifact whose digest is of this algorithm.
+    ///
+    /// # Errors
+    /// The file cannot be made.
+    pub fn begin(&self, algorithm: Algorithm) -> Result<Incoming, StoreError> {
+        Incoming::begin(Arc::clone(&self.shelf), algorithm)
+    }
+
+    /// Throws an artifact away, for example because a reader found it damaged. Pins of it lose their file.
+    ///
+    /// # Errors
+    /// The file cannot be removed.
+    pub fn discard(&self, digest: &Digest) -> Result<(), StoreError> {
+        match self.shelf.take(digest) {
+            Some((pinned, _)) => self.shelf.forget(&pinned.blob),
+            None => Ok(()),
+        }
+    }
+
+    /// What the store holds now.
+    pub fn usage(&self) -> Usage {
+        let state = self.shelf.lock();
+        Usage {
+            artifacts: state.entries.len(),
+            complete_bytes: state.complete_bytes,
+            incoming_bytes: state.incoming_bytes,
+        }
+    }
+}
+
+impl Pinned {
+    pub fn digest(&self) -> &Digest {
+        &self.blob.digest
+    }
+
+    /// The size of the archive in bytes.
+    pub fn size(&self) -> u64 {
+        self.blob.size
+    }
+
+    /// Where the archive lies; valid as long as this lives.
+    pub fn path(&self) -> &Path {
+        &self.blob.path
+    }
+
+    /// Opens the archive for reading, from its beginning.
+    ///
+    /// # Errors
+    /// The file cannot be opened.
+    pub fn file(&self) -> Result<File, StoreError> {
+        File::open(&self.blob.path).map_err(|cause| StoreError::Read { digest: self.blob.digest.clone(), cause })
+    }
+}
+
+impl Shelf {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // A panic between two changes of the state is not possible short of an allocation failure.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Pins an artifact and says whether it was verified by this process.
+    fn take(&self, digest: &Digest) -> Option<(Pinned, bool)> {
+        let mut state = self.lock();
+        state.clock += 1;
+        let now = state.clock;
+        let entry = state.entries.get_mut(digest)?;
+        entry.last_used = now;
+        Some((Pinned { blob: Arc::clone(&entry.blob) }, entry.verified))
+    }
+
+    fn mark_verified(&self, blob: &Arc<Blob>) {
+        let mut state = self.lock();
+        if let Some(entry) = state.entries.get_mut(&blob.digest).filter(|entry| Arc::ptr_eq(&entry.blob, blob)) {
+            entry.verified = true;
+        }
+    }
+
+    /// Removes exactly this artifact, not one of the same digest that came since.
+    fn forget(&self, blob: &Arc<Blob>) -> Result<(), StoreError> {
+        let mut state = self.lock();
+        match state.entries.get(&blob.digest) {
+            Some(entry) if Arc::ptr_eq(&entry.blob, blob) => state.remove(&blob.digest),
+            _ => Ok(()),
+        }
+    }
+
+    /// Evicts until `needed` more bytes fit, oldest use first.
+    fn make_room(&self, state: &mut State, needed: u64) -> Result<(), StoreError> {
+        loop {
+            let used = state.complete_bytes.saturating_add(state.incoming_bytes);
+            if used.saturating_add(needed) <= self.capacity {
+                return Ok(());
+            }
+            let Some(digest) = state.least_recently_used() else {
+                return Err(StoreError::Full {
+                    capacity: self.capacity,
+                    needed,
+                    in_use: state.complete_bytes,
+                    arriving: state.incoming_bytes,
+                });
+            };
+            state.remove(&digest)?;
+        }
+    }
+}
+
+impl Drop for Shelf {
+    fn drop(&mut self) {
+        // A child process that is just being started may hold a copy of the descriptor: closing ours is not enough.
+        if let Err(cause) = self.lock.unlock() {
+            tracing::debug!(%cause, "cannot unlock the artifact store");
+        }
+    }
+}
+
+impl State {
+    fn insert(&mut self, blob: Blob, verified: bool) -> Arc<Blob> {
+        self.clock += 1;
+        self.complete_bytes = self.complete_bytes.saturating_add(blob.size);
+        let blob = Arc::new(blob);
+        let entry = Entry { blob: Arc::clone(&blob), last_used: self.clock, verified };
+        self.entries.insert(blob.digest.clone(), entry);
+        blob
+    }
+
+    fn remove(&mut self, digest: &Digest) -> Result<(), StoreError> {
+        let Some(entry) = self.entries.remove(digest) else { return Ok(()) };
+        self.complete_bytes = self.complete_bytes.saturating_sub(entry.blob.size);
+        match fs::remove_file(&entry.blob.path) {
+            Err(cause) if cause.kind() != ErrorKind::NotFound => {
+                Err(StoreError::Remove { path: entry.blob.path.clone(), cause })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn least_recently_used(&self) -> Option<Digest> {
+        let free = self.entries.values().filter(|entry| Arc::strong_count(&entry.blob) == 1);
+        free.min_by_key(|entry| entry.last_used).map(|entry| entry.blob.digest.clone())
+    }
+}
+
+impl Blob {
+    /// Whether the file is what its name says. Once verified, its size is enough.
+    fn is_sound(&self, verified: bool) -> io::Result<bool> {
+        if verified {
+            return Ok(fs::metadata(&self.path)?.len() == self.size);
+        }
+        let found = Digest::of_reader(self.digest.algorithm(), File::open(&self.path)?)?;
+        Ok(self.digest.verify(&found))
+    }
+}
+
+/// The file name of an artifact. A digest contains `:`, which not every volume likes.
+fn file_name(digest: &Digest) -> String {
+    format!("{}-{}", digest.algorithm(), digest.hex())
+}
+
+fn parse_file_name(name: &str) -> Option<Digest> {
+    name.replacen('-', ":", 1).parse().ok()
+}
+
+/// The complete files of an earlier process, oldest first. Files of other names are nobody's business.
+fn left_over(complete: &Path) -> io::Result<Vec<Blob>> {
+    let mut found = Vec::new();
+    for file in fs::read_dir(complete)? {
+        let file = file?;
+        let metadata = file.metadata()?;
+        let digest = file.file_name().to_str().and_then(parse_file_name);
+        if let Some(digest) = digest.filter(|_| metadata.is_file()) {
+            let blob = Blob { digest, path: file.path(), size: metadata.len() };
+            found.push((metadata.modified()?, blob));
+        }
+    }
+    found.sort_by_key(|(modified, _)| *modified);
+    Ok(found.into_iter().map(|(_, blob)| blob).collect())
+}

@@ -1,0 +1,256 @@
+use std::fs;
+use std::io::Read;
+use std::os::unix::fs::MetadataExt;
+
+use tempfile::TempDir;
+
+use super::*;
+
+fn put(store: &Store, bytes: &[u8]) -> Pinned {
+    let mut incoming = store.begin(Algorithm::Sha256).unwrap();
+    incoming.append(bytes).unwrap();
+    incoming.commit(&Digest::of(bytes)).unwrap()
+}
+
+fn read(pinned: &Pinned) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    pinned.file().unwrap().read_to_end(&mut bytes).unwrap();
+    bytes
+}
+
+fn files(directory: &Path) -> usize {
+    fs::read_dir(directory).unwrap().count()
+}
+
+fn usage(artifacts: usize, complete_bytes: u64, incoming_bytes: u64) -> Usage {
+    Usage { artifacts, complete_bytes, incoming_bytes }
+}
+
+#[test]
+fn what_is_committed_is_there_and_what_is_dropped_leaves_nothing() {
+    let directory = TempDir::new().unwrap();
+    let store = Store::open(directory.path(), 100).unwrap();
+    let digest = Digest::of(b"hello");
+    assert!(!store.contains(&digest));
+    assert!(store.open_artifact(&digest).unwrap().is_none());
+
+    let mut dropped = store.begin(Algorithm::Sha256).unwrap();
+    dropped.append(b"hello").unwrap();
+    assert_eq!(store.usage(), usage(0, 0, 5));
+    drop(dropped);
+    assert_eq!(store.usage(), usage(0, 0, 0));
+    assert_eq!(files(&directory.path().join("incoming")), 0);
+
+    let mut incoming = store.begin(Algorithm::Sha256).unwrap();
+    incoming.append(b"hel").unwrap();
+    incoming.append(b"lo").unwrap();
+    assert!(!store.contains(&digest), "it is not whole yet");
+    let pinned = incoming.commit(&digest).unwrap();
+    assert_eq!((pinned.digest(), pinned.size(), read(&pinned)), (&digest, 5, b"hello".to_vec()));
+    assert!(store.contains(&digest));
+    assert_eq!(read(&store.open_artifact(&digest).unwrap().unwrap()), b"hello");
+    assert_eq!(files(&directory.path().join("incoming")), 0);
+}
+
+#[test]
+fn bytes_of_another_digest_are_refused_and_not_kept() {
+    let directory = TempDir::new().unwrap();
+    let store = Store::open(directory.path(), 100).unwrap();
+    for wanted in [Digest::of(b"other"), Digest::of_reader(Algorithm::Sha512, &b"hello"[..]).unwrap()] {
+        let mut incoming = store.begin(Algorithm::Sha256).unwrap();
+        incoming.append(b"hello").unwrap();
+        let error = incoming.commit(&wanted).unwrap_err();
+        assert!(matches!(&error, StoreError::Mismatch { bytes: 5, .. }), "{error}");
+        assert!(error.to_string().contains(&wanted.to_string()));
+        assert!(error.to_string().contains(&Digest::of(b"hello").to_string()));
+    }
+    assert_eq!(store.usage(), usage(0, 0, 0));
+    assert_eq!(files(&directory.path().join("complete")), 0);
+    assert_eq!(files(&directory.path().join("incoming")), 0);
+}
+
+#[test]
+fn an_artifact_that_is_made_here_gets_the_digest_of_its_bytes() {
+    let directory = TempDir::new().unwrap();
+    let store = Store::open(directory.path(), 100).unwrap();
+    let mut incoming = store.begin(Algorithm::Sha384).unwrap();
+    std::io::copy(&mut &b"hello"[..], &mut incoming).unwrap();
+    let pinned = incoming.commit_as_is().unwrap();
+    assert_eq!(*pinned.digest(), Digest::of_reader(Algorithm::Sha384, &b"hello"[..]).unwrap());
+}
+
+#[test]
+fn two_that_arrive_with_one_digest_become_one() {
+    let directory = TempDir::new().unwrap();
+    let store = Store::open(directory.path(), 100).unwrap();
+    let mut first = store.begin(Algorithm::Sha256).unwrap();
+    let mut second = store.begin(Algorithm::Sha256).unwrap();
+    first.append(b"hello").unwrap();
+    second.append(b"hello").unwrap();
+    let first = first.commit(&Digest::of(b"hello")).unwrap();
+    let second = second.commit(&Digest::of(b"hello")).unwrap();
+    assert_eq!(store.usage(), usage(1, 5, 0));
+    assert_eq!(read(&first), read(&second));
+}
+
+#[test]
+fn the_least_recently_used_goes_when_room_is_needed() {
+    let directory = TempDir::new().unwrap();
+    let store = Store::open(directory.path(), 10).unwrap();
+    drop(put(&store, b"aaaa"));
+    drop(put(&store, b"bbbb"));
+    drop(store.open_artifact(&Digest::of(b"aaaa")).unwrap());
+    drop(put(&store, b"cccc"));
+    assert!(store.contains(&Digest::of(b"aaaa")), "it was used last");
+    assert!(!store.contains(&Digest::of(b"bbbb")));
+    assert!(store.contains(&Digest::of(b"cccc")));
+    assert_eq!(store.usage(), usage(2, 8, 0));
+    assert_eq!(files(&directory.path().join("complete")), 2);
+}
+
+#[test]
+fn what_is_in_use_is_not_evicted_and_a_full_store_says_so() {
+    let directory = TempDir::new().unwrap();
+    let store = Store::open(directory.path(), 10).unwrap();
+    let pinned = put(&store, b"aaaa");
+    let clone = pinned.clone();
+    drop(pinned);
+    let mut arriving = store.begin(Algorithm::Sha256).unwrap();
+    arriving.append(b"bbbb").unwrap();
+
+    let mut third = store.begin(Algorithm::Sha256).unwrap();
+    third.append(b"cc").unwrap();
+    let error = third.append(b"c").unwrap_err();
+    assert!(matches!(error, StoreError::Full { capacity: 10, needed: 1, in_use: 4, arriving: 6 }), "{error}");
+    assert_eq!(read(&clone), b"aaaa");
+
+    drop(clone);
+    third.append(b"c").unwrap();
+    assert!(!store.contains(&Digest::of(b"aaaa")), "nobody uses it any more");
+    drop(third);
+    arriving.commit(&Digest::of(b"bbbb")).unwrap();
+    assert_eq!(store.usage(), usage(1, 4, 0));
+}
+
+#[test]
+fn a_new_process_keeps_what_is_complete_and_removes_what_is_not() {
+    let directory = TempDir::new().unwrap();
+    let store = Store::open(directory.path(), 100).unwrap();
+    drop(put(&store, b"kept"));
+    drop(store);
+    fs::write(directory.path().join("incoming/.tmpHalf"), b"half").unwrap();
+    fs::write(directory.path().join("complete/notes.txt"), b"not ours").unwrap();
+
+    let store = Store::open(directory.path(), 100).unwrap();
+    assert_eq!(store.usage(), usage(1, 4, 0));
+    assert_eq!(files(&directory.path().join("incoming")), 0);
+    assert_eq!(read(&store.open_artifact(&Digest::of(b"kept")).unwrap().unwrap()), b"kept");
+    assert!(directory.path().join("complete/notes.txt").exists());
+}
+
+#[test]
+fn what_an_earlier_process_left_damaged_counts_as_not_there() {
+    let directory = TempDir::new().unwrap();
+    let store = Store::open(directory.path(), 100).unwrap();
+    let path = put(&store, b"whole").path().to_owned();
+    drop(store);
+    fs::write(&path, b"whale").unwrap();
+
+    let store = Store::open(directory.path(), 100).unwrap();
+    assert!(store.open_artifact(&Digest::of(b"whole")).unwrap().is_none());
+    assert!(!path.exists());
+    assert_eq!(store.usage(), usage(0, 0, 0));
+    assert_eq!(read(&put(&store, b"whole")), b"whole");
+}
+
+#[test]
+fn fresh_bytes_replace_what_an_earlier_process_left_unverified() {
+    let directory = TempDir::new().unwrap();
+    let store = Store::open(directory.path(), 100).unwrap();
+    let path = put(&store, b"whole").path().to_owned();
+    drop(store);
+    fs::write(&path, b"damaged").unwrap();
+
+    let store = Store::open(directory.path(), 100).unwrap();
+    assert_eq!(read(&put(&store, b"whole")), b"whole");
+    assert_eq!(store.usage(), usage(1, 5, 0));
+}
+
+#[test]
+fn a_file_that_vanished_or_shrank_counts_as_not_there() {
+    let directory = TempDir::new().unwrap();
+    let store = Store::open(directory.path(), 100).unwrap();
+    for damage in [|path: &Path| fs::remove_file(path), |path: &Path| fs::write(path, b"ho")] {
+        let path = put(&store, b"hello").path().to_owned();
+        damage(&path).unwrap();
+        assert!(store.open_artifact(&Digest::of(b"hello")).unwrap().is_none());
+        assert_eq!(store.usage(), usage(0, 0, 0));
+    }
+}
+
+#[test]
+fn what_is_thrown_away_is_gone_and_can_come_again() {
+    let directory = TempDir::new().unwrap();
+    let store = Store::open(directory.path(), 100).unwrap();
+    let old = put(&store, b"hello");
+    store.discard(&Digest::of(b"hello")).unwrap();
+    assert!(!store.contains(&Digest::of(b"hello")));
+    let new = put(&store, b"hello");
+    drop(old);
+    assert_eq!(read(&new), b"hello");
+    assert_eq!(store.usage(), usage(1, 5, 0));
+}
+
+#[test]
+fn a_smaller_capacity_evicts_the_oldest_at_the_start() {
+    let directory = TempDir::new().unwrap();
+    let store = Store::open(directory.path(), 100).unwrap();
+    for (age, bytes) in [(2, b"old!"), (1, b"new!")] {
+        let file = put(&store, bytes).file().unwrap();
+        let modified = std::time::SystemTime::now() - std::time::Duration::from_secs(age * 60);
+        file.set_modified(modified).unwrap();
+    }
+    drop(store);
+    let store = Store::open(directory.path(), 5).unwrap();
+    assert!(!store.contains(&Digest::of(b"old!")));
+    assert!(store.contains(&Digest::of(b"new!")));
+}
+
+#[test]
+fn two_processes_cannot_share_a_directory() {
+    let directory = TempDir::new().unwrap();
+    let first = Store::open(directory.path(), 100).unwrap();
+    let error = Store::open(directory.path(), 100).unwrap_err();
+    assert!(matches!(error, StoreError::InUse { .. }), "{error}");
+    drop(first);
+    Store::open(directory.path(), 100).unwrap();
+}
+
+#[test]
+fn only_the_owner_can_read_what_is_stored() {
+    let directory = TempDir::new().unwrap();
+    let store = Store::open(directory.path(), 100).unwrap();
+    assert_eq!(put(&store, b"hello").file().unwrap().metadata().unwrap().mode() & 0o777, 0o600);
+}
+
+#[test]
+fn many_threads_at_once_stay_under_the_capacity() {
+    let directory = TempDir::new().unwrap();
+    let store = Store::open(directory.path(), 4000).unwrap();
+    std::thread::scope(|scope| {
+        for thread in 0..4_u8 {
+            let store = store.clone();
+            scope.spawn(move || {
+                for round in 0..25_u8 {
+                    let bytes = [[thread, round % 10].as_slice(), &[0; 498]].concat();
+                    assert_eq!(read(&put(&store, &bytes)), bytes);
+                    let now = store.usage();
+                    assert!(now.complete_bytes + now.incoming_bytes <= 4000, "{now:?}");
+                }
+            });
+        }
+    });
+    let now = store.usage();
+    assert_eq!((now.incoming_bytes, now.complete_bytes), (0, now.artifacts as u64 * 500));
+    assert_eq!(files(&directory.path().join("complete")), now.artifacts);
+}

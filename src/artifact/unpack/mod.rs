@@ -1,0 +1,225 @@
+//! Unpacking an archive: one rule for every source, hostile ones included.
+//!
+//! An archive is a gzip-compressed tar stream. Regular files, directories, and symbolic links that stay inside the tree
+//! are made; everything else is refused by name. What it costs is bounded by what is really decompressed and written,
+//! not by what headers say.
+
+mod extended;
+mod meter;
+#[cfg(test)]
+mod tests;
+mod tree;
+
+use std::fs;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use cap_std::ambient_authority;
+use cap_std::fs::Dir;
+use flate2::read::MultiGzDecoder;
+use tar::{Archive, Entry, EntryType};
+
+use super::entry_name::{EntryName, LinkError, NameError};
+use super::limits::Limits;
+use super::quote::{quoted, quoted_bytes};
+use extended::{Extended, Member};
+use meter::{Breach, Compressed, Decompressed, Meter};
+use tree::{FileError, Tree};
+
+/// What was unpacked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unpacked {
+    /// Regular files.
+    pub files: u64,
+    /// Bytes written to them.
+    pub bytes: u64,
+}
+
+/// Why an archive was not unpacked, or not to its end. What was written until then is the caller's to remove.
+#[derive(Debug, thiserror::Error)]
+pub enum UnpackError {
+    #[error("cannot unpack into {path}: {why}")]
+    Destination { path: PathBuf, why: String },
+    #[error("the archive has an entry whose name is refused, {name}: {why}")]
+    Name { name: String, why: NameError },
+    #[error("the archive has a symbolic link that is refused, {name} to {target}: {why}")]
+    Link { name: String, target: String, why: LinkError },
+    #[error(
+        "the archive has an entry that is refused, {name}: it is {kind}; only files, directories and links are taken"
+    )]
+    Kind { name: String, kind: String },
+    #[error("the archive has entry {name} where {kind} of the same name came before")]
+    Occupied { name: String, kind: &'static str },
+    #[error("the archive has entry {name} below {through}, which is {kind}")]
+    Through { name: String, through: String, kind: &'static str },
+    #[error("the archive has more than {limit} entries, directories that it only implies included")]
+    TooManyEntries { limit: u64 },
+    #[error("the archive is larger than {limit} bytes when decompressed, reached {place}")]
+    TooLarge { limit: u64, place: String },
+    #[error("the archive decompresses to more than {ratio} times its size, reached {place}: it looks like a bomb")]
+    TooCompressed { ratio: u64, place: String },
+    #[error("the archive has an extension header of {size} bytes, the most is {limit}")]
+    HeaderTooLarge { size: u64, limit: u64 },
+    #[error("the archive is not a sound tar.gz: {cause}")]
+    Broken { cause: String },
+    #[error("the archive is cut short: it ends before its end mark")]
+    Truncated,
+    #[error("cannot write {name} of the archive: {cause}")]
+    Write { name: String, cause: io::Error },
+}
+
+/// Unpacks an archive into a directory that exists and is empty. Owners, times, attributes and all modes but the
+/// executable bit are left out: files become 0644 or 0755, directories 0755, less the umask.
+///
+/// # Errors
+/// The archive is broken, breaks a rule or a limit, or the disk refuses. The directory may hold a part of it then.
+pub fn unpack(reader: impl Read, into: &Path, limits: &Limits) -> Result<Unpacked, UnpackError> {
+    let root = open_empty(into)?;
+    let meter = Rc::new(Meter::default());
+    let compressed = Compressed { inner: reader, meter: Rc::clone(&meter) };
+    let inner = MultiGzDecoder::new(compressed);
+    let mut archive = Archive::new(Decompressed { inner, meter: Rc::clone(&meter), limits: limits.clone() });
+    let mut unpacking = Unpacking { limits, meter, tree: Tree::new(root, limits), place: String::new() };
+    unpacking.entries(&mut archive)?;
+    unpacking.end(archive.into_inner())?;
+    Ok(Unpacked { files: unpacking.tree.files, bytes: unpacking.tree.bytes })
+}
+
+/// Opens the destination. It must be a directory itself: a link to one was not made by whoever prepared it.
+fn open_empty(into: &Path) -> Result<Dir, UnpackError> {
+    let refused = |why: String| UnpackError::Destination { path: into.to_owned(), why };
+    let metadata = fs::symlink_metadata(into).map_err(|cause| refused(cause.to_string()))?;
+    if !metadata.is_dir() {
+        return Err(refused("it is not a directory".to_owned()));
+    }
+    let root = Dir::open_ambient_dir(into, ambient_authority()).map_err(|cause| refused(cause.to_string()))?;
+    let mut content = root.entries().map_err(|cause| refused(cause.to_string()))?;
+    if content.next().is_some() {
+        return Err(refused("it is not empty".to_owned()));
+    }
+    Ok(root)
+}
+
+struct Unpacking<'limits> {
+    limits: &'limits Limits,
+    meter: Rc<Meter>,
+    tree: Tree<'limits>,
+    /// The entry that was begun last, for messages.
+    place: String,
+}
+
+impl Unpacking<'_> {
+    fn entries<R: Read>(&mut self, archive: &mut Archive<R>) -> Result<(), UnpackError> {
+        // Raw: the library would read extension headers of any size into memory.
+        let entries = archive.entries().map_err(|cause| self.explain(&cause))?.raw(true);
+        let mut extended = Extended::default();
+        for entry in entries {
+            let mut entry = entry.map_err(|cause| self.explain(&cause))?;
+            if extended.absorb(&mut entry).map_err(|error| self.prefer_breach(error))? {
+                continue;
+            }
+            let member = std::mem::take(&mut extended).describe(&entry)?;
+            self.add(&member, &mut entry)?;
+        }
+        if extended.pending {
+            return Err(UnpackError::Broken { cause: "it ends behind an extension header".to_owned() });
+        }
+        Ok(())
+    }
+
+    fn add<R: Read>(&mut self, member: &Member, entry: &mut Entry<'_, R>) -> Result<(), UnpackError> {
+        let quoted_name = quoted_bytes(&member.name);
+        self.place = format!("in entry {quoted_name}");
+        let name = EntryName::parse(&member.name, self.limits)
+            .map_err(|why| UnpackError::Name { name: quoted_name.clone(), why })?;
+        let kind = if member.sparse { EntryType::GNUSparse } else { member.kind };
+        // Before tar knew directories, a slash at the end of an empty file's name made one.
+        let slash = member.size == 0 && member.name.ends_with(b"/");
+        match kind {
+            EntryType::Directory => self.directory(&name),
+            EntryType::Regular if slash => self.directory(&name),
+            EntryType::Regular if name.is_root() || member.name.ends_with(b"/") => {
+                Err(UnpackError::Kind { name: quoted_name, kind: "a file with the name of a directory".to_owned() })
+            }
+            EntryType::Regular => self.file(&name, member, entry),
+            EntryType::Symlink if name.is_root() => {
+                Err(UnpackError::Kind { name: quoted_name, kind: "a link in place of the root".to_owned() })
+            }
+            EntryType::Symlink => {
+                let refused = |why| UnpackError::Link { name: quoted_name, target: quoted_bytes(&member.link), why };
+                name.check_link(&member.link, self.limits).map_err(refused)?;
+                self.tree.link(&name, &member.link)
+            }
+            other => Err(UnpackError::Kind { name: quoted_name, kind: describe(other) }),
+        }
+    }
+
+    fn directory(&mut self, name: &EntryName) -> Result<(), UnpackError> {
+        // The archive's own root is the destination.
+        if name.is_root() { Ok(()) } else { self.tree.directory(name) }
+    }
+
+    fn file<R: Read>(
+        &mut self,
+        name: &EntryName,
+        member: &Member,
+        entry: &mut Entry<'_, R>,
+    ) -> Result<(), UnpackError> {
+        match self.tree.file(name, member.executable, member.size, entry) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(UnpackError::Truncated),
+            Err(FileError::Archive(cause)) => Err(self.explain(&cause)),
+            Err(FileError::Refused(error)) => Err(error),
+        }
+    }
+
+    /// Reads what follows the last entry: an end mark must have come, and only padding may come behind it. Reading to
+    /// the end also verifies gzip's checksum.
+    fn end(&self, mut rest: impl Read) -> Result<(), UnpackError> {
+        if self.meter.ended() {
+            return Err(UnpackError::Truncated);
+        }
+        let mut buffer = [0; 8 * 1024];
+        loop {
+            match rest.read(&mut buffer) {
+                Ok(0) => return Ok(()),
+                Ok(count) if buffer.iter().take(count).all(|byte| *byte == 0) => {}
+                Ok(_) => return Err(UnpackError::Broken { cause: "there is data behind its end mark".to_owned() }),
+                Err(cause) if cause.kind() == io::ErrorKind::Interrupted => {}
+                Err(cause) => return Err(self.explain(&cause)),
+            }
+        }
+    }
+
+    /// Finds the reason of a failed read. The libraries in between wrap errors beyond recognition.
+    fn explain(&self, cause: &io::Error) -> UnpackError {
+        let error = if cause.kind() == io::ErrorKind::UnexpectedEof || self.meter.ended() {
+            UnpackError::Truncated
+        } else {
+            UnpackError::Broken { cause: quoted(&cause.to_string()) }
+        };
+        self.prefer_breach(error)
+    }
+
+    fn prefer_breach(&self, error: UnpackError) -> UnpackError {
+        let place = if self.place.is_empty() { "before its first entry".to_owned() } else { self.place.clone() };
+        match self.meter.breach() {
+            Some(Breach::TooLarge) => UnpackError::TooLarge { limit: self.limits.unpacked_bytes, place },
+            Some(Breach::TooCompressed) => UnpackError::TooCompressed { ratio: self.limits.ratio, place },
+            None => error,
+        }
+    }
+}
+
+fn describe(kind: EntryType) -> String {
+    match kind {
+        EntryType::Link => "a hard link".to_owned(),
+        EntryType::Char => "a character device".to_owned(),
+        EntryType::Block => "a block device".to_owned(),
+        EntryType::Fifo => "a named pipe".to_owned(),
+        EntryType::Continuous => "a contiguous file".to_owned(),
+        EntryType::GNUSparse => "a sparse file".to_owned(),
+        other => format!("of unknown type {:?}", char::from(other.as_byte())),
+    }
+}

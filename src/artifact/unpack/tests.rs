@@ -1,0 +1,458 @@
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::{PermissionsExt, symlink};
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use proptest::prelude::*;
+use tar::{Builder, Header};
+use tempfile::TempDir;
+
+use super::*;
+
+/// A tar stream that is put together header by header, because libraries refuse to write what must be refused here.
+#[derive(Default)]
+struct Tar(Vec<u8>);
+
+impl Tar {
+    fn entry(self, kind: u8, name: &[u8], link: &[u8], content: &[u8]) -> Self {
+        self.header(kind, name, link, content.len(), 0o644).content(content)
+    }
+
+    fn header(mut self, kind: u8, name: &[u8], link: &[u8], size: usize, mode: u32) -> Self {
+        let mut header = Header::new_gnu();
+        header.as_old_mut().name[..name.len()].copy_from_slice(name);
+        header.as_old_mut().linkname[..link.len()].copy_from_slice(link);
+        header.set_entry_type(EntryType::new(kind));
+        header.set_size(size as u64);
+        header.set_mode(mode);
+        header.set_cksum();
+        self.0.extend_from_slice(header.as_bytes());
+        self
+    }
+
+    fn content(mut self, content: &[u8]) -> Self {
+        self.0.extend_from_slice(content);
+        self.0.resize(self.0.len().next_multiple_of(512), 0);
+        self
+    }
+
+    fn file(self, name: &str, content: &[u8]) -> Self {
+        self.entry(b'0', name.as_bytes(), b"", content)
+    }
+
+    fn directory(self, name: &str) -> Self {
+        self.entry(b'5', name.as_bytes(), b"", b"")
+    }
+
+    fn link(self, name: &str, target: &str) -> Self {
+        self.entry(b'2', name.as_bytes(), target.as_bytes(), b"")
+    }
+
+    fn pax(self, records: &[(&str, &str)]) -> Self {
+        let mut data = String::new();
+        for (key, value) in records {
+            let rest = format!(" {key}={value}\n");
+            let length = (1..).find(|length: &usize| length.to_string().len() + rest.len() == *length).unwrap();
+            data.push_str(&format!("{length}{rest}"));
+        }
+        self.entry(b'x', b"pax", b"", data.as_bytes())
+    }
+
+    fn end(mut self) -> Vec<u8> {
+        self.0.extend_from_slice(&[0; 1024]);
+        gzip(&self.0)
+    }
+}
+
+fn gzip(bytes: &[u8]) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
+    encoder.write_all(bytes).unwrap();
+    encoder.finish().unwrap()
+}
+
+/// A directory to unpack into, beside things that no archive may touch.
+struct Place(TempDir);
+
+impl Place {
+    fn new() -> Self {
+        let place = Self(TempDir::new().unwrap());
+        fs::create_dir(place.destination()).unwrap();
+        fs::write(place.0.path().join("sentinel"), "untouched").unwrap();
+        place
+    }
+
+    fn destination(&self) -> PathBuf {
+        self.0.path().join("into")
+    }
+
+    fn unpack(&self, archive: &[u8], limits: &Limits) -> Result<Unpacked, UnpackError> {
+        let result = unpack(archive, &self.destination(), limits);
+        let mut around: Vec<_> = fs::read_dir(self.0.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        around.sort();
+        assert_eq!(around, ["into", "sentinel"], "something was written outside");
+        assert_eq!(fs::read_to_string(self.0.path().join("sentinel")).unwrap(), "untouched");
+        result
+    }
+
+    fn read(&self, name: &str) -> String {
+        fs::read_to_string(self.destination().join(name)).unwrap()
+    }
+
+    fn mode(&self, name: &str) -> u32 {
+        fs::symlink_metadata(self.destination().join(name)).unwrap().permissions().mode() & 0o7777
+    }
+}
+
+fn refusal(archive: &[u8], limits: &Limits) -> String {
+    Place::new().unpack(archive, limits).expect_err("it must be refused").to_string()
+}
+
+#[test]
+fn files_directories_and_links_inside_are_made() {
+    let place = Place::new();
+    let archive = Tar::default()
+        .directory("./")
+        .directory("./empty/")
+        .file("./Pulumi.yaml", b"name: app")
+        .header(b'0', b"bin/run", b"", 2, 0o755)
+        .content(b"hi")
+        .link("bin/latest", "run")
+        .link("bin/up", "../Pulumi.yaml")
+        .link("dangling", "not/there")
+        .entry(0, b"old", b"", b"x")
+        .entry(0, b"old directory/", b"", b"")
+        .end();
+    let unpacked = place.unpack(&archive, &Limits::default()).unwrap();
+    assert_eq!(unpacked, Unpacked { files: 3, bytes: 12 });
+    assert_eq!(place.read("Pulumi.yaml"), "name: app");
+    assert_eq!(place.read("bin/latest"), "hi");
+    assert_eq!(place.read("bin/up"), "name: app");
+    assert_eq!(fs::read_link(place.destination().join("dangling")).unwrap(), Path::new("not/there"));
+    assert!(place.destination().join("empty").is_dir() && place.destination().join("old directory").is_dir());
+}
+
+#[test]
+fn modes_are_reduced_to_the_executable_bit() {
+    let place = Place::new();
+    let archive = Tar::default()
+        .header(b'5', b"closed", b"", 0, 0o000)
+        .header(b'0', b"closed/plain", b"", 0, 0o6400)
+        .header(b'0', b"closed/run", b"", 0, 0o4711)
+        .end();
+    place.unpack(&archive, &Limits::default()).unwrap();
+    for (name, of_owner) in [("closed", 0o700), ("closed/plain", 0o600), ("closed/run", 0o700)] {
+        // What is left for group and others is the umask's affair.
+        assert_eq!(place.mode(name) & 0o7722, of_owner, "{name}");
+    }
+    assert_eq!(place.mode("closed/plain") & 0o111, 0);
+}
+
+#[test]
+fn long_names_of_both_dialects_are_read() {
+    let long = format!("{}/{}/file", "a".repeat(120), "b".repeat(120));
+    let place = Place::new();
+    let archive = Tar::default()
+        .entry(b'L', b"././@LongLink", b"", format!("{long}\0").as_bytes())
+        .file("cut", b"gnu")
+        .pax(&[("path", &format!("{long}.pax")), ("mtime", "1.5"), ("SCHILY.xattr.a", "b\nc")])
+        .file("cut", b"pax")
+        .entry(b'K', b"././@LongLink", b"", format!("{long}\0").as_bytes())
+        .link("gnu", "cut")
+        .pax(&[("linkpath", &long)])
+        .link("pax", "cut")
+        .entry(b'g', b"pax_global_header", b"", b"21 comment=1a2b3c4d5\n")
+        .file("last", b"")
+        .end();
+    place.unpack(&archive, &Limits::default()).unwrap();
+    assert_eq!(place.read(&long), "gnu");
+    assert_eq!(place.read(&format!("{long}.pax")), "pax");
+    assert_eq!(fs::read_link(place.destination().join("gnu")).unwrap(), Path::new(&long));
+    assert_eq!(fs::read_link(place.destination().join("pax")).unwrap(), Path::new(&long));
+    assert!(!place.destination().join("cut").exists());
+}
+
+#[test]
+fn the_later_of_two_files_counts() {
+    let place = Place::new();
+    let archive = Tar::default().file("a", b"first, longer").directory("d").file("a", b"second").directory("d").end();
+    assert_eq!(place.unpack(&archive, &Limits::default()).unwrap().files, 1);
+    assert_eq!(place.read("a"), "second");
+}
+
+#[test]
+fn an_entry_of_a_hostile_name_is_refused() {
+    let table = [
+        ("../outside", "\"../outside\": it contains \"..\""),
+        ("a/../../outside", "it contains \"..\""),
+        ("..", "it contains \"..\""),
+        ("/outside", "\"/outside\": it is absolute"),
+        ("a\\b", "it contains a backslash"),
+        ("", "it is empty"),
+    ];
+    for (name, message) in table {
+        for kind in [b'0', b'5', b'2'] {
+            let error = refusal(&Tar::default().entry(kind, name.as_bytes(), b"x", b"").end(), &Limits::default());
+            assert!(error.contains("name is refused") && error.contains(message), "{name}: {error}");
+        }
+    }
+    let error = refusal(&Tar::default().pax(&[("path", "a\0b")]).file("x", b"").end(), &Limits::default());
+    assert!(error.contains("it contains a NUL"), "{error}");
+    let error = refusal(&Tar::default().pax(&[("path", "../a")]).file("x", b"").end(), &Limits::default());
+    assert!(error.contains("it contains \"..\""), "{error}");
+}
+
+#[test]
+fn an_entry_that_is_neither_file_nor_directory_nor_link_is_refused_by_its_kind() {
+    let table = [
+        (b'1', "a hard link"),
+        (b'3', "a character device"),
+        (b'4', "a block device"),
+        (b'6', "a named pipe"),
+        (b'7', "a contiguous file"),
+        (b'S', "a sparse file"),
+        (b'X', "of unknown type 'X'"),
+        (b'Z', "of unknown type 'Z'"),
+    ];
+    for (kind, message) in table {
+        let archive = Tar::default().file("target", b"x").entry(kind, b"thing", b"target", b"").end();
+        let error = refusal(&archive, &Limits::default());
+        assert!(error.contains("\"thing\": it is ") && error.contains(message), "{error}");
+    }
+    let sparse = Tar::default().pax(&[("GNU.sparse.major", "1")]).file("thing", b"").end();
+    assert!(refusal(&sparse, &Limits::default()).contains("a sparse file"));
+    assert!(refusal(&Tar::default().link(".", "x").end(), &Limits::default()).contains("in place of the root"));
+    assert!(refusal(&Tar::default().file("./", b"x").end(), &Limits::default()).contains("name of a directory"));
+}
+
+#[test]
+fn a_link_that_leads_out_is_refused() {
+    let table = [
+        ("link", "/etc/passwd", "it is absolute"),
+        ("link", "../sentinel", "it leads out of the archive"),
+        ("a/b/link", "../../../sentinel", "it leads out of the archive"),
+        ("a/link", "b/../../../sentinel", "contains \"..\" behind a name"),
+        ("link", "", "it is empty"),
+        ("link", "a\\b", "contains a backslash"),
+    ];
+    for (name, target, message) in table {
+        let error = refusal(&Tar::default().link(name, target).end(), &Limits::default());
+        assert!(error.contains("symbolic link that is refused") && error.contains(message), "{target}: {error}");
+    }
+}
+
+#[test]
+fn nothing_is_written_through_a_link_nor_in_place_of_something_else() {
+    let table = [
+        (
+            Tar::default().directory("d").link("l", "d").file("l/x", b""),
+            "\"l/x\" below \"l\", which is a symbolic link",
+        ),
+        (Tar::default().link("l", ".").link("l/m", "x"), "below \"l\", which is a symbolic link"),
+        (Tar::default().link("l", "f").file("l", b""), "\"l\" where a symbolic link"),
+        (Tar::default().directory("d").link("l", "d").directory("l"), "\"l\" where a symbolic link"),
+        (Tar::default().file("f", b"").link("f", "x"), "\"f\" where a file"),
+        (Tar::default().file("f", b"").directory("f"), "\"f\" where a file"),
+        (Tar::default().file("f", b"").file("f/x", b""), "\"f/x\" below \"f\", which is a file"),
+        (Tar::default().directory("d").file("d", b""), "\"d\" where a directory"),
+        (Tar::default().file("d/x", b"").link("d", "e"), "\"d\" where a directory"),
+    ];
+    for (archive, message) in table {
+        let error = refusal(&archive.end(), &Limits::default());
+        assert!(error.contains(message), "wanted {message}: {error}");
+    }
+}
+
+#[test]
+fn the_limit_of_bytes_counts_what_is_really_decompressed_to_the_byte() {
+    let archive = Tar::default().file("a", &[b'x'; 600]).file("b", b"y").end();
+    // Two headers, 1024 and 512 bytes of padded content, two empty blocks at the end.
+    let exact = Limits { unpacked_bytes: 512 + 1024 + 512 + 512 + 1024, ..Limits::default() };
+    Place::new().unpack(&archive, &exact).unwrap();
+    let one_less = Limits { unpacked_bytes: exact.unpacked_bytes - 1, ..exact };
+    let error = refusal(&archive, &one_less);
+    assert!(error.contains("larger than 3583 bytes when decompressed"), "{error}");
+    let first_only = Limits { unpacked_bytes: 1000, ..Limits::default() };
+    assert!(refusal(&archive, &first_only).contains("reached in entry \"a\""));
+}
+
+#[test]
+fn a_bomb_is_stopped_long_before_it_is_large() {
+    let limits = Limits { ratio: 50, ratio_free_bytes: 100_000, ..Limits::default() };
+    let error = refusal(&Tar::default().file("zeros", &vec![0; 4_000_000]).end(), &limits);
+    assert!(error.contains("more than 50 times its size, reached in entry \"zeros\""), "{error}");
+    let place = Place::new();
+    let archive = Tar::default().file("zeros", &vec![0; 90_000]).end();
+    place.unpack(&archive, &limits).expect("a small archive of zeros is harmless");
+    // Many members that are empty once decompressed cost time too; the stream still ends.
+    let empty_members = gzip(b"").repeat(1000);
+    assert!(matches!(Place::new().unpack(&empty_members, &limits), Err(UnpackError::Truncated)));
+}
+
+#[test]
+fn entries_depth_and_name_length_are_limited() {
+    let limits = Limits { entries: 4, depth: 3, name_bytes: 20, component_bytes: 10, ..Limits::default() };
+    let place = Place::new();
+    place.unpack(&Tar::default().file("a/b/c", b"").file("d", b"").end(), &limits).unwrap();
+    let table = [
+        (Tar::default().file("a/b/c", b"").file("d", b"").file("e", b""), "more than 4 entries"),
+        (
+            Tar::default().file("a", b"").file("a", b"").file("a", b"").file("a", b"").file("a", b""),
+            "more than 4 entries",
+        ),
+        (Tar::default().file("a/b/c/d", b""), "4 levels deep, the most is 3"),
+        (Tar::default().file("abcdefghijk", b""), "11 bytes long, the most is 10"),
+        (Tar::default().file("abcdefghij/abcdefghij", b""), "21 bytes long, the most is 20"),
+        (Tar::default().link("a", &"b/".repeat(11)), "22 bytes long, the most is 20"),
+    ];
+    for (archive, message) in table {
+        let error = refusal(&archive.end(), &limits);
+        assert!(error.contains(message), "wanted {message}: {error}");
+    }
+}
+
+#[test]
+fn extension_headers_are_bounded_and_consistent() {
+    let table = [
+        (Tar::default().header(b'x', b"pax", b"", 300_000, 0o644), "extension header of 300000 bytes"),
+        (Tar::default().header(b'L', b"long", b"", usize::MAX >> 2, 0o644), "extension header of"),
+        (Tar::default().entry(b'x', b"pax", b"", b"nonsense"), "PAX header is malformed"),
+        (Tar::default().pax(&[("size", "10")]).file("a", b"four"), "\"a\" has two sizes"),
+        (Tar::default().pax(&[("size", "ten")]).file("a", b"four"), "size is not a number"),
+        (Tar::default().pax(&[("path", "a")]), "behind an extension header"),
+        (Tar::default().entry(b'g', b"global", b"", b"9 path=a\n").file("b", b""), "sets \"path\" for all entries"),
+    ];
+    for (archive, message) in table {
+        let error = refusal(&archive.end(), &Limits::default());
+        assert!(error.contains(message), "wanted {message}: {error}");
+    }
+    let same_size = Tar::default().pax(&[("size", "4")]).file("a", b"four").end();
+    Place::new().unpack(&same_size, &Limits::default()).unwrap();
+}
+
+#[test]
+fn an_archive_cut_short_anywhere_is_refused() {
+    let whole = Tar::default().file("a", &[7; 2000]).file("b", b"y").end();
+    for length in 0..whole.len() {
+        let error = Place::new().unpack(&whole[..length], &Limits::default()).expect_err("it is cut");
+        assert!(matches!(error, UnpackError::Truncated | UnpackError::Broken { .. }), "{length}: {error}");
+    }
+    // Cut before it was compressed: gzip itself is whole then.
+    let plain = Tar::default().file("a", &[7; 2000]).file("b", b"y").0;
+    for length in [0, 100, 512, 1000, 2560, 2700, plain.len()] {
+        let error = refusal(&gzip(&plain[..length]), &Limits::default());
+        assert!(error.contains("cut short"), "{length}: {error}");
+    }
+}
+
+#[test]
+fn what_is_damaged_or_has_garbage_behind_it_is_refused() {
+    let whole = Tar::default().file("a", b"content").end();
+    let mut wrong_sum = whole.clone();
+    let end = wrong_sum.len();
+    wrong_sum[end - 6] ^= 1;
+    let garbage = [&whole[..], b"garbage behind the end of the stream"].concat();
+    let second_archive = [&whole[..], &whole[..]].concat();
+    let mut header_sum = Tar::default().file("a", b"content").0;
+    header_sum[150] ^= 1;
+    let table = [
+        (wrong_sum, "not a sound tar.gz"),
+        (garbage, "not a sound tar.gz"),
+        (second_archive, "data behind its end mark"),
+        (gzip(&header_sum), "checksum"),
+        (b"PK\x03\x04 a zip file".to_vec(), "not a sound tar.gz"),
+        (gzip(b"name: this is just a compressed text, longer than nothing").to_vec(), "cut short"),
+    ];
+    for (archive, message) in table {
+        let error = refusal(&archive, &Limits::default());
+        assert!(error.contains(message), "wanted {message}: {error}");
+    }
+    let padded = Tar(Tar::default().file("a", b"x").0.into_iter().chain([0; 10240]).collect()).end();
+    Place::new().unpack(&padded, &Limits::default()).expect("padding is no garbage");
+}
+
+#[test]
+fn the_destination_must_be_an_empty_directory() {
+    let archive = Tar::default().file("a", b"x").end();
+    let place = Place::new();
+    let root = place.0.path();
+    symlink("into", root.join("link")).unwrap();
+    for (into, message) in [("missing", "No such file"), ("link", "not a directory"), ("sentinel", "not a directory")] {
+        let error = unpack(&archive[..], &root.join(into), &Limits::default()).unwrap_err().to_string();
+        assert!(error.contains(message) && error.contains(into), "{error}");
+    }
+    fs::write(root.join("into/file"), "").unwrap();
+    let error = unpack(&archive[..], &root.join("into"), &Limits::default()).unwrap_err().to_string();
+    assert!(error.contains("it is not empty"), "{error}");
+}
+
+/// Every link that was made, followed to its end, stays inside.
+fn assert_links_stay_inside(directory: &Path, root: &Path) {
+    for entry in fs::read_dir(directory).unwrap() {
+        let entry = entry.unwrap();
+        if let Ok(real) = fs::canonicalize(entry.path()) {
+            assert!(real.starts_with(root), "{:?} leads to {real:?}", entry.path());
+        }
+        if entry.file_type().unwrap().is_dir() {
+            assert_links_stay_inside(&entry.path(), root);
+        }
+    }
+}
+
+fn names() -> impl Strategy<Value = String> {
+    prop::collection::vec(prop_oneof!["[abc]", Just("..".to_owned()), Just(".".to_owned()), Just(String::new())], 1..5)
+        .prop_map(|parts| parts.join("/"))
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_are_refused_without_harm(bytes in prop::collection::vec(any::<u8>(), 0..2000), packed: bool) {
+        let archive = if packed { gzip(&bytes) } else { bytes };
+        prop_assert!(Place::new().unpack(&archive, &Limits::default()).is_err());
+    }
+
+    #[test]
+    fn a_damaged_archive_never_writes_outside(position in 0_usize..4096, byte: u8) {
+        let mut plain = Tar::default().pax(&[("path", "x/y")]).file("a", b"content").link("l", "a").directory("d").0;
+        let length = plain.len();
+        plain[position % length] = byte;
+        plain.extend_from_slice(&[0; 1024]);
+        let _ = Place::new().unpack(&gzip(&plain), &Limits::default());
+    }
+
+    #[test]
+    fn no_order_of_links_files_and_directories_leads_out(
+        entries in prop::collection::vec((0..3_u8, names(), names()), 1..12)
+    ) {
+        let place = Place::new();
+        // What is refused is left out, so that the rest has the tree to play with.
+        let mut kept = Tar::default();
+        for (kind, name, target) in entries {
+            let next = Tar(kept.0.clone());
+            let next = match kind {
+                0 => next.file(&name, b"x"),
+                1 => next.directory(&name),
+                _ => next.link(&name, &target),
+            };
+            if Place::new().unpack(&Tar(next.0.clone()).end(), &Limits::default()).is_ok() {
+                kept = next;
+            }
+        }
+        place.unpack(&kept.end(), &Limits::default()).unwrap();
+        let root = fs::canonicalize(place.destination()).unwrap();
+        assert_links_stay_inside(&root, &root);
+    }
+}
+
+#[test]
+fn archives_of_the_library_are_read() {
+    let mut builder = Builder::new(GzEncoder::new(Vec::new(), Compression::fast()));
+    let mut header = Header::new_ustar();
+    header.set_size(5);
+    header.set_mode(0o600);
+    builder.append_data(&mut header, "directory/file", &b"hello"[..]).unwrap();
+    let archive = builder.into_inner().unwrap().finish().unwrap();
+    let place = Place::new();
+    place.unpack(&archive, &Limits::default()).unwrap();
+    assert_eq!(place.read("directory/file"), "hello");
+}

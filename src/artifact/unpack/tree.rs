@@ -1,0 +1,223 @@
+//! The tree that an archive becomes. All writes go through directory handles that nothing leads out of.
+
+use std::collections::HashSet;
+use std::ffi::{OsStr, OsString};
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use cap_std::fs::{Dir, DirBuilder, DirBuilderExt, File, FileType, OpenOptions, OpenOptionsExt};
+
+use super::super::entry_name::EntryName;
+use super::super::limits::Limits;
+use super::super::quote::quoted_bytes;
+use super::UnpackError;
+
+/// How much of a file is copied at a time.
+const PIECE: usize = 64 * 1024;
+
+pub(super) struct Tree<'limits> {
+    limits: &'limits Limits,
+    root: Dir,
+    /// Directories that are known to be there and to be no links. Nothing here ever replaces a directory.
+    directories: HashSet<PathBuf>,
+    /// The directory that was written to last: archives list files directory by directory.
+    current: Option<(PathBuf, Dir)>,
+    buffer: Vec<u8>,
+    pub(super) entries: u64,
+    pub(super) files: u64,
+    pub(super) bytes: u64,
+}
+
+/// Why the content of a file could not be written.
+enum CopyError {
+    Read(io::Error),
+    Write(io::Error),
+}
+
+impl<'limits> Tree<'limits> {
+    pub(super) fn new(root: Dir, limits: &'limits Limits) -> Self {
+        Self {
+            limits,
+            root,
+            directories: HashSet::new(),
+            current: None,
+            buffer: vec![0; PIECE],
+            entries: 0,
+            files: 0,
+            bytes: 0,
+        }
+    }
+
+    /// Makes a directory, or finds it made.
+    pub(super) fn directory(&mut self, name: &EntryName) -> Result<(), UnpackError> {
+        self.count()?;
+        self.ensure(name.path(), name)
+    }
+
+    /// Writes a file. `Ok(false)`: the archive ended before the file did.
+    pub(super) fn file(
+        &mut self,
+        name: &EntryName,
+        executable: bool,
+        size: u64,
+        content: impl Read,
+    ) -> Result<bool, FileError> {
+        self.count()?;
+        let mut file = self.create(name, executable)?;
+        match copy(content, &mut file, &mut self.buffer) {
+            Ok(written) => {
+                self.bytes = self.bytes.saturating_add(written);
+                Ok(written == size)
+            }
+            Err(CopyError::Read(cause)) => Err(FileError::Archive(cause)),
+            Err(CopyError::Write(cause)) => Err(write_error(name, cause).into()),
+        }
+    }
+
+    /// Makes a symbolic link whose target was checked.
+    pub(super) fn link(&mut self, name: &EntryName, target: &[u8]) -> Result<(), UnpackError> {
+        self.count()?;
+        let (parent, last) = self.parent(name)?;
+        match parent.symlink_contents(OsStr::from_bytes(target), &last) {
+            Err(cause) if cause.kind() == ErrorKind::AlreadyExists => {
+                let there = parent.symlink_metadata(&last).map_err(|cause| write_error(name, cause))?;
+                Err(occupied(name, there.file_type()))
+            }
+            result => result.map_err(|cause| write_error(name, cause)),
+        }
+    }
+
+    fn create(&mut self, name: &EntryName, executable: bool) -> Result<File, UnpackError> {
+        let mut options = OpenOptions::new();
+        options.write(true).create_new(true).mode(if executable { 0o755 } else { 0o644 });
+        let (parent, last) = self.parent(name)?;
+        let made = match parent.open_with(&last, &options) {
+            Err(cause) if cause.kind() == ErrorKind::AlreadyExists => {
+                let there = parent.symlink_metadata(&last).map_err(|cause| write_error(name, cause))?;
+                if !there.is_file() {
+                    return Err(occupied(name, there.file_type()));
+                }
+                // The later of two entries counts. The old file is unlinked, not written into.
+                parent.remove_file(&last).and_then(|()| parent.open_with(&last, &options))
+            }
+            made => {
+                self.files += u64::from(made.is_ok());
+                made
+            }
+        };
+        made.map_err(|cause| write_error(name, cause))
+    }
+
+    /// Opens the directory that an entry lies in, made where it is missing, and gives the entry's own name in it.
+    fn parent(&mut self, name: &EntryName) -> Result<(Dir, OsString), UnpackError> {
+        let last = name.path().file_name().unwrap_or_default().to_owned();
+        let path = name.path().parent().unwrap_or(Path::new(""));
+        self.ensure(path, name)?;
+        let directory = self.open(path).map_err(|cause| write_error(name, cause))?;
+        Ok((directory, last))
+    }
+
+    fn open(&mut self, path: &Path) -> io::Result<Dir> {
+        if path.as_os_str().is_empty() {
+            return self.root.try_clone();
+        }
+        if let Some((current, directory)) = &self.current
+            && current == path
+        {
+            return directory.try_clone();
+        }
+        let directory = self.root.open_dir(path)?;
+        self.current = Some((path.to_owned(), directory.try_clone()?));
+        Ok(directory)
+    }
+
+    /// Makes a directory and those above it. None of them may be a link.
+    fn ensure(&mut self, path: &Path, entry: &EntryName) -> Result<(), UnpackError> {
+        let mut missing: Vec<&Path> = path.ancestors().take_while(|above| !self.directories.contains(*above)).collect();
+        missing.retain(|above| !above.as_os_str().is_empty());
+        let mut builder = DirBuilder::new();
+        builder.mode(0o755);
+        for directory in missing.into_iter().rev() {
+            match self.root.create_dir_with(directory, &builder) {
+                // A directory that no entry names costs as much as one that is named.
+                Ok(()) if directory != entry.path() => self.count()?,
+                Ok(()) => {}
+                Err(cause) if cause.kind() == ErrorKind::AlreadyExists => self.check_directory(directory, entry)?,
+                Err(cause) => return Err(write_error(entry, cause)),
+            }
+            self.directories.insert(directory.to_owned());
+        }
+        Ok(())
+    }
+
+    fn check_directory(&self, directory: &Path, entry: &EntryName) -> Result<(), UnpackError> {
+        let there = self.root.symlink_metadata(directory).map_err(|cause| write_error(entry, cause))?;
+        if there.is_dir() {
+            return Ok(());
+        }
+        if directory == entry.path() {
+            return Err(occupied(entry, there.file_type()));
+        }
+        Err(UnpackError::Through {
+            name: quoted_path(entry.path()),
+            through: quoted_path(directory),
+            kind: kind_of(there.file_type()),
+        })
+    }
+
+    fn count(&mut self) -> Result<(), UnpackError> {
+        self.entries += 1;
+        let limit = self.limits.entries;
+        if self.entries > limit { Err(UnpackError::TooManyEntries { limit }) } else { Ok(()) }
+    }
+}
+
+/// Why a file could not be unpacked.
+pub(super) enum FileError {
+    /// Reading the archive failed; its reader knows why.
+    Archive(io::Error),
+    Refused(UnpackError),
+}
+
+impl From<UnpackError> for FileError {
+    fn from(error: UnpackError) -> Self {
+        FileError::Refused(error)
+    }
+}
+
+fn copy(mut from: impl Read, to: &mut File, buffer: &mut [u8]) -> Result<u64, CopyError> {
+    let mut written: u64 = 0;
+    loop {
+        let count = match from.read(buffer) {
+            Ok(0) => return Ok(written),
+            Ok(count) => count,
+            Err(cause) if cause.kind() == ErrorKind::Interrupted => continue,
+            Err(cause) => return Err(CopyError::Read(cause)),
+        };
+        to.write_all(buffer.get(..count).unwrap_or_default()).map_err(CopyError::Write)?;
+        written = written.saturating_add(u64::try_from(count).unwrap_or(u64::MAX));
+    }
+}
+
+fn occupied(name: &EntryName, there: FileType) -> UnpackError {
+    UnpackError::Occupied { name: quoted_path(name.path()), kind: kind_of(there) }
+}
+
+fn write_error(name: &EntryName, cause: io::Error) -> UnpackError {
+    UnpackError::Write { name: quoted_path(name.path()), cause }
+}
+
+fn quoted_path(path: &Path) -> String {
+    quoted_bytes(path.as_os_str().as_bytes())
+}
+
+fn kind_of(kind: FileType) -> &'static str {
+    if kind.is_symlink() {
+        "a symbolic link"
+    } else if kind.is_dir() {
+        "a directory"
+    } else {
+        "a file"
+    }
+}

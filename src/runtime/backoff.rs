@@ -1,0 +1,104 @@
+//! How long to wait before an object that failed is tried again: longer each time, forgotten on success.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// Flux's `--min-retry-delay`.
+pub const SHORTEST_DELAY: Duration = Duration::from_millis(750);
+/// Flux's `--max-retry-delay`.
+pub const LONGEST_DELAY: Duration = Duration::from_secs(15 * 60);
+/// How many failing objects are remembered; beyond that the one that failed longest ago is forgotten.
+const MOST_OBJECTS: usize = 16 * 1024;
+
+/// Namespace and name of an object.
+pub type ObjectKey = (String, String);
+
+/// Delays by object.
+#[derive(Debug)]
+pub struct Backoff {
+    shortest: Duration,
+    longest: Duration,
+    capacity: usize,
+    /// Locked for short sections only, never across an await.
+    failures: Mutex<HashMap<ObjectKey, Failures>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Failures {
+    count: u32,
+    last: Instant,
+}
+
+impl Default for Backoff {
+    fn default() -> Self {
+        Backoff::new(SHORTEST_DELAY, LONGEST_DELAY, MOST_OBJECTS)
+    }
+}
+
+impl Backoff {
+    fn new(shortest: Duration, longest: Duration, capacity: usize) -> Self {
+        Backoff { shortest, longest, capacity, failures: Mutex::default() }
+    }
+
+    /// Notes a failure. The answer is how long to wait: twice as long as after the failure before.
+    pub fn failed(&self, key: &ObjectKey) -> Duration {
+        let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
+        if !failures.contains_key(key) && failures.len() >= self.capacity {
+            let oldest = failures.iter().min_by_key(|(_, failures)| failures.last).map(|(key, _)| key.clone());
+            oldest.map(|key| failures.remove(&key));
+        }
+        let entry = failures.entry(key.clone()).or_insert(Failures { count: 0, last: Instant::now() });
+        let delay = self.shortest.saturating_mul(2_u32.saturating_pow(entry.count)).min(self.longest);
+        *entry = Failures { count: entry.count.saturating_add(1), last: Instant::now() };
+        delay
+    }
+
+    /// The object has succeeded, or is gone.
+    pub fn forget(&self, key: &ObjectKey) {
+        self.failures.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(name: &str) -> ObjectKey {
+        ("apps".to_owned(), name.to_owned())
+    }
+
+    #[test]
+    fn the_delay_doubles_up_to_its_limit_and_starts_anew_after_success() {
+        let backoff = Backoff::default();
+        let delays: Vec<u128> = (0..12).map(|_| backoff.failed(&key("a")).as_millis()).collect();
+        let wanted = [750, 1500, 3000, 6000, 12000, 24000, 48000, 96000, 192_000, 384_000, 768_000, 900_000];
+        assert_eq!(delays, wanted);
+        assert_eq!(backoff.failed(&key("b")), SHORTEST_DELAY, "another object is not affected");
+        backoff.forget(&key("a"));
+        assert_eq!(backoff.failed(&key("a")), SHORTEST_DELAY);
+    }
+
+    #[test]
+    fn a_thousand_failures_do_not_overflow() {
+        let backoff = Backoff::default();
+        for _ in 0..1000 {
+            backoff.failed(&key("a"));
+        }
+        assert_eq!(backoff.failed(&key("a")), LONGEST_DELAY);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn memory_is_bounded_and_the_oldest_failure_is_forgotten() {
+        let backoff = Backoff::new(SHORTEST_DELAY, LONGEST_DELAY, 2);
+        for name in ["a", "b", "c"] {
+            backoff.failed(&key(name));
+            tokio::time::advance(Duration::from_secs(1)).await;
+        }
+        assert_eq!(backoff.failed(&key("c")), SHORTEST_DELAY * 2);
+        assert_eq!(backoff.failed(&key("a")), SHORTEST_DELAY, "it was forgotten");
+        assert_eq!(backoff.failures.lock().unwrap().len(), 2);
+    }
+}

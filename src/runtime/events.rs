@@ -1,0 +1,237 @@
+//! Kubernetes events as Flux makes them. A reconcile hands them over and goes on; one task writes them.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Event as KubernetesEvent, EventSource, ObjectReference};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use k8s_openapi::jiff::Timestamp;
+use kube::{Resource, ResourceExt};
+use serde_json::json;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::runtime::writes::{WriteError, Writer};
+use crate::telemetry::metrics::Metrics;
+use crate::telemetry::redact::url_credentials;
+
+/// How many events may wait to be written; more are dropped and counted.
+const QUEUE: usize = 1024;
+/// How many events are remembered to count repetitions.
+const REMEMBERED: usize = 1024;
+/// How long an event is repeated before a new one is made.
+const REPEATED_FOR: Duration = Duration::from_secs(10 * 60);
+/// The longest message that the API accepts.
+const LONGEST_MESSAGE: usize = 1024;
+/// How long the task goes on writing what waits after it was told to end.
+const LAST_WRITES: Duration = Duration::from_secs(5);
+
+/// Whether an event is good news.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EventKind {
+    Normal,
+    Warning,
+}
+
+impl EventKind {
+    fn as_str(self) -> &'static str {
+        match self {
+            EventKind::Normal => "Normal",
+            EventKind::Warning => "Warning",
+        }
+    }
+}
+
+/// What happened to which object.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Event {
+    pub object: ObjectReference,
+    pub kind: EventKind,
+    pub reason: String,
+    pub message: String,
+    /// Annotations of the event, such as `pulumi.com/revision`.
+    pub metadata: BTreeMap<String, String>,
+}
+
+impl Event {
+    pub fn new<K>(object: &K, kind: EventKind, reason: impl Into<String>, message: impl Into<String>) -> Self
+    where
+        K: Resource<DynamicType = ()>,
+    {
+        let object = object.object_ref(&());
+        Event { object, kind, reason: reason.into(), message: message.into(), metadata: BTreeMap::new() }
+    }
+
+    /// Adds an annotation.
+    #[must_use]
+    pub fn with(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
+        self.metadata.insert(key.into(), value.into());
+        self
+    }
+}
+
+/// Takes events. Cheap to clone; never waits.
+#[derive(Clone, Debug)]
+pub struct Events {
+    queue: mpsc::Sender<Event>,
+    metrics: Metrics,
+}
+
+impl Events {
+    /// `component` is the controller's name, `instance` the name of its pod. The task has to be run.
+    pub fn new(writer: Writer, component: &str, instance: &str, metrics: Metrics) -> (Events, EventTask) {
+        let (queue, events) = mpsc::channel(QUEUE);
+        let task = EventTask {
+            events,
+            writer,
+            component: component.to_owned(),
+            instance: instance.to_owned(),
+            metrics: metrics.clone(),
+            remembered: Remembered::default(),
+        };
+        (Events { queue, metrics }, task)
+    }
+
+    /// Hands an event over. When too many wait it is dropped and counted.
+    pub fn publish(&self, event: Event) {
+        if let Err(error) = self.queue.try_send(event) {
+            self.metrics.event_dropped();
+            tracing::debug!(%error, "event dropped");
+        }
+    }
+}
+
+/// Writes the events.
+pub struct EventTask {
+    events: mpsc::Receiver<Event>,
+    writer: Writer,
+    component: String,
+    instance: String,
+    metrics: Metrics,
+    remembered: Remembered,
+}
+
+impl EventTask {
+    /// Until `end` is cancelled; then what waits is still written, for a few seconds.
+    pub async fn run(mut self, end: CancellationToken) {
+        loop {
+            let event = tokio::select! {
+                event = self.events.recv() => event,
+                () = end.cancelled() => break,
+            };
+            let Some(event) = event else { return };
+            self.write(event).await;
+        }
+        self.events.close();
+        let rest = async {
+            while let Some(event) = self.events.recv().await {
+                self.write(event).await;
+            }
+        };
+        if tokio::time::timeout(LAST_WRITES, rest).await.is_err() {
+            tracing::info!("events were not written in time before the end");
+        }
+    }
+
+    async fn write(&mut self, event: Event) {
+        let now = Timestamp::now();
+        let event = Event { message: bounded(&event.message), ..event };
+        if let Err(error) = self.write_at(&event, now).await {
+            self.metrics.event_dropped();
+            tracing::info!(error = &error as &dyn std::error::Error, "event not written");
+        }
+    }
+
+    async fn write_at(&mut self, event: &Event, now: Timestamp) -> Result<(), WriteError> {
+        let namespace = event.object.namespace.clone().unwrap_or_default();
+        if let Some((name, count)) = self.remembered.repeat(event) {
+            let patch = json!({ "count": count, "lastTimestamp": Time(now) });
+            match self.writer.merge::<KubernetesEvent>(&namespace, &name, &patch).await {
+                // Events live for an hour, and anybody may delete them.
+                Err(error) if error.is_not_found() => {}
+                other => return other.map(|_| ()),
+            }
+        }
+        let made = self.kubernetes_event(event, now);
+        let name = made.name_any();
+        self.writer.create(&made).await?;
+        self.remembered.add(event, name);
+        Ok(())
+    }
+
+    fn kubernetes_event(&self, event: &Event, now: Timestamp) -> KubernetesEvent {
+        let object = event.object.name.clone().unwrap_or_default();
+        KubernetesEvent {
+            metadata: ObjectMeta {
+                name: Some(format!("{object}.{:x}", now.as_nanosecond())),
+                namespace: event.object.namespace.clone(),
+                annotations: (!event.metadata.is_empty()).then(|| event.metadata.clone()),
+                ..ObjectMeta::default()
+            },
+            involved_object: event.object.clone(),
+            type_: Some(event.kind.as_str().to_owned()),
+            reason: Some(event.reason.clone()),
+            message: Some(event.message.clone()),
+            source: Some(EventSource { component: Some(self.component.clone()), host: None }),
+            reporting_component: Some(self.component.clone()),
+            reporting_instance: Some(self.instance.clone()),
+            first_timestamp: Some(Time(now)),
+            last_timestamp: Some(Time(now)),
+            count: Some(1),
+            ..KubernetesEvent::default()
+        }
+    }
+}
+
+/// The events of late, to count repetitions instead of making new ones.
+#[derive(Default)]
+struct Remembered {
+    /// The oldest first.
+    events: VecDeque<Repeated>,
+}
+
+struct Repeated {
+    event: Event,
+    name: String,
+    count: i32,
+    begun: Instant,
+}
+
+impl Remembered {
+    /// If the same was said before: the event that says it, and how often with this time.
+    fn repeat(&mut self, event: &Event) -> Option<(String, i32)> {
+        self.events.retain(|known| known.begun.elapsed() < REPEATED_FOR);
+        let known = self.events.iter_mut().find(|known| says_the_same(&known.event, event))?;
+        known.count = known.count.saturating_add(1);
+        Some((known.name.clone(), known.count))
+    }
+
+    fn add(&mut self, event: &Event, name: String) {
+        self.events.retain(|known| !says_the_same(&known.event, event));
+        if self.events.len() >= REMEMBERED {
+            self.events.pop_front();
+        }
+        self.events.push_back(Repeated { event: event.clone(), name, count: 1, begun: Instant::now() });
+    }
+}
+
+/// The object's version does not matter, and nor does anything that is not seen by people.
+fn says_the_same(one: &Event, other: &Event) -> bool {
+    one.object.uid == other.object.uid
+        && one.object.name == other.object.name
+        && one.object.namespace == other.object.namespace
+        && one.kind == other.kind
+        && one.reason == other.reason
+        && one.message == other.message
+        && one.metadata == other.metadata
+}
+
+fn bounded(message: &str) -> String {
+    let message = url_credentials(message);
+    if message.len() <= LONGEST_MESSAGE {
+        return message.into_owned();
+    }
+    let end = message.floor_char_boundary(LONGEST_MESSAGE - 3);
+    format!("{}...", message.get(..end).unwrap_or_default())
+}

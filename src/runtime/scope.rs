@@ -1,0 +1,76 @@
+//! What a controller looks at: all namespaces or one, and of its own kinds only those of its shard.
+
+use k8s_openapi::NamespaceResourceScope;
+use kube::runtime::watcher;
+use kube::{Api, Client, Resource};
+
+/// The part of the cluster that this process works on.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Scope {
+    namespace: Option<String>,
+    selector: Option<String>,
+}
+
+impl Scope {
+    /// Without a namespace it is all of them. The label selector narrows the controller's own kinds.
+    pub fn new(namespace: Option<String>, selector: Option<String>) -> Self {
+        Scope { namespace, selector }
+    }
+
+    /// The one namespace, if there is only one.
+    pub fn namespace(&self) -> Option<&str> {
+        self.namespace.as_deref()
+    }
+
+    /// Where objects of a kind are watched.
+    pub fn api<K>(&self, client: Client) -> Api<K>
+    where
+        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
+    {
+        match &self.namespace {
+            Some(namespace) => Api::namespaced(client, namespace),
+            None => Api::all(client),
+        }
+    }
+
+    /// How the controller's own kinds are watched: those of its shard.
+    pub fn own_kinds(&self) -> watcher::Config {
+        match &self.selector {
+            Some(selector) => self.other_kinds().labels(selector),
+            None => self.other_kinds(),
+        }
+    }
+
+    /// How kinds are watched that belong to no shard, such as sources.
+    pub fn other_kinds(&self) -> watcher::Config {
+        watcher::Config::default().any_semantic()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::auto::Workspace;
+
+    fn client() -> Client {
+        let service = tower::service_fn(|_: axum::http::Request<kube::client::Body>| async {
+            Ok::<_, std::io::Error>(axum::http::Response::new(kube::client::Body::empty()))
+        });
+        Client::new(service, "default")
+    }
+
+    #[tokio::test]
+    async fn one_namespace_or_all() {
+        let all = Scope::default().api::<Workspace>(client());
+        assert_eq!(all.resource_url(), "/apis/auto.pulumi.com/v1alpha1/workspaces");
+        let one = Scope::new(Some("apps".into()), None).api::<Workspace>(client());
+        assert_eq!(one.resource_url(), "/apis/auto.pulumi.com/v1alpha1/namespaces/apps/workspaces");
+    }
+
+    #[test]
+    fn the_selector_narrows_own_kinds_only() {
+        let scope = Scope::new(None, Some("!sharding.fluxcd.io/key".into()));
+        assert_eq!(scope.own_kinds().label_selector.as_deref(), Some("!sharding.fluxcd.io/key"));
+        assert_eq!(scope.other_kinds().label_selector, None);
+    }
+}

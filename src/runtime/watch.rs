@@ -1,0 +1,63 @@
+//! The changes of an own kind that ask for a reconcile: of the spec, of the finalizers, a deletion, and the annotations
+//! with which people ask. Not the status: the controller writes it itself.
+
+use std::fmt::Debug;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+
+use futures::{Stream, TryStreamExt};
+use kube::runtime::predicates::{finalizers, generation};
+use kube::runtime::reflector::ObjectRef;
+use kube::runtime::reflector::store::Writer;
+use kube::runtime::watcher::{self, Event};
+use kube::runtime::{Predicate, WatchStreamExt};
+use kube::{Api, Resource, ResourceExt};
+use serde::de::DeserializeOwned;
+
+use crate::api::names::{ANNOTATION_RECONCILIATION_REQUEST, ANNOTATION_REQUESTED_AT};
+use crate::runtime::drive::Drive;
+
+/// A new value of one of these asks for a reconcile.
+const REQUEST_ANNOTATIONS: [&str; 2] = [ANNOTATION_RECONCILIATION_REQUEST, ANNOTATION_REQUESTED_AT];
+
+/// The objects whose change asks for a reconcile, for `Controller::for_stream`. All objects go into `store`; those that
+/// are gone are forgotten by `drive`.
+pub fn changes<K>(
+    api: Api<K>,
+    config: watcher::Config,
+    store: Writer<K>,
+    drive: Arc<Drive>,
+) -> impl Stream<Item = Result<K, watcher::Error>> + Send + 'static
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
+{
+    let reader = store.as_reader();
+    watcher::watcher(api, config)
+        .default_backoff()
+        // A third of an object's size, and nobody reads it.
+        .modify(|object: &mut K| object.managed_fields_mut().clear())
+        .reflect(store)
+        .inspect_ok(move |event| match event {
+            Event::Delete(object) => drive.forget(object),
+            // What went away while the watch was interrupted is not among the objects that were listed.
+            Event::InitDone => {
+                drive.retain(|namespace, name| reader.get(&ObjectRef::new(name).within(namespace)).is_some());
+            }
+            Event::Apply(_) | Event::Init | Event::InitApply(_) => {}
+        })
+        .touched_objects()
+        .predicate_filter(generation.combine(finalizers).combine(deletion).combine(requests), Default::default())
+}
+
+/// Whether the object is being deleted.
+fn deletion<K: Resource>(object: &K) -> Option<u64> {
+    Some(u64::from(object.meta().deletion_timestamp.is_some()))
+}
+
+/// What people ask for.
+fn requests<K: Resource>(object: &K) -> Option<u64> {
+    let annotations = object.annotations();
+    let mut hasher = DefaultHasher::new();
+    REQUEST_ANNOTATIONS.map(|name| annotations.get(name)).hash(&mut hasher);
+    Some(hasher.finish())
+}

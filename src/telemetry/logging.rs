@@ -1,0 +1,304 @@
+//! Logs as Flux writes them: one JSON object a line on standard error, with the keys that `flux logs` decodes.
+
+use std::fmt::Debug;
+use std::io::Write;
+
+use jiff::Timestamp;
+use serde_json::{Map, Value, json};
+use thiserror::Error;
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
+use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::util::SubscriberInitExt;
+
+use crate::telemetry::chain;
+use crate::telemetry::redact::{Redacting, url_credentials};
+
+/// Crates whose debug output says nothing about stacks.
+const QUIET: [&str; 7] = ["h2", "hyper", "hyper_util", "rustls", "tonic", "tower", "reqwest"];
+
+/// How much is logged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum LogLevel {
+    Trace,
+    Debug,
+    #[default]
+    Info,
+    Error,
+}
+
+impl LogLevel {
+    fn directives(self) -> String {
+        let level = match self {
+            LogLevel::Trace => "trace",
+            LogLevel::Debug => "debug",
+            LogLevel::Info => "info",
+            LogLevel::Error => "error",
+        };
+        let quiet = if self == LogLevel::Error { "error" } else { "warn" };
+        QUIET.iter().fold(level.to_owned(), |all, name| format!("{all},{name}={quiet}"))
+    }
+}
+
+/// How it is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum LogEncoding {
+    #[default]
+    Json,
+    /// For eyes.
+    Console,
+}
+
+/// Why logging could not begin.
+#[derive(Debug, Error)]
+pub enum LoggingError {
+    #[error("cannot set up logging: {reason}")]
+    Install { reason: String },
+}
+
+/// Begins to log to standard error, panics included.
+pub fn install(level: LogLevel, encoding: LogEncoding) -> Result<(), LoggingError> {
+    let failed = |reason: String| LoggingError::Install { reason };
+    let filter = EnvFilter::try_new(level.directives()).map_err(|error| failed(error.to_string()))?;
+    let registry = tracing_subscriber::registry().with(filter);
+    let writer = || Redacting(std::io::stderr());
+    let installed = match encoding {
+        LogEncoding::Json => registry.with(JsonLayer::new(writer)).try_init(),
+        LogEncoding::Console => registry.with(tracing_subscriber::fmt::layer().with_writer(writer)).try_init(),
+    };
+    installed.map_err(|error| failed(error.to_string()))?;
+    std::panic::set_hook(Box::new(|panic| {
+        let location = panic.location().map(ToString::to_string).unwrap_or_default();
+        tracing::error!(location, error = panic_message(panic.payload()), "panic");
+    }));
+    Ok(())
+}
+
+/// What a panic said.
+pub fn panic_message(payload: &(dyn std::any::Any + Send)) -> String {
+    match (payload.downcast_ref::<&str>(), payload.downcast_ref::<String>()) {
+        (Some(text), _) => (*text).to_owned(),
+        (None, Some(text)) => text.clone(),
+        (None, None) => "no message".to_owned(),
+    }
+}
+
+/// Writes each event, with the fields of the spans around it, as one line of JSON.
+struct JsonLayer<W> {
+    writer: W,
+}
+
+impl<W> JsonLayer<W> {
+    fn new(writer: W) -> Self {
+        JsonLayer { writer }
+    }
+}
+
+/// The fields of a span.
+struct SpanFields(Map<String, Value>);
+
+impl<S, W> Layer<S> for JsonLayer<W>
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    W: for<'a> MakeWriter<'a> + 'static,
+{
+    fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
+        let mut fields = Fields(Map::new());
+        attributes.record(&mut fields);
+        if let Some(span) = context.span(id) {
+            span.extensions_mut().insert(SpanFields(fields.0));
+        }
+    }
+
+    fn on_record(&self, id: &Id, values: &Record<'_>, context: Context<'_, S>) {
+        let Some(span) = context.span(id) else { return };
+        let mut fields = Fields(Map::new());
+        values.record(&mut fields);
+        if let Some(kept) = span.extensions_mut().get_mut::<SpanFields>() {
+            kept.0.extend(fields.0);
+        }
+    }
+
+    fn on_event(&self, event: &Event<'_>, context: Context<'_, S>) {
+        let mut line = Map::new();
+        line.insert("level".to_owned(), level_name(*event.metadata().level()).into());
+        line.insert("ts".to_owned(), format!("{:.3}", Timestamp::now()).into());
+        let mut fields = Fields(Map::new());
+        event.record(&mut fields);
+        line.insert("msg".to_owned(), fields.0.remove("message").unwrap_or_default());
+        if let Some(logger) = logger_name(event.metadata().target()) {
+            line.insert("logger".to_owned(), logger.into());
+        }
+        for span in context.event_scope(event).into_iter().flat_map(|scope| scope.from_root()) {
+            if let Some(kept) = span.extensions().get::<SpanFields>() {
+                line.extend(kept.0.clone());
+            }
+        }
+        line.extend(fields.0);
+        name_the_object(&mut line);
+        // There is nobody to tell that standard error is gone.
+        let _ = writeln!(self.writer.make_writer(), "{}", Value::Object(line));
+    }
+}
+
+/// Flux knows no level between info and error.
+fn level_name(level: Level) -> &'static str {
+    match level {
+        Level::TRACE => "trace",
+        Level::DEBUG => "debug",
+        Level::INFO | Level::WARN => "info",
+        Level::ERROR => "error",
+    }
+}
+
+/// The part of other crates that speaks; our own lines name the object instead.
+fn logger_name(target: &str) -> Option<&str> {
+    let ours = target.split("::").next() == Some("pulumi_controller");
+    (!ours).then_some(target)
+}
+
+/// Flux has the object under its kind as well: `"Stack":{"name":…,"namespace":…}`.
+fn name_the_object(line: &mut Map<String, Value>) {
+    let text = |key: &str| line.get(key).and_then(Value::as_str).map(str::to_owned);
+    if let (Some(kind), Some(name), Some(namespace)) = (text("controllerKind"), text("name"), text("namespace")) {
+        line.insert(kind, json!({ "name": name, "namespace": namespace }));
+    }
+}
+
+/// Collects fields with their types.
+struct Fields(Map<String, Value>);
+
+impl Fields {
+    fn put(&mut self, field: &Field, value: impl Into<Value>) {
+        self.0.insert(field.name().to_owned(), value.into());
+    }
+}
+
+impl Visit for Fields {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.put(field, url_credentials(value));
+    }
+
+    fn record_i64(&mut self, field: &Field, value: i64) {
+        self.put(field, value);
+    }
+
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        self.put(field, value);
+    }
+
+    fn record_f64(&mut self, field: &Field, value: f64) {
+        self.put(field, value);
+    }
+
+    fn record_bool(&mut self, field: &Field, value: bool) {
+        self.put(field, value);
+    }
+
+    fn record_error(&mut self, field: &Field, value: &(dyn std::error::Error + 'static)) {
+        self.put(field, chain(value));
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        self.put(field, format!("{value:?}"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Written(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Written {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// The lines that are logged by `work`, as JSON, without their time.
+    fn logged(work: impl FnOnce()) -> Vec<Value> {
+        let written = Written::default();
+        let writer = written.clone();
+        let layer = JsonLayer::new(move || Redacting(writer.clone()));
+        tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), work);
+        let bytes = written.0.lock().unwrap().clone();
+        let lines = String::from_utf8(bytes).unwrap();
+        lines
+            .lines()
+            .map(|line| {
+                let mut line: Value = serde_json::from_str(line).unwrap();
+                let time = line.as_object_mut().unwrap().remove("ts").unwrap();
+                let time = time.as_str().unwrap().to_owned();
+                assert!(time.ends_with('Z') && time.len() == "2023-08-16T09:36:41.286Z".len(), "{time}");
+                time.parse::<Timestamp>().unwrap();
+                line
+            })
+            .collect()
+    }
+
+    #[test]
+    fn a_line_names_the_object_of_the_reconcile_as_flux_does() {
+        let lines = logged(|| {
+            let span = tracing::info_span!(
+                "reconcile",
+                controller = "stack",
+                controllerGroup = "pulumi.com",
+                controllerKind = "Stack",
+                name = "web",
+                namespace = "apps",
+                reconcileID = "1-2-3",
+                revision = tracing::field::Empty,
+            );
+            let _entered = span.enter();
+            span.record("revision", "main@sha1:abc");
+            tracing::info!(runs = 3_u64, "started {}", "a run");
+        });
+        let wanted = json!({
+            "level": "info", "msg": "started a run", "controller": "stack", "controllerGroup": "pulumi.com",
+            "controllerKind": "Stack", "Stack": {"name": "web", "namespace": "apps"}, "name": "web",
+            "namespace": "apps", "reconcileID": "1-2-3", "revision": "main@sha1:abc", "runs": 3,
+        });
+        assert_eq!(lines, [wanted]);
+    }
+
+    #[test]
+    fn errors_are_written_with_their_causes_and_without_credentials() {
+        let lines = logged(|| {
+            let cause = io::Error::other("no route to https://user:pass@host/x");
+            let error = crate::rpc::server_tls::ServerTlsError::Read { path: "/tls/tls.crt".into(), source: cause };
+            tracing::error!(error = &error as &dyn std::error::Error, url = "https://me:secret@host", "it failed");
+        });
+        let wanted = json!({
+            "level": "error", "msg": "it failed", "url": "https://***@host",
+            "error": "cannot read /tls/tls.crt: no route to https://***@host/x",
+        });
+        assert_eq!(lines, [wanted]);
+    }
+
+    #[test]
+    fn other_crates_are_named_as_the_logger() {
+        let lines = logged(|| tracing::warn!(target: "kube_client::client", "slow"));
+        assert_eq!(lines, [json!({"level": "info", "logger": "kube_client::client", "msg": "slow"})]);
+    }
+
+    #[test]
+    fn every_level_is_a_filter_that_parses() {
+        for level in [LogLevel::Trace, LogLevel::Debug, LogLevel::Info, LogLevel::Error] {
+            EnvFilter::try_new(level.directives()).unwrap();
+        }
+    }
+}

@@ -1,0 +1,305 @@
+//! Metrics under the names that Flux's dashboards and controller-runtime's alerts read, and a few of our own.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use prometheus_client::encoding::text::encode;
+use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets_range};
+use prometheus_client::registry::Registry;
+
+/// The content type of [`Metrics::encode`].
+pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// How a reconcile ended, in controller-runtime's words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ReconcileResult {
+    /// Nothing is to be done until something changes.
+    Success,
+    /// It failed and is tried again.
+    Error,
+    /// It runs again at a time of its choice.
+    RequeueAfter,
+}
+
+impl EncodeLabelValue for ReconcileResult {
+    fn encode(&self, encoder: &mut LabelValueEncoder<'_>) -> Result<(), std::fmt::Error> {
+        let text = match self {
+            ReconcileResult::Success => "success",
+            ReconcileResult::Error => "error",
+            ReconcileResult::RequeueAfter => "requeue_after",
+        };
+        text.encode(encoder)
+    }
+}
+
+/// How an artifact came into the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum FetchResult {
+    /// From its source.
+    Fetched,
+    /// It was there.
+    Cached,
+    /// The source did not give it, or what it gave was refused.
+    Failed,
+}
+
+impl EncodeLabelValue for FetchResult {
+    fn encode(&self, encoder: &mut LabelValueEncoder<'_>) -> Result<(), std::fmt::Error> {
+        let text = match self {
+            FetchResult::Fetched => "fetched",
+            FetchResult::Cached => "cached",
+            FetchResult::Failed => "failed",
+        };
+        text.encode(encoder)
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ObjectLabels {
+    kind: &'static str,
+    name: String,
+    namespace: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ReconcileLabels {
+    controller: &'static str,
+    result: ReconcileResult,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ControllerLabels {
+    controller: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct FetchLabels {
+    result: FetchResult,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct WriteLabels {
+    verb: &'static str,
+    kind: String,
+}
+
+type Histograms<L> = Family<L, Histogram, fn() -> Histogram>;
+
+/// All metrics of the process. Cheap to clone.
+#[derive(Clone)]
+pub struct Metrics {
+    registry: Arc<Registry>,
+    reconcile_duration: Histograms<ObjectLabels>,
+    reconcile_time: Histograms<ControllerLabels>,
+    reconciles: Family<ReconcileLabels, Counter>,
+    reconcile_errors: Family<ControllerLabels, Counter>,
+    reconcile_panics: Family<ControllerLabels, Counter>,
+    active_workers: Family<ControllerLabels, Gauge>,
+    artifact_fetches: Family<FetchLabels, Counter>,
+    runs_open: Gauge,
+    runs_waiting: Gauge,
+    events_dropped: Counter,
+    api_writes: Family<WriteLabels, Counter>,
+}
+
+impl std::fmt::Debug for Metrics {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("Metrics").finish_non_exhaustive()
+    }
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        let mut metrics = Metrics {
+            registry: Arc::default(),
+            reconcile_duration: Family::new_with_constructor(reconcile_histogram as fn() -> Histogram),
+            reconcile_time: Family::new_with_constructor(reconcile_histogram as fn() -> Histogram),
+            reconciles: Family::default(),
+            reconcile_errors: Family::default(),
+            reconcile_panics: Family::default(),
+            active_workers: Family::default(),
+            artifact_fetches: Family::default(),
+            runs_open: Gauge::default(),
+            runs_waiting: Gauge::default(),
+            events_dropped: Counter::default(),
+            api_writes: Family::default(),
+        };
+        metrics.registry = Arc::new(metrics.register());
+        metrics
+    }
+}
+
+/// Flux's buckets.
+fn reconcile_histogram() -> Histogram {
+    Histogram::new(exponential_buckets_range(0.01, 1800.0, 10))
+}
+
+impl Metrics {
+    /// The registry appends `_total` to the name of each counter.
+    fn register(&self) -> Registry {
+        let mut registry = Registry::default();
+        registry.register(
+            "gotk_reconcile_duration_seconds",
+            "The duration in seconds of a reconcile of an object",
+            self.reconcile_duration.clone(),
+        );
+        registry.register(
+            "controller_runtime_reconcile_time_seconds",
+            "The duration in seconds of a reconcile",
+            self.reconcile_time.clone(),
+        );
+        registry.register("controller_runtime_reconcile", "Reconciles by their end", self.reconciles.clone());
+        registry.register(
+            "controller_runtime_reconcile_errors",
+            "Reconciles that failed",
+            self.reconcile_errors.clone(),
+        );
+        registry.register(
+            "controller_runtime_reconcile_panics",
+            "Reconciles that panicked",
+            self.reconcile_panics.clone(),
+        );
+        registry.register(
+            "controller_runtime_active_workers",
+            "Reconciles that are going on",
+            self.active_workers.clone(),
+        );
+        registry.register(
+            "pulumi_controller_artifact_fetches",
+            "Artifacts that were wanted, by how they came",
+            self.artifact_fetches.clone(),
+        );
+        registry.register("pulumi_controller_runs_open", "Pulumi runs that are open", self.runs_open.clone());
+        registry.register(
+            "pulumi_controller_runs_waiting",
+            "Pulumi runs that wait for others to end",
+            self.runs_waiting.clone(),
+        );
+        registry.register(
+            "pulumi_controller_events_dropped",
+            "Kubernetes events that were not written",
+            self.events_dropped.clone(),
+        );
+        registry.register(
+            "pulumi_controller_api_writes",
+            "Requests that change something in the API",
+            self.api_writes.clone(),
+        );
+        registry
+    }
+
+    /// The metrics as OpenMetrics text.
+    pub fn encode(&self) -> Result<String, std::fmt::Error> {
+        let mut text = String::new();
+        encode(&mut text, &self.registry)?;
+        Ok(text)
+    }
+
+    /// A reconcile of an object has begun.
+    pub fn reconcile_begun(&self, controller: &'static str) {
+        self.active_workers.get_or_create(&ControllerLabels { controller }).inc();
+    }
+
+    /// A reconcile of an object has ended.
+    pub fn reconcile_ended(
+        &self,
+        controller: &'static str,
+        (kind, namespace, name): (&'static str, &str, &str),
+        result: ReconcileResult,
+        duration: Duration,
+    ) {
+        let seconds = duration.as_secs_f64();
+        let labels = ObjectLabels { kind, name: name.to_owned(), namespace: namespace.to_owned() };
+        self.reconcile_duration.get_or_create(&labels).observe(seconds);
+        self.reconcile_time.get_or_create(&ControllerLabels { controller }).observe(seconds);
+        self.reconciles.get_or_create(&ReconcileLabels { controller, result }).inc();
+        if result == ReconcileResult::Error {
+            self.reconcile_errors.get_or_create(&ControllerLabels { controller }).inc();
+        }
+        self.active_workers.get_or_create(&ControllerLabels { controller }).dec();
+    }
+
+    /// A reconcile panicked.
+    pub fn reconcile_panicked(&self, controller: &'static str) {
+        self.reconcile_panics.get_or_create(&ControllerLabels { controller }).inc();
+    }
+
+    /// An object is gone: its series go too.
+    pub fn forget(&self, kind: &'static str, namespace: &str, name: &str) {
+        self.reconcile_duration.remove(&ObjectLabels { kind, name: name.to_owned(), namespace: namespace.to_owned() });
+    }
+
+    /// An artifact was wanted.
+    pub fn artifact_fetch(&self, result: FetchResult) {
+        self.artifact_fetches.get_or_create(&FetchLabels { result }).inc();
+    }
+
+    /// How many runs are open, and how many wait for others to end.
+    pub fn runs(&self, open: usize, waiting: usize) {
+        self.runs_open.set(i64::try_from(open).unwrap_or(i64::MAX));
+        self.runs_waiting.set(i64::try_from(waiting).unwrap_or(i64::MAX));
+    }
+
+    /// A Kubernetes event was not written.
+    pub fn event_dropped(&self) {
+        self.events_dropped.inc();
+    }
+
+    /// A request that changes something in the API is made.
+    pub fn api_write(&self, verb: &'static str, kind: &str) {
+        self.api_writes.get_or_create(&WriteLabels { verb, kind: kind.to_owned() }).inc();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_names_are_those_that_dashboards_read() {
+        let metrics = Metrics::default();
+        metrics.reconcile_begun("stack");
+        let object = ("Stack", "apps", "web");
+        metrics.reconcile_ended("stack", object, ReconcileResult::Error, Duration::from_millis(20));
+        metrics.reconcile_panicked("stack");
+        metrics.artifact_fetch(FetchResult::Cached);
+        metrics.runs(3, 1);
+        metrics.event_dropped();
+        metrics.api_write("apply", "Secret");
+        let text = metrics.encode().unwrap();
+        for line in [
+            r#"gotk_reconcile_duration_seconds_count{kind="Stack",name="web",namespace="apps"} 1"#,
+            r#"gotk_reconcile_duration_seconds_bucket{le="0.01",kind="Stack",name="web",namespace="apps"} 0"#,
+            r#"controller_runtime_reconcile_total{controller="stack",result="error"} 1"#,
+            r#"controller_runtime_reconcile_errors_total{controller="stack"} 1"#,
+            r#"controller_runtime_reconcile_panics_total{controller="stack"} 1"#,
+            r#"controller_runtime_active_workers{controller="stack"} 0"#,
+            r#"pulumi_controller_artifact_fetches_total{result="cached"} 1"#,
+            "pulumi_controller_runs_open 3",
+            "pulumi_controller_runs_waiting 1",
+            "pulumi_controller_events_dropped_total 1",
+            r#"pulumi_controller_api_writes_total{verb="apply",kind="Secret"} 1"#,
+        ] {
+            assert!(text.lines().any(|found| found == line), "no line {line} in\n{text}");
+        }
+    }
+
+    #[test]
+    fn the_series_of_an_object_go_with_it() {
+        let metrics = Metrics::default();
+        metrics.reconcile_ended("stack", ("Stack", "apps", "web"), ReconcileResult::Success, Duration::ZERO);
+        metrics.forget("Stack", "apps", "web");
+        assert!(!metrics.encode().unwrap().contains("web"));
+    }
+
+    #[test]
+    fn the_buckets_reach_from_ten_milliseconds_to_half_an_hour() {
+        let bounds: Vec<f64> = exponential_buckets_range(0.01, 1800.0, 10).collect();
+        assert_eq!(bounds.len(), 10);
+        assert!((bounds[0] - 0.01).abs() < 1e-9 && (bounds[9] - 1800.0).abs() < 1e-6, "{bounds:?}");
+    }
+}

@@ -1,0 +1,131 @@
+//! What hides secrets before a text leaves the process: credentials in URLs, and values that are known to be secret.
+
+use std::borrow::Cow;
+use std::io;
+
+/// What stands in the place of a secret.
+pub const HIDDEN: &str = "***";
+/// Shorter values are not hidden: they are no secrets, and hiding `1` would make every text unreadable.
+const SHORTEST_VALUE: usize = 4;
+
+/// Hides user and password of every URL in a text.
+pub fn url_credentials(text: &str) -> Cow<'_, str> {
+    let mut hidden = String::new();
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once("://") {
+        hidden.push_str(before);
+        hidden.push_str("://");
+        let end = after.find(ends_authority).unwrap_or(after.len());
+        let (authority, others) = after.split_at_checked(end).unwrap_or((after, ""));
+        match authority.rsplit_once('@') {
+            Some((_, host)) => {
+                hidden.push_str(HIDDEN);
+                hidden.push('@');
+                hidden.push_str(host);
+            }
+            None => hidden.push_str(authority),
+        }
+        rest = others;
+    }
+    if hidden.is_empty() {
+        return Cow::Borrowed(text);
+    }
+    hidden.push_str(rest);
+    Cow::Owned(hidden)
+}
+
+fn ends_authority(c: char) -> bool {
+    c.is_whitespace() || matches!(c, '/' | '?' | '#' | '"' | '\'' | '\\' | '<' | '>' | '`')
+}
+
+/// Values that are known to be secret.
+#[derive(Clone, Default)]
+pub struct KnownValues {
+    /// The longest first, so that a value within another one does not leave a rest of it.
+    values: Vec<String>,
+}
+
+impl std::fmt::Debug for KnownValues {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "KnownValues({} hidden)", self.values.len())
+    }
+}
+
+impl KnownValues {
+    /// Each line of a value counts as a value of its own, because texts are hidden line by line.
+    pub fn new<'a>(values: impl IntoIterator<Item = &'a str>) -> Self {
+        let lines = values.into_iter().flat_map(str::lines).map(str::trim).filter(|line| line.len() >= SHORTEST_VALUE);
+        let mut values: Vec<String> = lines.map(str::to_owned).collect();
+        values.sort_by(|one, other| other.len().cmp(&one.len()).then_with(|| one.cmp(other)));
+        values.dedup();
+        KnownValues { values }
+    }
+
+    /// The text without the values.
+    pub fn hide<'a>(&self, text: &'a str) -> Cow<'a, str> {
+        let mut hidden = Cow::Borrowed(text);
+        for value in &self.values {
+            if hidden.contains(value.as_str()) {
+                hidden = Cow::Owned(hidden.replace(value.as_str(), HIDDEN));
+            }
+        }
+        hidden
+    }
+}
+
+/// A writer of whole lines that hides credentials in URLs.
+pub struct Redacting<W>(pub W);
+
+impl<W: io::Write> io::Write for Redacting<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write_all(url_credentials(&String::from_utf8_lossy(bytes)).as_bytes())?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn credentials_in_urls_are_hidden() {
+        let cases = [
+            ("nothing here", "nothing here"),
+            ("see https://example.org/a@b", "see https://example.org/a@b"),
+            ("https://user:pass@example.org/x", "https://***@example.org/x"),
+            ("git clone 'https://token@h/x' and ssh://git@h:22/y", "git clone 'https://***@h/x' and ssh://***@h:22/y"),
+            ("https://a:p@ss@h", "https://***@h"),
+            ("{\"url\":\"https://u:p@h\"}", "{\"url\":\"https://***@h\"}"),
+            ("postgres://u:ä@h?x=1://", "postgres://***@h?x=1://"),
+        ];
+        for (text, wanted) in cases {
+            assert_eq!(url_credentials(text), wanted);
+        }
+    }
+
+    #[test]
+    fn known_values_are_hidden_line_by_line_and_the_longest_first() {
+        let known = KnownValues::new(["hunter2", "hunter2-longer", "-----BEGIN-----\nabcdef\n", "no", ""]);
+        assert_eq!(known.hide("a hunter2-longer b hunter2"), "a *** b ***");
+        assert_eq!(known.hide("key abcdef"), "key ***");
+        assert_eq!(known.hide("no harm"), "no harm");
+    }
+
+    proptest! {
+        #[test]
+        fn a_password_never_survives(password in "[a-zA-Z0-9:@!$]{12,40}", host in "[a-z]{1,20}", around in ".{0,20}") {
+            let text = format!("{around} https://user:{password}@{host}/path {around}");
+            prop_assert!(!url_credentials(&text).contains(&password));
+        }
+
+        #[test]
+        fn text_without_credentials_stays_as_it_is(text in "[^@]*") {
+            prop_assert_eq!(url_credentials(&text), text.as_str());
+        }
+    }
+}
