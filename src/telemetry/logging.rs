@@ -275,11 +275,18 @@ mod tests {
         assert_eq!(lines, [wanted]);
     }
 
+    #[derive(Debug, thiserror::Error)]
+    #[error("cannot read {path}")]
+    struct Unreadable {
+        path: &'static str,
+        source: io::Error,
+    }
+
     #[test]
     fn errors_are_written_with_their_causes_and_without_credentials() {
         let lines = logged(|| {
             let cause = io::Error::other("no route to https://user:pass@host/x");
-            let error = crate::rpc::server_tls::ServerTlsError::Read { path: "/tls/tls.crt".into(), source: cause };
+            let error = Unreadable { path: "/tls/tls.crt", source: cause };
             tracing::error!(error = &error as &dyn std::error::Error, url = "https://me:secret@host", "it failed");
         });
         let wanted = json!({
