@@ -38,6 +38,8 @@ const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 const CHUNK: usize = 256 * 1024;
 /// The largest reply that is read.
 const LARGEST_REPLY: usize = 8 * 1024 * 1024;
+/// Errors come as headers, in which a character may take up to twelve bytes.
+const LONGEST_HEADERS: u32 = 128 * 1024;
 /// The longest message of an error that is kept.
 const LONGEST_MESSAGE: usize = 8 * 1024;
 
@@ -169,6 +171,7 @@ impl Agents {
         let endpoint = Endpoint::from_shared(format!("http://{}", address.server_name))
             .map_err(|error| RpcError::new(call, Code::InvalidArgument, &chain(&error)))?
             .tcp_nodelay(true)
+            .http2_max_header_list_size(LONGEST_HEADERS)
             .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
             .keep_alive_timeout(KEEPALIVE_TIMEOUT)
             .keep_alive_while_idle(true);
@@ -373,4 +376,25 @@ fn bounded(message: &str) -> String {
     let mut kept: String = message.chars().map(|c| if c.is_control() && c != '\n' { ' ' } else { c }).collect();
     kept.truncate(kept.floor_char_boundary(LONGEST_MESSAGE));
     kept
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_without_an_answer_ends_in_time() {
+        let silence = std::future::pending::<Result<tonic::Response<()>, Status>>();
+        let error = unary("Status", CALL_TIMEOUT, silence).await.unwrap_err();
+        assert_eq!(error.to_string(), "call Status of the agent failed: no answer within 10 s (DeadlineExceeded)");
+        assert!(error.is_unavailable());
+    }
+
+    #[test]
+    fn no_code_is_both_a_refusal_and_an_absence() {
+        for code in (0..17).map(Code::from_i32) {
+            let error = RpcError::new("Run", code, "");
+            assert!(!(error.is_refusal() && error.is_unavailable()), "{code:?}");
+        }
+    }
 }
