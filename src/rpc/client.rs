@@ -22,6 +22,7 @@ use crate::rpc::identity::{self, IdentityError, Issued};
 use crate::rpc::proto;
 use crate::rpc::proto::agent_client::AgentClient as Calls;
 use crate::rpc::proto::put_source_request::Part;
+use crate::telemetry::chain;
 
 /// How long a connection may take, TLS included.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -354,21 +355,6 @@ fn configuration(client: &Issued, authorities_pem: &str) -> Result<ClientConfig,
     config.alpn_protocols = vec![b"h2".to_vec()];
     config.resumption = rustls::client::Resumption::disabled();
     Ok(config)
-}
-
-/// An error with its causes, for people.
-fn chain(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        if !text.ends_with(&cause_text) {
-            text.push_str(": ");
-            text.push_str(&cause_text);
-        }
-        source = cause.source();
-    }
-    text
 }
 
 /// Without control characters, which could fake lines of a log, and not longer than is kept.

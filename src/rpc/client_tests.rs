@@ -196,7 +196,7 @@ async fn a_refusal_says_what_the_agent_said_but_not_more_than_is_bearable() {
     let error = client.run(proto::RunRequest::default()).await.unwrap_err();
     assert_eq!((error.call, error.code), ("Run", Code::FailedPrecondition));
     assert!(error.is_refusal() && !error.is_unavailable());
-    assert!(error.message.starts_with("another source [31m is in place ä"), "{}", &error.message[..40]);
+    assert!(error.message.starts_with("another source [31m is in place ä"), "{error}");
     assert!(error.message.len() <= 8 * 1024);
 }
 
