@@ -61,7 +61,7 @@ start_controllers() {
         --kube-api-qps 200 --kube-api-burst 400
 }
 
-# kubectl with the administrator's rights on our own node.
+# kubectl with the administrator's rights on our own node. An API server that hangs must not hang us.
 own_kubectl() {
-    in_network "$(tool kubernetes kubectl)" --kubeconfig "$run_folder/kubeconfig" "$@"
+    in_network timeout 60 "$(tool kubernetes kubectl)" --kubeconfig "$run_folder/kubeconfig" "$@"
 }

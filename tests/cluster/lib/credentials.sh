@@ -6,19 +6,7 @@ credentials_folder=$run_folder/credentials
 create_credentials() {
     local folder=$credentials_folder
     (umask 077 && mkdir -p "$folder")
-    (
-        cd "$folder"
-        create_authority
-        create_certificate api-server "/CN=kube-apiserver" \
-            "DNS:kubernetes,DNS:kubernetes.default,DNS:kubernetes.default.svc,DNS:kubernetes.default.svc.cluster.local,IP:$node_address,IP:$kubernetes_service_address,IP:127.0.0.1"
-        create_certificate api-server-to-kubelet "/O=system:masters/CN=kube-apiserver-kubelet-client" "DNS:unused"
-        create_certificate kubelet "/O=system:nodes/CN=system:node:$node_name" "DNS:$node_name,IP:$node_address"
-        openssl ecparam -name prime256v1 -genkey -noout -out service-account.key
-        openssl ec -in service-account.key -pubout -out service-account.pub
-    ) >"$folder/openssl.log" 2>&1 || {
-        tail -n 5 "$folder/openssl.log" >&2
-        die "openssl could not make the certificates (see above)"
-    }
+    quietly create_certificates
     : >"$folder/tokens.csv"
     create_user admin admin system:masters
     create_user controller-manager system:kube-controller-manager ""
@@ -27,7 +15,18 @@ create_credentials() {
     create_user kubelet "system:node:$node_name" system:nodes
     # coredns is no pod here, so it has no ServiceAccount whose rights could be bound; this is a test's cluster.
     create_user coredns coredns system:masters
-    cp "$folder/admin.kubeconfig" "$run_folder/kubeconfig"
+    install -m 600 "$folder/admin.kubeconfig" "$run_folder/kubeconfig"
+}
+
+create_certificates() {
+    cd "$credentials_folder"
+    create_authority
+    create_certificate api-server "/CN=kube-apiserver" \
+        "DNS:kubernetes,DNS:kubernetes.default,DNS:kubernetes.default.svc,DNS:kubernetes.default.svc.cluster.local,IP:$node_address,IP:$kubernetes_service_address,IP:127.0.0.1"
+    create_certificate api-server-to-kubelet "/O=system:masters/CN=kube-apiserver-kubelet-client" "DNS:unused"
+    create_certificate kubelet "/O=system:nodes/CN=system:node:$node_name" "DNS:$node_name,IP:$node_address"
+    openssl ecparam -name prime256v1 -genkey -noout -out service-account.key
+    openssl ec -in service-account.key -pubout -out service-account.pub
 }
 
 create_authority() {

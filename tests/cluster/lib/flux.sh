@@ -1,10 +1,9 @@
 # Flux's source-controller, from the manifests that its own modules carry.
 # shellcheck shell=bash
 
-flux_label=pulumi-controller.test/installed-by
 flux_manifests=""
 
-# find_flux_manifests: where the rendered manifests are, or will be: crds.yaml and controller.yaml.
+# find_flux_manifests: where the rendered manifests are, or will be: namespace.yaml, crds.yaml, controller.yaml.
 find_flux_manifests() {
     [[ -z $flux_manifests ]] || return 0
     local hash
@@ -31,9 +30,10 @@ render_flux_manifests() {
     local definitions=$scratch/definitions components=$scratch/controller
     "${copy[@]}" "$cluster_folder"/manifests/flux/* "$scratch/"
     "${copy[@]}" "$controller/config/crd" "$flux/install/labels.yaml" "$definitions/"
-    "${copy[@]}" "$flux/install/namespace.yaml" "$flux/install/labels.yaml" "$flux/rbac" "$flux/policies" "$components/"
+    "${copy[@]}" "$flux/install/labels.yaml" "$flux/rbac" "$flux/policies" "$components/"
     "${copy[@]}" "$controller/config/manager" "$flux"/bases/source-controller/{account,labels}.yaml "$components/source-controller/"
     mkdir "$scratch/rendered"
+    "${copy[@]}" "$flux/install/namespace.yaml" "$scratch/rendered/"
     "$(tool kubernetes kubectl)" kustomize "$definitions" >"$scratch/rendered/crds.yaml"
     "$(tool kubernetes kubectl)" kustomize "$components" >"$scratch/rendered/controller.yaml"
     mv "$scratch/rendered" "$flux_manifests"
@@ -51,9 +51,10 @@ module_folder() {
     printf '%s' "$folder"
 }
 
-# Definitions first: the API server serves a kind only a moment after it has its definition.
+# Definitions first: the API server serves a kind only a moment after it has its definition. The namespace is the caller's.
 apply_flux() {
-    cluster_kubectl apply --server-side --force-conflicts --filename "$flux_manifests/crds.yaml"
+    local -a apply=(cluster_kubectl apply --server-side --force-conflicts)
+    "${apply[@]}" --filename "$flux_manifests/crds.yaml"
     cluster_kubectl wait --for=condition=Established --timeout=30s --filename "$flux_manifests/crds.yaml"
-    cluster_kubectl apply --server-side --force-conflicts --filename "$flux_manifests/controller.yaml"
+    "${apply[@]}" --filename "$flux_manifests/controller.yaml"
 }

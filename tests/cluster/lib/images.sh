@@ -94,6 +94,8 @@ fill_source_controller_image() {
 }
 
 fill_pulumi_image() {
+    # Beside the root, because only what a COPY itself makes gets the owner that it names.
+    mkdir -p "$1/../home/pulumi"
     add_shell_and_users "$1"
     cp "$(tool pulumi pulumi)" "$(tool pulumi-language-yaml pulumi-language-yaml)" "$(tool services pulumi-resource-testing)" "$1/usr/local/bin/"
 }
@@ -123,14 +125,13 @@ git_files() {
 # A shell with its applets, and who there is. The numbers are what counts; names are for programs that ask.
 add_shell_and_users() {
     local root=$1 applet
-    mkdir -p "$root/bin" "$root/usr/local/bin" "$root/etc" "$root/home/pulumi"
+    mkdir -p "$root/bin" "$root/usr/local/bin" "$root/etc"
     cp /bin/busybox "$root/bin/busybox"
     for applet in $(/bin/busybox --list); do
         [[ $applet == busybox ]] || ln -s busybox "$root/bin/$applet"
     done
     printf '%s\n' 'root:x:0:0:root:/root:/bin/sh' 'pulumi:x:1000:1000:pulumi:/home/pulumi:/bin/sh' 'nobody:x:65534:65534:nobody:/tmp:/bin/sh' >"$root/etc/passwd"
     printf '%s\n' 'root:x:0:' 'pulumi:x:1000:' 'nogroup:x:65534:' >"$root/etc/group"
-    chown 1000:1000 "$root/home/pulumi"
     add_folder_for_all "$root/tmp"
 }
 

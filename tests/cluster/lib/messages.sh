@@ -31,6 +31,23 @@ step() {
     printf '%7s s  %s\n' "$(seconds_since "$start")" "$description" >&2
 }
 
+# quietly COMMAND...: its output is for the case that it fails.
+quietly() {
+    local output result
+    # Not "if" or "||": within these bash does not stop a function at its first failure.
+    set +e
+    output=$(
+        set -e
+        "$@" 2>&1
+    )
+    result=$?
+    set -e
+    if ((result != 0)); then
+        say "$output"
+        die "failed: $*"
+    fi
+}
+
 # wait_for SECONDS WHAT EXPLAIN CHECK...: polls the check. When the time is over, says so with what EXPLAIN prints (a command in one word or string).
 wait_for() {
     local limit=$1 what=$2 explain=$3 deadline

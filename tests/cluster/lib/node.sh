@@ -110,9 +110,9 @@ resolvConf: $run_folder/resolv.conf
 volumePluginDir: $data_folder/kubelet-plugins
 podLogsDir: $data_folder/pod-logs
 # Everything a pod starts is below a cgroup of ours, where it can be found when the cluster is taken down.
-cgroupRoot: /$cluster_name/pods
+cgroupRoot: /$cluster_name
 cgroupDriver: cgroupfs
-cgroupsPerQOS: false
+cgroupsPerQOS: true
 enforceNodeAllocatable: []
 failCgroupV1: false
 failSwapOn: false
@@ -168,8 +168,10 @@ END
 
 # import_image NAME ARCHIVE
 import_image() {
-    local name=$1 archive=$2 answer
+    local name=$1 archive=$2 answer known
     answer=$(containerd_client images import "$archive" 2>&1) || die "containerd could not import $archive: $answer"
-    containerd_client images ls --quiet | grep -qxE "(docker.io/)?$name" ||
+    known=$(containerd_client images ls --quiet)
+    # A name without a host gets one by default.
+    grep -qxE "(.*/)?$name" <<<"$known" ||
         die "$archive does not hold the image $name. It holds: $(sed -n 's/^unpacking \([^ ]*\).*/\1/p' <<<"$answer" | tr '\n' ' ')"
 }

@@ -56,12 +56,12 @@ anything_is_left() {
 bring_up() {
     mkdir -p "$run_folder" "$data_folder"
     chmod 711 "$run_folder" "$data_folder"
-    create_daemon_cgroup
+    create_cgroups
     create_network
     step "made the network and the credentials" create_credentials
-    local images control_plane
+    local containers control_plane
     step "containerd runs, images imported" start_containerd_with_images &
-    images=$!
+    containers=$!
     step "API server is ready" start_etcd_and_api_server &
     control_plane=$!
     wait "$control_plane" || exit 1
@@ -74,7 +74,7 @@ bring_up() {
     step "applied Flux and the test services" apply_everything &
     applied=$!
     step "the node is ready" wait_for_node
-    wait "$images" || exit 1
+    wait "$containers" || exit 1
     wait "$applied" || exit 1
     step "source-controller is available" wait_for_deployments 60 flux-system
     step "test services are available" wait_for_deployments 60 "$services_namespace"
@@ -96,10 +96,9 @@ start_etcd_and_api_server() {
 }
 
 apply_everything() {
-    { apply_flux && apply_services; } >"$run_folder/logs/apply.log" 2>&1 || {
-        tail -n 10 "$run_folder/logs/apply.log" >&2
-        die "Flux and the test services could not be applied (see above)"
-    }
+    quietly own_kubectl apply --filename "$flux_manifests/namespace.yaml"
+    quietly apply_flux
+    quietly apply_services
 }
 
 wait_for_node() {

@@ -62,8 +62,8 @@ without_starting_services() {
     fi
     "$@" || result=$?
     [[ -z $ours ]] || rm -f "$policy"
-    if [[ -z $had_containerd && -d /run/systemd/system ]]; then
-        systemctl disable --now containerd || true
+    if [[ -z $had_containerd ]] && type -P systemctl >/dev/null; then
+        systemctl disable containerd || true
     fi
     return "$result"
 }

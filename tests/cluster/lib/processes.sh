@@ -7,11 +7,9 @@ cgroup_hierarchies() {
 }
 
 # The one hierarchy that our own processes are told apart by. Pods have cgroups of ours in every hierarchy, by the kubelet's cgroupRoot.
-# Proven under v1 with a "unified" mount beside it; pure v2 is written for, but untested.
 daemon_cgroup() {
-    local hierarchies
+    local hierarchies wanted
     hierarchies=$(cgroup_hierarchies)
-    local wanted
     for wanted in /sys/fs/cgroup /sys/fs/cgroup/unified /sys/fs/cgroup/pids /sys/fs/cgroup/systemd; do
         if grep -qx "$wanted" <<<"$hierarchies"; then
             printf '%s/%s/daemons' "$wanted" "$cluster_name"
@@ -21,10 +19,30 @@ daemon_cgroup() {
     die "no cgroups are mounted below /sys/fs/cgroup: a node cannot run here. Name a cluster of yours with TEST_KUBECONFIG."
 }
 
-create_daemon_cgroup() {
-    local folder
-    folder=$(daemon_cgroup)
-    mkdir -p "$folder" || die "cannot make the cgroup $folder: cgroups are not writable here. Name a cluster of yours with TEST_KUBECONFIG."
+# Proven under v1 with a "unified" mount beside it; pure v2 is written for, but untested.
+create_cgroups() {
+    local hierarchy
+    for hierarchy in $(cgroup_hierarchies); do
+        mkdir -p "$hierarchy/$cluster_name" ||
+            die "cannot make the cgroup $hierarchy/$cluster_name: cgroups are not writable here. Name a cluster of yours with TEST_KUBECONFIG."
+        share_controllers "$hierarchy"
+    done
+    mkdir -p "$(daemon_cgroup)"
+}
+
+# share_controllers HIERARCHY: what a new cgroup needs from its parent before it can hold pods.
+share_controllers() {
+    local hierarchy=$1 setting controller
+    # v1: a cpuset is empty at first.
+    for setting in cpuset.mems cpuset.cpus; do
+        [[ ! -e $hierarchy/$cluster_name/$setting ]] || cat "$hierarchy/$setting" >"$hierarchy/$cluster_name/$setting"
+    done
+    # v2: a parent names the controllers that its children have.
+    [[ $hierarchy == /sys/fs/cgroup ]] || return 0
+    for controller in $(<"$hierarchy/cgroup.controllers"); do
+        { echo "+$controller" >"$hierarchy/cgroup.subtree_control"; } 2>/dev/null || true
+        { echo "+$controller" >"$hierarchy/$cluster_name/cgroup.subtree_control"; } 2>/dev/null || true
+    done
 }
 
 # The time a process started, in clock ticks since boot: with it, a process id means one process for ever.

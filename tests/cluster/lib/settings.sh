@@ -21,6 +21,8 @@ api_server=https://$node_address:6443
 
 # The test services: one set of manifests on our own node and on a user's cluster.
 services_namespace=test-services
+# What `up` made in a cluster that is not ours.
+installed_label=pulumi-controller.test/installed-by=cluster
 state_bucket=state
 s3_access_key=test-access-key
 s3_secret_key=test-secret-key

@@ -96,9 +96,9 @@ build_part() {
     mkdir -p "$cache_folder/tools"
     scratch=$(mktemp -d "$cache_folder/tools/.$part.XXXXXX")
     if ! (
-        cd "$(part_folder "$part")"
-        GOWORK=off GOFLAGS="-mod=readonly -buildvcs=false" GOBIN=$scratch/bin CGO_ENABLED=0 \
-            go install -trimpath -ldflags "$(part_linker_flags "$part")" "$package" 9>&-
+        cd "$(part_folder "$part")" &&
+            GOWORK=off GOFLAGS="-mod=readonly -buildvcs=false" GOBIN=$scratch/bin CGO_ENABLED=0 \
+                go install -trimpath -ldflags "$(part_linker_flags "$part")" "$package" 9>&-
     ) >"$scratch/log" 2>&1; then
         tail -n 20 "$scratch/log" >&2
         rm -rf "$scratch"

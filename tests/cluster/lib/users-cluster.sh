@@ -1,1 +1,145 @@
+# A cluster of the user's, named by TEST_KUBECONFIG: the services and, where it is missing, Flux are installed in it and removed again.
 # shellcheck shell=bash
+
+users_cluster_kubectl() {
+    "$(tool kubernetes kubectl)" --kubeconfig "$TEST_KUBECONFIG" "$@"
+}
+
+users_cluster_up() {
+    require_test_kubeconfig
+    install_packages
+    build_images
+    render_flux
+    say "using the cluster of $TEST_KUBECONFIG: $(describe_users_cluster)"
+    users_cluster_kubectl --request-timeout 10s get --raw /version >/dev/null || die "the cluster of $TEST_KUBECONFIG does not answer (see above)"
+    if flux_is_there; then
+        say "Flux is there already; it stays as it is"
+    else
+        load_image_by_hook source-controller
+        step "installed Flux's source-controller" install_flux
+    fi
+    load_image_by_hook services
+    load_image_by_hook pulumi
+    step "applied the test services" quietly apply_services
+    step "test services are available" wait_for_deployments 120 "$services_namespace"
+}
+
+require_test_kubeconfig() {
+    [[ -f $TEST_KUBECONFIG ]] || die "TEST_KUBECONFIG names $TEST_KUBECONFIG, and there is no such file"
+    TEST_KUBECONFIG=$(realpath "$TEST_KUBECONFIG")
+}
+
+describe_users_cluster() {
+    users_cluster_kubectl config view --minify --output 'jsonpath=context {.contexts[0].name}, server {.clusters[0].cluster.server}' ||
+        die "TEST_KUBECONFIG ($TEST_KUBECONFIG) has no usable current context"
+}
+
+flux_is_there() {
+    [[ -n $(users_cluster_kubectl get customresourcedefinitions gitrepositories.source.toolkit.fluxcd.io --ignore-not-found --output name) ]]
+}
+
+# What is ours carries a label, so that `down` knows: a namespace that was there before stays.
+install_flux() {
+    if [[ -z $(users_cluster_kubectl get namespace flux-system --ignore-not-found --output name) ]]; then
+        quietly users_cluster_kubectl apply --filename "$flux_manifests/namespace.yaml"
+        quietly users_cluster_kubectl label namespace flux-system "$installed_label"
+    fi
+    quietly apply_flux
+    quietly users_cluster_kubectl label --filename "$flux_manifests/crds.yaml" "$installed_label"
+    wait_for_deployments 120 flux-system
+}
+
+load_image_by_hook() {
+    hand_over_image "$(image_name "$1")" "${image_archives[$1]}"
+}
+
+# hand_over_image NAME ARCHIVE: how images get into a user's cluster is for the user to say.
+hand_over_image() {
+    if [[ -z ${TEST_IMAGE_HOOK:-} ]]; then
+        say "TEST_IMAGE_HOOK is not set: load $2 into the cluster yourself, as $1"
+        return
+    fi
+    # shellcheck disable=SC2086 # a command with arguments
+    step "loaded $1" quietly $TEST_IMAGE_HOOK "$2" "$1"
+}
+
+users_cluster_load_image() {
+    (($# == 2)) || die "usage: cluster load-image NAME ARCHIVE"
+    [[ -f $2 ]] || die "there is no archive $2"
+    hand_over_image "$1" "$2"
+}
+
+users_cluster_down() {
+    require_test_kubeconfig
+    find_flux_manifests
+    say "leaving the cluster of $TEST_KUBECONFIG: $(describe_users_cluster)"
+    if is_ours namespace "$services_namespace"; then
+        step "removed the test services" quietly users_cluster_kubectl delete namespace "$services_namespace" --timeout=120s
+    fi
+    if is_ours customresourcedefinition gitrepositories.source.toolkit.fluxcd.io; then
+        step "removed Flux's source-controller" remove_flux
+    fi
+}
+
+# Definitions first, while the controller is there to let go of their objects.
+remove_flux() {
+    [[ -d $flux_manifests ]] || die "the manifests that Flux was installed from are not in $cache_folder any more: run 'up' again, then 'down'"
+    quietly users_cluster_kubectl delete --filename "$flux_manifests/crds.yaml" --ignore-not-found --timeout=120s
+    quietly users_cluster_kubectl delete --filename "$flux_manifests/controller.yaml" --ignore-not-found --timeout=120s
+    if is_ours namespace flux-system; then
+        quietly users_cluster_kubectl delete namespace flux-system --timeout=120s
+    fi
+}
+
+# is_ours KIND NAME: it is there, and `up` made it.
+is_ours() {
+    [[ -n $(users_cluster_kubectl get "$1" --selector "$installed_label" --field-selector "metadata.name=$2" --output name) ]]
+}
+
+users_cluster_status() {
+    require_test_kubeconfig
+    say "$(describe_users_cluster)"
+    users_cluster_kubectl get nodes,pods --all-namespaces --output wide
+}
+
+# Without the addresses that `exec` makes: they last as long as its command does.
+users_cluster_environment() {
+    require_test_kubeconfig
+    printf '%s\n' "TEST_NODE=none" "KUBECONFIG=$TEST_KUBECONFIG"
+    print_common_environment
+}
+
+users_cluster_run() {
+    (($# > 0)) || die "usage: cluster exec COMMAND..."
+    local settings git provider_log result=0
+    settings=$(users_cluster_environment)
+    local -a environment
+    mapfile -t environment <<<"$settings"
+    is_ours namespace "$services_namespace" || die "the test services are not in the cluster of $TEST_KUBECONFIG: run '$cluster_folder/cluster up' first"
+    forwards_folder=$(mktemp -d)
+    : >"$forwards_folder/pids"
+    trap end_forwards EXIT
+    git=$(forward git 80)
+    provider_log=$(forward provider-log 80)
+    env "${environment[@]}" "GIT_URL=http://$git" "PROVIDER_LOG_URL=http://$provider_log" "PATH=$(path_with_tools)" "$@" || result=$?
+    exit "$result"
+}
+
+# forward SERVICE PORT: prints the local address that leads to it.
+forward() {
+    local log=$forwards_folder/$1.log
+    # A program, not a function: its id is the one to end.
+    "$(tool kubernetes kubectl)" --kubeconfig "$TEST_KUBECONFIG" --namespace "$services_namespace" \
+        port-forward "service/$1" ":$2" </dev/null >"$log" 2>&1 &
+    printf '%s\n' "$!" >>"$forwards_folder/pids"
+    wait_for 30 "a port-forward to the service $1" "cat $log" grep -q '^Forwarding from 127.0.0.1:' "$log"
+    sed -n 's/^Forwarding from \(127\.0\.0\.1:[0-9]*\) .*/\1/p' "$log"
+}
+
+end_forwards() {
+    local pid
+    while read -r pid; do
+        kill "$pid" 2>/dev/null || true
+    done <"$forwards_folder/pids"
+    rm -rf "$forwards_folder"
+}
