@@ -207,6 +207,6 @@ async fn workspaces(
         memory: workspace::Memory::default(),
     });
     let watches = workspace::Watches { scope: parts.scope.clone(), workspaces, updates: updates_writer, wakes };
-    let drive = Arc::new(Drive::new::<Workspace>("workspace-controller", RECONCILE_TIMEOUT, parts.metrics.clone()));
+    let drive = Arc::new(Drive::new::<Workspace>("workspace-controller", PUT_SOURCE_TIMEOUT + RECONCILE_TIMEOUT, parts.metrics.clone()));
     workspace::controller(context, watches, drive, config.concurrent, end).await;
 }
