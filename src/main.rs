@@ -3,10 +3,12 @@
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
+use std::time::Duration;
 
+use anyhow::Context as _;
 use clap::Parser;
-use pulumi_controller::cli::{CommandLine, Role};
-use pulumi_controller::config::ManagerConfig;
+use pulumi_controller::cli::{AgentFlags, CommandLine, Role};
+use pulumi_controller::config::{self, ManagerConfig};
 use pulumi_controller::telemetry::logging;
 use pulumi_controller::{agent, api, manager};
 use tokio_util::sync::CancellationToken;
@@ -34,7 +36,7 @@ fn run(role: Role) -> anyhow::Result<ExitCode> {
         }
         Role::Agent(flags) if flags.child => {
             logging::install(flags.log.log_level, flags.log.log_encoding)?;
-            agent::serve(&agent::AgentConfig::from_flags(flags)?)?;
+            agent::serve(&agent_config(flags)?)?;
         }
         // The first process starts the same role again, as its child.
         Role::Agent(_) => return Ok(agent::run_as_init(&std::env::args_os().skip(1).collect::<Vec<_>>())),
@@ -43,6 +45,22 @@ fn run(role: Role) -> anyhow::Result<ExitCode> {
         Role::Crds => print_crds()?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn agent_config(flags: AgentFlags) -> anyhow::Result<agent::AgentConfig> {
+    let address = |flag, value: &str| {
+        config::address(flag, value)?.with_context(|| format!("--{flag}={value}: the agent has to listen somewhere"))
+    };
+    Ok(agent::AgentConfig {
+        address: address("address", &flags.address)?,
+        health_address: address("health-address", &flags.health_address)?,
+        share: flags.share,
+        tls_directory: flags.tls_directory,
+        termination_log: flags.termination_log,
+        pod_uid: flags.pod_uid,
+        pod_name: flags.pod_name,
+        termination_grace: Duration::from_secs(flags.termination_grace_seconds),
+    })
 }
 
 async fn manage(config: ManagerConfig) -> anyhow::Result<()> {

@@ -150,6 +150,7 @@ async fn run_controllers(config: &ManagerConfig, parts: Parts, end: &Cancellatio
         fetcher: parts.fetcher.clone(),
         store: parts.store.clone(),
         events: parts.events.clone(),
+        metrics: parts.metrics.clone(),
         updates: updates.clone(),
         wake_workspace,
     });
@@ -176,6 +177,36 @@ async fn run_controllers(config: &ManagerConfig, parts: Parts, end: &Cancellatio
             config.concurrent,
             ended()
         ),
-        workspaces(config, &parts, updates, woken_workspaces, ended()),
+        workspaces(config, &parts, woken_workspaces, end.clone()),
     );
+}
+
+async fn workspaces(
+    config: &ManagerConfig,
+    parts: &Parts,
+    wakes: mpsc::Receiver<ObjectRef<Workspace>>,
+    end: CancellationToken,
+) {
+    let (_, workspaces) = reflector::store::<Workspace>();
+    // Its own, cut-down copy of the Updates: it is filled before it wakes a Workspace.
+    let (updates, updates_writer) = reflector::store::<Update>();
+    let context = Arc::new(workspace::Context {
+        client: parts.client.clone(),
+        reader: parts.reader.clone(),
+        writer: parts.writer.clone(),
+        agents: parts.agents.clone(),
+        authority: parts.authority.clone(),
+        artifacts: parts.store.clone(),
+        updates,
+        events: parts.events.clone(),
+        pods: workspace::PodSettings {
+            agent_image: config.agent_image.clone(),
+            agent_image_pull_policy: None,
+            default_image: config.default_workspace_image.clone(),
+        },
+        memory: workspace::Memory::default(),
+    });
+    let watches = workspace::Watches { scope: parts.scope.clone(), workspaces, updates: updates_writer, wakes };
+    let drive = Arc::new(Drive::new::<Workspace>("workspace-controller", RECONCILE_TIMEOUT, parts.metrics.clone()));
+    workspace::controller(context, watches, drive, config.concurrent, end).await;
 }

@@ -48,6 +48,8 @@ pub const ANNOTATION_DO_NOT_DISRUPT: &str = "karpenter.sh/do-not-disrupt";
 pub const AGENT_PORT: u16 = 50051;
 /// The port of the agent's readiness answer (plain HTTP).
 pub const AGENT_HEALTH_PORT: u16 = 50052;
+/// How long a workspace pod has to end, unless its template says otherwise.
+pub const TERMINATION_GRACE_SECONDS: u64 = 600;
 /// The container that runs Pulumi.
 pub const PULUMI_CONTAINER: &str = "pulumi";
 /// The volume that holds source, project, operations.

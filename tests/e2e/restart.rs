@@ -9,7 +9,7 @@ use kube::ResourceExt;
 use pulumi_controller::api::auto::Update;
 use serde_json::json;
 
-use crate::harness::{Controller, Program, Scene, in_scene, once, run_alone};
+use crate::harness::{Controller, Program, Scene, client, in_scene, once, run_alone};
 
 /// The controller is made to die at each place that the code names, once, on the way from a new Stack to one that is
 /// destroyed and gone.
@@ -18,24 +18,23 @@ fn the_controller_restarted_between_two_steps_neither_loses_nor_doubles_a_run() 
     let failpoints = failpoints_of_the_controller();
     assert!(failpoints.len() > 3, "the code names places where the controller may die: {failpoints:?}");
     run_alone(async || {
-        for failpoint in &failpoints {
-            println!("the controller dies at {failpoint}");
-            in_scene("failpoint", async |scene| {
-                let controller = Controller::new(&scene.client);
-                controller.die_at(Some(failpoint)).await;
-                let life = AssertUnwindSafe(async {
-                    tokio::join!(whole_life_of_a_stack(scene), async {
-                        controller.until_it_died(failpoint).await;
-                        controller.die_at(None).await;
-                    });
-                });
-                if let Err(failure) = life.catch_unwind().await {
-                    scene.write_down().await;
-                    controller.die_at(None).await;
-                    resume_unwind(failure);
-                }
-            })
-            .await;
+        let controller = Controller::new(&client().await);
+        let deaths = AssertUnwindSafe(async {
+            for failpoint in &failpoints {
+                println!("the controller dies at {failpoint}");
+                in_scene("failpoint", async |scene| {
+                    // Once: the process that is started after it lives.
+                    controller.die_at(Some(failpoint)).await;
+                    whole_life_of_a_stack(scene).await;
+                    controller.until_it_died(failpoint).await;
+                })
+                .await;
+            }
+        });
+        let outcome = deaths.catch_unwind().await;
+        controller.die_at(None).await;
+        if let Err(failure) = outcome {
+            resume_unwind(failure);
         }
     });
 }

@@ -20,6 +20,7 @@ use crate::runtime::drive::ReconcileError;
 use crate::runtime::events::{Event, EventKind};
 use crate::runtime::failpoint;
 use crate::source::Resolved;
+use crate::telemetry::metrics::FetchResult;
 
 /// How soon a source that is not there is looked at again, if no watch says so before.
 const SOURCE_RETRY: Duration = Duration::from_secs(30);
@@ -174,12 +175,15 @@ async fn absorb(observed: &Observed, context: &Context, now: Timestamp) -> Resul
 async fn fetch(stack: &Stack, resolved: &Resolved, context: &Context, now: Timestamp) -> Result<Next, ReconcileError> {
     let what = format!("fetching revision {}", resolved.revision);
     match context.fetcher.fetch(&resolved.url, &resolved.digest).await {
-        Ok(_) => {
+        Ok(fetched) => {
+            let result = if fetched.downloaded { FetchResult::Fetched } else { FetchResult::Cached };
+            context.metrics.artifact_fetch(result);
             failpoint::hit("stack-artifact-stored");
             context.artifact_arrived(&stack.namespace().unwrap_or_default(), &stack.name_any());
             Ok(Next::Again(Box::new(stack.clone())))
         }
         Err(error) => {
+            context.metrics.artifact_fetch(FetchResult::Failed);
             let after = retry_after(&error);
             let message = format!("{what} failed: {error}");
             let event = Event::new(stack, EventKind::Warning, stack_reason::SOURCE_UNAVAILABLE, message.as_str());

@@ -25,6 +25,7 @@ use crate::runtime::drive::{Outcome, ReconcileError};
 use crate::runtime::events::Events;
 use crate::runtime::reads::Reader;
 use crate::runtime::writes::Writer;
+use crate::telemetry::metrics::Metrics;
 
 /// How many steps one reconcile takes at most before it lets others have their turn.
 const STEPS: usize = 8;
@@ -38,6 +39,7 @@ pub struct Context {
     pub fetcher: Fetcher,
     pub store: Store,
     pub events: Events,
+    pub metrics: Metrics,
     /// All Updates that the controller watches.
     pub updates: Reflected<Update>,
     /// Wakes the Workspaces that wait for bytes.

@@ -75,7 +75,7 @@ fn needs_source(stack: &Stack, update: Option<&Update>, workspace: Option<&Works
     match stack.metadata.deletion_timestamp {
         Some(_) => {
             stack.spec.destroy_on_finalize.unwrap_or_default()
-                && !workspace.is_some_and(|w| in_place(w).is_some())
+                && workspace.is_none_or(|w| in_place(w).is_none())
                 && stack.status.as_ref().is_some_and(|s| s.attempts.is_some())
         }
         None => !stack.spec.suspend.unwrap_or_default(),

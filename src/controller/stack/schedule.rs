@@ -145,6 +145,7 @@ mod tests {
     }
 
     #[test]
+    #[expect(clippy::too_many_lines, reason = "a table")]
     fn the_table_of_when_a_run_is_due() {
         let now = |text: &str| Due::Now(text.to_owned());
         let up = UpdateKind::Up;

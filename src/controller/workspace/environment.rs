@@ -64,13 +64,17 @@ pub(super) fn make_secrets_optional(environment: &mut [Value]) {
 /// The environment of each run: literal values, and files for values from Secrets.
 ///
 /// Not here is what only Kubernetes can resolve: fields of the pod, ConfigMaps, and literals with references to other
-/// variables. The container has them, and the run inherits the container's environment.
+/// variables; nor a Secret that may be missing, because a run fails on a file that is not there. The container has them,
+/// and the run inherits the container's environment.
 pub fn run_environment(spec: &WorkspaceSpec) -> Result<Vec<EnvironmentVariable>, SpecError> {
     Ok(wanted(spec)?.iter().filter_map(run_variable).collect())
 }
 
 fn run_variable(variable: &Value) -> Option<EnvironmentVariable> {
     let name = variable.get("name")?.as_str()?.to_owned();
+    if variable.pointer("/valueFrom/secretKeyRef/optional") == Some(&Value::Bool(true)) {
+        return None;
+    }
     let source = match secret_key(variable) {
         Some(SecretKey { secret, key }) => Source::File(format!("{}/{key}", secret_directory(secret))),
         None if variable.get("valueFrom").is_some_and(|from| !from.is_null()) => return None,
@@ -145,6 +149,7 @@ mod tests {
             {"name": "PLAIN", "value": "text"},
             {"name": "EMPTY"},
             {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "pulumi.api", "key": "access_token"}}},
+            {"name": "MAYBE", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k", "optional": true}}},
             {"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
             {"name": "BUILT", "value": "$(PLAIN)-suffix"},
             {"name": "ESCAPED", "value": "a$$b"},

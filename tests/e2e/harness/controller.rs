@@ -75,9 +75,9 @@ impl Controller {
         self.until_available().await;
     }
 
-    /// Waits until a container of the controller has died.
+    /// Waits until a container of the controller has died since it was last started anew.
     pub async fn until_it_died(&self, failpoint: &str) {
-        wait_until(format!("the controller to die at {failpoint}"), Patience::Long, async || {
+        wait_until(format!("the controller to have died at {failpoint}"), Patience::Reaction, async || {
             let deployment = self.deployment().await;
             let pods = self.list_pods(&deployment).await;
             let died =

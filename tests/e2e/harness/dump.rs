@@ -25,8 +25,8 @@ const LOG_LINES: i64 = 400;
 const LIMIT: std::time::Duration = std::time::Duration::from_secs(60);
 
 /// Writes the file below the target folder and names it.
-pub async fn write(scene: &Scene, moment: &str) -> PathBuf {
-    let file = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-{moment}.txt", scene.namespace));
+pub async fn write(scene: &Scene) -> PathBuf {
+    let file = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{}.txt", scene.namespace));
     let text =
         timeout(LIMIT, text(scene)).await.unwrap_or_else(|_| format!("the cluster did not tell all in {LIMIT:?}\n"));
     let text = format!("{}\n\n{text}", scene.timeline.text());

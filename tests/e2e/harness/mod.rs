@@ -24,7 +24,7 @@ use tokio::sync::RwLock;
 pub use controller::Controller;
 pub use program::{File, Program};
 pub use provider_log::once;
-pub use scene::{STATE_SECRET, Scene};
+pub use scene::{STATE_SECRET, Scene, client};
 pub use source::GitRepository;
 pub use stack::{condition, is_done, says};
 pub use wait::{Look, Patience, api_call, wait_until};

@@ -144,14 +144,9 @@ impl Scene {
         api_call(doing, namespaces.delete(&self.namespace, &DeleteParams::default())).await;
     }
 
-    /// Writes down how everything is, for a failure that is about to be cleaned up after.
-    pub async fn write_down(&self) {
-        println!("how all was at the failure is in {}", dump::write(self, "at-the-failure").await.display());
-    }
-
     /// Writes down all there is, stops the Stacks from disturbing other tests, and leaves the namespace for a look.
     pub async fn keep(self) {
-        let file = dump::write(&self, "at-the-end").await;
+        let file = dump::write(&self).await;
         // The failure that is already there is the one to report, whatever goes wrong here.
         let stacks = self.api::<Stack>().list(&ListParams::default()).await.map(|list| list.items).unwrap_or_default();
         for stack in stacks {
