@@ -5,6 +5,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use pulumi_controller::api::schema::custom_resource_definitions;
+use serde_json::Value;
 
 /// What a generated YAML file begins with.
 const GENERATED: &str = "# Generated from the types in src/api: change those, then run `make generate`.\n";
@@ -75,6 +76,31 @@ fn resource_files(folder: &Path) -> Result<Vec<String>> {
     }
     files.sort();
     Ok(files)
+}
+
+/// The rights are written by hand; this holds what must never slip in.
+#[test]
+fn every_right_has_a_reason_and_none_opens_all_secrets() -> Result<()> {
+    for name in ["cluster-role.yaml", "role.yaml"] {
+        let path = root().join("config/rbac").join(name);
+        let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        let lines: Vec<&str> = text.lines().collect();
+        for pair in lines.windows(2).filter(|pair| pair[1].starts_with("  - apiGroups")) {
+            assert!(pair[0].starts_with("  # "), "{name}: no reason stands above {}", pair[1]);
+        }
+        let role: Value = serde_saphyr::from_str(&text).with_context(|| format!("{name} is no YAML"))?;
+        for rule in role["rules"].as_array().with_context(|| format!("{name} has no rules"))? {
+            let has =
+                |field: &str, word: &str| rule[field].as_array().is_some_and(|words| words.contains(&word.into()));
+            assert!(
+                !["apiGroups", "resources", "verbs"].iter().any(|field| has(field, "*")),
+                "{name}: {rule} opens all"
+            );
+            let reads_many = has("verbs", "list") || has("verbs", "watch");
+            assert!(!(has("resources", "secrets") && reads_many), "{name}: {rule} reads everybody's Secrets");
+        }
+    }
+    Ok(())
 }
 
 #[test]
