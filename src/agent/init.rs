@@ -76,7 +76,7 @@ fn forward(agent: Pid, signal: Signal) {
 fn reap(agent: Pid) -> Result<Option<ExitCode>, InitError> {
     let mut code = None;
     loop {
-        match rustix::process::waitpid(None, WaitOptions::NOHANG) {
+        match rustix::process::wait(WaitOptions::NOHANG) {
             Ok(Some((pid, status))) if pid == agent => code = Some(exit_code(status)),
             Ok(Some(_)) => {}
             Ok(None) | Err(rustix::io::Errno::CHILD) => return Ok(code),
