@@ -50,7 +50,7 @@ impl Backoff {
             let oldest = failures.iter().min_by_key(|(_, failures)| failures.last).map(|(key, _)| key.clone());
             oldest.map(|key| failures.remove(&key));
         }
-        let entry = failures.entry(key.clone()).or_insert(Failures { count: 0, last: Instant::now() });
+        let entry = failures.entry(key.clone()).or_insert_with(|| Failures { count: 0, last: Instant::now() });
         let delay = self.shortest.saturating_mul(2_u32.saturating_pow(entry.count)).min(self.longest);
         *entry = Failures { count: entry.count.saturating_add(1), last: Instant::now() };
         delay

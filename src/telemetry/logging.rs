@@ -215,6 +215,12 @@ mod tests {
 
     use super::*;
 
+    #[derive(Debug, Error)]
+    #[error("cannot fetch")]
+    struct Broken {
+        source: io::Error,
+    }
+
     #[derive(Clone, Default)]
     struct Written(Arc<Mutex<Vec<u8>>>);
 
@@ -279,12 +285,12 @@ mod tests {
     fn errors_are_written_with_their_causes_and_without_credentials() {
         let lines = logged(|| {
             let cause = io::Error::other("no route to https://user:pass@host/x");
-            let error = crate::rpc::server_tls::ServerTlsError::Read { path: "/tls/tls.crt".into(), source: cause };
+            let error = Broken { source: cause };
             tracing::error!(error = &error as &dyn std::error::Error, url = "https://me:secret@host", "it failed");
         });
         let wanted = json!({
             "level": "error", "msg": "it failed", "url": "https://***@host",
-            "error": "cannot read /tls/tls.crt: no route to https://***@host/x",
+            "error": "cannot fetch: no route to https://***@host/x",
         });
         assert_eq!(lines, [wanted]);
     }

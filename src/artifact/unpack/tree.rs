@@ -112,7 +112,7 @@ impl<'limits> Tree<'limits> {
     /// Opens the directory that an entry lies in, made where it is missing, and gives the entry's own name in it.
     fn parent(&mut self, name: &EntryName) -> Result<(Dir, OsString), UnpackError> {
         let last = name.path().file_name().unwrap_or_default().to_owned();
-        let path = name.path().parent().unwrap_or(Path::new(""));
+        let path = name.path().parent().unwrap_or_else(|| Path::new(""));
         self.ensure(path, name)?;
         let directory = self.open(path).map_err(|cause| write_error(name, cause))?;
         Ok((directory, last))
