@@ -145,6 +145,14 @@ pub struct AgentFlags {
     #[arg(long, env = "POD_UID", default_value = "", hide_default_value = true)]
     pub pod_uid: String,
 
+    /// Name of the pod.
+    #[arg(long, env = "POD_NAME", default_value = "", hide_default_value = true)]
+    pub pod_name: String,
+
+    /// How long the pod has to end, in seconds, as its specification says.
+    #[arg(long, default_value_t = names::TERMINATION_GRACE_SECONDS, value_name = "SECONDS")]
+    pub termination_grace_seconds: u64,
+
     #[command(flatten)]
     pub log: LogFlags,
 }

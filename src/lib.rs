@@ -17,5 +17,6 @@ pub mod controller;
 
 pub mod cli;
 pub mod config;
+pub mod manager;
 pub mod server;
 pub mod telemetry;

@@ -1,1 +1,91 @@
-fn main() {}
+//! Parses the flags, starts logging, runs the role that was asked for, and turns its end into an exit code.
+
+#![forbid(unsafe_code)]
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use clap::Parser;
+use pulumi_controller::cli::{AgentFlags, CommandLine, Role};
+use pulumi_controller::config::{self, ManagerConfig};
+use pulumi_controller::telemetry::logging;
+use pulumi_controller::{agent, api, manager};
+use tokio_util::sync::CancellationToken;
+
+fn main() -> ExitCode {
+    if rustls::crypto::ring::default_provider().install_default().is_err() {
+        eprintln!("error: the cryptography of TLS was set up twice");
+        return ExitCode::FAILURE;
+    }
+    match run(CommandLine::parse().into_role()) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(role: Role) -> anyhow::Result<ExitCode> {
+    match role {
+        Role::Manager(flags) => {
+            let config = ManagerConfig::from_flags(flags)?;
+            logging::install(config.log_level, config.log_encoding)?;
+            tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(manage(config))?;
+        }
+        Role::Agent(flags) if flags.child => {
+            logging::install(flags.log.log_level, flags.log.log_encoding)?;
+            agent::serve(&agent_config(flags)?)?;
+        }
+        // The first process starts the same role again, as its child.
+        Role::Agent(_) => return Ok(agent::run_as_init(&std::env::args_os().skip(1).collect::<Vec<_>>())),
+        Role::Bootstrap(flags) => agent::bootstrap(&flags.to)?,
+        Role::Launch(flags) => return Ok(agent::launch(&flags.arguments)),
+        Role::Crds => print_crds()?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn agent_config(flags: AgentFlags) -> anyhow::Result<agent::AgentConfig> {
+    let address = |flag, value: &str| {
+        config::address(flag, value)?.with_context(|| format!("--{flag}={value}: the agent has to listen somewhere"))
+    };
+    Ok(agent::AgentConfig {
+        address: address("address", &flags.address)?,
+        health_address: address("health-address", &flags.health_address)?,
+        share: flags.share,
+        tls_directory: flags.tls_directory,
+        termination_log: flags.termination_log,
+        pod_uid: flags.pod_uid,
+        pod_name: flags.pod_name,
+        termination_grace: Duration::from_secs(flags.termination_grace_seconds),
+    })
+}
+
+async fn manage(config: ManagerConfig) -> anyhow::Result<()> {
+    let end = CancellationToken::new();
+    let signalled = end.clone();
+    let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
+    let signals = async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = tokio::signal::ctrl_c() => {}
+        }
+        signalled.cancel();
+        std::future::pending::<anyhow::Result<()>>().await
+    };
+    tokio::select! {
+        ended = manager::run(config, end) => ended,
+        ended = signals => ended,
+    }
+}
+
+fn print_crds() -> anyhow::Result<()> {
+    use std::io::Write as _;
+    let mut out = std::io::stdout().lock();
+    for crd in api::schema::custom_resource_definitions() {
+        writeln!(out, "---\n{}", serde_saphyr::to_string(&crd)?)?;
+    }
+    Ok(())
+}

@@ -2,11 +2,15 @@
 //!
 //! They are those of the Pulumi Kubernetes Operator v2 and of Flux, so that tools written for either go on working.
 
+use sha2::{Digest as _, Sha256};
+
 /// The field manager of everything that the controller applies.
 pub const FIELD_MANAGER: &str = "pulumi-controller";
 
 /// Finalizer on a Stack; the same name as the Pulumi Kubernetes Operator uses.
 pub const STACK_FINALIZER: &str = "finalizer.stack.pulumi.com";
+/// Finalizer on an Update: a run is ended and its pod released before the object goes away.
+pub const UPDATE_FINALIZER: &str = "finalizer.update.auto.pulumi.com";
 /// Finalizer on a Workspace: its StatefulSet, Service and Secret are removed by the controller, in order.
 pub const WORKSPACE_FINALIZER: &str = "finalizer.workspace.auto.pulumi.com";
 /// Finalizer on a workspace pod while a run is open in it: a force-deleted pod stays readable and is not replaced.
@@ -27,8 +31,12 @@ pub const LABEL_UPDATE_NAME: &str = "auto.pulumi.com/update-name";
 pub const ANNOTATION_RECONCILIATION_REQUEST: &str = "pulumi.com/reconciliation-request";
 /// Flux's annotation: a new value asks for a reconcile now; on a Stack it asks for a run.
 pub const ANNOTATION_REQUESTED_AT: &str = "reconcile.fluxcd.io/requestedAt";
+/// On a workspace pod while a run is open: UID of the Update.
+pub const ANNOTATION_RUN: &str = "auto.pulumi.com/run-id";
 /// Hash of the user's inputs of a workspace pod; a pod whose value differs from the wanted one is stale.
 pub const ANNOTATION_REVISION_HASH: &str = "auto.pulumi.com/revision-hash";
+/// On an Update that was deleted in its run: when the agent was asked to cancel it.
+pub const ANNOTATION_CANCEL_REQUESTED: &str = "auto.pulumi.com/cancel-requested";
 /// On an outputs Secret: a JSON list of the keys that hold secret outputs.
 pub const ANNOTATION_SECRETS: &str = "pulumi.com/secrets";
 /// On a workspace pod while a run is open: keeps the cluster autoscaler away.
@@ -40,6 +48,8 @@ pub const ANNOTATION_DO_NOT_DISRUPT: &str = "karpenter.sh/do-not-disrupt";
 pub const AGENT_PORT: u16 = 50051;
 /// The port of the agent's readiness answer (plain HTTP).
 pub const AGENT_HEALTH_PORT: u16 = 50052;
+/// How long a workspace pod has to end, unless its template says otherwise.
+pub const TERMINATION_GRACE_SECONDS: u64 = 600;
 /// The container that runs Pulumi.
 pub const PULUMI_CONTAINER: &str = "pulumi";
 /// The volume that holds source, project, operations.
@@ -74,4 +84,26 @@ pub fn workspace_server_name(workspace: &str, namespace: &str) -> String {
 /// The Secret that holds the outputs of one Update.
 pub fn outputs_secret(update: &str) -> String {
     format!("{update}-stack-outputs")
+}
+
+/// Name of a Stack's Update: made of the Stack's UID and the number of the attempt, so that whoever makes it makes the
+/// same one.
+pub fn update(stack: &str, uid: &str, attempt: i64) -> String {
+    let digest = Sha256::digest(format!("{uid}/{attempt}"));
+    let hex = hex::encode(digest);
+    format!("{stack}-{}", hex.get(..11).unwrap_or(&hex))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_updates_name_depends_on_the_stack_and_the_attempt_alone() {
+        let name = update("app", "uid-1", 1);
+        assert_eq!(name, update("app", "uid-1", 1));
+        assert_ne!(name, update("app", "uid-1", 2));
+        assert_ne!(name, update("app", "uid-2", 1));
+        assert_eq!(name.len(), "app-".len() + 11);
+    }
 }

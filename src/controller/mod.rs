@@ -1,5 +1,7 @@
 //! The reconcilers. Each kind reads as observe → decide → act → status.
 
+pub mod authority;
+pub mod merge;
 pub mod stack;
 pub mod update;
 pub mod workspace;

@@ -1,6 +1,7 @@
 //! What a controller looks at: all namespaces or one, and of its own kinds only those of its shard.
 
 use k8s_openapi::NamespaceResourceScope;
+use kube::api::{ApiResource, DynamicObject};
 use kube::runtime::watcher;
 use kube::{Api, Client, Resource};
 
@@ -30,6 +31,14 @@ impl Scope {
         match &self.namespace {
             Some(namespace) => Api::namespaced(client, namespace),
             None => Api::all(client),
+        }
+    }
+
+    /// Where objects of a kind are watched that only its name at run time tells.
+    pub fn dynamic_api(&self, client: Client, kind: &ApiResource) -> Api<DynamicObject> {
+        match &self.namespace {
+            Some(namespace) => Api::namespaced_with(client, namespace, kind),
+            None => Api::all_with(client, kind),
         }
     }
 

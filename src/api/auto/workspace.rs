@@ -16,6 +16,7 @@ use crate::api::schema;
     kind = "Workspace",
     namespaced,
     status = "WorkspaceStatus",
+    derive = "PartialEq",
     category = "pulumi",
     doc = "Workspace is a pod in which Pulumi runs, with a source in place.",
     printcolumn = r#"{"name":"Image","type":"string","jsonPath":".spec.image"}"#,

@@ -8,6 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::api::auto::UpdateKind;
 use crate::api::schema;
 
 /// A Pulumi stack, kept up to date with its source.
@@ -178,6 +179,10 @@ pub struct StackStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempts: Option<i64>,
 
+    /// Whether the Stack was suspended when it was read last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub suspended: Option<bool>,
+
     /// The run that is open, if one is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub current_update: Option<CurrentUpdate>,
@@ -208,6 +213,15 @@ pub struct CurrentUpdate {
     /// Digest of the artifact that it runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest: Option<String>,
+    /// Directory of the project in the artifact.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dir: Option<String>,
+    /// `up` or `destroy`.
+    #[serde(default, rename = "type")]
+    pub kind: UpdateKind,
+    /// Why it was started.
+    #[serde(default)]
+    pub message: String,
 }
 
 /// The last run that ended.
@@ -223,6 +237,9 @@ pub struct LastUpdate {
     /// `succeeded` or `failed`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<String>,
+    /// The reason of a failure, such as `UpdateFailed` or `UpdateConflict`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
     /// Why it failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,

@@ -61,7 +61,11 @@ pub(super) fn join(shared: &Arc<Shared>, target: &Target, digest: &Digest) -> Fl
         // Another flight may have landed after the caller looked, and before this one was listed.
         match listing.shared.stored(&listing.digest).await? {
             Some(artifact) => Ok(artifact),
-            None => listing.shared.download(&target, &listing.digest).await,
+            None => {
+                let artifact = listing.shared.download(&target, &listing.digest).await?;
+                tracing::info!(digest = %listing.digest, bytes = artifact.size(), "fetched artifact");
+                Ok(artifact)
+            }
         }
     };
     let landing = download.boxed().shared();

@@ -1,1 +1,93 @@
 //! Stack: resolves the source, keeps the Workspace, starts Updates, records their results.
+
+mod act;
+mod decide;
+mod observe;
+mod plan;
+mod schedule;
+mod status;
+mod watches;
+
+use std::sync::Arc;
+
+use futures::channel::mpsc;
+use jiff::Timestamp;
+use kube::runtime::reflector::{ObjectRef, Store as Reflected};
+use kube::{Client, ResourceExt};
+
+pub use watches::controller;
+
+use crate::api::auto::{Update, Workspace};
+use crate::api::pulumi::Stack;
+use crate::artifact::{Fetcher, Store};
+use crate::controller::stack::act::Next;
+use crate::runtime::drive::{Outcome, ReconcileError};
+use crate::runtime::events::Events;
+use crate::runtime::reads::Reader;
+use crate::runtime::writes::Writer;
+use crate::telemetry::metrics::Metrics;
+
+/// How many steps one reconcile takes at most before it lets others have their turn.
+const STEPS: usize = 8;
+
+/// What a Stack's reconcile works with.
+#[derive(Clone)]
+pub struct Context {
+    pub client: Client,
+    pub reader: Reader,
+    pub writer: Writer,
+    pub fetcher: Fetcher,
+    pub store: Store,
+    pub events: Events,
+    pub metrics: Metrics,
+    /// All Updates that the controller watches.
+    pub updates: Reflected<Update>,
+    /// Wakes the Workspaces that wait for bytes.
+    pub wake_workspace: mpsc::Sender<ObjectRef<Workspace>>,
+}
+
+impl std::fmt::Debug for Context {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Context").finish_non_exhaustive()
+    }
+}
+
+impl Context {
+    fn updates_of(&self, namespace: &str, stack: &str) -> Vec<Arc<Update>> {
+        let is_ours = |update: &Arc<Update>| {
+            update.namespace().as_deref() == Some(namespace)
+                && update.owner_references().iter().any(|o| o.kind == "Stack" && o.name == stack)
+        };
+        self.updates.state().into_iter().filter(is_ours).collect()
+    }
+
+    /// Wakes a Workspace. A full queue is no loss: it looks again by itself.
+    fn artifact_arrived(&self, namespace: &str, workspace: &str) {
+        let reference = ObjectRef::new(workspace).within(namespace);
+        if self.wake_workspace.clone().try_send(reference).is_err() {
+            tracing::debug!(namespace, workspace, "the workspace could not be woken");
+        }
+    }
+}
+
+/// Brings a Stack forward: observe, decide, act; status is part of each act.
+pub async fn reconcile(stack: Arc<Stack>, context: Arc<Context>) -> Result<Outcome, ReconcileError> {
+    // The cache may lag behind our own last write; the run's bookkeeping must not.
+    let namespace = stack.namespace().unwrap_or_default();
+    let Some(live) = context.reader.get_opt::<Stack>(&namespace, &stack.name_any()).await? else {
+        return Ok(Outcome::Settled);
+    };
+    let mut stack = Box::new(live);
+    for _ in 0..STEPS {
+        let observed = observe::observe(*stack, &context).await?;
+        let now = Timestamp::now();
+        let action = decide::decide(&observed, now);
+        tracing::debug!(?action, "decided");
+        match act::act(&observed, action, &context, now).await? {
+            Next::Again(next) => stack = next,
+            Next::Rest(None) => return Ok(Outcome::Settled),
+            Next::Rest(Some(after)) => return Ok(Outcome::After(after)),
+        }
+    }
+    Ok(Outcome::After(std::time::Duration::from_secs(1)))
+}

@@ -1,1 +1,72 @@
 //! Update: one run, written ahead, attached to, recorded once.
+
+mod act;
+mod attachments;
+mod decide;
+mod observe;
+mod request;
+mod status;
+mod verdict;
+mod watches;
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use kube::ResourceExt;
+use kube::runtime::reflector::{ObjectRef, Store as Reflected};
+
+pub use attachments::Attachments;
+pub use watches::{Feeds, controller};
+
+use crate::api::auto::Update;
+use crate::controller::update::act::Next;
+use crate::runtime::drive::{Outcome, ReconcileError};
+use crate::runtime::events::Events;
+use crate::runtime::reads::Reader;
+use crate::runtime::runs::RunGate;
+use crate::runtime::writes::Writer;
+
+/// How many steps one reconcile takes at most before it lets others have their turn.
+const STEPS: usize = 6;
+
+/// What an Update's reconcile works with.
+#[derive(Clone)]
+pub struct Context {
+    pub reader: Reader,
+    pub writer: Writer,
+    pub attachments: Attachments,
+    pub gate: RunGate<ObjectRef<Update>>,
+    pub events: Events,
+    /// All Updates that the controller watches.
+    pub updates: Reflected<Update>,
+}
+
+impl std::fmt::Debug for Context {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Context").finish_non_exhaustive()
+    }
+}
+
+/// Brings an Update forward: observe, decide, act; status is part of each act.
+pub async fn reconcile(update: Arc<Update>, context: Arc<Context>) -> Result<Outcome, ReconcileError> {
+    // The cache may lag behind our own last write; what a run is bound to must not.
+    let namespace = update.namespace().unwrap_or_default();
+    let Some(live) = context.reader.get_opt::<Update>(&namespace, &update.name_any()).await? else {
+        let uid = update.uid().unwrap_or_default();
+        context.attachments.detach(&uid);
+        context.gate.withdraw(&uid);
+        return Ok(Outcome::Settled);
+    };
+    let mut update = Box::new(live);
+    for _ in 0..STEPS {
+        let observed = observe::observe(*update, &context).await?;
+        let action = decide::decide(&observed);
+        tracing::debug!(?action, "decided");
+        match act::act(&observed, action, &context, Timestamp::now()).await? {
+            Next::Again(next) => update = next,
+            Next::Rest(None) => return Ok(Outcome::Settled),
+            Next::Rest(Some(after)) => return Ok(Outcome::After(after)),
+        }
+    }
+    Ok(Outcome::After(std::time::Duration::from_secs(1)))
+}

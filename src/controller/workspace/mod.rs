@@ -1,1 +1,62 @@
-//! Workspace: certificate, Service, StatefulSet, pod, and the source in it.
+//! The reconciler of Workspaces: a pod in which Pulumi runs, with the wanted source in place.
+//!
+//! `render` says what a Workspace is made of; `observe` looks, `decide` says what to do next, `act` does it, `status`
+//! says how things are.
+
+mod act;
+mod context;
+mod controller;
+mod decide;
+mod environment;
+mod guard;
+mod observe;
+mod pod;
+mod pod_state;
+mod render;
+mod report;
+mod revision;
+mod status;
+mod tls;
+mod warnings;
+
+#[cfg(test)]
+mod decide_tests;
+#[cfg(test)]
+mod render_tests;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::jiff::Timestamp;
+use kube::ResourceExt;
+
+pub use context::{Context, Memory};
+pub use controller::{Watches, controller};
+pub use environment::run_environment;
+pub use render::{PodSettings, Rendered, SpecError, render};
+
+use crate::api::auto::Workspace;
+use crate::runtime::drive::{Outcome, ReconcileError};
+
+/// More steps than any Workspace needs in one go.
+const MOST_STEPS: usize = 12;
+/// How soon to go on when they were not enough.
+const GO_ON: Duration = Duration::from_secs(1);
+
+/// Looks, decides and acts until there is nothing to do now.
+pub async fn reconcile(workspace: Arc<Workspace>, context: Arc<Context>) -> Result<Outcome, ReconcileError> {
+    let (namespace, name) = (workspace.namespace().unwrap_or_default(), workspace.name_any());
+    for _ in 0..MOST_STEPS {
+        let now = Timestamp::now();
+        let Some((observed, agent)) = observe::observe(&namespace, &name, &context, now).await? else {
+            return Ok(Outcome::Settled);
+        };
+        let action = decide::decide(&observed, now);
+        tracing::debug!(?action, "decided");
+        let act = act::Act { observed: &observed, agent: agent.as_ref(), context: &context, now };
+        if let act::Step::Done(outcome) = act.perform(action).await? {
+            return Ok(outcome);
+        }
+    }
+    Ok(Outcome::After(GO_ON))
+}

@@ -43,7 +43,15 @@ own_node_run() {
     exec_in_network env "${environment[@]}" "PATH=$(path_with_tools)" "$@"
 }
 
-# kubectl and pulumi as the tests' cluster has them, before those of the machine.
+# kubectl, and pulumi with its language host and the test provider, as the tests' cluster has them, before those of the machine.
 path_with_tools() {
-    printf '%s:%s:%s' "${part_binaries[kubernetes]}" "${part_binaries[pulumi]}" "$PATH"
+    local part
+    for part in kubernetes pulumi pulumi-language-yaml services; do
+        printf '%s:' "${part_binaries[$part]}"
+    done
+    printf '%s' "$PATH"
+}
+
+print_path() {
+    printf '%s\n' "$(path_with_tools)"
 }

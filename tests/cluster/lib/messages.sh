@@ -1,12 +1,15 @@
 # What a person reads. All of it goes to the error stream, so that the output of `env`, `exec` and `kubectl` stays theirs.
 # shellcheck shell=bash
 
+# Who speaks: another script that uses these sets its own name.
+program=cluster
+
 say() {
     printf '%s\n' "$*" >&2
 }
 
 die() {
-    printf 'cluster: %s\n' "$*" >&2
+    printf '%s: %s\n' "$program" "$*" >&2
     exit 1
 }
 
@@ -55,7 +58,7 @@ wait_for() {
     deadline=$(($(now) + limit * 1000))
     until "$@" >/dev/null 2>&1; do
         if (($(now) > deadline)); then
-            say "cluster: waited $limit seconds for $what, in vain. The state:"
+            say "$program: waited $limit seconds for $what, in vain. The state:"
             $explain >&2 || true
             exit 1
         fi

@@ -1,0 +1,49 @@
+# What there is to do here. The work is done by scripts that can be called by themselves.
+
+.DEFAULT_GOAL := help
+.PHONY: help demo demo-down test generate image fmt clippy unit services e2e tools cluster-up cluster-down test-cluster
+
+help: ## list what there is to do
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F '|' '{ printf "%-20s %s\n", $$1, $$2 }'
+
+demo: ## from nothing to a Git push that arrives as a Pulumi update, on a real cluster (root; 30 minutes the first time)
+	@tests/demo/demo
+
+demo-down: ## end the demo and take its cluster down
+	@tests/demo/demo down
+
+test: ## every test: format, clippy, unit tests, end-to-end tests on a real cluster (root)
+	@tests/run
+
+generate: ## write generated files anew: resource definitions, RPC code
+	REGENERATE=1 cargo test --locked --quiet --test generated
+
+image: ## build the controller's image: target/image/pulumi-controller.tar
+	@deploy/image/build --archive "$${CARGO_TARGET_DIR:-target}/image/pulumi-controller.tar"
+
+fmt: ## format the code
+	cargo fmt
+
+clippy: ## lint the code, warnings as errors
+	@tests/run clippy
+
+unit: ## unit tests, and that generated files and rooms are in order
+	@tests/run unit
+
+services: ## tests of the Git server, the provider log and the test provider
+	@tests/run services
+
+e2e: ## end-to-end tests only, on a cluster of their own (root)
+	@tests/run install e2e
+
+tools: ## build the programs of the test cluster into the cache
+	@tests/cluster/cluster tools
+
+cluster-up: ## bring the test cluster up (root)
+	@tests/cluster/cluster up
+
+cluster-down: ## take the test cluster down; only the cache stays
+	@tests/cluster/cluster down
+
+test-cluster: ## prove that the test cluster comes up, works and leaves nothing behind (root; a running one is taken down)
+	@tests/cluster/selftest

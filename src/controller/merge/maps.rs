@@ -1,0 +1,185 @@
+//! Merging of maps, and of values by their rule.
+
+use std::fmt;
+
+use serde_json::{Map, Value};
+
+use super::keys::{KeyTable, PLAIN, Rule};
+use super::{MergeError, lists};
+
+const PATCH: &str = "$patch";
+const RETAIN_KEYS: &str = "$retainKeys";
+const SET_ELEMENT_ORDER: &str = "$setElementOrder/";
+const DELETE_FROM_PRIMITIVE_LIST: &str = "$deleteFromPrimitiveList/";
+
+static PLAIN_MAP: Rule = Rule::Map(&PLAIN);
+
+/// What `$patch` asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Directive {
+    Merge,
+    Replace,
+    Delete,
+}
+
+/// The place in the patch, for errors.
+#[derive(Clone, Debug)]
+pub(super) struct Path(String);
+
+impl Path {
+    pub(super) fn root() -> Self {
+        Self(String::new())
+    }
+
+    pub(super) fn field(&self, name: &str) -> Self {
+        if self.0.is_empty() { Self(name.to_owned()) } else { Self(format!("{}.{name}", self.0)) }
+    }
+
+    pub(super) fn item(&self, index: usize) -> Self {
+        Self(format!("{}[{index}]", self.0))
+    }
+}
+
+impl fmt::Display for Path {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(if self.0.is_empty() { "the template" } else { &self.0 })
+    }
+}
+
+/// Reads `$patch` of a map; none means merge.
+pub(super) fn directive(patch: &Map<String, Value>, path: &Path) -> Result<Directive, MergeError> {
+    match patch.get(PATCH).map(|value| (value, value.as_str())) {
+        None | Some((_, Some("merge"))) => Ok(Directive::Merge),
+        Some((_, Some("replace"))) => Ok(Directive::Replace),
+        Some((_, Some("delete"))) => Ok(Directive::Delete),
+        Some((found, _)) => Err(MergeError::UnknownDirective { path: path.to_string(), found: found.to_string() }),
+    }
+}
+
+/// Merges one value over what is there. A base of another type is replaced, as Kubernetes does.
+pub(super) fn merge_value(base: Option<Value>, patch: &Value, rule: &Rule, path: &Path) -> Result<Value, MergeError> {
+    match (rule, patch) {
+        (Rule::Map(keys), Value::Object(patch)) => {
+            let base = match base {
+                Some(Value::Object(base)) => base,
+                _ => Map::new(),
+            };
+            merge_map(base, patch, keys, path).map(Value::Object)
+        }
+        (Rule::List { key, items }, Value::Array(patch)) => match base {
+            Some(Value::Array(base)) => lists::merge_by_key(base, patch, key, items, path).map(Value::Array),
+            _ => lists::take_by_key(patch, key, items, path).map(Value::Array),
+        },
+        (Rule::Set, Value::Array(patch)) => match base {
+            Some(Value::Array(base)) => Ok(Value::Array(lists::merge_set(base, patch))),
+            _ => Ok(Value::Array(patch.clone())),
+        },
+        (Rule::Map(_), _) => Err(MergeError::NotAnObject { path: path.to_string() }),
+        (Rule::List { .. } | Rule::Set, _) => Err(MergeError::NotAList { path: path.to_string() }),
+        (Rule::Whole, _) => Ok(patch.clone()),
+    }
+}
+
+/// Merges a map over a map, with its directives.
+pub(super) fn merge_map(
+    mut base: Map<String, Value>,
+    patch: &Map<String, Value>,
+    keys: &KeyTable,
+    path: &Path,
+) -> Result<Map<String, Value>, MergeError> {
+    match directive(patch, path)? {
+        Directive::Delete => return Ok(Map::new()),
+        Directive::Replace => base = Map::new(),
+        Directive::Merge => {}
+    }
+    retain_keys(&mut base, patch, path)?;
+    delete_from_primitive_lists(&mut base, patch, path)?;
+    for (field, value) in patch.iter().filter(|(field, _)| !field.starts_with('$')) {
+        if value.is_null() {
+            base.remove(field);
+            continue;
+        }
+        let merged = merge_value(base.remove(field), value, rule_for(keys, field, value), &path.field(field))?;
+        base.insert(field.clone(), merged);
+    }
+    set_element_order(&mut base, patch, keys, path)?;
+    Ok(base)
+}
+
+/// The table's rule; for a field that it does not name, the value decides.
+fn rule_for(keys: &KeyTable, field: &str, value: &Value) -> &'static Rule {
+    match keys.rule(field) {
+        Some(rule) => rule,
+        None if value.is_object() => &PLAIN_MAP,
+        None => &Rule::Whole,
+    }
+}
+
+/// `$retainKeys`: fields of the base that are not named go; fields of the patch must be named.
+fn retain_keys(base: &mut Map<String, Value>, patch: &Map<String, Value>, path: &Path) -> Result<(), MergeError> {
+    let Some(retained) = list_directive(patch, RETAIN_KEYS, path)? else {
+        return Ok(());
+    };
+    let named = |field: &str| retained.iter().any(|name| name.as_str() == Some(field));
+    let stray = patch.iter().find(|(field, value)| !field.starts_with('$') && !value.is_null() && !named(field));
+    if let Some((field, _)) = stray {
+        return Err(MergeError::NotRetained { path: path.to_string(), field: field.clone() });
+    }
+    base.retain(|field, _| named(field));
+    Ok(())
+}
+
+/// `$deleteFromPrimitiveList/<field>`: the listed scalars are removed from the base's list.
+fn delete_from_primitive_lists(
+    base: &mut Map<String, Value>,
+    patch: &Map<String, Value>,
+    path: &Path,
+) -> Result<(), MergeError> {
+    for name in patch.keys() {
+        let Some(field) = name.strip_prefix(DELETE_FROM_PRIMITIVE_LIST) else {
+            continue;
+        };
+        let doomed = list_directive(patch, name, path)?.map(Vec::as_slice).unwrap_or_default();
+        if let Some(Value::Array(items)) = base.get_mut(field) {
+            items.retain(|item| !doomed.contains(item));
+        }
+    }
+    Ok(())
+}
+
+/// `$setElementOrder/<field>`: the merged list takes this order. A list that is replaced has its order already.
+fn set_element_order(
+    merged: &mut Map<String, Value>,
+    patch: &Map<String, Value>,
+    keys: &KeyTable,
+    path: &Path,
+) -> Result<(), MergeError> {
+    for name in patch.keys() {
+        let Some(field) = name.strip_prefix(SET_ELEMENT_ORDER) else {
+            continue;
+        };
+        let order = list_directive(patch, name, path)?.map(Vec::as_slice).unwrap_or_default();
+        let key = match keys.rule(field) {
+            Some(Rule::List { key, .. }) => Some(*key),
+            Some(Rule::Set) => None,
+            _ => continue,
+        };
+        if let Some(Value::Array(items)) = merged.get_mut(field) {
+            let current = items.clone();
+            *items = lists::in_order(std::mem::take(items), order, &current, key);
+        }
+    }
+    Ok(())
+}
+
+fn list_directive<'a>(
+    patch: &'a Map<String, Value>,
+    name: &str,
+    path: &Path,
+) -> Result<Option<&'a Vec<Value>>, MergeError> {
+    match patch.get(name) {
+        None => Ok(None),
+        Some(Value::Array(items)) => Ok(Some(items)),
+        Some(_) => Err(MergeError::NotAList { path: path.field(name).to_string() }),
+    }
+}

@@ -1,0 +1,177 @@
+use serde_json::{Value, json};
+
+use super::*;
+use crate::api::auto::Workspace;
+
+/// What `kubectl patch --local --type=strategic` (Kubernetes 1.35) made of the same base and patch.
+const KUBERNETES: &str = include_str!("kubernetes.json");
+
+#[test]
+fn merges_as_kubectl_does() {
+    let cases: Vec<Value> = serde_json::from_str(KUBERNETES).expect("a list of cases");
+    assert!(cases.len() > 50, "only {} cases", cases.len());
+    for case in cases {
+        let merged = merge(case["base"].clone(), &case["patch"], &POD_TEMPLATE);
+        assert_eq!(merged.as_ref(), Ok(&case["merged"]), "{}", case["name"]);
+    }
+}
+
+#[test]
+fn merging_a_merged_template_again_changes_nothing() {
+    let cases: Vec<Value> = serde_json::from_str(KUBERNETES).expect("a list of cases");
+    for case in cases {
+        let again = merge(case["merged"].clone(), &case["patch"], &POD_TEMPLATE).expect("merges");
+        let thrice = merge(again.clone(), &case["patch"], &POD_TEMPLATE).expect("merges");
+        assert_eq!(again, thrice, "{}", case["name"]);
+    }
+}
+
+#[test]
+fn what_cannot_be_merged_is_named_with_its_place() {
+    let base = json!({"spec": {"containers": [{"name": "pulumi", "env": [{"name": "A", "value": "1"}]}]}});
+    let cases = [
+        (json!([]), "the template must be an object"),
+        (json!({"spec": "text"}), "spec must be an object"),
+        (json!({"spec": {"containers": {}}}), "spec.containers must be a list"),
+        (json!({"spec": {"containers": ["pulumi"]}}), "spec.containers[0] must be an object"),
+        (
+            json!({"spec": {"containers": [{"name": "pulumi"}, {"image": "nameless"}]}}),
+            "spec.containers[1] has no `name`, by which the list is merged",
+        ),
+        (
+            json!({"spec": {"containers": [{"name": "pulumi", "env": [{"value": "2"}]}]}}),
+            "spec.containers[0].env[0] has no `name`, by which the list is merged",
+        ),
+        (
+            json!({"spec": {"containers": [{"name": "new", "volumeMounts": [{"name": "share"}]}]}}),
+            "spec.containers[0].volumeMounts[0] has no `mountPath`, by which the list is merged",
+        ),
+        (
+            json!({"spec": {"containers": [{"$patch": "delete"}]}}),
+            "spec.containers[0] has no `name`, by which the list is merged",
+        ),
+        (json!({"spec": {"$patch": "remove"}}), "spec.$patch is \"remove\": it must be `replace`, `delete` or `merge`"),
+        (
+            json!({"spec": {"containers": [{"name": "pulumi", "$patch": 1}]}}),
+            "spec.containers[0].$patch is 1: it must be `replace`, `delete` or `merge`",
+        ),
+        (
+            json!({"spec": {"$retainKeys": ["volumes"], "hostname": "a"}}),
+            "spec.hostname is set but not among $retainKeys",
+        ),
+        (json!({"spec": {"$retainKeys": "volumes"}}), "spec.$retainKeys must be a list"),
+        (json!({"spec": {"$setElementOrder/containers": {}}}), "spec.$setElementOrder/containers must be a list"),
+    ];
+    for (patch, message) in cases {
+        let error = merge(base.clone(), &patch, &POD_TEMPLATE).expect_err(message);
+        assert_eq!(error.to_string(), message);
+    }
+}
+
+#[test]
+fn an_explicit_merge_directive_merges() {
+    let base = json!({"spec": {"containers": [{"name": "pulumi", "image": "one"}]}});
+    let patch =
+        json!({"spec": {"$patch": "merge", "containers": [{"name": "pulumi", "$patch": "merge", "tty": true}]}});
+    let merged = json!({"spec": {"containers": [{"name": "pulumi", "image": "one", "tty": true}]}});
+    assert_eq!(merge(base, &patch, &POD_TEMPLATE), Ok(merged));
+}
+
+fn generated() -> Workspace {
+    serde_json::from_value(json!({
+        "apiVersion": "auto.pulumi.com/v1alpha1",
+        "kind": "Workspace",
+        "metadata": {"name": "app", "namespace": "team", "labels": {"pulumi.com/stack-name": "dev"}},
+        "spec": {
+            "env": [{"name": "A", "value": "1"}, {"name": "B", "value": "2"}],
+            "stacks": [{"name": "dev", "config": [{"key": "aws:region", "value": "one"}, {"key": "o", "value": {"a": 1}}]}],
+            "artifact": {"digest": "sha256:00", "revision": "main@sha1:1", "dir": ""},
+        },
+    }))
+    .expect("a workspace")
+}
+
+#[test]
+fn a_workspace_template_merges_by_the_workspaces_keys() {
+    let template = json!({
+        "metadata": {"labels": {"team": "blue"}, "annotations": {"note": "x"}},
+        "spec": {
+            "image": "pulumi/pulumi:1",
+            "env": [{"name": "B", "value": "3"}, {"name": "A", "$patch": "delete"}],
+            "stacks": [{"name": "dev", "config": [{"key": "o", "value": {"b": 2}}]}],
+            "resources": {"limits": {"memory": "1Gi"}},
+        },
+    });
+    let merged = workspace_template(&generated(), &template).expect("merges");
+    let spec = serde_json::to_value(&merged.spec).expect("JSON");
+    assert_eq!(
+        spec,
+        json!({
+            "image": "pulumi/pulumi:1",
+            "env": [{"name": "B", "value": "3"}],
+            "stacks": [{"name": "dev", "config": [{"key": "aws:region", "value": "one"}, {"key": "o", "value": {"b": 2}}]}],
+            "resources": {"limits": {"memory": "1Gi"}},
+            "artifact": {"digest": "sha256:00", "revision": "main@sha1:1", "dir": ""},
+        })
+    );
+    let labels = merged.metadata.labels.expect("labels");
+    assert_eq!(labels.len(), 2);
+    assert_eq!(merged.metadata.name.as_deref(), Some("app"));
+}
+
+#[test]
+fn a_pod_template_keeps_its_nulls_and_directives_for_the_pod() {
+    let pod_template =
+        json!({"spec": {"securityContext": {"runAsUser": null}, "containers": [{"name": "a", "$patch": "delete"}]}});
+    let template = json!({"spec": {"podTemplate": pod_template}});
+    let merged = workspace_template(&generated(), &template).expect("merges");
+    assert_eq!(merged.spec.pod_template, Some(pod_template));
+}
+
+#[test]
+fn an_empty_template_changes_nothing() {
+    for template in [json!({}), json!({"metadata": null, "spec": null}), json!({"spec": {"podTemplate": null}})] {
+        let merged = workspace_template(&generated(), &template).expect("merges");
+        assert_eq!(merged.spec, generated().spec, "{template}");
+    }
+}
+
+#[test]
+fn fields_that_a_workspace_template_must_not_have_are_named() {
+    let spec = [
+        "artifact",
+        "envFrom",
+        "flux",
+        "git",
+        "local",
+        "projectInfo",
+        "pulumiLogLevel",
+        "securityProfile",
+        "serviceTemplate",
+        "$patch",
+        "$retainKeys",
+        "$setElementOrder/artifact",
+    ];
+    for field in spec {
+        let mut template = json!({"spec": {}});
+        template["spec"][field] = json!({});
+        let error = workspace_template(&generated(), &template).expect_err(field);
+        assert_eq!(error.to_string(), format!("workspaceTemplate.spec.{field} is not supported"));
+    }
+    let others = [
+        (json!([]), "workspaceTemplate must be an object"),
+        (json!({"spec": 1}), "workspaceTemplate.spec must be an object"),
+        (json!({"status": {}}), "workspaceTemplate.status is not supported"),
+        (json!({"metadata": {"name": "x"}}), "workspaceTemplate.metadata.name is not supported"),
+        (
+            json!({"spec": {"env": [{"value": "x"}]}}),
+            "cannot merge workspaceTemplate over the generated Workspace: spec.env[0] has no `name`, by which the list is merged",
+        ),
+    ];
+    for (template, message) in others {
+        let error = workspace_template(&generated(), &template).expect_err(message);
+        assert_eq!(error.to_string(), message);
+    }
+    let error = workspace_template(&generated(), &json!({"spec": {"image": 7}})).expect_err("a number is no image");
+    assert!(error.to_string().starts_with("workspaceTemplate does not make a valid Workspace: "), "{error}");
+}

@@ -1,0 +1,233 @@
+//! What a Stack needs next. Pure and total: no client, no clock.
+
+use jiff::{SignedDuration, Timestamp};
+use kube::ResourceExt;
+
+use crate::api::auto::{ArtifactReference, UpdateKind, Workspace};
+use crate::api::conditions::{self, workspace_reason};
+use crate::api::names;
+use crate::api::pulumi::{CurrentUpdate, Stack};
+use crate::controller::stack::observe::{Observed, in_place, is_complete, requests};
+use crate::controller::stack::plan;
+use crate::controller::stack::schedule::{self, Due, Inputs};
+use crate::source::{Resolved, Unavailable};
+
+/// The next step.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Action {
+    AddFinalizer,
+    /// The status says that a run was asked for; its object is made now.
+    CreateUpdate(CurrentUpdate),
+    /// A run that was asked for, but never made, is for inputs that are gone.
+    ForgetUpdate,
+    AwaitUpdate(String),
+    /// The run has ended: its result goes into the status.
+    Absorb,
+    /// The spec, or something that it names, is not valid.
+    Invalid(String),
+    WaitForSource(String),
+    Fetch(Resolved),
+    ApplyWorkspace(Box<Workspace>, String),
+    WaitForWorkspace(String),
+    /// The pod cannot start, or refuses the source.
+    WorkspaceFailed(String),
+    Start(CurrentUpdate),
+    /// Nothing is due.
+    Settled(Settled),
+    /// Ours goes away, then the finalizer.
+    LetGo,
+}
+
+/// How a Stack stands when nothing is due.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Settled {
+    Done,
+    Suspended,
+    /// Deleted while suspended, with something to destroy.
+    DeletionSuspended,
+    RetryAfter(SignedDuration),
+    GivenUp,
+}
+
+/// The next step for what was observed.
+pub fn decide(observed: &Observed, now: Timestamp) -> Action {
+    let stack = &observed.stack;
+    let deleting = stack.metadata.deletion_timestamp.is_some();
+    if !deleting && !stack.finalizers().iter().any(|f| f == names::STACK_FINALIZER) {
+        return Action::AddFinalizer;
+    }
+    if let Some(action) = open_run(observed) {
+        return action;
+    }
+    if deleting { deletion(observed, now) } else { desired(observed, now) }
+}
+
+/// What to do about the run that the status names.
+fn open_run(observed: &Observed) -> Option<Action> {
+    let current = observed.stack.status.as_ref()?.current_update.as_ref()?;
+    let Some(update) = &observed.update else {
+        return Some(match still_wanted(observed, current) {
+            true => Action::CreateUpdate(current.clone()),
+            false => Action::ForgetUpdate,
+        });
+    };
+    if is_complete(update) {
+        return Some(Action::Absorb);
+    }
+    let what = format!("{} of revision {}", current.kind.as_str(), current.commit.as_deref().unwrap_or("unknown"));
+    Some(Action::AwaitUpdate(format!("running {what} ({})", current.name)))
+}
+
+/// Whether the Workspace still asks for the artifact of a run that was announced, but not made.
+fn still_wanted(observed: &Observed, current: &CurrentUpdate) -> bool {
+    let deleting = observed.stack.metadata.deletion_timestamp.is_some();
+    let kind = if deleting { UpdateKind::Destroy } else { UpdateKind::Up };
+    let asked = observed.workspace.as_ref().and_then(|w| w.spec.artifact.as_ref());
+    current.kind == kind && asked == Some(&artifact_of(current))
+}
+
+/// The artifact that a run is bound to.
+pub fn artifact_of(current: &CurrentUpdate) -> ArtifactReference {
+    ArtifactReference {
+        digest: current.digest.clone().unwrap_or_default(),
+        revision: current.commit.clone().unwrap_or_default(),
+        dir: current.dir.clone().unwrap_or_default(),
+    }
+}
+
+fn desired(observed: &Observed, now: Timestamp) -> Action {
+    if observed.stack.spec.suspend.unwrap_or_default() {
+        return Action::Settled(Settled::Suspended);
+    }
+    let resolved = match &observed.source {
+        Some(Ok(resolved)) => resolved,
+        Some(Err(Unavailable::Invalid(message))) => return Action::Invalid(message.clone()),
+        Some(Err(Unavailable::NotYet(message))) => return Action::WaitForSource(message.clone()),
+        None => return Action::WaitForSource("the source was not read".to_owned()),
+    };
+    run_if_due(observed, resolved, UpdateKind::Up, now)
+}
+
+fn deletion(observed: &Observed, now: Timestamp) -> Action {
+    let stack = &observed.stack;
+    // A Stack that never asked for a run has nothing to destroy.
+    let ran = stack.status.as_ref().is_some_and(|s| s.attempts.is_some());
+    if !stack.finalizers().iter().any(|f| f == names::STACK_FINALIZER)
+        || !stack.spec.destroy_on_finalize.unwrap_or_default()
+        || !ran
+    {
+        return Action::LetGo;
+    }
+    let placed = observed.workspace.as_ref().and_then(in_place);
+    let resolved = match (placed.as_ref(), &observed.source) {
+        (Some(placed), _) => placed,
+        (None, Some(Ok(resolved))) => resolved,
+        (None, Some(Err(error))) => return Action::WaitForSource(format!("cannot destroy yet: {error}")),
+        (None, None) => return Action::WaitForSource("cannot destroy yet: the source was not read".to_owned()),
+    };
+    match run_if_due(observed, resolved, UpdateKind::Destroy, now) {
+        Action::Settled(Settled::Done) => Action::LetGo,
+        _ if stack.spec.suspend.unwrap_or_default() => Action::Settled(Settled::DeletionSuspended),
+        action => action,
+    }
+}
+
+/// The steps to a run: bytes, Workspace, Update.
+fn run_if_due(observed: &Observed, resolved: &Resolved, kind: UpdateKind, now: Timestamp) -> Action {
+    let stack = &observed.stack;
+    let last = stack.status.as_ref().and_then(|s| s.last_update.as_ref());
+    let reason = match schedule::due(last, &inputs(stack, resolved), kind, now) {
+        Due::Done => return Action::Settled(Settled::Done),
+        Due::GivenUp => return Action::Settled(Settled::GivenUp),
+        Due::After(wait) => return Action::Settled(Settled::RetryAfter(wait)),
+        Due::Now(reason) => reason,
+    };
+    let artifact = reference(resolved);
+    let wanted = match plan::workspace(stack, &artifact) {
+        Ok(wanted) => wanted,
+        Err(error) => return Action::Invalid(error.to_string()),
+    };
+    let placed = observed.workspace.as_ref().and_then(|w| w.status.as_ref()?.artifact.as_ref());
+    if !observed.in_store && placed.is_none_or(|p| p.digest != artifact.digest) {
+        return Action::Fetch(resolved.clone());
+    }
+    let step = format!("{} of revision {}", kind.as_str(), resolved.revision);
+    let Some(workspace) = observed.workspace.as_ref() else {
+        return Action::ApplyWorkspace(Box::new(wanted), format!("preparing the workspace for {step}"));
+    };
+    if workspace.metadata.deletion_timestamp.is_some() {
+        return Action::WaitForWorkspace("waiting for the old workspace to go away".to_owned());
+    }
+    if plan::wanted_hash(workspace) != plan::wanted_hash(&wanted) {
+        return Action::ApplyWorkspace(Box::new(wanted), format!("preparing the workspace for {step}"));
+    }
+    match readiness(workspace) {
+        Readiness::Ready => Action::Start(current_update(stack, resolved, kind, reason)),
+        Readiness::Waiting(message) => {
+            Action::WaitForWorkspace(format!("waiting for workspace readiness before {step}{message}"))
+        }
+        Readiness::Failed(message) => Action::WorkspaceFailed(message),
+    }
+}
+
+enum Readiness {
+    Ready,
+    Waiting(String),
+    Failed(String),
+}
+
+fn readiness(workspace: &Workspace) -> Readiness {
+    let status = workspace.status.clone().unwrap_or_default();
+    let observed = status.observed_generation == workspace.metadata.generation;
+    let Some(ready) = conditions::find(&status.conditions, conditions::READY).filter(|_| observed) else {
+        return Readiness::Waiting(String::new());
+    };
+    let message = format!("{}: {}", ready.reason, ready.message);
+    match ready.reason.as_str() {
+        _ if ready.status == "True" && status.artifact == workspace.spec.artifact => Readiness::Ready,
+        workspace_reason::POD_FAILED
+        | workspace_reason::ARTIFACT_REFUSED
+        | workspace_reason::INSTALLATION_FAILED
+        | workspace_reason::SPEC_INVALID => Readiness::Failed(message),
+        _ => Readiness::Waiting(format!(" ({message})")),
+    }
+}
+
+/// The inputs that a run of this Stack on this artifact answers.
+pub fn inputs(stack: &Stack, resolved: &Resolved) -> Inputs {
+    let (reconcile_request, requested_at) = requests(stack);
+    Inputs {
+        generation: stack.metadata.generation.unwrap_or_default(),
+        reconcile_request,
+        requested_at,
+        revision: resolved.revision.clone(),
+        digest: resolved.digest.to_string(),
+    }
+}
+
+fn reference(resolved: &Resolved) -> ArtifactReference {
+    ArtifactReference {
+        digest: resolved.digest.to_string(),
+        revision: resolved.revision.clone(),
+        dir: resolved.directory.as_str().to_owned(),
+    }
+}
+
+fn current_update(stack: &Stack, resolved: &Resolved, kind: UpdateKind, message: String) -> CurrentUpdate {
+    let inputs = inputs(stack, resolved);
+    let attempt = stack.status.as_ref().and_then(|s| s.attempts).unwrap_or_default() + 1;
+    CurrentUpdate {
+        name: names::update(&stack.name_any(), &stack.uid().unwrap_or_default(), attempt),
+        generation: inputs.generation,
+        reconcile_request: inputs.reconcile_request,
+        requested_at: inputs.requested_at,
+        commit: Some(inputs.revision),
+        digest: Some(inputs.digest),
+        dir: Some(resolved.directory.as_str().to_owned()),
+        kind,
+        message,
+    }
+}
+
+#[cfg(test)]
+mod tests;

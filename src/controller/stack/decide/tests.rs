@@ -1,0 +1,202 @@
+//! What a Stack needs next, as tables.
+
+use super::*;
+use crate::api::auto::{Update, UpdateSpec, UpdateStatus, WorkspaceStatus};
+use crate::api::conditions::{Claim, Status};
+use crate::api::pulumi::{LastUpdate, StackSpec, StackStatus};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use serde_json::json;
+
+const DIGEST: &str = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+
+fn now() -> Timestamp {
+    Timestamp::from_second(1000).expect("in range")
+}
+
+fn resolved() -> Resolved {
+    Resolved {
+        url: "http://source/a.tar.gz".to_owned(),
+        revision: "main@sha1:a".to_owned(),
+        digest: DIGEST.parse().expect("valid"),
+        directory: "".parse().expect("root"),
+    }
+}
+
+fn stack() -> Stack {
+    let mut stack = Stack::new("app", StackSpec { stack: "dev".to_owned(), ..StackSpec::default() });
+    stack.metadata.namespace = Some("apps".to_owned());
+    stack.metadata.uid = Some("uid-1".to_owned());
+    stack.metadata.generation = Some(1);
+    stack.metadata.finalizers = Some(vec![names::STACK_FINALIZER.to_owned()]);
+    stack.status = Some(StackStatus::default());
+    stack
+}
+
+fn observed(stack: Stack) -> Observed {
+    Observed {
+        stack,
+        source: Some(Ok(resolved())),
+        in_store: true,
+        workspace: None,
+        update: None,
+        outputs: None,
+        updates: Vec::new(),
+    }
+}
+
+/// The Workspace that the Stack wants, with this Ready condition and the source in place.
+fn workspace(stack: &Stack, ready: Status, reason: &str) -> Workspace {
+    let mut workspace = plan::workspace(stack, &reference(&resolved())).expect("valid");
+    workspace.metadata.generation = Some(1);
+    let mut conditions = Vec::new();
+    conditions::set(&mut conditions, &Claim { kind: "Ready", status: ready, reason, message: "said" }, 1, now());
+    workspace.status = Some(WorkspaceStatus {
+        observed_generation: Some(1),
+        conditions,
+        artifact: workspace.spec.artifact.clone(),
+        ..WorkspaceStatus::default()
+    });
+    workspace
+}
+
+fn last(kind: &str, state: &str) -> LastUpdate {
+    LastUpdate {
+        kind: Some(kind.to_owned()),
+        state: Some(state.to_owned()),
+        generation: 1,
+        last_attempted_commit: Some("main@sha1:a".to_owned()),
+        digest: Some(DIGEST.to_owned()),
+        last_resync_time: Some(Time(now())),
+        ..LastUpdate::default()
+    }
+}
+
+/// The name of an action, with the text that it carries.
+fn brief(action: &Action) -> String {
+    match action {
+        Action::Fetch(_) => "Fetch".to_owned(),
+        Action::ApplyWorkspace(..) => "ApplyWorkspace".to_owned(),
+        Action::Start(current) => format!("Start {}: {}", current.kind.as_str(), current.message),
+        Action::CreateUpdate(current) => format!("CreateUpdate {}", current.name),
+        other => format!("{other:?}"),
+    }
+}
+
+#[test]
+fn the_steps_from_a_new_stack_to_its_first_run() {
+    let mut new = stack();
+    new.metadata.finalizers = None;
+    assert_eq!(decide(&observed(new), now()), Action::AddFinalizer);
+    let missing = Observed { source: Some(Err(Unavailable::NotYet("no artifact".to_owned()))), ..observed(stack()) };
+    assert_eq!(decide(&missing, now()), Action::WaitForSource("no artifact".to_owned()));
+    let invalid = Observed { source: Some(Err(Unavailable::Invalid("bad kind".to_owned()))), ..observed(stack()) };
+    assert_eq!(decide(&invalid, now()), Action::Invalid("bad kind".to_owned()));
+    let steps = [(Observed { in_store: false, ..observed(stack()) }, "Fetch"), (observed(stack()), "ApplyWorkspace")];
+    for (observed, wanted) in steps {
+        assert_eq!(brief(&decide(&observed, now())), wanted);
+    }
+    let with = |status, reason| Observed { workspace: Some(workspace(&stack(), status, reason)), ..observed(stack()) };
+    let rows = [
+        (Status::True, "Succeeded", "Start up: Initial stack update"),
+        (
+            Status::False,
+            "WaitingForReplicas",
+            "WaitForWorkspace(\"waiting for workspace readiness before up of revision main@sha1:a \
+             (WaitingForReplicas: said)\")",
+        ),
+        (Status::False, "PodFailed", "WorkspaceFailed(\"PodFailed: said\")"),
+    ];
+    for (status, reason, wanted) in rows {
+        assert_eq!(brief(&decide(&with(status, reason), now())), wanted);
+    }
+}
+
+#[test]
+fn a_workspace_that_was_changed_since_is_applied_again() {
+    let mut edited = stack();
+    edited.spec.config.insert("key".to_owned(), json!("value"));
+    let observed = Observed { workspace: Some(workspace(&stack(), Status::True, "Succeeded")), ..observed(edited) };
+    assert_eq!(brief(&decide(&observed, now())), "ApplyWorkspace");
+}
+
+#[test]
+fn a_ready_workspace_with_another_source_is_not_ready() {
+    let mut workspace = workspace(&stack(), Status::True, "Succeeded");
+    workspace.status.as_mut().expect("there").artifact = None;
+    let observed = Observed { workspace: Some(workspace), ..observed(stack()) };
+    assert!(matches!(decide(&observed, now()), Action::WaitForWorkspace(_)));
+}
+
+#[test]
+fn an_announced_run_is_made_awaited_and_absorbed() {
+    let mut announced = stack();
+    let current = current_update(&announced, &resolved(), UpdateKind::Up, "why".to_owned());
+    announced.status.as_mut().expect("there").current_update = Some(current.clone());
+    let ready = Some(workspace(&stack(), Status::True, "Succeeded"));
+    let made = Observed { workspace: ready.clone(), ..observed(announced.clone()) };
+    assert_eq!(decide(&made, now()), Action::CreateUpdate(current));
+    let gone = Observed { workspace: None, ..observed(announced.clone()) };
+    assert_eq!(decide(&gone, now()), Action::ForgetUpdate);
+    let mut update = Update::new("app-1", UpdateSpec::default());
+    let open = Observed { update: Some(update.clone()), workspace: ready, ..observed(announced) };
+    assert!(matches!(decide(&open, now()), Action::AwaitUpdate(_)));
+    let mut conditions = Vec::new();
+    let claim = Claim { kind: "Complete", status: Status::True, reason: "Updated", message: "" };
+    conditions::set(&mut conditions, &claim, 1, now());
+    update.status = Some(UpdateStatus { conditions, ..UpdateStatus::default() });
+    assert_eq!(decide(&Observed { update: Some(update), ..open }, now()), Action::Absorb);
+}
+
+#[test]
+fn a_suspended_stack_starts_nothing() {
+    let mut suspended = stack();
+    suspended.spec.suspend = Some(true);
+    assert_eq!(decide(&observed(suspended), now()), Action::Settled(Settled::Suspended));
+}
+
+fn deleted(destroy: bool, last_update: Option<LastUpdate>) -> Stack {
+    let mut stack = stack();
+    stack.metadata.deletion_timestamp = Some(Time(now()));
+    stack.spec.destroy_on_finalize = Some(destroy);
+    stack.status = Some(StackStatus { attempts: Some(1), last_update, ..StackStatus::default() });
+    stack
+}
+
+#[test]
+fn deletion_destroys_only_when_asked_to_and_only_once() {
+    let up = || Some(last("up", "succeeded"));
+    let rows = [
+        ("not asked to", deleted(false, up()), "LetGo"),
+        ("asked to", deleted(true, up()), "Start destroy: Stack marked for deletion"),
+        ("destroyed", deleted(true, Some(last("destroy", "succeeded"))), "LetGo"),
+        ("destroy failed", deleted(true, Some(last("destroy", "failed"))), "Settled(RetryAfter(10s))"),
+    ];
+    for (name, stack, wanted) in rows {
+        let workspace = Some(workspace(&stack, Status::True, "Succeeded"));
+        let found = decide(&Observed { workspace, source: None, ..observed(stack) }, now());
+        assert_eq!(brief(&found), wanted, "{name}");
+    }
+}
+
+#[test]
+fn a_stack_that_never_ran_is_let_go() {
+    let mut stack = deleted(true, None);
+    stack.status = Some(StackStatus::default());
+    assert_eq!(decide(&Observed { source: None, ..observed(stack) }, now()), Action::LetGo);
+}
+
+#[test]
+fn a_suspended_stack_is_not_destroyed() {
+    let mut stack = deleted(true, Some(last("up", "succeeded")));
+    stack.spec.suspend = Some(true);
+    let workspace = Some(workspace(&stack, Status::True, "Succeeded"));
+    let observed = Observed { workspace, source: None, ..observed(stack) };
+    assert_eq!(decide(&observed, now()), Action::Settled(Settled::DeletionSuspended));
+}
+
+#[test]
+fn nothing_is_due_when_the_last_run_was_good() {
+    let mut done = stack();
+    done.status = Some(StackStatus { last_update: Some(last("up", "succeeded")), ..StackStatus::default() });
+    assert_eq!(decide(&observed(done), now()), Action::Settled(Settled::Done));
+}

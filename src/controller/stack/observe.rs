@@ -1,0 +1,106 @@
+//! The only reads of a Stack's reconcile.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Secret;
+use kube::ResourceExt;
+
+use crate::api::auto::{ArtifactReference, Update, Workspace};
+use crate::api::conditions;
+use crate::api::names;
+use crate::api::pulumi::Stack;
+use crate::controller::stack::Context;
+use crate::runtime::reads::ReadError;
+use crate::source::{self, Resolved, Unavailable};
+
+/// What is known at the start of a pass.
+#[derive(Clone, Debug)]
+pub struct Observed {
+    pub stack: Stack,
+    /// What the source has; `None` when the pass needs no source.
+    pub source: Option<Result<Resolved, Unavailable>>,
+    /// Whether the wanted artifact's bytes are in the store.
+    pub in_store: bool,
+    pub workspace: Option<Workspace>,
+    /// The Update named in `status.currentUpdate`.
+    pub update: Option<Update>,
+    /// Its outputs, once it is complete.
+    pub outputs: Option<Secret>,
+    /// Every Update of this Stack that the controller knows of.
+    pub updates: Vec<Arc<Update>>,
+}
+
+/// Reads what a pass needs, and no more.
+pub async fn observe(stack: Stack, context: &Context) -> Result<Observed, ReadError> {
+    let namespace = stack.namespace().unwrap_or_default();
+    let name = stack.name_any();
+    let workspace = context.reader.get_opt::<Workspace>(&namespace, &name).await?;
+    let update = match current_update_name(&stack) {
+        Some(current) => context.reader.get_opt::<Update>(&namespace, current).await?,
+        None => None,
+    };
+    let outputs = match update.as_ref().filter(|u| is_complete(u)).and_then(outputs_name) {
+        Some(secret) => context.reader.get_opt::<Secret>(&namespace, secret).await?,
+        None => None,
+    };
+    let source = match needs_source(&stack, update.as_ref(), workspace.as_ref()) {
+        true => Some(source::flux::resolve(&context.client, &namespace, &stack.spec.flux_source).await),
+        false => None,
+    };
+    let in_store = matches!(&source, Some(Ok(resolved)) if context.store.contains(&resolved.digest));
+    let updates = context.updates_of(&namespace, &name);
+    Ok(Observed { stack, source, in_store, workspace, update, outputs, updates })
+}
+
+/// Name of the open run's Update.
+pub fn current_update_name(stack: &Stack) -> Option<&str> {
+    Some(stack.status.as_ref()?.current_update.as_ref()?.name.as_str())
+}
+
+/// Whether an Update has its result.
+pub fn is_complete(update: &Update) -> bool {
+    update.status.as_ref().is_some_and(|s| conditions::is_true(&s.conditions, conditions::COMPLETE))
+}
+
+fn outputs_name(update: &Update) -> Option<&str> {
+    update.status.as_ref()?.outputs.as_deref()
+}
+
+/// A run that is there is awaited whatever the source says; a Stack that is being deleted goes on with the source that
+/// its Workspace has.
+fn needs_source(stack: &Stack, update: Option<&Update>, workspace: Option<&Workspace>) -> bool {
+    if update.is_some() {
+        return false;
+    }
+    match stack.metadata.deletion_timestamp {
+        Some(_) => {
+            stack.spec.destroy_on_finalize.unwrap_or_default()
+                && workspace.is_none_or(|w| in_place(w).is_none())
+                && stack.status.as_ref().is_some_and(|s| s.attempts.is_some())
+        }
+        None => !stack.spec.suspend.unwrap_or_default(),
+    }
+}
+
+/// The artifact that a Workspace's pod has in place, if it is the one that the Workspace asks for.
+pub fn in_place(workspace: &Workspace) -> Option<Resolved> {
+    let reference = workspace.status.as_ref()?.artifact.as_ref()?;
+    (workspace.spec.artifact.as_ref() == Some(reference)).then_some(())?;
+    from_reference(reference)
+}
+
+/// An artifact by its reference, without a place to fetch it from.
+fn from_reference(reference: &ArtifactReference) -> Option<Resolved> {
+    Some(Resolved {
+        url: String::new(),
+        revision: reference.revision.clone(),
+        digest: reference.digest.parse().ok()?,
+        directory: reference.dir.parse().ok()?,
+    })
+}
+
+/// The values of the two annotations that ask for a run.
+pub fn requests(stack: &Stack) -> (Option<String>, Option<String>) {
+    let value = |key: &str| stack.annotations().get(key).cloned();
+    (value(names::ANNOTATION_RECONCILIATION_REQUEST), value(names::ANNOTATION_REQUESTED_AT))
+}

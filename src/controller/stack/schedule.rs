@@ -1,0 +1,263 @@
+//! Whether a run is due, and when to look again. Pure: the table of the Pulumi Kubernetes Operator v2, with these
+//! corrections: a new artifact after the limit gets the whole budget, and an artifact is its revision and its digest.
+
+use jiff::{SignedDuration, Timestamp};
+
+use crate::api::auto::UpdateKind;
+use crate::api::conditions::stack_reason;
+use crate::api::pulumi::LastUpdate;
+
+/// After so many failures in a row nothing is retried until an input changes.
+pub const MAX_FAILURES: i64 = 3;
+/// The first wait after a failure; each further failure waits three times as long.
+const FIRST_COOLDOWN: SignedDuration = SignedDuration::from_secs(10);
+/// No wait is longer.
+const LONGEST_COOLDOWN: SignedDuration = SignedDuration::from_hours(24);
+/// How soon a stack that another update has locked is tried again. It spends no retry.
+const CONFLICT_RETRY: SignedDuration = SignedDuration::from_secs(30);
+
+/// The inputs that a run answers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Inputs {
+    pub generation: i64,
+    pub reconcile_request: Option<String>,
+    pub requested_at: Option<String>,
+    pub revision: String,
+    pub digest: String,
+}
+
+/// Whether a run is due.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Due {
+    /// Run now; the text says why and becomes the update's message.
+    Now(String),
+    /// The last run failed; try again after this time.
+    After(SignedDuration),
+    /// The last run failed too often; only a changed input starts another one.
+    GivenUp,
+    /// The last run succeeded on these inputs.
+    Done,
+}
+
+/// Whether a run of this kind is due, given the last one.
+pub fn due(last: Option<&LastUpdate>, inputs: &Inputs, kind: UpdateKind, now: Timestamp) -> Due {
+    let Some(last) = last else { return Due::Now("Initial stack update".to_owned()) };
+    if let Some(reason) = changed_request(last, inputs, kind) {
+        return Due::Now(reason);
+    }
+    // A destroy runs on the artifact that is in place: a newer one is no reason to run.
+    let new_artifact = kind == UpdateKind::Up
+        && (last.last_attempted_commit.as_deref() != Some(inputs.revision.as_str())
+            || last.digest.as_deref().is_some_and(|d| d != inputs.digest));
+    if new_artifact {
+        return Due::Now(format!("New commit detected: \"{}\"", inputs.revision));
+    }
+    match last.state.as_deref() {
+        Some("succeeded") => Due::Done,
+        _ if last.failures >= MAX_FAILURES => Due::GivenUp,
+        _ => retry(last, now),
+    }
+}
+
+/// A reason to run that comes from the object itself.
+fn changed_request(last: &LastUpdate, inputs: &Inputs, kind: UpdateKind) -> Option<String> {
+    if kind == UpdateKind::Destroy && last.kind.as_deref() != Some(UpdateKind::Destroy.as_str()) {
+        return Some("Stack marked for deletion".to_owned());
+    }
+    if last.generation != inputs.generation {
+        return Some(format!("New stack generation: {}", inputs.generation));
+    }
+    if last.reconcile_request != inputs.reconcile_request {
+        return Some(format!("Sync request: \"{}\"", inputs.reconcile_request.as_deref().unwrap_or_default()));
+    }
+    if last.requested_at != inputs.requested_at {
+        return Some(format!("Requested at: \"{}\"", inputs.requested_at.as_deref().unwrap_or_default()));
+    }
+    None
+}
+
+fn retry(last: &LastUpdate, now: Timestamp) -> Due {
+    let (wait, word) = if last.reason.as_deref() == Some(stack_reason::UPDATE_CONFLICT) {
+        (CONFLICT_RETRY, "Waited for the lock")
+    } else {
+        (cooldown(last.failures), "Backoff time elapsed")
+    };
+    let since = last.last_resync_time.as_ref().map_or(wait, |time| now.duration_since(time.0));
+    if since >= wait {
+        return Due::Now(format!("{word}: {}s", wait.as_secs()));
+    }
+    Due::After(wait - since)
+}
+
+/// How long to wait after so many failures.
+pub fn cooldown(failures: i64) -> SignedDuration {
+    let factor = u32::try_from(failures.max(0)).ok().and_then(|n| 3_i32.checked_pow(n)).unwrap_or(i32::MAX);
+    FIRST_COOLDOWN.checked_mul(factor).map_or(LONGEST_COOLDOWN, |wait| wait.min(LONGEST_COOLDOWN))
+}
+
+/// The failure counter after a failed run: counting starts anew when an input has changed since the run before.
+pub fn failures_after(previous: Option<&LastUpdate>, current: &Inputs, conflict: bool) -> i64 {
+    match previous {
+        Some(last) if answers(last, current) => last.failures + i64::from(!conflict),
+        _ => 0,
+    }
+}
+
+/// Whether a run was made for exactly these inputs.
+fn answers(last: &LastUpdate, inputs: &Inputs) -> bool {
+    last.generation == inputs.generation
+        && last.reconcile_request == inputs.reconcile_request
+        && last.requested_at == inputs.requested_at
+        && last.last_attempted_commit.as_deref() == Some(inputs.revision.as_str())
+        && last.digest.as_deref().is_none_or(|d| d == inputs.digest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).expect("in range")
+    }
+
+    fn inputs() -> Inputs {
+        Inputs {
+            generation: 1,
+            reconcile_request: None,
+            requested_at: None,
+            revision: "main@sha1:a".to_owned(),
+            digest: "sha256:a".to_owned(),
+        }
+    }
+
+    fn last(state: &str, failures: i64) -> LastUpdate {
+        LastUpdate {
+            kind: Some("up".to_owned()),
+            state: Some(state.to_owned()),
+            generation: 1,
+            last_attempted_commit: Some("main@sha1:a".to_owned()),
+            digest: Some("sha256:a".to_owned()),
+            last_resync_time: Some(Time(at(1000))),
+            failures,
+            ..LastUpdate::default()
+        }
+    }
+
+    #[test]
+    #[expect(clippy::too_many_lines, reason = "a table")]
+    fn the_table_of_when_a_run_is_due() {
+        let now = |text: &str| Due::Now(text.to_owned());
+        let up = UpdateKind::Up;
+        let changed = |change: fn(&mut Inputs)| {
+            let mut inputs = inputs();
+            change(&mut inputs);
+            inputs
+        };
+        let rows = [
+            ("never ran", None, inputs(), 1000, now("Initial stack update")),
+            ("done", Some(last("succeeded", 0)), inputs(), 9999, Due::Done),
+            (
+                "new spec",
+                Some(last("succeeded", 0)),
+                changed(|i| i.generation = 2),
+                1000,
+                now("New stack generation: 2"),
+            ),
+            (
+                "asked for",
+                Some(last("succeeded", 0)),
+                changed(|i| i.reconcile_request = Some("x".to_owned())),
+                1000,
+                now("Sync request: \"x\""),
+            ),
+            (
+                "asked for in Flux's way",
+                Some(last("succeeded", 0)),
+                changed(|i| i.requested_at = Some("t".to_owned())),
+                1000,
+                now("Requested at: \"t\""),
+            ),
+            (
+                "new commit",
+                Some(last("succeeded", 0)),
+                changed(|i| i.revision = "main@sha1:b".to_owned()),
+                1000,
+                now("New commit detected: \"main@sha1:b\""),
+            ),
+            (
+                "same commit, other bytes",
+                Some(last("succeeded", 0)),
+                changed(|i| i.digest = "sha256:b".to_owned()),
+                1000,
+                now("New commit detected: \"main@sha1:a\""),
+            ),
+            (
+                "inside the first cooldown",
+                Some(last("failed", 0)),
+                inputs(),
+                1004,
+                Due::After(SignedDuration::from_secs(6)),
+            ),
+            ("after it", Some(last("failed", 0)), inputs(), 1010, now("Backoff time elapsed: 10s")),
+            ("second cooldown", Some(last("failed", 1)), inputs(), 1029, Due::After(SignedDuration::from_secs(1))),
+            ("given up", Some(last("failed", 3)), inputs(), 999_999, Due::GivenUp),
+            (
+                "new commit inside the cooldown",
+                Some(last("failed", 2)),
+                changed(|i| i.revision = "b".to_owned()),
+                1001,
+                now("New commit detected: \"b\""),
+            ),
+            (
+                "new commit after giving up",
+                Some(last("failed", 3)),
+                changed(|i| i.revision = "b".to_owned()),
+                1001,
+                now("New commit detected: \"b\""),
+            ),
+        ];
+        for (name, last, inputs, second, wanted) in rows {
+            assert_eq!(due(last.as_ref(), &inputs, up, at(second)), wanted, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_destroy_is_due_once_and_not_for_a_new_commit() {
+        let destroy = UpdateKind::Destroy;
+        let moved = Inputs { revision: "b".to_owned(), digest: "sha256:b".to_owned(), ..inputs() };
+        assert_eq!(
+            due(Some(&last("succeeded", 0)), &inputs(), destroy, at(1000)),
+            Due::Now("Stack marked for deletion".to_owned())
+        );
+        let destroyed = |state: &str| LastUpdate { kind: Some("destroy".to_owned()), ..last(state, 0) };
+        assert_eq!(due(Some(&destroyed("succeeded")), &moved, destroy, at(1000)), Due::Done);
+        assert_eq!(
+            due(Some(&destroyed("failed")), &moved, destroy, at(1000)),
+            Due::After(SignedDuration::from_secs(10))
+        );
+    }
+
+    #[test]
+    fn a_lock_of_another_is_waited_for_without_spending_a_retry() {
+        let locked = LastUpdate { reason: Some(stack_reason::UPDATE_CONFLICT.to_owned()), ..last("failed", 0) };
+        assert_eq!(due(Some(&locked), &inputs(), UpdateKind::Up, at(1010)), Due::After(SignedDuration::from_secs(20)));
+        assert_eq!(failures_after(Some(&locked), &inputs(), true), 0);
+    }
+
+    #[test]
+    fn cooldowns_are_those_of_the_operator() {
+        let seconds: Vec<i64> = (0..10).map(|n| cooldown(n).as_secs()).collect();
+        assert_eq!(seconds, [10, 30, 90, 270, 810, 2430, 7290, 21870, 65610, 86400]);
+        assert_eq!(cooldown(1_000_000).as_secs(), 86400);
+    }
+
+    #[test]
+    fn failures_count_for_the_same_inputs_only() {
+        let other = Inputs { revision: "b".to_owned(), ..inputs() };
+        assert_eq!(failures_after(None, &inputs(), false), 0);
+        assert_eq!(failures_after(Some(&last("failed", 1)), &inputs(), false), 2);
+        assert_eq!(failures_after(Some(&last("failed", 3)), &other, false), 0);
+        assert_eq!(failures_after(Some(&last("succeeded", 0)), &inputs(), false), 1);
+    }
+}

@@ -1,0 +1,274 @@
+//! The only place that makes a Stack's status. Pure.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use kube::ResourceExt;
+use serde_json::Value;
+
+use crate::api::auto::{Update, UpdateKind};
+use crate::api::conditions::{self, Claim, READY, RECONCILING, STALLED, Status, stack_reason, update_reason};
+use crate::api::names;
+use crate::api::pulumi::{CurrentUpdate, LastUpdate, Stack, StackStatus};
+use crate::controller::stack::observe::requests;
+use crate::controller::stack::schedule::{self, Inputs, MAX_FAILURES};
+
+/// What an output that is secret reads in the status.
+const SECRET_OUTPUT: &str = "[secret]";
+/// The longest text of a failure that the status keeps.
+const LONGEST_MESSAGE: usize = 8 * 1024;
+
+/// How a Stack stands: one row of the table of conditions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum State {
+    /// The message names the step and the revision.
+    Working(String),
+    WorkspaceFailed(String),
+    SourceUnavailable(String),
+    /// The last run failed and will be tried again.
+    Failed,
+    /// The last run failed too often.
+    GivenUp,
+    Invalid(String),
+    Done,
+    Suspended,
+    DeletionSuspended,
+}
+
+/// The status of a Stack that stands so. The rest of the status is as it was.
+pub fn with_state(stack: &Stack, state: &State, now: Timestamp) -> StackStatus {
+    let mut status = stack.status.clone().unwrap_or_default();
+    let generation = stack.metadata.generation.unwrap_or_default();
+    let (reconcile_request, requested_at) = requests(stack);
+    // As it was when it was suspended; a changed spec has not been acted on, and that must be seen.
+    if *state == State::Suspended {
+        suspend(&mut status, generation, now);
+    } else {
+        let last = status.last_update.clone();
+        status.suspended = None;
+        claim(&mut status.conditions, &claims(state, last.as_ref()), generation, now);
+    }
+    status.observed_generation = Some(generation);
+    status.observed_reconcile_request = reconcile_request;
+    status.last_handled_reconcile_at = requested_at;
+    status
+}
+
+/// A reason and a message.
+struct Words(&'static str, String);
+
+/// What the three conditions say. `None` means that the condition is not there.
+struct Claims {
+    ready: (Status, Words),
+    reconciling: Option<Words>,
+    stalled: Option<Words>,
+}
+
+fn claims(state: &State, last: Option<&LastUpdate>) -> Claims {
+    let cause = last.and_then(|l| l.message.clone()).unwrap_or_else(|| "the run failed without a message".to_owned());
+    match state {
+        State::Working(message) => Claims {
+            ready: (Status::Unknown, Words(stack_reason::NOT_READY_IN_PROGRESS, message.clone())),
+            reconciling: Some(Words(stack_reason::STACK_PROCESSING, message.clone())),
+            stalled: None,
+        },
+        State::WorkspaceFailed(message) => waiting(stack_reason::WORKSPACE_FAILED, message),
+        State::SourceUnavailable(message) => waiting(stack_reason::SOURCE_UNAVAILABLE, message),
+        State::Failed => failed(last, cause),
+        State::GivenUp => given_up(stack_reason::UPDATE_FAILED, &cause, &revival(last)),
+        State::Invalid(message) => given_up(stack_reason::SPEC_INVALID, message, message),
+        State::Done | State::Suspended => Claims {
+            ready: (Status::True, Words(stack_reason::PROCESSING_COMPLETED, done(last))),
+            reconciling: None,
+            stalled: None,
+        },
+        State::DeletionSuspended => {
+            let message = "deleted while suspended: resume the Stack to destroy its resources and let it go";
+            waiting(stack_reason::STACK_PROCESSING, message)
+        }
+    }
+}
+
+/// Not ready, and a retry can mend it.
+fn waiting(reason: &'static str, message: &str) -> Claims {
+    Claims {
+        ready: (Status::False, Words(reason, message.to_owned())),
+        reconciling: Some(Words(reason, message.to_owned())),
+        stalled: None,
+    }
+}
+
+fn failed(last: Option<&LastUpdate>, cause: String) -> Claims {
+    if last.and_then(|l| l.reason.as_deref()) == Some(stack_reason::UPDATE_CONFLICT) {
+        return waiting(stack_reason::UPDATE_CONFLICT, &cause);
+    }
+    let attempts = last.map_or(1, |l| l.failures + 1);
+    let retry = format!("{attempts} update failure(s); tried again after {}s", retry_seconds(last));
+    Claims {
+        ready: (Status::False, Words(stack_reason::UPDATE_FAILED, cause)),
+        reconciling: Some(Words(stack_reason::RETRYING_AFTER_FAILURE, retry)),
+        stalled: None,
+    }
+}
+
+fn given_up(reason: &'static str, cause: &str, message: &str) -> Claims {
+    Claims {
+        ready: (Status::False, Words(stack_reason::NOT_READY_STALLED, cause.to_owned())),
+        reconciling: None,
+        stalled: Some(Words(reason, message.to_owned())),
+    }
+}
+
+fn retry_seconds(last: Option<&LastUpdate>) -> i64 {
+    schedule::cooldown(last.map_or(0, |l| l.failures)).as_secs()
+}
+
+fn revival(last: Option<&LastUpdate>) -> String {
+    let kind = last.and_then(|l| l.kind.as_deref()).unwrap_or("update");
+    format!(
+        "{kind} failed {} times; it runs again when the spec or the source changes, or when the annotation {} or {} gets \
+         a new value",
+        MAX_FAILURES + 1,
+        names::ANNOTATION_RECONCILIATION_REQUEST,
+        names::ANNOTATION_REQUESTED_AT,
+    )
+}
+
+fn done(last: Option<&LastUpdate>) -> String {
+    match last.and_then(|l| l.last_successful_commit.as_deref()) {
+        Some(revision) => format!("the stack is up to date with revision {revision}"),
+        None => "the stack has been processed and is up to date".to_owned(),
+    }
+}
+
+fn suspend(status: &mut StackStatus, generation: i64, now: Timestamp) {
+    // The edit that suspends is the one change of the spec that has been acted on.
+    let unseen = status.observed_generation.unwrap_or(-1) >= 0 && status.observed_generation != Some(generation);
+    conditions::remove(&mut status.conditions, RECONCILING);
+    let old = conditions::find(&status.conditions, READY).cloned();
+    let (ready, reason, message) = match &old {
+        Some(old) if old.status == "True" => (Status::True, old.reason.clone(), old.message.clone()),
+        Some(old) if old.status == "False" => (Status::False, old.reason.clone(), old.message.clone()),
+        _ => (
+            Status::False,
+            stack_reason::NOT_READY_IN_PROGRESS.to_owned(),
+            "the Stack is suspended and no run has ended yet".to_owned(),
+        ),
+    };
+    const NOTE: &str = " (suspended: a later change of the spec has not been run)";
+    let bare = message.trim_end_matches(NOTE);
+    let noted = message.len() != bare.len();
+    let message = if noted || (unseen && was_suspended(status)) { format!("{bare}{NOTE}") } else { bare.to_owned() };
+    let claim = Claim { kind: READY, status: ready, reason: &reason, message: &message };
+    conditions::set(&mut status.conditions, &claim, generation, now);
+    if let Some(stalled) = status.conditions.iter_mut().find(|c| c.type_ == STALLED) {
+        stalled.observed_generation = Some(generation);
+    }
+    status.suspended = Some(true);
+}
+
+fn was_suspended(status: &StackStatus) -> bool {
+    status.suspended.unwrap_or_default()
+}
+
+fn claim(into: &mut Vec<Condition>, claims: &Claims, generation: i64, now: Timestamp) {
+    let (ready, Words(reason, message)) = &claims.ready;
+    conditions::set(into, &Claim { kind: READY, status: *ready, reason, message }, generation, now);
+    for (kind, words) in [(RECONCILING, &claims.reconciling), (STALLED, &claims.stalled)] {
+        match words {
+            Some(Words(reason, message)) => {
+                conditions::set(into, &Claim { kind, status: Status::True, reason, message }, generation, now);
+            }
+            None => conditions::remove(into, kind),
+        }
+    }
+}
+
+/// The status once a run has been asked for, before its Update is made.
+pub fn started(stack: &Stack, current: &CurrentUpdate, now: Timestamp) -> StackStatus {
+    let what = format!("{} of revision {}", current.kind.as_str(), current.commit.as_deref().unwrap_or("unknown"));
+    let state = State::Working(format!("running {what} ({})", current.name));
+    let mut status = with_state(stack, &state, now);
+    status.attempts = Some(status.attempts.unwrap_or_default() + 1);
+    status.last_attempted_revision = current.commit.clone();
+    status.current_update = Some(current.clone());
+    status
+}
+
+/// The status once a run that was announced is given up before it was made.
+pub fn forgotten(stack: &Stack) -> StackStatus {
+    StackStatus { current_update: None, ..stack.status.clone().unwrap_or_default() }
+}
+
+/// The status once the run has ended. Conditions follow in the next pass, from `lastUpdate`.
+pub fn absorbed(stack: &Stack, update: &Update, outputs: Option<&Secret>, now: Timestamp) -> StackStatus {
+    let mut status = stack.status.clone().unwrap_or_default();
+    let Some(current) = status.current_update.take() else { return status };
+    let result = update.status.clone().unwrap_or_default();
+    let failed = conditions::find(&result.conditions, conditions::FAILED).filter(|c| c.status == "True");
+    let conflict = failed.is_some_and(|f| f.reason == update_reason::UPDATE_CONFLICT);
+    let previous = status.last_update.take();
+    let inputs = Inputs {
+        generation: current.generation,
+        reconcile_request: current.reconcile_request.clone(),
+        requested_at: current.requested_at.clone(),
+        revision: current.commit.clone().unwrap_or_default(),
+        digest: current.digest.clone().unwrap_or_default(),
+    };
+    let successful = match failed {
+        None => current.commit.clone(),
+        Some(_) => previous.as_ref().and_then(|p| p.last_successful_commit.clone()),
+    };
+    if failed.is_none() && current.kind == UpdateKind::Up {
+        status.last_applied_revision = current.commit.clone();
+        status.outputs = masked(outputs);
+    }
+    status.last_update = Some(LastUpdate {
+        name: Some(update.name_any()),
+        kind: Some(current.kind.as_str().to_owned()),
+        state: Some(if failed.is_some() { "failed" } else { "succeeded" }.to_owned()),
+        reason: failed.map(|f| f.reason.clone()),
+        message: failed.map(|f| shorten(result.message.as_deref().unwrap_or(&f.message))),
+        generation: current.generation,
+        reconcile_request: current.reconcile_request,
+        requested_at: current.requested_at,
+        last_attempted_commit: current.commit,
+        last_successful_commit: successful,
+        digest: current.digest,
+        permalink: result.permalink,
+        last_resync_time: Some(Time(now)),
+        failures: failed.map_or(0, |_| schedule::failures_after(previous.as_ref(), &inputs, conflict)),
+    });
+    status
+}
+
+fn shorten(message: &str) -> String {
+    if message.len() <= LONGEST_MESSAGE {
+        return message.to_owned();
+    }
+    let end = message.floor_char_boundary(LONGEST_MESSAGE);
+    format!("{}...", message.get(..end).unwrap_or_default())
+}
+
+/// The outputs of an outputs Secret, with `[secret]` in place of what is secret.
+fn masked(outputs: Option<&Secret>) -> BTreeMap<String, Value> {
+    let Some(secret) = outputs else { return BTreeMap::new() };
+    let secret_keys: Vec<String> = secret
+        .annotations()
+        .get(names::ANNOTATION_SECRETS)
+        .and_then(|text| serde_json::from_str(text).ok())
+        .unwrap_or_default();
+    let value = |(key, bytes): (&String, &k8s_openapi::ByteString)| {
+        let masked = match secret_keys.contains(key) {
+            true => Value::String(SECRET_OUTPUT.to_owned()),
+            false => serde_json::from_slice(&bytes.0).unwrap_or(Value::Null),
+        };
+        (key.clone(), masked)
+    };
+    secret.data.iter().flatten().map(value).collect()
+}
+
+#[cfg(test)]
+mod tests;

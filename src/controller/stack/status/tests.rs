@@ -1,0 +1,171 @@
+//! The table of conditions, row by row.
+
+use super::*;
+use crate::api::pulumi::StackSpec;
+use k8s_openapi::ByteString;
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(second).expect("in range")
+}
+
+fn stack(last: Option<LastUpdate>) -> Stack {
+    let mut stack = Stack::new("app", StackSpec { stack: "dev".to_owned(), ..StackSpec::default() });
+    stack.metadata.generation = Some(3);
+    stack.status = Some(StackStatus { observed_generation: Some(2), last_update: last, ..StackStatus::default() });
+    stack
+}
+
+fn failed(reason: &str, failures: i64) -> LastUpdate {
+    LastUpdate {
+        kind: Some("up".to_owned()),
+        state: Some("failed".to_owned()),
+        reason: Some(reason.to_owned()),
+        message: Some("boom".to_owned()),
+        failures,
+        ..LastUpdate::default()
+    }
+}
+
+/// `type=status/reason` of every condition that is there.
+fn brief(status: &StackStatus) -> Vec<String> {
+    status.conditions.iter().map(|c| format!("{}={}/{}", c.type_, c.status, c.reason)).collect()
+}
+
+#[test]
+fn each_state_has_its_row() {
+    let text = |s: &str| s.to_owned();
+    let rows: Vec<(State, Option<LastUpdate>, &[&str])> = vec![
+        (State::Working(text("step")), None, &["Ready=Unknown/NotReadyInProgress", "Reconciling=True/StackProcessing"]),
+        (
+            State::WorkspaceFailed(text("ImagePullBackOff")),
+            None,
+            &["Ready=False/WorkspaceFailed", "Reconciling=True/WorkspaceFailed"],
+        ),
+        (
+            State::SourceUnavailable(text("404")),
+            None,
+            &["Ready=False/SourceUnavailable", "Reconciling=True/SourceUnavailable"],
+        ),
+        (
+            State::Failed,
+            Some(failed("UpdateFailed", 1)),
+            &["Ready=False/UpdateFailed", "Reconciling=True/RetryingAfterFailure"],
+        ),
+        (
+            State::Failed,
+            Some(failed("UpdateConflict", 0)),
+            &["Ready=False/UpdateConflict", "Reconciling=True/UpdateConflict"],
+        ),
+        (
+            State::GivenUp,
+            Some(failed("UpdateFailed", 3)),
+            &["Ready=False/NotReadyStalled", "Stalled=True/UpdateFailed"],
+        ),
+        (State::Invalid(text("bad")), None, &["Ready=False/NotReadyStalled", "Stalled=True/SpecInvalid"]),
+        (State::Done, None, &["Ready=True/ProcessingCompleted"]),
+    ];
+    for (state, last, wanted) in rows {
+        let status = with_state(&stack(last), &state, at(10));
+        assert_eq!(brief(&status), wanted, "{state:?}");
+        assert_eq!(status.observed_generation, Some(3));
+        assert!(status.conditions.iter().all(|c| c.observed_generation == Some(3)));
+    }
+}
+
+#[test]
+fn the_message_of_a_stack_that_gave_up_names_the_cause_and_what_revives_it() {
+    let status = with_state(&stack(Some(failed("UpdateFailed", 3))), &State::GivenUp, at(10));
+    assert_eq!(conditions::find(&status.conditions, READY).map(|c| c.message.as_str()), Some("boom"));
+    let stalled = conditions::find(&status.conditions, STALLED).map(|c| c.message.clone()).unwrap_or_default();
+    assert!(stalled.contains("pulumi.com/reconciliation-request"), "{stalled}");
+}
+
+#[test]
+fn a_suspended_stack_stays_as_it_was_and_an_edit_is_said() {
+    let mut stack = stack(None);
+    stack.status = Some(with_state(&stack, &State::Done, at(10)));
+    stack.metadata.generation = Some(4);
+    let suspended = with_state(&stack, &State::Suspended, at(20));
+    assert_eq!(brief(&suspended), ["Ready=True/ProcessingCompleted"]);
+    assert!(!suspended.conditions[0].message.contains("suspended"));
+    stack.status = Some(suspended);
+    stack.metadata.generation = Some(5);
+    let edited = with_state(&stack, &State::Suspended, at(30));
+    assert!(edited.conditions[0].message.contains("suspended"), "{}", edited.conditions[0].message);
+    stack.status = Some(edited.clone());
+    assert_eq!(with_state(&stack, &State::Suspended, at(40)), edited, "nothing is written again and again");
+}
+
+#[test]
+fn a_suspended_stack_in_progress_is_not_in_progress_any_more() {
+    let mut stack = stack(None);
+    stack.status = Some(with_state(&stack, &State::Working("step".to_owned()), at(10)));
+    let suspended = with_state(&stack, &State::Suspended, at(20));
+    assert_eq!(brief(&suspended), ["Ready=False/NotReadyInProgress"]);
+}
+
+fn current() -> CurrentUpdate {
+    CurrentUpdate {
+        name: "app-1".to_owned(),
+        generation: 3,
+        commit: Some("main@sha1:b".to_owned()),
+        digest: Some("sha256:b".to_owned()),
+        ..CurrentUpdate::default()
+    }
+}
+
+fn ended(failed_reason: Option<&str>) -> Update {
+    let mut update = Update::new("app-1", crate::api::auto::UpdateSpec::default());
+    let mut conditions = Vec::new();
+    let claim = Claim {
+        kind: conditions::FAILED,
+        status: if failed_reason.is_some() { Status::True } else { Status::False },
+        reason: failed_reason.unwrap_or("UpdateSucceeded"),
+        message: "boom",
+    };
+    conditions::set(&mut conditions, &claim, 1, at(5));
+    update.status = Some(crate::api::auto::UpdateStatus { conditions, ..Default::default() });
+    update
+}
+
+#[test]
+fn a_result_is_absorbed() {
+    let mut stack = stack(None);
+    stack.status = Some(started(&stack, &current(), at(10)));
+    assert_eq!(stack.status.as_ref().and_then(|s| s.attempts), Some(1));
+    let mut outputs = Secret::default();
+    outputs.metadata.annotations = Some([(names::ANNOTATION_SECRETS.to_owned(), "[\"token\"]".to_owned())].into());
+    outputs.data = Some(
+        [("url", "\"http://x\""), ("token", "\"hidden\""), ("count", "3")]
+            .map(|(k, v)| (k.to_owned(), ByteString(v.as_bytes().to_vec())))
+            .into(),
+    );
+    let status = absorbed(&stack, &ended(None), Some(&outputs), at(20));
+    assert_eq!(status.current_update, None);
+    assert_eq!(status.last_applied_revision.as_deref(), Some("main@sha1:b"));
+    let text = serde_json::to_string(&status.outputs).expect("json");
+    assert_eq!(text, r#"{"count":3,"token":"[secret]","url":"http://x"}"#);
+    let last = status.last_update.expect("there");
+    assert_eq!((last.state.as_deref(), last.failures), (Some("succeeded"), 0));
+    assert_eq!(last.last_successful_commit.as_deref(), Some("main@sha1:b"));
+}
+
+#[test]
+fn a_failure_is_counted_and_the_last_good_revision_stays() {
+    let good = LastUpdate {
+        generation: 3,
+        state: Some("failed".to_owned()),
+        last_attempted_commit: Some("main@sha1:b".to_owned()),
+        last_successful_commit: Some("main@sha1:a".to_owned()),
+        failures: 1,
+        ..LastUpdate::default()
+    };
+    let mut stack = stack(Some(good));
+    stack.status = Some(started(&stack, &current(), at(10)));
+    let last = absorbed(&stack, &ended(Some("UpdateFailed")), None, at(20)).last_update.expect("there");
+    assert_eq!(last.failures, 2);
+    assert_eq!(last.message.as_deref(), Some("boom"));
+    assert_eq!(last.last_successful_commit.as_deref(), Some("main@sha1:a"));
+    let last = absorbed(&stack, &ended(Some("UpdateConflict")), None, at(20)).last_update.expect("there");
+    assert_eq!(last.failures, 1, "a lock spends no retry");
+}

@@ -1,0 +1,252 @@
+//! The only writes of an Update's reconcile.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Pod, Secret};
+use kube::runtime::reflector::ObjectRef;
+use kube::{Resource, ResourceExt};
+use serde_json::{Value, json};
+
+use crate::api::auto::{RunBinding, Update, UpdateKind, UpdateStatus};
+use crate::api::conditions::update_reason;
+use crate::api::names;
+use crate::controller::update::attachments::Target;
+use crate::controller::update::decide::Action;
+use crate::controller::update::observe::Observed;
+use crate::controller::update::verdict::Verdict;
+use crate::controller::update::{Context, request, status};
+use crate::rpc::client::AgentAddress;
+use crate::runtime::drive::ReconcileError;
+use crate::runtime::events::{Event, EventKind};
+use crate::runtime::failpoint;
+
+/// How soon something is looked at again that a watch or a task normally announces.
+const WATCHED_RETRY: Duration = Duration::from_secs(30);
+/// How soon a queued run looks again whether the one before it has ended.
+const QUEUE_RETRY: Duration = Duration::from_secs(2);
+/// The longest that the agent is given to take note of a recorded result.
+const ACKNOWLEDGE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What comes after a step.
+#[derive(Debug)]
+pub enum Next {
+    /// Another pass at once, with the Update as it is now.
+    Again(Box<Update>),
+    /// Nothing to do until something changes, or this time has passed.
+    Rest(Option<Duration>),
+}
+
+/// Does one step.
+pub async fn act(
+    observed: &Observed,
+    action: Action,
+    context: &Context,
+    now: Timestamp,
+) -> Result<Next, ReconcileError> {
+    let update = &observed.update;
+    match action {
+        Action::Wait(reason, message) => {
+            context.writer.status(update, &status::waiting(update, reason, &message, now)).await?;
+            let queued = reason == update_reason::QUEUED;
+            Ok(Next::Rest(Some(if queued { QUEUE_RETRY } else { WATCHED_RETRY })))
+        }
+        Action::Announce(binding) => announce(observed, &binding, context, now).await,
+        Action::Attach(binding) => attach(observed, &binding, context),
+        Action::Await(message) => {
+            context.writer.status(update, &status::running(update, &message, now)).await?;
+            Ok(Next::Rest(Some(WATCHED_RETRY)))
+        }
+        Action::Cancel => cancel(observed, context, now).await,
+        Action::Record(verdict) => record(update, &verdict, context, now).await,
+        Action::Release => release(observed, context).await,
+        Action::Nothing => Ok(Next::Rest(None)),
+    }
+}
+
+/// Writes a status and goes on with what the API has then.
+async fn again(update: &Update, status: &UpdateStatus, context: &Context) -> Result<Next, ReconcileError> {
+    let written = context.writer.status(update, status).await?;
+    Ok(Next::Again(Box::new(written.unwrap_or_else(|| update.clone()))))
+}
+
+/// Marks the pod, then writes down where the run will be. Only after both may it start.
+async fn announce(
+    observed: &Observed,
+    binding: &RunBinding,
+    context: &Context,
+    now: Timestamp,
+) -> Result<Next, ReconcileError> {
+    let update = &observed.update;
+    let uid = update.uid().unwrap_or_default();
+    let Some(pod) = &observed.pod else { return Ok(Next::Rest(Some(WATCHED_RETRY))) };
+    let Some(permit) = context.gate.acquire(&uid, ObjectRef::from_obj(update)) else {
+        let message = "waits until another run of this controller has ended";
+        let status = status::waiting(update, update_reason::QUEUED, message, now);
+        context.writer.status(update, &status).await?;
+        return Ok(Next::Rest(Some(WATCHED_RETRY)));
+    };
+    context.attachments.keep(&uid, permit);
+    mark_pod(pod, &uid, context).await?;
+    failpoint::hit("update-pod-marked");
+    let next = again(update, &status::announced(update, binding, now), context).await?;
+    failpoint::hit("update-announced");
+    Ok(next)
+}
+
+/// The finalizer keeps a force-deleted pod readable; the annotations keep autoscalers away.
+async fn mark_pod(pod: &Pod, uid: &str, context: &Context) -> Result<(), ReconcileError> {
+    let mut finalizers = pod.finalizers().to_vec();
+    if !finalizers.iter().any(|f| f == names::RUN_FINALIZER) {
+        finalizers.push(names::RUN_FINALIZER.to_owned());
+    }
+    let annotations = json!({
+        names::ANNOTATION_RUN: uid,
+        names::ANNOTATION_SAFE_TO_EVICT: "false",
+        names::ANNOTATION_DO_NOT_DISRUPT: "true",
+    });
+    patch_pod(pod, &finalizers, &annotations, context).await
+}
+
+async fn unmark_pod(pod: &Pod, context: &Context) -> Result<(), ReconcileError> {
+    let finalizers: Vec<String> = pod.finalizers().iter().filter(|f| *f != names::RUN_FINALIZER).cloned().collect();
+    let annotations = json!({
+        names::ANNOTATION_RUN: null,
+        names::ANNOTATION_SAFE_TO_EVICT: null,
+        names::ANNOTATION_DO_NOT_DISRUPT: null,
+    });
+    patch_pod(pod, &finalizers, &annotations, context).await
+}
+
+async fn patch_pod(
+    pod: &Pod,
+    finalizers: &[String],
+    annotations: &Value,
+    context: &Context,
+) -> Result<(), ReconcileError> {
+    let patch = json!({"metadata": {
+        "resourceVersion": pod.resource_version(),
+        "finalizers": finalizers,
+        "annotations": annotations,
+    }});
+    let namespace = pod.namespace().unwrap_or_default();
+    context.writer.merge::<Pod>(&namespace, &pod.name_any(), &patch).await?;
+    Ok(())
+}
+
+/// Attaches to the announced run. The agent starts it only if it does not know it.
+fn attach(observed: &Observed, binding: &RunBinding, context: &Context) -> Result<Next, ReconcileError> {
+    let update = &observed.update;
+    let (Some(workspace), Some(address)) = (&observed.workspace, address(observed)) else {
+        return Ok(Next::Rest(Some(WATCHED_RETRY)));
+    };
+    let uid = update.uid().unwrap_or_default();
+    context.attachments.keep(&uid, context.gate.adopt(&uid));
+    let request = request::run(update, workspace, binding).map_err(|e| ReconcileError::stalled(e.to_string()))?;
+    context.attachments.attach(Target { update: ObjectRef::from_obj(update), address, request });
+    Ok(Next::Rest(Some(WATCHED_RETRY)))
+}
+
+/// Where the agent of the observed pod answers.
+fn address(observed: &Observed) -> Option<AgentAddress> {
+    let pod = observed.pod.as_ref()?;
+    let ip: IpAddr = pod.status.as_ref()?.pod_ip.as_deref()?.parse().ok()?;
+    let namespace = pod.namespace()?;
+    let server_name = names::workspace_server_name(&observed.update.spec.workspace_name, &namespace);
+    Some(AgentAddress { ip, port: names::AGENT_PORT, server_name })
+}
+
+async fn cancel(observed: &Observed, context: &Context, now: Timestamp) -> Result<Next, ReconcileError> {
+    let update = &observed.update;
+    let uid = update.uid().unwrap_or_default();
+    let asked = update.annotations().contains_key(names::ANNOTATION_CANCEL_REQUESTED);
+    if !asked && let Some(address) = address(observed) {
+        context.attachments.cancel(&address, &uid).await.map_err(ReconcileError::transient)?;
+        let mark = [(names::ANNOTATION_CANCEL_REQUESTED.to_owned(), Some(now.to_string()))].into();
+        context.writer.annotate(update, &mark).await?;
+    }
+    context.writer.status(update, &status::running(update, "the run is being cancelled", now)).await?;
+    Ok(Next::Rest(Some(WATCHED_RETRY)))
+}
+
+/// The outputs are written before the status that names them.
+async fn record(update: &Update, verdict: &Verdict, context: &Context, now: Timestamp) -> Result<Next, ReconcileError> {
+    failpoint::hit("update-result-seen");
+    if !verdict.outputs.is_empty() {
+        context.writer.create(&outputs_secret(update, verdict)).await?;
+        failpoint::hit("update-outputs-written");
+    }
+    let next = again(update, &status::recorded(update, verdict, now), context).await?;
+    let event = match verdict.failure {
+        None => Event::new(update, EventKind::Normal, "UpdateSucceeded", succeeded(update)),
+        Some(reason) => {
+            Event::new(update, EventKind::Warning, "UpdateFailed", format!("{reason}: {}", verdict.message))
+        }
+    };
+    context.events.publish(event.with("auto.pulumi.com/revision", update.spec.artifact.revision.as_str()));
+    failpoint::hit("update-recorded");
+    Ok(next)
+}
+
+fn succeeded(update: &Update) -> String {
+    let word = match update.spec.kind {
+        UpdateKind::Up => "Updated",
+        UpdateKind::Destroy => "Destroyed",
+    };
+    format!("{word} stack {}", update.spec.stack_name)
+}
+
+/// One key for each output, JSON in each; the annotation names what is secret.
+fn outputs_secret(update: &Update, verdict: &Verdict) -> Secret {
+    let data: serde_json::Map<String, Value> =
+        verdict.outputs.iter().map(|o| (output_key(&o.name), json!(STANDARD.encode(&o.value)))).collect();
+    let secret_keys: Vec<String> = verdict.outputs.iter().filter(|o| o.secret).map(|o| output_key(&o.name)).collect();
+    let secret = json!({
+        "metadata": {
+            "name": names::outputs_secret(&update.name_any()),
+            "namespace": update.namespace(),
+            "labels": {names::LABEL_COMPONENT: "update", names::LABEL_UPDATE_NAME: update.name_any()},
+            "annotations": {names::ANNOTATION_SECRETS: json!(secret_keys).to_string()},
+            "ownerReferences": [{
+                "apiVersion": Update::api_version(&()),
+                "kind": Update::kind(&()),
+                "name": update.name_any(),
+                "uid": update.uid(),
+            }],
+        },
+        "immutable": true,
+        "data": data,
+    });
+    serde_json::from_value(secret).unwrap_or_default()
+}
+
+/// A Secret's key made of an output's name.
+fn output_key(name: &str) -> String {
+    name.chars().map(|c| if c.is_ascii_alphanumeric() || "-._".contains(c) { c } else { '_' }).collect()
+}
+
+/// The agent may forget the run, the pod may go, the object may go.
+async fn release(observed: &Observed, context: &Context) -> Result<Next, ReconcileError> {
+    let update = &observed.update;
+    let uid = update.uid().unwrap_or_default();
+    let marked = observed.pod.as_ref().filter(|p| p.annotations().get(names::ANNOTATION_RUN) == Some(&uid));
+    if let Some(pod) = marked {
+        if let Some(address) = address(observed) {
+            let acknowledged =
+                tokio::time::timeout(ACKNOWLEDGE_TIMEOUT, context.attachments.acknowledge(&address, &uid)).await;
+            if !matches!(acknowledged, Ok(Ok(()))) {
+                tracing::info!(?acknowledged, "the agent could not be told that the result is recorded");
+            }
+        }
+        failpoint::hit("update-acknowledged");
+        unmark_pod(pod, context).await?;
+    }
+    failpoint::hit("update-pod-released");
+    context.attachments.detach(&uid);
+    context.gate.withdraw(&uid);
+    context.writer.remove_finalizer(update, names::UPDATE_FINALIZER).await?;
+    Ok(Next::Rest(None))
+}

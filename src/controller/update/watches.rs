@@ -1,0 +1,85 @@
+//! What wakes an Update: itself, its Workspace, the end of the Update before it, its attached task, a free place.
+
+use std::sync::Arc;
+
+use futures::channel::mpsc;
+use futures::{Stream, StreamExt};
+use kube::runtime::controller::{Config, Controller};
+use kube::runtime::reflector::store::Writer as StoreWriter;
+use kube::runtime::reflector::{ObjectRef, Store as Reflected};
+use kube::runtime::{WatchStreamExt, watcher};
+use kube::{Client, ResourceExt};
+
+use crate::api::auto::{Update, Workspace};
+use crate::api::names;
+use crate::controller::update::observe::is_complete;
+use crate::controller::update::{Context, reconcile};
+use crate::runtime::drive::{Drive, no_errors};
+use crate::runtime::scope::Scope;
+use crate::runtime::watch;
+
+/// What the controller is fed with.
+pub struct Feeds<G> {
+    /// Where the watched Updates are kept; the other controllers read them too.
+    pub store: StoreWriter<Update>,
+    /// Updates whose attached task has news.
+    pub news: mpsc::Receiver<ObjectRef<Update>>,
+    /// Updates that may take a free place.
+    pub places: G,
+}
+
+impl<G> std::fmt::Debug for Feeds<G> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Feeds").finish_non_exhaustive()
+    }
+}
+
+/// Runs the controller until it is told to end.
+pub async fn controller(
+    client: Client,
+    scope: &Scope,
+    feeds: Feeds<impl Stream<Item = ObjectRef<Update>> + Send + 'static>,
+    drive: Arc<Drive>,
+    context: Arc<Context>,
+    concurrency: u16,
+    shutdown: impl Future<Output = ()> + Send + Sync + 'static,
+) {
+    let updates = context.updates.clone();
+    let stream = watch::changes(scope.api(client.clone()), scope.own_kinds(), feeds.store, drive.clone());
+    let ended = watcher(scope.api::<Update>(client.clone()), scope.own_kinds());
+    let workspaces = watcher(scope.api::<Workspace>(client.clone()), scope.own_kinds());
+    let siblings = updates.clone();
+    Controller::for_stream(stream, updates.clone())
+        .with_config(Config::default().concurrency(concurrency))
+        .watches_stream(ended.default_backoff().touched_objects(), move |update: Update| {
+            // One that was released long ago wakes nobody, when the controller starts.
+            match is_complete(&update) && update.finalizers().iter().any(|f| f == names::UPDATE_FINALIZER) {
+                true => waiting(&siblings, &update.namespace(), &update.spec.workspace_name),
+                false => Vec::new(),
+            }
+        })
+        .watches_stream(workspaces.default_backoff().touched_objects(), move |workspace: Workspace| {
+            waiting(&updates, &workspace.namespace(), &workspace.name_any())
+        })
+        .reconcile_on(feeds.news)
+        .reconcile_on(feeds.places)
+        .graceful_shutdown_on(shutdown)
+        .run(
+            move |update, context| {
+                let drive = drive.clone();
+                async move { drive.run(update.as_ref(), reconcile(update.clone(), context)).await }
+            },
+            no_errors,
+            context,
+        )
+        .for_each(|_| std::future::ready(()))
+        .await;
+}
+
+/// The open Updates of a Workspace.
+fn waiting(updates: &Reflected<Update>, namespace: &Option<String>, workspace: &str) -> Vec<ObjectRef<Update>> {
+    let open = |update: &Arc<Update>| {
+        update.namespace() == *namespace && update.spec.workspace_name == workspace && !is_complete(update)
+    };
+    updates.state().iter().filter(|u| open(u)).map(|u| ObjectRef::from_obj(u.as_ref())).collect()
+}

@@ -1,0 +1,222 @@
+//! The only writes: carries out one decision.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use k8s_openapi::api::apps::v1::StatefulSet;
+use k8s_openapi::api::core::v1::{Pod, Secret, Service};
+use k8s_openapi::jiff::Timestamp;
+use kube::ResourceExt;
+
+use super::context::Context;
+use super::decide::Action;
+use super::observe::Observed;
+use super::report::{Report, State};
+use super::{status, tls};
+use crate::api::auto::{ArtifactReference, Workspace};
+use crate::api::names;
+use crate::artifact::{Digest, Pinned, StoreError};
+use crate::rpc::client::{AgentClient, RpcError};
+use crate::rpc::proto::Artifact;
+use crate::runtime::drive::{Outcome, ReconcileError};
+use crate::runtime::failpoint;
+use crate::runtime::writes::WriteError;
+
+/// A source that is not in place after this long is worth a word in the status.
+const WORTH_SAYING: Duration = Duration::from_secs(1);
+
+/// What follows an action.
+pub(super) enum Step {
+    /// Another look.
+    Again,
+    Done(Outcome),
+}
+
+/// One decision to carry out, and what it is about.
+pub(super) struct Act<'a> {
+    pub observed: &'a Observed,
+    pub agent: Option<&'a AgentClient>,
+    pub context: &'a Context,
+    pub now: Timestamp,
+}
+
+impl Act<'_> {
+    /// Carries out one decision.
+    pub(super) async fn perform(&self, action: Action) -> Result<Step, ReconcileError> {
+        let writer = &self.context.writer;
+        let workspace = &self.observed.workspace;
+        let (namespace, name) = (workspace.namespace().unwrap_or_default(), workspace.name_any());
+        let object = names::workspace_object(&name);
+        match action {
+            Action::Ignore => return Ok(Step::Done(Outcome::Settled)),
+            Action::Report(report) => return self.report(&report).await,
+            Action::AddFinalizer => writer.add_finalizer(workspace, names::WORKSPACE_FINALIZER).await?,
+            Action::Apply { service, tls, stateful_set } => return self.apply(service, tls, stateful_set).await,
+            Action::Drain => return self.drain().await,
+            Action::DeletePod { uid } => {
+                tracing::info!(pod = names::workspace_pod(&name), uid, "pod deleted");
+                writer.delete::<Pod>(&namespace, &names::workspace_pod(&name), Some(&uid)).await?;
+            }
+            Action::ReleasePod => self.release_pod(&namespace, &name).await?,
+            Action::PutSource { artifact } => return self.put_source(&artifact).await,
+            Action::DeleteStatefulSet => {
+                writer.delete::<StatefulSet>(&namespace, &object, None).await?;
+                self.context.memory.forget(&namespace, &object);
+            }
+            Action::DeleteService => writer.delete::<Service>(&namespace, &object, None).await?,
+            Action::DeleteTlsSecret => {
+                writer.delete::<Secret>(&namespace, &names::workspace_tls_secret(&name), None).await?;
+            }
+            Action::RemoveFinalizer => {
+                writer.remove_finalizer(workspace, names::WORKSPACE_FINALIZER).await?;
+                return Ok(Step::Done(Outcome::Settled));
+            }
+        }
+        Ok(Step::Again)
+    }
+
+    async fn report(&self, report: &Report) -> Result<Step, ReconcileError> {
+        status::write(self.observed, report, self.context, self.now).await?;
+        Ok(Step::Done(match report.again {
+            None => Outcome::Settled,
+            // At rest not all at once; else as soon as said.
+            Some(again) if report.state == State::Ready => Outcome::After(again.mul_f64(0.8 + 0.4 * fastrand::f64())),
+            Some(again) => Outcome::After(again),
+        }))
+    }
+
+    async fn apply(&self, service: bool, tls: bool, stateful_set: bool) -> Result<Step, ReconcileError> {
+        match self.apply_parts(service, tls, stateful_set).await {
+            Ok(()) => Ok(Step::Again),
+            Err(error) if is_invalid(&error) => self.report(&Report::stalled(refusal(&error))).await,
+            Err(error) if error.is_forbidden() => {
+                self.report(&Report::not_applied(refusal(&error))).await?;
+                Err(error.into())
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    async fn apply_parts(&self, service: bool, tls: bool, stateful_set: bool) -> Result<(), WriteError> {
+        let Ok(wanted) = &self.observed.wanted else {
+            return Ok(());
+        };
+        let writer = &self.context.writer;
+        let rendered = &wanted.rendered;
+        if stateful_set {
+            // An unknown field in the user's part is an error here; an apply would drop it in silence.
+            writer.check::<StatefulSet>(&rendered.stateful_set).await?;
+        }
+        if service {
+            writer.apply::<Service>(&rendered.service).await?;
+        }
+        if tls {
+            self.apply_certificate().await?;
+        }
+        if stateful_set {
+            let applied = writer.apply::<StatefulSet>(&rendered.stateful_set).await?;
+            self.context.memory.applied(&applied);
+        }
+        Ok(())
+    }
+
+    async fn apply_certificate(&self) -> Result<(), WriteError> {
+        let workspace = &self.observed.workspace;
+        let (namespace, name) = (workspace.namespace().unwrap_or_default(), workspace.name_any());
+        match tls::issue(&name, &namespace, &self.context.authority, self.now) {
+            Ok(secret) => self.context.writer.apply::<Secret>(&secret).await.map(|_| ()),
+            Err(error) => {
+                tracing::error!(error = &error as &dyn std::error::Error, "no certificate made for the workspace");
+                Ok(())
+            }
+        }
+    }
+
+    async fn drain(&self) -> Result<Step, ReconcileError> {
+        let Some(agent) = self.agent else {
+            return Ok(Step::Again);
+        };
+        match agent.drain().await {
+            Ok(_) => Ok(Step::Again),
+            Err(error) => self.report(&Report::unreachable(&error.to_string())).await,
+        }
+    }
+
+    async fn release_pod(&self, namespace: &str, name: &str) -> Result<(), ReconcileError> {
+        let pod = self.context.reader.get_opt::<Pod>(namespace, &names::workspace_pod(name)).await?;
+        if let Some(pod) = pod {
+            self.context.writer.remove_finalizer(&pod, names::RUN_FINALIZER).await?;
+        }
+        Ok(())
+    }
+
+    async fn put_source(&self, artifact: &ArtifactReference) -> Result<Step, ReconcileError> {
+        let Some(agent) = self.agent else {
+            return Ok(Step::Again);
+        };
+        let Some(pinned) = self.open_artifact(artifact).await? else {
+            return self.report(&Report::artifact_missing(artifact)).await;
+        };
+        let file = tokio::fs::File::from_std(pinned.file().map_err(ReconcileError::transient)?);
+        let permit = self.context.memory.streams().acquire().await.map_err(ReconcileError::transient)?;
+        failpoint::hit("before-put-source");
+        let header = Artifact { digest: artifact.digest.clone(), directory: artifact.dir.clone() };
+        let mut put = std::pin::pin!(agent.put_source(header, pinned.size(), file));
+        let mut noted = None;
+        let result = match tokio::time::timeout(WORTH_SAYING, &mut put).await {
+            Ok(result) => result,
+            Err(_) => {
+                noted = status::write(self.observed, &Report::installing(artifact), self.context, self.now).await?;
+                put.await
+            }
+        };
+        drop(permit);
+        match result {
+            Ok(reply) => {
+                tracing::info!(revision = artifact.revision, unchanged = reply.unchanged, "source put in place");
+                Ok(Step::Again)
+            }
+            Err(error) => self.source_failed(artifact, error, noted).await,
+        }
+    }
+
+    /// `noted` is the Workspace as it is after a word in its status about the source.
+    async fn source_failed(
+        &self,
+        artifact: &ArtifactReference,
+        error: RpcError,
+        noted: Option<Workspace>,
+    ) -> Result<Step, ReconcileError> {
+        let mut observed = self.observed.clone();
+        observed.workspace = noted.unwrap_or(observed.workspace);
+        let act = Act { observed: &observed, ..*self };
+        if error.is_unavailable() {
+            return act.report(&Report::unreachable(&error.to_string())).await;
+        }
+        act.report(&Report::artifact_refused(artifact, &error.message)).await?;
+        // Tried again later each time: the same bytes will hardly be taken the next time.
+        Err(ReconcileError::transient(error))
+    }
+
+    async fn open_artifact(&self, artifact: &ArtifactReference) -> Result<Option<Pinned>, ReconcileError> {
+        let digest = Digest::from_str(&artifact.digest).map_err(ReconcileError::transient)?;
+        let artifacts = self.context.artifacts.clone();
+        // The first time after a start, all of it is read.
+        let opened: Result<Result<Option<Pinned>, StoreError>, _> =
+            tokio::task::spawn_blocking(move || artifacts.open_artifact(&digest)).await;
+        opened.map_err(ReconcileError::transient)?.map_err(ReconcileError::transient)
+    }
+}
+
+/// Whether the API server found fault with the content. For fields that it does not know it says so with code 500.
+fn is_invalid(error: &WriteError) -> bool {
+    let undeclared = |message: &str| message.contains("field not declared in schema");
+    error.is_invalid() || error.server_message().is_some_and(undeclared)
+}
+
+fn refusal(error: &WriteError) -> String {
+    match error.server_message() {
+        Some(message) => format!("the API server refuses what the Workspace is made of: {message}"),
+        None => error.to_string(),
+    }
+}

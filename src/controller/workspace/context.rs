@@ -1,0 +1,120 @@
+//! What the reconciler of Workspaces works with.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use k8s_openapi::api::apps::v1::StatefulSet;
+use kube::runtime::reflector::Store;
+use kube::{Client, ResourceExt};
+use tokio::sync::Semaphore;
+
+use super::render::PodSettings;
+use crate::api::auto::Update;
+use crate::artifact;
+use crate::rpc::client::Agents;
+use crate::rpc::identity::Authority;
+use crate::runtime::events::Events;
+use crate::runtime::reads::Reader;
+use crate::runtime::writes::Writer;
+
+/// How many sources are streamed to agents at the same time.
+const STREAMS: usize = 8;
+
+/// What the reconciler of Workspaces works with.
+pub struct Context {
+    /// For lists of events, which the reader does not have.
+    pub client: Client,
+    pub reader: Reader,
+    pub writer: Writer,
+    pub agents: Agents,
+    /// Signs the agents' certificates.
+    pub authority: Arc<Authority>,
+    /// Holds the artifacts' bytes.
+    pub artifacts: artifact::Store,
+    /// The Updates in scope, to see which runs are open; the controller fills it.
+    pub updates: Store<Update>,
+    pub events: Events,
+    pub pods: PodSettings,
+    pub memory: Memory,
+}
+
+/// What is kept between reconciles. Nothing is lost with it: it saves work, and bounds it.
+pub struct Memory {
+    /// Each StatefulSet after our last apply, by namespace and name. Locked for short sections only.
+    applied: Mutex<HashMap<(String, String), Version>>,
+    streams: Semaphore,
+}
+
+impl Default for Memory {
+    fn default() -> Self {
+        Self { applied: Mutex::default(), streams: Semaphore::new(STREAMS) }
+    }
+}
+
+impl Memory {
+    /// Whether a StatefulSet is as our last apply left it. One that is seen for the first time is believed to be.
+    pub(super) fn is_unchanged(&self, found: &StatefulSet) -> bool {
+        let version = Version::of(found);
+        self.lock().entry(key(found)).or_insert_with(|| version.clone()) == &version
+    }
+
+    pub(super) fn applied(&self, stateful_set: &StatefulSet) {
+        self.lock().insert(key(stateful_set), Version::of(stateful_set));
+    }
+
+    pub(super) fn forget(&self, namespace: &str, name: &str) {
+        self.lock().remove(&(namespace.to_owned(), name.to_owned()));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<(String, String), Version>> {
+        self.applied.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Permits to stream a source to an agent.
+    pub(super) fn streams(&self) -> &Semaphore {
+        &self.streams
+    }
+}
+
+/// Tells whether an object's spec was changed since, or the object made anew.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Version {
+    uid: String,
+    generation: i64,
+}
+
+impl Version {
+    fn of(stateful_set: &StatefulSet) -> Self {
+        let generation = stateful_set.metadata.generation.unwrap_or_default();
+        Self { uid: stateful_set.uid().unwrap_or_default(), generation }
+    }
+}
+
+fn key(stateful_set: &StatefulSet) -> (String, String) {
+    (stateful_set.namespace().unwrap_or_default(), stateful_set.name_any())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn stateful_set(uid: &str, generation: i64) -> StatefulSet {
+        let metadata = json!({"namespace": "team", "name": "app-workspace", "uid": uid, "generation": generation});
+        serde_json::from_value(json!({"metadata": metadata})).expect("a StatefulSet")
+    }
+
+    #[test]
+    fn a_stateful_set_that_somebody_changed_is_noticed_until_it_is_applied_again() {
+        let memory = Memory::default();
+        assert!(memory.is_unchanged(&stateful_set("a", 1)), "the first sight is believed");
+        assert!(memory.is_unchanged(&stateful_set("a", 1)));
+        assert!(!memory.is_unchanged(&stateful_set("a", 2)), "edited");
+        assert!(!memory.is_unchanged(&stateful_set("b", 1)), "made anew by somebody else");
+        memory.applied(&stateful_set("a", 3));
+        assert!(memory.is_unchanged(&stateful_set("a", 3)));
+        memory.forget("team", "app-workspace");
+        assert!(memory.is_unchanged(&stateful_set("b", 1)));
+    }
+}

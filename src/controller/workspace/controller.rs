@@ -1,0 +1,113 @@
+//! What makes a Workspace's reconcile run: changes of it, of its pod and StatefulSet, of its runs, and wakes.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+
+use futures::{Stream, StreamExt};
+use k8s_openapi::api::apps::v1::StatefulSet;
+use k8s_openapi::api::core::v1::Pod;
+use kube::runtime::controller::Config;
+use kube::runtime::reflector::ObjectRef;
+use kube::runtime::reflector::store::Writer as StoreWriter;
+use kube::runtime::{Controller, WatchStreamExt, watcher};
+use kube::{Resource, ResourceExt};
+use tokio_util::sync::CancellationToken;
+
+use super::{Context, reconcile};
+use crate::api::auto::{Update, UpdateStatus, Workspace};
+use crate::api::conditions::{COMPLETE, is_true};
+use crate::api::names::{LABEL_COMPONENT, LABEL_WORKSPACE_NAME};
+use crate::runtime::drive::{Drive, no_errors};
+use crate::runtime::scope::Scope;
+use crate::runtime::watch;
+
+/// What the controller watches, and the stores that it fills.
+pub struct Watches<W> {
+    pub scope: Scope,
+    /// Takes all Workspaces in scope.
+    pub workspaces: StoreWriter<Workspace>,
+    /// Takes all Updates in scope, cut down to what tells whether a run is open; `Context::updates` reads it.
+    pub updates: StoreWriter<Update>,
+    /// Workspaces to look at now, for instance because the bytes of their artifact have arrived.
+    pub wakes: W,
+}
+
+/// Reconciles all Workspaces in scope until `end`, then finishes what has begun. `concurrency` is the number of
+/// reconciles at a time.
+pub async fn controller<W>(
+    context: Arc<Context>,
+    watches: Watches<W>,
+    drive: Arc<Drive>,
+    concurrency: u16,
+    end: CancellationToken,
+) where
+    W: Stream<Item = ObjectRef<Workspace>> + Send + 'static,
+{
+    let Watches { scope, workspaces, updates, wakes } = watches;
+    let client = context.client.clone();
+    let reader = workspaces.as_reader();
+    let changes = watch::changes(scope.api::<Workspace>(client.clone()), scope.own_kinds(), workspaces, drive.clone());
+    let labelled = scope.other_kinds().labels(&format!("{LABEL_COMPONENT}=workspace"));
+    let runs = run_changes(&scope, &context, updates);
+    Controller::for_stream(changes, reader)
+        .with_config(Config::default().concurrency(concurrency))
+        .watches(scope.api::<Pod>(client.clone()), labelled.clone(), |pod| workspace_of(&pod))
+        .watches(scope.api::<StatefulSet>(client), labelled, |stateful_set| workspace_of(&stateful_set))
+        .watches_stream(runs, |update| {
+            let namespace = update.namespace().unwrap_or_default();
+            Some(ObjectRef::new(&update.spec.workspace_name).within(&namespace))
+        })
+        .reconcile_on(wakes)
+        .graceful_shutdown_on(end.cancelled_owned())
+        .run(
+            move |workspace, context| {
+                let drive = drive.clone();
+                async move { drive.run(&*workspace, reconcile(workspace.clone(), context)).await }
+            },
+            no_errors,
+            context,
+        )
+        .for_each(|result| async move {
+            // A pod of a Workspace that is gone or of another shard; failing watches are tried again.
+            if let Err(error) = result {
+                tracing::debug!(error = &error as &dyn std::error::Error, "workspace controller");
+            }
+        })
+        .await;
+}
+
+/// Updates whose run was opened or has ended. They are in the store before they come out here.
+fn run_changes(
+    scope: &Scope,
+    context: &Context,
+    store: StoreWriter<Update>,
+) -> impl Stream<Item = Result<Update, watcher::Error>> + Send + 'static {
+    watcher(scope.api::<Update>(context.client.clone()), scope.own_kinds())
+        .default_backoff()
+        .modify(cut_down)
+        .reflect(store)
+        .touched_objects()
+        .predicate_filter(run_state, Default::default())
+}
+
+/// Leaves what tells whether a run is open.
+fn cut_down(update: &mut Update) {
+    update.managed_fields_mut().clear();
+    update.annotations_mut().clear();
+    update.status = update.status.take().map(|status| {
+        let conditions = status.conditions.into_iter().filter(|condition| condition.type_ == COMPLETE).collect();
+        UpdateStatus { conditions, run: status.run, ..UpdateStatus::default() }
+    });
+}
+
+fn run_state(update: &Update) -> Option<u64> {
+    let status = update.status.as_ref();
+    let mut hasher = DefaultHasher::new();
+    status.map(|status| (status.run.is_some(), is_true(&status.conditions, COMPLETE))).hash(&mut hasher);
+    Some(hasher.finish())
+}
+
+fn workspace_of<K: Resource<DynamicType = ()>>(object: &K) -> Option<ObjectRef<Workspace>> {
+    let name = object.labels().get(LABEL_WORKSPACE_NAME)?;
+    Some(ObjectRef::new(name).within(&object.namespace()?))
+}

@@ -1,0 +1,172 @@
+//! What to do next about a Workspace. Pure and total: no client, no clock.
+
+use k8s_openapi::jiff::Timestamp;
+use kube::ResourceExt;
+
+use super::observe::{Agent, Observed, Part};
+use super::pod_state::PodState;
+use super::report::Report;
+use crate::api::auto::ArtifactReference;
+use crate::api::conditions::{READY, find, workspace_reason as reason};
+use crate::api::names::WORKSPACE_FINALIZER;
+
+/// A pod that is stale and whose agent has not answered for this long is replaced without having been drained.
+const SILENT_SECONDS: i64 = 120;
+
+/// The next step. All but `Report` and `Ignore` are followed by another look.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Action {
+    /// It is gone, or its deletion is no longer ours.
+    Ignore,
+    AddFinalizer,
+    /// Applies what is missing or differs.
+    Apply {
+        service: bool,
+        tls: bool,
+        stateful_set: bool,
+    },
+    /// Tells the agent to start no new run.
+    Drain,
+    /// Deletes the pod; the StatefulSet makes another one.
+    DeletePod {
+        uid: String,
+    },
+    /// Takes the finalizer of a run that is over off a pod that is going away.
+    ReleasePod,
+    PutSource {
+        artifact: ArtifactReference,
+    },
+    DeleteStatefulSet,
+    DeleteService,
+    DeleteTlsSecret,
+    RemoveFinalizer,
+    /// Nothing to do now but to say how things are.
+    Report(Report),
+}
+
+/// Decides by what was seen.
+pub(super) fn decide(observed: &Observed, now: Timestamp) -> Action {
+    let workspace = &observed.workspace;
+    let has_finalizer = workspace.finalizers().iter().any(|finalizer| finalizer == WORKSPACE_FINALIZER);
+    if workspace.metadata.deletion_timestamp.is_some() {
+        return if has_finalizer { clean_up(observed, now) } else { Action::Ignore };
+    }
+    if !has_finalizer {
+        return Action::AddFinalizer;
+    }
+    let wanted = match &observed.wanted {
+        Ok(wanted) => wanted,
+        Err(message) => return Action::Report(Report::stalled(message.clone())),
+    };
+    if let Some(foreign) = observed.foreign() {
+        return Action::Report(Report::foreign(&foreign));
+    }
+    let apply = Action::Apply {
+        service: observed.service != Part::Current,
+        tls: observed.tls != Part::Current,
+        stateful_set: observed.stateful_set != Part::Current,
+    };
+    if apply != (Action::Apply { service: false, tls: false, stateful_set: false }) {
+        return apply;
+    }
+    let Some(pod) = &observed.pod else {
+        return Action::Report(Report::no_pod(observed.warning.as_deref()));
+    };
+    if pod.terminating {
+        return going_away(observed, pod, reason::ROLLING_UPDATE);
+    }
+    let draining = matches!(&observed.agent, Agent::Answered(reply) if reply.draining);
+    if draining || pod.revision_hash.as_deref() != Some(&wanted.rendered.revision_hash) {
+        return retire(observed, pod, reason::ROLLING_UPDATE, now);
+    }
+    if let Some(trouble) = pod.trouble.as_ref().filter(|_| !pod.ready) {
+        return Action::Report(Report::pod_failed(&pod.name, trouble));
+    }
+    match &observed.agent {
+        Agent::Answered(_) if !pod.ready => Action::Report(Report::starting(&pod.name, observed.warning.as_deref())),
+        Agent::NotAsked => Action::Report(Report::starting(&pod.name, observed.warning.as_deref())),
+        Agent::Unreachable(message) => Action::Report(Report::unreachable(message)),
+        Agent::Answered(reply) if reply.pod_uid != pod.uid => Action::Report(Report::unreachable(&format!(
+            "the agent that answers is that of another pod ({})",
+            reply.pod_uid
+        ))),
+        Agent::Answered(_) => source(observed, wanted.artifact.as_ref()),
+    }
+}
+
+/// The pod runs and its agent answers: is the wanted source in place?
+fn source(observed: &Observed, wanted: Option<&ArtifactReference>) -> Action {
+    let Some(wanted) = wanted else {
+        return Action::Report(Report::ready(None));
+    };
+    if observed.in_place().is_some_and(|found| found.digest == wanted.digest && found.dir == wanted.dir) {
+        return Action::Report(Report::ready(observed.workspace.spec.artifact.as_ref()));
+    }
+    if let Some(run) = observed.open_run() {
+        return Action::Report(Report::source_waits_for_run(wanted, &run));
+    }
+    if !observed.artifact_stored {
+        return Action::Report(Report::artifact_missing(wanted));
+    }
+    Action::PutSource { artifact: wanted.clone() }
+}
+
+/// Deletes a pod, once no new run can start in it and none is open.
+fn retire(observed: &Observed, pod: &PodState, why: &'static str, now: Timestamp) -> Action {
+    if matches!(&observed.agent, Agent::Answered(reply) if !reply.draining) {
+        return Action::Drain;
+    }
+    if let Some(run) = observed.open_run() {
+        return Action::Report(Report::pod_waits_for_run(why, &pod.name, &run));
+    }
+    match &observed.agent {
+        // It may have come back without having said so: a run could be open in it that nobody has recorded.
+        Agent::Unreachable(message) if pod.ready && !silent_for_long(observed, now) => {
+            Action::Report(Report::unreachable(message))
+        }
+        _ => Action::DeletePod { uid: pod.uid.clone() },
+    }
+}
+
+fn silent_for_long(observed: &Observed, now: Timestamp) -> bool {
+    let conditions = observed.workspace.status.as_ref().map(|status| status.conditions.as_slice());
+    find(conditions.unwrap_or_default(), READY)
+        .filter(|ready| ready.status == "False" && ready.reason == reason::CONNECTION_FAILED)
+        .is_some_and(|ready| now.as_second() - ready.last_transition_time.0.as_second() > SILENT_SECONDS)
+}
+
+/// A pod is being deleted. The finalizer of a run that is over must not keep it.
+fn going_away(observed: &Observed, pod: &PodState, why: &'static str) -> Action {
+    match observed.open_run() {
+        Some(run) if pod.held => Action::Report(Report::pod_waits_for_run(why, &pod.name, &run)),
+        None if pod.held && !pod.running => Action::ReleasePod,
+        _ => Action::Report(Report::pod_going(why, &pod.name)),
+    }
+}
+
+/// The Workspace is being deleted: its objects go one after the other, and only when no run is open.
+fn clean_up(observed: &Observed, now: Timestamp) -> Action {
+    if let Some(pod) = observed.pod.as_ref().filter(|pod| !pod.terminating)
+        && let waits @ (Action::Drain | Action::Report(_)) = retire(observed, pod, reason::DELETING, now)
+    {
+        return waits;
+    }
+    if let Some(run) = observed.open_run() {
+        return Action::Report(Report::deletion_waits_for_run(&run));
+    }
+    if observed.stateful_set.is_ours() {
+        return Action::DeleteStatefulSet;
+    }
+    match &observed.pod {
+        Some(pod) if pod.terminating => return going_away(observed, pod, reason::DELETING),
+        Some(pod) => return Action::DeletePod { uid: pod.uid.clone() },
+        None => {}
+    }
+    if observed.service.is_ours() {
+        return Action::DeleteService;
+    }
+    if observed.tls.is_ours() {
+        return Action::DeleteTlsSecret;
+    }
+    Action::RemoveFinalizer
+}

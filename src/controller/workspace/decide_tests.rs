@@ -1,0 +1,461 @@
+use k8s_openapi::jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::decide::{Action, decide};
+use super::observe::{Agent, Observed, OpenRun, Part, Wanted};
+use super::pod_state::PodState;
+use super::report::{Report, State};
+use super::{PodSettings, render};
+use crate::api::auto::{ArtifactReference, Workspace};
+use crate::api::conditions::workspace_reason as reason;
+use crate::rpc::proto::{Artifact, StatusReply};
+
+const HASH: &str = "current";
+
+fn now() -> Timestamp {
+    "2026-01-01T12:00:00Z".parse().expect("a time")
+}
+
+fn workspace(metadata: Value, ready_reason: &str) -> Workspace {
+    let mut value = json!({
+        "metadata": {
+            "name": "app", "namespace": "team", "generation": 3, "finalizers": ["finalizer.workspace.auto.pulumi.com"],
+        },
+        "spec": {"artifact": {"digest": "sha256:new", "revision": "main@sha1:2", "dir": "infra"}},
+        "status": {"conditions": [{
+            "type": "Ready", "status": "False", "reason": ready_reason, "message": "",
+            "lastTransitionTime": "2026-01-01T11:00:00Z",
+        }]},
+    });
+    for (field, content) in metadata.as_object().expect("fields") {
+        value["metadata"][field] = content.clone();
+    }
+    serde_json::from_value(value).expect("a workspace")
+}
+
+/// A Workspace at rest: all is as it should be.
+fn at_rest() -> Observed {
+    let settings = PodSettings {
+        agent_image: "controller:1".to_owned(),
+        agent_image_pull_policy: None,
+        default_image: "pulumi".to_owned(),
+    };
+    let workspace = workspace(json!({}), "Succeeded");
+    let mut rendered = render("app", "team", &workspace, &settings).expect("renders");
+    rendered.revision_hash = HASH.to_owned();
+    let artifact = Some(reference("sha256:new"));
+    Observed {
+        workspace,
+        wanted: Ok(Wanted { rendered, artifact }),
+        service: Part::Current,
+        tls: Part::Current,
+        stateful_set: Part::Current,
+        pod: Some(pod()),
+        warning: None,
+        open_runs: Vec::new(),
+        agent: Agent::Answered(reply("sha256:new")),
+        artifact_stored: true,
+    }
+}
+
+fn reference(digest: &str) -> ArtifactReference {
+    ArtifactReference { digest: digest.to_owned(), revision: "main@sha1:2".to_owned(), dir: "infra".to_owned() }
+}
+
+fn pod() -> PodState {
+    PodState {
+        name: "app-workspace-0".to_owned(),
+        uid: "pod".to_owned(),
+        ip: Some("10.0.0.1".to_owned()),
+        revision_hash: Some(HASH.to_owned()),
+        running: true,
+        ready: true,
+        ..PodState::default()
+    }
+}
+
+fn reply(digest: &str) -> StatusReply {
+    StatusReply {
+        pod_uid: "pod".to_owned(),
+        start_id: "start".to_owned(),
+        artifact: Some(Artifact { digest: digest.to_owned(), directory: "infra".to_owned() }),
+        ..StatusReply::default()
+    }
+}
+
+fn run() -> Vec<OpenRun> {
+    vec![OpenRun { name: "app-12".to_owned(), uid: "update".to_owned() }]
+}
+
+fn deleted(observed: &mut Observed) {
+    observed.workspace = workspace(json!({"deletionTimestamp": "2026-01-01T11:59:00Z"}), "Succeeded");
+}
+
+fn stale(observed: &mut Observed) {
+    observed.pod = Some(PodState { revision_hash: Some("before".to_owned()), ..pod() });
+}
+
+/// What is asserted of an action.
+#[derive(Debug, PartialEq)]
+enum Is {
+    Action(Action),
+    Report(State, &'static str, &'static str),
+}
+
+fn summary(action: Action, message: &'static str) -> Is {
+    match action {
+        Action::Report(Report { state, reason, message: said, .. }) if said.contains(message) => {
+            Is::Report(state, reason, message)
+        }
+        other => Is::Action(other),
+    }
+}
+
+type Change = fn(&mut Observed);
+
+fn check(cases: Vec<(&'static str, Change, Is)>) {
+    for (name, change, expected) in cases {
+        let mut observed = at_rest();
+        change(&mut observed);
+        let message = match &expected {
+            Is::Report(_, _, message) => message,
+            Is::Action(_) => "",
+        };
+        assert_eq!(summary(decide(&observed, now()), message), expected, "{name}");
+    }
+}
+
+#[test]
+fn the_way_to_a_ready_workspace() {
+    let apply = |service, tls, stateful_set| Is::Action(Action::Apply { service, tls, stateful_set });
+    let waiting = reason::WAITING_FOR_REPLICAS;
+    check(vec![
+        ("at rest", |_| {}, Is::Report(State::Ready, reason::SUCCEEDED, "main@sha1:2 is in place")),
+        ("new", |o| o.workspace = workspace(json!({"finalizers": []}), "Succeeded"), Is::Action(Action::AddFinalizer)),
+        (
+            "invalid",
+            |o| o.wanted = Err("podTemplate.spec.hostPID is not supported".to_owned()),
+            Is::Report(State::Stalled, reason::SPEC_INVALID, "hostPID"),
+        ),
+        (
+            "somebody else's Service",
+            |o| o.service = Part::Foreign,
+            Is::Report(State::Stalled, reason::SPEC_INVALID, "Service app-workspace exists"),
+        ),
+        (
+            "nothing there",
+            |o| {
+                o.service = Part::Missing;
+                o.tls = Part::Missing;
+                o.stateful_set = Part::Missing;
+            },
+            apply(true, true, true),
+        ),
+        ("a certificate that is due", |o| o.tls = Part::Outdated, apply(false, true, false)),
+        ("another template", |o| o.stateful_set = Part::Outdated, apply(false, false, true)),
+        ("no pod yet", |o| o.pod = None, Is::Report(State::Working, waiting, "being made")),
+        (
+            "a quota forbids the pod",
+            |o| {
+                o.pod = None;
+                o.warning = Some("FailedCreate: exceeded quota".to_owned());
+            },
+            Is::Report(State::Failing, reason::POD_FAILED, "exceeded quota"),
+        ),
+        (
+            "a pod on its way",
+            |o| {
+                o.pod = Some(PodState { running: false, ready: false, ..pod() });
+                o.agent = Agent::NotAsked;
+            },
+            Is::Report(State::Working, waiting, "is starting"),
+        ),
+        (
+            "a volume that cannot be mounted",
+            |o| {
+                o.pod = Some(PodState { running: false, ready: false, ..pod() });
+                o.agent = Agent::NotAsked;
+                o.warning = Some("FailedMount: configmap not found".to_owned());
+            },
+            Is::Report(State::Failing, reason::POD_FAILED, "FailedMount"),
+        ),
+        (
+            "an image that cannot be pulled",
+            |o| {
+                let trouble = Some("container pulumi: ImagePullBackOff".to_owned());
+                o.pod = Some(PodState { ready: false, running: false, trouble, ..pod() });
+                o.agent = Agent::NotAsked;
+            },
+            Is::Report(State::Failing, reason::POD_FAILED, "ImagePullBackOff"),
+        ),
+        (
+            "an agent that answers before its pod is ready",
+            |o| o.pod = Some(PodState { ready: false, ..pod() }),
+            Is::Report(State::Working, waiting, "is starting"),
+        ),
+        (
+            "an agent out of reach",
+            |o| o.agent = Agent::Unreachable("refused".to_owned()),
+            Is::Report(State::Failing, reason::CONNECTION_FAILED, "refused"),
+        ),
+        (
+            "another pod's agent",
+            |o| o.pod = Some(PodState { uid: "other".to_owned(), ..pod() }),
+            Is::Report(State::Failing, reason::CONNECTION_FAILED, "another pod"),
+        ),
+    ]);
+}
+
+#[test]
+fn the_source_is_put_in_place_when_no_run_is_open() {
+    check(vec![
+        (
+            "no source wanted",
+            |o| {
+                if let Ok(wanted) = &mut o.wanted {
+                    wanted.artifact = None;
+                }
+            },
+            Is::Report(State::Ready, reason::SUCCEEDED, "no source is wanted"),
+        ),
+        (
+            "an empty pod",
+            |o| o.agent = Agent::Answered(StatusReply { artifact: None, ..reply("") }),
+            Is::Action(Action::PutSource { artifact: reference("sha256:new") }),
+        ),
+        (
+            "an older source",
+            |o| o.agent = Agent::Answered(reply("sha256:old")),
+            Is::Action(Action::PutSource { artifact: reference("sha256:new") }),
+        ),
+        (
+            "another directory of it",
+            |o| {
+                let artifact = Some(Artifact { digest: "sha256:new".to_owned(), directory: String::new() });
+                o.agent = Agent::Answered(StatusReply { artifact, ..reply("") });
+            },
+            Is::Action(Action::PutSource { artifact: reference("sha256:new") }),
+        ),
+        (
+            "bytes that are not there",
+            |o| {
+                o.agent = Agent::Answered(reply("sha256:old"));
+                o.artifact_stored = false;
+            },
+            Is::Report(State::Failing, reason::ARTIFACT_UNAVAILABLE, "main@sha1:2"),
+        ),
+        (
+            "bytes that are not needed",
+            |o| o.artifact_stored = false,
+            Is::Report(State::Ready, reason::SUCCEEDED, "in place"),
+        ),
+        (
+            "a run that is recorded as open",
+            |o| {
+                o.agent = Agent::Answered(reply("sha256:old"));
+                o.open_runs = run();
+            },
+            Is::Report(State::Working, reason::INSTALLING, "when the run app-12 has ended"),
+        ),
+        (
+            "a run that only the agent knows",
+            |o| {
+                let open_operation = "unknown".to_owned();
+                o.agent = Agent::Answered(StatusReply { open_operation, ..reply("sha256:old") });
+            },
+            Is::Report(State::Working, reason::INSTALLING, "when the run unknown has ended"),
+        ),
+        (
+            "a run on the source that is wanted",
+            |o| o.open_runs = run(),
+            Is::Report(State::Ready, reason::SUCCEEDED, "in place"),
+        ),
+    ]);
+}
+
+fn draining(digest: &str) -> Agent {
+    Agent::Answered(StatusReply { draining: true, ..reply(digest) })
+}
+
+#[test]
+fn a_stale_pod_is_drained_and_replaced_when_no_run_is_open() {
+    let delete = || Is::Action(Action::DeletePod { uid: "pod".to_owned() });
+    check(vec![
+        ("other inputs", stale, Is::Action(Action::Drain)),
+        (
+            "other inputs, a run is open",
+            |o| {
+                stale(o);
+                o.open_runs = run();
+            },
+            Is::Action(Action::Drain),
+        ),
+        (
+            "drained, a run is open",
+            |o| {
+                stale(o);
+                o.agent = draining("sha256:new");
+                o.open_runs = run();
+            },
+            Is::Report(State::Working, reason::ROLLING_UPDATE, "when the run app-12 has ended"),
+        ),
+        (
+            "drained, no run is open",
+            |o| {
+                stale(o);
+                o.agent = draining("sha256:new");
+            },
+            delete(),
+        ),
+        ("drained for a change that was taken back", |o| o.agent = draining("sha256:new"), delete()),
+        (
+            "stale and never started",
+            |o| {
+                stale(o);
+                o.agent = Agent::NotAsked;
+            },
+            delete(),
+        ),
+        (
+            "never started again, with a run recorded",
+            |o| {
+                stale(o);
+                o.agent = Agent::NotAsked;
+                o.open_runs = run();
+            },
+            Is::Report(State::Working, reason::ROLLING_UPDATE, "app-12"),
+        ),
+        (
+            "stale and out of reach",
+            |o| {
+                stale(o);
+                o.agent = Agent::Unreachable("refused".to_owned());
+            },
+            Is::Report(State::Failing, reason::CONNECTION_FAILED, "refused"),
+        ),
+        (
+            "stale and out of reach for an hour",
+            |o| {
+                stale(o);
+                o.workspace = workspace(json!({}), reason::CONNECTION_FAILED);
+                o.agent = Agent::Unreachable("refused".to_owned());
+            },
+            delete(),
+        ),
+    ]);
+}
+
+#[test]
+fn a_pod_that_goes_away_is_waited_for() {
+    fn going(o: &mut Observed, held: bool, running: bool) {
+        o.agent = Agent::NotAsked;
+        o.pod = Some(PodState { terminating: true, held, running, ready: false, ..pod() });
+    }
+    check(vec![
+        ("no run", |o| going(o, false, true), Is::Report(State::Working, reason::ROLLING_UPDATE, "is going away")),
+        (
+            "held by an open run",
+            |o| {
+                going(o, true, false);
+                o.open_runs = run();
+            },
+            Is::Report(State::Working, reason::ROLLING_UPDATE, "when the run app-12 has ended"),
+        ),
+        ("held by a run that is over", |o| going(o, true, false), Is::Action(Action::ReleasePod)),
+        (
+            "held and still running",
+            |o| going(o, true, true),
+            Is::Report(State::Working, reason::ROLLING_UPDATE, "is going away"),
+        ),
+    ]);
+}
+
+#[test]
+fn a_deleted_workspace_is_taken_down_in_order() {
+    fn without_pod(o: &mut Observed) {
+        deleted(o);
+        o.pod = None;
+        o.agent = Agent::NotAsked;
+        o.stateful_set = Part::Missing;
+    }
+    check(vec![
+        (
+            "deleted by others' finalizers only",
+            |o| {
+                let metadata = json!({"deletionTimestamp": "2026-01-01T11:59:00Z", "finalizers": ["other"]});
+                o.workspace = workspace(metadata, "Succeeded");
+            },
+            Is::Action(Action::Ignore),
+        ),
+        ("first drained", deleted, Is::Action(Action::Drain)),
+        (
+            "waits for a run",
+            |o| {
+                deleted(o);
+                o.agent = draining("sha256:new");
+                o.open_runs = run();
+            },
+            Is::Report(State::Working, reason::DELETING, "when the run app-12 has ended"),
+        ),
+        (
+            "waits for a run whose pod is gone",
+            |o| {
+                without_pod(o);
+                o.open_runs = run();
+            },
+            Is::Report(State::Working, reason::DELETING, "when the run app-12 has ended"),
+        ),
+        (
+            "the StatefulSet goes first, or it would make another pod",
+            |o| {
+                deleted(o);
+                o.agent = draining("sha256:new");
+            },
+            Is::Action(Action::DeleteStatefulSet),
+        ),
+        (
+            "an invalid spec is no obstacle",
+            |o| {
+                deleted(o);
+                o.wanted = Err("invalid".to_owned());
+                o.stateful_set = Part::Outdated;
+                o.agent = draining("sha256:new");
+            },
+            Is::Action(Action::DeleteStatefulSet),
+        ),
+        (
+            "then the pod",
+            |o| {
+                without_pod(o);
+                o.pod = Some(pod());
+            },
+            Is::Action(Action::DeletePod { uid: "pod".to_owned() }),
+        ),
+        (
+            "which may take its time",
+            |o| {
+                without_pod(o);
+                o.pod = Some(PodState { terminating: true, ..pod() });
+            },
+            Is::Report(State::Working, reason::DELETING, "is going away"),
+        ),
+        ("then the Service", without_pod, Is::Action(Action::DeleteService)),
+        (
+            "then the Secret",
+            |o| {
+                without_pod(o);
+                o.service = Part::Missing;
+            },
+            Is::Action(Action::DeleteTlsSecret),
+        ),
+        (
+            "then the finalizer; what is somebody else's stays",
+            |o| {
+                without_pod(o);
+                o.service = Part::Foreign;
+                o.tls = Part::Missing;
+            },
+            Is::Action(Action::RemoveFinalizer),
+        ),
+    ]);
+}

@@ -1,0 +1,143 @@
+//! What a user's `podTemplate` may not have or change, by name. It is looked for in the merged template, so that no
+//! directive gets around it.
+
+use serde_json::Value;
+
+use super::environment::has_name;
+use super::pod;
+use super::render::SpecError;
+use crate::api::names::{
+    ANNOTATION_REVISION_HASH, PULUMI_CONTAINER, SECRETS_DIRECTORY, SHARE_DIRECTORY, TLS_DIRECTORY,
+};
+
+/// Directories of the share volume in which the agent exchanges and removes things.
+const AGENT_DIRECTORIES: [&str; 4] = ["bin", "operations", "source", "workspace"];
+/// Fields of the `pulumi` container that the agent depends on.
+const CONTAINER_FIELDS: [&str; 5] =
+    ["args", "command", "terminationMessagePath", "terminationMessagePolicy", "workingDir"];
+
+/// Names the first field outside of the pod's spec, labels and annotations.
+pub(super) fn check_fields(patch: &Value) -> Result<(), SpecError> {
+    let unsupported = |field: String| Err(SpecError::Unsupported { field });
+    for (field, value) in patch.as_object().into_iter().flatten() {
+        match field.as_str() {
+            "spec" => {}
+            "metadata" => {
+                let fields = value.as_object().into_iter().flatten();
+                let mut strange = fields.filter(|(name, _)| !matches!(name.as_str(), "annotations" | "labels"));
+                if let Some((name, _)) = strange.next() {
+                    return unsupported(format!("metadata.{name}"));
+                }
+            }
+            _ => return unsupported(field.clone()),
+        }
+    }
+    Ok(())
+}
+
+/// Compares the merged template with the generated one.
+pub(super) fn check_unchanged(generated: &Value, merged: &Value) -> Result<(), SpecError> {
+    check_pod(generated, merged)?;
+    check_metadata(generated, merged)?;
+    check_items(generated, merged, "/spec/volumes", "volumes")?;
+    check_container(generated, merged)
+}
+
+fn check_pod(generated: &Value, merged: &Value) -> Result<(), SpecError> {
+    let field = |name: &str| merged.pointer(&format!("/spec/{name}"));
+    let unsupported = |name: &str| Err(SpecError::Unsupported { field: format!("spec.{name}") });
+    if merged.pointer("/spec/initContainers") != generated.pointer("/spec/initContainers") {
+        return unsupported("initContainers");
+    }
+    if field("ephemeralContainers").is_some() {
+        return unsupported("ephemeralContainers");
+    }
+    // The agent is PID 1 of its own container and reaps every process of a run.
+    for name in ["hostPID", "shareProcessNamespace"] {
+        if field(name).is_some_and(|value| value != &Value::Bool(false)) {
+            return unsupported(name);
+        }
+    }
+    match field("restartPolicy") {
+        Some(policy) if policy != "Always" => unsupported("restartPolicy"),
+        _ => Ok(()),
+    }
+}
+
+fn check_metadata(generated: &Value, merged: &Value) -> Result<(), SpecError> {
+    let labels = |template: &Value| template.pointer("/metadata/labels").cloned();
+    for (label, value) in labels(generated).as_ref().and_then(Value::as_object).into_iter().flatten() {
+        if merged.pointer("/metadata/labels").and_then(|labels| labels.get(label)) != Some(value) {
+            return protected(format!("the label {label}"));
+        }
+    }
+    let hash = |template: &Value| {
+        let annotations = template.pointer("/metadata/annotations")?;
+        annotations.get(ANNOTATION_REVISION_HASH).cloned()
+    };
+    if hash(generated) != hash(merged) {
+        return protected(format!("the annotation {}", ANNOTATION_REVISION_HASH));
+    }
+    Ok(())
+}
+
+fn check_container(generated: &Value, merged: &Value) -> Result<(), SpecError> {
+    let (Some(ours), Some(theirs)) = (container(generated), container(merged)) else {
+        return protected(format!("the container {PULUMI_CONTAINER}"));
+    };
+    if let Some(field) = CONTAINER_FIELDS.iter().find(|field| ours.get(**field) != theirs.get(**field)) {
+        return protected(format!("spec.containers[{PULUMI_CONTAINER}].{field}"));
+    }
+    let path = format!("containers[{PULUMI_CONTAINER}]");
+    check_items(ours, theirs, "/volumeMounts", &format!("{path}.volumeMounts"))?;
+    let environment = theirs.get("env").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+    if let Some(variable) = pod::own_environment().iter().find(|variable| !environment.contains(variable)) {
+        let name = variable.get("name").and_then(Value::as_str).unwrap_or_default();
+        return protected(format!("spec.{path}.env[{name}]"));
+    }
+    check_mount_paths(ours, theirs)
+}
+
+fn container(template: &Value) -> Option<&Value> {
+    let containers = template.pointer("/spec/containers")?.as_array()?;
+    containers.iter().find(|container| has_name(container, PULUMI_CONTAINER))
+}
+
+/// Every generated item must still be there as it was.
+fn check_items(generated: &Value, merged: &Value, pointer: &str, path: &str) -> Result<(), SpecError> {
+    let items = |value: &Value| value.pointer(pointer).and_then(Value::as_array).cloned().unwrap_or_default();
+    let theirs = items(merged);
+    match items(generated).iter().find(|item| !theirs.contains(item)) {
+        Some(item) => {
+            let name = item.get("mountPath").or_else(|| item.get("name")).and_then(Value::as_str).unwrap_or_default();
+            protected(format!("spec.{path}[{name}]"))
+        }
+        None => Ok(()),
+    }
+}
+
+/// The user's own mounts must not hide or pin what the agent works on.
+fn check_mount_paths(ours: &Value, theirs: &Value) -> Result<(), SpecError> {
+    let mounts =
+        |container: &Value| container.get("volumeMounts").and_then(Value::as_array).cloned().unwrap_or_default();
+    let generated = mounts(ours);
+    for mount in mounts(theirs).iter().filter(|mount| !generated.contains(mount)) {
+        let path = mount.get("mountPath").and_then(Value::as_str).unwrap_or_default().trim_end_matches('/');
+        if is_reserved(path) {
+            return protected(format!("spec.containers[{PULUMI_CONTAINER}].volumeMounts[{path}]"));
+        }
+    }
+    Ok(())
+}
+
+fn is_reserved(path: &str) -> bool {
+    let at_or_below = |root: &str| path.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+    path == SHARE_DIRECTORY
+        || at_or_below(TLS_DIRECTORY)
+        || at_or_below(SECRETS_DIRECTORY)
+        || AGENT_DIRECTORIES.iter().any(|directory| at_or_below(&format!("{SHARE_DIRECTORY}/{directory}")))
+}
+
+fn protected(field: String) -> Result<(), SpecError> {
+    Err(SpecError::Protected { field })
+}

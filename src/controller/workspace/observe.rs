@@ -1,0 +1,288 @@
+//! The only reads: what is in the cluster and in the pod for a Workspace, at this moment.
+
+use std::str::FromStr;
+
+use k8s_openapi::api::apps::v1::StatefulSet;
+use k8s_openapi::api::core::v1::{Pod, Secret, Service};
+use k8s_openapi::jiff::Timestamp;
+use kube::{Resource, ResourceExt};
+use serde_json::Value;
+
+use super::context::Context;
+use super::pod_state::{self, PodState};
+use super::render::{ANNOTATION_RENDERED, Rendered, SpecError, render};
+use super::{tls, warnings};
+use crate::api::auto::{ArtifactReference, Update, Workspace};
+use crate::api::conditions::{COMPLETE, is_true};
+use crate::api::names;
+use crate::artifact::{Digest, Directory};
+use crate::rpc::client::{AgentAddress, AgentClient, RpcError};
+use crate::rpc::proto::StatusReply;
+use crate::runtime::drive::ReconcileError;
+
+/// What was seen.
+#[derive(Clone, Debug)]
+pub(super) struct Observed {
+    pub workspace: Workspace,
+    /// What the spec asks for, or why it cannot be had.
+    pub wanted: Result<Wanted, String>,
+    pub service: Part,
+    pub tls: Part,
+    pub stateful_set: Part,
+    pub pod: Option<PodState>,
+    /// Why there is no pod, or why it does not start, if only events say so.
+    pub warning: Option<String>,
+    pub open_runs: Vec<OpenRun>,
+    pub agent: Agent,
+    /// Whether the store has the bytes of the wanted artifact.
+    pub artifact_stored: bool,
+}
+
+/// What the spec asks for.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Wanted {
+    pub rendered: Rendered,
+    /// With the directory in normal form.
+    pub artifact: Option<ArtifactReference>,
+}
+
+/// An object of the Workspace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Part {
+    Missing,
+    /// Somebody else's object has the name.
+    Foreign,
+    Outdated,
+    Current,
+}
+
+/// An Update whose run is bound to a pod and not yet recorded as ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct OpenRun {
+    pub name: String,
+    pub uid: String,
+}
+
+/// What the agent said.
+#[derive(Clone, Debug)]
+pub(super) enum Agent {
+    /// There is none to ask yet.
+    NotAsked,
+    Unreachable(String),
+    Answered(StatusReply),
+}
+
+impl Part {
+    pub(super) fn is_ours(self) -> bool {
+        matches!(self, Part::Outdated | Part::Current)
+    }
+}
+
+impl Observed {
+    /// Somebody else's object that stands where ours should.
+    pub(super) fn foreign(&self) -> Option<String> {
+        let name = self.workspace.name_any();
+        let object = names::workspace_object(&name);
+        [
+            (self.service, "Service", object.clone()),
+            (self.stateful_set, "StatefulSet", object),
+            (self.tls, "Secret", names::workspace_tls_secret(&name)),
+        ]
+        .into_iter()
+        .find(|(part, _, _)| *part == Part::Foreign)
+        .map(|(_, kind, name)| format!("{kind} {name}"))
+    }
+
+    /// A run that is open, by the name of its Update where it is known.
+    pub(super) fn open_run(&self) -> Option<String> {
+        let operation = match &self.agent {
+            Agent::Answered(reply) if !reply.open_operation.is_empty() => Some(&reply.open_operation),
+            _ => None,
+        };
+        let named = |uid: &String| self.open_runs.iter().find(|run| &run.uid == uid).map(|run| run.name.clone());
+        match operation {
+            Some(uid) => Some(named(uid).unwrap_or_else(|| uid.clone())),
+            None => self.open_runs.first().map(|run| run.name.clone()),
+        }
+    }
+
+    /// The source that the agent says is in place.
+    pub(super) fn in_place(&self) -> Option<ArtifactReference> {
+        let Agent::Answered(reply) = &self.agent else {
+            return None;
+        };
+        let artifact = reply.artifact.as_ref()?;
+        Some(ArtifactReference {
+            digest: artifact.digest.clone(),
+            revision: String::new(),
+            dir: artifact.directory.clone(),
+        })
+    }
+}
+
+/// Looks at everything. None if the Workspace is gone.
+pub(super) async fn observe(
+    namespace: &str,
+    name: &str,
+    context: &Context,
+    now: Timestamp,
+) -> Result<Option<(Observed, Option<AgentClient>)>, ReconcileError> {
+    let (object, pod) = (names::workspace_object(name), names::workspace_pod(name));
+    let secret = names::workspace_tls_secret(name);
+    let reader = &context.reader;
+    let (workspace, service, secret, stateful_set, pod) = tokio::try_join!(
+        reader.get_opt::<Workspace>(namespace, name),
+        reader.get_opt::<Service>(namespace, &object),
+        reader.get_opt::<Secret>(namespace, &secret),
+        reader.get_opt::<StatefulSet>(namespace, &object),
+        reader.get_opt::<Pod>(namespace, &pod),
+    )?;
+    let Some(workspace) = workspace else {
+        return Ok(None);
+    };
+    let wanted = wanted(name, namespace, &workspace, context);
+    let rendered = wanted.as_ref().ok().map(|wanted| &wanted.rendered);
+    let pod = pod.filter(|pod| is_ours(pod, name));
+    let state = pod.as_ref().map(pod_state::read);
+    let warning = warnings::find(&workspace, stateful_set.as_ref(), pod.as_ref(), context, now).await?;
+    let (agent, client) = match state.as_ref().filter(|pod| shall_be_asked(pod, &workspace, rendered)) {
+        Some(pod) => ask(name, namespace, pod, context).await,
+        None => (Agent::NotAsked, None),
+    };
+    let server_name = names::workspace_server_name(name, namespace);
+    let certified = |secret: &Secret| tls::is_current(secret, &server_name, &context.authority, now);
+    let observed = Observed {
+        service: part(name, service.as_ref(), |service| is_as_rendered(service, rendered)),
+        tls: part(name, secret.as_ref(), certified),
+        stateful_set: part(name, stateful_set.as_ref(), |found| is_applied(found, rendered, context)),
+        pod: state,
+        warning,
+        open_runs: open_runs(context, namespace, name),
+        agent,
+        artifact_stored: wanted.as_ref().is_ok_and(|wanted| is_stored(wanted, context)),
+        wanted: wanted.map_err(|error| error.to_string()),
+        workspace,
+    };
+    Ok(Some((observed, client)))
+}
+
+fn wanted(name: &str, namespace: &str, workspace: &Workspace, context: &Context) -> Result<Wanted, SpecError> {
+    let rendered = render(name, namespace, workspace, &context.pods)?;
+    let artifact = workspace.spec.artifact.as_ref().map(normal).transpose()?;
+    Ok(Wanted { rendered, artifact })
+}
+
+fn normal(artifact: &ArtifactReference) -> Result<ArtifactReference, SpecError> {
+    Ok(ArtifactReference {
+        digest: Digest::from_str(&artifact.digest)?.to_string(),
+        revision: artifact.revision.clone(),
+        dir: Directory::from_str(&artifact.dir)?.as_str().to_owned(),
+    })
+}
+
+fn is_stored(wanted: &Wanted, context: &Context) -> bool {
+    let digest = wanted.artifact.as_ref().and_then(|artifact| Digest::from_str(&artifact.digest).ok());
+    digest.is_some_and(|digest| context.artifacts.contains(&digest))
+}
+
+fn is_ours<K: Resource>(object: &K, name: &str) -> bool {
+    object.labels().get(names::LABEL_WORKSPACE_NAME).map(String::as_str) == Some(name)
+}
+
+fn part<K: Resource>(name: &str, found: Option<&K>, is_current: impl FnOnce(&K) -> bool) -> Part {
+    match found {
+        None => Part::Missing,
+        Some(object) if !is_ours(object, name) => Part::Foreign,
+        Some(object) if is_current(object) => Part::Current,
+        Some(_) => Part::Outdated,
+    }
+}
+
+fn is_as_rendered(service: &Service, rendered: Option<&Rendered>) -> bool {
+    let found = serde_json::to_value(service).unwrap_or_default();
+    rendered.is_some_and(|rendered| covers(&found, &rendered.service))
+}
+
+/// The API server writes quantities in its own form, so a StatefulSet is not compared field by field.
+fn is_applied(found: &StatefulSet, rendered: Option<&Rendered>, context: &Context) -> bool {
+    let hash = found.annotations().get(ANNOTATION_RENDERED);
+    let replicas = found.spec.as_ref().and_then(|spec| spec.replicas);
+    rendered.is_some_and(|rendered| hash == Some(&rendered.rendered_hash))
+        && replicas == Some(1)
+        && context.memory.is_unchanged(found)
+}
+
+/// Whether everything that is wanted is there; more may be.
+fn covers(found: &Value, wanted: &Value) -> bool {
+    match (found, wanted) {
+        (Value::Object(found), Value::Object(wanted)) => {
+            wanted.iter().all(|(field, value)| found.get(field).is_some_and(|found| covers(found, value)))
+        }
+        (Value::Array(found), Value::Array(wanted)) => {
+            found.len() == wanted.len() && found.iter().zip(wanted).all(|(found, wanted)| covers(found, wanted))
+        }
+        _ => found == wanted,
+    }
+}
+
+/// The runs that are open in this Workspace, by what their Updates say.
+fn open_runs(context: &Context, namespace: &str, name: &str) -> Vec<OpenRun> {
+    let is_open = |update: &Update| {
+        let status = update.status.as_ref();
+        update.spec.workspace_name == name
+            && update.namespace().as_deref() == Some(namespace)
+            && status.is_some_and(|status| status.run.is_some() && !is_true(&status.conditions, COMPLETE))
+    };
+    let updates = context.updates.state();
+    let open = updates.iter().filter(|update| is_open(update));
+    open.map(|update| OpenRun { name: update.name_any(), uid: update.uid().unwrap_or_default() }).collect()
+}
+
+/// A pod that is on its way has no agent to ask. One that is to go has, ready or not: a run could be open in it.
+fn shall_be_asked(pod: &PodState, workspace: &Workspace, rendered: Option<&Rendered>) -> bool {
+    let stale = rendered.is_some_and(|rendered| pod.revision_hash.as_ref() != Some(&rendered.revision_hash));
+    let deleted = workspace.metadata.deletion_timestamp.is_some();
+    let was_ready = workspace.status.as_ref().is_some_and(|status| status.pod_uid.as_ref() == Some(&pod.uid));
+    pod.running && !pod.terminating && (pod.ready || stale || deleted || was_ready)
+}
+
+async fn ask(name: &str, namespace: &str, pod: &PodState, context: &Context) -> (Agent, Option<AgentClient>) {
+    let Some(ip) = pod.ip.as_ref().and_then(|ip| ip.parse().ok()) else {
+        return (Agent::NotAsked, None);
+    };
+    let server_name = names::workspace_server_name(name, namespace);
+    let address = AgentAddress { ip, port: names::AGENT_PORT, server_name };
+    match status(&address, context).await {
+        Ok((reply, client)) => (Agent::Answered(reply), Some(client)),
+        // Its own readiness says that it is not there yet.
+        Err(_) if !pod.ready => (Agent::NotAsked, None),
+        Err(error) => (Agent::Unreachable(error.to_string()), None),
+    }
+}
+
+async fn status(address: &AgentAddress, context: &Context) -> Result<(StatusReply, AgentClient), RpcError> {
+    let client = context.agents.connect(address).await?;
+    Ok((client.status().await?, client))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_is_there_covers_what_is_wanted_when_it_has_it_all() {
+        let cases = [
+            (json!({"a": 1, "b": 2}), json!({"a": 1}), true),
+            (json!({"a": 1}), json!({"a": 1, "b": 2}), false),
+            (json!({"a": {"b": [{"c": 1, "d": 2}]}}), json!({"a": {"b": [{"c": 1}]}}), true),
+            (json!([1, 2]), json!([1]), false),
+            (json!({"a": "x"}), json!({"a": "y"}), false),
+            (json!({"a": null}), json!({"a": {}}), false),
+        ];
+        for (found, wanted, expected) in cases {
+            assert_eq!(covers(&found, &wanted), expected, "{found} {wanted}");
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! The pod template as the controller generates it, before the user's `podTemplate` is merged over it.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+use super::environment::{has_name, secret_directory};
+use super::render::{PodSettings, labels};
+use crate::api::auto::WorkspaceSpec;
+use crate::api::names::{
+    AGENT_HEALTH_PORT, AGENT_PORT, ANNOTATION_REVISION_HASH, PULUMI_CONTAINER, SHARE_DIRECTORY, SHARE_VOLUME,
+    TLS_DIRECTORY, workspace_tls_secret,
+};
+
+/// Copies our binary into the share volume; the main container is any Pulumi image.
+pub(super) const BOOTSTRAP_CONTAINER: &str = "bootstrap";
+const TLS_VOLUME: &str = "tls";
+/// The binary in our image, and where it is in the pod.
+const BINARY_IN_IMAGE: &str = "/pulumi-controller";
+const BINARY_IN_POD: &str = "/share/bin/pulumi-controller";
+/// A run gets this long to end and to save its state when the pod is deleted.
+const GRACE_SECONDS: u32 = 600;
+
+/// The generated pod template.
+pub(super) fn template(
+    name: &str,
+    spec: &WorkspaceSpec,
+    settings: &PodSettings,
+    revision_hash: &str,
+    secrets: &BTreeSet<&str>,
+) -> Value {
+    let mut pod = json!({
+        "initContainers": [bootstrap(settings)],
+        "containers": [pulumi(spec, settings, secrets)],
+        "volumes": volumes(name, secrets),
+        "securityContext": {
+            "runAsNonRoot": true,
+            "runAsUser": 1000,
+            "runAsGroup": 1000,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "terminationGracePeriodSeconds": GRACE_SECONDS,
+        "enableServiceLinks": false,
+    });
+    set(&mut pod, "serviceAccountName", spec.service_account_name.as_deref());
+    json!({
+        "metadata": {
+            "labels": labels(name),
+            "annotations": {
+                ANNOTATION_REVISION_HASH: revision_hash,
+                "kubectl.kubernetes.io/default-container": PULUMI_CONTAINER,
+            },
+        },
+        "spec": pod,
+    })
+}
+
+/// The environment of the `pulumi` container in a pod template.
+pub(super) fn container_environment(template: &mut Value) -> Option<&mut Vec<Value>> {
+    let containers = template.pointer_mut("/spec/containers")?.as_array_mut()?;
+    containers.iter_mut().find(|container| has_name(container, PULUMI_CONTAINER))?.get_mut("env")?.as_array_mut()
+}
+
+fn bootstrap(settings: &PodSettings) -> Value {
+    let mut container = json!({
+        "name": BOOTSTRAP_CONTAINER,
+        "image": settings.agent_image,
+        "command": [BINARY_IN_IMAGE, "bootstrap", "--to", BINARY_IN_POD],
+        "volumeMounts": [{"name": SHARE_VOLUME, "mountPath": SHARE_DIRECTORY}],
+        "resources": {"requests": {"cpu": "1m", "memory": "16Mi"}},
+        "securityContext": restricted(),
+    });
+    set(&mut container, "imagePullPolicy", settings.agent_image_pull_policy.as_deref());
+    container
+}
+
+fn pulumi(spec: &WorkspaceSpec, settings: &PodSettings, secrets: &BTreeSet<&str>) -> Value {
+    let own = own_environment();
+    // Ours come last and win, as in the Pulumi Kubernetes Operator; the API takes no name twice.
+    let users = spec.env.iter().filter(|variable| !own.iter().any(|ours| ours.get("name") == variable.get("name")));
+    let environment: Vec<Value> = users.chain(&own).cloned().collect();
+    let mut container = json!({
+        "name": PULUMI_CONTAINER,
+        "image": spec.image.as_deref().unwrap_or(&settings.default_image),
+        "command": [BINARY_IN_POD, "agent"],
+        // Not the project: the container runtime would make a missing directory as root.
+        "workingDir": SHARE_DIRECTORY,
+        "env": environment,
+        "ports": [{"name": "grpc", "containerPort": AGENT_PORT}],
+        // No liveness probe: a throttled pod must not lose its run.
+        "readinessProbe": {
+            "httpGet": {"path": "/readyz", "port": AGENT_HEALTH_PORT},
+            "periodSeconds": 1,
+            "timeoutSeconds": 2,
+        },
+        "terminationMessagePolicy": "File",
+        "volumeMounts": mounts(secrets),
+        "resources": resources(spec.resources.as_ref()),
+        "securityContext": restricted(),
+    });
+    set(&mut container, "imagePullPolicy", spec.image_pull_policy.as_deref());
+    container
+}
+
+/// The variables that tell the agent which pod it is in.
+pub(super) fn own_environment() -> Vec<Value> {
+    let field = |name: &str, path: &str| json!({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}});
+    vec![
+        field("POD_NAME", "metadata.name"),
+        field("POD_NAMESPACE", "metadata.namespace"),
+        field("POD_UID", "metadata.uid"),
+    ]
+}
+
+/// The user's resources, with our requests where the user names none.
+fn resources(wanted: Option<&Value>) -> Value {
+    let mut resources = wanted.filter(|wanted| wanted.is_object()).cloned().unwrap_or_else(|| json!({}));
+    for (resource, default) in [("cpu", "100m"), ("memory", "64Mi")] {
+        // Kubernetes takes a limit for a request where there is none.
+        let named = ["requests", "limits"].iter().any(|kind| is_set(resources.get(kind), resource));
+        if named {
+            continue;
+        }
+        if let Some(requests) = requests(&mut resources) {
+            requests.insert(resource.to_owned(), Value::from(default));
+        }
+    }
+    resources
+}
+
+fn is_set(quantities: Option<&Value>, resource: &str) -> bool {
+    quantities.and_then(|quantities| quantities.get(resource)).is_some_and(|quantity| !quantity.is_null())
+}
+
+fn requests(resources: &mut Value) -> Option<&mut serde_json::Map<String, Value>> {
+    let requests = resources.as_object_mut()?.entry("requests").or_insert_with(|| json!({}));
+    if requests.is_null() {
+        *requests = json!({});
+    }
+    requests.as_object_mut()
+}
+
+fn mounts(secrets: &BTreeSet<&str>) -> Value {
+    let mut mounts = vec![
+        json!({"name": SHARE_VOLUME, "mountPath": SHARE_DIRECTORY}),
+        json!({"name": TLS_VOLUME, "mountPath": TLS_DIRECTORY, "readOnly": true}),
+    ];
+    // Directories, never single files: those would not follow a change of the Secret.
+    mounts.extend(
+        secrets.iter().map(
+            |secret| json!({"name": secret_volume(secret), "mountPath": secret_directory(secret), "readOnly": true}),
+        ),
+    );
+    Value::Array(mounts)
+}
+
+fn volumes(name: &str, secrets: &BTreeSet<&str>) -> Value {
+    let mut volumes = vec![
+        json!({"name": SHARE_VOLUME, "emptyDir": {}}),
+        json!({"name": TLS_VOLUME, "secret": {"secretName": workspace_tls_secret(name), "optional": false}}),
+    ];
+    // A missing Secret shall not keep the pod from starting: the run names it.
+    volumes.extend(
+        secrets
+            .iter()
+            .map(|secret| json!({"name": secret_volume(secret), "secret": {"secretName": secret, "optional": true}})),
+    );
+    Value::Array(volumes)
+}
+
+/// A volume's name may have 63 characters and no dot, a Secret's 253 with dots.
+fn secret_volume(secret: &str) -> String {
+    let digest = Sha256::digest(secret);
+    format!("secret-{}", hex::encode(digest.iter().take(16).copied().collect::<Vec<u8>>()))
+}
+
+/// Pod Security `restricted`.
+fn restricted() -> Value {
+    json!({"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}})
+}
+
+fn set(object: &mut Value, field: &str, value: Option<&str>) {
+    if let (Some(object), Some(value)) = (object.as_object_mut(), value) {
+        object.insert(field.to_owned(), Value::from(value));
+    }
+}

@@ -1,0 +1,145 @@
+//! What a Workspace is made of: a headless Service and a StatefulSet with one pod. Pure; both stay JSON until they are
+//! applied, because the user's part of the pod may hold fields that our library does not know.
+//!
+//! They carry no ownerReferences: a foreground deletion of the Workspace would take the pod away under a run. The
+//! Workspace's finalizer removes them.
+
+use serde_json::{Value, json};
+
+use super::revision::{hash, revision_hash};
+use super::{environment, guard, pod};
+use crate::api::auto::Workspace;
+use crate::api::names::{AGENT_PORT, LABEL_COMPONENT, LABEL_WORKSPACE_NAME, workspace_object};
+use crate::controller::merge::{MergeError, POD_TEMPLATE, merge};
+
+/// Hash of a StatefulSet as we rendered it: the same hash on the live object means that there is nothing to apply.
+pub(super) const ANNOTATION_RENDERED: &str = "auto.pulumi.com/rendered-hash";
+/// Pods and revisions carry labels made of the name; with a longer one they would not be valid.
+const LONGEST_NAME: usize = 42;
+
+/// Why no pod can be made of a Workspace's spec. A person has to change it.
+#[derive(Debug, thiserror::Error)]
+pub enum SpecError {
+    #[error("the Workspace's name has more than {LONGEST_NAME} characters")]
+    NameTooLong,
+
+    #[error("podTemplate: {0}")]
+    Merge(#[from] MergeError),
+
+    #[error("podTemplate.{field} is not supported")]
+    Unsupported { field: String },
+
+    #[error("podTemplate must not change {field}: the controller needs it as it is")]
+    Protected { field: String },
+
+    #[error("environment variable {name:?}: the name is empty or contains `=`")]
+    VariableName { name: String },
+
+    #[error("environment variable {variable}: secretKeyRef: {what}")]
+    SecretReference { variable: String, what: &'static str },
+
+    #[error("artifact.dir: {0}")]
+    Directory(#[from] crate::artifact::DirectoryError),
+
+    #[error("artifact.digest: {0}")]
+    Digest(#[from] crate::artifact::DigestError),
+}
+
+/// What the controller itself decides about workspace pods.
+#[derive(Clone, Debug)]
+pub struct PodSettings {
+    /// The image that holds our binary at `/pulumi-controller`.
+    pub agent_image: String,
+    /// When it is pulled; Kubernetes' default if absent.
+    pub agent_image_pull_policy: Option<String>,
+    /// The image of the `pulumi` container when the Workspace names none.
+    pub default_image: String,
+}
+
+/// What shall be in the cluster for a Workspace.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rendered {
+    pub service: Value,
+    pub stateful_set: Value,
+    /// Hash of the user's inputs, as the pod carries it.
+    pub revision_hash: String,
+    /// Hash of the StatefulSet, as it carries it.
+    pub rendered_hash: String,
+}
+
+/// Renders what a Workspace is made of.
+pub fn render(
+    name: &str,
+    namespace: &str,
+    workspace: &Workspace,
+    settings: &PodSettings,
+) -> Result<Rendered, SpecError> {
+    if name.len() > LONGEST_NAME {
+        return Err(SpecError::NameTooLong);
+    }
+    let revision_hash = revision_hash(&workspace.spec);
+    let template = pod_template(name, workspace, settings, &revision_hash)?;
+    let mut stateful_set = json!({
+        "metadata": metadata(name, namespace),
+        "spec": {
+            "replicas": 1,
+            "serviceName": workspace_object(name),
+            // One stuck pod shall not hold up its own replacement.
+            "podManagementPolicy": "Parallel",
+            // Only the controller replaces a pod, and only when no run is open in it.
+            "updateStrategy": {"type": "OnDelete"},
+            "selector": {"matchLabels": labels(name)},
+            "template": template,
+        },
+    });
+    let rendered_hash = hash(&stateful_set);
+    if let Some(metadata) = stateful_set.get_mut("metadata").and_then(Value::as_object_mut) {
+        metadata.insert("annotations".to_owned(), json!({ANNOTATION_RENDERED: rendered_hash}));
+    }
+    Ok(Rendered { service: service(name, namespace), stateful_set, revision_hash, rendered_hash })
+}
+
+fn pod_template(
+    name: &str,
+    workspace: &Workspace,
+    settings: &PodSettings,
+    revision_hash: &str,
+) -> Result<Value, SpecError> {
+    let spec = &workspace.spec;
+    let environment = environment::wanted(spec)?;
+    let generated = pod::template(name, spec, settings, revision_hash, &environment::secrets(&environment));
+    let mut merged = match &spec.pod_template {
+        Some(patch) => {
+            guard::check_fields(patch)?;
+            merge(generated.clone(), patch, &POD_TEMPLATE)?
+        }
+        None => generated.clone(),
+    };
+    guard::check_unchanged(&generated, &merged)?;
+    if let Some(environment) = pod::container_environment(&mut merged) {
+        environment::make_secrets_optional(environment);
+    }
+    Ok(merged)
+}
+
+/// The labels by which everything of a Workspace is found.
+pub(super) fn labels(name: &str) -> Value {
+    json!({LABEL_COMPONENT: "workspace", LABEL_WORKSPACE_NAME: name})
+}
+
+fn metadata(name: &str, namespace: &str) -> Value {
+    json!({"name": workspace_object(name), "namespace": namespace, "labels": labels(name)})
+}
+
+fn service(name: &str, namespace: &str) -> Value {
+    json!({
+        "metadata": metadata(name, namespace),
+        "spec": {
+            "clusterIP": "None",
+            // The agent is reached before the pod is ready: readiness is a matter of the pod alone.
+            "publishNotReadyAddresses": true,
+            "selector": labels(name),
+            "ports": [{"name": "grpc", "port": AGENT_PORT}],
+        },
+    })
+}

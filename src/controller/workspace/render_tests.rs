@@ -1,0 +1,197 @@
+use serde_json::{Value, json};
+
+use super::*;
+use crate::api::auto::Workspace;
+
+fn settings() -> PodSettings {
+    PodSettings {
+        agent_image: "controller:1".to_owned(),
+        agent_image_pull_policy: Some("IfNotPresent".to_owned()),
+        default_image: "pulumi/pulumi:latest-nonroot".to_owned(),
+    }
+}
+
+fn workspace(spec: Value) -> Workspace {
+    let metadata = json!({"name": "app", "namespace": "team"});
+    serde_json::from_value(json!({"metadata": metadata, "spec": spec})).expect("a workspace")
+}
+
+fn rendered(spec: Value) -> Result<Rendered, SpecError> {
+    render("app", "team", &workspace(spec), &settings())
+}
+
+fn with_template(pod_template: Value) -> Result<Rendered, SpecError> {
+    rendered(json!({"podTemplate": pod_template}))
+}
+
+fn template(rendered: &Rendered) -> &Value {
+    rendered.stateful_set.pointer("/spec/template").expect("a template")
+}
+
+fn pulumi(rendered: &Rendered) -> &Value {
+    let containers = template(rendered)["spec"]["containers"].as_array().expect("containers");
+    containers.iter().find(|container| container["name"] == "pulumi").expect("the container")
+}
+
+#[test]
+fn a_workspace_is_a_service_and_a_stateful_set() {
+    let rendered = rendered(json!({
+        "image": "pulumi/pulumi:3",
+        "imagePullPolicy": "IfNotPresent",
+        "serviceAccountName": "deployer",
+        "env": [
+            {"name": "PULUMI_BACKEND_URL", "value": "s3://state"},
+            {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "a.secret", "key": "token"}}},
+            {"name": "OTHER", "valueFrom": {"secretKeyRef": {"name": "a.secret", "key": "other"}}},
+        ],
+    }))
+    .expect("renders");
+    let pretty = |value: &Value| serde_json::to_string_pretty(value).expect("JSON");
+    insta::assert_snapshot!("service", pretty(&rendered.service));
+    insta::assert_snapshot!("stateful_set", pretty(&rendered.stateful_set));
+}
+
+#[test]
+fn requests_are_set_only_where_the_user_says_nothing() {
+    let cases = [
+        (json!(null), json!({"requests": {"cpu": "100m", "memory": "64Mi"}})),
+        (json!({"requests": null}), json!({"requests": {"cpu": "100m", "memory": "64Mi"}})),
+        (json!({"requests": {"cpu": "1m"}}), json!({"requests": {"cpu": "1m", "memory": "64Mi"}})),
+        (json!({"limits": {"memory": "1Gi"}}), json!({"limits": {"memory": "1Gi"}, "requests": {"cpu": "100m"}})),
+        (json!({"limits": {"cpu": "1", "memory": "1Gi"}}), json!({"limits": {"cpu": "1", "memory": "1Gi"}})),
+    ];
+    for (wanted, expected) in cases {
+        let rendered = rendered(json!({"resources": wanted})).expect("renders");
+        assert_eq!(pulumi(&rendered)["resources"], expected, "{wanted}");
+    }
+}
+
+#[test]
+fn the_pod_template_is_merged_over_the_generated_one() {
+    let rendered = with_template(json!({
+        "metadata": {"labels": {"team": "blue"}, "annotations": {"note": "x"}},
+        "spec": {
+            "nodeSelector": {"disk": "ssd"},
+            "securityContext": {"fsGroup": 1000},
+            "containers": [
+                {"name": "proxy", "image": "proxy:1"},
+                {"name": "pulumi", "env": [{"name": "T", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}],
+                 "volumeMounts": [{"name": "cache", "mountPath": "/cache"}]},
+            ],
+            "volumes": [{"name": "cache", "emptyDir": {}}],
+            "aFieldOfTheFuture": {"kept": true},
+        },
+    }))
+    .expect("renders");
+    let spec = &template(&rendered)["spec"];
+    assert_eq!(spec["nodeSelector"], json!({"disk": "ssd"}));
+    assert_eq!(spec["securityContext"]["runAsUser"], 1000);
+    assert_eq!(spec["securityContext"]["fsGroup"], 1000);
+    assert_eq!(spec["aFieldOfTheFuture"], json!({"kept": true}));
+    assert_eq!(spec["volumes"].as_array().expect("volumes").len(), 4);
+    let secret = &pulumi(&rendered)["env"][0]["valueFrom"]["secretKeyRef"];
+    assert_eq!(secret, &json!({"name": "s", "key": "k", "optional": true}));
+    let labels = &template(&rendered)["metadata"]["labels"];
+    assert_eq!(labels["team"], "blue");
+    assert_eq!(labels["auto.pulumi.com/workspace-name"], "app");
+}
+
+#[test]
+fn a_pod_template_that_would_break_the_workspace_is_refused_by_name() {
+    let container = |fields: Value| {
+        let mut container = json!({"name": "pulumi"});
+        for (name, value) in fields.as_object().expect("fields") {
+            container[name] = value.clone();
+        }
+        json!({"spec": {"containers": [container]}})
+    };
+    let mount = |path: &str| container(json!({"volumeMounts": [{"name": "mine", "mountPath": path}]}));
+    let unsupported = [
+        (json!({"kind": "PodTemplate"}), "kind"),
+        (json!({"metadata": {"ownerReferences": []}}), "metadata.ownerReferences"),
+        (json!({"spec": {"initContainers": [{"name": "mine"}]}}), "spec.initContainers"),
+        (json!({"spec": {"initContainers": [{"name": "bootstrap", "image": "mine"}]}}), "spec.initContainers"),
+        (json!({"spec": {"initContainers": null}}), "spec.initContainers"),
+        (json!({"spec": {"$patch": "replace", "containers": []}}), "spec.initContainers"),
+        (json!({"spec": {"ephemeralContainers": [{"name": "mine"}]}}), "spec.ephemeralContainers"),
+        (json!({"spec": {"hostPID": true}}), "spec.hostPID"),
+        (json!({"spec": {"shareProcessNamespace": true}}), "spec.shareProcessNamespace"),
+        (json!({"spec": {"restartPolicy": "Never"}}), "spec.restartPolicy"),
+    ];
+    for (pod_template, field) in unsupported {
+        let error = with_template(pod_template).expect_err(field);
+        assert_eq!(error.to_string(), format!("podTemplate.{field} is not supported"));
+    }
+    let protected = [
+        (json!({"metadata": {"labels": {"auto.pulumi.com/component": "x"}}}), "the label auto.pulumi.com/component"),
+        (
+            json!({"metadata": {"annotations": {"auto.pulumi.com/revision-hash": "x"}}}),
+            "the annotation auto.pulumi.com/revision-hash",
+        ),
+        (json!({"spec": {"volumes": [{"name": "share", "emptyDir": {"medium": "Memory"}}]}}), "spec.volumes[share]"),
+        (json!({"spec": {"volumes": [{"name": "tls", "$patch": "delete"}]}}), "spec.volumes[tls]"),
+        (json!({"spec": {"containers": [{"name": "pulumi", "$patch": "delete"}]}}), "the container pulumi"),
+        (json!({"spec": {"containers": null}}), "the container pulumi"),
+        (container(json!({"command": ["sh"]})), "spec.containers[pulumi].command"),
+        (container(json!({"args": ["x"]})), "spec.containers[pulumi].args"),
+        (container(json!({"workingDir": "/"})), "spec.containers[pulumi].workingDir"),
+        (
+            container(json!({"volumeMounts": [{"mountPath": "/share", "readOnly": true}]})),
+            "spec.containers[pulumi].volumeMounts[/share]",
+        ),
+        (container(json!({"env": [{"name": "POD_UID", "$patch": "delete"}]})), "spec.containers[pulumi].env[POD_UID]"),
+        (mount("/share/source/x"), "spec.containers[pulumi].volumeMounts[/share/source/x]"),
+        (mount("/share/bin/"), "spec.containers[pulumi].volumeMounts[/share/bin]"),
+        (
+            mount("/var/run/pulumi-controller/tls"),
+            "spec.containers[pulumi].volumeMounts[/var/run/pulumi-controller/tls]",
+        ),
+    ];
+    for (pod_template, field) in protected {
+        let error = with_template(pod_template).expect_err(field);
+        assert_eq!(error.to_string(), format!("podTemplate must not change {field}: the controller needs it as it is"));
+    }
+    let nameless = with_template(json!({"spec": {"volumes": [{"emptyDir": {}}]}})).expect_err("nameless");
+    assert_eq!(nameless.to_string(), "podTemplate: spec.volumes[0] has no `name`, by which the list is merged");
+}
+
+#[test]
+fn what_does_not_break_the_workspace_is_allowed() {
+    let allowed = [
+        json!(null),
+        json!({}),
+        json!({"spec": {"hostPID": false, "shareProcessNamespace": false, "restartPolicy": "Always"}}),
+        json!({"spec": {"hostNetwork": true, "dnsPolicy": "None"}}),
+        json!({"spec": {"containers": [{"name": "pulumi", "image": "mine", "livenessProbe": {"exec": {}}}]}}),
+        json!({"spec": {"containers": [{"name": "pulumi", "volumeMounts": [{"name": "m", "mountPath": "/share/cache"}]}]}}),
+    ];
+    for pod_template in allowed {
+        let rendered = with_template(pod_template.clone());
+        assert!(rendered.is_ok(), "{pod_template}: {rendered:?}");
+    }
+}
+
+#[test]
+fn a_name_that_makes_no_valid_labels_is_refused() {
+    let workspace = workspace(json!({}));
+    assert!(render(&"a".repeat(42), "team", &workspace, &settings()).is_ok());
+    assert!(render(&"a".repeat(43), "team", &workspace, &settings()).is_err());
+}
+
+#[test]
+fn our_own_image_changes_the_stateful_set_but_not_the_revision() {
+    let before = rendered(json!({})).expect("renders");
+    let newer = PodSettings { agent_image: "controller:2".to_owned(), ..settings() };
+    let after = render("app", "team", &workspace(json!({})), &newer).expect("renders");
+    assert_eq!(before.revision_hash, after.revision_hash);
+    assert_ne!(before.rendered_hash, after.rendered_hash);
+}
+
+#[test]
+fn the_users_environment_does_not_displace_ours() {
+    let rendered = rendered(json!({"env": [{"name": "POD_UID", "value": "mine"}]})).expect("renders");
+    let environment = pulumi(&rendered)["env"].as_array().expect("a list").clone();
+    let named: Vec<_> = environment.iter().filter(|variable| variable["name"] == "POD_UID").collect();
+    assert_eq!(named.len(), 1);
+    assert_eq!(named[0]["valueFrom"]["fieldRef"]["fieldPath"], "metadata.uid");
+}

@@ -1,0 +1,130 @@
+//! How things are with a Workspace, in a reason and a sentence, and when to look again.
+
+use std::time::Duration;
+
+use crate::api::auto::ArtifactReference;
+use crate::api::conditions::workspace_reason as reason;
+
+/// At rest the agent is asked this often, give or take a fifth.
+const REST: Duration = Duration::from_secs(120);
+/// Changes of pods and runs are watched; this is for what a watch has missed.
+const BACKSTOP: Duration = Duration::from_secs(30);
+/// How soon an agent that cannot be reached is tried again, and a pod that is not there is looked for.
+const SOON: Duration = Duration::from_secs(5);
+
+/// What kind of state it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    /// All is as the spec wants it.
+    Ready,
+    /// On its way.
+    Working,
+    /// Something is wrong that may mend itself or be mended from outside.
+    Failing,
+    /// Only a change of the spec helps.
+    Stalled,
+}
+
+/// What the status shall say, and when to look again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Report {
+    pub state: State,
+    pub reason: &'static str,
+    pub message: String,
+    /// None: when something changes.
+    pub again: Option<Duration>,
+}
+
+impl Report {
+    pub(super) fn ready(artifact: Option<&ArtifactReference>) -> Self {
+        let message = match artifact {
+            Some(artifact) => format!("the source {} is in place", name(artifact)),
+            None => "the pod is ready; no source is wanted".to_owned(),
+        };
+        Self { state: State::Ready, reason: reason::SUCCEEDED, message, again: Some(REST) }
+    }
+
+    pub(super) fn stalled(message: String) -> Self {
+        Self { state: State::Stalled, reason: reason::SPEC_INVALID, message, again: None }
+    }
+
+    /// Nothing tells us when the other's object goes away, so we look.
+    pub(super) fn foreign(object: &str) -> Self {
+        let message =
+            format!("{object} exists and does not belong to this Workspace: delete it or rename the Workspace");
+        Self { state: State::Stalled, reason: reason::SPEC_INVALID, message, again: Some(REST) }
+    }
+
+    pub(super) fn no_pod(warning: Option<&str>) -> Self {
+        match warning {
+            Some(warning) => Self::failing(reason::POD_FAILED, format!("no pod can be made: {warning}"), SOON),
+            None => Self::working(reason::WAITING_FOR_REPLICAS, "the pod is being made".to_owned(), SOON),
+        }
+    }
+
+    pub(super) fn starting(pod: &str, warning: Option<&str>) -> Self {
+        match warning {
+            Some(warning) => {
+                Self::failing(reason::POD_FAILED, format!("pod {pod} does not start: {warning}"), SOON * 2)
+            }
+            None => Self::working(reason::WAITING_FOR_REPLICAS, format!("pod {pod} is starting"), SOON * 2),
+        }
+    }
+
+    pub(super) fn pod_failed(pod: &str, trouble: &str) -> Self {
+        Self::failing(reason::POD_FAILED, format!("pod {pod} does not start: {trouble}"), BACKSTOP)
+    }
+
+    pub(super) fn unreachable(message: &str) -> Self {
+        Self::failing(reason::CONNECTION_FAILED, format!("the agent cannot be reached: {message}"), SOON)
+    }
+
+    pub(super) fn pod_waits_for_run(why: &'static str, pod: &str, run: &str) -> Self {
+        Self::working(why, format!("pod {pod} goes away when the run {run} has ended"), BACKSTOP)
+    }
+
+    pub(super) fn pod_going(why: &'static str, pod: &str) -> Self {
+        Self::working(why, format!("pod {pod} is going away"), SOON)
+    }
+
+    pub(super) fn deletion_waits_for_run(run: &str) -> Self {
+        Self::working(reason::DELETING, format!("the Workspace goes away when the run {run} has ended"), BACKSTOP)
+    }
+
+    pub(super) fn source_waits_for_run(artifact: &ArtifactReference, run: &str) -> Self {
+        let message = format!("the source {} is put in place when the run {run} has ended", name(artifact));
+        Self::working(reason::INSTALLING, message, BACKSTOP)
+    }
+
+    pub(super) fn artifact_missing(artifact: &ArtifactReference) -> Self {
+        let message = format!("the source {} has not been fetched yet, or not again", name(artifact));
+        Self::failing(reason::ARTIFACT_UNAVAILABLE, message, BACKSTOP)
+    }
+
+    pub(super) fn installing(artifact: &ArtifactReference) -> Self {
+        Self::working(reason::INSTALLING, format!("the source {} is being put in place", name(artifact)), BACKSTOP)
+    }
+
+    pub(super) fn artifact_refused(artifact: &ArtifactReference, message: &str) -> Self {
+        let message = format!("the agent refused the source {}: {message}", name(artifact));
+        Self::failing(reason::ARTIFACT_REFUSED, message, BACKSTOP)
+    }
+
+    /// The API server did not take something of ours for a reason that a retry may mend, such as a quota.
+    pub(super) fn not_applied(message: String) -> Self {
+        Self::failing(reason::POD_FAILED, message, BACKSTOP)
+    }
+
+    fn working(reason: &'static str, message: String, again: Duration) -> Self {
+        Self { state: State::Working, reason, message, again: Some(again) }
+    }
+
+    fn failing(reason: &'static str, message: String, again: Duration) -> Self {
+        Self { state: State::Failing, reason, message, again: Some(again) }
+    }
+}
+
+/// How people call an artifact.
+fn name(artifact: &ArtifactReference) -> &str {
+    if artifact.revision.is_empty() { &artifact.digest } else { &artifact.revision }
+}

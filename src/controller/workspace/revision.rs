@@ -1,0 +1,91 @@
+//! The hash that says whether a pod is stale. Only the user's inputs count: with our own image and defaults in it, an
+//! upgrade of the controller would replace every pod.
+
+use serde_json::{Map, Value, json};
+use sha2::{Digest, Sha256};
+
+use crate::api::auto::WorkspaceSpec;
+
+/// How much of the hash is kept, in bytes.
+const KEPT: usize = 16;
+
+/// A hash of what the user says about the pod. Its source, stacks and configuration travel by RPC and do not count.
+pub(super) fn revision_hash(spec: &WorkspaceSpec) -> String {
+    let mut inputs = json!({
+        "env": spec.env,
+        "image": spec.image,
+        "imagePullPolicy": spec.image_pull_policy,
+        "podTemplate": spec.pod_template,
+        "resources": spec.resources,
+        "serviceAccountName": spec.service_account_name,
+    });
+    // What is not set leaves no trace, so that a field added here later changes nothing where it is not used.
+    if let Some(inputs) = inputs.as_object_mut() {
+        inputs.retain(|_, input| !input.is_null() && input != &json!([]));
+    }
+    hash(&inputs)
+}
+
+/// A hash of a JSON value that does not depend on the order of fields in memory.
+pub(super) fn hash(value: &Value) -> String {
+    let digest = Sha256::digest(canonical(value).to_string());
+    hex::encode(digest.iter().take(KEPT).copied().collect::<Vec<u8>>())
+}
+
+fn canonical(value: &Value) -> Value {
+    match value {
+        Value::Object(fields) => {
+            let mut sorted: Vec<_> = fields.iter().collect();
+            sorted.sort_by_key(|(name, _)| *name);
+            Value::Object(
+                sorted.into_iter().map(|(name, value)| (name.clone(), canonical(value))).collect::<Map<_, _>>(),
+            )
+        }
+        Value::Array(items) => Value::Array(items.iter().map(canonical).collect()),
+        other => other.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::auto::{ArtifactReference, WorkspaceStack};
+
+    fn base() -> WorkspaceSpec {
+        WorkspaceSpec { image: Some("pulumi/pulumi:1".to_owned()), ..WorkspaceSpec::default() }
+    }
+
+    #[test]
+    fn the_hash_never_changes_for_the_same_inputs() {
+        // A change here replaces every pod of every user at an upgrade of the controller.
+        assert_eq!(revision_hash(&base()), "627b77386ec931620d739b83141f54f7");
+    }
+
+    #[test]
+    fn what_the_user_says_about_the_pod_counts() {
+        let changes: [fn(&mut WorkspaceSpec); 6] = [
+            |spec| spec.image = None,
+            |spec| spec.image_pull_policy = Some("Always".to_owned()),
+            |spec| spec.env = vec![json!({"name": "A", "value": "1"})],
+            |spec| spec.resources = Some(json!({"limits": {"memory": "1Gi"}})),
+            |spec| spec.pod_template = Some(json!({"spec": {"nodeSelector": {"a": "b"}}})),
+            |spec| spec.service_account_name = Some("deployer".to_owned()),
+        ];
+        let mut seen = vec![revision_hash(&base())];
+        for change in changes {
+            let mut spec = base();
+            change(&mut spec);
+            let hash = revision_hash(&spec);
+            assert!(!seen.contains(&hash), "{spec:?}");
+            seen.push(hash);
+        }
+    }
+
+    #[test]
+    fn what_travels_by_rpc_does_not_count() {
+        let mut spec = base();
+        spec.artifact = Some(ArtifactReference { digest: "sha256:1".to_owned(), ..ArtifactReference::default() });
+        spec.stacks = vec![WorkspaceStack { name: "dev".to_owned(), config: Vec::new() }];
+        assert_eq!(revision_hash(&spec), revision_hash(&base()));
+    }
+}

@@ -1,0 +1,108 @@
+//! Why there is no pod, or why it does not start, where only Kubernetes events say so: quotas, Pod Security, volumes
+//! that cannot be mounted. They are read only after a while without a pod, or without progress of it.
+
+use std::time::Duration;
+
+use k8s_openapi::api::apps::v1::StatefulSet;
+use k8s_openapi::api::core::v1::{Event, Pod};
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{Api, ListParams};
+use kube::{Resource, ResourceExt};
+
+use super::context::Context;
+use super::pod_state;
+use crate::api::auto::Workspace;
+use crate::api::conditions::{READY, find as find_condition};
+use crate::runtime::drive::ReconcileError;
+
+/// How long no pod may be there before anybody wonders, in seconds.
+const NO_POD_SECONDS: i64 = 4;
+/// How long a pod may take to start before anybody wonders, in seconds.
+const SLOW_START_SECONDS: i64 = 20;
+/// An event that is older than this, in seconds, is about something else.
+const OLD_SECONDS: i64 = 600;
+/// How many events of one object are read at most.
+const MOST_EVENTS: u32 = 50;
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The newest warning about the object that holds up the Workspace, if it is held up.
+pub(super) async fn find(
+    workspace: &Workspace,
+    stateful_set: Option<&StatefulSet>,
+    pod: Option<&Pod>,
+    context: &Context,
+    now: Timestamp,
+) -> Result<Option<String>, ReconcileError> {
+    let uid = match (stateful_set, pod) {
+        (Some(stateful_set), None) if unready_seconds(workspace, now) > NO_POD_SECONDS => stateful_set.uid(),
+        (_, Some(pod)) if starts_slowly(pod, now) => pod.uid(),
+        _ => None,
+    };
+    let Some(uid) = uid else {
+        return Ok(None);
+    };
+    let namespace = workspace.namespace().unwrap_or_default();
+    let events: Api<Event> = Api::namespaced(context.client.clone(), &namespace);
+    let fields = format!("involvedObject.uid={uid},type=Warning");
+    let parameters = ListParams::default().fields(&fields).limit(MOST_EVENTS);
+    let listed = tokio::time::timeout(TIMEOUT, events.list(&parameters)).await;
+    let events = match listed {
+        Ok(Ok(events)) => events.items,
+        Ok(Err(error)) => return Err(ReconcileError::transient(error)),
+        Err(elapsed) => return Err(ReconcileError::transient(elapsed)),
+    };
+    Ok(newest(&events, now))
+}
+
+fn newest(events: &[Event], now: Timestamp) -> Option<String> {
+    let recent = events.iter().filter_map(|event| Some((time(event)?, event)));
+    let recent = recent.filter(|(time, _)| now.as_second() - time.as_second() <= OLD_SECONDS);
+    let (_, event) = recent.max_by_key(|(time, _)| *time)?;
+    let reason = event.reason.as_deref().unwrap_or("Warning");
+    Some(format!("{reason}: {}", event.message.as_deref().unwrap_or_default().trim()))
+}
+
+fn time(event: &Event) -> Option<Timestamp> {
+    let series = event.series.as_ref().and_then(|series| series.last_observed_time.as_ref()).map(|time| time.0);
+    let last = event.last_timestamp.as_ref().map(|time| time.0);
+    let first = event.event_time.as_ref().map(|time| time.0);
+    series.or(last).or(first).or_else(|| event.meta().creation_timestamp.as_ref().map(|time| time.0))
+}
+
+fn unready_seconds(workspace: &Workspace, now: Timestamp) -> i64 {
+    let conditions = workspace.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+    match find_condition(conditions, READY) {
+        Some(ready) if ready.status != "True" => now.as_second() - ready.last_transition_time.0.as_second(),
+        _ => 0,
+    }
+}
+
+fn starts_slowly(pod: &Pod, now: Timestamp) -> bool {
+    let state = pod_state::read(pod);
+    let created = pod.creation_timestamp().map_or(now, |time| time.0);
+    let slow = now.as_second() - created.as_second() > SLOW_START_SECONDS;
+    slow && !state.running && !state.terminating && state.trouble.is_none()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_newest_recent_warning_counts() {
+        let now: Timestamp = "2026-01-01T12:00:00Z".parse().expect("a time");
+        let event = |time: &str, message: &str| -> Event {
+            serde_json::from_value(json!({
+                "metadata": {}, "involvedObject": {}, "reason": "FailedCreate", "message": message, "lastTimestamp": time,
+            }))
+            .expect("an event")
+        };
+        let old = event("2026-01-01T11:40:00Z", "old");
+        let first = event("2026-01-01T11:59:00Z", "first");
+        let second = event("2026-01-01T11:59:30Z", "exceeded quota ");
+        assert_eq!(newest(std::slice::from_ref(&old), now), None);
+        assert_eq!(newest(&[second, first, old], now).as_deref(), Some("FailedCreate: exceeded quota"));
+    }
+}

@@ -1,0 +1,124 @@
+//! Artifacts that are not what their source says.
+
+use kube::Api;
+use kube::api::{Patch, PatchParams};
+use pulumi_controller::api::conditions::{READY, RECONCILING, stack_reason};
+use pulumi_controller::api::source::SourceArtifact;
+use serde_json::json;
+
+use crate::harness::{GitRepository, Patience, Program, Scene, api_call, condition, once, run, says};
+
+#[test]
+fn a_wrong_digest_is_refused_and_the_old_source_stays() {
+    run("wrong-digest", async |scene| {
+        let source = scene.source("app").await;
+        let saying = |text: &str| Program::new("wrong-digest").step("step", json!({"value": text}));
+        let first = source.push(&saying("one").files()).await;
+        let first_artifact = source.artifact_of(&first).await;
+        create_source_that_flux_leaves_alone(scene, "by-hand").await;
+        serve(scene, "by-hand", &first_artifact).await;
+        let main = scene.start(scene.stack_on("main", "by-hand")).await;
+        main.until_applied(&first).await;
+        let pod = main.pod_and_restarts().await;
+
+        let second = source.push(&saying("two").files()).await;
+        let artifact = source.artifact_of(&second).await;
+        let wrong = wrong_digest(&artifact.digest);
+        serve(scene, "by-hand", &SourceArtifact { digest: wrong.clone(), ..artifact.clone() }).await;
+        main.until("to refuse what the digest does not fit", Patience::Reaction, |stack| {
+            let names_it = condition(stack, READY).is_some_and(|ready| ready.message.contains(&wrong));
+            says(stack, READY, "False", stack_reason::SOURCE_UNAVAILABLE)
+                && says(stack, RECONCILING, "True", stack_reason::SOURCE_UNAVAILABLE)
+                && names_it
+        })
+        .await;
+        let placed = main.workspace().await.status.and_then(|status| status.artifact).expect("a source is in place");
+        assert_eq!((placed.digest, placed.revision), (first_artifact.digest, first.revision()), "the old source stays");
+        assert_eq!(main.updates().await.len(), 1);
+        assert_eq!(main.log.sentences().await, once(&["create step"]));
+
+        serve(scene, "by-hand", &artifact).await;
+        main.until_applied(&second).await;
+        assert_eq!(main.pod_and_restarts().await, pod);
+        assert_eq!(main.log.sentences().await, once(&["create step", "update step"]));
+    });
+}
+
+#[test]
+fn an_artifact_that_is_not_there_any_more_is_waited_for() {
+    run("not-found", async |scene| {
+        let source = scene.source("app").await;
+        let commit = source.push(&Program::new("not-found").output("text", json!("hello")).files()).await;
+        let artifact = source.artifact_of(&commit).await;
+        create_source_that_flux_leaves_alone(scene, "by-hand").await;
+        let url = artifact.url.replace(".tar.gz", "-gone.tar.gz");
+        assert_ne!(url, artifact.url);
+        serve(scene, "by-hand", &SourceArtifact { url, ..artifact.clone() }).await;
+        let main = scene.start(scene.stack_on("main", "by-hand")).await;
+        main.until("to say that the artifact is not there", Patience::Reaction, |stack| {
+            says(stack, READY, "False", stack_reason::SOURCE_UNAVAILABLE)
+                && condition(stack, READY).is_some_and(|ready| ready.message.contains("404"))
+        })
+        .await;
+        assert!(main.updates().await.is_empty());
+
+        serve(scene, "by-hand", &artifact).await;
+        main.until_applied(&commit).await;
+    });
+}
+
+#[test]
+fn an_artifact_on_a_host_outside_flux_is_never_asked_for() {
+    run("foreign-host", async |scene| {
+        let source = scene.source("app").await;
+        let commit = source.push(&Program::new("foreign-host").output("text", json!("hello")).files()).await;
+        let artifact = source.artifact_of(&commit).await;
+        create_source_that_flux_leaves_alone(scene, "by-hand").await;
+        let url = "http://kubernetes.default.svc.cluster.local/secrets.tar.gz".to_owned();
+        serve(scene, "by-hand", &SourceArtifact { url, ..artifact }).await;
+        let main = scene.start(scene.stack_on("main", "by-hand")).await;
+        main.until("to name the host that it does not ask", Patience::Reaction, |stack| {
+            condition(stack, READY).is_some_and(|ready| {
+                ready.status == "False" && ready.message.contains("kubernetes.default.svc.cluster.local")
+            })
+        })
+        .await;
+        assert!(main.updates().await.is_empty());
+    });
+}
+
+/// The digest of no bytes that anybody has.
+fn wrong_digest(digest: &str) -> String {
+    let (algorithm, hex) = digest.split_once(':').expect("a digest names its algorithm");
+    format!("{algorithm}:{}", hex.chars().rev().collect::<String>())
+}
+
+/// source-controller does not touch the status of a suspended object.
+async fn create_source_that_flux_leaves_alone(scene: &Scene, name: &str) {
+    scene
+        .create::<GitRepository>(json!({
+            "apiVersion": "source.toolkit.fluxcd.io/v1", "kind": "GitRepository", "metadata": {"name": name},
+            "spec": {"url": "http://nowhere.invalid/app.git", "interval": "1h", "suspend": true},
+        }))
+        .await;
+}
+
+/// Makes the source name an artifact.
+async fn serve(scene: &Scene, name: &str, artifact: &SourceArtifact) {
+    let artifact = json!({
+        "url": artifact.url, "path": artifact.url.split_once("//").map_or("", |(_, rest)| rest),
+        "revision": artifact.revision, "digest": artifact.digest, "size": artifact.size,
+        "lastUpdateTime": "2026-01-01T00:00:00Z",
+    });
+    let ready = json!({
+        "type": "Ready", "status": "True", "reason": "Succeeded", "message": "stored artifact",
+        "lastTransitionTime": "2026-01-01T00:00:00Z", "observedGeneration": 1,
+    });
+    let status = json!({"status": {"observedGeneration": 1, "artifact": artifact, "conditions": [ready]}});
+    let api: Api<GitRepository> = scene.api();
+    api_call(
+        format!("serving an artifact as {name}"),
+        api.patch_status(name, &PatchParams::default(), &Patch::Merge(&status)),
+    )
+    .await;
+}

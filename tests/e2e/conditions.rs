@@ -1,0 +1,87 @@
+//! What the conditions of a Stack say, and when.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use pulumi_controller::api::conditions::{READY, RECONCILING, STALLED, stack_reason};
+use pulumi_controller::api::pulumi::Stack;
+use serde_json::json;
+
+use crate::harness::{Patience, Program, Scene, condition, run, says};
+
+#[test]
+fn a_stack_nobody_has_looked_at_does_not_pass_for_a_ready_one() {
+    run("unseen", async |scene| {
+        // What the API server answers to the creation is the object before any controller has seen it.
+        let stack: Stack = scene
+            .create(json!({
+                "apiVersion": "pulumi.com/v1", "kind": "Stack", "metadata": {"name": "main"},
+                "spec": {"stack": "dev", "suspend": true, "fluxSource": {"sourceRef": {"kind": "GitRepository", "name": "app"}}},
+            }))
+            .await;
+        assert_eq!(stack.status.and_then(|status| status.observed_generation), Some(-1));
+    });
+}
+
+#[test]
+fn the_conditions_follow_the_table_from_waiting_to_done() {
+    run("conditions", async |scene| {
+        let source = scene.source("app").await;
+        let main = scene.start(scene.stack("main", &source)).await;
+        let waiting = |stack: &Stack| {
+            says(stack, READY, "False", stack_reason::SOURCE_UNAVAILABLE)
+                && says(stack, RECONCILING, "True", stack_reason::SOURCE_UNAVAILABLE)
+                && condition(stack, STALLED).is_none()
+        };
+        main.until("to wait for its source", Patience::Reaction, waiting).await;
+
+        let program = Program::new("conditions").step("slow", json!({"seconds": 3, "steps": 3}));
+        let commit = source.push(&program.files()).await;
+        main.log.wait_for("create", "slow", "begin").await;
+        let running = main.get().await;
+        assert!(says(&running, READY, "Unknown", stack_reason::NOT_READY_IN_PROGRESS), "{running:#?}");
+        assert!(says(&running, RECONCILING, "True", stack_reason::STACK_PROCESSING), "{running:#?}");
+        assert_eq!(condition(&running, STALLED), None);
+        let message = condition(&running, RECONCILING).map(|c| c.message.clone()).unwrap_or_default();
+        assert!(message.contains(&commit.revision()), "it names the revision: {message}");
+
+        let done = main.until_applied(&commit).await;
+        assert!(says(&done, READY, "True", stack_reason::PROCESSING_COMPLETED), "{done:#?}");
+        assert_eq!((condition(&done, RECONCILING), condition(&done, STALLED)), (None, None));
+        let generation = done.metadata.generation;
+        assert_eq!(condition(&done, READY).and_then(|ready| ready.observed_generation), generation);
+        assert_never_ready_before(scene, &done);
+    });
+}
+
+/// Ready was never True before it was at the end.
+fn assert_never_ready_before(scene: &Scene, done: &Stack) {
+    let since = condition(done, READY).map(|ready| ready.last_transition_time.clone());
+    let is_early = |ready: &Condition| ready.status == "True" && Some(&ready.last_transition_time) != since.as_ref();
+    let states = scene.timeline.states_of::<Stack>();
+    let early: Vec<_> =
+        states.iter().filter_map(|stack| condition(stack, READY)).filter(|ready| is_early(ready)).collect();
+    assert!(early.is_empty(), "{early:#?}");
+}
+
+#[test]
+fn an_invalid_spec_stalls_until_it_is_mended() {
+    run("invalid", async |scene| {
+        let source = scene.source("app").await;
+        let commit = source.push(&Program::new("invalid").output("text", json!("hello")).files()).await;
+        let mut stack = scene.stack("main", &source);
+        let reference = stack.spec.env_refs.get_mut("PROVIDER_LOG_URL").expect("it is there");
+        let literal = reference.literal.take();
+        let main = scene.start(stack).await;
+        let stack = main
+            .until("to be stalled", Patience::Reaction, |stack| {
+                says(stack, READY, "False", stack_reason::NOT_READY_STALLED)
+                    && says(stack, STALLED, "True", stack_reason::SPEC_INVALID)
+                    && condition(stack, RECONCILING).is_none()
+            })
+            .await;
+        let message = condition(&stack, STALLED).map(|stalled| stalled.message.clone()).unwrap_or_default();
+        assert!(message.contains("PROVIDER_LOG_URL"), "it names what is wrong: {message}");
+
+        main.change(json!({"spec": {"envRefs": {"PROVIDER_LOG_URL": {"literal": literal}}}})).await;
+        main.until_applied(&commit).await;
+    });
+}

@@ -1,0 +1,169 @@
+//! The rules that Flux checks its own objects by (`pkg/runtime/conditions/check`), for the conditions of a Stack.
+//!
+//! The numbers are Flux's: `FAIL0001` and so on. It has no `FAIL0010`.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::ResourceExt;
+use pulumi_controller::api::conditions::{READY, RECONCILING, STALLED, find, is_true};
+use pulumi_controller::api::pulumi::Stack;
+
+/// Conditions of which True is bad news.
+const NEGATIVE: [&str; 2] = [RECONCILING, STALLED];
+
+/// What the rules look at.
+struct View<'a> {
+    conditions: &'a [Condition],
+    generation: i64,
+    observed: Option<i64>,
+}
+
+impl<'a> View<'a> {
+    fn of(stack: &'a Stack) -> View<'a> {
+        let status = stack.status.as_ref();
+        View {
+            conditions: status.map(|status| status.conditions.as_slice()).unwrap_or_default(),
+            generation: stack.metadata.generation.unwrap_or_default(),
+            observed: status.and_then(|status| status.observed_generation),
+        }
+    }
+
+    fn ready_is(&self, status: &str) -> bool {
+        find(self.conditions, READY).is_some_and(|ready| ready.status == status)
+    }
+
+    /// Rules for every moment.
+    fn always(&self) -> Vec<(u8, &'static str)> {
+        [
+            (2, "Ready is missing", find(self.conditions, READY).is_none()),
+            (4, "Stalled is True but Ready is not False", is_true(self.conditions, STALLED) && !self.ready_is("False")),
+            (
+                5,
+                "Reconciling and Stalled are both there",
+                NEGATIVE.iter().all(|kind| find(self.conditions, kind).is_some()),
+            ),
+            (6, "observedGeneration is greater than the generation", self.observed > Some(self.generation)),
+        ]
+        .into_iter()
+        .filter_map(|(number, sentence, is_broken)| is_broken.then_some((number, sentence)))
+        .collect()
+    }
+
+    /// A rule for the middle of the work.
+    fn in_progress(&self) -> Vec<(u8, &'static str)> {
+        let unknown_at_rest = self.ready_is("Unknown") && !is_true(self.conditions, RECONCILING);
+        if unknown_at_rest { vec![(11, "Ready is Unknown without Reconciling")] } else { Vec::new() }
+    }
+
+    /// Rules for the end of the work.
+    fn at_rest(&self) -> Vec<(u8, &'static str)> {
+        let ready = self.ready_is("True");
+        let negative = NEGATIVE.iter().any(|kind| is_true(self.conditions, kind));
+        let older = |condition: &Condition| condition.observed_generation.is_some_and(|g| g < self.generation);
+        let other = |condition: &Condition| condition.observed_generation.is_some_and(|g| Some(g) != self.observed);
+        [
+            (1, "a condition of bad news is True while Ready is True", ready && negative),
+            (
+                3,
+                "Reconciling is True but Ready is not False",
+                is_true(self.conditions, RECONCILING) && !self.ready_is("False"),
+            ),
+            (7, "Ready is True for an older generation", ready && self.observed < Some(self.generation)),
+            (8, "Ready is True beside a condition of an older generation", ready && self.conditions.iter().any(older)),
+            (9, "Ready is True beside a condition of another generation", ready && self.conditions.iter().any(other)),
+        ]
+        .into_iter()
+        .filter_map(|(number, sentence, is_broken)| is_broken.then_some((number, sentence)))
+        .collect()
+    }
+}
+
+/// What is wrong with states that a Stack passed through. A Stack that nobody has looked at yet says so itself.
+pub fn of_states(states: &[Stack]) -> Vec<String> {
+    let was_seen = |stack: &&Stack| View::of(stack).observed.is_some_and(|generation| generation >= 0);
+    let broken = |stack: &Stack| {
+        let view = View::of(stack);
+        in_words(stack, [view.always(), view.in_progress()].concat())
+    };
+    states.iter().filter(was_seen).flat_map(broken).collect()
+}
+
+/// What is wrong with a Stack as it is at the end of a test. One that is still at work is judged as that.
+pub fn at_the_end(stack: &Stack) -> Vec<String> {
+    let view = View::of(stack);
+    let rest = if view.ready_is("Unknown") { view.in_progress() } else { view.at_rest() };
+    in_words(stack, [view.always(), rest].concat())
+}
+
+fn in_words(stack: &Stack, broken: Vec<(u8, &'static str)>) -> Vec<String> {
+    let conditions = View::of(stack).conditions;
+    let conditions: Vec<String> = conditions
+        .iter()
+        .map(|c| format!("{}={} {} of generation {:?}", c.type_, c.status, c.reason, c.observed_generation))
+        .collect();
+    let words = |(number, sentence)| {
+        format!("Stack {} FAIL{number:04}: {sentence} [{}]", stack.name_any(), conditions.join(", "))
+    };
+    broken.into_iter().map(words).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// A Stack of generation 2 with conditions written as `Ready=True@2`.
+    fn stack(observed: i64, conditions: &[&str]) -> Stack {
+        let condition = |text: &&str| {
+            let (kind, rest) = text.split_once('=').expect("a condition has a status");
+            let (status, generation) = rest.split_once('@').expect("a condition has a generation");
+            let generation: i64 = generation.parse().expect("a generation is a number");
+            json!({"type": kind, "status": status, "observedGeneration": generation, "reason": "Test", "message": "",
+                   "lastTransitionTime": "2026-01-01T00:00:00Z"})
+        };
+        let conditions: Vec<_> = conditions.iter().map(condition).collect();
+        serde_json::from_value(json!({
+            "apiVersion": "pulumi.com/v1", "kind": "Stack",
+            "metadata": {"name": "main", "generation": 2},
+            "spec": {"stack": "main", "fluxSource": {"sourceRef": {"kind": "GitRepository", "name": "app"}}},
+            "status": {"observedGeneration": observed, "conditions": conditions},
+        }))
+        .expect("a Stack")
+    }
+
+    fn numbers(broken: &[String]) -> Vec<&str> {
+        broken.iter().filter_map(|sentence| sentence.split_whitespace().find(|word| word.starts_with("FAIL"))).collect()
+    }
+
+    #[test]
+    fn each_rule_is_broken_by_what_it_forbids_and_by_nothing_else() {
+        for (observed, conditions, wanted) in [
+            (2, &["Ready=True@2"][..], &[][..]),
+            (2, &["Ready=False@2", "Reconciling=True@2"], &[]),
+            (2, &["Ready=False@2", "Stalled=True@2"], &[]),
+            (2, &["Ready=Unknown@2", "Reconciling=True@2"], &[]),
+            (2, &["Ready=True@2", "Reconciling=True@2"], &["FAIL0001:", "FAIL0003:"]),
+            (2, &[], &["FAIL0002:"]),
+            (2, &["Ready=Unknown@2", "Stalled=True@2"], &["FAIL0004:", "FAIL0011:"]),
+            (2, &["Ready=False@2", "Stalled=True@2", "Reconciling=False@2"], &["FAIL0005:"]),
+            (3, &["Ready=False@2"], &["FAIL0006:"]),
+            (1, &["Ready=True@1"], &["FAIL0007:", "FAIL0008:"]),
+            (2, &["Ready=True@2", "Stalled=False@3"], &["FAIL0009:"]),
+            (2, &["Ready=Unknown@2"], &["FAIL0011:"]),
+        ] {
+            let found = at_the_end(&stack(observed, conditions));
+            assert_eq!(
+                numbers(&found),
+                numbers(&wanted.iter().map(|w| (*w).to_owned()).collect::<Vec<_>>()),
+                "{conditions:?}: {found:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn states_on_the_way_are_judged_by_the_rules_for_the_way() {
+        assert_eq!(of_states(&[stack(-1, &[])]), Vec::<String>::new(), "nobody has looked at it yet");
+        assert_eq!(of_states(&[stack(1, &["Ready=True@1"])]), Vec::<String>::new(), "its spec was edited a moment ago");
+        assert_eq!(numbers(&of_states(&[stack(2, &["Ready=Unknown@2"])])), ["FAIL0011:"]);
+    }
+}

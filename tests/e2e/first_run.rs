@@ -1,0 +1,147 @@
+//! A Stack's first run.
+
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use pulumi_controller::api::conditions::{COMPLETE, FAILED, PROGRESSING, is_true};
+use pulumi_controller::api::names::PULUMI_CONTAINER;
+use serde_json::json;
+
+use crate::harness::{Controller, Look, Patience, Program, api_call, once, run, wait_until};
+
+#[test]
+fn a_first_run_reaches_outputs() {
+    run("first-run", async |scene| {
+        let source = scene.source("app").await;
+        let program = Program::new("first-run")
+            .step("step", json!({"value": "one"}))
+            .output("text", json!("hello"))
+            .output("number", json!(42))
+            .output("fraction", json!(0.5))
+            .output("flag", json!(true))
+            .output("object", json!({"list": [1, "two", false], "inner": {"text": "deep"}}))
+            .output("value", json!("${step.value}"))
+            .output("password", json!({"fn::secret": "correct horse battery staple"}));
+        let commit = source.push(&program.files()).await;
+        let main = scene.start(scene.stack("main", &source)).await;
+
+        let status = main.until_applied(&commit).await.status.expect("a Stack that is Ready has a status");
+        let outputs = json!({
+            "text": "hello", "number": 42, "fraction": 0.5, "flag": true,
+            "object": {"list": [1, "two", false], "inner": {"text": "deep"}},
+            "value": "one", "password": "[secret]",
+        });
+        assert_eq!(json!(status.outputs), outputs);
+        assert_eq!(status.last_attempted_revision, Some(commit.revision()));
+        let last = status.last_update.expect("a run has ended");
+        assert_eq!((last.kind.as_deref(), last.state.as_deref()), (Some("up"), Some("succeeded")));
+        assert_eq!(last.last_successful_commit, Some(commit.revision()));
+
+        let updates = main.updates().await;
+        assert_eq!(updates.len(), 1, "{updates:#?}");
+        let update = updates[0].status.clone().unwrap_or_default();
+        assert!(is_true(&update.conditions, COMPLETE), "{update:#?}");
+        assert!(!is_true(&update.conditions, PROGRESSING) && !is_true(&update.conditions, FAILED), "{update:#?}");
+        assert_eq!(main.log.sentences().await, once(&["create step"]));
+    });
+}
+
+#[test]
+fn a_secret_output_is_in_a_secret_and_in_no_log_and_no_status() {
+    const PASSWORD: &str = "correct-horse-battery-staple";
+    run("secret-output", async |scene| {
+        let source = scene.source("app").await;
+        let program = Program::new("secret-output").output("password", json!({"fn::secret": PASSWORD}));
+        let commit = source.push(&program.files()).await;
+        let main = scene.start(scene.stack("main", &source)).await;
+        let stack = main.until_applied(&commit).await;
+
+        let updates = main.updates().await;
+        let name =
+            updates[0].status.as_ref().and_then(|status| status.outputs.clone()).expect("the Update names its outputs");
+        let outputs = api_call("reading the outputs", scene.api::<Secret>().get(&name)).await;
+        let data = outputs.data.unwrap_or_default();
+        let password = data.get("password").map(|bytes| String::from_utf8_lossy(&bytes.0).into_owned());
+        assert_eq!(password, Some(format!("{PASSWORD:?}")), "an output is JSON in the Secret {name}");
+
+        let log = main.pod_log(PULUMI_CONTAINER).await;
+        let update = updates[0].metadata.name.clone().unwrap_or_default();
+        assert!(log.contains(&update), "the CLI's output, marked with {update}, is in the log of the pod: {log}");
+        assert!(!log.contains(PASSWORD), "the pod's log has the secret: {log}");
+        let objects = format!("{:?} {updates:?} {:?}", stack.status, main.workspace().await);
+        assert!(!objects.contains(PASSWORD), "{objects}");
+        let controller = Controller::new(&scene.client).log_lines(PASSWORD).await;
+        assert!(controller.is_empty(), "{controller:?}");
+    });
+}
+
+#[test]
+fn config_of_every_json_type_reaches_the_program_with_its_type() {
+    run("config", async |scene| {
+        let config = json!({
+            "text": "hello", "digits": "0123", "number": 42, "fraction": 0.5, "flag": true,
+            "object": {"inner": [1, "2", true], "text": "no"}, "list": [1, "two", false],
+        });
+        let kinds = [
+            ("text", "String"),
+            ("digits", "String"),
+            ("number", "Number"),
+            ("fraction", "Number"),
+            ("flag", "Boolean"),
+            ("object", "Object"),
+            ("list", "Object"),
+        ];
+        let program = kinds.iter().fold(Program::new("config"), |program, (key, kind)| {
+            program.typed_config(key, kind).output(key, json!(format!("${{{key}}}")))
+        });
+        let source = scene.source("app").await;
+        let commit = source.push(&program.files()).await;
+        let mut stack = scene.stack("main", &source);
+        stack.spec.config = serde_json::from_value(config.clone()).expect("an object");
+        let main = scene.start(stack).await;
+
+        let stack = main.until_applied(&commit).await;
+        assert_eq!(json!(stack.status.expect("a status").outputs), config);
+    });
+}
+
+#[test]
+fn a_project_in_a_directory_of_the_source_runs() {
+    run("directory", async |scene| {
+        let source = scene.source("app").await;
+        let root = Program::new("directory").output("which", json!("the root"));
+        let below = Program::new("directory").output("which", json!("the directory"));
+        let commit = source.push(&[root.file("Pulumi.yaml"), below.file("deploy/production/Pulumi.yaml")]).await;
+        let mut stack = scene.stack("main", &source);
+        stack.spec.flux_source.dir = Some("deploy/production".to_owned());
+        let main = scene.start(stack).await;
+        let stack = main.until_applied(&commit).await;
+        assert_eq!(json!(stack.status.expect("a status").outputs), json!({"which": "the directory"}));
+    });
+}
+
+#[test]
+fn a_run_has_the_rights_of_the_service_account_of_its_stack() {
+    run("account", async |scene| {
+        scene.service_account_for_config_maps("deployer").await;
+        let source = scene.source("app").await;
+        let made = json!({"namespace": scene.namespace, "name": "made-by-pulumi", "data": {"greeting": "hello"}});
+        let program = Program::new("account").step("step", json!({"configMap": made}));
+        let commit = source.push(&program.files()).await;
+        let mut stack = scene.stack("main", &source);
+        stack.spec.service_account_name = Some("deployer".to_owned());
+        stack.spec.destroy_on_finalize = Some(true);
+        let main = scene.start(stack).await;
+        main.until_applied(&commit).await;
+        let object = api_call("reading what the run made", scene.api::<ConfigMap>().get("made-by-pulumi")).await;
+        assert_eq!(json!(object.data), json!({"greeting": "hello"}));
+
+        main.delete().await;
+        main.until_gone().await;
+        wait_until("what the run made to be gone", Patience::Call, async || {
+            match scene.api::<ConfigMap>().get_opt("made-by-pulumi").await {
+                Ok(None) => Look::Found(()),
+                other => Look::NotYet(format!("{other:?}")),
+            }
+        })
+        .await;
+    });
+}

@@ -1,0 +1,132 @@
+//! The controller as it is installed: its Deployment, its pods, its log, its metrics.
+
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{DeleteParams, ListParams, LogParams, Patch, PatchParams};
+use kube::{Api, Client, ResourceExt};
+use serde_json::json;
+
+use super::wait::{Look, Patience, api_call, wait_until};
+
+const NAMESPACE: &str = "flux-system";
+const DEPLOYMENT: &str = "pulumi-controller";
+
+/// The environment variable that names the place where the test image's controller dies.
+const FAILPOINTS: &str = "FAILPOINTS";
+
+pub struct Controller {
+    deployments: Api<Deployment>,
+    pods: Api<Pod>,
+}
+
+impl Controller {
+    pub fn new(client: &Client) -> Controller {
+        Controller {
+            deployments: Api::namespaced(client.clone(), NAMESPACE),
+            pods: Api::namespaced(client.clone(), NAMESPACE),
+        }
+    }
+
+    /// Waits until the one pod of the newest template runs, and no other.
+    pub async fn until_available(&self) {
+        wait_until("the controller to be available", Patience::Reaction, async || {
+            let deployment = match self.deployments.get(DEPLOYMENT).await {
+                Ok(deployment) => deployment,
+                Err(error) => return Look::NotYet(error.to_string()),
+            };
+            let status = deployment.status.clone().unwrap_or_default();
+            let is_current = status.observed_generation >= deployment.metadata.generation;
+            let counts = [status.replicas, status.updated_replicas, status.available_replicas];
+            let pods = self.list_pods(&deployment).await;
+            if is_current && counts == [Some(1); 3] && pods.len() == 1 {
+                return Look::Found(());
+            }
+            Look::NotYet(format!("{status:?}, pods {:?}", pods.iter().map(describe_pod).collect::<Vec<_>>()))
+        })
+        .await;
+    }
+
+    /// Kills its pod as a lost machine does, without any time to say goodbye.
+    pub async fn kill(&self) -> String {
+        let pod = self.pod().await;
+        let at_once = DeleteParams::default().grace_period(0);
+        api_call(
+            format!("killing the controller's pod {}", pod.name_any()),
+            self.pods.delete(&pod.name_any(), &at_once),
+        )
+        .await;
+        pod.uid().unwrap_or_default()
+    }
+
+    /// Starts it anew so that it dies at a place of its code, or, without one, so that it lives.
+    pub async fn die_at(&self, failpoint: Option<&str>) {
+        let deployment = self.deployment().await;
+        let variable = match failpoint {
+            Some(name) => json!({"name": FAILPOINTS, "value": name}),
+            None => json!({"name": FAILPOINTS, "$patch": "delete"}),
+        };
+        let containers =
+            deployment.spec.and_then(|spec| spec.template.spec).map(|pod| pod.containers).unwrap_or_default();
+        let name = containers.first().map(|container| container.name.clone()).expect("the controller has a container");
+        let template = json!({"spec": {"containers": [{"name": name, "env": [variable]}]}});
+        let patch = Patch::Strategic(json!({"spec": {"template": template}}));
+        let doing = format!("setting {FAILPOINTS} of the controller to {failpoint:?}");
+        api_call(doing, self.deployments.patch(DEPLOYMENT, &PatchParams::default(), &patch)).await;
+        self.until_available().await;
+    }
+
+    /// Waits until a container of the controller has died since it was last started anew.
+    pub async fn until_it_died(&self, failpoint: &str) {
+        wait_until(format!("the controller to have died at {failpoint}"), Patience::Reaction, async || {
+            let deployment = self.deployment().await;
+            let pods = self.list_pods(&deployment).await;
+            let died =
+                pods.iter().flat_map(|pod| &pod.status).flat_map(|status| status.container_statuses.iter().flatten());
+            if died.map(|container| container.restart_count).sum::<i32>() > 0 {
+                return Look::Found(());
+            }
+            Look::NotYet(format!("{:?}", pods.iter().map(describe_pod).collect::<Vec<_>>()))
+        })
+        .await;
+    }
+
+    /// The lines of its log (of the life before, too) that name something.
+    pub async fn log_lines(&self, naming: &str) -> Vec<String> {
+        let Ok(deployment) = self.deployments.get(DEPLOYMENT).await else {
+            return vec!["there is no controller".to_owned()];
+        };
+        let mut lines = Vec::new();
+        for pod in self.list_pods(&deployment).await {
+            for previous in [true, false] {
+                let log = self.pods.logs(&pod.name_any(), &LogParams { previous, ..LogParams::default() }).await;
+                let log = log.unwrap_or_default();
+                lines.extend(log.lines().filter(|line| line.contains(naming)).map(str::to_owned));
+            }
+        }
+        lines
+    }
+
+    pub async fn pod(&self) -> Pod {
+        let deployment = self.deployment().await;
+        self.list_pods(&deployment).await.into_iter().next().expect("the controller has a pod")
+    }
+
+    async fn deployment(&self) -> Deployment {
+        api_call(format!("reading the Deployment {NAMESPACE}/{DEPLOYMENT}"), self.deployments.get(DEPLOYMENT)).await
+    }
+
+    async fn list_pods(&self, deployment: &Deployment) -> Vec<Pod> {
+        let labels = deployment.spec.as_ref().and_then(|spec| spec.selector.match_labels.clone()).unwrap_or_default();
+        let selector: Vec<String> = labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        let of_the_deployment = ListParams::default().labels(&selector.join(","));
+        api_call("listing the controller's pods", self.pods.list(&of_the_deployment)).await.items
+    }
+}
+
+fn describe_pod(pod: &Pod) -> String {
+    let status = pod.status.clone().unwrap_or_default();
+    let containers = status.container_statuses.unwrap_or_default();
+    let states: Vec<String> =
+        containers.iter().map(|c| format!("{:?}, {} restarts", c.state, c.restart_count)).collect();
+    format!("{} {} {}", pod.name_any(), status.phase.unwrap_or_default(), states.join(", "))
+}

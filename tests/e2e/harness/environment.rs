@@ -1,0 +1,71 @@
+//! What `tests/cluster/cluster exec` tells the tests about the cluster.
+
+use std::collections::BTreeMap;
+use std::sync::LazyLock;
+
+/// Addresses and credentials of the cluster and of the services that tests talk to.
+#[derive(Debug)]
+pub struct Environment {
+    pub git_url: String,
+    pub git_url_in_cluster: String,
+    pub s3_backend_url: String,
+    pub s3_access_key: String,
+    pub s3_secret_key: String,
+    pub provider_log_url: String,
+    pub provider_log_url_in_cluster: String,
+    pub pulumi_image: String,
+}
+
+static ENVIRONMENT: LazyLock<Result<Environment, String>> = LazyLock::new(|| read(|name| std::env::var(name).ok()));
+
+impl Environment {
+    /// Fails the test in one sentence when it was not started by the cluster script.
+    pub fn get() -> &'static Environment {
+        match &*ENVIRONMENT {
+            Ok(environment) => environment,
+            Err(sentence) => panic!("{sentence}"),
+        }
+    }
+}
+
+/// A shell's own KUBECONFIG is not enough: the other variables prove that the cluster script chose the cluster.
+fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Environment, String> {
+    let names = [
+        "KUBECONFIG",
+        "GIT_URL",
+        "GIT_URL_IN_CLUSTER",
+        "S3_BACKEND_URL",
+        "S3_ACCESS_KEY",
+        "S3_SECRET_KEY",
+        "PROVIDER_LOG_URL",
+        "PROVIDER_LOG_URL_IN_CLUSTER",
+        "PULUMI_IMAGE",
+    ];
+    let mut values = BTreeMap::new();
+    for name in names {
+        let value = variable(name).filter(|value| !value.is_empty()).ok_or_else(|| {
+            format!(
+                "the end-to-end tests need the test cluster ({name} is not set): `make test` runs them, or, with the cluster up and \
+                 the controller installed, `tests/cluster/cluster exec cargo test --test e2e`"
+            )
+        })?;
+        values.insert(name, value);
+    }
+    let mut take = |name: &str| values.remove(name).unwrap_or_default();
+    Ok(Environment {
+        git_url: take("GIT_URL"),
+        git_url_in_cluster: take("GIT_URL_IN_CLUSTER"),
+        s3_backend_url: take("S3_BACKEND_URL"),
+        s3_access_key: take("S3_ACCESS_KEY"),
+        s3_secret_key: take("S3_SECRET_KEY"),
+        provider_log_url: take("PROVIDER_LOG_URL"),
+        provider_log_url_in_cluster: take("PROVIDER_LOG_URL_IN_CLUSTER"),
+        pulumi_image: take("PULUMI_IMAGE"),
+    })
+}
+
+#[test]
+fn a_shells_own_kubeconfig_alone_is_refused_with_the_command_that_runs_the_tests() {
+    let sentence = read(|name| (name == "KUBECONFIG").then(|| "/home/me/.kube/config".to_owned())).unwrap_err();
+    assert!(sentence.contains("GIT_URL is not set") && sentence.contains("`make test`"), "{sentence}");
+}

@@ -1,0 +1,80 @@
+//! What the tests stand on: the cluster, a scene of their own in it, and ways to look at what happens.
+//!
+//! A test is `run("name", async |scene| …)`. Tests run side by side, each in a namespace of its own; those that restart
+//! the controller use `run_alone` and have the cluster to themselves.
+
+mod controller;
+mod dump;
+mod environment;
+mod program;
+mod provider_log;
+mod scene;
+mod source;
+mod stack;
+mod timeline;
+mod wait;
+
+use std::panic::{AssertUnwindSafe, resume_unwind};
+use std::sync::LazyLock;
+
+use futures::FutureExt;
+use tokio::runtime::Runtime;
+use tokio::sync::RwLock;
+
+pub use controller::Controller;
+pub use program::{File, Program};
+pub use provider_log::once;
+pub use scene::{STATE_SECRET, Scene, client};
+pub use source::GitRepository;
+pub use stack::{condition, is_done, says};
+pub use wait::{Look, Patience, api_call, wait_until};
+
+/// One runtime for all tests: the connections of the clients live on it.
+static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
+    rustls::crypto::ring::default_provider()
+        .install_default()
+        .expect("no other TLS provider is installed in this process");
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .expect("a runtime can be started")
+});
+
+/// Who restarts the controller holds it for writing, all others for reading.
+static CONTROLLER_IS_LEFT_ALONE: RwLock<()> = RwLock::const_new(());
+
+/// Runs a test in a scene of its own, beside others.
+pub fn run(name: &str, test: impl AsyncFnOnce(&Scene)) {
+    RUNTIME.block_on(async {
+        let _others_may_run = CONTROLLER_IS_LEFT_ALONE.read().await;
+        in_scene(name, test).await;
+    });
+}
+
+/// Runs a test while no other runs; it makes its scenes itself, with `in_scene`.
+pub fn run_alone(test: impl AsyncFnOnce()) {
+    RUNTIME.block_on(async {
+        let _nobody_else_runs = CONTROLLER_IS_LEFT_ALONE.write().await;
+        test().await;
+    });
+}
+
+/// Makes a scene, runs the test in it, checks what holds for every Stack, and removes the scene. After a failure the
+/// scene is kept, and everything that can be known about it is written down.
+pub async fn in_scene(name: &str, test: impl AsyncFnOnce(&Scene)) {
+    let scene = Scene::new(name).await;
+    let outcome = AssertUnwindSafe(async {
+        test(&scene).await;
+        scene.check_conditions_of_every_stack().await;
+    })
+    .catch_unwind()
+    .await;
+    match outcome {
+        Ok(()) => scene.remove().await,
+        Err(failure) => {
+            scene.keep().await;
+            resume_unwind(failure);
+        }
+    }
+}

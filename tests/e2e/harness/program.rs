@@ -1,0 +1,61 @@
+//! Pulumi programs in YAML, put together by tests.
+
+use serde_json::{Map, Value, json};
+
+/// A file of a repository: its path and its content.
+#[derive(Clone, Debug)]
+pub struct File {
+    pub path: String,
+    pub content: String,
+}
+
+/// A project file with a YAML program. JSON is YAML, so it is written as that.
+#[derive(Clone, Debug)]
+pub struct Program {
+    content: Map<String, Value>,
+}
+
+impl Program {
+    pub fn new(project: &str) -> Program {
+        let mut content = Map::new();
+        content.insert("name".to_owned(), json!(project));
+        content.insert("runtime".to_owned(), json!("yaml"));
+        Program { content }
+    }
+
+    /// A value that the program takes from the stack's configuration, if it is there.
+    pub fn config(self, key: &str, default: &str) -> Program {
+        self.with("config", key, json!({"type": "string", "default": default}))
+    }
+
+    /// A value of the language's own types (`String`, `Number`, `Boolean`, `Object`), of which the project file has fewer.
+    pub fn typed_config(self, key: &str, kind: &str) -> Program {
+        self.with("configuration", key, json!({"type": kind}))
+    }
+
+    /// A resource of the test provider; the provider log calls it by the same name.
+    pub fn step(self, name: &str, properties: Value) -> Program {
+        let mut properties = properties;
+        properties["name"] = json!(name);
+        self.with("resources", name, json!({"type": "testing:index:Step", "properties": properties}))
+    }
+
+    pub fn output(self, name: &str, value: Value) -> Program {
+        self.with("outputs", name, value)
+    }
+
+    /// The project file in the root of the repository.
+    pub fn files(&self) -> Vec<File> {
+        vec![self.file("Pulumi.yaml")]
+    }
+
+    /// The project file at a path.
+    pub fn file(&self, path: &str) -> File {
+        File { path: path.to_owned(), content: format!("{:#}\n", Value::Object(self.content.clone())) }
+    }
+
+    fn with(mut self, section: &str, key: &str, value: Value) -> Program {
+        self.content.entry(section).or_insert_with(|| json!({}))[key] = value;
+        self
+    }
+}

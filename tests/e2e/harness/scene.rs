@@ -1,0 +1,194 @@
+//! A namespace of a test's own, with what every Stack needs, and its end.
+
+use std::fmt::Debug;
+use std::time::Duration;
+
+use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::api::core::v1::{Namespace, Secret, ServiceAccount};
+use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::config::KubeConfigOptions;
+use kube::{Api, Client, Config, Resource, ResourceExt};
+use pulumi_controller::api::pulumi::Stack;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use tokio::sync::OnceCell;
+
+use super::dump;
+use super::environment::Environment;
+use super::source::{GitRepository, Source};
+use super::stack::describe;
+use super::timeline::Timeline;
+use super::wait::{Look, Patience, api_call, wait_until};
+use crate::conformance;
+
+/// The Secret with the credentials of the state's S3 server and the passphrase of the state's secrets.
+pub const STATE_SECRET: &str = "state";
+
+/// What a test sees of the cluster: its own namespace.
+pub struct Scene {
+    pub client: Client,
+    pub namespace: String,
+    /// Different for each scene; part of what lives outside the namespace.
+    pub id: String,
+    pub timeline: Timeline,
+}
+
+impl Scene {
+    pub async fn new(name: &str) -> Scene {
+        let id: String = std::iter::repeat_with(fastrand::lowercase).filter(char::is_ascii_lowercase).take(6).collect();
+        let namespace = format!("e2e-{name}-{id}");
+        let client = client().await;
+        let labels = json!({"pod-security.kubernetes.io/enforce": "restricted", "pulumi-controller.test/scene": name});
+        let object: Namespace = from_json(json!({"metadata": {"name": namespace, "labels": labels}}));
+        let namespaces: Api<Namespace> = Api::all(client.clone());
+        api_call(format!("creating the namespace {namespace}"), namespaces.create(&PostParams::default(), &object))
+            .await;
+        let timeline = Timeline::start(&client, &namespace);
+        let scene = Scene { client, namespace, id, timeline };
+        scene.create::<Secret>(json!({"metadata": {"name": STATE_SECRET}, "stringData": state_credentials()})).await;
+        scene
+    }
+
+    pub fn api<K>(&self) -> Api<K>
+    where
+        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
+    {
+        Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
+    /// Creates an object as a user writes it.
+    pub async fn create<K>(&self, object: Value) -> K
+    where
+        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + Serialize + DeserializeOwned,
+    {
+        let doing = format!("creating the {} {}/{}", K::kind(&()), self.namespace, object["metadata"]["name"]);
+        api_call(doing, self.api::<K>().create(&PostParams::default(), &from_json(object))).await
+    }
+
+    /// Merges a patch into an object (`application/merge-patch+json`).
+    pub async fn patch<K>(&self, name: &str, patch: Value) -> K
+    where
+        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + DeserializeOwned,
+    {
+        let doing = format!("changing the {} {}/{name} by {patch}", K::kind(&()), self.namespace);
+        api_call(doing, self.api::<K>().patch(name, &PatchParams::default(), &Patch::Merge(&patch))).await
+    }
+
+    pub async fn list<K>(&self) -> Vec<K>
+    where
+        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + DeserializeOwned,
+    {
+        let doing = format!("listing {} in {}", K::plural(&()), self.namespace);
+        api_call(doing, self.api::<K>().list(&ListParams::default())).await.items
+    }
+
+    /// Asks for an object's deletion and does not wait for it.
+    pub async fn delete<K>(&self, name: &str)
+    where
+        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + DeserializeOwned,
+    {
+        let doing = format!("deleting the {} {}/{name}", K::kind(&()), self.namespace);
+        api_call(doing, self.api::<K>().delete(name, &DeleteParams::default())).await;
+    }
+
+    /// A Git repository of this scene, and the GitRepository object that follows it once something was pushed.
+    pub async fn source(&self, name: &str) -> Source<'_> {
+        Source::new(self, name).await
+    }
+
+    /// A ServiceAccount whose pods may make ConfigMaps here.
+    pub async fn service_account_for_config_maps(&self, name: &str) {
+        self.create::<ServiceAccount>(json!({"metadata": {"name": name}})).await;
+        let verbs = ["get", "create", "update", "patch", "delete"];
+        self.create::<Role>(json!({
+            "metadata": {"name": name},
+            "rules": [{"apiGroups": [""], "resources": ["configmaps"], "verbs": verbs}],
+        }))
+        .await;
+        self.create::<RoleBinding>(json!({
+            "metadata": {"name": name},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name},
+            "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": self.namespace}],
+        }))
+        .await;
+    }
+
+    /// What Flux's own tests ask of every object, of every state that a Stack of this scene was seen in and of the last.
+    pub async fn check_conditions_of_every_stack(&self) {
+        let broken = conformance::of_states(&self.timeline.states_of::<Stack>());
+        assert!(broken.is_empty(), "states of Stacks that Flux's rules forbid:\n{}", broken.join("\n"));
+        wait_until("the conditions of every Stack to be as Flux has them", Patience::Reaction, async || {
+            let broken: Vec<String> = self.list::<Stack>().await.iter().flat_map(conformance::at_the_end).collect();
+            if broken.is_empty() { Look::Found(()) } else { Look::NotYet(broken.join("; ")) }
+        })
+        .await;
+    }
+
+    /// Stacks first, while their Workspaces are there to let go of.
+    pub async fn remove(self) {
+        for stack in self.list::<Stack>().await {
+            self.delete::<Stack>(&stack.name_any()).await;
+        }
+        wait_until(format!("the Stacks in {} to be gone", self.namespace), Patience::Run, async || {
+            let stacks = self.list::<Stack>().await;
+            if stacks.is_empty() { Look::Found(()) } else { Look::NotYet(describe(&stacks)) }
+        })
+        .await;
+        for repository in self.list::<GitRepository>().await {
+            self.delete::<GitRepository>(&repository.name_any()).await;
+        }
+        let namespaces: Api<Namespace> = Api::all(self.client.clone());
+        let doing = format!("deleting the namespace {}", self.namespace);
+        api_call(doing, namespaces.delete(&self.namespace, &DeleteParams::default())).await;
+    }
+
+    /// Writes down all there is, stops the Stacks from disturbing other tests, and leaves the namespace for a look.
+    pub async fn keep(self) {
+        let file = dump::write(&self).await;
+        // The failure that is already there is the one to report, whatever goes wrong here.
+        let stacks = self.api::<Stack>().list(&ListParams::default()).await.map(|list| list.items).unwrap_or_default();
+        for stack in stacks {
+            let suspend = Patch::Merge(json!({"spec": {"suspend": true}}));
+            drop(self.api::<Stack>().patch(&stack.name_any(), &PatchParams::default(), &suspend).await);
+        }
+        let namespace = &self.namespace;
+        println!("\n{}", self.timeline.text());
+        println!(
+            "the test failed. Its objects are kept in the namespace {namespace}, with its Stacks suspended now; how all was when \
+             the test ended is in {}. Remove them with: tests/cluster/cluster kubectl delete stacks --all --namespace {namespace} && \
+             tests/cluster/cluster kubectl delete namespace {namespace}",
+            file.display()
+        );
+    }
+}
+
+fn state_credentials() -> Value {
+    let environment = Environment::get();
+    json!({
+        "AWS_ACCESS_KEY_ID": environment.s3_access_key,
+        "AWS_SECRET_ACCESS_KEY": environment.s3_secret_key,
+        "PULUMI_CONFIG_PASSPHRASE": "e2e",
+    })
+}
+
+pub fn from_json<K: DeserializeOwned>(object: Value) -> K {
+    serde_json::from_value(object).expect("an object written in a test has the fields of its type")
+}
+
+/// One client for all tests, to the cluster that the environment names.
+pub async fn client() -> Client {
+    static CLIENT: OnceCell<Client> = OnceCell::const_new();
+    Environment::get();
+    CLIENT
+        .get_or_init(async || {
+            let mut config =
+                Config::from_kubeconfig(&KubeConfigOptions::default()).await.expect("KUBECONFIG can be read");
+            config.proxy_url = None;
+            config.connect_timeout = Some(Duration::from_secs(10));
+            Client::try_from(config).expect("a client can be made from KUBECONFIG")
+        })
+        .await
+        .clone()
+}

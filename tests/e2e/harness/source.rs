@@ -1,0 +1,187 @@
+//! Git repositories that tests push to with the real `git`, and the GitRepository objects that follow them.
+
+use std::path::Path;
+use std::process::Stdio;
+
+use kube::{CustomResource, ResourceExt};
+use pulumi_controller::api::names::ANNOTATION_REQUESTED_AT;
+use pulumi_controller::api::source::SourceArtifact;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use super::environment::Environment;
+use super::program::File;
+use super::scene::Scene;
+use super::wait::{Look, Patience, wait_until};
+
+/// The fields of Flux's GitRepository that tests read.
+#[derive(CustomResource, Clone, Debug, Serialize, Deserialize)]
+#[kube(group = "source.toolkit.fluxcd.io", version = "v1", kind = "GitRepository", plural = "gitrepositories")]
+#[kube(namespaced, schema = "disabled", status = "GitRepositoryStatus")]
+pub struct GitRepositorySpec {
+    #[serde(flatten)]
+    pub fields: Value,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct GitRepositoryStatus {
+    pub artifact: Option<SourceArtifact>,
+    pub last_handled_reconcile_at: Option<String>,
+    #[serde(default)]
+    pub conditions: Vec<Value>,
+}
+
+/// A commit that was pushed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Commit {
+    pub sha: String,
+}
+
+impl Commit {
+    /// As Flux writes it: `main@sha1:…`.
+    pub fn revision(&self) -> String {
+        format!("main@sha1:{}", self.sha)
+    }
+}
+
+/// A Git repository on the test Git server and its working copy.
+pub struct Source<'a> {
+    scene: &'a Scene,
+    pub name: String,
+    working_copy: TempDir,
+}
+
+impl<'a> Source<'a> {
+    pub async fn new(scene: &'a Scene, name: &str) -> Source<'a> {
+        let working_copy = tempfile::tempdir().expect("a temporary folder for a working copy");
+        let source = Source { scene, name: name.to_owned(), working_copy };
+        source.git(&["init", "--quiet", "--initial-branch=main"]).await;
+        let remote = format!("{}/{}.git", Environment::get().git_url, source.repository());
+        source.git(&["remote", "add", "origin", &remote]).await;
+        source
+    }
+
+    /// Makes these files the whole content of `main`, and asks Flux to look, as a Receiver does after a webhook.
+    pub async fn push(&self, files: &[File]) -> Commit {
+        self.write(files);
+        self.git(&["add", "--all"]).await;
+        self.git(&["commit", "--quiet", "--allow-empty", "--message", "A change made by a test"]).await;
+        self.git(&["push", "--quiet", "origin", "main"]).await;
+        let sha = self.git(&["rev-parse", "HEAD"]).await;
+        match self.scene.api::<GitRepository>().get_opt(&self.name).await {
+            Ok(Some(_)) => drop(self.request().await),
+            _ => self.create_object().await,
+        }
+        Commit { sha }
+    }
+
+    /// Asks Flux to look at the repository now; the answer is the request's value.
+    pub async fn request(&self) -> String {
+        let request = format!("{:?}", std::time::SystemTime::now());
+        let patch = json!({"metadata": {"annotations": {ANNOTATION_REQUESTED_AT: request}}});
+        self.scene.patch::<GitRepository>(&self.name, patch).await;
+        request
+    }
+
+    /// Waits until Flux has answered a request.
+    pub async fn until_handled(&self, request: &str) {
+        self.until(&format!("to have handled the request {request}"), |status| {
+            status.last_handled_reconcile_at.as_deref() == Some(request)
+        })
+        .await;
+    }
+
+    /// Waits until Flux serves a commit.
+    pub async fn artifact_of(&self, commit: &Commit) -> SourceArtifact {
+        let revision = commit.revision();
+        let is_there = |status: &GitRepositoryStatus| {
+            status.artifact.as_ref().is_some_and(|artifact| artifact.revision == revision)
+        };
+        let status = self.until(&format!("to serve {revision}"), is_there).await;
+        status.artifact.expect("it was there when it was looked at")
+    }
+
+    async fn until(&self, what: &str, is_so: impl Fn(&GitRepositoryStatus) -> bool) -> GitRepositoryStatus {
+        wait_until(format!("the GitRepository {} {what}", self.name), Patience::Reaction, async || {
+            match self.scene.api::<GitRepository>().get(&self.name).await {
+                Ok(repository) => {
+                    let status = repository.status.unwrap_or_default();
+                    if is_so(&status) { Look::Found(status) } else { Look::NotYet(format!("{status:?}")) }
+                }
+                Err(error) => Look::NotYet(error.to_string()),
+            }
+        })
+        .await
+    }
+
+    async fn create_object(&self) {
+        let url = format!("{}/{}.git", Environment::get().git_url_in_cluster, self.repository());
+        let spec = json!({"url": url, "interval": "1h", "timeout": "30s", "ref": {"branch": "main"}});
+        let object: GitRepository = self
+            .scene
+            .create(json!({
+                "apiVersion": "source.toolkit.fluxcd.io/v1", "kind": "GitRepository",
+                "metadata": {"name": self.name}, "spec": spec,
+            }))
+            .await;
+        assert_eq!(object.name_any(), self.name);
+    }
+
+    /// Its name on the Git server, which all scenes share.
+    fn repository(&self) -> String {
+        format!("{}-{}", self.scene.namespace, self.name)
+    }
+
+    fn write(&self, files: &[File]) {
+        let root = self.working_copy.path();
+        for entry in std::fs::read_dir(root).expect("the working copy can be listed").flatten() {
+            if entry.file_name() != ".git" {
+                remove(&entry.path());
+            }
+        }
+        for file in files {
+            let path = root.join(&file.path);
+            let folder = path.parent().expect("a file of a repository is in a folder");
+            std::fs::create_dir_all(folder).unwrap_or_else(|error| panic!("making {}: {error}", folder.display()));
+            std::fs::write(&path, &file.content).unwrap_or_else(|error| panic!("writing {}: {error}", path.display()));
+        }
+    }
+
+    /// Runs `git` without the settings, the proxies and the identity of whoever runs the tests.
+    async fn git(&self, arguments: &[&str]) -> String {
+        let mut command = tokio::process::Command::new("git");
+        command
+            .args(arguments)
+            .current_dir(self.working_copy.path())
+            .stdin(Stdio::null())
+            .kill_on_drop(true)
+            .env_clear();
+        command.env("PATH", std::env::var_os("PATH").unwrap_or_default());
+        for (name, value) in [
+            ("GIT_CONFIG_GLOBAL", "/dev/null"),
+            ("GIT_CONFIG_NOSYSTEM", "1"),
+            ("GIT_TERMINAL_PROMPT", "0"),
+            ("GIT_AUTHOR_NAME", "Test"),
+            ("GIT_AUTHOR_EMAIL", "test@example.com"),
+            ("GIT_COMMITTER_NAME", "Test"),
+            ("GIT_COMMITTER_EMAIL", "test@example.com"),
+        ] {
+            command.env(name, value);
+        }
+        let limit = std::time::Duration::from_secs(60);
+        let output = tokio::time::timeout(limit, command.output())
+            .await
+            .unwrap_or_else(|_| panic!("`git {}` did not end in {limit:?}", arguments.join(" ")))
+            .unwrap_or_else(|error| panic!("`git` could not be started: {error}"));
+        let problem = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "`git {}` failed with {}: {problem}", arguments.join(" "), output.status);
+        String::from_utf8_lossy(&output.stdout).trim().to_owned()
+    }
+}
+
+fn remove(path: &Path) {
+    let removed = if path.is_dir() { std::fs::remove_dir_all(path) } else { std::fs::remove_file(path) };
+    removed.unwrap_or_else(|error| panic!("removing {}: {error}", path.display()));
+}

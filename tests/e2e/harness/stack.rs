@@ -1,0 +1,208 @@
+//! Stacks of a scene: making them, changing them, waiting for what becomes of them.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::ResourceExt;
+use kube::api::{LogParams, PostParams};
+use pulumi_controller::api::auto::{Update, Workspace};
+use pulumi_controller::api::conditions::{self, READY};
+use pulumi_controller::api::names;
+use pulumi_controller::api::pulumi::{
+    FluxSource, LiteralRef, ResourceRef, SecretSelector, SourceReference, Stack, StackSpec,
+};
+use serde_json::{Value, json};
+
+use super::environment::Environment;
+use super::provider_log::ProviderLog;
+use super::scene::{STATE_SECRET, Scene};
+use super::source::{Commit, Source};
+use super::wait::{Look, Patience, api_call, wait_until};
+
+/// A Stack that was created, by its name.
+pub struct StackHandle<'a> {
+    scene: &'a Scene,
+    pub name: String,
+    /// What the test provider did for it.
+    pub log: ProviderLog,
+}
+
+impl Scene {
+    /// A Stack as a user of this cluster writes it; tests change its fields before they create it.
+    pub fn stack(&self, name: &str, source: &Source<'_>) -> Stack {
+        self.stack_on(name, &source.name)
+    }
+
+    /// The same, on a GitRepository by its name.
+    pub fn stack_on(&self, name: &str, repository: &str) -> Stack {
+        let environment = Environment::get();
+        let source_ref =
+            SourceReference { api_version: None, kind: "GitRepository".to_owned(), name: repository.to_owned() };
+        let workspace = json!({
+            "image": environment.pulumi_image,
+            "imagePullPolicy": "IfNotPresent",
+            "resources": {"requests": {"cpu": "1m", "memory": "16Mi"}},
+        });
+        Stack::new(
+            name,
+            StackSpec {
+                stack: format!("{name}-{}", self.id),
+                flux_source: FluxSource { source_ref, dir: None },
+                backend: Some(environment.s3_backend_url.clone()),
+                env_refs: environment_of_runs(),
+                workspace_template: Some(json!({"spec": workspace})),
+                ..StackSpec::default()
+            },
+        )
+    }
+
+    /// Creates a Stack that destroys nothing at its end unless the test says so.
+    pub async fn start(&self, stack: Stack) -> StackHandle<'_> {
+        let doing = format!("creating the Stack {} (is the controller installed?)", stack.name_any());
+        api_call(doing, self.api::<Stack>().create(&PostParams::default(), &stack)).await;
+        StackHandle { scene: self, name: stack.name_any(), log: ProviderLog::of(&stack.spec.stack) }
+    }
+}
+
+impl StackHandle<'_> {
+    pub async fn get(&self) -> Stack {
+        api_call(format!("reading the Stack {}", self.name), self.scene.api::<Stack>().get(&self.name)).await
+    }
+
+    /// Merges a patch into the Stack.
+    pub async fn change(&self, patch: Value) {
+        self.scene.patch::<Stack>(&self.name, patch).await;
+    }
+
+    pub async fn annotate(&self, key: &str, value: &str) {
+        self.change(json!({"metadata": {"annotations": {key: value}}})).await;
+    }
+
+    /// Waits until the Stack is so.
+    pub async fn until(&self, what: &str, patience: Patience, is_so: impl Fn(&Stack) -> bool) -> Stack {
+        wait_until(format!("the Stack {} {what}", self.name), patience, async || {
+            match self.scene.api::<Stack>().get(&self.name).await {
+                Ok(stack) if is_so(&stack) => Look::Found(stack),
+                Ok(stack) => Look::NotYet(describe(&[stack])),
+                Err(error) => Look::NotYet(error.to_string()),
+            }
+        })
+        .await
+    }
+
+    /// Waits until what is asked for now is done with this commit.
+    pub async fn until_applied(&self, commit: &Commit) -> Stack {
+        self.until_applied_within(Patience::Run, commit).await
+    }
+
+    pub async fn until_applied_within(&self, patience: Patience, commit: &Commit) -> Stack {
+        let revision = commit.revision();
+        self.until(&format!("to be Ready on {revision}"), patience, |stack| {
+            is_done(stack) && stack.status.as_ref().and_then(|s| s.last_applied_revision.as_ref()) == Some(&revision)
+        })
+        .await
+    }
+
+    /// Its open runs and those that ended, oldest first.
+    pub async fn updates(&self) -> Vec<Update> {
+        let mut updates = self.scene.list::<Update>().await;
+        updates.retain(|update| update.spec.workspace_name == self.name);
+        updates.sort_by_key(|update| (update.creation_timestamp().map(|time| time.0), update.name_any()));
+        updates
+    }
+
+    pub async fn workspace(&self) -> Workspace {
+        api_call(format!("reading the Workspace {}", self.name), self.scene.api::<Workspace>().get(&self.name)).await
+    }
+
+    pub async fn pod(&self) -> Pod {
+        let name = names::workspace_pod(&self.name);
+        api_call(format!("reading the pod {name}"), self.scene.api::<Pod>().get(&name)).await
+    }
+
+    /// The log of a container of its pod.
+    pub async fn pod_log(&self, container: &str) -> String {
+        let of = LogParams { container: Some(container.to_owned()), ..LogParams::default() };
+        let name = names::workspace_pod(&self.name);
+        api_call(format!("reading the log of {name}"), self.scene.api::<Pod>().logs(&name, &of)).await
+    }
+
+    /// The pod's identity: as long as it is the same, neither the pod nor a container of it was replaced.
+    pub async fn pod_and_restarts(&self) -> (String, i32) {
+        let pod = self.pod().await;
+        let restarts = pod.status.iter().flat_map(|status| status.container_statuses.iter().flatten());
+        (pod.uid().unwrap_or_default(), restarts.map(|container| container.restart_count).sum())
+    }
+
+    pub async fn delete(&self) {
+        self.scene.delete::<Stack>(&self.name).await;
+    }
+
+    pub async fn until_gone(&self) {
+        wait_until(format!("the Stack {} to be gone", self.name), Patience::Run, async || {
+            match self.scene.api::<Stack>().get_opt(&self.name).await {
+                Ok(None) => Look::Found(()),
+                Ok(Some(stack)) => Look::NotYet(describe(&[stack])),
+                Err(error) => Look::NotYet(error.to_string()),
+            }
+        })
+        .await;
+    }
+}
+
+/// Credentials from the Secret of the scene, and where the test provider reports to.
+fn environment_of_runs() -> BTreeMap<String, ResourceRef> {
+    let from_secret = |key: &str| ResourceRef {
+        kind: "Secret".to_owned(),
+        secret: Some(SecretSelector { namespace: None, name: STATE_SECRET.to_owned(), key: key.to_owned() }),
+        literal: None,
+    };
+    let mut environment: BTreeMap<String, ResourceRef> =
+        ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "PULUMI_CONFIG_PASSPHRASE"]
+            .map(|key| (key.to_owned(), from_secret(key)))
+            .into();
+    let log = LiteralRef { value: Environment::get().provider_log_url_in_cluster.clone() };
+    let log = ResourceRef { kind: "Literal".to_owned(), secret: None, literal: Some(log) };
+    environment.insert("PROVIDER_LOG_URL".to_owned(), log);
+    environment
+}
+
+/// Ready, and that of the spec as it is now, with no run open.
+pub fn is_done(stack: &Stack) -> bool {
+    stack.status.as_ref().is_some_and(|status| {
+        conditions::is_true(&status.conditions, READY)
+            && status.observed_generation == stack.metadata.generation
+            && status.current_update.is_none()
+    })
+}
+
+/// The Stack's condition of a type.
+pub fn condition<'a>(stack: &'a Stack, kind: &str) -> Option<&'a Condition> {
+    conditions::find(&stack.status.as_ref()?.conditions, kind)
+}
+
+/// Whether a condition says this, for this reason.
+pub fn says(stack: &Stack, kind: &str, status: &str, reason: &str) -> bool {
+    condition(stack, kind).is_some_and(|condition| condition.status == status && condition.reason == reason)
+}
+
+/// The states of Stacks in a line each, for messages.
+pub fn describe(stacks: &[Stack]) -> String {
+    let describe_one = |stack: &Stack| {
+        let Some(status) = &stack.status else { return format!("{} has no status", stack.name_any()) };
+        let conditions: Vec<String> =
+            status.conditions.iter().map(|c| format!("{}={} {}: {}", c.type_, c.status, c.reason, c.message)).collect();
+        format!(
+            "{} generation {:?} observed {:?} [{}] applied {:?} current {:?} last {:?}",
+            stack.name_any(),
+            stack.metadata.generation,
+            status.observed_generation,
+            conditions.join("; "),
+            status.last_applied_revision,
+            status.current_update.as_ref().map(|update| &update.name),
+            status.last_update,
+        )
+    };
+    stacks.iter().map(describe_one).collect::<Vec<_>>().join("\n")
+}

@@ -1,0 +1,125 @@
+//! Every state that the objects of a scene were seen in, in order: for failures that ask what happened when, and for
+//! proofs about states that pass quickly.
+
+use std::fmt::Debug;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use futures::{StreamExt, TryStreamExt};
+use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::api::core::v1::Pod;
+use kube::runtime::{WatchStreamExt, watcher};
+use kube::{Api, Client, Resource, ResourceExt};
+use pulumi_controller::api::auto::{Update, Workspace};
+use pulumi_controller::api::pulumi::Stack;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use tokio::task::JoinSet;
+
+/// One state of one object.
+#[derive(Clone, Debug)]
+pub struct Sighting {
+    at: Duration,
+    kind: String,
+    name: String,
+    version: String,
+    gone: bool,
+    object: Value,
+}
+
+/// The watches end with it.
+pub struct Timeline {
+    sightings: Arc<Mutex<Vec<Sighting>>>,
+    _watches: JoinSet<()>,
+}
+
+impl Timeline {
+    /// Watches Stacks, Workspaces, Updates and pods.
+    pub fn start(client: &Client, namespace: &str) -> Timeline {
+        let sightings = Arc::default();
+        let mut watches = JoinSet::new();
+        let started = Instant::now();
+        watches.spawn(watch(Api::<Stack>::namespaced(client.clone(), namespace), Arc::clone(&sightings), started));
+        watches.spawn(watch(Api::<Workspace>::namespaced(client.clone(), namespace), Arc::clone(&sightings), started));
+        watches.spawn(watch(Api::<Update>::namespaced(client.clone(), namespace), Arc::clone(&sightings), started));
+        watches.spawn(watch(Api::<Pod>::namespaced(client.clone(), namespace), Arc::clone(&sightings), started));
+        Timeline { sightings, _watches: watches }
+    }
+
+    /// Every state that objects of a type were seen in.
+    pub fn states_of<K>(&self) -> Vec<K>
+    where
+        K: Resource<DynamicType = ()> + DeserializeOwned,
+    {
+        let kind = K::kind(&());
+        let of_kind = |sighting: &Sighting| (sighting.kind == kind && !sighting.gone).then(|| sighting.object.clone());
+        let sightings = self.all();
+        let objects = sightings.iter().filter_map(of_kind).map(serde_json::from_value);
+        objects.collect::<Result<_, _>>().expect("what was written as a type can be read as it")
+    }
+
+    /// A line for each state.
+    pub fn text(&self) -> String {
+        self.all().iter().map(line).collect::<Vec<_>>().join("\n")
+    }
+
+    fn all(&self) -> Vec<Sighting> {
+        self.sightings.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+async fn watch<K>(api: Api<K>, sightings: Arc<Mutex<Vec<Sighting>>>, started: Instant)
+where
+    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>
+        + Clone
+        + Debug
+        + Serialize
+        + DeserializeOwned
+        + Send
+        + 'static,
+{
+    // Errors are waited out: a watch ends whenever the API server wants it to.
+    let mut events = watcher(api, watcher::Config::default()).default_backoff().boxed();
+    loop {
+        let (object, gone) = match events.try_next().await {
+            Ok(Some(watcher::Event::Apply(object) | watcher::Event::InitApply(object))) => (object, false),
+            Ok(Some(watcher::Event::Delete(object))) => (object, true),
+            Ok(None) => return,
+            Ok(Some(_)) | Err(_) => continue,
+        };
+        let sighting = Sighting {
+            at: started.elapsed(),
+            kind: K::kind(&()).into_owned(),
+            name: object.name_any(),
+            version: object.resource_version().unwrap_or_default(),
+            gone,
+            object: serde_json::to_value(&object).unwrap_or_default(),
+        };
+        let mut seen = sightings.lock().unwrap_or_else(PoisonError::into_inner);
+        if !seen.iter().any(|s| s.kind == sighting.kind && s.version == sighting.version && s.gone == sighting.gone) {
+            seen.push(sighting);
+        }
+    }
+}
+
+fn line(sighting: &Sighting) -> String {
+    let Sighting { at, kind, name, gone, object, .. } = sighting;
+    let seconds = at.as_secs_f64();
+    if *gone {
+        return format!("{seconds:7.2} s  {kind} {name} is gone");
+    }
+    let status = &object["status"];
+    let conditions = status["conditions"].as_array().into_iter().flatten().map(|condition| {
+        let text = |field: &str| condition[field].as_str().unwrap_or_default().to_owned();
+        match (kind.as_str(), text("message")) {
+            ("Pod", _) => format!("{}={}", text("type"), text("status")),
+            (_, message) => format!("{}={} {} {message:?}", text("type"), text("status"), text("reason")),
+        }
+    });
+    let conditions = conditions.collect::<Vec<_>>().join("; ");
+    let deleting = if object["metadata"]["deletionTimestamp"].is_string() { ", being deleted" } else { "" };
+    let generation = format!("{}/{}", status["observedGeneration"], object["metadata"]["generation"]);
+    let phase = status["phase"].as_str().unwrap_or_default();
+    format!("{seconds:7.2} s  {kind} {name} (generation {generation}{deleting}) {phase} {conditions}")
+}

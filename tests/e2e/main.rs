@@ -1,0 +1,25 @@
+//! End-to-end tests on a real cluster with real Flux and the real Pulumi CLI. `make test` runs them; README.md of
+//! `tests/cluster` says what the cluster is.
+#![allow(
+    clippy::panic,
+    clippy::expect_used,
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::large_futures,
+    reason = "what a test stands on fails the test"
+)]
+
+mod artifact;
+mod conditions;
+mod conformance;
+mod deletion;
+mod failure;
+mod first_run;
+mod harness;
+mod install;
+mod push;
+mod requests;
+mod restart;
+mod settings;
+mod suspend;
+mod workspace;

@@ -1,0 +1,91 @@
+//! A push to the repository of a Stack that has run.
+
+use serde_json::json;
+
+use crate::harness::{Patience, Program, once, run};
+
+#[test]
+fn a_push_swaps_the_source_and_runs_in_the_same_pod() {
+    run("push", async |scene| {
+        let source = scene.source("app").await;
+        let saying = |text: &str| {
+            Program::new("push").step("step", json!({"value": text})).output("said", json!("${step.value}"))
+        };
+        let first = source.push(&saying("one").files()).await;
+        let main = scene.start(scene.stack("main", &source)).await;
+        main.until_applied(&first).await;
+        let pod = main.pod_and_restarts().await;
+
+        let second = source.push(&saying("two").files()).await;
+        let stack = main.until_applied(&second).await;
+
+        assert_eq!(json!(stack.status.expect("a status").outputs), json!({"said": "two"}));
+        assert_eq!(main.pod_and_restarts().await, pod, "neither the pod nor a container of it was replaced");
+        assert_eq!(pod.1, 0, "no container has restarted");
+        assert_eq!(main.log.sentences().await, once(&["create step", "update step"]));
+        assert_eq!(main.updates().await.len(), 2);
+        let placed = main.workspace().await.status.and_then(|status| status.artifact).expect("a source is in place");
+        assert_eq!(placed.revision, second.revision());
+    });
+}
+
+#[test]
+fn a_file_that_a_push_removes_is_gone_for_the_next_run() {
+    run("removed-file", async |scene| {
+        let source = scene.source("app").await;
+        let program = |text| Program::new("removed-file").output("text", text);
+        let mut files = program(json!({"fn::readFile": "./note.txt"})).files();
+        files.push(crate::harness::File { path: "note.txt".to_owned(), content: "a note".to_owned() });
+        let first = source.push(&files).await;
+        let main = scene.start(scene.stack("main", &source)).await;
+        let stack = main.until_applied(&first).await;
+        assert_eq!(json!(stack.status.expect("a status").outputs), json!({"text": "a note"}));
+
+        source.push(&program(json!({"fn::readFile": "./note.txt"})).files()).await;
+        main.until("to say that the file is not there", Patience::Run, |stack| {
+            let last = stack.status.as_ref().and_then(|status| status.last_update.as_ref());
+            last.and_then(|update| update.message.as_deref()).is_some_and(|message| message.contains("note.txt"))
+        })
+        .await;
+    });
+}
+
+#[test]
+fn the_same_revision_does_not_run_twice() {
+    run("same-revision", async |scene| {
+        let source = scene.source("app").await;
+        let commit = source.push(&Program::new("same-revision").step("step", json!({"value": "one"})).files()).await;
+        let main = scene.start(scene.stack("main", &source)).await;
+        main.until_applied(&commit).await;
+
+        for _ in 0..2 {
+            let request = source.request().await;
+            source.until_handled(&request).await;
+        }
+        // A second Stack on the source runs through after all of that: the controller has seen it by then.
+        let witness = scene.start(scene.stack("witness", &source)).await;
+        witness.until_applied(&commit).await;
+
+        assert_eq!(main.updates().await.len(), 1);
+        assert_eq!(main.log.sentences().await, once(&["create step"]));
+    });
+}
+
+#[test]
+fn one_fetch_serves_every_stack_on_a_digest() {
+    run("one-fetch", async |scene| {
+        let source = scene.source("app").await;
+        // Both wait for the source, so that both want the artifact at the same moment.
+        let first = scene.start(scene.stack("first", &source)).await;
+        let second = scene.start(scene.stack("second", &source)).await;
+        let program = Program::new("one-fetch").output("scene", json!(scene.id));
+        let commit = source.push(&program.files()).await;
+        first.until_applied(&commit).await;
+        second.until_applied(&commit).await;
+
+        let digest = source.artifact_of(&commit).await.digest;
+        let lines = crate::harness::Controller::new(&scene.client).log_lines(&digest).await;
+        let fetches: Vec<_> = lines.iter().filter(|line| line.contains("fetched artifact")).collect();
+        assert_eq!(fetches.len(), 1, "what the controller's log says of {digest}: {lines:#?}");
+    });
+}

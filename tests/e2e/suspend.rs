@@ -1,0 +1,61 @@
+//! Suspended Stacks.
+
+use pulumi_controller::api::conditions::{READY, RECONCILING};
+use serde_json::json;
+
+use crate::harness::{Patience, Program, condition, once, run};
+
+#[test]
+fn suspend_holds_until_the_stack_is_resumed() {
+    run("suspend", async |scene| {
+        let source = scene.source("app").await;
+        let saying = |text: &str| Program::new("suspend").step("step", json!({"value": text}));
+        let first = source.push(&saying("one").files()).await;
+        let main = scene.start(scene.stack("main", &source)).await;
+        main.until_applied(&first).await;
+
+        main.change(json!({"spec": {"suspend": true}})).await;
+        main.until("to have read that it is suspended", Patience::Reaction, |stack| {
+            stack.status.as_ref().and_then(|status| status.observed_generation) == stack.metadata.generation
+        })
+        .await;
+        let second = source.push(&saying("two").files()).await;
+        // Another Stack on the source runs the commit: the controller has seen it by then.
+        let witness = scene.start(scene.stack("witness", &source)).await;
+        witness.until_applied(&second).await;
+
+        let stack = main.get().await;
+        assert_eq!(
+            condition(&stack, READY).map(|ready| ready.status.as_str()),
+            Some("True"),
+            "as it was when it was suspended"
+        );
+        assert_eq!(condition(&stack, RECONCILING), None, "nothing is in progress");
+        assert_eq!(stack.status.and_then(|status| status.last_applied_revision), Some(first.revision()));
+        assert_eq!(main.updates().await.len(), 1);
+        assert_eq!(main.log.sentences().await, once(&["create step"]));
+
+        main.change(json!({"spec": {"suspend": false}})).await;
+        main.until_applied(&second).await;
+        assert_eq!(main.log.sentences().await, once(&["create step", "update step"]));
+    });
+}
+
+#[test]
+fn a_run_that_is_open_when_its_stack_is_suspended_is_recorded() {
+    run("suspend-open", async |scene| {
+        let source = scene.source("app").await;
+        let program = Program::new("suspend-open").step("slow", json!({"seconds": 5, "steps": 5}));
+        let commit = source.push(&program.files()).await;
+        let main = scene.start(scene.stack("main", &source)).await;
+        main.log.wait_for("create", "slow", "begin").await;
+        main.change(json!({"spec": {"suspend": true}})).await;
+        main.until("to have its run recorded", Patience::Run, |stack| {
+            let status = stack.status.clone().unwrap_or_default();
+            status.last_applied_revision == Some(commit.revision()) && status.current_update.is_none()
+        })
+        .await;
+        assert_eq!(main.log.sentences().await, once(&["create slow"]));
+        assert_eq!(main.updates().await.len(), 1);
+    });
+}
