@@ -25,7 +25,7 @@ pub fn hit(_name: &str) {}
 mod tests {
     use std::process::Command;
 
-    const NAME: &str = "the-process-ends-where-it-is-told-to-and-only-once";
+    const NAME: &str = "test-of-the-failpoint";
 
     #[test]
     fn the_process_ends_where_it_is_told_to_and_only_once() {

@@ -6,12 +6,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures::{StreamExt, TryStreamExt};
-use kube::runtime::reflector;
+use kube::runtime::controller::Action;
+use kube::runtime::{Controller, reflector};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
 use crate::api::auto::Workspace;
-use crate::runtime::drive::{Drive, Outcome};
+use crate::runtime::drive::{Drive, Outcome, ReconcileError, no_errors};
 use crate::runtime::fake_api::{Answer, client};
 use crate::runtime::scope::Scope;
 use crate::runtime::watch::changes;
@@ -109,4 +110,33 @@ async fn objects_that_are_gone_are_forgotten_even_if_their_end_was_not_seen() {
     let text = metrics.encode().unwrap();
     let known = ["a", "b", "c", "new"].map(|name| text.contains(&format!("name=\"{name}\"")));
     assert_eq!(known, [false, false, true, true], "{text}");
+}
+
+struct Surroundings {
+    drive: Arc<Drive>,
+    store: reflector::Store<Workspace>,
+}
+
+async fn reconcile(workspace: &Workspace, surroundings: &Surroundings) -> Result<Outcome, ReconcileError> {
+    assert_eq!(surroundings.store.state().len(), 1);
+    if workspace.name_any() == "web" { Ok(Outcome::After(Duration::from_secs(9))) } else { panic!("another one") }
+}
+
+#[tokio::test]
+async fn a_controller_of_kube_runs_on_the_changes_and_the_driver() {
+    let (client, _log) = client(|asked| {
+        let first = list(&[workspace("web", 1, json!({}), "")]);
+        if asked.query.contains("watch=true") { Answer::Silence } else { first }
+    });
+    let drive = Arc::new(Drive::new::<Workspace>("workspace", Duration::from_secs(5), Metrics::default()));
+    let (store, writer) = reflector::store::<Workspace>();
+    let stream = changes(Api::all(client), Scope::default().own_kinds(), writer, drive.clone());
+    let surroundings = Arc::new(Surroundings { drive, store: store.clone() });
+    let driven = |workspace: Arc<Workspace>, surroundings: Arc<Surroundings>| async move {
+        surroundings.drive.run(&*workspace, reconcile(&workspace, &surroundings)).await
+    };
+    let mut ends = pin!(Controller::for_stream(stream, store).run(driven, no_errors, surroundings));
+    let end = tokio::time::timeout(Duration::from_secs(10), ends.next()).await.expect("it is reconciled");
+    let (object, action) = end.unwrap().unwrap();
+    assert_eq!((object.name.as_str(), action), ("web", Action::requeue(Duration::from_secs(9))));
 }
