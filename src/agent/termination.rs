@@ -66,3 +66,24 @@ fn message(record: &JournalRecord) -> Vec<u8> {
     text.truncate(LONGEST_LOG);
     text
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::agent::journal::{Journal, Request};
+    use crate::rpc::proto;
+
+    #[test]
+    fn the_termination_message_is_json_that_kubernetes_takes_whole() {
+        let directory = tempfile::tempdir().unwrap();
+        let journal = Journal::open(directory.path()).unwrap();
+        let request = Request { id: "one".into(), ..Request::default() };
+        let record = journal.begin(request).unwrap();
+        let outcome = proto::Outcome::Canceled.into();
+        journal.finish(&record, proto::Result { outcome, message: "\u{1}".repeat(9000), ..Default::default() });
+        let text = message(&record);
+        assert!(text.len() <= LONGEST_LOG, "{}", text.len());
+        let parsed: serde_json::Value = serde_json::from_slice(&text).unwrap();
+        assert_eq!((parsed["id"].as_str(), parsed["outcome"].as_str()), (Some("one"), Some("OUTCOME_CANCELED")));
+    }
+}
