@@ -124,10 +124,9 @@ impl Operations {
         let result = match AssertUnwindSafe(run.execute()).catch_unwind().await {
             Ok(result) => result,
             Err(_) => {
-                // Its own words are in the log already.
-                let ended = Family::new(&request.id, Vec::new()).end().await;
-                let message =
-                    format!("a bug in the agent ended the operation; its processes were ended: {}", ended.is_ok());
+                // What went wrong is in the log already.
+                run.end_processes().await;
+                let message = "a bug in the agent ended the operation; no process of it is left".to_owned();
                 let outcome = proto::Outcome::Interrupted.into();
                 let (started, ended) = (request.started, journal::now());
                 proto::Result { outcome, message, started, ended, ..proto::Result::default() }

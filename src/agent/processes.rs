@@ -120,15 +120,20 @@ impl Family {
         }
     }
 
+    /// Whether none was left before the limit. One look is not enough: a process that is just being replaced by another
+    /// program shows no environment, and one that is just being started may not be listed yet.
     async fn gone_within(&self, limit: Duration) -> io::Result<bool> {
         let end = Instant::now() + limit;
+        let mut was_empty = false;
         loop {
-            if self.living()?.is_empty() {
+            let is_empty = self.living()?.is_empty();
+            if is_empty && was_empty {
                 return Ok(true);
             }
-            if Instant::now() >= end {
+            if Instant::now() >= end && !is_empty {
                 return Ok(false);
             }
+            was_empty = is_empty;
             sleep(POLL).await;
         }
     }

@@ -63,7 +63,8 @@ async fn run(config: &AgentConfig) -> anyhow::Result<()> {
         .with_context(|| format!("cannot listen on {}", config.health_address))?;
     let gate = operations.gate.clone();
     let health = health::serve(health_listener, TaskTracker::new(), move || !gate.is_terminating());
-    let version = CliVersion::new(operations.layout.clone(), operations.tasks.clone());
+    // Nobody waits for the version when the agent ends.
+    let version = CliVersion::new(operations.layout.clone(), TaskTracker::new());
     let service = AgentServer::new(Service { operations: operations.clone(), version })
         .max_decoding_message_size(LARGEST_REQUEST)
         .max_encoding_message_size(LARGEST_REQUEST);

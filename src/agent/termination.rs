@@ -12,10 +12,11 @@ use super::operations::Operations;
 
 /// How long the agent waits for its results to be recorded.
 const LINGER: Duration = Duration::from_secs(30);
-/// What is left of the pod's grace for the verdict, the lingering and the exit.
+/// What is left of the pod's grace for the verdict, the lingering and the exit. The CLI is made to end as long before that:
+/// from the second SIGINT to SIGKILL, and to the end of all that it started, it takes its time.
 const RESERVE: Duration = Duration::from_secs(60);
-/// The CLI is made to end this long before that: it takes so long from the second SIGINT to SIGKILL, and to the end of all.
-const FORCE: Duration = Duration::from_secs(60);
+/// No more than this part of a short grace is reserved.
+const RESERVED_PART: u32 = 4;
 /// Kubernetes takes no more than 4 KiB.
 const LONGEST_LOG: usize = 4096;
 /// A character may take six bytes as JSON; with this many the rest has room in any case.
@@ -31,9 +32,10 @@ struct TerminationMessage<'a> {
 /// Comes back when nothing runs any more, and the results are recorded or nobody came to.
 pub async fn terminate(operations: &Arc<Operations>, grace: Duration, log: &Path) {
     let begin = Instant::now();
-    operations.terminate(grace.saturating_sub(RESERVE + FORCE));
+    let reserve = RESERVE.min(grace / RESERVED_PART);
+    operations.terminate(grace.saturating_sub(reserve * 2));
     operations.tasks.close();
-    if timeout_at(begin + grace.saturating_sub(RESERVE), operations.tasks.wait()).await.is_err() {
+    if timeout_at(begin + grace.saturating_sub(reserve), operations.tasks.wait()).await.is_err() {
         tracing::error!("the operation did not end in the time that the pod has");
     }
     let pending = operations.journal.unacknowledged();
@@ -63,4 +65,25 @@ fn message(record: &JournalRecord) -> Vec<u8> {
     let mut text = serde_json::to_vec(&message).unwrap_or_default();
     text.truncate(LONGEST_LOG);
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::agent::journal::{Journal, Request};
+    use crate::rpc::proto;
+
+    #[test]
+    fn the_termination_message_is_json_that_kubernetes_takes_whole() {
+        let directory = tempfile::tempdir().unwrap();
+        let journal = Journal::open(directory.path()).unwrap();
+        let request = Request { id: "one".into(), ..Request::default() };
+        let record = journal.begin(request).unwrap();
+        let outcome = proto::Outcome::Canceled.into();
+        journal.finish(&record, proto::Result { outcome, message: "\u{1}".repeat(9000), ..Default::default() });
+        let text = message(&record);
+        assert!(text.len() <= LONGEST_LOG, "{}", text.len());
+        let parsed: serde_json::Value = serde_json::from_slice(&text).unwrap();
+        assert_eq!((parsed["id"].as_str(), parsed["outcome"].as_str()), (Some("one"), Some("OUTCOME_CANCELED")));
+    }
 }

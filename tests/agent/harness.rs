@@ -16,7 +16,7 @@ use pulumi_controller::rpc::proto::{self, progress};
 use pulumi_controller::rpc::settings::settings_digest;
 
 /// How long anything may take that the tests wait for.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(120);
 const SERVER_NAME: &str = "example-workspace.default.svc";
 const POD_UID: &str = "11111111-2222-3333-4444-555555555555";
 const POLL: Duration = Duration::from_millis(20);

@@ -1,6 +1,14 @@
 //! The real agent, as its container starts it, under the real Pulumi CLI. Without the CLI on `PATH` the tests say that they
 //! were not run.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::string_slice,
+    reason = "what helps a test fails as the test does"
+)]
+
 mod faults;
 mod harness;
 mod runs;

@@ -121,6 +121,45 @@ async fn a_known_id_attaches_and_another_one_is_refused_while_it_is_open_and_can
 }
 
 #[tokio::test]
+async fn a_second_call_to_cancel_ends_a_run_whose_steps_do_not_stop() {
+    if !has_pulumi("a_second_call_to_cancel_ends_a_run_whose_steps_do_not_stop") {
+        return;
+    }
+    let workspace = Workspace::start().await;
+    workspace.put(&SLOW.replace("name: slow", "name: slow, ignoreCancel: true")).await;
+    let request = workspace.request(&[]).await;
+    workspace.run(&request).await.unwrap();
+    workspace.until_working(&request.id).await;
+    let client = workspace.connect().await;
+    client.cancel(&request.id).await.unwrap();
+    tokio::time::sleep(std::time::Duration::from_secs(3)).await;
+    assert_eq!(workspace.status().await.open_operation, request.id, "the step goes on");
+    client.cancel(&request.id).await.unwrap();
+    let (result, _) = workspace.result(&request.id).await;
+    assert_eq!(result.outcome(), Outcome::Canceled, "{}", result.message);
+    assert_eq!(workspace.locks(), Vec::<std::path::PathBuf>::new());
+}
+
+#[tokio::test]
+async fn a_lock_of_somebody_else_is_a_conflict_that_names_the_holder() {
+    if !has_pulumi("a_lock_of_somebody_else_is_a_conflict_that_names_the_holder") {
+        return;
+    }
+    let workspace = Workspace::start().await;
+    workspace.put(OUTPUTS).await;
+    let first = workspace.request(&[]).await;
+    workspace.run_to_end(&first).await;
+    let locks = workspace.path("state/.pulumi/locks/organization/example/dev");
+    std::fs::create_dir_all(&locks).unwrap();
+    let lock = r#"{"pid":4711,"username":"somebody","hostname":"elsewhere","timestamp":"2026-01-01T00:00:00Z"}"#;
+    std::fs::write(locks.join("0d9e5a0e-7ef0-4d5c-a2f6-3f0c8c0a6f0e.json"), lock).unwrap();
+    let second = workspace.request(&[]).await;
+    let result = workspace.run_to_end(&second).await;
+    assert_eq!(result.outcome(), Outcome::Conflict, "{}", result.message);
+    assert!(result.message.contains("elsewhere"), "{}", result.message);
+}
+
+#[tokio::test]
 async fn what_a_run_is_bound_to_has_to_be_as_it_says() {
     if !has_pulumi("what_a_run_is_bound_to_has_to_be_as_it_says") {
         return;

@@ -40,7 +40,7 @@ pub enum JournalError {
 }
 
 /// What was asked for; without the environment, which may hold secrets.
-#[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, PartialEq, Eq)]
 pub struct Request {
     pub id: String,
     /// Name of the Update.

@@ -27,10 +27,6 @@ impl Ending {
         Ending { outcome: proto::Outcome::Succeeded, message: message.to_owned(), ..Ending::default() }
     }
 
-    pub(super) fn failed(message: String) -> Self {
-        Ending { outcome: proto::Outcome::Failed, message, ..Ending::default() }
-    }
-
     pub(super) fn canceled(message: &str) -> Self {
         Ending { outcome: proto::Outcome::Canceled, message: message.to_owned(), ..Ending::default() }
     }
@@ -77,7 +73,7 @@ mod tests {
     #[test]
     fn a_message_shows_no_secret_and_the_outputs_keep_theirs() {
         let output = Output { name: "password".into(), value: json!("hunter22"), secret: true };
-        let ending = Ending { outputs: vec![output], ..Ending::failed("cannot use hunter22".into()) };
+        let ending = Ending { outputs: vec![output], ..Ending::canceled("cannot use hunter22") };
         let result = ending.into_result(&Redactor::new(["hunter22"]), 1);
         assert_eq!(result.message, "cannot use [secret]");
         assert_eq!(result.outputs[0].value, "\"hunter22\"");
@@ -88,7 +84,7 @@ mod tests {
         let output = Output { name: "big".into(), value: json!("x".repeat(LARGEST_OUTPUTS)), secret: false };
         let result = Ending { outputs: vec![output], ..Ending::succeeded("") }.into_result(&Redactor::default(), 1);
         assert!(result.outputs.is_empty() && result.message.contains("left out"));
-        let result = Ending::failed("ä".repeat(LONGEST_MESSAGE)).into_result(&Redactor::default(), 1);
+        let result = Ending::canceled(&"ä".repeat(LONGEST_MESSAGE)).into_result(&Redactor::default(), 1);
         assert!(result.message.len() <= LONGEST_MESSAGE);
     }
 }

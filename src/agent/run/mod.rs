@@ -16,6 +16,7 @@ use super::environment::Environment;
 use super::journal::JournalRecord;
 use super::layout::Layout;
 use super::output::PodLog;
+use super::processes::Family;
 use super::redactor::Redactor;
 use super::settings::{ApplyError, Settings};
 use super::source::InPlace;
@@ -74,10 +75,21 @@ impl Run {
     pub async fn execute(&self) -> proto::Result {
         let ending = match self.perform().await {
             Ok(ending) => ending,
-            Err(error) if self.is_cancelled() => Ending::canceled(&format!("canceled; {error}")),
-            Err(error) => Ending::failed(error.to_string()),
+            Err(error) => {
+                self.end_processes().await;
+                let outcome = if self.is_cancelled() { proto::Outcome::Canceled } else { proto::Outcome::Failed };
+                Ending { outcome, message: error.to_string(), ..Ending::default() }
+            }
         };
         ending.into_result(&self.redactor(), self.record.request().started)
+    }
+
+    /// Comes back when no process of the run is left.
+    pub async fn end_processes(&self) {
+        let id = &self.record.request().id;
+        if let Err(error) = Family::new(id, Vec::new()).end().await {
+            tracing::error!(operation = id, %error, "cannot look for the processes of the run");
+        }
     }
 
     async fn perform(&self) -> Result<Ending, RunError> {

@@ -81,7 +81,10 @@ impl Source {
         let staging =
             tempfile::tempdir_in(self.layout.staging()).map_err(Refusal::system("cannot make room to unpack"))?;
         let archive = staging.path().join("archive");
-        receive::archive(&mut parts, &wanted, &archive).await?;
+        tokio::select! {
+            received = receive::archive(&mut parts, &wanted, &archive) => received?,
+            () = self.stop.cancelled() => return Err(Refusal::Precondition("the agent ends".to_owned())),
+        }
         let tree = staging.path().join("tree");
         let project = unpack::unpack(&archive, &tree, &wanted.directory).await?;
         durable::remove(&archive).map_err(Refusal::system("cannot remove the archive"))?;
@@ -90,6 +93,11 @@ impl Source {
         }
         self.refuse_beside_a_person()?;
         self.exchange(&wanted, &tree)?;
+        // The source before the previous one is in there, and it may have very many files.
+        let removed = tokio::task::spawn_blocking(move || staging.close()).await.map_err(std::io::Error::other);
+        if let Err(error) = removed.and_then(|removed| removed) {
+            tracing::warn!(%error, "cannot remove an old source");
+        }
         tracing::info!(digest = %wanted.digest, directory = wanted.directory.as_str(), "source in place");
         Ok(false)
     }

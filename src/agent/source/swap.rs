@@ -75,13 +75,18 @@ fn restore_record(layout: &Layout, before: Option<&InPlace>) {
     }
 }
 
-/// The tree that was exchanged is kept until the next time. That it cannot be kept is no failure of the new source.
+/// The tree that was exchanged is kept until the next time; the one that was kept until now takes its place, to be removed
+/// with it. That it cannot be kept is no failure of the new source.
 fn keep_previous(layout: &Layout, tree: &Path) {
     if !tree.exists() {
         return;
     }
     let previous = layout.previous();
-    let kept = durable::remove(&previous).and_then(|()| std::fs::rename(tree, &previous));
+    let kept = if previous.exists() {
+        rustix::fs::renameat_with(CWD, tree, CWD, &previous, RenameFlags::EXCHANGE).map_err(io::Error::from)
+    } else {
+        std::fs::rename(tree, &previous)
+    };
     if let Err(error) = kept {
         tracing::warn!(%error, "cannot keep the previous source");
     }
