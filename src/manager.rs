@@ -16,7 +16,7 @@ use crate::api::pulumi::Stack;
 use crate::artifact::{AllowedHosts, FetchSettings, Fetcher, Store};
 use crate::config::{API_TIMEOUT, ManagerConfig, RECONCILE_TIMEOUT, SHUTDOWN_TIMEOUT};
 use crate::controller::{authority, stack, update, workspace};
-use crate::rpc::client::Agents;
+use crate::rpc::client::{Agents, PUT_SOURCE_TIMEOUT};
 use crate::rpc::identity::Authority;
 use crate::runtime::drive::Drive;
 use crate::runtime::events::Events;
@@ -207,6 +207,8 @@ async fn workspaces(
         memory: workspace::Memory::default(),
     });
     let watches = workspace::Watches { scope: parts.scope.clone(), workspaces, updates: updates_writer, wakes };
-    let drive = Arc::new(Drive::new::<Workspace>("workspace-controller", RECONCILE_TIMEOUT, parts.metrics.clone()));
+    // It waits for a source to be put in place, and for what that installs.
+    let timeout = PUT_SOURCE_TIMEOUT + RECONCILE_TIMEOUT;
+    let drive = Arc::new(Drive::new::<Workspace>("workspace-controller", timeout, parts.metrics.clone()));
     workspace::controller(context, watches, drive, config.concurrent, end).await;
 }

@@ -26,7 +26,10 @@ enum InitError {
     Wait(io::Error),
 }
 
-/// Runs our own executable with `arguments` as the one child that counts, until it ends; gives its exit code.
+/// Makes our own executable with `arguments` the agent itself.
+const CHILD_FLAG: &str = "--child";
+
+/// Runs our own executable with `arguments` and `--child`, until it ends; gives its exit code.
 pub fn run_as_init(arguments: &[OsString]) -> ExitCode {
     match run(arguments) {
         Ok(code) => code,
@@ -45,7 +48,7 @@ fn run(arguments: &[OsString]) -> Result<ExitCode, InitError> {
         // Another process is the first one in this namespace: ask to be given the orphans below us.
         rustix::process::set_child_subreaper(Some(own)).map_err(|error| InitError::Subreaper(error.into()))?;
     }
-    let child = Command::new(OWN_EXECUTABLE).args(arguments).spawn().map_err(InitError::Start)?;
+    let child = Command::new(OWN_EXECUTABLE).args(arguments).arg(CHILD_FLAG).spawn().map_err(InitError::Start)?;
     let agent = i32::try_from(child.id())
         .ok()
         .and_then(Pid::from_raw)
@@ -73,7 +76,7 @@ fn forward(agent: Pid, signal: Signal) {
 fn reap(agent: Pid) -> Result<Option<ExitCode>, InitError> {
     let mut code = None;
     loop {
-        match rustix::process::waitpid(None, WaitOptions::NOHANG) {
+        match rustix::process::wait(WaitOptions::NOHANG) {
             Ok(Some((pid, status))) if pid == agent => code = Some(exit_code(status)),
             Ok(Some(_)) => {}
             Ok(None) | Err(rustix::io::Errno::CHILD) => return Ok(code),

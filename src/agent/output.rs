@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWriteExt, BufReader};
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
 
 use super::redactor::Redactor;
 
@@ -48,10 +48,18 @@ impl Tail {
 }
 
 /// Copies an output to the pod's log until it ends, and shows each line to `see`. An error of reading is an end.
-pub async fn copy(output: impl AsyncRead + Unpin, log: PodLog, mut see: impl FnMut(&str)) -> Tail {
+pub async fn copy(output: impl AsyncRead + Unpin, log: PodLog, see: impl FnMut(&str)) -> Tail {
+    copy_to(output, log, tokio::io::stdout(), see).await
+}
+
+async fn copy_to(
+    output: impl AsyncRead + Unpin,
+    log: PodLog,
+    mut to: impl AsyncWrite + Unpin,
+    mut see: impl FnMut(&str),
+) -> Tail {
     let mut reader = BufReader::with_capacity(LONGEST_LINE, output);
     let mut tail = Tail::default();
-    let mut stdout = tokio::io::stdout();
     let mut line = Vec::new();
     while read_line(&mut reader, &mut line).await {
         let text = String::from_utf8_lossy(&line);
@@ -59,8 +67,8 @@ pub async fn copy(output: impl AsyncRead + Unpin, log: PodLog, mut see: impl FnM
         let text = log.redactor.redact(&text);
         let printed = format!("{}: {text}\n", log.name);
         // A log that cannot be written to must not stop the run.
-        let _ = stdout.write_all(printed.as_bytes()).await;
-        let _ = stdout.flush().await;
+        let _ = to.write_all(printed.as_bytes()).await;
+        let _ = to.flush().await;
         tail.push(text);
         line.clear();
     }
@@ -97,17 +105,20 @@ async fn read_line(reader: &mut BufReader<impl AsyncRead + Unpin>, line: &mut Ve
 mod tests {
     use super::*;
 
-    async fn lines_of(output: &[u8]) -> (Vec<String>, Tail) {
+    /// What is seen, what is printed and what is kept of an output.
+    async fn lines_of(output: &[u8]) -> (Vec<String>, String, Tail) {
         let log = PodLog { name: "update".into(), redactor: Redactor::new(["hunter22"]) };
         let mut seen = Vec::new();
-        let tail = copy(output, log, |line| seen.push(line.to_owned())).await;
-        (seen, tail)
+        let mut printed = Vec::new();
+        let tail = copy_to(output, log, &mut printed, |line| seen.push(line.to_owned())).await;
+        (seen, String::from_utf8(printed).unwrap(), tail)
     }
 
     #[tokio::test]
     async fn lines_are_seen_as_they_are_and_kept_without_secrets() {
-        let (seen, tail) = lines_of(b"one\r\n\nkey hunter22\nno end").await;
+        let (seen, printed, tail) = lines_of(b"one\r\n\nkey hunter22\nno end").await;
         assert_eq!(seen, ["one", "", "key hunter22", "no end"]);
+        assert_eq!(printed, "update: one\nupdate: \nupdate: key [secret]\nupdate: no end\n");
         assert_eq!(tail.text(), "one\n\nkey [secret]\nno end\n");
         assert_eq!(tail.last_lines(2), "key [secret]\nno end");
     }
@@ -116,7 +127,7 @@ mod tests {
     async fn a_line_without_end_and_an_endless_output_are_bounded() {
         let mut output = vec![b'x'; LONGEST_LINE * 3];
         output.extend(b"\nlast\n");
-        let (seen, tail) = lines_of(&output).await;
+        let (seen, _, tail) = lines_of(&output).await;
         assert!(seen.iter().all(|line| line.len() <= LONGEST_LINE));
         assert!(tail.text().len() <= TAIL);
         assert!(tail.text().ends_with("last\n"));

@@ -267,7 +267,8 @@ mod tests {
 
     #[test]
     fn what_could_not_be_unpacked_is_not_packed() {
-        let cases: [(fn(&Path), &str); 4] = [
+        type Prepare = fn(&Path);
+        let cases: [(Prepare, &str); 4] = [
             (|root| symlink("/etc/passwd", root.join("link")).unwrap(), "\"link\" to \"/etc/passwd\": it is absolute"),
             (|root| symlink("..", root.join("link")).unwrap(), "it leads out of the archive"),
             (|root| fs::write(root.join("a\\b"), "").unwrap(), "\"a\\\\b\": it contains a backslash"),

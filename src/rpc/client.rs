@@ -22,6 +22,7 @@ use crate::rpc::identity::{self, IdentityError, Issued};
 use crate::rpc::proto;
 use crate::rpc::proto::agent_client::AgentClient as Calls;
 use crate::rpc::proto::put_source_request::Part;
+use crate::telemetry::chain;
 
 /// How long a connection may take, TLS included.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -38,6 +39,8 @@ const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 const CHUNK: usize = 256 * 1024;
 /// The largest reply that is read.
 const LARGEST_REPLY: usize = 8 * 1024 * 1024;
+/// Errors come as headers, in which a character may take up to twelve bytes.
+const LONGEST_HEADERS: u32 = 128 * 1024;
 /// The longest message of an error that is kept.
 const LONGEST_MESSAGE: usize = 8 * 1024;
 
@@ -169,6 +172,7 @@ impl Agents {
         let endpoint = Endpoint::from_shared(format!("http://{}", address.server_name))
             .map_err(|error| RpcError::new(call, Code::InvalidArgument, &chain(&error)))?
             .tcp_nodelay(true)
+            .http2_max_header_list_size(LONGEST_HEADERS)
             .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
             .keep_alive_timeout(KEEPALIVE_TIMEOUT)
             .keep_alive_while_idle(true);
@@ -353,24 +357,30 @@ fn configuration(client: &Issued, authorities_pem: &str) -> Result<ClientConfig,
     Ok(config)
 }
 
-/// An error with its causes, for people.
-fn chain(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        if !text.ends_with(&cause_text) {
-            text.push_str(": ");
-            text.push_str(&cause_text);
-        }
-        source = cause.source();
-    }
-    text
-}
-
 /// Without control characters, which could fake lines of a log, and not longer than is kept.
 fn bounded(message: &str) -> String {
     let mut kept: String = message.chars().map(|c| if c.is_control() && c != '\n' { ' ' } else { c }).collect();
     kept.truncate(kept.floor_char_boundary(LONGEST_MESSAGE));
     kept
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_without_an_answer_ends_in_time() {
+        let silence = std::future::pending::<Result<tonic::Response<()>, Status>>();
+        let error = unary("Status", CALL_TIMEOUT, silence).await.unwrap_err();
+        assert_eq!(error.to_string(), "call Status of the agent failed: no answer within 10 s (DeadlineExceeded)");
+        assert!(error.is_unavailable());
+    }
+
+    #[test]
+    fn no_code_is_both_a_refusal_and_an_absence() {
+        for code in (0..17).map(Code::from_i32) {
+            let error = RpcError::new("Run", code, "");
+            assert!(!(error.is_refusal() && error.is_unavailable()), "{code:?}");
+        }
+    }
 }

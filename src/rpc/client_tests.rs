@@ -1,1 +1,219 @@
+//! The client's calls against an agent that answers as a test wants, over real connections.
 
+use std::io::{self, Cursor};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
+
+use futures::stream::BoxStream;
+use tokio::io::{AsyncRead, ReadBuf};
+use tonic::{Code, Request, Response, Status, Streaming};
+
+use crate::rpc::client::AgentClient;
+use crate::rpc::proto;
+use crate::rpc::proto::agent_server::Agent;
+use crate::rpc::proto::put_source_request::Part;
+use crate::rpc::server_tls_tests::Serving;
+
+/// An agent that notes what it is told.
+#[derive(Clone, Default)]
+pub(crate) struct FakeAgent {
+    calls: Arc<Mutex<Vec<String>>>,
+    sources: Arc<Mutex<Vec<Received>>>,
+    /// What `Run` says no with.
+    refusal: Option<Status>,
+    /// Length of a reply to `Status`.
+    version_length: usize,
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Received {
+    header: Option<proto::SourceHeader>,
+    bytes: Vec<u8>,
+    longest_chunk: usize,
+}
+
+impl FakeAgent {
+    fn note(&self, call: String) {
+        self.calls.lock().unwrap().push(call);
+    }
+}
+
+#[tonic::async_trait]
+impl Agent for FakeAgent {
+    type AttachStream = BoxStream<'static, Result<proto::AttachReply, Status>>;
+
+    async fn status(&self, _: Request<proto::StatusRequest>) -> Result<Response<proto::StatusReply>, Status> {
+        let agent_version = "v".repeat(self.version_length);
+        Ok(Response::new(proto::StatusReply { agent_version, start_id: "start".into(), ..Default::default() }))
+    }
+
+    async fn put_source(
+        &self,
+        request: Request<Streaming<proto::PutSourceRequest>>,
+    ) -> Result<Response<proto::PutSourceReply>, Status> {
+        let mut stream = request.into_inner();
+        let mut received = Received::default();
+        while let Some(message) = stream.message().await? {
+            match message.part {
+                Some(Part::Header(header)) => received.header = Some(header),
+                Some(Part::Chunk(chunk)) => {
+                    received.longest_chunk = received.longest_chunk.max(chunk.len());
+                    received.bytes.extend(chunk);
+                }
+                None => return Err(Status::invalid_argument("an empty message")),
+            }
+        }
+        let size = received.header.as_ref().map_or(0, |header| header.size);
+        let whole = size == received.bytes.len() as u64;
+        self.sources.lock().unwrap().push(received);
+        if whole { Ok(Response::new(Default::default())) } else { Err(Status::invalid_argument("too short")) }
+    }
+
+    async fn run(&self, request: Request<proto::RunRequest>) -> Result<Response<proto::RunReply>, Status> {
+        self.note(format!("run {}", request.into_inner().id));
+        match &self.refusal {
+            Some(status) => Err(status.clone()),
+            None => Ok(Response::new(proto::RunReply { known: true })),
+        }
+    }
+
+    async fn attach(&self, request: Request<proto::AttachRequest>) -> Result<Response<Self::AttachStream>, Status> {
+        let request = request.into_inner();
+        self.note(format!("attach {} {}", request.id, request.from));
+        let progress = |sequence| proto::Progress { sequence, ..Default::default() };
+        let parts = [
+            proto::attach_reply::Part::Progress(progress(request.from)),
+            proto::attach_reply::Part::Progress(progress(request.from + 1)),
+            proto::attach_reply::Part::Result(proto::Result { message: "done".into(), ..Default::default() }),
+        ];
+        let replies = parts.map(|part| Ok(proto::AttachReply { part: Some(part) }));
+        Ok(Response::new(Box::pin(futures::stream::iter(replies))))
+    }
+
+    async fn acknowledge(
+        &self,
+        request: Request<proto::AcknowledgeRequest>,
+    ) -> Result<Response<proto::AcknowledgeReply>, Status> {
+        self.note(format!("acknowledge {}", request.into_inner().id));
+        Ok(Response::new(Default::default()))
+    }
+
+    async fn cancel(&self, request: Request<proto::CancelRequest>) -> Result<Response<proto::CancelReply>, Status> {
+        self.note(format!("cancel {}", request.into_inner().id));
+        Err(Status::not_found("no such operation"))
+    }
+
+    async fn drain(&self, _: Request<proto::DrainRequest>) -> Result<Response<proto::DrainReply>, Status> {
+        Ok(Response::new(proto::DrainReply { open_operation: "open".into() }))
+    }
+}
+
+/// Gives some bytes and then fails.
+struct BrokenReader(Cursor<Vec<u8>>);
+
+impl AsyncRead for BrokenReader {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let polled = Pin::new(&mut self.0).poll_read(context, buffer);
+        if buffer.filled().len() == before { Poll::Ready(Err(io::Error::other("the disk is gone"))) } else { polled }
+    }
+}
+
+async fn connected(agent: &FakeAgent) -> (Serving, AgentClient) {
+    let serving = Serving::start(agent.clone()).await;
+    let client = serving.agents().connect(&serving.address()).await.unwrap();
+    (serving, client)
+}
+
+fn artifact() -> proto::Artifact {
+    proto::Artifact { digest: "sha256:abc".into(), directory: "infra".into() }
+}
+
+#[tokio::test]
+async fn a_source_arrives_whole_and_in_pieces() {
+    let agent = FakeAgent::default();
+    let (_serving, client) = connected(&agent).await;
+    let bytes: Vec<u8> = (0..1024 * 1024 + 7_u32).map(|number| (number % 251) as u8).collect();
+    let size = bytes.len() as u64;
+    client.put_source(artifact(), size, Cursor::new(bytes.clone())).await.unwrap();
+    client.put_source(artifact(), 0, tokio::io::empty()).await.unwrap();
+    let received = agent.sources.lock().unwrap().clone();
+    let header = |size| Some(proto::SourceHeader { artifact: Some(artifact()), size });
+    assert_eq!(received[0], Received { header: header(size), bytes, longest_chunk: 256 * 1024 });
+    assert_eq!(received[1], Received { header: header(0), bytes: vec![], longest_chunk: 0 });
+}
+
+#[tokio::test]
+async fn an_artifact_that_cannot_be_read_to_its_end_is_an_error_that_says_so() {
+    let agent = FakeAgent::default();
+    let (_serving, client) = connected(&agent).await;
+    let reader = BrokenReader(Cursor::new(vec![1; 300 * 1024]));
+    let error = client.put_source(artifact(), 400 * 1024, reader).await.unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "call PutSource of the agent failed: cannot read the artifact: the disk is gone (Aborted)"
+    );
+}
+
+#[tokio::test]
+async fn progress_comes_in_order_and_ends_with_the_result() {
+    let agent = FakeAgent::default();
+    let (_serving, client) = connected(&agent).await;
+    let mut attachment = client.attach("42", 7).await.unwrap();
+    let mut seen = Vec::new();
+    while let Some(reply) = attachment.next().await.unwrap() {
+        seen.push(match reply.part.unwrap() {
+            proto::attach_reply::Part::Progress(progress) => progress.sequence.to_string(),
+            proto::attach_reply::Part::Result(result) => result.message,
+        });
+    }
+    assert_eq!(seen, ["7", "8", "done"]);
+}
+
+#[tokio::test]
+async fn the_small_calls_reach_the_agent() {
+    let agent = FakeAgent::default();
+    let (_serving, client) = connected(&agent).await;
+    let request = proto::RunRequest { id: "1".into(), ..Default::default() };
+    assert!(client.run(request).await.unwrap().known);
+    client.acknowledge("2").await.unwrap();
+    let refused = client.cancel("3").await.unwrap_err();
+    assert!(refused.is_not_found() && refused.is_refusal() && !refused.is_unavailable(), "{refused}");
+    assert_eq!(client.drain().await.unwrap().open_operation, "open");
+    assert_eq!(*agent.calls.lock().unwrap(), ["run 1", "acknowledge 2", "cancel 3"]);
+}
+
+#[tokio::test]
+async fn a_refusal_says_what_the_agent_said_but_not_more_than_is_bearable() {
+    let message = format!("another source\u{1b}[31m is in place {}", "ä".repeat(6000));
+    let agent = FakeAgent { refusal: Some(Status::failed_precondition(message)), ..FakeAgent::default() };
+    let (_serving, client) = connected(&agent).await;
+    let error = client.run(proto::RunRequest::default()).await.unwrap_err();
+    assert_eq!((error.call, error.code), ("Run", Code::FailedPrecondition));
+    assert!(error.is_refusal() && !error.is_unavailable());
+    assert!(error.message.starts_with("another source [31m is in place ä"), "{error}");
+    assert!(error.message.len() <= 8 * 1024);
+}
+
+#[tokio::test]
+async fn a_reply_that_is_too_large_is_refused() {
+    let agent = FakeAgent { version_length: 9 * 1024 * 1024, ..FakeAgent::default() };
+    let (_serving, client) = connected(&agent).await;
+    let error = client.status().await.unwrap_err();
+    assert_eq!((error.call, error.code), ("Status", Code::OutOfRange));
+}
+
+#[tokio::test]
+async fn an_agent_that_is_not_there_is_unavailable() {
+    let serving = Serving::start(FakeAgent::default()).await;
+    let (agents, mut address) = (serving.agents(), serving.address());
+    // A port that was free a moment ago, and is not listened on.
+    address.port = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port();
+    let error = agents.connect(&address).await.map(|_| ()).unwrap_err();
+    assert!(error.is_unavailable() && error.message.contains("refused"), "{error}");
+}

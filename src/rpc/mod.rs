@@ -6,7 +6,14 @@
 pub mod client;
 pub mod identity;
 #[rustfmt::skip]
-#[allow(clippy::all, clippy::allow_attributes_without_reason, clippy::too_many_lines, clippy::large_futures, clippy::or_fun_call, reason = "generated code")]
+#[allow(
+    clippy::all,
+    clippy::allow_attributes_without_reason,
+    clippy::too_many_lines,
+    clippy::large_futures,
+    clippy::or_fun_call,
+    reason = "generated code"
+)]
 pub mod proto;
 pub mod server_tls;
 pub mod settings;

@@ -59,7 +59,8 @@ impl Event {
     where
         K: Resource<DynamicType = ()>,
     {
-        let object = object.object_ref(&());
+        let resource_version = object.meta().resource_version.clone();
+        let object = ObjectReference { resource_version, ..object.object_ref(&()) };
         Event { object, kind, reason: reason.into(), message: message.into(), metadata: BTreeMap::new() }
     }
 

@@ -20,3 +20,29 @@ pub fn hit(name: &str) {
 #[cfg(not(feature = "failpoints"))]
 #[inline]
 pub fn hit(_name: &str) {}
+
+#[cfg(all(test, feature = "failpoints"))]
+mod tests {
+    use std::process::Command;
+
+    const NAME: &str = "the-process-ends-where-it-is-told-to-and-only-once";
+
+    #[test]
+    fn the_process_ends_where_it_is_told_to_and_only_once() {
+        let name = format!("{NAME}-{}", std::process::id());
+        if let Ok(inherited) = std::env::var("FAILPOINTS") {
+            return super::hit(inherited.rsplit(',').next().unwrap());
+        }
+        let marker = format!("/tmp/failpoint-{name}");
+        let run = || {
+            let mut command = Command::new(std::env::current_exe().unwrap());
+            let test = "runtime::failpoint::tests::the_process_ends_where_it_is_told_to_and_only_once";
+            command.args(["--exact", test]).env("FAILPOINTS", format!("another,{name}"));
+            command.output().unwrap().status
+        };
+        let (first, second) = (run(), run());
+        std::fs::remove_file(marker).unwrap();
+        assert_eq!(first.code(), None, "ended by a signal");
+        assert!(second.success(), "{second}");
+    }
+}

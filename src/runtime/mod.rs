@@ -11,3 +11,16 @@ pub mod runs;
 pub mod scope;
 pub mod watch;
 pub mod writes;
+
+#[cfg(test)]
+mod drive_tests;
+#[cfg(test)]
+mod events_tests;
+#[cfg(test)]
+mod fake_api;
+#[cfg(test)]
+mod runs_tests;
+#[cfg(test)]
+mod watch_tests;
+#[cfg(test)]
+mod writes_tests;

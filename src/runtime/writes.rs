@@ -53,18 +53,18 @@ impl fmt::Display for Attempt {
 #[derive(Debug, Error)]
 pub enum WriteError {
     #[error("{attempt}: this process does not hold the lease")]
-    NotLeader { attempt: Attempt },
+    NotLeader { attempt: Box<Attempt> },
     #[error("{attempt}: no answer from the API server within {} s", limit.as_secs())]
-    Timeout { attempt: Attempt, limit: Duration },
+    Timeout { attempt: Box<Attempt>, limit: Duration },
     /// The API server said no.
     #[error("{attempt}: {message} ({reason}, {code})")]
-    Refused { attempt: Attempt, code: u16, reason: String, message: String },
+    Refused { attempt: Box<Attempt>, code: u16, reason: String, message: String },
     #[error("{attempt}")]
-    Request { attempt: Attempt, source: Box<kube::Error> },
+    Request { attempt: Box<Attempt>, source: Box<kube::Error> },
     #[error("{attempt}: it cannot be written as JSON")]
-    Encode { attempt: Attempt, source: serde_json::Error },
+    Encode { attempt: Box<Attempt>, source: serde_json::Error },
     #[error("{attempt}: it has no name, no namespace, or no metadata")]
-    Nameless { attempt: Attempt },
+    Nameless { attempt: Box<Attempt> },
 }
 
 impl WriteError {
@@ -114,7 +114,7 @@ impl WriteError {
         }
     }
 
-    fn from_kube(attempt: Attempt, error: kube::Error) -> Self {
+    fn from_kube(attempt: Box<Attempt>, error: kube::Error) -> Self {
         match error {
             kube::Error::Api(status) => WriteError::Refused {
                 attempt,
@@ -163,7 +163,7 @@ impl Writer {
     /// none). An object that has changed since it was read is a conflict.
     pub async fn status<K: Object>(&self, object: &K, status: &impl Serialize) -> Result<Option<K>, WriteError> {
         let attempt = attempt("write the status of", object);
-        let encode = |source| WriteError::Encode { attempt: attempt.clone(), source };
+        let encode = |source| WriteError::Encode { attempt: Box::new(attempt.clone()), source };
         let present = serde_json::to_value(object).map_err(encode)?;
         let wanted = serde_json::to_value(status).map_err(encode)?;
         let Some(difference) = difference(present.get("status").unwrap_or(&Value::Null), &wanted) else {
@@ -307,8 +307,8 @@ impl Writer {
     ) -> Result<K, WriteError> {
         let kind = K::kind(&()).into_owned();
         let mut attempt = Attempt { verb, kind, namespace: String::new(), name: String::new() };
-        let mut body =
-            serde_json::to_value(object).map_err(|source| WriteError::Encode { attempt: attempt.clone(), source })?;
+        let mut body = serde_json::to_value(object)
+            .map_err(|source| WriteError::Encode { attempt: Box::new(attempt.clone()), source })?;
         let text = |pointer: &str| body.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
         attempt.namespace = text("/metadata/namespace");
         attempt.name = text("/metadata/name");
@@ -323,7 +323,7 @@ impl Writer {
     async fn patch_metadata<K: Object>(&self, attempt: &Attempt, operations: Value) -> Result<(), WriteError> {
         let (api, name) = self.target::<K>(attempt)?;
         let operations = serde_json::from_value(operations)
-            .map_err(|source| WriteError::Encode { attempt: attempt.clone(), source })?;
+            .map_err(|source| WriteError::Encode { attempt: Box::new(attempt.clone()), source })?;
         let patch = Patch::<()>::Json(operations);
         let request = async { api.patch_metadata(name, &PatchParams::default(), &patch).await };
         self.call(attempt, request).await.map(|_| ())
@@ -331,7 +331,7 @@ impl Writer {
 
     fn target<'a, K: Object>(&self, attempt: &'a Attempt) -> Result<(Api<K>, &'a str), WriteError> {
         if attempt.namespace.is_empty() || attempt.name.is_empty() {
-            return Err(WriteError::Nameless { attempt: attempt.clone() });
+            return Err(WriteError::Nameless { attempt: Box::new(attempt.clone()) });
         }
         Ok((Api::namespaced(self.client.clone(), &attempt.namespace), &attempt.name))
     }
@@ -342,13 +342,13 @@ impl Writer {
         request: impl Future<Output = Result<T, kube::Error>>,
     ) -> Result<T, WriteError> {
         if !*self.may_write.borrow() {
-            return Err(WriteError::NotLeader { attempt: attempt.clone() });
+            return Err(WriteError::NotLeader { attempt: Box::new(attempt.clone()) });
         }
         self.metrics.api_write(attempt.verb, &attempt.kind);
         match tokio::time::timeout(self.timeout, request).await {
             Ok(Ok(value)) => Ok(value),
-            Ok(Err(error)) => Err(WriteError::from_kube(attempt.clone(), error)),
-            Err(_) => Err(WriteError::Timeout { attempt: attempt.clone(), limit: self.timeout }),
+            Ok(Err(error)) => Err(WriteError::from_kube(Box::new(attempt.clone()), error)),
+            Err(_) => Err(WriteError::Timeout { attempt: Box::new(attempt.clone()), limit: self.timeout }),
         }
     }
 }
@@ -397,5 +397,55 @@ fn without_nulls(value: &Value) -> Value {
             Value::Object(kept.map(|(key, value)| (key.clone(), without_nulls(value))).collect())
         }
         other => other.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// RFC 7386, as the API server applies it.
+    fn merge(target: &mut Value, patch: &Value) {
+        let Value::Object(patch) = patch else {
+            *target = patch.clone();
+            return;
+        };
+        if !target.is_object() {
+            *target = json!({});
+        }
+        let target = target.as_object_mut().unwrap();
+        for (key, value) in patch {
+            if value.is_null() {
+                target.remove(key);
+            } else {
+                merge(target.entry(key.clone()).or_insert(Value::Null), value);
+            }
+        }
+    }
+
+    fn json() -> impl Strategy<Value = Value> {
+        let leaf = prop_oneof![Just(Value::Null), any::<bool>().prop_map(Value::from), (0..3).prop_map(Value::from)];
+        leaf.prop_recursive(3, 20, 4, |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..3).prop_map(Value::from),
+                prop::collection::btree_map("[abc]", inner, 0..4)
+                    .prop_map(|map| Value::Object(map.into_iter().collect())),
+            ]
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn the_difference_turns_the_present_into_what_is_wanted(present in json(), wanted in json()) {
+            let present = without_nulls(&present);
+            let mut result = present.clone();
+            if let Some(patch) = difference(&present, &wanted) {
+                merge(&mut result, &patch);
+            }
+            prop_assert_eq!(&result, &without_nulls(&wanted));
+            prop_assert_eq!(difference(&result, &wanted), None);
+        }
     }
 }

@@ -215,6 +215,12 @@ mod tests {
 
     use super::*;
 
+    #[derive(Debug, Error)]
+    #[error("cannot fetch")]
+    struct Broken {
+        source: io::Error,
+    }
+
     #[derive(Clone, Default)]
     struct Written(Arc<Mutex<Vec<u8>>>);
 
@@ -275,23 +281,16 @@ mod tests {
         assert_eq!(lines, [wanted]);
     }
 
-    #[derive(Debug, thiserror::Error)]
-    #[error("cannot read {path}")]
-    struct Unreadable {
-        path: &'static str,
-        source: io::Error,
-    }
-
     #[test]
     fn errors_are_written_with_their_causes_and_without_credentials() {
         let lines = logged(|| {
             let cause = io::Error::other("no route to https://user:pass@host/x");
-            let error = Unreadable { path: "/tls/tls.crt", source: cause };
+            let error = Broken { source: cause };
             tracing::error!(error = &error as &dyn std::error::Error, url = "https://me:secret@host", "it failed");
         });
         let wanted = json!({
             "level": "error", "msg": "it failed", "url": "https://***@host",
-            "error": "cannot read /tls/tls.crt: no route to https://***@host/x",
+            "error": "cannot fetch: no route to https://***@host/x",
         });
         assert_eq!(lines, [wanted]);
     }

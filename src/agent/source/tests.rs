@@ -1,1 +1,152 @@
+use std::collections::VecDeque;
+use std::fs;
 
+use tonic::Status;
+
+use super::*;
+use crate::artifact::pack;
+use crate::rpc::proto::put_source_request::Part;
+use crate::rpc::proto::{Artifact, PutSourceRequest, SourceHeader};
+
+/// A call with these messages.
+struct Call(VecDeque<PutSourceRequest>);
+
+impl Parts for Call {
+    async fn next(&mut self) -> Result<Option<PutSourceRequest>, Status> {
+        Ok(self.0.pop_front())
+    }
+}
+
+struct Place {
+    _directory: tempfile::TempDir,
+    layout: Layout,
+    gate: Gate,
+    source: Source,
+}
+
+impl Place {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let layout = Layout::new(directory.path());
+        layout.create().unwrap();
+        let gate = Gate::default();
+        let source = open(&layout, &gate);
+        Place { _directory: directory, layout, gate, source }
+    }
+
+    async fn put(&self, archive: &[u8], directory: &str) -> Result<bool, Refusal> {
+        self.source.put(call(archive, &Digest::of(archive).to_string(), directory, archive.len() as u64)).await
+    }
+
+    fn program(&self) -> String {
+        fs::read_to_string(self.layout.workspace().join("Pulumi.yaml")).unwrap()
+    }
+}
+
+fn open(layout: &Layout, gate: &Gate) -> Source {
+    let settings = Arc::new(Settings::open(layout.clone()));
+    Source::open(layout.clone(), gate.clone(), settings, CancellationToken::new()).unwrap()
+}
+
+fn call(archive: &[u8], digest: &str, directory: &str, size: u64) -> Call {
+    let artifact = Some(Artifact { digest: digest.into(), directory: directory.into() });
+    let header = Part::Header(SourceHeader { artifact, size });
+    let chunks = archive.chunks(64 * 1024).map(|chunk| Part::Chunk(chunk.to_vec()));
+    Call(std::iter::once(header).chain(chunks).map(|part| PutSourceRequest { part: Some(part) }).collect())
+}
+
+/// An archive with a project in each of the directories.
+fn archive(projects: &[(&str, &str)]) -> Vec<u8> {
+    let directory = tempfile::tempdir().unwrap();
+    for (place, name) in projects {
+        let place = directory.path().join(place);
+        fs::create_dir_all(&place).unwrap();
+        fs::write(place.join("Pulumi.yaml"), format!("name: {name}\nruntime: yaml\n")).unwrap();
+    }
+    let mut bytes = Vec::new();
+    pack(directory.path(), &mut bytes).unwrap();
+    bytes
+}
+
+#[tokio::test]
+async fn a_source_is_put_in_place_once_and_the_one_before_is_kept() {
+    let place = Place::new();
+    let (first, second) = (archive(&[("", "first")]), archive(&[("", "second")]));
+    assert!(!place.put(&first, "").await.unwrap());
+    assert!(place.program().contains("first"));
+    assert!(place.put(&first, "").await.unwrap());
+    assert!(!place.put(&second, "./").await.unwrap());
+    assert!(place.program().contains("second"));
+    assert!(fs::read_to_string(place.layout.previous().join("Pulumi.yaml")).unwrap().contains("first"));
+    assert_eq!(fs::read_dir(place.layout.staging()).unwrap().count(), 0);
+    assert!(place.layout.source().symlink_metadata().unwrap().is_dir());
+}
+
+#[tokio::test]
+async fn another_directory_of_the_same_archive_is_another_source() {
+    let place = Place::new();
+    let bytes = archive(&[("a", "first"), ("deep/b", "second")]);
+    place.put(&bytes, "a").await.unwrap();
+    assert!(place.program().contains("first"));
+    assert!(!place.put(&bytes, "deep/b").await.unwrap());
+    assert!(place.program().contains("second"));
+    assert_eq!(fs::read_link(place.layout.workspace()).unwrap(), std::path::Path::new("source/deep/b"));
+}
+
+#[tokio::test]
+async fn the_next_agent_knows_what_is_in_place_and_removes_what_was_left_half_done() {
+    let place = Place::new();
+    let bytes = archive(&[("", "first")]);
+    place.put(&bytes, "").await.unwrap();
+    let left = place.layout.staging().join("left/tree");
+    fs::create_dir_all(&left).unwrap();
+    let next = open(&place.layout, &place.gate);
+    assert_eq!(next.in_place(), place.source.in_place());
+    assert!(!left.exists());
+    fs::remove_file(place.layout.source_record()).unwrap();
+    assert_eq!(open(&place.layout, &place.gate).in_place(), None);
+}
+
+#[tokio::test]
+async fn what_is_wrong_with_a_source_is_named_and_the_old_one_stays() {
+    let place = Place::new();
+    place.put(&archive(&[("", "first")]), "").await.unwrap();
+    let before = place.source.in_place();
+    let bytes = archive(&[("infrastructure", "second"), ("other", "third")]);
+    let digest = Digest::of(&bytes).to_string();
+    let wrong = Digest::of(b"other bytes").to_string();
+    let size = bytes.len() as u64;
+    let empty = PutSourceRequest { part: None };
+    let headless = Call(VecDeque::from([PutSourceRequest { part: Some(Part::Chunk(vec![1])) }]));
+    for (call, words) in [
+        (call(&bytes, &wrong, "infrastructure", size), vec![digest.as_str(), wrong.as_str()]),
+        (call(&bytes, &digest, "infrastructure", size - 1), vec!["announced", "more came"]),
+        (call(&bytes, &digest, "infrastructure", size + 1), vec!["announced"]),
+        (call(&bytes, &digest, "infra", size), vec!["\"infra\"", "infrastructure, other"]),
+        (call(&bytes, &digest, "", size), vec!["no Pulumi.yaml", "infrastructure, other"]),
+        (call(&bytes, &digest, "../..", size), vec![".."]),
+        (call(&bytes, "sha256:12", "", size), vec!["sha256"]),
+        (call(b"no archive", &Digest::of(b"no archive").to_string(), "", 10), vec!["cannot be unpacked"]),
+        (call(&[], &digest, "", u64::MAX), vec!["more than"]),
+        (Call(VecDeque::from([empty])), vec!["empty"]),
+        (headless, vec!["header"]),
+    ] {
+        let message = place.source.put(call).await.unwrap_err().to_string();
+        assert!(words.iter().all(|word| message.contains(word)), "{words:?} in {message}");
+    }
+    assert!(place.program().contains("first"));
+    assert_eq!(place.source.in_place(), before);
+    assert_eq!(fs::read_dir(place.layout.staging()).unwrap().count(), 0);
+}
+
+#[tokio::test]
+async fn no_source_is_put_in_place_while_an_operation_is_open() {
+    let place = Place::new();
+    let bytes = archive(&[("", "first")]);
+    let pass = place.gate.enter_operation("busy").unwrap();
+    assert!(place.put(&bytes, "").await.unwrap_err().to_string().contains("busy"));
+    drop(pass);
+    place.put(&bytes, "").await.unwrap();
+    let _pass = place.gate.enter_operation("busy").unwrap();
+    assert!(place.put(&bytes, "").await.unwrap(), "what is in place needs no exchange");
+}

@@ -97,7 +97,7 @@ fn check_global(data: &[u8]) -> Result<(), UnpackError> {
 }
 
 /// PAX records: the length of the whole record in decimal, a space, `key=value`, a newline.
-fn parse_records(mut data: &[u8]) -> Result<Vec<(&[u8], &[u8])>, UnpackError> {
+fn parse_records(mut data: &[u8]) -> Result<Vec<Record<'_>>, UnpackError> {
     let mut records = Vec::new();
     while !data.is_empty() {
         let parsed = parse_record(data);
@@ -108,10 +108,11 @@ fn parse_records(mut data: &[u8]) -> Result<Vec<(&[u8], &[u8])>, UnpackError> {
     Ok(records)
 }
 
-/// A record's key and value, and what follows the record.
-type Record<'data> = ((&'data [u8], &'data [u8]), &'data [u8]);
+/// A record's key and value.
+type Record<'data> = (&'data [u8], &'data [u8]);
 
-fn parse_record(data: &[u8]) -> Option<Record<'_>> {
+/// The first record, and what follows it.
+fn parse_record(data: &[u8]) -> Option<(Record<'_>, &[u8])> {
     let space = data.iter().take(20).position(|byte| *byte == b' ')?;
     let length: usize = std::str::from_utf8(data.get(..space)?).ok()?.parse().ok()?;
     let record = data.get(space + 1..length)?.strip_suffix(b"\n")?;

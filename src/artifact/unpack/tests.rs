@@ -419,7 +419,11 @@ proptest! {
         plain.extend_from_slice(&[0; 1024]);
         let _ = Place::new().unpack(&gzip(&plain), &Limits::default());
     }
+}
 
+proptest! {
+    // Each case unpacks dozens of archives.
+    #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
     fn no_order_of_links_files_and_directories_leads_out(
         entries in prop::collection::vec((0..3_u8, names(), names()), 1..12)

@@ -209,7 +209,7 @@ fn reference(resolved: &Resolved) -> ArtifactReference {
     ArtifactReference {
         digest: resolved.digest.to_string(),
         revision: resolved.revision.clone(),
-        dir: resolved.directory.to_string(),
+        dir: resolved.directory.as_str().to_owned(),
     }
 }
 
@@ -223,7 +223,7 @@ fn current_update(stack: &Stack, resolved: &Resolved, kind: UpdateKind, message:
         requested_at: inputs.requested_at,
         commit: Some(inputs.revision),
         digest: Some(inputs.digest),
-        dir: Some(resolved.directory.to_string()),
+        dir: Some(resolved.directory.as_str().to_owned()),
         kind,
         message,
     }

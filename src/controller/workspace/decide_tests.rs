@@ -126,9 +126,8 @@ fn check(cases: Vec<(&'static str, Change, Is)>) {
 }
 
 #[test]
-fn the_way_to_a_ready_workspace() {
+fn what_is_missing_is_made_and_what_is_invalid_is_named() {
     let apply = |service, tls, stateful_set| Is::Action(Action::Apply { service, tls, stateful_set });
-    let waiting = reason::WAITING_FOR_REPLICAS;
     check(vec![
         ("at rest", |_| {}, Is::Report(State::Ready, reason::SUCCEEDED, "main@sha1:2 is in place")),
         ("new", |o| o.workspace = workspace(json!({"finalizers": []}), "Succeeded"), Is::Action(Action::AddFinalizer)),
@@ -153,7 +152,13 @@ fn the_way_to_a_ready_workspace() {
         ),
         ("a certificate that is due", |o| o.tls = Part::Outdated, apply(false, true, false)),
         ("another template", |o| o.stateful_set = Part::Outdated, apply(false, false, true)),
-        ("no pod yet", |o| o.pod = None, Is::Report(State::Working, waiting, "being made")),
+    ]);
+}
+
+#[test]
+fn a_pod_that_does_not_start_says_why() {
+    check(vec![
+        ("no pod yet", |o| o.pod = None, Is::Report(State::Working, reason::WAITING_FOR_REPLICAS, "being made")),
         (
             "a quota forbids the pod",
             |o| {
@@ -168,7 +173,7 @@ fn the_way_to_a_ready_workspace() {
                 o.pod = Some(PodState { running: false, ready: false, ..pod() });
                 o.agent = Agent::NotAsked;
             },
-            Is::Report(State::Working, waiting, "is starting"),
+            Is::Report(State::Working, reason::WAITING_FOR_REPLICAS, "is starting"),
         ),
         (
             "a volume that cannot be mounted",
@@ -188,10 +193,16 @@ fn the_way_to_a_ready_workspace() {
             },
             Is::Report(State::Failing, reason::POD_FAILED, "ImagePullBackOff"),
         ),
+    ]);
+}
+
+#[test]
+fn an_agent_is_believed_when_it_is_that_of_the_ready_pod() {
+    check(vec![
         (
             "an agent that answers before its pod is ready",
             |o| o.pod = Some(PodState { ready: false, ..pod() }),
-            Is::Report(State::Working, waiting, "is starting"),
+            Is::Report(State::Working, reason::WAITING_FOR_REPLICAS, "is starting"),
         ),
         (
             "an agent out of reach",
@@ -207,7 +218,7 @@ fn the_way_to_a_ready_workspace() {
 }
 
 #[test]
-fn the_source_is_put_in_place_when_no_run_is_open() {
+fn the_source_that_is_wanted_is_put_in_place() {
     check(vec![
         (
             "no source wanted",
@@ -249,6 +260,12 @@ fn the_source_is_put_in_place_when_no_run_is_open() {
             |o| o.artifact_stored = false,
             Is::Report(State::Ready, reason::SUCCEEDED, "in place"),
         ),
+    ]);
+}
+
+#[test]
+fn the_source_is_not_swapped_under_a_run() {
+    check(vec![
         (
             "a run that is recorded as open",
             |o| {
@@ -308,6 +325,13 @@ fn a_stale_pod_is_drained_and_replaced_when_no_run_is_open() {
             delete(),
         ),
         ("drained for a change that was taken back", |o| o.agent = draining("sha256:new"), delete()),
+    ]);
+}
+
+#[test]
+fn a_stale_pod_that_cannot_be_drained_is_replaced_with_care() {
+    let delete = || Is::Action(Action::DeletePod { uid: "pod".to_owned() });
+    check(vec![
         (
             "stale and never started",
             |o| {
@@ -370,14 +394,15 @@ fn a_pod_that_goes_away_is_waited_for() {
     ]);
 }
 
+fn without_pod(o: &mut Observed) {
+    deleted(o);
+    o.pod = None;
+    o.agent = Agent::NotAsked;
+    o.stateful_set = Part::Missing;
+}
+
 #[test]
-fn a_deleted_workspace_is_taken_down_in_order() {
-    fn without_pod(o: &mut Observed) {
-        deleted(o);
-        o.pod = None;
-        o.agent = Agent::NotAsked;
-        o.stateful_set = Part::Missing;
-    }
+fn a_deleted_workspace_waits_for_its_run() {
     check(vec![
         (
             "deleted by others' finalizers only",
@@ -405,6 +430,12 @@ fn a_deleted_workspace_is_taken_down_in_order() {
             },
             Is::Report(State::Working, reason::DELETING, "when the run app-12 has ended"),
         ),
+    ]);
+}
+
+#[test]
+fn a_deleted_workspace_is_taken_down_in_order() {
+    check(vec![
         (
             "the StatefulSet goes first, or it would make another pod",
             |o| {

@@ -48,7 +48,8 @@ pub async fn reconcile(workspace: Arc<Workspace>, context: Arc<Context>) -> Resu
     let (namespace, name) = (workspace.namespace().unwrap_or_default(), workspace.name_any());
     for _ in 0..MOST_STEPS {
         let now = Timestamp::now();
-        let Some((observed, agent)) = observe::observe(&namespace, &name, &context, now).await? else {
+        let looking = Box::pin(observe::observe(&namespace, &name, &context, now));
+        let Some((observed, agent)) = looking.await? else {
             return Ok(Outcome::Settled);
         };
         let action = decide::decide(&observed, now);

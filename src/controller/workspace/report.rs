@@ -4,9 +4,8 @@ use std::time::Duration;
 
 use crate::api::auto::ArtifactReference;
 use crate::api::conditions::workspace_reason as reason;
+use crate::config::AGENT_STATUS_INTERVAL;
 
-/// At rest the agent is asked this often, give or take a fifth.
-const REST: Duration = Duration::from_secs(120);
 /// Changes of pods and runs are watched; this is for what a watch has missed.
 const BACKSTOP: Duration = Duration::from_secs(30);
 /// How soon an agent that cannot be reached is tried again, and a pod that is not there is looked for.
@@ -41,7 +40,7 @@ impl Report {
             Some(artifact) => format!("the source {} is in place", name(artifact)),
             None => "the pod is ready; no source is wanted".to_owned(),
         };
-        Self { state: State::Ready, reason: reason::SUCCEEDED, message, again: Some(REST) }
+        Self { state: State::Ready, reason: reason::SUCCEEDED, message, again: Some(AGENT_STATUS_INTERVAL) }
     }
 
     pub(super) fn stalled(message: String) -> Self {
@@ -52,7 +51,7 @@ impl Report {
     pub(super) fn foreign(object: &str) -> Self {
         let message =
             format!("{object} exists and does not belong to this Workspace: delete it or rename the Workspace");
-        Self { state: State::Stalled, reason: reason::SPEC_INVALID, message, again: Some(REST) }
+        Self { state: State::Stalled, reason: reason::SPEC_INVALID, message, again: Some(AGENT_STATUS_INTERVAL) }
     }
 
     pub(super) fn no_pod(warning: Option<&str>) -> Self {

@@ -1,5 +1,7 @@
 //! The only place that makes a Workspace's conditions, and the events that go with a change of them.
 
+use std::str::FromStr;
+
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 
@@ -9,6 +11,7 @@ use super::report::{Report, State};
 use crate::api::auto::{ArtifactReference, Workspace, WorkspaceStatus};
 use crate::api::conditions::{self, Claim, Status};
 use crate::api::names::{AGENT_PORT, workspace_object};
+use crate::artifact::Directory;
 use crate::runtime::events::{Event, EventKind};
 use crate::runtime::writes::WriteError;
 
@@ -71,7 +74,8 @@ fn with_revision(found: ArtifactReference, observed: &Observed) -> ArtifactRefer
         return wanted.clone();
     }
     let before = observed.workspace.status.as_ref().and_then(|status| status.artifact.as_ref());
-    match before.filter(|before| before.digest == found.digest && before.dir == found.dir) {
+    let normal_dir = |dir: &str| Directory::from_str(dir).is_ok_and(|dir| dir.as_str() == found.dir);
+    match before.filter(|before| before.digest == found.digest && normal_dir(&before.dir)) {
         Some(before) => before.clone(),
         None => found,
     }

@@ -8,10 +8,7 @@ use serde_json::{Value, json};
 use super::render::labels;
 use crate::api::names::{workspace_server_name, workspace_tls_secret};
 use crate::rpc::identity::{self, Authority, IdentityError};
-
-const CERTIFICATE: &str = "tls.crt";
-const KEY: &str = "tls.key";
-const AUTHORITIES: &str = "ca.crt";
+use crate::rpc::server_tls::{AUTHORITY_FILE as AUTHORITIES, CERTIFICATE_FILE as CERTIFICATE, KEY_FILE as KEY};
 
 /// Whether the Secret does what it is for: a certificate under the right name, signed by the authority that signs now,
 /// with life in it, its key, and the bundle that the agent shall trust.

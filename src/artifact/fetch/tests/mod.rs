@@ -7,6 +7,7 @@ use super::super::digest::Algorithm;
 use super::super::store::Usage;
 use super::*;
 
+mod https;
 mod server;
 
 use server::{Answer, Server};
@@ -261,6 +262,19 @@ async fn many_who_want_one_digest_cause_one_download() {
         assert_eq!(content(&fetched.unwrap()), b"artifact");
     }
     assert_eq!((server.count(), fixture.fetcher.fetches(), fixture.fetcher.shared.flights.count()), (1, 1, 0));
+}
+
+#[tokio::test]
+async fn a_download_that_landed_since_the_caller_looked_is_not_repeated() {
+    let fixture = Fixture::new();
+    let mut incoming = fixture.store.begin(Algorithm::Sha256).unwrap();
+    incoming.append(b"artifact").unwrap();
+    drop(incoming.commit_as_is().unwrap());
+    let shared = &fixture.fetcher.shared;
+    let target = Target::aim("http://127.0.0.1:1/a", &shared.settings).unwrap();
+    let flight = flight::join(shared, &target, &Digest::of(b"artifact"));
+    assert_eq!(flight.landing.await.unwrap().size(), 8);
+    assert_eq!(fixture.fetcher.fetches(), 0);
 }
 
 #[tokio::test]

@@ -1,0 +1,57 @@
+//! Artifacts over https: the certificate decides, and no cryptography provider needs to be installed by the process.
+
+use rcgen::{CertifiedKey, generate_simple_self_signed};
+use rustls::pki_types::PrivateKeyDer;
+use rustls::{ServerConfig, crypto::ring};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+use tokio_rustls::TlsAcceptor;
+
+use super::*;
+
+/// A server that sends `artifact` over TLS to whoever trusts it, and its certificate in PEM.
+async fn serve(tasks: &mut JoinSet<()>) -> (String, String) {
+    let CertifiedKey { cert, signing_key } = generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).unwrap();
+    let key = PrivateKeyDer::try_from(signing_key.serialize_der()).unwrap();
+    let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![cert.der().clone()], key)
+        .unwrap();
+    let acceptor = TlsAcceptor::from(Arc::new(config));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("https://{}/a", listener.local_addr().unwrap());
+    tasks.spawn(async move {
+        loop {
+            let (stream, _) = listener.accept().await.unwrap();
+            let Ok(mut stream) = acceptor.accept(stream).await else { continue };
+            let _ = stream.read(&mut [0; 4096]).await;
+            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 8\r\n\r\nartifact").await;
+            let _ = stream.shutdown().await;
+        }
+    });
+    (url, cert.pem())
+}
+
+#[tokio::test]
+async fn an_https_server_is_believed_by_its_certificate_alone() {
+    let mut tasks = JoinSet::new();
+    let (url, certificate) = serve(&mut tasks).await;
+    let (_, stranger) = serve(&mut tasks).await;
+    let directory = TempDir::new().unwrap();
+    let trusting = |pem: &str, name: &str| {
+        let path = directory.path().join(name);
+        std::fs::write(&path, pem).unwrap();
+        Fixture::with(|settings| settings.certificate_authorities = Some(path))
+    };
+    let fixture = trusting(&certificate, "own.pem");
+    let fetched = fixture.fetcher.fetch(&url, &Digest::of(b"artifact")).await.unwrap();
+    assert_eq!(content(&fetched), b"artifact");
+    for fixture in [trusting(&stranger, "stranger.pem"), Fixture::new()] {
+        let error = fixture.fails(&url, &Digest::of(b"artifact")).await;
+        assert!(matches!(&error, FetchError::Connect { .. }), "{error}");
+        assert!(error.to_string().contains("certificate"), "{error}");
+    }
+}

@@ -1,0 +1,98 @@
+//! What the end of a reconcile means for the next one.
+
+use std::time::Duration;
+
+use kube::runtime::controller::Action;
+use serde_json::json;
+
+use crate::api::auto::Workspace;
+use crate::runtime::backoff::SHORTEST_DELAY;
+use crate::runtime::drive::{Drive, Outcome, ReconcileError};
+use crate::runtime::writes::{Attempt, WriteError};
+use crate::telemetry::metrics::Metrics;
+
+const SOON: Duration = Duration::from_secs(7);
+
+fn workspace(name: &str) -> Workspace {
+    serde_json::from_value(json!({
+        "apiVersion": "auto.pulumi.com/v1alpha1", "kind": "Workspace",
+        "metadata": { "name": name, "namespace": "apps" }, "spec": {},
+    }))
+    .unwrap()
+}
+
+fn drive() -> (Drive, Metrics) {
+    let metrics = Metrics::default();
+    (Drive::new::<Workspace>("workspace", Duration::from_secs(60), metrics.clone()), metrics)
+}
+
+fn refused(code: u16) -> WriteError {
+    let attempt = Attempt { verb: "apply", kind: "Secret".into(), namespace: "apps".into(), name: "a".into() };
+    WriteError::Refused { attempt: Box::new(attempt), code, reason: "Reason".into(), message: "message".into() }
+}
+
+#[tokio::test]
+async fn the_end_of_a_reconcile_decides_when_the_next_one_runs() {
+    let cases = [
+        (Ok(Outcome::Settled), Action::await_change(), "success"),
+        (Ok(Outcome::After(SOON)), Action::requeue(SOON), "requeue_after"),
+        (Err(ReconcileError::stalled("it is wrong")), Action::await_change(), "error"),
+        (Err(ReconcileError::waiting("the pod", SOON)), Action::requeue(SOON), "requeue_after"),
+        (Err(ReconcileError::transient("it broke")), Action::requeue(SHORTEST_DELAY), "error"),
+        (Err(refused(403).into()), Action::requeue(SHORTEST_DELAY), "error"),
+        (Err(refused(409).into()), Action::requeue(SHORTEST_DELAY), "requeue_after"),
+    ];
+    for (end, wanted, result) in cases {
+        let (drive, metrics) = drive();
+        let name = format!("{end:?}");
+        assert_eq!(drive.run(&workspace("web"), async { end }).await, Ok(wanted), "{name}");
+        let line = format!("controller_runtime_reconcile_total{{controller=\"workspace\",result=\"{result}\"}} 1");
+        let text = metrics.encode().unwrap();
+        assert!(text.contains(&line), "{name}: no {line} in\n{text}");
+    }
+}
+
+#[tokio::test]
+async fn a_panic_is_counted_and_backed_off_and_harms_nobody_else() {
+    let (drive, metrics) = drive();
+    let panicking = async || drive.run(&workspace("web"), async { panic!("out of luck") }).await;
+    assert_eq!(panicking().await, Ok(Action::requeue(SHORTEST_DELAY)));
+    assert_eq!(panicking().await, Ok(Action::requeue(SHORTEST_DELAY * 2)));
+    let other = drive.run(&workspace("other"), async { Err(ReconcileError::transient("it broke")) }).await;
+    assert_eq!(other, Ok(Action::requeue(SHORTEST_DELAY)));
+    let text = metrics.encode().unwrap();
+    assert!(text.contains("controller_runtime_reconcile_panics_total{controller=\"workspace\"} 2"), "{text}");
+    assert!(text.contains("controller_runtime_active_workers{controller=\"workspace\"} 0"), "{text}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reconcile_that_does_not_end_is_ended() {
+    let (drive, _) = drive();
+    let action = drive.run(&workspace("web"), std::future::pending()).await;
+    assert_eq!(action, Ok(Action::requeue(SHORTEST_DELAY)));
+}
+
+#[tokio::test]
+async fn success_forgets_the_failures_before() {
+    let (drive, _) = drive();
+    let fail = async || drive.run(&workspace("web"), async { Err(ReconcileError::transient("it broke")) }).await;
+    fail().await.unwrap();
+    assert_eq!(fail().await, Ok(Action::requeue(SHORTEST_DELAY * 2)));
+    drive.run(&workspace("web"), async { Ok(Outcome::Settled) }).await.unwrap();
+    assert_eq!(fail().await, Ok(Action::requeue(SHORTEST_DELAY)));
+}
+
+#[tokio::test]
+async fn of_an_object_that_is_gone_nothing_is_kept() {
+    let (drive, metrics) = drive();
+    for name in ["one", "two", "three"] {
+        drive.run(&workspace(name), async { Err(ReconcileError::transient("it broke")) }).await.unwrap();
+    }
+    drive.forget(&workspace("one"));
+    drive.retain(|namespace, name| (namespace, name) == ("apps", "three"));
+    let text = metrics.encode().unwrap();
+    let known = |name: &str| text.contains(&format!("name=\"{name}\""));
+    assert_eq!([known("one"), known("two"), known("three")], [false, false, true]);
+    let again = drive.run(&workspace("two"), async { Err(ReconcileError::transient("it broke")) }).await;
+    assert_eq!(again, Ok(Action::requeue(SHORTEST_DELAY)));
+}

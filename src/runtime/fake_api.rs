@@ -1,0 +1,86 @@
+//! An API server for tests of faults: it notes each request and answers as the test says.
+
+use std::sync::{Arc, Mutex};
+
+use axum::http::{Request, Response};
+use kube::Client;
+use kube::client::Body;
+use serde_json::{Value, json};
+
+/// A request as it was made.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Asked {
+    pub(crate) method: String,
+    /// Without the query.
+    pub(crate) path: String,
+    pub(crate) query: String,
+    pub(crate) body: Value,
+}
+
+/// What the server does with it.
+#[derive(Clone, Debug)]
+pub(crate) enum Answer {
+    Json(u16, Value),
+    /// Text as it is, such as the lines of a watch.
+    Text(String),
+    /// No answer, ever.
+    Silence,
+}
+
+impl Answer {
+    /// A refusal as the API server words it.
+    pub(crate) fn refusal(code: u16, reason: &str) -> Self {
+        let message = format!("it is {reason}");
+        Answer::Json(
+            code,
+            json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+            "message": message, "reason": reason, "code": code }),
+        )
+    }
+}
+
+/// The requests so far.
+#[derive(Clone, Default)]
+pub(crate) struct Log(Arc<Mutex<Vec<Asked>>>);
+
+impl Log {
+    pub(crate) fn all(&self) -> Vec<Asked> {
+        self.0.lock().unwrap().clone()
+    }
+
+    pub(crate) fn verbs(&self) -> Vec<String> {
+        self.all().into_iter().map(|asked| format!("{} {}", asked.method, asked.path)).collect()
+    }
+}
+
+/// A client whose requests are answered by `answer`.
+pub(crate) fn client(answer: impl Fn(&Asked) -> Answer + Send + Sync + 'static) -> (Client, Log) {
+    let log = Log::default();
+    let (answer, noted) = (Arc::new(answer), log.clone());
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let (answer, noted) = (answer.clone(), noted.clone());
+        async move {
+            let asked = read(request).await;
+            noted.0.lock().unwrap().push(asked.clone());
+            let (code, text) = match answer(&asked) {
+                Answer::Json(code, value) => (code, value.to_string()),
+                Answer::Text(text) => (200, text),
+                Answer::Silence => std::future::pending().await,
+            };
+            let response = Response::builder().status(code).header("content-type", "application/json");
+            response.body(Body::from(text.into_bytes())).map_err(std::io::Error::other)
+        }
+    });
+    (Client::new(service, "default"), log)
+}
+
+async fn read(request: Request<Body>) -> Asked {
+    let (parts, body) = request.into_parts();
+    let bytes = body.collect_bytes().await.unwrap();
+    Asked {
+        method: parts.method.to_string(),
+        path: parts.uri.path().to_owned(),
+        query: parts.uri.query().unwrap_or_default().to_owned(),
+        body: serde_json::from_slice(&bytes).unwrap_or_default(),
+    }
+}

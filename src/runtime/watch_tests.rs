@@ -1,0 +1,112 @@
+//! Which changes of an object ask for a reconcile, as a watch of the API brings them.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use futures::{StreamExt, TryStreamExt};
+use kube::runtime::reflector;
+use kube::{Api, ResourceExt};
+use serde_json::{Value, json};
+
+use crate::api::auto::Workspace;
+use crate::runtime::drive::{Drive, Outcome};
+use crate::runtime::fake_api::{Answer, client};
+use crate::runtime::scope::Scope;
+use crate::runtime::watch::changes;
+use crate::telemetry::metrics::Metrics;
+
+fn workspace(name: &str, version: u32, metadata: Value, status: &str) -> Value {
+    let mut object = json!({
+        "apiVersion": "auto.pulumi.com/v1alpha1", "kind": "Workspace",
+        "metadata": { "name": name, "namespace": "apps", "uid": name, "resourceVersion": version.to_string(),
+            "generation": 1, "managedFields": [{ "manager": "someone" }] },
+        "spec": {}, "status": { "address": status },
+    });
+    let merged = object.pointer_mut("/metadata").and_then(Value::as_object_mut).unwrap();
+    merged.extend(metadata.as_object().unwrap().clone());
+    object
+}
+
+fn list(items: &[Value]) -> Answer {
+    Answer::Json(
+        200,
+        json!({ "apiVersion": "v1", "kind": "List", "metadata": { "resourceVersion": "1" }, "items": items }),
+    )
+}
+
+fn lines(events: &[(&str, Value)]) -> Answer {
+    let lines = events.iter().map(|(kind, object)| format!("{}\n", json!({ "type": kind, "object": object })));
+    Answer::Text(lines.collect())
+}
+
+#[tokio::test]
+async fn spec_finalizers_deletion_and_requests_ask_for_a_reconcile_and_the_status_does_not() {
+    let requested = |key: &str, value: &str| json!({ "annotations": { key: value, "other": value } });
+    let watched = [
+        ("MODIFIED", workspace("web", 2, json!({}), "changed")),
+        ("MODIFIED", workspace("web", 3, json!({ "annotations": { "other": "x" } }), "")),
+        ("MODIFIED", workspace("web", 4, json!({ "finalizers": ["ours"] }), "")),
+        ("MODIFIED", workspace("web", 5, json!({ "generation": 2 }), "")),
+        ("MODIFIED", workspace("web", 6, requested("reconcile.fluxcd.io/requestedAt", "1"), "")),
+        ("MODIFIED", workspace("web", 7, requested("reconcile.fluxcd.io/requestedAt", "1"), "changed")),
+        ("MODIFIED", workspace("web", 8, requested("reconcile.fluxcd.io/requestedAt", "2"), "")),
+        ("MODIFIED", workspace("web", 9, requested("pulumi.com/reconciliation-request", "2"), "")),
+        ("MODIFIED", workspace("web", 10, json!({ "deletionTimestamp": "2026-01-01T00:00:00Z" }), "")),
+    ];
+    let watches = AtomicUsize::new(0);
+    let (client, _log) = client(move |asked| {
+        if !asked.query.contains("watch=true") {
+            return list(&[workspace("web", 1, json!({}), "")]);
+        }
+        if watches.fetch_add(1, Ordering::Relaxed) == 0 { lines(&watched) } else { Answer::Silence }
+    });
+    let drive = Arc::new(Drive::new::<Workspace>("workspace", Duration::from_secs(5), Metrics::default()));
+    let (store, writer) = reflector::store::<Workspace>();
+    let stream = pin!(changes(Api::all(client), Scope::default().own_kinds(), writer, drive));
+    let seen = stream.map_ok(|object| object.resource_version().unwrap()).take(7).try_collect::<Vec<_>>();
+    let seen = tokio::time::timeout(Duration::from_secs(10), seen).await.expect("all changes come").unwrap();
+    assert_eq!(seen, ["1", "4", "5", "6", "8", "9", "10"]);
+    let kept = store.state();
+    assert_eq!(kept[0].resource_version().as_deref(), Some("10"), "the store has every change");
+    assert!(kept[0].managed_fields().is_empty());
+}
+
+#[tokio::test]
+async fn objects_that_are_gone_are_forgotten_even_if_their_end_was_not_seen() {
+    let (lists, watches) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let expired = json!({ "kind": "Status", "code": 410, "reason": "Expired", "message": "too old" });
+    let (client, _log) = client(move |asked| {
+        let object = |name, version| workspace(name, version, json!({}), "");
+        match asked.query.contains("watch=true") {
+            false if lists.fetch_add(1, Ordering::Relaxed) == 0 => {
+                list(&[object("a", 1), object("b", 1), object("c", 1)])
+            }
+            false => list(&[object("c", 1), object("new", 9)]),
+            true if watches.fetch_add(1, Ordering::Relaxed) == 0 => {
+                lines(&[("DELETED", object("a", 2)), ("ERROR", expired.clone())])
+            }
+            true => Answer::Silence,
+        }
+    });
+    let metrics = Metrics::default();
+    let drive = Arc::new(Drive::new::<Workspace>("workspace", Duration::from_secs(5), metrics.clone()));
+    let (_store, writer) = reflector::store::<Workspace>();
+    let mut stream = pin!(changes(Api::all(client), Scope::default().own_kinds(), writer, drive.clone()));
+    let all = async {
+        while let Some(change) = stream.next().await {
+            let Ok(object) = change else { continue };
+            drive.run(&object, async { Ok(Outcome::Settled) }).await.unwrap();
+            if object.name_any() == "new" {
+                break;
+            }
+        }
+        // The sweep comes with the end of the list, which is behind its last object.
+        let _ = tokio::time::timeout(Duration::from_millis(100), stream.next()).await;
+    };
+    tokio::time::timeout(Duration::from_secs(20), all).await.expect("the second list comes");
+    let text = metrics.encode().unwrap();
+    let known = ["a", "b", "c", "new"].map(|name| text.contains(&format!("name=\"{name}\"")));
+    assert_eq!(known, [false, false, true, true], "{text}");
+}

@@ -1,0 +1,194 @@
+//! The gate for writes against an API server that answers as a test wants.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Secret;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+use crate::api::auto::{Update, UpdateStatus};
+use crate::runtime::fake_api::{Answer, Asked, Log, client};
+use crate::runtime::writes::{Created, WriteError, Writer};
+use crate::telemetry::metrics::Metrics;
+
+const PATH: &str = "/apis/auto.pulumi.com/v1alpha1/namespaces/apps/updates/web";
+
+fn update(status: Value) -> Update {
+    serde_json::from_value(json!({
+        "apiVersion": "auto.pulumi.com/v1alpha1", "kind": "Update",
+        "metadata": { "name": "web", "namespace": "apps", "uid": "u1", "resourceVersion": "7" },
+        "spec": { "workspaceName": "web", "stackName": "dev", "type": "up", "artifact": { "digest": "sha256:a" } },
+        "status": status,
+    }))
+    .unwrap()
+}
+
+fn update_with(metadata: Value) -> Update {
+    let mut update = update(json!({}));
+    let mut merged = serde_json::to_value(&update.metadata).unwrap();
+    merged.as_object_mut().unwrap().extend(metadata.as_object().unwrap().clone());
+    update.metadata = serde_json::from_value(merged).unwrap();
+    update
+}
+
+fn writer(answer: impl Fn(&Asked) -> Answer + Send + Sync + 'static) -> (Writer, Log) {
+    let (client, log) = client(answer);
+    (Writer::new(client, Duration::from_secs(30), watch::channel(true).1, Metrics::default()), log)
+}
+
+/// The server says that all is well, with an Update as the answer.
+fn agree(_: &Asked) -> Answer {
+    Answer::Json(200, serde_json::to_value(update(json!({}))).unwrap())
+}
+
+#[tokio::test]
+async fn a_status_is_patched_by_its_difference_and_guarded_by_the_version() {
+    let (writer, log) = writer(agree);
+    let present = update(json!({ "message": "old", "permalink": "https://x", "changes": { "same": 1, "create": 2 } }));
+    let mut status = present.status.clone().unwrap();
+    status.message = Some("new".into());
+    status.permalink = None;
+    status.changes.remove("create");
+    assert!(writer.status(&present, &status).await.unwrap().is_some());
+    let asked = log.all();
+    assert_eq!((asked[0].method.as_str(), asked[0].path.as_str()), ("PATCH", format!("{PATH}/status").as_str()));
+    let difference = json!({ "message": "new", "permalink": null, "changes": { "create": null } });
+    assert_eq!(asked[0].body, json!({ "metadata": { "resourceVersion": "7" }, "status": difference }));
+}
+
+#[tokio::test]
+async fn a_status_that_is_so_already_makes_no_request() {
+    let (writer, log) = writer(agree);
+    let present = update(json!({ "message": "same", "changes": { "same": 1 } }));
+    assert!(writer.status(&present, present.status.as_ref().unwrap()).await.unwrap().is_none());
+    assert!(log.all().is_empty());
+}
+
+#[tokio::test]
+async fn nothing_is_written_without_the_lease() {
+    let (client, log) = client(agree);
+    let (lease, may_write) = watch::channel(false);
+    let writer = Writer::new(client, Duration::from_secs(30), may_write, Metrics::default());
+    let status = UpdateStatus { message: Some("new".into()), ..UpdateStatus::default() };
+    let error = writer.status(&update(json!({})), &status).await.unwrap_err();
+    assert!(error.is_not_leader());
+    let wanted = "cannot write the status of Update apps/web: this process does not hold the lease";
+    assert_eq!(error.to_string(), wanted);
+    assert!(writer.delete::<Update>("apps", "web", None).await.unwrap_err().is_not_leader());
+    assert!(log.all().is_empty());
+    lease.send(true).unwrap();
+    writer.status(&update(json!({})), &status).await.unwrap();
+    assert_eq!(log.all().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_is_silent_is_not_waited_for_longer_than_allowed() {
+    let (writer, _) = writer(|_| Answer::Silence);
+    let error = writer.delete::<Secret>("apps", "outputs", None).await.unwrap_err();
+    assert_eq!(error.to_string(), "cannot delete Secret apps/outputs: no answer from the API server within 30 s");
+}
+
+#[tokio::test]
+async fn refusals_are_told_apart_and_say_what_the_server_said() {
+    type Check = fn(&WriteError) -> bool;
+    let cases: [(u16, &str, Check); 5] = [
+        (409, "Conflict", WriteError::is_conflict),
+        (404, "NotFound", WriteError::is_not_found),
+        (403, "Forbidden", WriteError::is_forbidden),
+        (422, "Invalid", WriteError::is_invalid),
+        (400, "BadRequest", WriteError::is_invalid),
+    ];
+    for (code, reason, check) in cases {
+        let (writer, _) = writer(move |_| Answer::refusal(code, reason));
+        let error = writer.apply::<Update>(&update(json!({}))).await.unwrap_err();
+        assert!(check(&error), "{error}");
+        assert_eq!(error.to_string(), format!("cannot apply Update apps/web: it is {reason} ({reason}, {code})"));
+        assert_eq!(error.server_message(), Some(format!("it is {reason}").as_str()));
+    }
+}
+
+#[tokio::test]
+async fn an_apply_is_forced_and_ours_and_a_check_is_strict_and_dry() {
+    let (writer, log) = writer(agree);
+    let intent = json!({ "metadata": { "name": "web", "namespace": "apps" }, "spec": { "stackName": "dev" } });
+    writer.apply::<Update>(&intent).await.unwrap();
+    writer.check::<Update>(&intent).await.unwrap();
+    let asked = log.all();
+    assert_eq!(asked[0].query, "&force=true&fieldManager=pulumi-controller");
+    assert_eq!(asked[1].query, "&dryRun=All&force=true&fieldManager=pulumi-controller&fieldValidation=Strict");
+    assert_eq!(asked[0].body.pointer("/apiVersion"), Some(&json!("auto.pulumi.com/v1alpha1")));
+    assert_eq!(asked[0].body.pointer("/kind"), Some(&json!("Update")));
+    let error = writer.apply::<Update>(&json!({ "metadata": { "name": "web" } })).await.unwrap_err();
+    assert!(matches!(error, WriteError::Nameless { .. }));
+}
+
+#[tokio::test]
+async fn creating_what_exists_answers_with_what_is_there() {
+    let (creator, log) =
+        writer(|asked| if asked.method == "POST" { Answer::refusal(409, "AlreadyExists") } else { agree(asked) });
+    let created = creator.create(&update(json!({}))).await.unwrap();
+    assert!(matches!(&created, Created::Existing(update) if update.metadata.uid.as_deref() == Some("u1")));
+    assert_eq!(
+        log.verbs(),
+        ["POST /apis/auto.pulumi.com/v1alpha1/namespaces/apps/updates".to_owned(), format!("GET {PATH}")]
+    );
+
+    let gone = |asked: &Asked| match asked.method.as_str() {
+        "POST" => Answer::refusal(409, "AlreadyExists"),
+        _ => Answer::refusal(404, "NotFound"),
+    };
+    assert!(writer(gone).0.create(&update(json!({}))).await.unwrap_err().is_conflict());
+    assert!(matches!(writer(agree).0.create(&update(json!({}))).await.unwrap(), Created::New(_)));
+}
+
+#[tokio::test]
+async fn deleting_what_is_gone_is_fine_and_another_one_is_not_hit() {
+    let (writer, log) = writer(|_| Answer::refusal(404, "NotFound"));
+    writer.delete::<Update>("apps", "web", Some("u1")).await.unwrap();
+    let wanted = json!({ "propagationPolicy": "Background", "preconditions": { "uid": "u1" } });
+    assert_eq!(log.all()[0].body, wanted);
+}
+
+#[tokio::test]
+async fn finalizers_are_patched_only_if_the_object_is_as_it_was() {
+    let (writer, log) = writer(agree);
+    let uid = json!({ "op": "test", "path": "/metadata/uid", "value": "u1" });
+    writer.add_finalizer(&update_with(json!({})), "ours").await.unwrap();
+    writer.add_finalizer(&update_with(json!({ "finalizers": ["theirs"] })), "ours").await.unwrap();
+    writer.remove_finalizer(&update_with(json!({ "finalizers": ["theirs", "ours"] })), "ours").await.unwrap();
+    let bodies: Vec<Value> = log.all().into_iter().map(|asked| asked.body).collect();
+    let wanted = [
+        json!([uid, { "op": "test", "path": "/metadata/finalizers", "value": null },
+            { "op": "add", "path": "/metadata/finalizers", "value": ["ours"] }]),
+        json!([uid, { "op": "test", "path": "/metadata/finalizers", "value": ["theirs"] },
+            { "op": "add", "path": "/metadata/finalizers/-", "value": "ours" }]),
+        json!([uid, { "op": "test", "path": "/metadata/finalizers/1", "value": "ours" },
+            { "op": "remove", "path": "/metadata/finalizers/1" }]),
+    ];
+    assert_eq!(bodies, wanted);
+    writer.add_finalizer(&update_with(json!({ "finalizers": ["ours"] })), "ours").await.unwrap();
+    writer.remove_finalizer(&update_with(json!({})), "ours").await.unwrap();
+    assert_eq!(log.all().len(), 3, "what is so already makes no request");
+}
+
+#[tokio::test]
+async fn removing_a_finalizer_from_what_is_gone_is_fine() {
+    let (writer, _) = writer(|_| Answer::refusal(404, "NotFound"));
+    writer.remove_finalizer(&update_with(json!({ "finalizers": ["ours"] })), "ours").await.unwrap();
+    assert!(writer.add_finalizer(&update_with(json!({})), "ours").await.unwrap_err().is_not_found());
+}
+
+#[tokio::test]
+async fn only_annotations_that_differ_are_written() {
+    let (writer, log) = writer(agree);
+    let object = update_with(json!({ "annotations": { "same": "1", "other": "1", "gone": "1" } }));
+    let text = |text: &str| Some(text.to_owned());
+    let wanted = [("same", text("1")), ("other", text("2")), ("gone", None), ("never", None)];
+    let wanted: BTreeMap<String, Option<String>> = wanted.map(|(key, value)| (key.to_owned(), value)).into();
+    writer.annotate(&object, &wanted).await.unwrap();
+    let annotations = json!({ "other": "2", "gone": null });
+    assert_eq!(log.all()[0].body, json!({ "metadata": { "annotations": annotations, "uid": "u1" } }));
+    writer.annotate(&object, &BTreeMap::from([("same".to_owned(), text("1"))])).await.unwrap();
+    assert_eq!(log.all().len(), 1);
+}

@@ -1,0 +1,128 @@
+//! What is left when something dies: nothing that runs, and a verdict.
+
+use std::time::{Duration, Instant};
+
+use pulumi_controller::rpc::proto::{Outcome, RunRequest};
+
+use crate::harness::{PATIENCE, Workspace, children, descendants, has_programs, has_pulumi, processes, signal};
+use crate::runs::SLOW;
+
+#[tokio::test]
+async fn a_killed_cli_is_an_interrupted_run_and_its_descendants_are_gone() {
+    if !has_pulumi("a_killed_cli_is_an_interrupted_run_and_its_descendants_are_gone") {
+        return;
+    }
+    let workspace = Workspace::start().await;
+    workspace.put(SLOW).await;
+    let request = workspace.request(&[]).await;
+    workspace.run(&request).await.unwrap();
+    let cli = workspace.until_working(&request.id).await;
+    let plugins = descendants(cli);
+    assert!(!plugins.is_empty());
+    signal(cli, "KILL");
+    let (result, _) = workspace.result(&request.id).await;
+    assert_eq!(result.outcome(), Outcome::Interrupted, "{}", result.message);
+    let living = processes();
+    let left: Vec<_> = plugins.iter().filter(|pid| living.get(pid).is_some_and(|(_, state)| *state != 'Z')).collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[tokio::test]
+async fn an_agent_that_is_told_to_end_cancels_the_run_and_tells_its_result() {
+    if !has_pulumi("an_agent_that_is_told_to_end_cancels_the_run_and_tells_its_result") {
+        return;
+    }
+    let mut workspace = Workspace::start().await;
+    workspace.put(SLOW).await;
+    let request = workspace.request(&[]).await;
+    workspace.run(&request).await.unwrap();
+    workspace.until_working(&request.id).await;
+    let client = workspace.connect().await;
+    workspace.terminate();
+    let (result, _) = workspace.result(&request.id).await;
+    assert_eq!(result.outcome(), Outcome::Canceled, "{}", result.message);
+    assert_eq!(workspace.locks(), Vec::<std::path::PathBuf>::new());
+    let other = RunRequest { id: "another".into(), ..request.clone() };
+    assert!(workspace.run(&other).await.unwrap_err().message.contains("terminated"));
+    assert!(workspace.readiness().await.contains("503"));
+    let lingering = Instant::now();
+    client.acknowledge(&request.id).await.unwrap();
+    assert_eq!(workspace.ended().await, Some(0));
+    assert!(lingering.elapsed() < Duration::from_secs(20), "it lingered for {:?}", lingering.elapsed());
+    let told = std::fs::read(workspace.path("termination-log")).unwrap();
+    let told: serde_json::Value = serde_json::from_slice(&told).unwrap();
+    assert_eq!((told["id"].as_str(), told["outcome"].as_str()), (Some(request.id.as_str()), Some("OUTCOME_CANCELED")));
+}
+
+#[tokio::test]
+async fn an_idle_agent_that_is_told_to_end_ends_at_once() {
+    let mut workspace = Workspace::start_with(Some("exit 0"), &[]).await;
+    let told = Instant::now();
+    workspace.terminate();
+    assert_eq!(workspace.ended().await, Some(0));
+    assert!(told.elapsed() < Duration::from_secs(10), "it took {:?}", told.elapsed());
+    assert!(!workspace.path("termination-log").exists());
+}
+
+#[tokio::test]
+async fn a_killed_agent_that_is_started_anew_knows_what_was_interrupted_and_what_was_finished() {
+    if !has_pulumi("a_killed_agent_that_is_started_anew_knows_what_was_interrupted_and_what_was_finished") {
+        return;
+    }
+    let mut workspace = Workspace::start().await;
+    workspace.put("name: example\nruntime: yaml\noutputs:\n  one: 1\n").await;
+    let finished = workspace.request(&[]).await;
+    workspace.run_to_end(&finished).await;
+    let artifact = workspace.put(SLOW).await;
+    let open = workspace.request(&[]).await;
+    workspace.run(&open).await.unwrap();
+    let cli = workspace.until_working(&open.id).await;
+    signal(workspace.agent_pid(), "KILL");
+    assert_eq!(workspace.ended().await, Some(128 + 9), "the first process ends with its agent");
+    workspace.start_agent().await;
+
+    let (result, progress) = workspace.result(&open.id).await;
+    assert_eq!(result.outcome(), Outcome::Interrupted);
+    assert!(result.message.contains("started anew"), "{}", result.message);
+    assert!(!progress.is_empty());
+    assert!(!processes().contains_key(&cli) || processes()[&cli].1 == 'Z');
+    let (result, _) = workspace.result(&finished.id).await;
+    assert_eq!(result.outputs.len(), 1);
+    assert_eq!(workspace.status().await.artifact, Some(artifact));
+    assert!(workspace.run(&open).await.unwrap(), "the id stands for the run that was interrupted");
+    let again = workspace.request(&[]).await;
+    let result = workspace.run_to_end(&again).await;
+    assert_eq!(result.outcome(), Outcome::Conflict, "the killed CLI left its lock: {}", result.message);
+}
+
+/// Leaves an orphan that ends soon, and one that would stay.
+const ORPHANS: &str = "case \"$*\" in *up*) (setsid sleep 0.2 &); (setsid sleep 1000 &); exit 1;; esac";
+
+#[tokio::test]
+async fn orphans_below_an_agent_that_is_not_the_first_process_are_collected() {
+    let workspace = Workspace::start_with(Some(ORPHANS), &[]).await;
+    leaves_no_orphans(&workspace, workspace.init_pid()).await;
+}
+
+#[tokio::test]
+async fn orphans_below_an_agent_that_is_the_first_process_are_collected() {
+    if !has_programs("orphans_below_an_agent_that_is_the_first_process_are_collected", &["unshare"]) {
+        return;
+    }
+    let wrapper = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"];
+    let workspace = Workspace::start_with(Some(ORPHANS), &wrapper).await;
+    leaves_no_orphans(&workspace, children(workspace.init_pid())[0]).await;
+}
+
+/// Runs, and then the first process has its agent below it and nothing else.
+async fn leaves_no_orphans(workspace: &Workspace, init: u32) {
+    workspace.put("name: example\nruntime: yaml\n").await;
+    let request = workspace.request(&[]).await;
+    let result = workspace.run_to_end(&request).await;
+    assert_eq!(result.outcome(), Outcome::Failed, "{}", result.message);
+    let end = Instant::now() + PATIENCE;
+    while descendants(init).len() != 1 {
+        assert!(Instant::now() < end, "below the first process: {:?}", descendants(init));
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}

@@ -1,0 +1,368 @@
+//! A workspace on this machine: the real agent with a share directory, certificates and a backend of its own.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use pulumi_controller::artifact::{Digest, pack};
+use pulumi_controller::rpc::client::{AgentAddress, AgentClient, Agents, Attachment, RpcError};
+use pulumi_controller::rpc::identity::Authority;
+use pulumi_controller::rpc::proto::attach_reply::Part;
+use pulumi_controller::rpc::proto::environment_variable::Source;
+use pulumi_controller::rpc::proto::{self, progress};
+use pulumi_controller::rpc::settings::settings_digest;
+
+/// How long anything may take that the tests wait for.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+const SERVER_NAME: &str = "example-workspace.default.svc";
+const POD_UID: &str = "11111111-2222-3333-4444-555555555555";
+const POLL: Duration = Duration::from_millis(20);
+/// The value of a mounted Secret: must not be seen in any log.
+pub const TOKEN: &str = "token-that-nobody-may-see";
+
+/// Whether the programs are there that a test needs; says so when they are not.
+pub fn has_programs(test: &str, programs: &[&str]) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let missing = programs.iter().find(|name| !std::env::split_paths(&path).any(|place| place.join(name).is_file()));
+    if let Some(missing) = missing {
+        eprintln!("NOT RUN: {test}: there is no {missing} on PATH");
+    }
+    missing.is_none()
+}
+
+/// The Pulumi CLI with its YAML language and the provider for tests.
+pub fn has_pulumi(test: &str) -> bool {
+    has_programs(test, &["pulumi", "pulumi-language-yaml", "pulumi-resource-testing"])
+}
+
+pub struct Workspace {
+    directory: tempfile::TempDir,
+    agents: Agents,
+    address: SocketAddr,
+    health_address: SocketAddr,
+    agent: Option<Child>,
+    /// Stands before the other places of `PATH`.
+    programs: Option<PathBuf>,
+    /// Words before the agent's own command line.
+    wrapper: Vec<String>,
+}
+
+impl Drop for Workspace {
+    fn drop(&mut self) {
+        self.kill();
+        if std::thread::panicking() {
+            let log = fs::read_to_string(self.directory.path().join("log")).unwrap_or_default();
+            eprintln!("the log of the pod:\n{log}");
+        }
+    }
+}
+
+impl Workspace {
+    /// With an agent that answers.
+    pub async fn start() -> Self {
+        let mut workspace = Self::prepare();
+        workspace.start_agent().await;
+        workspace
+    }
+
+    /// With a program in place of the CLI, and words before the agent's command line.
+    pub async fn start_with(cli: Option<&str>, wrapper: &[&str]) -> Self {
+        let mut workspace = Self::prepare();
+        workspace.wrapper = wrapper.iter().map(|word| (*word).to_owned()).collect();
+        if let Some(script) = cli {
+            let programs = workspace.directory.path().join("programs");
+            fs::create_dir(&programs).unwrap();
+            write_script(&programs.join("pulumi"), script);
+            workspace.programs = Some(programs);
+        }
+        workspace.start_agent().await;
+        workspace
+    }
+
+    fn prepare() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        for name in ["share", "tls", "state", "home", "secrets"] {
+            fs::create_dir(directory.path().join(name)).unwrap();
+        }
+        let now = jiff::Timestamp::now();
+        let authority = Authority::generate(now).unwrap();
+        let server = authority.issue_server(&[SERVER_NAME.to_owned()], now).unwrap();
+        let tls = directory.path().join("tls");
+        fs::write(tls.join("tls.crt"), &server.certificate_pem).unwrap();
+        fs::write(tls.join("tls.key"), &server.key_pem).unwrap();
+        fs::write(tls.join("ca.crt"), authority.certificate_pem()).unwrap();
+        fs::write(directory.path().join("secrets/token"), TOKEN).unwrap();
+        let agents = Agents::new(&authority.issue_client(now).unwrap(), authority.certificate_pem()).unwrap();
+        let (address, health_address) = (free_address(), free_address());
+        Workspace { directory, agents, address, health_address, agent: None, programs: None, wrapper: Vec::new() }
+    }
+
+    /// Starts the agent as the container does, and waits until it answers.
+    pub async fn start_agent(&mut self) {
+        let log = File::options().create(true).append(true).open(self.directory.path().join("log")).unwrap();
+        let binary = env!("CARGO_BIN_EXE_pulumi-controller");
+        let mut words = self.wrapper.clone();
+        words.push(binary.to_owned());
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let places: Vec<PathBuf> = self.programs.iter().cloned().chain(std::env::split_paths(&path)).collect();
+        let agent = Command::new(&words[0])
+            .args(&words[1..])
+            .args(["agent", "--share", self.path("share").to_str().unwrap()])
+            .args(["--tls-directory", self.path("tls").to_str().unwrap()])
+            .args(["--address", &self.address.to_string(), "--health-address", &self.health_address.to_string()])
+            .args(["--termination-log", self.path("termination-log").to_str().unwrap()])
+            .env_clear()
+            .env("PATH", std::env::join_paths(places).unwrap())
+            .env("HOME", self.path("home"))
+            .env("POD_UID", POD_UID)
+            .env("POD_NAME", "example-workspace-0")
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().unwrap())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        self.agent = Some(agent);
+        let end = Instant::now() + PATIENCE;
+        while self.try_connect().await.is_err() {
+            assert!(Instant::now() < end, "the agent does not answer; its log:\n{}", self.log());
+            tokio::time::sleep(POLL).await;
+        }
+    }
+
+    async fn try_connect(&self) -> Result<AgentClient, RpcError> {
+        let address =
+            AgentAddress { ip: self.address.ip(), port: self.address.port(), server_name: SERVER_NAME.to_owned() };
+        self.agents.connect(&address).await
+    }
+
+    pub async fn connect(&self) -> AgentClient {
+        self.try_connect().await.unwrap()
+    }
+
+    pub async fn status(&self) -> proto::StatusReply {
+        self.connect().await.status().await.unwrap()
+    }
+
+    /// The HTTP status of the readiness answer.
+    pub async fn readiness(&self) -> String {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+        let mut stream = tokio::net::TcpStream::connect(self.health_address).await.unwrap();
+        stream.write_all(b"GET /readyz HTTP/1.1\r\nHost: pod\r\n\r\n").await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        answer.lines().next().unwrap_or_default().to_owned()
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// What `kubectl logs` would show.
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.path("log")).unwrap()
+    }
+
+    /// Process id of the container's first process.
+    pub fn init_pid(&self) -> u32 {
+        self.agent.as_ref().unwrap().id()
+    }
+
+    /// Process id of the agent itself.
+    pub fn agent_pid(&self) -> u32 {
+        children(self.init_pid())[0]
+    }
+
+    /// As Kubernetes ends a container: SIGTERM to the first process.
+    pub fn terminate(&self) {
+        signal(self.init_pid(), "TERM");
+    }
+
+    /// Waits for the first process to end; its exit code.
+    pub async fn ended(&mut self) -> Option<i32> {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            if let Some(status) = self.agent.as_mut().unwrap().try_wait().unwrap() {
+                self.agent = None;
+                return status.code();
+            }
+            assert!(Instant::now() < end, "the agent does not end; its log:\n{}", self.log());
+            tokio::time::sleep(POLL).await;
+        }
+    }
+
+    fn kill(&mut self) {
+        let Some(mut agent) = self.agent.take() else { return };
+        for pid in descendants(agent.id()) {
+            signal(pid, "KILL");
+        }
+        let _ = agent.kill();
+        let _ = agent.wait();
+    }
+
+    /// Puts a source with one program in place.
+    pub async fn put(&self, program: &str) -> proto::Artifact {
+        let (artifact, archive) = archive(&[("Pulumi.yaml", program)]);
+        self.put_archive(artifact.clone(), archive).await.unwrap();
+        artifact
+    }
+
+    pub async fn put_archive(&self, artifact: proto::Artifact, archive: Vec<u8>) -> Result<bool, RpcError> {
+        let size = archive.len() as u64;
+        let reply = self.connect().await.put_source(artifact, size, std::io::Cursor::new(archive)).await?;
+        Ok(reply.unchanged)
+    }
+
+    /// An `up` of what is in place, as the controller would ask for it.
+    pub async fn request(&self, config: &[(&str, &str)]) -> proto::RunRequest {
+        let status = self.status().await;
+        let item = |(key, value): &(&str, &str)| proto::ConfigItem { key: (*key).into(), value: (*value).into() };
+        let settings = proto::Settings { stack: "dev".into(), config: config.iter().map(item).collect() };
+        let id = uuid::Uuid::new_v4().to_string();
+        let value = |name: &str, value: String| variable(name, Source::Value(value));
+        let backend = format!("file://{}", self.path("state").display());
+        proto::RunRequest {
+            name: format!("update-{}", &id[..8]),
+            id,
+            kind: proto::OperationKind::Up.into(),
+            pod_uid: status.pod_uid,
+            start_id: status.start_id,
+            artifact: status.artifact,
+            settings_digest: settings_digest(&settings),
+            settings: Some(settings),
+            environment: vec![
+                value("PULUMI_BACKEND_URL", backend),
+                value("PULUMI_CONFIG_PASSPHRASE", "correct horse".into()),
+                value("PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION", "true".into()),
+                variable("TOKEN", Source::File(self.path("secrets/token").to_str().unwrap().into())),
+            ],
+            refresh: false,
+            message: "a test".into(),
+        }
+    }
+
+    pub async fn run(&self, request: &proto::RunRequest) -> Result<bool, RpcError> {
+        Ok(self.connect().await.run(request.clone()).await?.known)
+    }
+
+    pub async fn attach(&self, id: &str) -> Attachment {
+        self.connect().await.attach(id, 0).await.unwrap()
+    }
+
+    /// The result of an operation, and its progress before it.
+    pub async fn result(&self, id: &str) -> (proto::Result, Vec<proto::Progress>) {
+        let mut attachment = self.attach(id).await;
+        let mut progress = Vec::new();
+        let replies = async {
+            loop {
+                match attachment.next().await.unwrap().unwrap().part.unwrap() {
+                    Part::Progress(step) => progress.push(step),
+                    Part::Result(result) => return result,
+                }
+            }
+        };
+        match tokio::time::timeout(PATIENCE, replies).await {
+            Ok(result) => (result, progress),
+            Err(_) => panic!("operation {id} does not end; the log of the pod:\n{}", self.log()),
+        }
+    }
+
+    /// Runs and waits for a result.
+    pub async fn run_to_end(&self, request: &proto::RunRequest) -> proto::Result {
+        assert!(!self.run(request).await.unwrap());
+        self.result(&request.id).await.0
+    }
+
+    /// Waits until the provider works on a resource; the process id of the CLI.
+    pub async fn until_working(&self, id: &str) -> u32 {
+        let mut attachment = self.attach(id).await;
+        let mut pid = 0;
+        let replies = async {
+            loop {
+                let Part::Progress(step) = attachment.next().await.unwrap().unwrap().part.unwrap() else {
+                    panic!("operation {id} ended; the log of the pod:\n{}", self.log());
+                };
+                match step.event.unwrap() {
+                    progress::Event::Started(started) => pid = started.pid,
+                    progress::Event::Resource(step) if step.urn.contains("testing:index:Step") => return,
+                    _ => {}
+                }
+            }
+        };
+        tokio::time::timeout(PATIENCE, replies).await.unwrap_or_else(|_| panic!("{id} does not come to work"));
+        pid
+    }
+
+    /// The lock files in the backend.
+    pub fn locks(&self) -> Vec<PathBuf> {
+        let mut files = files_below(&self.path("state/.pulumi/locks"));
+        files.retain(|file| file.extension().is_some_and(|extension| extension == "json"));
+        files
+    }
+}
+
+pub fn variable(name: &str, source: Source) -> proto::EnvironmentVariable {
+    proto::EnvironmentVariable { name: name.into(), source: Some(source) }
+}
+
+/// An archive of files, and what the controller calls it.
+pub fn archive(files: &[(&str, &str)]) -> (proto::Artifact, Vec<u8>) {
+    let directory = tempfile::tempdir().unwrap();
+    for (name, text) in files {
+        fs::write(directory.path().join(name), text).unwrap();
+    }
+    let mut bytes = Vec::new();
+    pack(directory.path(), &mut bytes).unwrap();
+    let artifact = proto::Artifact { digest: Digest::of(&bytes).to_string(), directory: String::new() };
+    (artifact, bytes)
+}
+
+pub fn outputs(result: &proto::Result) -> BTreeMap<&str, (&str, bool)> {
+    result.outputs.iter().map(|output| (output.name.as_str(), (output.value.as_str(), output.secret))).collect()
+}
+
+fn free_address() -> SocketAddr {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap()
+}
+
+fn write_script(path: &Path, script: &str) {
+    use std::os::unix::fs::PermissionsExt;
+    fs::write(path, format!("#!/bin/sh\n{script}\n")).unwrap();
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+fn files_below(directory: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(directory) else { return Vec::new() };
+    let paths = entries.map(|entry| entry.unwrap().path());
+    paths.flat_map(|path| if path.is_dir() { files_below(&path) } else { vec![path] }).collect()
+}
+
+/// Sends a signal to a process that this test started.
+pub fn signal(pid: u32, name: &str) {
+    Command::new("kill").args([&format!("-{name}"), &pid.to_string()]).stderr(Stdio::null()).status().unwrap();
+}
+
+/// Parent and state of each process.
+pub fn processes() -> BTreeMap<u32, (u32, char)> {
+    let mut processes = BTreeMap::new();
+    for entry in fs::read_dir("/proc").unwrap() {
+        let Some(pid) = entry.unwrap().file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+        let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else { continue };
+        let Some((_, rest)) = stat.rsplit_once(')') else { continue };
+        let mut fields = rest.split_whitespace();
+        let state = fields.next().and_then(|state| state.chars().next()).unwrap();
+        processes.insert(pid, (fields.next().unwrap().parse().unwrap(), state));
+    }
+    processes
+}
+
+pub fn children(parent: u32) -> Vec<u32> {
+    processes().into_iter().filter(|(_, (of, _))| *of == parent).map(|(pid, _)| pid).collect()
+}
+
+/// All processes below one.
+pub fn descendants(parent: u32) -> Vec<u32> {
+    children(parent).into_iter().flat_map(|child| [descendants(child), vec![child]].concat()).collect()
+}

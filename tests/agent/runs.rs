@@ -1,0 +1,208 @@
+//! Runs: what they give back, who may start one, how one is cancelled.
+
+use pulumi_controller::rpc::proto::environment_variable::Source;
+use pulumi_controller::rpc::proto::{self, Outcome};
+
+use crate::harness::{TOKEN, Workspace, has_pulumi, outputs, variable};
+
+/// Outputs of every kind, without any provider.
+const OUTPUTS: &str = "
+name: example
+runtime: yaml
+config:
+  size: {type: string, default: small}
+  extra: {type: string, default: none}
+outputs:
+  size: ${size}
+  extra: ${extra}
+  list: [1, {two: 3}]
+  password:
+    fn::secret: hunter22
+";
+
+/// Works for a minute on one resource.
+pub const SLOW: &str = "
+name: example
+runtime: yaml
+resources:
+  step:
+    type: testing:index:Step
+    properties: {name: slow, seconds: 60, steps: 60}
+";
+
+#[tokio::test]
+async fn a_first_run_makes_the_stack_and_reaches_outputs_secret_ones_included() {
+    if !has_pulumi("a_first_run_makes_the_stack_and_reaches_outputs_secret_ones_included") {
+        return;
+    }
+    let workspace = Workspace::start().await;
+    workspace.put(OUTPUTS).await;
+    let request = workspace.request(&[("size", "\"big\"")]).await;
+    assert!(!workspace.run(&request).await.unwrap());
+    let (result, progress) = workspace.result(&request.id).await;
+    assert_eq!(result.outcome(), Outcome::Succeeded, "{}", result.message);
+    let found = outputs(&result);
+    assert_eq!(found["size"], ("\"big\"", false));
+    assert_eq!(found["password"], ("\"hunter22\"", true));
+    assert_eq!(serde_json::from_str::<serde_json::Value>(found["list"].0).unwrap(), serde_json::json!([1, {"two": 3}]));
+    assert_eq!(result.changes.get("create"), Some(&1), "{:?}", result.changes);
+    assert!(progress.windows(2).all(|pair| pair[0].sequence + 1 == pair[1].sequence));
+    let log = workspace.log();
+    assert!(log.contains(&format!("{}: Updating (dev)", request.name)), "{log}");
+    assert!(!log.contains("hunter22"), "{log}");
+    assert_eq!(workspace.locks(), Vec::<std::path::PathBuf>::new());
+
+    let again = workspace.request(&[("size", "\"big\"")]).await;
+    let result = workspace.run_to_end(&again).await;
+    assert_eq!(outputs(&result)["password"], ("\"hunter22\"", true), "an update without changes has outputs as well");
+    assert_eq!(result.changes.get("same"), Some(&1), "{:?}", result.changes);
+}
+
+#[tokio::test]
+async fn a_config_key_that_is_not_sent_any_more_is_gone() {
+    if !has_pulumi("a_config_key_that_is_not_sent_any_more_is_gone") {
+        return;
+    }
+    let workspace = Workspace::start().await;
+    workspace.put(OUTPUTS).await;
+    let both = workspace.request(&[("size", "\"big\""), ("example:extra", "\"yes\"")]).await;
+    let result = workspace.run_to_end(&both).await;
+    assert_eq!((outputs(&result)["size"].0, outputs(&result)["extra"].0), ("\"big\"", "\"yes\""), "{}", result.message);
+    let one = workspace.request(&[("size", "\"big\"")]).await;
+    let result = workspace.run_to_end(&one).await;
+    assert_eq!((outputs(&result)["size"].0, outputs(&result)["extra"].0), ("\"big\"", "\"none\""));
+    assert_eq!(workspace.status().await.settings_digest, one.settings_digest);
+}
+
+#[tokio::test]
+async fn a_failing_program_says_why() {
+    if !has_pulumi("a_failing_program_says_why") {
+        return;
+    }
+    let workspace = Workspace::start().await;
+    workspace.put("name: example\nruntime: yaml\noutputs:\n  broken: ${nothing.here}\n").await;
+    let request = workspace.request(&[]).await;
+    let result = workspace.run_to_end(&request).await;
+    assert_eq!(result.outcome(), Outcome::Failed);
+    assert!(result.message.contains("nothing"), "{}", result.message);
+    assert!(result.outputs.is_empty());
+}
+
+#[tokio::test]
+async fn a_known_id_attaches_and_another_one_is_refused_while_it_is_open_and_cancelling_unlocks() {
+    if !has_pulumi("a_known_id_attaches_and_another_one_is_refused_while_it_is_open_and_cancelling_unlocks") {
+        return;
+    }
+    let workspace = Workspace::start().await;
+    let artifact = workspace.put(SLOW).await;
+    let request = workspace.request(&[]).await;
+    assert!(!workspace.run(&request).await.unwrap());
+    workspace.until_working(&request.id).await;
+    assert!(workspace.run(&request).await.unwrap(), "the same id is known");
+    assert_eq!(workspace.status().await.open_operation, request.id);
+    assert_eq!(workspace.locks().len(), 1);
+
+    let other = proto::RunRequest { id: "another".into(), ..request.clone() };
+    let refusal = workspace.run(&other).await.unwrap_err();
+    assert!(refusal.is_refusal() && refusal.message.contains(&request.id), "{refusal}");
+    let changed = proto::RunRequest { refresh: true, ..request.clone() };
+    let refusal = workspace.run(&changed).await.unwrap_err();
+    assert!(refusal.message.contains("another refresh"), "{refusal}");
+    let (next, archive) = crate::harness::archive(&[("Pulumi.yaml", OUTPUTS)]);
+    let refusal = workspace.put_archive(next, archive).await.unwrap_err();
+    assert!(refusal.message.contains(&request.id), "{refusal}");
+
+    workspace.connect().await.cancel(&request.id).await.unwrap();
+    let (result, _) = workspace.result(&request.id).await;
+    assert_eq!(result.outcome(), Outcome::Canceled, "{}", result.message);
+    assert_eq!(workspace.locks(), Vec::<std::path::PathBuf>::new());
+    assert_eq!(workspace.status().await.artifact, Some(artifact));
+    assert_eq!(workspace.status().await.open_operation, "");
+}
+
+#[tokio::test]
+async fn what_a_run_is_bound_to_has_to_be_as_it_says() {
+    if !has_pulumi("what_a_run_is_bound_to_has_to_be_as_it_says") {
+        return;
+    }
+    let workspace = Workspace::start().await;
+    let empty = workspace.request(&[]).await;
+    let refusal = workspace.run(&empty).await.unwrap_err();
+    assert!(refusal.message.contains("no source is in place"), "{refusal}");
+    workspace.put(OUTPUTS).await;
+    let good = workspace.request(&[]).await;
+    let artifact = |digest: &str, directory: &str| {
+        Some(proto::Artifact { digest: digest.to_owned(), directory: directory.to_owned() })
+    };
+    let digest = good.artifact.clone().unwrap().digest;
+    let missing = workspace.path("secrets/not-there").to_str().unwrap().to_owned();
+    for (request, words) in [
+        (proto::RunRequest { pod_uid: "other".into(), ..good.clone() }, vec!["another pod", "other"]),
+        (proto::RunRequest { start_id: "other".into(), ..good.clone() }, vec!["another start of the agent"]),
+        (
+            proto::RunRequest { artifact: artifact("sha256:12", ""), ..good.clone() },
+            vec!["another source", "sha256:12"],
+        ),
+        (proto::RunRequest { artifact: artifact(&digest, "deep"), ..good.clone() }, vec!["another source", "\"deep\""]),
+        (proto::RunRequest { settings_digest: "sha256:12".into(), ..good.clone() }, vec!["settings", "sha256:12"]),
+        (proto::RunRequest { kind: 0, ..good.clone() }, vec!["kind 0"]),
+        (proto::RunRequest { id: "../escape".into(), ..good.clone() }, vec!["no valid id"]),
+        (
+            proto::RunRequest { environment: vec![variable("KEY", Source::File(missing.clone()))], ..good.clone() },
+            vec!["KEY", missing.as_str()],
+        ),
+    ] {
+        let refusal = workspace.run(&request).await.unwrap_err();
+        assert!(
+            refusal.is_refusal() && words.iter().all(|word| refusal.message.contains(word)),
+            "{words:?}: {refusal}"
+        );
+    }
+    let client = workspace.connect().await;
+    client.drain().await.unwrap();
+    let refusal = workspace.run(&good).await.unwrap_err();
+    assert!(refusal.message.contains("drained"), "{refusal}");
+    assert!(client.attach("unknown", 0).await.unwrap_err().is_not_found());
+    assert!(client.cancel("unknown").await.unwrap_err().is_not_found());
+}
+
+#[tokio::test]
+async fn a_rotated_secret_reaches_the_next_run_and_never_the_log() {
+    let cli = "case \"$*\" in *up*) echo \"the token is $TOKEN\"; echo \"$TOKEN\" > \"$HOME/seen\"; exit 1;; esac";
+    let workspace = Workspace::start_with(Some(cli), &[]).await;
+    workspace.put(OUTPUTS).await;
+    let first = workspace.request(&[]).await;
+    let result = workspace.run_to_end(&first).await;
+    let seen = || std::fs::read_to_string(workspace.path("home/seen")).unwrap();
+    assert_eq!(seen().trim(), TOKEN, "{}", result.message);
+    std::fs::write(workspace.path("secrets/token"), "rotated-token").unwrap();
+    let second = workspace.request(&[]).await;
+    let result = workspace.run_to_end(&second).await;
+    assert_eq!(seen().trim(), "rotated-token");
+    let log = workspace.log();
+    assert!(log.contains("the token is [secret]"), "{log}");
+    for text in [&log, &result.message] {
+        assert!(!text.contains(TOKEN) && !text.contains("rotated-token"), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn destroying_a_stack_that_the_backend_does_not_have_is_done() {
+    if !has_pulumi("destroying_a_stack_that_the_backend_does_not_have_is_done") {
+        return;
+    }
+    let workspace = Workspace::start().await;
+    workspace.put(OUTPUTS).await;
+    let up = workspace.request(&[]).await;
+    let destroy = proto::RunRequest { kind: proto::OperationKind::Destroy.into(), ..up.clone() };
+    let result = workspace.run_to_end(&destroy).await;
+    assert_eq!(result.outcome(), Outcome::Succeeded, "{}", result.message);
+    assert!(result.message.contains("nothing to destroy"), "{}", result.message);
+
+    let up = proto::RunRequest { id: "up".into(), ..up };
+    workspace.run_to_end(&up).await;
+    let destroy = proto::RunRequest { id: "destroy".into(), ..destroy };
+    let result = workspace.run_to_end(&destroy).await;
+    assert_eq!(result.outcome(), Outcome::Succeeded, "{}", result.message);
+    assert_eq!(result.changes.get("delete"), Some(&1), "{:?}", result.changes);
+}
