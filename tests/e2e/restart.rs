@@ -42,7 +42,10 @@ fn the_controller_restarted_between_two_steps_neither_loses_nor_doubles_a_run() 
 /// From its creation to its end; every resource is created once and deleted once, by one run each.
 async fn whole_life_of_a_stack(scene: &Scene) {
     let source = scene.source("app").await;
-    let commit = source.push(&Program::new("failpoint").step("step", json!({"value": scene.id})).files()).await;
+    // An output, so that its Secret is one of the steps.
+    let program =
+        Program::new("failpoint").step("step", json!({"value": scene.id})).output("n", json!("${step.count}"));
+    let commit = source.push(&program.files()).await;
     let mut stack = scene.stack("main", &source);
     stack.spec.destroy_on_finalize = Some(true);
     let main = scene.start(stack).await;

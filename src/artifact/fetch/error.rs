@@ -16,7 +16,7 @@ pub enum FetchError {
          --artifact-hosts allows more"
     )]
     RefusedHost { url: String, host: String },
-    #[error("{url} was not found: the source no longer serves this artifact, or does not serve it yet")]
+    #[error("{url} was not found (404): the source no longer serves this artifact, or does not serve it yet")]
     NotFound { url: String },
     #[error("{url} answered with status {status}{}", explain(*status, *retry_after))]
     Status { url: String, status: u16, retry_after: Option<Duration> },
