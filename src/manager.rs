@@ -118,7 +118,19 @@ async fn build(
     settings.source_controller_host = config.source_controller_localhost.clone();
     let fetcher = Fetcher::new(settings, store.clone())?;
     let scope = Scope::new(config.watch_namespace.clone(), config.watch_label_selector.clone());
-    Ok(Parts { client, reader, writer, metrics, events, agents, authority, store, fetcher, scope, tasks: tasks.clone() })
+    Ok(Parts {
+        client,
+        reader,
+        writer,
+        metrics,
+        events,
+        agents,
+        authority,
+        store,
+        fetcher,
+        scope,
+        tasks: tasks.clone(),
+    })
 }
 
 /// Gives the controller a new certificate before its own ends.
@@ -168,15 +180,7 @@ async fn run_controllers(config: &ManagerConfig, parts: Parts, end: &Cancellatio
     let ended = || end.clone().cancelled_owned();
     tokio::join!(
         stack::controller(&parts.scope, stack_drive, stacks, config.concurrent, ended()),
-        update::controller(
-            parts.client.clone(),
-            &parts.scope,
-            feeds,
-            update_drive,
-            runs,
-            config.concurrent,
-            ended()
-        ),
+        update::controller(parts.client.clone(), &parts.scope, feeds, update_drive, runs, config.concurrent, ended()),
         workspaces(config, &parts, woken_workspaces, end.clone()),
     );
 }
