@@ -91,7 +91,7 @@ impl Status {
 
 /// Sets one condition. The transition time moves only when the status changes, as Kubernetes has it.
 pub fn set(conditions: &mut Vec<Condition>, claim: &Claim<'_>, generation: i64, now: Timestamp) {
-    let message = shorten(claim.message);
+    let message = shorten(claim.message, LONGEST_MESSAGE);
     let status = claim.status.as_str();
     let transition = |old: Option<&Condition>| match old {
         Some(old) if old.status == status => old.last_transition_time.clone(),
@@ -127,11 +127,12 @@ pub fn is_true(conditions: &[Condition], kind: &str) -> bool {
     find(conditions, kind).is_some_and(|c| c.status == "True")
 }
 
-fn shorten(message: &str) -> String {
-    if message.len() <= LONGEST_MESSAGE {
+/// A message of at most so many bytes; what is cut off is marked by `...`.
+pub fn shorten(message: &str, longest: usize) -> String {
+    if message.len() <= longest {
         return message.to_owned();
     }
-    let end = message.floor_char_boundary(LONGEST_MESSAGE - 3);
+    let end = message.floor_char_boundary(longest.saturating_sub(3));
     format!("{}...", message.get(..end).unwrap_or_default())
 }
 

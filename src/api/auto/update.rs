@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::api::auto::ArtifactReference;
-use crate::api::schema;
+use crate::api::{conditions, schema};
 
 /// One run of Pulumi in a Workspace.
 #[derive(CustomResource, Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq)]
@@ -53,6 +53,13 @@ pub struct UpdateSpec {
     /// Refresh the state first (`--refresh`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refresh: Option<bool>,
+}
+
+impl Update {
+    /// Whether the result is in the status.
+    pub fn is_complete(&self) -> bool {
+        self.status.as_ref().is_some_and(|status| conditions::is_true(&status.conditions, conditions::COMPLETE))
+    }
 }
 
 /// What an Update runs.

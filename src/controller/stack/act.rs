@@ -13,7 +13,7 @@ use crate::api::names;
 use crate::api::pulumi::{CurrentUpdate, Stack, StackStatus};
 use crate::artifact::FetchError;
 use crate::controller::stack::decide::{Action, Settled, artifact_of};
-use crate::controller::stack::observe::{Observed, is_complete};
+use crate::controller::stack::observe::Observed;
 use crate::controller::stack::status::{self, State};
 use crate::controller::stack::{Context, plan};
 use crate::runtime::drive::ReconcileError;
@@ -237,7 +237,7 @@ async fn settle(
 
 /// Lets go of Updates whose result is in the status, and removes all but the newest.
 async fn tidy_updates(observed: &Observed, context: &Context, kept: usize) -> Result<(), ReconcileError> {
-    let mut complete: Vec<_> = observed.updates.iter().filter(|u| is_complete(u)).collect();
+    let mut complete: Vec<_> = observed.updates.iter().filter(|u| u.is_complete()).collect();
     complete.sort_by_key(|u| std::cmp::Reverse((u.creation_timestamp(), u.name_any())));
     for update in &complete {
         if update.finalizers().iter().any(|f| f == names::STACK_FINALIZER) {

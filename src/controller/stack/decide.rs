@@ -7,7 +7,7 @@ use crate::api::auto::{ArtifactReference, UpdateKind, Workspace};
 use crate::api::conditions::{self, workspace_reason};
 use crate::api::names;
 use crate::api::pulumi::{CurrentUpdate, Stack};
-use crate::controller::stack::observe::{Observed, in_place, is_complete, requests};
+use crate::controller::stack::observe::{Observed, in_place, requests};
 use crate::controller::stack::plan;
 use crate::controller::stack::schedule::{self, Due, Inputs};
 use crate::source::{Resolved, Unavailable};
@@ -71,7 +71,7 @@ fn open_run(observed: &Observed) -> Option<Action> {
             false => Action::ForgetUpdate,
         });
     };
-    if is_complete(update) {
+    if update.is_complete() {
         return Some(Action::Absorb);
     }
     let what = format!("{} of revision {}", current.kind.as_str(), current.commit.as_deref().unwrap_or("unknown"));

@@ -6,7 +6,6 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt;
 
 use crate::api::auto::{ArtifactReference, Update, Workspace};
-use crate::api::conditions;
 use crate::api::names;
 use crate::api::pulumi::Stack;
 use crate::controller::stack::Context;
@@ -39,7 +38,7 @@ pub async fn observe(stack: Stack, context: &Context) -> Result<Observed, ReadEr
         Some(current) => context.reader.get_opt::<Update>(&namespace, current).await?,
         None => None,
     };
-    let outputs = match update.as_ref().filter(|u| is_complete(u)).and_then(outputs_name) {
+    let outputs = match update.as_ref().filter(|u| u.is_complete()).and_then(outputs_name) {
         Some(secret) => context.reader.get_opt::<Secret>(&namespace, secret).await?,
         None => None,
     };
@@ -55,11 +54,6 @@ pub async fn observe(stack: Stack, context: &Context) -> Result<Observed, ReadEr
 /// Name of the open run's Update.
 pub fn current_update_name(stack: &Stack) -> Option<&str> {
     Some(stack.status.as_ref()?.current_update.as_ref()?.name.as_str())
-}
-
-/// Whether an Update has its result.
-pub fn is_complete(update: &Update) -> bool {
-    update.status.as_ref().is_some_and(|s| conditions::is_true(&s.conditions, conditions::COMPLETE))
 }
 
 fn outputs_name(update: &Update) -> Option<&str> {

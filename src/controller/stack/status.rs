@@ -230,7 +230,7 @@ pub fn absorbed(stack: &Stack, update: &Update, outputs: Option<&Secret>, now: T
         kind: Some(current.kind.as_str().to_owned()),
         state: Some(if failed.is_some() { "failed" } else { "succeeded" }.to_owned()),
         reason: failed.map(|f| f.reason.clone()),
-        message: failed.map(|f| shorten(result.message.as_deref().unwrap_or(&f.message))),
+        message: failed.map(|f| conditions::shorten(result.message.as_deref().unwrap_or(&f.message), LONGEST_MESSAGE)),
         generation: current.generation,
         reconcile_request: current.reconcile_request,
         requested_at: current.requested_at,
@@ -242,14 +242,6 @@ pub fn absorbed(stack: &Stack, update: &Update, outputs: Option<&Secret>, now: T
         failures: failed.map_or(0, |_| schedule::failures_after(previous.as_ref(), &inputs, conflict)),
     });
     status
-}
-
-fn shorten(message: &str) -> String {
-    if message.len() <= LONGEST_MESSAGE {
-        return message.to_owned();
-    }
-    let end = message.floor_char_boundary(LONGEST_MESSAGE);
-    format!("{}...", message.get(..end).unwrap_or_default())
 }
 
 /// The outputs of an outputs Secret, with `[secret]` in place of what is secret.

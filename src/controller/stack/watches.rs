@@ -11,7 +11,6 @@ use kube::{Resource, ResourceExt};
 
 use crate::api::auto::{Update, Workspace};
 use crate::api::pulumi::Stack;
-use crate::controller::stack::observe::is_complete;
 use crate::controller::stack::{Context, reconcile};
 use crate::runtime::drive::{Drive, no_errors};
 use crate::runtime::scope::Scope;
@@ -34,7 +33,7 @@ pub async fn controller(
     let controller = Controller::for_stream(stream, stacks.clone())
         .with_config(Config::default().concurrency(concurrency))
         .watches_stream(updates.default_backoff().touched_objects(), |update: Update| {
-            let news = is_complete(&update) || update.metadata.deletion_timestamp.is_some();
+            let news = update.is_complete() || update.metadata.deletion_timestamp.is_some();
             owner(&update).filter(|_| news)
         })
         .watches_stream(workspaces.default_backoff().touched_objects(), |workspace: Workspace| owner(&workspace));

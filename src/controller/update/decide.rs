@@ -7,7 +7,7 @@ use crate::api::auto::{RunBinding, Workspace};
 use crate::api::conditions::{self, update_reason};
 use crate::api::names;
 use crate::controller::update::attachments::Seen;
-use crate::controller::update::observe::{Observed, binding, is_complete};
+use crate::controller::update::observe::{Observed, binding};
 use crate::controller::update::request;
 use crate::controller::update::verdict::Verdict;
 
@@ -34,7 +34,7 @@ pub enum Action {
 /// The next step for what was observed.
 pub fn decide(observed: &Observed) -> Action {
     let update = &observed.update;
-    if is_complete(update) {
+    if update.is_complete() {
         let ours = update.finalizers().iter().any(|f| f == names::UPDATE_FINALIZER);
         return if ours { Action::Release } else { Action::Nothing };
     }

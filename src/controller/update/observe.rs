@@ -6,7 +6,6 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 
 use crate::api::auto::{RunBinding, Update, Workspace};
-use crate::api::conditions;
 use crate::api::names;
 use crate::api::pulumi::Stack;
 use crate::controller::update::Context;
@@ -46,11 +45,6 @@ pub async fn observe(update: Update, context: &Context) -> Result<Observed, Read
     Ok(Observed { update, workspace, pod, ahead, seen, stack_deleting })
 }
 
-/// Whether an Update has its result.
-pub fn is_complete(update: &Update) -> bool {
-    update.status.as_ref().is_some_and(|s| conditions::is_true(&s.conditions, conditions::COMPLETE))
-}
-
 /// What an Update's run is bound to, once it was announced.
 pub fn binding(update: &Update) -> Option<&RunBinding> {
     update.status.as_ref()?.run.as_ref()
@@ -70,7 +64,7 @@ fn ahead(update: &Update, all: &[Arc<Update>]) -> Option<String> {
             other.namespace() == update.namespace()
                 && other.spec.workspace_name == update.spec.workspace_name
                 && other.uid() != update.uid()
-                && !is_complete(other)
+                && !other.is_complete()
                 && place(other) < mine
         })
         .min_by_key(|other| place(other))

@@ -58,7 +58,7 @@ pub fn running(update: &Update, message: &str, now: Timestamp) -> UpdateStatus {
 
 /// The run has ended.
 pub fn recorded(update: &Update, verdict: &Verdict, now: Timestamp) -> UpdateStatus {
-    let message = shorten(&verdict.message);
+    let message = conditions::shorten(&verdict.message, LONGEST_MESSAGE);
     let claims = match verdict.failure {
         None => [
             (PROGRESSING, Status::False, update_reason::COMPLETE, ""),
@@ -79,12 +79,4 @@ pub fn recorded(update: &Update, verdict: &Verdict, now: Timestamp) -> UpdateSta
     status.changes = verdict.changes.clone();
     status.outputs = (!verdict.outputs.is_empty()).then(|| names::outputs_secret(&update.name_any()));
     status
-}
-
-fn shorten(message: &str) -> String {
-    if message.len() <= LONGEST_MESSAGE {
-        return message.to_owned();
-    }
-    let end = message.floor_char_boundary(LONGEST_MESSAGE);
-    format!("{}...", message.get(..end).unwrap_or_default())
 }

@@ -12,7 +12,6 @@ use kube::{Client, ResourceExt};
 
 use crate::api::auto::{Update, Workspace};
 use crate::api::names;
-use crate::controller::update::observe::is_complete;
 use crate::controller::update::{Context, reconcile};
 use crate::runtime::drive::{Drive, no_errors};
 use crate::runtime::scope::Scope;
@@ -53,7 +52,7 @@ pub async fn controller(
         .with_config(Config::default().concurrency(concurrency))
         .watches_stream(ended.default_backoff().touched_objects(), move |update: Update| {
             // One that was released long ago wakes nobody, when the controller starts.
-            match is_complete(&update) && update.finalizers().iter().any(|f| f == names::UPDATE_FINALIZER) {
+            match update.is_complete() && update.finalizers().iter().any(|f| f == names::UPDATE_FINALIZER) {
                 true => waiting(&siblings, &update.namespace(), &update.spec.workspace_name),
                 false => Vec::new(),
             }
@@ -79,7 +78,7 @@ pub async fn controller(
 /// The open Updates of a Workspace.
 fn waiting(updates: &Reflected<Update>, namespace: &Option<String>, workspace: &str) -> Vec<ObjectRef<Update>> {
     let open = |update: &Arc<Update>| {
-        update.namespace() == *namespace && update.spec.workspace_name == workspace && !is_complete(update)
+        update.namespace() == *namespace && update.spec.workspace_name == workspace && !update.is_complete()
     };
     updates.state().iter().filter(|u| open(u)).map(|u| ObjectRef::from_obj(u.as_ref())).collect()
 }
