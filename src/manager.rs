@@ -29,6 +29,9 @@ use crate::telemetry::metrics::Metrics;
 
 /// How many wake-ups may wait; one that finds no room is no loss, since everything looks again by itself.
 const WAKE_UPS: usize = 4096;
+/// How many Workspaces are reconciled at the same time: many, since one that installs dependencies holds its place for
+/// minutes. How many sources are streamed at once is bounded elsewhere.
+const WORKSPACES_AT_ONCE: u16 = 64;
 /// The name of the controller in events.
 const COMPONENT: &str = "pulumi-controller";
 /// The domain of the cluster's Services.
@@ -214,5 +217,5 @@ async fn workspaces(
     // It waits for a source to be put in place, and for what that installs.
     let timeout = PUT_SOURCE_TIMEOUT + RECONCILE_TIMEOUT;
     let drive = Arc::new(Drive::new::<Workspace>("workspace-controller", timeout, parts.metrics.clone()));
-    workspace::controller(context, watches, drive, config.concurrent, end).await;
+    workspace::controller(context, watches, drive, WORKSPACES_AT_ONCE, end).await;
 }

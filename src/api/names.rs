@@ -20,6 +20,8 @@ pub const RUN_FINALIZER: &str = "auto.pulumi.com/run";
 pub const LABEL_STACK_COMPONENT: &str = "pulumi.com/component";
 /// Label with the Pulumi stack's name (sanitised to a label value).
 pub const LABEL_STACK_NAME: &str = "pulumi.com/stack-name";
+/// Flux's label for the shard of a controller; what belongs to a Stack is in the Stack's shard.
+pub const LABEL_SHARD: &str = "sharding.fluxcd.io/key";
 /// Label on a workspace's objects: `workspace`.
 pub const LABEL_COMPONENT: &str = "auto.pulumi.com/component";
 /// Label with the Workspace's name.

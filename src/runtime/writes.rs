@@ -216,11 +216,21 @@ impl Writer {
             namespace: namespace.to_owned(),
             name: name.to_owned(),
         };
-        let (api, name) = self.target::<K>(&attempt)?;
         let preconditions = uid.map(|uid| Preconditions { uid: Some(uid.to_owned()), resource_version: None });
-        let parameters = DeleteParams { preconditions, ..DeleteParams::background() };
+        self.delete_if::<K>(&attempt, preconditions).await
+    }
+
+    /// Deletes an object if nobody has changed it since it was read: else it is a conflict.
+    pub async fn delete_as_seen<K: Object>(&self, object: &K) -> Result<(), WriteError> {
+        let preconditions = Preconditions { uid: object.uid(), resource_version: object.resource_version() };
+        self.delete_if::<K>(&attempt("delete", object), Some(preconditions)).await
+    }
+
+    async fn delete_if<K: Object>(&self, attempt: &Attempt, only: Option<Preconditions>) -> Result<(), WriteError> {
+        let (api, name) = self.target::<K>(attempt)?;
+        let parameters = DeleteParams { preconditions: only, ..DeleteParams::background() };
         let request = async { api.delete(name, &parameters).await };
-        match self.call(&attempt, request).await {
+        match self.call(attempt, request).await {
             Err(error) if !error.is_not_found() => Err(error),
             _ => Ok(()),
         }

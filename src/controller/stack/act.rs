@@ -55,7 +55,8 @@ pub async fn act(
         }
         Action::ForgetUpdate => again(stack, &status::forgotten(stack), context).await,
         Action::CreateUpdate(current) => create_update(stack, &current, context).await,
-        Action::AwaitUpdate(message) => rest(stack, &State::Working(message), None, context, now).await,
+        Action::RevokeUpdate(message) => revoke_update(observed, message, context, now).await,
+        Action::AwaitUpdate(message) => rest(stack, &State::Working(message), Some(WATCHED_RETRY), context, now).await,
         Action::Absorb => absorb(observed, context, now).await,
         Action::Invalid(message) => {
             context.events.publish(Event::new(stack, EventKind::Warning, "StackConfigInvalid", message.as_str()));
@@ -113,11 +114,24 @@ async fn start(
     create_update(&written, current, context).await
 }
 
+/// The Update goes only if it still has not started. Its end is absorbed like that of any other.
+async fn revoke_update(
+    observed: &Observed,
+    message: String,
+    context: &Context,
+    now: Timestamp,
+) -> Result<Next, ReconcileError> {
+    if let Some(update) = observed.update.as_ref().filter(|u| u.metadata.deletion_timestamp.is_none()) {
+        context.writer.delete_as_seen(update).await?;
+    }
+    rest(&observed.stack, &State::Working(message), Some(WATCHED_RETRY), context, now).await
+}
+
 async fn create_update(stack: &Stack, current: &CurrentUpdate, context: &Context) -> Result<Next, ReconcileError> {
     let update = update_object(stack, current);
     context.writer.create(&update).await?;
     failpoint::hit("stack-update-created");
-    Ok(Next::Rest(None))
+    Ok(Next::Rest(Some(WATCHED_RETRY)))
 }
 
 /// The Update of an announced run. Its two finalizers are there from the first moment: it cannot go away before its run
@@ -154,6 +168,9 @@ async fn absorb(observed: &Observed, context: &Context, now: Timestamp) -> Resul
     let stack = &observed.stack;
     let Some(update) = &observed.update else { return Ok(Next::Rest(None)) };
     let status = status::absorbed(stack, update, observed.outputs.as_ref(), now);
+    if status.last_update == stack.status.as_ref().and_then(|s| s.last_update.clone()) {
+        return again(stack, &status, context).await;
+    }
     let last = status.last_update.as_ref();
     let event = match last.filter(|l| l.state.as_deref() != Some("succeeded")) {
         None => Event::new(stack, EventKind::Normal, "StackCreated", "Successfully updated stack"),
@@ -229,10 +246,12 @@ async fn settle(
         Settled::Suspended => (State::Suspended, None),
         Settled::DeletionSuspended => (State::DeletionSuspended, None),
         Settled::GivenUp => (State::GivenUp, None),
+        Settled::OutcomeUnknown => (State::OutcomeUnknown, None),
         Settled::RetryAfter(wait) => (State::Failed, Some(wait.unsigned_abs())),
     };
+    let next = rest(&observed.stack, &state, after, context, now).await?;
     tidy_updates(observed, context, KEPT_UPDATES).await?;
-    rest(&observed.stack, &state, after, context, now).await
+    Ok(next)
 }
 
 /// Lets go of Updates whose result is in the status, and removes all but the newest.
@@ -240,8 +259,10 @@ async fn tidy_updates(observed: &Observed, context: &Context, kept: usize) -> Re
     let mut complete: Vec<_> = observed.updates.iter().filter(|u| u.is_complete()).collect();
     complete.sort_by_key(|u| std::cmp::Reverse((u.creation_timestamp(), u.name_any())));
     for update in &complete {
-        if update.finalizers().iter().any(|f| f == names::STACK_FINALIZER) {
-            context.writer.remove_finalizer(update.as_ref(), names::STACK_FINALIZER).await?;
+        match context.writer.remove_finalizer(update.as_ref(), names::STACK_FINALIZER).await {
+            // Its own controller lets go of it at this moment; that wakes this Stack again.
+            Err(error) if error.is_invalid() || error.is_conflict() => {}
+            other => other?,
         }
     }
     for update in complete.into_iter().skip(kept).filter(|u| u.metadata.deletion_timestamp.is_none()) {

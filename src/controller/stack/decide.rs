@@ -6,7 +6,7 @@ use kube::ResourceExt;
 use crate::api::auto::{ArtifactReference, UpdateKind, Workspace};
 use crate::api::conditions::{self, workspace_reason};
 use crate::api::names;
-use crate::api::pulumi::{CurrentUpdate, Stack};
+use crate::api::pulumi::{CurrentUpdate, LastUpdate, Stack};
 use crate::controller::stack::observe::{Observed, in_place, requests};
 use crate::controller::stack::plan;
 use crate::controller::stack::schedule::{self, Due, Inputs};
@@ -20,6 +20,8 @@ pub enum Action {
     CreateUpdate(CurrentUpdate),
     /// A run that was asked for, but never made, is for inputs that are gone.
     ForgetUpdate,
+    /// A run that has not started is for inputs that are gone, or waits for what will not come.
+    RevokeUpdate(String),
     AwaitUpdate(String),
     /// The run has ended: its result goes into the status.
     Absorb,
@@ -38,6 +40,29 @@ pub enum Action {
     LetGo,
 }
 
+impl Action {
+    /// What the log says of it. Not all that it carries: config and environment may hold secrets.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Action::AddFinalizer => "AddFinalizer",
+            Action::CreateUpdate(_) => "CreateUpdate",
+            Action::ForgetUpdate => "ForgetUpdate",
+            Action::RevokeUpdate(_) => "RevokeUpdate",
+            Action::AwaitUpdate(_) => "AwaitUpdate",
+            Action::Absorb => "Absorb",
+            Action::Invalid(_) => "Invalid",
+            Action::WaitForSource(_) => "WaitForSource",
+            Action::Fetch(_) => "Fetch",
+            Action::ApplyWorkspace(..) => "ApplyWorkspace",
+            Action::WaitForWorkspace(_) => "WaitForWorkspace",
+            Action::WorkspaceFailed(_) => "WorkspaceFailed",
+            Action::Start(_) => "Start",
+            Action::Settled(_) => "Settled",
+            Action::LetGo => "LetGo",
+        }
+    }
+}
+
 /// How a Stack stands when nothing is due.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Settled {
@@ -47,6 +72,8 @@ pub enum Settled {
     DeletionSuspended,
     RetryAfter(SignedDuration),
     GivenUp,
+    /// Nobody knows how the last run ended: a person has to say that it may run again.
+    OutcomeUnknown,
 }
 
 /// The next step for what was observed.
@@ -75,13 +102,52 @@ fn open_run(observed: &Observed) -> Option<Action> {
         return Some(Action::Absorb);
     }
     let what = format!("{} of revision {}", current.kind.as_str(), current.commit.as_deref().unwrap_or("unknown"));
-    Some(Action::AwaitUpdate(format!("running {what} ({})", current.name)))
+    let bound = update.status.as_ref().is_some_and(|s| s.run.is_some());
+    if bound {
+        return Some(Action::AwaitUpdate(format!("running {what} ({})", current.name)));
+    }
+    if let Some(why) = revocation(observed, current) {
+        return Some(Action::RevokeUpdate(format!("{what} ({}) is taken back: {why}", current.name)));
+    }
+    Some(missing_bytes(observed, current).unwrap_or_else(|| {
+        Action::AwaitUpdate(format!("{what} ({}) waits for its workspace or a free place", current.name))
+    }))
+}
+
+/// Why a run that has not started shall not start any more.
+fn revocation(observed: &Observed, current: &CurrentUpdate) -> Option<&'static str> {
+    let stack = &observed.stack;
+    let deleting = stack.metadata.deletion_timestamp.is_some();
+    let gone = observed.workspace.as_ref().is_none_or(|w| w.metadata.deletion_timestamp.is_some());
+    let moved_on = matches!(&observed.source, Some(Ok(r)) if Some(r.digest.to_string()) != current.digest);
+    match () {
+        () if deleting && current.kind != UpdateKind::Destroy => Some("the Stack is being deleted"),
+        () if stack.spec.suspend.unwrap_or_default() => Some("the Stack is suspended"),
+        () if stack.metadata.generation.is_some_and(|g| g != current.generation) => Some("the Stack has changed"),
+        () if gone => Some("its workspace is gone"),
+        () if moved_on && current.kind == UpdateKind::Up => Some("the source has moved on"),
+        () => None,
+    }
+}
+
+/// A new pod may need bytes that the store has no more.
+fn missing_bytes(observed: &Observed, current: &CurrentUpdate) -> Option<Action> {
+    let placed = observed.workspace.as_ref().and_then(in_place).is_some();
+    match &observed.source {
+        Some(Ok(resolved)) if !placed && !observed.in_store => {
+            (Some(resolved.digest.to_string()) == current.digest).then(|| Action::Fetch(resolved.clone()))
+        }
+        _ => None,
+    }
 }
 
 /// Whether the Workspace still asks for the artifact of a run that was announced, but not made.
 fn still_wanted(observed: &Observed, current: &CurrentUpdate) -> bool {
     let deleting = observed.stack.metadata.deletion_timestamp.is_some();
     let kind = if deleting { UpdateKind::Destroy } else { UpdateKind::Up };
+    if observed.stack.spec.suspend.unwrap_or_default() {
+        return false;
+    }
     let asked = observed.workspace.as_ref().and_then(|w| w.spec.artifact.as_ref());
     current.kind == kind && asked == Some(&artifact_of(current))
 }
@@ -118,6 +184,9 @@ fn deletion(observed: &Observed, now: Timestamp) -> Action {
     {
         return Action::LetGo;
     }
+    if is_destroyed(stack) {
+        return Action::LetGo;
+    }
     let placed = observed.workspace.as_ref().and_then(in_place);
     let resolved = match (placed.as_ref(), &observed.source) {
         (Some(placed), _) => placed,
@@ -132,6 +201,19 @@ fn deletion(observed: &Observed, now: Timestamp) -> Action {
     }
 }
 
+/// Whether a destroy has succeeded since the Stack was deleted and last asked for.
+pub fn is_destroyed(stack: &Stack) -> bool {
+    let (reconcile_request, requested_at) = requests(stack);
+    let destroyed = |last: &LastUpdate| {
+        last.kind.as_deref() == Some(UpdateKind::Destroy.as_str())
+            && last.state.as_deref() == Some("succeeded")
+            && Some(last.generation) == stack.metadata.generation
+            && last.reconcile_request == reconcile_request
+            && last.requested_at == requested_at
+    };
+    stack.status.as_ref().and_then(|s| s.last_update.as_ref()).is_some_and(destroyed)
+}
+
 /// The steps to a run: bytes, Workspace, Update.
 fn run_if_due(observed: &Observed, resolved: &Resolved, kind: UpdateKind, now: Timestamp) -> Action {
     let stack = &observed.stack;
@@ -139,6 +221,7 @@ fn run_if_due(observed: &Observed, resolved: &Resolved, kind: UpdateKind, now: T
     let reason = match schedule::due(last, &inputs(stack, resolved), kind, now) {
         Due::Done => return Action::Settled(Settled::Done),
         Due::GivenUp => return Action::Settled(Settled::GivenUp),
+        Due::OutcomeUnknown => return Action::Settled(Settled::OutcomeUnknown),
         Due::After(wait) => return Action::Settled(Settled::RetryAfter(wait)),
         Due::Now(reason) => reason,
     };

@@ -82,7 +82,7 @@ pub async fn reconcile(stack: Arc<Stack>, context: Arc<Context>) -> Result<Outco
         let observed = observe::observe(*stack, &context).await?;
         let now = Timestamp::now();
         let action = decide::decide(&observed, now);
-        tracing::debug!(?action, "decided");
+        tracing::debug!(action = action.name(), "decided");
         match act::act(&observed, action, &context, now).await? {
             Next::Again(next) => stack = next,
             Next::Rest(None) => return Ok(Outcome::Settled),

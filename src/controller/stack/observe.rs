@@ -9,6 +9,7 @@ use crate::api::auto::{ArtifactReference, Update, Workspace};
 use crate::api::names;
 use crate::api::pulumi::Stack;
 use crate::controller::stack::Context;
+use crate::controller::stack::decide::is_destroyed;
 use crate::runtime::reads::ReadError;
 use crate::source::{self, Resolved, Unavailable};
 
@@ -63,12 +64,14 @@ fn outputs_name(update: &Update) -> Option<&str> {
 /// A run that is there is awaited whatever the source says; a Stack that is being deleted goes on with the source that
 /// its Workspace has.
 fn needs_source(stack: &Stack, update: Option<&Update>, workspace: Option<&Workspace>) -> bool {
-    if update.is_some() {
+    // An Update that has not started may still be taken back; one that has is awaited whatever the source says.
+    if update.is_some_and(|u| u.is_complete() || u.status.as_ref().is_some_and(|s| s.run.is_some())) {
         return false;
     }
     match stack.metadata.deletion_timestamp {
         Some(_) => {
             stack.spec.destroy_on_finalize.unwrap_or_default()
+                && !is_destroyed(stack)
                 && workspace.is_none_or(|w| in_place(w).is_none())
                 && stack.status.as_ref().is_some_and(|s| s.attempts.is_some())
         }

@@ -72,13 +72,14 @@ pub fn wanted_hash(workspace: &Workspace) -> Option<&str> {
 
 /// Labels of everything that belongs to a Stack.
 pub fn labels(stack: &Stack) -> BTreeMap<String, String> {
-    [
+    let shard = stack.labels().get_key_value(names::LABEL_SHARD).map(|(key, value)| (key.clone(), value.clone()));
+    let own = [
         (names::LABEL_STACK_COMPONENT, "stack".to_owned()),
         (names::LABEL_STACK_NAME, label_value(&stack.spec.stack)),
         (names::LABEL_WORKSPACE_NAME, stack.name_any()),
     ]
-    .map(|(key, value)| (key.to_owned(), value))
-    .into()
+    .map(|(key, value)| (key.to_owned(), value));
+    own.into_iter().chain(shard).collect()
 }
 
 /// A label value made of any text: other characters become `_`, the end is cut.

@@ -35,6 +35,8 @@ pub enum Due {
     After(SignedDuration),
     /// The last run failed too often; only a changed input starts another one.
     GivenUp,
+    /// Nobody knows how the last run ended; only a changed input starts another one.
+    OutcomeUnknown,
     /// The last run succeeded on these inputs.
     Done,
 }
@@ -54,6 +56,7 @@ pub fn due(last: Option<&LastUpdate>, inputs: &Inputs, kind: UpdateKind, now: Ti
     }
     match last.state.as_deref() {
         Some("succeeded") => Due::Done,
+        _ if last.reason.as_deref() == Some(stack_reason::RUN_OUTCOME_UNKNOWN) => Due::OutcomeUnknown,
         _ if last.failures >= MAX_FAILURES => Due::GivenUp,
         _ => retry(last, now),
     }
@@ -67,10 +70,10 @@ fn changed_request(last: &LastUpdate, inputs: &Inputs, kind: UpdateKind) -> Opti
     if last.generation != inputs.generation {
         return Some(format!("New stack generation: {}", inputs.generation));
     }
-    if last.reconcile_request != inputs.reconcile_request {
+    if inputs.reconcile_request.is_some() && last.reconcile_request != inputs.reconcile_request {
         return Some(format!("Sync request: \"{}\"", inputs.reconcile_request.as_deref().unwrap_or_default()));
     }
-    if last.requested_at != inputs.requested_at {
+    if inputs.requested_at.is_some() && last.requested_at != inputs.requested_at {
         return Some(format!("Requested at: \"{}\"", inputs.requested_at.as_deref().unwrap_or_default()));
     }
     None
@@ -202,6 +205,20 @@ mod tests {
             ("after it", Some(last("failed", 0)), inputs(), 1010, now("Backoff time elapsed: 10s")),
             ("second cooldown", Some(last("failed", 1)), inputs(), 1029, Due::After(SignedDuration::from_secs(1))),
             ("given up", Some(last("failed", 3)), inputs(), 999_999, Due::GivenUp),
+            (
+                "nobody knows how it ended",
+                Some(LastUpdate { reason: Some("RunOutcomeUnknown".to_owned()), ..last("failed", 0) }),
+                inputs(),
+                999_999,
+                Due::OutcomeUnknown,
+            ),
+            (
+                "a request that was taken away",
+                Some(LastUpdate { requested_at: Some("t".to_owned()), ..last("succeeded", 0) }),
+                inputs(),
+                1000,
+                Due::Done,
+            ),
             (
                 "new commit inside the cooldown",
                 Some(last("failed", 2)),

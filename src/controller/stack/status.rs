@@ -20,6 +20,10 @@ const SECRET_OUTPUT: &str = "[secret]";
 /// The longest text of a failure that the status keeps.
 const LONGEST_MESSAGE: usize = 8 * 1024;
 
+/// What starts a run of a Stack that does not try again by itself.
+const REVIVAL: &str = "It runs again when the spec or the source changes, or when the annotation \
+                       pulumi.com/reconciliation-request or reconcile.fluxcd.io/requestedAt gets a new value";
+
 /// How a Stack stands: one row of the table of conditions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
@@ -31,6 +35,8 @@ pub enum State {
     Failed,
     /// The last run failed too often.
     GivenUp,
+    /// Nobody knows how the last run ended.
+    OutcomeUnknown,
     Invalid(String),
     Done,
     Suspended,
@@ -77,7 +83,16 @@ fn claims(state: &State, last: Option<&LastUpdate>) -> Claims {
         State::WorkspaceFailed(message) => waiting(stack_reason::WORKSPACE_FAILED, message),
         State::SourceUnavailable(message) => waiting(stack_reason::SOURCE_UNAVAILABLE, message),
         State::Failed => failed(last, cause),
-        State::GivenUp => given_up(stack_reason::UPDATE_FAILED, &cause, &revival(last)),
+        State::GivenUp => {
+            let kind = last.and_then(|l| l.kind.as_deref()).unwrap_or("update");
+            let message = format!("{kind} failed {} times. {REVIVAL}", MAX_FAILURES + 1);
+            given_up(stack_reason::UPDATE_FAILED, &cause, &message)
+        }
+        State::OutcomeUnknown => Claims {
+            ready: (Status::False, Words(stack_reason::RUN_OUTCOME_UNKNOWN, cause.clone())),
+            reconciling: None,
+            stalled: Some(Words(stack_reason::RUN_OUTCOME_UNKNOWN, format!("{cause}. {REVIVAL}"))),
+        },
         State::Invalid(message) => given_up(stack_reason::SPEC_INVALID, message, message),
         State::Done | State::Suspended => Claims {
             ready: (Status::True, Words(stack_reason::PROCESSING_COMPLETED, done(last))),
@@ -123,17 +138,6 @@ fn given_up(reason: &'static str, cause: &str, message: &str) -> Claims {
 
 fn retry_seconds(last: Option<&LastUpdate>) -> i64 {
     schedule::cooldown(last.map_or(0, |l| l.failures)).as_secs()
-}
-
-fn revival(last: Option<&LastUpdate>) -> String {
-    let kind = last.and_then(|l| l.kind.as_deref()).unwrap_or("update");
-    format!(
-        "{kind} failed {} times; it runs again when the spec or the source changes, or when the annotation {} or {} gets \
-         a new value",
-        MAX_FAILURES + 1,
-        names::ANNOTATION_RECONCILIATION_REQUEST,
-        names::ANNOTATION_REQUESTED_AT,
-    )
 }
 
 fn done(last: Option<&LastUpdate>) -> String {
@@ -207,6 +211,10 @@ pub fn absorbed(stack: &Stack, update: &Update, outputs: Option<&Secret>, now: T
     let mut status = stack.status.clone().unwrap_or_default();
     let Some(current) = status.current_update.take() else { return status };
     let result = update.status.clone().unwrap_or_default();
+    if result.run.is_none() && update.metadata.deletion_timestamp.is_some() {
+        // It was taken back before it started: nothing has run.
+        return status;
+    }
     let failed = conditions::find(&result.conditions, conditions::FAILED).filter(|c| c.status == "True");
     let conflict = failed.is_some_and(|f| f.reason == update_reason::UPDATE_CONFLICT);
     let previous = status.last_update.take();
@@ -241,6 +249,11 @@ pub fn absorbed(stack: &Stack, update: &Update, outputs: Option<&Secret>, now: T
         last_resync_time: Some(Time(now)),
         failures: failed.map_or(0, |_| schedule::failures_after(previous.as_ref(), &inputs, conflict)),
     });
+    // Whoever suspends the Stack now finds it as this run has left it.
+    if Some(inputs.generation) == stack.metadata.generation {
+        let state = if failed.is_some() { State::Failed } else { State::Done };
+        return with_state(&Stack { status: Some(status), ..stack.clone() }, &state, now);
+    }
     status
 }
 

@@ -28,6 +28,8 @@ use crate::runtime::failpoint;
 const WATCHED_RETRY: Duration = Duration::from_secs(30);
 /// How soon a queued run looks again whether the one before it has ended.
 const QUEUE_RETRY: Duration = Duration::from_secs(2);
+/// How soon an agent that could not be asked to cancel is asked again.
+const CANCEL_RETRY: Duration = Duration::from_secs(5);
 /// The longest that the agent is given to take note of a recorded result.
 const ACKNOWLEDGE_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -50,6 +52,8 @@ pub async fn act(
     let update = &observed.update;
     match action {
         Action::Wait(reason, message) => {
+            // A place that was taken for a pod that is gone is given back.
+            context.attachments.detach(&update.uid().unwrap_or_default());
             context.writer.status(update, &status::waiting(update, reason, &message, now)).await?;
             let queued = reason == update_reason::QUEUED;
             Ok(Next::Rest(Some(if queued { QUEUE_RETRY } else { WATCHED_RETRY })))
@@ -63,6 +67,10 @@ pub async fn act(
         Action::Cancel => cancel(observed, context, now).await,
         Action::Record(verdict) => record(update, &verdict, context, now).await,
         Action::Release => release(observed, context).await,
+        Action::Abandon => {
+            context.writer.remove_finalizer(update, names::STACK_FINALIZER).await?;
+            Ok(Next::Rest(None))
+        }
         Action::Nothing => Ok(Next::Rest(None)),
     }
 }
@@ -164,7 +172,11 @@ async fn cancel(observed: &Observed, context: &Context, now: Timestamp) -> Resul
     let uid = update.uid().unwrap_or_default();
     let asked = update.annotations().contains_key(names::ANNOTATION_CANCEL_REQUESTED);
     if !asked && let Some(address) = address(observed) {
-        context.attachments.cancel(&address, &uid).await.map_err(ReconcileError::transient)?;
+        if let Err(error) = context.attachments.cancel(&address, &uid).await {
+            let message = format!("the run could not be cancelled yet: {error}");
+            context.writer.status(update, &status::running(update, &message, now)).await?;
+            return Ok(Next::Rest(Some(CANCEL_RETRY)));
+        }
         let mark = [(names::ANNOTATION_CANCEL_REQUESTED.to_owned(), Some(now.to_string()))].into();
         context.writer.annotate(update, &mark).await?;
     }

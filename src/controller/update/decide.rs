@@ -7,7 +7,7 @@ use crate::api::auto::{RunBinding, Workspace};
 use crate::api::conditions::{self, update_reason};
 use crate::api::names;
 use crate::controller::update::attachments::Seen;
-use crate::controller::update::observe::{Observed, binding};
+use crate::controller::update::observe::{Observed, Owner, binding};
 use crate::controller::update::request;
 use crate::controller::update::verdict::Verdict;
 
@@ -28,15 +28,38 @@ pub enum Action {
     Record(Box<Verdict>),
     /// The result is recorded: pod and object are let go.
     Release,
+    /// It is being deleted, and the Stack that would let go of it is gone.
+    Abandon,
     Nothing,
+}
+
+impl Action {
+    /// What the log says of it. Not all that it carries: outputs may be secret.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Action::Wait(..) => "Wait",
+            Action::Announce(_) => "Announce",
+            Action::Attach(_) => "Attach",
+            Action::Await(_) => "Await",
+            Action::Cancel => "Cancel",
+            Action::Record(_) => "Record",
+            Action::Release => "Release",
+            Action::Abandon => "Abandon",
+            Action::Nothing => "Nothing",
+        }
+    }
 }
 
 /// The next step for what was observed.
 pub fn decide(observed: &Observed) -> Action {
     let update = &observed.update;
     if update.is_complete() {
-        let ours = update.finalizers().iter().any(|f| f == names::UPDATE_FINALIZER);
-        return if ours { Action::Release } else { Action::Nothing };
+        let has = |name: &str| update.finalizers().iter().any(|f| f == name);
+        return match update.metadata.deletion_timestamp {
+            _ if has(names::UPDATE_FINALIZER) => Action::Release,
+            Some(_) if has(names::STACK_FINALIZER) && observed.stack == Owner::Gone => Action::Abandon,
+            _ => Action::Nothing,
+        };
     }
     match binding(update) {
         Some(binding) => announced(observed, binding),
@@ -67,7 +90,9 @@ fn announced(observed: &Observed, binding: &RunBinding) -> Action {
             let message = format!("it never started: {why}");
             Action::Record(Box::new(Verdict::failed(update_reason::ABORTED, &message)))
         }
-        Some(_) if observed.update.metadata.deletion_timestamp.is_some() && !observed.stack_deleting => Action::Cancel,
+        Some(_) if observed.update.metadata.deletion_timestamp.is_some() && observed.stack != Owner::Deleting => {
+            Action::Cancel
+        }
         Some(Seen::Unreachable(why)) => Action::Await(format!("the agent does not answer: {why}")),
         Some(Seen::Connecting | Seen::Running | Seen::Ended(_)) => Action::Await("the run goes on".to_owned()),
     }

@@ -61,7 +61,7 @@ pub async fn reconcile(update: Arc<Update>, context: Arc<Context>) -> Result<Out
     for _ in 0..STEPS {
         let observed = observe::observe(*update, &context).await?;
         let action = decide::decide(&observed);
-        tracing::debug!(?action, "decided");
+        tracing::debug!(action = action.name(), "decided");
         match act::act(&observed, action, &context, Timestamp::now()).await? {
             Next::Again(next) => update = next,
             Next::Rest(None) => return Ok(Outcome::Settled),

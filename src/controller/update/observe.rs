@@ -22,8 +22,18 @@ pub struct Observed {
     pub ahead: Option<String>,
     /// What the attached task knows.
     pub seen: Option<Seen>,
-    /// Whether the Stack that owns the Update is being deleted.
-    pub stack_deleting: bool,
+    /// How the Stack stands that owns the Update. It matters only once the Update is being deleted.
+    pub stack: Owner,
+}
+
+/// How an Update's Stack stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Owner {
+    /// It lives, or nobody has asked.
+    Lives,
+    Deleting,
+    /// It is gone, or another one has its name.
+    Gone,
 }
 
 /// Reads what a pass needs, and no more.
@@ -34,15 +44,16 @@ pub async fn observe(update: Update, context: &Context) -> Result<Observed, Read
     let pod = context.reader.get_opt::<Pod>(&namespace, &names::workspace_pod(&name)).await?;
     let ahead = ahead(&update, &context.updates.state());
     let seen = context.attachments.seen(&update.uid().unwrap_or_default());
-    let stack_deleting = match (update.metadata.deletion_timestamp.is_some(), owner(&update)) {
-        (true, Some(stack)) => context
-            .reader
-            .get_opt::<Stack>(&namespace, &stack)
-            .await?
-            .is_some_and(|s| s.metadata.deletion_timestamp.is_some()),
-        _ => false,
+    let stack = match (update.metadata.deletion_timestamp.is_some(), owner(&update)) {
+        (true, Some((name, uid))) => match context.reader.get_opt::<Stack>(&namespace, &name).await? {
+            Some(stack) if stack.uid().as_ref() != Some(&uid) => Owner::Gone,
+            Some(stack) if stack.metadata.deletion_timestamp.is_some() => Owner::Deleting,
+            Some(_) => Owner::Lives,
+            None => Owner::Gone,
+        },
+        _ => Owner::Lives,
     };
-    Ok(Observed { update, workspace, pod, ahead, seen, stack_deleting })
+    Ok(Observed { update, workspace, pod, ahead, seen, stack })
 }
 
 /// What an Update's run is bound to, once it was announced.
@@ -50,9 +61,9 @@ pub fn binding(update: &Update) -> Option<&RunBinding> {
     update.status.as_ref()?.run.as_ref()
 }
 
-/// Name of the Stack that an Update belongs to.
-fn owner(update: &Update) -> Option<String> {
-    update.owner_references().iter().find(|o| o.kind == "Stack").map(|o| o.name.clone())
+/// Name and UID of the Stack that an Update belongs to.
+fn owner(update: &Update) -> Option<(String, String)> {
+    update.owner_references().iter().find(|o| o.kind == "Stack").map(|o| (o.name.clone(), o.uid.clone()))
 }
 
 /// Updates of one Workspace queue: a run that is open goes first, then the oldest; equal times queue by name.

@@ -138,6 +138,8 @@ fn an_announced_run_is_made_awaited_and_absorbed() {
     let gone = Observed { workspace: None, ..observed(announced.clone()) };
     assert_eq!(decide(&gone, now()), Action::ForgetUpdate);
     let mut update = Update::new("app-1", UpdateSpec::default());
+    let bound = UpdateStatus { run: Some(crate::api::auto::RunBinding::default()), ..UpdateStatus::default() };
+    update.status = Some(bound);
     let open = Observed { update: Some(update.clone()), workspace: ready, ..observed(announced) };
     assert!(matches!(decide(&open, now()), Action::AwaitUpdate(_)));
     let mut conditions = Vec::new();
@@ -199,4 +201,39 @@ fn nothing_is_due_when_the_last_run_was_good() {
     let mut done = stack();
     done.status = Some(StackStatus { last_update: Some(last("up", "succeeded")), ..StackStatus::default() });
     assert_eq!(decide(&observed(done), now()), Action::Settled(Settled::Done));
+}
+
+#[test]
+fn a_run_that_has_not_started_is_taken_back_when_its_inputs_are_gone() {
+    let announced = |change: fn(&mut Stack)| {
+        let mut announced = stack();
+        let current = current_update(&announced, &resolved(), UpdateKind::Up, "why".to_owned());
+        announced.status.as_mut().expect("there").current_update = Some(current);
+        change(&mut announced);
+        Observed {
+            update: Some(Update::new("app-1", UpdateSpec::default())),
+            workspace: Some(workspace(&stack(), Status::True, "Succeeded")),
+            ..observed(announced)
+        }
+    };
+    let revoked = |observed: &Observed| matches!(decide(observed, now()), Action::RevokeUpdate(_));
+    assert!(matches!(decide(&announced(|_| {}), now()), Action::AwaitUpdate(_)));
+    assert!(revoked(&announced(|s| s.spec.suspend = Some(true))));
+    assert!(revoked(&announced(|s| s.metadata.generation = Some(2))));
+    assert!(revoked(&announced(|s| s.metadata.deletion_timestamp = Some(Time(now())))));
+    assert!(revoked(&Observed { workspace: None, ..announced(|_| {}) }));
+    let moved = Resolved { digest: crate::artifact::Digest::of(b"other"), ..resolved() };
+    assert!(revoked(&Observed { source: Some(Ok(moved)), ..announced(|_| {}) }));
+    let mut emptied = workspace(&stack(), Status::False, "ArtifactUnavailable");
+    emptied.status.as_mut().expect("there").artifact = None;
+    let lost = Observed { workspace: Some(emptied), in_store: false, ..announced(|_| {}) };
+    assert!(matches!(decide(&lost, now()), Action::Fetch(_)));
+}
+
+#[test]
+fn a_destroyed_stack_goes_although_its_source_is_gone() {
+    let destroyed = deleted(true, Some(last("destroy", "succeeded")));
+    let gone = Some(Err(Unavailable::NotYet("the source does not exist".to_owned())));
+    assert_eq!(decide(&Observed { source: gone, ..observed(destroyed.clone()) }, now()), Action::LetGo);
+    assert_eq!(decide(&Observed { source: None, ..observed(destroyed) }, now()), Action::LetGo);
 }

@@ -61,6 +61,11 @@ fn each_state_has_its_row() {
             Some(failed("UpdateFailed", 3)),
             &["Ready=False/NotReadyStalled", "Stalled=True/UpdateFailed"],
         ),
+        (
+            State::OutcomeUnknown,
+            Some(failed("RunOutcomeUnknown", 0)),
+            &["Ready=False/RunOutcomeUnknown", "Stalled=True/RunOutcomeUnknown"],
+        ),
         (State::Invalid(text("bad")), None, &["Ready=False/NotReadyStalled", "Stalled=True/SpecInvalid"]),
         (State::Done, None, &["Ready=True/ProcessingCompleted"]),
     ];

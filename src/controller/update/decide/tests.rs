@@ -58,7 +58,7 @@ fn observed(update: Update) -> Observed {
         pod: Some(pod("pod-uid")),
         ahead: None,
         seen: None,
-        stack_deleting: false,
+        stack: Owner::Lives,
     }
 }
 
@@ -153,7 +153,7 @@ fn a_deleted_update_is_cancelled_unless_its_stack_goes_too() {
     deleted.metadata.deletion_timestamp = Some(Time(now()));
     let running = Observed { seen: Some(Seen::Running), ..observed(deleted) };
     assert_eq!(decide(&running), Action::Cancel);
-    assert!(matches!(decide(&Observed { stack_deleting: true, ..running }), Action::Await(_)));
+    assert!(matches!(decide(&Observed { stack: Owner::Deleting, ..running }), Action::Await(_)));
     let mut unstarted = update(None);
     unstarted.metadata.deletion_timestamp = Some(Time(now()));
     let Action::Record(verdict) = decide(&observed(unstarted)) else { panic!("it is not recorded") };
@@ -168,6 +168,19 @@ fn a_recorded_run_is_released_once() {
     conditions::set(&mut conditions, &claim, 1, now());
     complete.status = Some(UpdateStatus { conditions, run: Some(bound()), ..UpdateStatus::default() });
     assert_eq!(decide(&observed(complete.clone())), Action::Release);
-    complete.metadata.finalizers = None;
-    assert_eq!(decide(&observed(complete)), Action::Nothing);
+    complete.metadata.finalizers = Some(vec![names::STACK_FINALIZER.to_owned()]);
+    assert_eq!(decide(&observed(complete.clone())), Action::Nothing);
+    complete.metadata.deletion_timestamp = Some(Time(now()));
+    assert_eq!(decide(&observed(complete.clone())), Action::Nothing, "its Stack lets go of it");
+    assert_eq!(decide(&Observed { stack: Owner::Gone, ..observed(complete) }), Action::Abandon);
+}
+
+#[test]
+fn the_log_does_not_hold_what_a_verdict_carries() {
+    let result = proto::Result {
+        outputs: vec![proto::Output { name: "token".to_owned(), value: "hidden".to_owned(), secret: true }],
+        ..proto::Result::default()
+    };
+    let action = Action::Record(Box::new(Verdict::of(&result)));
+    assert_eq!(action.name(), "Record");
 }
