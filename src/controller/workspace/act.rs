@@ -14,6 +14,7 @@ use super::observe::Observed;
 use super::report::{Report, State};
 use super::{status, tls};
 use crate::api::auto::{ArtifactReference, Workspace};
+use crate::api::conditions::{READY, find, workspace_reason};
 use crate::api::names;
 use crate::artifact::{Digest, Pinned, StoreError};
 use crate::rpc::client::{AgentClient, RpcError};
@@ -165,6 +166,8 @@ impl Act<'_> {
         let mut noted = None;
         let result = match tokio::time::timeout(WORTH_SAYING, &mut put).await {
             Ok(result) => result,
+            // One that was refused is said to be refused until it is not: the two words would alternate with each retry.
+            Err(_) if self.was_refused() => put.await,
             Err(_) => {
                 noted = status::write(self.observed, &Report::installing(artifact), self.context, self.now).await?;
                 put.await
@@ -178,6 +181,16 @@ impl Act<'_> {
             }
             Err(error) => self.source_failed(artifact, error, noted).await,
         }
+    }
+
+    /// Whether the status says of the present spec that its source is refused.
+    fn was_refused(&self) -> bool {
+        let workspace = &self.observed.workspace;
+        let conditions = workspace.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+        find(conditions, READY).is_some_and(|ready| {
+            ready.reason == workspace_reason::ARTIFACT_REFUSED
+                && ready.observed_generation == workspace.metadata.generation
+        })
     }
 
     /// `noted` is the Workspace as it is after a word in its status about the source.
