@@ -16,7 +16,7 @@ pub const RECONCILE_TIMEOUT: Duration = Duration::from_secs(5 * 60);
 /// How often the agent of a workspace at rest is asked for its status.
 pub const AGENT_STATUS_INTERVAL: Duration = Duration::from_secs(2 * 60);
 /// How long the process goes on after it was told to end, until reconciles that are going on are done.
-pub const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(20);
+pub const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(8);
 /// The smallest store of artifacts that is of any use.
 const SMALLEST_STORAGE: u64 = 16 * 1024 * 1024;
 
