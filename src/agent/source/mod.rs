@@ -103,7 +103,7 @@ impl Source {
     }
 
     fn exchange(&self, wanted: &Wanted, tree: &Path) -> Result<(), Refusal> {
-        self.settings.keep().map_err(|error| Refusal::Precondition(error.to_string()))?;
+        self.settings.keep(self.in_place().as_ref());
         let next = InPlace {
             digest: wanted.digest.to_string(),
             directory: wanted.directory.as_str().to_owned(),
