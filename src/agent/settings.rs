@@ -7,6 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use sha2::{Digest as _, Sha256};
 
 use super::durable;
 use super::layout::Layout;
@@ -165,9 +166,10 @@ fn read_or_warn(path: &Path) -> Option<String> {
     })
 }
 
-/// A name in one directory for a file in a tree. The path may lead anywhere, so that it cannot be used as it is.
+/// A name in one directory for a file in a tree. The path may lead anywhere and be longer than a name may be, so that it
+/// cannot be used as it is.
 fn flat_name(file: &Path) -> String {
-    hex::encode(file.as_os_str().as_encoded_bytes())
+    hex::encode(Sha256::digest(file.as_os_str().as_encoded_bytes()))
 }
 
 fn config(wanted: &proto::Settings) -> Result<Vec<(String, Value)>, ApplyError> {
@@ -281,5 +283,16 @@ mod tests {
         std::fs::write(place.layout.source().join("Pulumi.dev.yaml"), b"\xff\xfe").unwrap();
         settings.apply(&wanted(&[("example:a", "3")]), "three", &tree("c")).unwrap();
         assert!(text(&place.layout).contains("example:a: 3"), "{}", text(&place.layout));
+    }
+
+    #[test]
+    fn a_stack_may_have_a_long_name() {
+        let place = place(None);
+        let settings = Settings::open(place.layout.clone());
+        let stack = "a".repeat(200);
+        let wanted = proto::Settings { stack: stack.clone(), config: Vec::new() };
+        settings.apply(&wanted, "one", &tree("a")).unwrap();
+        settings.keep(Some(&tree("a")));
+        assert!(settings.kept(Path::new(&format!("Pulumi.{stack}.yaml"))).is_file());
     }
 }

@@ -142,6 +142,9 @@ fn a_pod_template_that_would_break_the_workspace_is_refused_by_name() {
         (container(json!({"env": [{"name": "POD_UID", "$patch": "delete"}]})), "spec.containers[pulumi].env[POD_UID]"),
         (mount("/share/source/x"), "spec.containers[pulumi].volumeMounts[/share/source/x]"),
         (mount("/share/bin/"), "spec.containers[pulumi].volumeMounts[/share/bin]"),
+        (mount("/share//./staging"), "spec.containers[pulumi].volumeMounts[/share/staging]"),
+        (mount("/share/cache/../previous"), "spec.containers[pulumi].volumeMounts[/share/previous]"),
+        (mount("share/settings/kept"), "spec.containers[pulumi].volumeMounts[/share/settings/kept]"),
         (
             mount("/var/run/pulumi-controller/tls"),
             "spec.containers[pulumi].volumeMounts[/var/run/pulumi-controller/tls]",
