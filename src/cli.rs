@@ -150,7 +150,8 @@ pub struct AgentFlags {
     pub pod_name: String,
 
     /// How long the pod has to end, in seconds, as its specification says.
-    #[arg(long, default_value_t = names::TERMINATION_GRACE_SECONDS, value_name = "SECONDS")]
+    #[arg(long, env = "POD_TERMINATION_GRACE_SECONDS", default_value_t = names::TERMINATION_GRACE_SECONDS,
+          value_name = "SECONDS")]
     pub termination_grace_seconds: u64,
 
     #[command(flatten)]

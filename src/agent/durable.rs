@@ -1,8 +1,12 @@
 //! Files that are whole after a crash: either the old content or the new one.
 
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::io::{self, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+
+/// To list, add and remove entries of a directory.
+const OWNER_ALL: u32 = 0o700;
 
 /// Replaces a file: the content reaches the disk before the name does. Only the owner may read it.
 pub fn write_atomically(path: &Path, content: &[u8]) -> io::Result<()> {
@@ -20,8 +24,41 @@ pub fn sync_directory(directory: &Path) -> io::Result<()> {
     File::open(directory)?.sync_all()
 }
 
-/// Removes a file, a link or a whole directory. Nothing there is fine.
+/// Removes a file, a link or a whole directory, also with directories in it that forbid it. Nothing there is fine.
 pub fn remove(path: &Path) -> io::Result<()> {
+    match remove_as_it_is(path) {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            permit_removal(path)?;
+            remove_as_it_is(path)
+        }
+        removed => removed,
+    }
+}
+
+/// Makes every directory of a tree one whose entries its owner may list and remove. Links are not followed.
+fn permit_removal(path: &Path) -> io::Result<()> {
+    // A list, not the stack: a tree may be deeper than a thread has room for.
+    let mut directories = vec![path.to_owned()];
+    while let Some(directory) = directories.pop() {
+        let metadata = std::fs::symlink_metadata(&directory)?;
+        if !metadata.is_dir() {
+            continue;
+        }
+        let mode = metadata.permissions().mode();
+        if mode & OWNER_ALL != OWNER_ALL {
+            std::fs::set_permissions(&directory, Permissions::from_mode(mode | OWNER_ALL))?;
+        }
+        for entry in std::fs::read_dir(&directory)? {
+            let entry = entry?;
+            if entry.file_type()?.is_dir() {
+                directories.push(entry.path());
+            }
+        }
+    }
+    Ok(())
+}
+
+fn remove_as_it_is(path: &Path) -> io::Result<()> {
     let removed = match std::fs::symlink_metadata(path) {
         Ok(metadata) if metadata.is_dir() => std::fs::remove_dir_all(path),
         Ok(_) => std::fs::remove_file(path),
@@ -68,5 +105,24 @@ mod tests {
         remove(&tree).unwrap();
         remove(&tree).unwrap();
         assert!(!tree.exists());
+    }
+
+    #[test]
+    fn a_tree_with_directories_that_forbid_it_is_removed_and_nothing_behind_a_link_is_changed() {
+        let directory = tempfile::tempdir().unwrap();
+        let (tree, outside) = (directory.path().join("tree"), directory.path().join("outside"));
+        std::fs::create_dir_all(tree.join("closed/inner")).unwrap();
+        std::fs::create_dir(&outside).unwrap();
+        std::fs::write(tree.join("closed/inner/file"), "x").unwrap();
+        std::os::unix::fs::symlink(&outside, tree.join("closed/link")).unwrap();
+        for (closed, mode) in [(tree.join("closed/inner"), 0o555), (tree.join("closed"), 0o000), (outside, 0o555)] {
+            std::fs::set_permissions(closed, Permissions::from_mode(mode)).unwrap();
+        }
+        // The superuser may remove it as it is: what comes before the second try is looked at by itself.
+        permit_removal(&tree).unwrap();
+        let mode = |path: &str| directory.path().join(path).metadata().unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode("tree/closed"), mode("tree/closed/inner"), mode("outside")), (0o700, 0o755, 0o555));
+        remove(&tree).unwrap();
+        assert!(!tree.exists() && directory.path().join("outside").is_dir());
     }
 }

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::Access;
 
 use super::layout::Layout;
+use super::redactor::Redactor;
 use super::refusal::Refusal;
 use crate::pulumi::environment::{engine_environment, is_scrubbed};
 use crate::rpc::proto::EnvironmentVariable;
@@ -17,6 +18,9 @@ use crate::rpc::proto::environment_variable::Source;
 
 /// Kubernetes bounds a Secret to this size.
 const LONGEST_VALUE: u64 = 1024 * 1024;
+/// Values of mounted Secrets that are longer are not hidden, nor more of them: each line of output is searched for all.
+const LONGEST_HIDDEN: u64 = 64 * 1024;
+const MOST_HIDDEN: usize = 1000;
 /// The CLI asks who is working; a user id without a name would make it fail.
 const DEFAULT_USER: &str = "pulumi";
 
@@ -24,13 +28,21 @@ const DEFAULT_USER: &str = "pulumi";
 #[derive(Clone, Debug, Default)]
 pub struct Environment {
     pub variables: BTreeMap<OsString, OsString>,
-    /// Values that were read from mounted files: they are not shown.
+    /// Values of mounted Secrets and of other files that were read: they are not shown.
     pub secrets: Vec<String>,
+}
+
+impl Environment {
+    /// Hides the secrets of this environment.
+    pub fn redactor(&self) -> Redactor {
+        Redactor::new(self.secrets.iter().map(String::as_str))
+    }
 }
 
 /// The agent's own variables, then those that were asked for, then the engine's.
 pub fn build(layout: &Layout, wanted: &[EnvironmentVariable]) -> Result<Environment, Refusal> {
-    let mut environment = Environment::default();
+    // Also those that are not asked for: the container has variables from them, and the CLI inherits those.
+    let mut environment = Environment { secrets: mounted_secrets(layout.secrets()), ..Environment::default() };
     environment.variables.extend(std::env::vars_os());
     for variable in wanted {
         let name = valid_name(&variable.name)?;
@@ -88,6 +100,21 @@ fn read_value(name: &str, file: &Path) -> Result<OsString, Refusal> {
     Ok(OsString::from_vec(value))
 }
 
+/// The values of the mounted Secrets, as far as they are texts of an ordinary size. What cannot be read is nothing to hide.
+fn mounted_secrets(directory: &Path) -> Vec<String> {
+    let secrets = entries(directory).flat_map(|secret| entries(&secret).collect::<Vec<_>>());
+    // Links of Kubernetes' own, to the same files.
+    let keys = secrets.filter(|key| !key.file_name().is_some_and(|name| name.as_bytes().starts_with(b"..")));
+    let is_ordinary = |key: &PathBuf| {
+        std::fs::metadata(key).is_ok_and(|metadata| metadata.is_file() && metadata.len() <= LONGEST_HIDDEN)
+    };
+    keys.filter(is_ordinary).take(MOST_HIDDEN).filter_map(|key| std::fs::read_to_string(key).ok()).collect()
+}
+
+fn entries(directory: &Path) -> impl Iterator<Item = PathBuf> + use<> {
+    std::fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path())
+}
+
 /// The image's own home directory when it can be written to, else one on the share volume.
 fn home(layout: &Layout, wanted: Option<&OsString>) -> Result<PathBuf, Refusal> {
     if let Some(home) = wanted.map(PathBuf::from).filter(|home| home.is_absolute() && is_writable(home)) {
@@ -134,6 +161,24 @@ mod tests {
         assert_eq!(get(&environment, "PATH"), std::env::var("PATH").ok().as_deref());
         assert_eq!(environment.secrets, ["hunter22\n"]);
         assert!(layout.home().is_dir());
+    }
+
+    #[test]
+    fn every_mounted_secret_is_hidden_also_one_that_nobody_asks_for() {
+        let directory = tempfile::tempdir().unwrap();
+        let secret = directory.path().join("secrets/aws");
+        // As Kubernetes mounts it: the keys are links into a directory that is exchanged as a whole.
+        std::fs::create_dir_all(secret.join("..2026")).unwrap();
+        std::fs::write(secret.join("..2026/key"), "inherited-value").unwrap();
+        std::fs::write(secret.join("..2026/large"), "x".repeat(65 * 1024)).unwrap();
+        std::os::unix::fs::symlink("..2026", secret.join("..data")).unwrap();
+        for key in ["key", "large"] {
+            std::os::unix::fs::symlink(format!("..data/{key}"), secret.join(key)).unwrap();
+        }
+        let layout = Layout::new(directory.path()).with_secrets(directory.path().join("secrets"));
+        let environment = build(&layout, &[]).unwrap();
+        assert_eq!(environment.secrets, ["inherited-value"]);
+        assert_eq!(environment.redactor().redact("npm: inherited-value"), "npm: [secret]");
     }
 
     #[test]

@@ -9,7 +9,6 @@ use super::command::{Call, CallError, Stdout};
 use super::environment;
 use super::layout::Layout;
 use super::output::PodLog;
-use super::redactor::Redactor;
 use super::refusal::Refusal;
 use crate::pulumi::arguments;
 
@@ -22,7 +21,7 @@ const SHOWN: usize = 15;
 pub async fn install(layout: &Layout, project: &Path, stop: &CancellationToken) -> Result<(), Refusal> {
     let mut environment = environment::build(layout, &[])?;
     environment.variables.insert("PWD".into(), project.into());
-    let log = PodLog { name: "install".to_owned(), redactor: Redactor::default() };
+    let log = PodLog { name: "install".to_owned(), redactor: environment.redactor() };
     let call = Call {
         arguments: arguments::install(),
         directory: project,

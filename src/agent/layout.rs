@@ -3,15 +3,29 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The paths of one workspace. Everything lies on one file system, so that renames are atomic.
+use crate::api::names;
+
+/// The paths of one workspace. Everything but the Secrets lies on one file system, so that renames are atomic.
 #[derive(Clone, Debug)]
 pub struct Layout {
     root: PathBuf,
+    secrets: PathBuf,
 }
 
 impl Layout {
     pub fn new(root: impl Into<PathBuf>) -> Self {
-        Layout { root: root.into() }
+        Layout { root: root.into(), secrets: names::SECRETS_DIRECTORY.into() }
+    }
+
+    /// With Secrets that are mounted elsewhere.
+    #[cfg(test)]
+    pub fn with_secrets(self, secrets: impl Into<PathBuf>) -> Self {
+        Layout { secrets: secrets.into(), ..self }
+    }
+
+    /// A directory for each mounted Secret, with a file for each of its keys.
+    pub fn secrets(&self) -> &Path {
+        &self.secrets
     }
 
     pub fn root(&self) -> &Path {

@@ -8,6 +8,7 @@ use futures::FutureExt;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::cancellation::Wish;
 use super::environment;
@@ -43,6 +44,8 @@ pub struct Operations {
     pub settings: Arc<Settings>,
     pub tasks: TaskTracker,
     open: Mutex<Option<Open>>,
+    /// From when on a run is ended harder; set when the pod is being terminated.
+    harder: Mutex<Option<Instant>>,
     /// The stack that a person's commands in the pod find.
     selected: Arc<Mutex<Option<String>>>,
 }
@@ -63,8 +66,8 @@ impl Operations {
         settings: Arc<Settings>,
         tasks: TaskTracker,
     ) -> Self {
-        let (open, selected) = Default::default();
-        Operations { identity, layout, gate, journal, source, settings, tasks, open, selected }
+        let (open, harder, selected) = Default::default();
+        Operations { identity, layout, gate, journal, source, settings, tasks, open, harder, selected }
     }
 
     /// Gives a result to what an agent before this one left open: it is over, because this one cannot wait for it.
@@ -100,25 +103,33 @@ impl Operations {
         }
         let kind = kind(&request)?;
         self.refuse_other_agent(&request)?;
+        // Before the gate: who ends the agent waits for whoever got through, however far it is.
+        let token = self.tasks.token();
         let pass = self.gate.enter_operation(&request.id)?;
         let in_place = self.refuse_other_source(&request)?;
         let wanted = fitting_settings(&request)?;
         let environment = environment::build(&self.layout, &request.environment)?;
-        let record = self.journal.begin(self.journalled(&request, &wanted)).map_err(|error| match error {
-            JournalError::Write { id, source } => Refusal::system(format!("cannot journal operation {id}"))(source),
-            other => Refusal::Precondition(other.to_string()),
-        })?;
         let (sender, wish) = watch::channel(Wish::default());
+        // Before it is in the journal: from there on it can be found, and what can be found can be cancelled.
+        *lock(&self.open) = Some(Open { id: request.id.clone(), wish: sender });
+        let record = self.journal.begin(self.journalled(&request, &wanted)).map_err(|error| {
+            *lock(&self.open) = None;
+            match error {
+                JournalError::Write { id, source } => Refusal::system(format!("cannot journal operation {id}"))(source),
+                other => Refusal::Precondition(other.to_string()),
+            }
+        })?;
+        // The pod may have been terminated since the gate, before there was anything to be ended.
+        self.end_if_terminated();
         let select = *lock(&self.selected) != Some(wanted.stack.clone());
-        *lock(&self.open) = Some(Open { id: request.id, wish: sender });
         let (layout, settings) = (self.layout.clone(), self.settings.clone());
         let run = Run { layout, settings, record, kind, wanted, in_place, environment, wish, select };
-        self.tasks.spawn(self.clone().finish(run, pass));
+        self.tasks.spawn(self.clone().finish(run, pass, token));
         Ok(false)
     }
 
     /// Runs to the end and journals the result, whatever happens.
-    async fn finish(self: Arc<Self>, run: Run, pass: Pass) {
+    async fn finish(self: Arc<Self>, run: Run, pass: Pass, _token: TaskTrackerToken) {
         let request = run.record.request();
         tracing::info!(operation = request.id, update = request.name, stack = run.wanted.stack, "operation begins");
         let result = match AssertUnwindSafe(run.execute()).catch_unwind().await {
@@ -155,11 +166,16 @@ impl Operations {
 
     /// Nothing new gets in; what runs is ended gracefully, and harder after `patience`.
     pub fn terminate(&self, patience: Duration) {
+        *lock(&self.harder) = Some(Instant::now() + patience);
         self.gate.terminate();
+        self.end_if_terminated();
+    }
+
+    fn end_if_terminated(&self) {
+        let Some(harder) = *lock(&self.harder) else { return };
         if let Some(open) = lock(&self.open).as_ref() {
             tracing::info!(operation = open.id, "ending the operation: the pod is being terminated");
-            let now = Instant::now();
-            open.wish.send_modify(|wish| wish.terminate(now, now + patience));
+            open.wish.send_modify(|wish| wish.terminate(Instant::now(), harder));
         }
     }
 
@@ -263,4 +279,37 @@ fn same_content(record: &JournalRecord, request: &proto::RunRequest) -> Result<(
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio_util::sync::CancellationToken;
+
+    use super::*;
+
+    fn operations(share: &std::path::Path) -> Operations {
+        let (layout, gate) = (Layout::new(share), Gate::default());
+        layout.create().unwrap();
+        let settings = Arc::new(Settings::open(layout.clone()));
+        let stop = CancellationToken::new();
+        let source = Arc::new(Source::open(layout.clone(), gate.clone(), settings.clone(), stop).unwrap());
+        let journal = Arc::new(Journal::open(&layout.operations()).unwrap());
+        let identity = Identity::new("pod".into()).unwrap();
+        Operations::new(identity, layout, gate, journal, source, settings, TaskTracker::new())
+    }
+
+    #[test]
+    fn a_run_that_was_let_in_before_the_pod_is_terminated_and_opens_after_is_ended_as_well() {
+        let directory = tempfile::tempdir().unwrap();
+        let operations = operations(directory.path());
+        let patience = Duration::from_secs(60);
+        operations.terminate(patience);
+        let latest = Instant::now() + patience;
+        let (sender, wish) = watch::channel(Wish::default());
+        *lock(&operations.open) = Some(Open { id: "late".into(), wish: sender });
+        assert!(!wish.borrow().is_made());
+        operations.end_if_terminated();
+        assert!(wish.borrow().is_made());
+        assert!(wish.borrow().harder.is_some_and(|harder| harder <= latest));
+    }
 }

@@ -65,16 +65,8 @@ impl Agent for Service {
     async fn attach(&self, request: Request<proto::AttachRequest>) -> Result<Response<Replies>, Status> {
         let request = request.into_inner();
         let record = self.operations.journal.find(&request.id).ok_or(Refusal::UnknownOperation(request.id))?;
-        let replies = futures::stream::unfold(Some(Reader::new(record, request.from)), |reader| async {
-            let mut reader = reader?;
-            match reader.next().await {
-                Ok(None) => None,
-                Ok(Some(item)) => Some((Ok(reply(item)), Some(reader))),
-                Err(error) => {
-                    let status = Refusal::system("cannot read the journal of the operation")(error).into();
-                    Some((Err(status), None))
-                }
-            }
+        let replies = futures::stream::unfold(Reader::new(record, request.from), |mut reader| async {
+            reader.next().await.map(|item| (Ok(reply(item)), reader))
         });
         Ok(Response::new(Box::pin(replies)))
     }

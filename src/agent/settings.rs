@@ -7,6 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use sha2::{Digest as _, Sha256};
 
 use super::durable;
 use super::layout::Layout;
@@ -74,7 +75,7 @@ impl Settings {
         }
         let original = self.original(&in_place.tree, &file, &path)?;
         let was_ours = written.as_ref().is_some_and(|written| written.tree == in_place.tree);
-        let current = self.current(&file, &path, was_ours)?;
+        let current = self.current(&file, &path, was_ours);
         let config = config(wanted)?;
         let format = project.settings_format();
         let text = settings::rebuild(original.as_deref(), current.as_deref(), &project.name, &config, format)?;
@@ -88,8 +89,19 @@ impl Settings {
     }
 
     /// Keeps the settings file of the source that is about to be replaced: its encryption header goes into the next one.
-    pub fn keep(&self) -> Result<(), ApplyError> {
-        let Some(written) = self.written().clone() else { return Ok(()) };
+    /// That it cannot be kept must not keep the next source away, which may be the one that mends it.
+    pub fn keep(&self, in_place: Option<&InPlace>) {
+        let Some(written) = self.written().clone() else { return };
+        // Of a source before it: what is there now is not what the CLI left.
+        if in_place.is_none_or(|in_place| in_place.tree != written.tree) {
+            return;
+        }
+        if let Err(error) = self.keep_file(&written) {
+            tracing::warn!(%error, "cannot keep the stack's settings file for the next source");
+        }
+    }
+
+    fn keep_file(&self, written: &Written) -> Result<(), ApplyError> {
         let path = self.layout.workspace().join(&written.file);
         let Some(text) = durable::read_if_there(&path).map_err(failed("read", &path))? else { return Ok(()) };
         let kept = self.kept(&written.file);
@@ -118,14 +130,10 @@ impl Settings {
         Ok(original)
     }
 
-    /// The file as the CLI left it, in this source or in the one before.
-    fn current(&self, file: &Path, path: &Path, was_ours: bool) -> Result<Option<String>, ApplyError> {
-        let own = if was_ours { durable::read_if_there(path).map_err(failed("read", path))? } else { None };
-        if own.is_some() {
-            return Ok(own);
-        }
-        let kept = self.kept(file);
-        durable::read_if_there(&kept).map_err(failed("read", &kept))
+    /// The file as the CLI left it, in this source or in the one before. One that cannot be read has no header to keep.
+    fn current(&self, file: &Path, path: &Path, was_ours: bool) -> Option<String> {
+        let own = if was_ours { read_or_warn(path) } else { None };
+        own.or_else(|| read_or_warn(&self.kept(file)))
     }
 
     fn kept(&self, file: &Path) -> PathBuf {
@@ -151,9 +159,17 @@ impl Settings {
     }
 }
 
-/// A name in one directory for a file in a tree. The path may lead anywhere, so that it cannot be used as it is.
+fn read_or_warn(path: &Path) -> Option<String> {
+    durable::read_if_there(path).unwrap_or_else(|error| {
+        tracing::warn!(path = %path.display(), %error, "cannot read the stack's settings file as the CLI left it");
+        None
+    })
+}
+
+/// A name in one directory for a file in a tree. The path may lead anywhere and be longer than a name may be, so that it
+/// cannot be used as it is.
 fn flat_name(file: &Path) -> String {
-    hex::encode(file.as_os_str().as_encoded_bytes())
+    hex::encode(Sha256::digest(file.as_os_str().as_encoded_bytes()))
 }
 
 fn config(wanted: &proto::Settings) -> Result<Vec<(String, Value)>, ApplyError> {
@@ -242,12 +258,41 @@ mod tests {
         settings.apply(&wanted(&[("example:a", "1")]), "one", &tree("a")).unwrap();
         let left = format!("encryptionsalt: v1:abc=:v1:def:ghi\n{}", text(&place.layout));
         std::fs::write(place.layout.source().join("Pulumi.dev.yaml"), left).unwrap();
-        settings.keep().unwrap();
+        settings.keep(Some(&tree("a")));
         put_source(&place.layout, Some("config:\n  example:b: two\n"));
         settings.apply(&wanted(&[("example:a", "1")]), "one", &tree("b")).unwrap();
         let rebuilt = text(&place.layout);
         for part in ["v1:abc=:v1:def:ghi", "example:a", "example:b"] {
             assert!(rebuilt.contains(part), "{part} is missing in:\n{rebuilt}");
         }
+    }
+
+    #[test]
+    fn a_settings_file_that_cannot_be_read_is_no_header_and_stops_nothing() {
+        let place = place(None);
+        let settings = Settings::open(place.layout.clone());
+        settings.apply(&wanted(&[("example:a", "1")]), "one", &tree("a")).unwrap();
+        std::fs::write(place.layout.source().join("Pulumi.dev.yaml"), b"\xff\xfe").unwrap();
+        settings.keep(Some(&tree("a")));
+        put_source(&place.layout, None);
+        std::fs::write(place.layout.source().join("Pulumi.dev.yaml"), b"\xff\xfe").unwrap();
+        settings.apply(&wanted(&[]), "one", &tree("b")).unwrap_err();
+        settings.keep(Some(&tree("b")));
+        put_source(&place.layout, None);
+        settings.apply(&wanted(&[("example:a", "2")]), "two", &tree("c")).unwrap();
+        std::fs::write(place.layout.source().join("Pulumi.dev.yaml"), b"\xff\xfe").unwrap();
+        settings.apply(&wanted(&[("example:a", "3")]), "three", &tree("c")).unwrap();
+        assert!(text(&place.layout).contains("example:a: 3"), "{}", text(&place.layout));
+    }
+
+    #[test]
+    fn a_stack_may_have_a_long_name() {
+        let place = place(None);
+        let settings = Settings::open(place.layout.clone());
+        let stack = "a".repeat(200);
+        let wanted = proto::Settings { stack: stack.clone(), config: Vec::new() };
+        settings.apply(&wanted, "one", &tree("a")).unwrap();
+        settings.keep(Some(&tree("a")));
+        assert!(settings.kept(Path::new(&format!("Pulumi.{stack}.yaml"))).is_file());
     }
 }

@@ -10,7 +10,6 @@ use super::command::{Call, CallError, Stdout};
 use super::environment;
 use super::layout::Layout;
 use super::output::PodLog;
-use super::redactor::Redactor;
 use crate::pulumi::arguments;
 
 /// How long the CLI may take to say its version.
@@ -60,7 +59,7 @@ impl CliVersion {
             environment: &environment.variables,
             operation: &format!("version-{}", uuid::Uuid::new_v4()),
             limit: LIMIT,
-            log: PodLog { name: "version".to_owned(), redactor: Redactor::default() },
+            log: PodLog { name: "version".to_owned(), redactor: environment.redactor() },
             stdout: Stdout::Captured,
         };
         let ended = call.run().await?;

@@ -24,6 +24,8 @@ pub(super) use record::now;
 /// How many finished operations are kept.
 const KEPT: usize = 5;
 const LONGEST_ID: usize = 64;
+/// What the names of operations end with that cannot be read.
+const ASIDE: &str = "unreadable";
 
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
@@ -68,21 +70,33 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Reads what an agent before this one left. What cannot be read is removed: its process was never started, because the
-    /// request is written first and is whole or not there.
+    /// Reads what an agent before this one left. What has no request is removed: its process was never started, because the
+    /// request is written first. A request that cannot be read is put aside for a person.
     pub fn open(directory: &Path) -> Result<Self, JournalError> {
         let failed = |source| JournalError::Read { path: directory.to_owned(), source };
         let mut records = BTreeMap::new();
         for entry in std::fs::read_dir(directory).map_err(failed)? {
             let path = entry.map_err(failed)?.path();
-            match JournalRecord::load(&path) {
+            if path.extension().is_some_and(|extension| extension == ASIDE) {
+                continue;
+            }
+            let cleared = match JournalRecord::load(&path) {
                 Ok(record) => {
                     records.insert(record.request().id.clone(), Arc::new(record));
+                    continue;
+                }
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    tracing::warn!(path = %path.display(), "removing an operation that was never started");
+                    durable::remove(&path)
                 }
                 Err(error) => {
-                    tracing::warn!(path = %path.display(), %error, "removing an operation that cannot be read");
-                    durable::remove(&path).map_err(failed)?;
+                    tracing::error!(path = %path.display(), %error, "putting an operation aside that cannot be read");
+                    put_aside(&path)
                 }
+            };
+            // Not to start would help nobody: the operation is not known either way.
+            if let Err(error) = cleared {
+                tracing::warn!(path = %path.display(), %error, "cannot clear the journal");
             }
         }
         Ok(Journal { directory: directory.to_owned(), records: Mutex::new(records) })
@@ -155,6 +169,13 @@ impl Journal {
     fn records(&self) -> MutexGuard<'_, BTreeMap<String, Arc<JournalRecord>>> {
         self.records.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The new name is no id, so that nothing comes in its way and it is not read again.
+fn put_aside(path: &Path) -> io::Result<()> {
+    let aside = path.with_extension(ASIDE);
+    durable::remove(&aside)?;
+    std::fs::rename(path, &aside)
 }
 
 /// The id becomes the name of a directory.

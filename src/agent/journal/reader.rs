@@ -28,6 +28,8 @@ pub struct Reader {
     /// The first sequence number that is still wanted.
     next: u64,
     segment: Option<Segment>,
+    /// Whether the progress cannot be read any further.
+    damaged: bool,
     ended: bool,
 }
 
@@ -42,26 +44,38 @@ struct Segment {
 impl Reader {
     pub fn new(record: Arc<JournalRecord>, from: u64) -> Self {
         let state = record.watch();
-        Reader { record, state, next: from, segment: None, ended: false }
+        Reader { record, state, next: from, segment: None, damaged: false, ended: false }
     }
 
-    /// The next item, as soon as it is there; `None` after the result.
-    pub async fn next(&mut self) -> io::Result<Option<Item>> {
+    /// The next item, as soon as it is there; `None` after the result. Progress that cannot be read is left out: it must not
+    /// withhold the result.
+    pub async fn next(&mut self) -> Option<Item> {
         while !self.ended {
             // Looked at before the files: what it speaks of is in them.
             let seen = self.state.borrow_and_update().clone();
-            if let Some(progress) = self.read(seen.segment)? {
-                return Ok(Some(Item::Progress(progress)));
+            if let Some(progress) = self.readable(seen.segment) {
+                return Some(Item::Progress(progress));
             }
             if let Some(result) = seen.result {
                 self.ended = true;
-                return Ok(Some(Item::Result(result)));
+                return Some(Item::Result(result));
             }
             if self.state.changed().await.is_err() {
                 self.ended = true;
             }
         }
-        Ok(None)
+        None
+    }
+
+    fn readable(&mut self, last: u64) -> Option<proto::Progress> {
+        if self.damaged {
+            return None;
+        }
+        self.read(last).unwrap_or_else(|error| {
+            tracing::error!(operation = self.record.request().id, %error, "cannot read progress; only the result follows");
+            (self.damaged, self.segment) = (true, None);
+            None
+        })
     }
 
     /// The sessions that the operation's processes began, as far as they were written.

@@ -56,18 +56,23 @@ impl JournalRecord {
         Ok(Self::with_state(directory, request, State::default()))
     }
 
+    /// What an agent before this one wrote. `NotFound` when there is no request. A result that cannot be read counts as none:
+    /// the operation was started, and whoever goes on from here has to say how it ended.
     pub(super) fn load(directory: &Path) -> io::Result<Self> {
         let request: Request = serde_json::from_slice(&std::fs::read(directory.join(REQUEST))?)?;
         let named = directory.file_name().is_some_and(|name| name == request.id.as_str());
         if !named {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "the request is another operation's"));
         }
-        let result = match std::fs::read(directory.join(RESULT)) {
-            Ok(bytes) => Some(Arc::new(proto::Result::decode(bytes.as_slice()).map_err(io::Error::other)?)),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-            Err(error) => return Err(error),
-        };
-        let segment = segments(directory)?.last().copied().unwrap_or_default();
+        let result = read_result(&directory.join(RESULT)).unwrap_or_else(|error| {
+            tracing::error!(operation = request.id, %error, "cannot read the result of the operation");
+            None
+        });
+        let segment = segments(directory).unwrap_or_else(|error| {
+            tracing::error!(operation = request.id, %error, "cannot look for the progress of the operation");
+            Vec::new()
+        });
+        let segment = segment.last().copied().unwrap_or_default();
         let acknowledged = directory.join(ACKNOWLEDGED).exists();
         let state = State { segment, next: 0, result, acknowledged };
         Ok(Self::with_state(directory.to_owned(), request, state))
@@ -195,6 +200,14 @@ impl JournalRecord {
 
     fn writer(&self) -> MutexGuard<'_, Writer> {
         self.writer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn read_result(path: &Path) -> io::Result<Option<Arc<proto::Result>>> {
+    match std::fs::read(path) {
+        Ok(bytes) => Ok(Some(Arc::new(proto::Result::decode(bytes.as_slice()).map_err(io::Error::other)?))),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
     }
 }
 

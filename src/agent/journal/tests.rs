@@ -30,7 +30,7 @@ fn result(message: &str) -> proto::Result {
 
 async fn sequences(reader: &mut Reader) -> (Vec<u64>, Option<Arc<proto::Result>>) {
     let mut sequences = Vec::new();
-    while let Some(item) = reader.next().await.unwrap() {
+    while let Some(item) = reader.next().await {
         match item {
             Item::Progress(progress) => sequences.push(progress.sequence),
             Item::Result(result) => return (sequences, Some(result)),
@@ -69,7 +69,7 @@ async fn a_reader_gets_what_was_written_before_and_what_is_written_after_and_the
     late.await.unwrap();
     assert_eq!(seen, [1, 2]);
     assert_eq!(end.unwrap().message, "done");
-    assert_eq!(reader.next().await.unwrap(), None);
+    assert_eq!(reader.next().await, None);
 }
 
 #[tokio::test]
@@ -90,6 +90,39 @@ async fn a_journal_that_is_opened_again_knows_the_finished_and_the_unfinished() 
     assert_eq!(Reader::sessions(unfinished[0].clone()).unwrap(), [42]);
     assert!(!directory.path().join("never-begun").exists());
     let (seen, end) = sequences(&mut Reader::new(journal.find("finished").unwrap(), 0)).await;
+    assert_eq!((seen, end.unwrap().message.as_str()), (vec![0], "done"));
+}
+
+#[test]
+fn a_started_operation_is_never_forgotten_whatever_of_it_cannot_be_read() {
+    let directory = tempfile::tempdir().unwrap();
+    let journal = Journal::open(directory.path()).unwrap();
+    for id in ["no-result", "no-request"] {
+        let record = journal.begin(request(id, 1)).unwrap();
+        journal.finish(&record, result("done"));
+    }
+    std::fs::write(directory.path().join("no-result/result"), b"\xff").unwrap();
+    std::fs::write(directory.path().join("no-request/request.json"), b"{").unwrap();
+    for _ in 0..2 {
+        let journal = Journal::open(directory.path()).unwrap();
+        let unfinished: Vec<_> = journal.unfinished().iter().map(|record| record.request().id.clone()).collect();
+        assert_eq!(unfinished, ["no-result"]);
+        assert!(journal.find("no-request").is_none());
+        assert!(directory.path().join("no-request.unreadable/result").is_file());
+    }
+}
+
+#[tokio::test]
+async fn damaged_progress_does_not_withhold_the_result() {
+    let directory = tempfile::tempdir().unwrap();
+    let journal = Journal::open(directory.path()).unwrap();
+    let record = journal.begin(request("a", 1)).unwrap();
+    record.append(diagnostic("one".into()));
+    let path = record.segment(0);
+    let whole = std::fs::read(&path).unwrap();
+    std::fs::write(&path, [whole.as_slice(), &[0xff; 64]].concat()).unwrap();
+    journal.finish(&record, result("done"));
+    let (seen, end) = sequences(&mut Reader::new(record, 0)).await;
     assert_eq!((seen, end.unwrap().message.as_str()), (vec![0], "done"));
 }
 
@@ -117,7 +150,7 @@ async fn progress_is_bounded_and_the_newest_is_kept() {
     let record = journal.begin(request("a", 1)).unwrap();
     let mut slow = Reader::new(record.clone(), 0);
     record.append(diagnostic("first".into()));
-    assert!(matches!(slow.next().await.unwrap(), Some(Item::Progress(progress)) if progress.sequence == 0));
+    assert!(matches!(slow.next().await, Some(Item::Progress(progress)) if progress.sequence == 0));
     let count = 40;
     for _ in 0..count {
         record.append(diagnostic("x".repeat(900 * 1024)));

@@ -226,7 +226,7 @@ impl Run {
     }
 
     fn redactor(&self) -> Redactor {
-        Redactor::new(self.environment.secrets.iter().map(String::as_str))
+        self.environment.redactor()
     }
 
     fn is_cancelled(&self) -> bool {

@@ -57,7 +57,10 @@ impl Source {
     /// Goes on from what an agent before this one put in place, and removes what it left half done.
     pub fn open(layout: Layout, gate: Gate, settings: Arc<Settings>, stop: CancellationToken) -> Result<Self, Refusal> {
         let staging = layout.staging();
-        durable::remove(&staging).map_err(Refusal::system("cannot remove what was left half done"))?;
+        if let Err(error) = durable::remove(&staging) {
+            // Each source gets a new name in there. Not to start would only leave the pod without an agent.
+            tracing::warn!(path = %staging.display(), %error, "cannot remove what was left half done; going on beside it");
+        }
         std::fs::create_dir_all(&staging).map_err(Refusal::system(format!("cannot make {}", staging.display())))?;
         let in_place = swap::read_record(&layout);
         Ok(Source { layout, gate, settings, in_place: Mutex::new(in_place), stop })
@@ -94,7 +97,9 @@ impl Source {
         self.refuse_beside_a_person()?;
         self.exchange(&wanted, &tree)?;
         // The source before the previous one is in there, and it may have very many files.
-        let removed = tokio::task::spawn_blocking(move || staging.close()).await.map_err(std::io::Error::other);
+        let staging = staging.keep();
+        let removed = tokio::task::spawn_blocking(move || durable::remove(&staging));
+        let removed = removed.await.map_err(std::io::Error::other);
         if let Err(error) = removed.and_then(|removed| removed) {
             tracing::warn!(%error, "cannot remove an old source");
         }
@@ -103,7 +108,7 @@ impl Source {
     }
 
     fn exchange(&self, wanted: &Wanted, tree: &Path) -> Result<(), Refusal> {
-        self.settings.keep().map_err(|error| Refusal::Precondition(error.to_string()))?;
+        self.settings.keep(self.in_place().as_ref());
         let next = InPlace {
             digest: wanted.digest.to_string(),
             directory: wanted.directory.as_str().to_owned(),

@@ -11,7 +11,7 @@ use crate::api::names::{
 };
 
 /// Directories of the share volume in which the agent exchanges and removes things.
-const AGENT_DIRECTORIES: [&str; 4] = ["bin", "operations", "source", "workspace"];
+const AGENT_DIRECTORIES: [&str; 7] = ["bin", "operations", "previous", "settings", "source", "staging", "workspace"];
 /// Fields of the `pulumi` container that the agent depends on.
 const CONTAINER_FIELDS: [&str; 5] =
     ["args", "command", "terminationMessagePath", "terminationMessagePolicy", "workingDir"];
@@ -122,12 +122,25 @@ fn check_mount_paths(ours: &Value, theirs: &Value) -> Result<(), SpecError> {
         |container: &Value| container.get("volumeMounts").and_then(Value::as_array).cloned().unwrap_or_default();
     let generated = mounts(ours);
     for mount in mounts(theirs).iter().filter(|mount| !generated.contains(mount)) {
-        let path = mount.get("mountPath").and_then(Value::as_str).unwrap_or_default().trim_end_matches('/');
-        if is_reserved(path) {
+        let path = plain_path(mount.get("mountPath").and_then(Value::as_str).unwrap_or_default());
+        if is_reserved(&path) {
             return protected(format!("spec.containers[{PULUMI_CONTAINER}].volumeMounts[{path}]"));
         }
     }
     Ok(())
+}
+
+/// The path as the container runtime understands it: absolute, with nothing in it that leads nowhere.
+fn plain_path(path: &str) -> String {
+    let mut parts = Vec::new();
+    for part in path.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => drop(parts.pop()),
+            part => parts.push(part),
+        }
+    }
+    format!("/{}", parts.join("/"))
 }
 
 fn is_reserved(path: &str) -> bool {

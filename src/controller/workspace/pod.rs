@@ -10,7 +10,7 @@ use super::render::{PodSettings, labels};
 use crate::api::auto::WorkspaceSpec;
 use crate::api::names::{
     AGENT_HEALTH_PORT, AGENT_PORT, ANNOTATION_REVISION_HASH, PULUMI_CONTAINER, SHARE_DIRECTORY, SHARE_VOLUME,
-    TLS_DIRECTORY, workspace_tls_secret,
+    TERMINATION_GRACE_SECONDS, TLS_DIRECTORY, workspace_tls_secret,
 };
 
 /// Copies our binary into the share volume; the main container is any Pulumi image.
@@ -19,8 +19,10 @@ const TLS_VOLUME: &str = "tls";
 /// The binary in our image, and where it is in the pod.
 const BINARY_IN_IMAGE: &str = "/pulumi-controller";
 const BINARY_IN_POD: &str = "/share/bin/pulumi-controller";
-/// A run gets this long to end and to save its state when the pod is deleted.
-const GRACE_SECONDS: u32 = 600;
+/// What Kubernetes gives a pod that says nothing.
+const KUBERNETES_GRACE_SECONDS: u64 = 30;
+/// Tells the agent how long its pod has to end.
+const GRACE_VARIABLE: &str = "POD_TERMINATION_GRACE_SECONDS";
 
 /// The generated pod template.
 pub(super) fn template(
@@ -40,7 +42,7 @@ pub(super) fn template(
             "runAsGroup": 1000,
             "seccompProfile": {"type": "RuntimeDefault"},
         },
-        "terminationGracePeriodSeconds": GRACE_SECONDS,
+        "terminationGracePeriodSeconds": TERMINATION_GRACE_SECONDS,
         "enableServiceLinks": false,
     });
     set(&mut pod, "serviceAccountName", spec.service_account_name.as_deref());
@@ -60,6 +62,16 @@ pub(super) fn template(
 pub(super) fn container_environment(template: &mut Value) -> Option<&mut Vec<Value>> {
     let containers = template.pointer_mut("/spec/containers")?.as_array_mut()?;
     containers.iter_mut().find(|container| has_name(container, PULUMI_CONTAINER))?.get_mut("env")?.as_array_mut()
+}
+
+/// Tells the agent the grace of the merged template: only with it does the agent end a run before the kubelet does.
+pub(super) fn tell_grace(template: &mut Value) {
+    let grace = template.pointer("/spec/terminationGracePeriodSeconds").filter(|grace| !grace.is_null());
+    let grace = grace.map_or(Some(KUBERNETES_GRACE_SECONDS), Value::as_u64);
+    let Some(environment) = container_environment(template) else { return };
+    environment.retain(|variable| !has_name(variable, GRACE_VARIABLE));
+    // Anything else is no number of seconds, and the API refuses the pod.
+    environment.extend(grace.map(|seconds| json!({"name": GRACE_VARIABLE, "value": seconds.to_string()})));
 }
 
 fn bootstrap(settings: &PodSettings) -> Value {

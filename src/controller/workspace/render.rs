@@ -119,6 +119,7 @@ fn pod_template(
     if let Some(environment) = pod::container_environment(&mut merged) {
         environment::make_secrets_optional(environment);
     }
+    pod::tell_grace(&mut merged);
     Ok(merged)
 }
 

@@ -142,6 +142,9 @@ fn a_pod_template_that_would_break_the_workspace_is_refused_by_name() {
         (container(json!({"env": [{"name": "POD_UID", "$patch": "delete"}]})), "spec.containers[pulumi].env[POD_UID]"),
         (mount("/share/source/x"), "spec.containers[pulumi].volumeMounts[/share/source/x]"),
         (mount("/share/bin/"), "spec.containers[pulumi].volumeMounts[/share/bin]"),
+        (mount("/share//./staging"), "spec.containers[pulumi].volumeMounts[/share/staging]"),
+        (mount("/share/cache/../previous"), "spec.containers[pulumi].volumeMounts[/share/previous]"),
+        (mount("share/settings/kept"), "spec.containers[pulumi].volumeMounts[/share/settings/kept]"),
         (
             mount("/var/run/pulumi-controller/tls"),
             "spec.containers[pulumi].volumeMounts[/var/run/pulumi-controller/tls]",
@@ -194,4 +197,22 @@ fn the_users_environment_does_not_displace_ours() {
     let named: Vec<_> = environment.iter().filter(|variable| variable["name"] == "POD_UID").collect();
     assert_eq!(named.len(), 1);
     assert_eq!(named[0]["valueFrom"]["fieldRef"]["fieldPath"], "metadata.uid");
+}
+
+#[test]
+fn the_agent_is_told_the_grace_that_the_pod_has_in_the_end() {
+    let users = json!({"name": "POD_TERMINATION_GRACE_SECONDS", "value": "1"});
+    let container = json!([{"name": "pulumi", "env": [users]}]);
+    for (spec, expected) in [
+        (json!({}), "600"),
+        (json!({"terminationGracePeriodSeconds": 45}), "45"),
+        (json!({"terminationGracePeriodSeconds": null}), "30"),
+        (json!({"terminationGracePeriodSeconds": 45, "containers": container}), "45"),
+    ] {
+        let rendered = with_template(json!({"spec": spec})).expect("renders");
+        let environment = pulumi(&rendered)["env"].as_array().expect("a list").clone();
+        let told = environment.iter().filter(|variable| variable["name"] == "POD_TERMINATION_GRACE_SECONDS");
+        let told: Vec<_> = told.map(|variable| variable["value"].as_str().unwrap_or_default().to_owned()).collect();
+        assert_eq!(told, [expected], "{spec}");
+    }
 }
