@@ -17,6 +17,7 @@ mod failure;
 mod first_run;
 mod harness;
 mod install;
+mod leader;
 mod push;
 mod requests;
 mod restart;

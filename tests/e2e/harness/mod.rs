@@ -8,6 +8,7 @@ mod dump;
 mod environment;
 mod program;
 mod provider_log;
+mod replicas;
 mod scene;
 mod source;
 mod stack;
@@ -24,9 +25,11 @@ use tokio::sync::RwLock;
 pub use controller::Controller;
 pub use program::{File, Program};
 pub use provider_log::once;
+pub use replicas::{AuditLog, StoppedProcess, holder};
 pub use scene::{STATE_SECRET, Scene, client};
 pub use source::GitRepository;
 pub use stack::{condition, is_done, says};
+pub use timeline::Timeline;
 pub use wait::{Look, Patience, api_call, wait_until};
 
 /// One runtime for all tests: the connections of the clients live on it.
