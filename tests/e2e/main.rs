@@ -21,5 +21,6 @@ mod push;
 mod requests;
 mod restart;
 mod settings;
+mod sources;
 mod suspend;
 mod workspace;
