@@ -1,9 +1,8 @@
-//! Sources over the wire, and what they depend on.
+//! Sources over the wire.
 
 use crate::harness::{Workspace, archive};
 
 const YAML: &str = "name: example\nruntime: yaml\n";
-const NODE: &str = "name: example\nruntime: nodejs\n";
 
 #[tokio::test]
 async fn a_source_with_a_wrong_digest_is_refused_and_the_old_one_stays() {
@@ -18,24 +17,6 @@ async fn a_source_with_a_wrong_digest_is_refused_and_the_old_one_stays() {
     assert!(!workspace.path("share/workspace/more").exists());
     let (_, bytes) = archive(&[("Pulumi.yaml", YAML)]);
     assert!(workspace.put_archive(before, bytes).await.unwrap(), "what is in place is unchanged");
-}
-
-#[tokio::test]
-async fn dependencies_are_installed_before_the_source_is_put_in_place_and_a_failure_leaves_the_old_one() {
-    let cli = "case \"$*\" in
-        *install*) echo installing; [ -f broken ] && { echo 'no such package: left-pad' >&2; exit 1; }
-                   mkdir node_modules; ls -d /proc/$$ >/dev/null;;
-        esac";
-    let workspace = Workspace::start_with(Some(cli), &[]).await;
-    let (good, bytes) = archive(&[("Pulumi.yaml", NODE), ("package.json", "{}")]);
-    workspace.put_archive(good.clone(), bytes).await.unwrap();
-    assert!(workspace.path("share/workspace/node_modules").is_dir());
-    let (broken, bytes) = archive(&[("Pulumi.yaml", NODE), ("package.json", "{}"), ("broken", "")]);
-    let refusal = workspace.put_archive(broken, bytes).await.unwrap_err();
-    assert!(refusal.is_refusal() && refusal.message.contains("no such package: left-pad"), "{refusal}");
-    assert_eq!(workspace.status().await.artifact, Some(good));
-    assert!(workspace.path("share/workspace/node_modules").is_dir());
-    assert!(workspace.log().contains("install: no such package"), "{}", workspace.log());
 }
 
 #[tokio::test]
