@@ -31,7 +31,7 @@ const LONGEST_MESSAGE: usize = 4 * 1024;
 pub enum InstallError {
     #[error("{0}")]
     Environment(#[from] Refusal),
-    #[error("`pulumi install` cannot be run: {0}")]
+    #[error("`pulumi install` failed: {0}")]
     Call(#[from] CallError),
     /// How it ended, and what it said last, without the values of secrets.
     #[error("`pulumi install` failed ({how}):\n{said}")]

@@ -7,6 +7,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use tokio_util::sync::CancellationToken;
+
 use super::candidate::{Candidate, POLL};
 use super::record::{InPlace, Record, Trial};
 use super::{Source, State, Wanted, swap, unpack};
@@ -135,7 +137,7 @@ impl Source {
     }
 
     async fn attempt(&self, candidate: &Candidate, delivery: &Delivery) -> Result<(), AttemptError> {
-        self.wait_for_people(candidate).await?;
+        self.wait_for_people(candidate, &candidate.cancel).await?;
         let before = self.lock().in_place.clone();
         let carried = self.carry(candidate, delivery, before.as_ref()).await?;
         self.settings.keep(before.as_ref());
@@ -145,7 +147,7 @@ impl Source {
         let needs_install = delivery.plan.is_some() && carried.is_none();
         let Err(error) = self.on_trial(candidate, delivery, &trial, needs_install).await else { return Ok(()) };
         // When the agent ends there is no time for anybody.
-        let _ = self.wait_for_people(candidate).await;
+        let _ = self.wait_for_people(candidate, &self.stop).await;
         if let Err(error) = swap::take_back(&self.layout, before.as_ref(), &trial) {
             self.lock().in_place = None;
             return Err(AttemptError::Lost(error));
@@ -241,10 +243,10 @@ impl Source {
     }
 
     /// A person's own `pulumi` in the source must not lose the ground under it.
-    async fn wait_for_people(&self, candidate: &Candidate) -> Result<(), AttemptError> {
+    async fn wait_for_people(&self, candidate: &Candidate, stop: &CancellationToken) -> Result<(), AttemptError> {
         let mut said = None;
         loop {
-            if candidate.cancel.is_cancelled() {
+            if stop.is_cancelled() {
                 return Err(AttemptError::Stopped);
             }
             let Some(process) = self.person_at_work()? else { return Ok(()) };
@@ -252,7 +254,7 @@ impl Source {
                 candidate.say(format!("waiting until nobody runs pulumi in the workspace (process {process})"));
                 said = Some(process);
             }
-            candidate.sleep(POLL).await;
+            let _ = tokio::time::timeout(POLL, stop.cancelled()).await;
         }
     }
 

@@ -17,6 +17,9 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(10 * 60);
 /// How often it looks whether what it waits for is over.
 pub(super) const POLL: Duration = Duration::from_secs(1);
 
+/// How long another one waits for it to give way. It may wait for a person itself.
+const PATIENCE: Duration = Duration::from_secs(30);
+
 /// Whoever waits for it is told once: that it is there, that it takes its time, or why it is refused.
 type Answer = oneshot::Sender<Result<(), Refusal>>;
 
@@ -29,7 +32,6 @@ pub(super) struct Candidate {
     said: Mutex<Said>,
 }
 
-#[derive(Default)]
 struct Said {
     doing: String,
     failure: String,
@@ -40,7 +42,8 @@ impl Candidate {
     /// With a place to wait for its answer.
     pub fn new(wanted: Wanted, stop: &CancellationToken) -> (Self, oneshot::Receiver<Result<(), Refusal>>) {
         let (answer, answered) = oneshot::channel();
-        let said = Mutex::new(Said { answer: Some(answer), ..Said::default() });
+        let doing = "exchanging it with the one before".to_owned();
+        let said = Mutex::new(Said { doing, answer: Some(answer), failure: String::new() });
         (Candidate { wanted, cancel: stop.child_token(), ended: CancellationToken::new(), said }, answered)
     }
 
@@ -50,6 +53,16 @@ impl Candidate {
         tracing::info!(digest = %self.wanted.digest, doing, "source on its way");
         self.said().doing = doing;
         self.answer(Ok(()));
+    }
+
+    /// Gives way to another one; comes back when it has.
+    pub async fn give_way(&self) -> Result<(), Refusal> {
+        self.cancel.cancel();
+        let ended = tokio::time::timeout(PATIENCE, self.ended.cancelled()).await;
+        ended.map_err(|_| {
+            let doing = self.said().doing.clone();
+            Refusal::Precondition(format!("another source, {}, has to give way first: {doing}", self.wanted.digest))
+        })
     }
 
     /// Answers, if nobody has.

@@ -111,12 +111,12 @@ impl Source {
     /// Receives a source and puts it in place, or sees to it that it gets there; true when it was there before.
     pub async fn put(self: &Arc<Self>, mut parts: impl Parts) -> Result<bool, Refusal> {
         let wanted = Wanted::try_from(receive::header(&mut parts).await?)?;
-        if let Some(was_in_place) = self.known(&wanted).await {
+        if let Some(was_in_place) = self.known(&wanted).await? {
             return Ok(was_in_place);
         }
         let pass = self.gate.enter_source()?;
         // Another call may have brought it in between.
-        if let Some(was_in_place) = self.known(&wanted).await {
+        if let Some(was_in_place) = self.known(&wanted).await? {
             return Ok(was_in_place);
         }
         let delivery = self.deliver(&mut parts, &wanted).await?;
@@ -131,18 +131,14 @@ impl Source {
     }
 
     /// Whether the source is in place, or on its way: then false. None when neither. Another one on its way gives way.
-    async fn known(&self, wanted: &Wanted) -> Option<bool> {
-        loop {
-            let candidate = self.lock().candidate.clone();
-            match candidate {
-                Some(candidate) if candidate.wanted.is_same(wanted) => return Some(false),
-                Some(other) => {
-                    other.cancel.cancel();
-                    other.ended.cancelled().await;
-                }
-                None => return self.is_in_place(wanted).then_some(true),
-            }
+    async fn known(&self, wanted: &Wanted) -> Result<Option<bool>, Refusal> {
+        let candidate = self.lock().candidate.clone();
+        match candidate {
+            Some(candidate) if candidate.wanted.is_same(wanted) => return Ok(Some(false)),
+            Some(other) => other.give_way().await?,
+            None => {}
         }
+        Ok(self.is_in_place(wanted).then_some(true))
     }
 
     /// Receives, verifies and unpacks.
