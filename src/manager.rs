@@ -25,6 +25,7 @@ use crate::runtime::runs::RunGate;
 use crate::runtime::scope::Scope;
 use crate::runtime::writes::Writer;
 use crate::server;
+use crate::source::flux::Sources;
 use crate::telemetry::metrics::Metrics;
 
 /// How many wake-ups may wait; one that finds no room is no loss, since everything looks again by itself.
@@ -158,8 +159,19 @@ async fn run_controllers(config: &ManagerConfig, parts: Parts, end: &Cancellatio
     let (wake_workspace, woken_workspaces) = mpsc::channel::<ObjectRef<Workspace>>(WAKE_UPS);
     let (update_news, news) = mpsc::channel::<ObjectRef<Update>>(WAKE_UPS);
     let gate = RunGate::new(config.max_concurrent_runs, parts.metrics.clone());
+    let (known_stacks, stacks_writer) = reflector::store::<Stack>();
+    let sources = Sources::new(parts.client.clone());
+    let (source_watches, woken) = stack::SourceWatches::new(
+        parts.client.clone(),
+        parts.scope.clone(),
+        known_stacks,
+        sources.clone(),
+        parts.tasks.clone(),
+        end.clone(),
+    );
     let stacks = Arc::new(stack::Context {
-        client: parts.client.clone(),
+        sources,
+        source_watches,
         reader: parts.reader.clone(),
         writer: parts.writer.clone(),
         fetcher: parts.fetcher.clone(),
@@ -177,12 +189,21 @@ async fn run_controllers(config: &ManagerConfig, parts: Parts, end: &Cancellatio
         events: parts.events.clone(),
         updates: updates.clone(),
     });
+    let stack_feeds = stack::Feeds { store: stacks_writer, woken };
     let feeds = update::Feeds { store: updates_writer, news, places: gate.wakes() };
     let stack_drive = Arc::new(Drive::new::<Stack>("stack-controller", RECONCILE_TIMEOUT, parts.metrics.clone()));
     let update_drive = Arc::new(Drive::new::<Update>("update-controller", RECONCILE_TIMEOUT, parts.metrics.clone()));
     let ended = || end.clone().cancelled_owned();
     tokio::join!(
-        stack::controller(&parts.scope, stack_drive, stacks, config.concurrent, ended()),
+        stack::controller(
+            parts.client.clone(),
+            &parts.scope,
+            stack_feeds,
+            stack_drive,
+            stacks,
+            config.concurrent,
+            ended()
+        ),
         update::controller(parts.client.clone(), &parts.scope, feeds, update_drive, runs, config.concurrent, ended()),
         workspaces(config, &parts, woken_workspaces, end.clone()),
     );

@@ -22,5 +22,6 @@ mod push;
 mod requests;
 mod restart;
 mod settings;
+mod sources;
 mod suspend;
 mod workspace;
