@@ -13,6 +13,7 @@ mod artifact;
 mod conditions;
 mod conformance;
 mod deletion;
+mod dependencies;
 mod failure;
 mod first_run;
 mod harness;
