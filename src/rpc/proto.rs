@@ -49,14 +49,14 @@ pub struct Candidate {
     #[prost(string, tag = "3")]
     pub failure: ::prost::alloc::string::String,
 }
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct PutSourceRequest {
     #[prost(oneof = "put_source_request::Part", tags = "1, 2")]
     pub part: ::core::option::Option<put_source_request::Part>,
 }
 /// Nested message and enum types in `PutSourceRequest`.
 pub mod put_source_request {
-    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
+    #[derive(Clone, PartialEq, ::prost::Oneof)]
     pub enum Part {
         #[prost(message, tag = "1")]
         Header(super::SourceHeader),
@@ -65,7 +65,7 @@ pub mod put_source_request {
         Chunk(::prost::alloc::vec::Vec<u8>),
     }
 }
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct SourceHeader {
     #[prost(message, optional, tag = "1")]
     pub artifact: ::core::option::Option<Artifact>,

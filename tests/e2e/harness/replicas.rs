@@ -117,8 +117,9 @@ impl StoppedProcess {
 
 impl Drop for StoppedProcess {
     fn drop(&mut self) {
-        // It may have been killed meanwhile.
-        drop(kill_process(self.0, Signal::CONT));
+        if let Err(error) = kill_process(self.0, Signal::CONT) {
+            println!("the controller's process could not be made to go on: {error}");
+        }
     }
 }
 
