@@ -1,10 +1,8 @@
 //! The role `manager`: builds what the controllers work with, and runs them until the process is told to end.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures::channel::mpsc;
-use jiff::Timestamp;
 use kube::Client;
 use kube::runtime::reflector::{self, ObjectRef};
 use tokio::sync::watch;
@@ -17,7 +15,6 @@ use crate::artifact::{AllowedHosts, FetchSettings, Fetcher, Store};
 use crate::config::{API_TIMEOUT, ManagerConfig, RECONCILE_TIMEOUT, SHUTDOWN_TIMEOUT};
 use crate::controller::{authority, stack, update, workspace};
 use crate::rpc::client::{Agents, PUT_SOURCE_TIMEOUT};
-use crate::rpc::identity::Authority;
 use crate::runtime::drive::Drive;
 use crate::runtime::events::Events;
 use crate::runtime::reads::Reader;
@@ -36,8 +33,6 @@ const WORKSPACES_AT_ONCE: u16 = 64;
 const COMPONENT: &str = "pulumi-controller";
 /// The domain of the cluster's Services.
 const CLUSTER_DOMAIN: &str = "cluster.local";
-/// How often the controller's own certificate is looked at.
-const IDENTITY_CHECK: Duration = Duration::from_secs(6 * 60 * 60);
 
 /// What all controllers share.
 struct Parts {
@@ -47,7 +42,7 @@ struct Parts {
     metrics: Metrics,
     events: Events,
     agents: Agents,
-    authority: Arc<Authority>,
+    authority: watch::Receiver<Arc<authority::Generations>>,
     store: Store,
     fetcher: Fetcher,
     scope: Scope,
@@ -109,9 +104,11 @@ async fn build(
     let instance = std::env::var("HOSTNAME").unwrap_or_default();
     let (events, event_task) = Events::new(writer.clone(), COMPONENT, &instance, metrics.clone());
     tasks.spawn(event_task.run(end.clone()));
-    let authority = Arc::new(authority::load(&reader, &writer, &config.runtime_namespace).await?);
-    let agents = Agents::new(&authority.issue_client(Timestamp::now())?, authority.certificate_pem())?;
-    tasks.spawn(renew_identity(agents.clone(), authority.clone(), end.clone()));
+    let namespace = config.runtime_namespace.clone();
+    let place = authority::Place { reader: reader.clone(), writer: writer.clone(), namespace };
+    let keeper = authority::Keeper::start(place, events.clone(), metrics.clone()).await?;
+    let (agents, authority) = (keeper.agents(), keeper.authority());
+    tasks.spawn(keeper.run(end.clone()));
     let store = Store::open(&config.storage_path, config.storage_size)?;
     let mut hosts = AllowedHosts::services_of(&config.runtime_namespace, CLUSTER_DOMAIN);
     for host in &config.artifact_hosts {
@@ -134,23 +131,6 @@ async fn build(
         scope,
         tasks: tasks.clone(),
     })
-}
-
-/// Gives the controller a new certificate before its own ends.
-async fn renew_identity(agents: Agents, authority: Arc<Authority>, end: CancellationToken) {
-    loop {
-        tokio::select! {
-            () = end.cancelled() => return,
-            () = tokio::time::sleep(IDENTITY_CHECK) => {}
-        }
-        let renewed = authority.issue_client(Timestamp::now()).map_err(anyhow::Error::from).and_then(|issued| {
-            agents.replace_identity(&issued, authority.certificate_pem())?;
-            Ok(())
-        });
-        if let Err(error) = renewed {
-            tracing::error!(error = format!("{error:#}"), "the controller's certificate was not renewed");
-        }
-    }
 }
 
 async fn run_controllers(config: &ManagerConfig, parts: Parts, end: &CancellationToken) {

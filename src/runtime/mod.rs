@@ -17,7 +17,7 @@ mod drive_tests;
 #[cfg(test)]
 mod events_tests;
 #[cfg(test)]
-mod fake_api;
+pub(crate) mod fake_api;
 #[cfg(test)]
 mod runs_tests;
 #[cfg(test)]
