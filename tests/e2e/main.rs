@@ -16,6 +16,7 @@ mod deletion;
 mod failure;
 mod first_run;
 mod harness;
+mod identity;
 mod install;
 mod push;
 mod requests;

@@ -16,7 +16,7 @@ use crate::rpc::client::Agents;
 use crate::rpc::identity::{self, Authority, Issued};
 use crate::runtime::events::{Event, EventKind, Events};
 use crate::runtime::reads::Reader;
-use crate::runtime::writes::{Created, WriteError, Writer};
+use crate::runtime::writes::{Created, Writer};
 use crate::telemetry::chain;
 use crate::telemetry::metrics::Metrics;
 
@@ -165,43 +165,32 @@ impl Place {
                     let wanted = after(action, generations, known, now)?;
                     self.change(&wanted, &secret).await
                 }
-                (_, _, _) => self.create(known, now).await?,
+                (_, _, _) => self.create(known, now).await,
             };
-            match (written, found) {
-                (Ok(()), _) => {}
+            match written {
                 // Somebody was quicker: another look.
-                (Err(error), _) if error.is_conflict() || error.is_not_found() => {}
-                // The leader sees to it.
-                (Err(error), Found::Usable { generations, .. }) if error.is_not_leader() => {
-                    return Ok(Settled::Good(*generations));
-                }
-                (Err(error), _) => return Err(error.into()),
+                Err(AuthorityError::Write(error)) if error.is_conflict() || error.is_not_found() => {}
+                other => other?,
             }
         }
         Err(AuthorityError::Restless(self.namespace.clone()))
     }
 
-    async fn create(
-        &self,
-        known: Option<&Generations>,
-        now: Timestamp,
-    ) -> Result<Result<(), WriteError>, AuthorityError> {
+    async fn create(&self, known: Option<&Generations>, now: Timestamp) -> Result<(), AuthorityError> {
         let wanted = match known {
             Some(known) => known.clone(),
             None => Generations::first(Authority::generate(now)?),
         };
-        let created = self.writer.create(&secret::new(&wanted, &self.namespace)).await;
-        Ok(created.map(|created| match created {
-            Created::New(_) => {
-                tracing::info!(secret = SECRET, again = known.is_some(), "the authority's Secret is written")
-            }
-            Created::Existing(_) => {}
-        }))
+        if let Created::New(_) = self.writer.create(&secret::new(&wanted, &self.namespace)).await? {
+            tracing::info!(secret = SECRET, again = known.is_some(), "the authority's Secret is written");
+        }
+        Ok(())
     }
 
-    async fn change(&self, wanted: &Generations, found: &Secret) -> Result<(), WriteError> {
+    async fn change(&self, wanted: &Generations, found: &Secret) -> Result<(), AuthorityError> {
         let patch = secret::patch(wanted, found);
-        self.writer.merge::<Secret>(&self.namespace, SECRET, &patch).await.map(|_| ())
+        self.writer.merge::<Secret>(&self.namespace, SECRET, &patch).await?;
+        Ok(())
     }
 }
 

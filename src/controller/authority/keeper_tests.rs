@@ -122,7 +122,6 @@ struct Kept {
     api: Api,
     keeper: Keeper,
     metrics: Metrics,
-    leads: watch::Sender<bool>,
     task: crate::runtime::events::EventTask,
     log: Log,
 }
@@ -134,14 +133,14 @@ impl Kept {
             true => Answer::Json(201, asked.body.clone()),
             false => answering.answer(asked),
         });
-        let (leads, may_write) = watch::channel(true);
+        let (_, may_write) = watch::channel(true);
         let metrics = Metrics::default();
         let limit = Duration::from_secs(5);
         let writer = Writer::new(client.clone(), limit, may_write, metrics.clone());
         let (events, task) = Events::new(writer.clone(), "pulumi-controller", "pod", metrics.clone());
         let place = Place { reader: Reader::new(client, limit), writer, namespace: "flux-system".to_owned() };
         let keeper = Keeper::start(place, events, metrics.clone()).await.map_err(|error| error.to_string())?;
-        Ok(Kept { api, keeper, metrics, leads, task, log })
+        Ok(Kept { api, keeper, metrics, task, log })
     }
 
     fn in_force(&self) -> Arc<Generations> {
@@ -254,18 +253,6 @@ async fn garbage_is_said_once_and_changes_nothing() {
     assert_eq!(events.len(), 1);
     assert_eq!(events[0].body["reason"], "AuthorityUnusable");
     assert!(events[0].body["message"].as_str().unwrap().contains("private key"), "{:?}", events[0].body);
-}
-
-#[tokio::test]
-async fn who_does_not_lead_follows_the_secret_and_writes_nothing() {
-    let mut kept = Kept::start(Api::default()).await.unwrap();
-    kept.leads.send_replace(false);
-    let other = Authority::generate(now()).unwrap();
-    kept.api.put(&other);
-    let writes = kept.api.writes();
-    let followed = kept.look(now()).await;
-    assert_eq!(followed.current().certificate(), other.certificate());
-    assert_eq!(kept.api.writes(), writes);
 }
 
 #[tokio::test]
