@@ -96,7 +96,7 @@ impl ResolvesClientCert for Identities {
     fn resolve(&self, trusted: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
         let accepted = self.0.iter().find(|identity| trusted.contains(&identity.issuer.as_slice()));
         // One that is not accepted makes the agent say so.
-        accepted.or(self.0.first()).map(|identity| identity.key.clone())
+        accepted.or_else(|| self.0.first()).map(|identity| identity.key.clone())
     }
 
     fn has_certs(&self) -> bool {

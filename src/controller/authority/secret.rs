@@ -63,7 +63,7 @@ pub(super) fn read(secret: Option<&Secret>) -> Found {
 fn authority(secret: &Secret, [certificate, key]: Pair) -> Result<Authority, String> {
     let text = |key: &str| {
         let ByteString(bytes) =
-            secret.data.as_ref().and_then(|data| data.get(key)).ok_or(format!("it has no {key}"))?;
+            secret.data.as_ref().and_then(|data| data.get(key)).ok_or_else(|| format!("it has no {key}"))?;
         std::str::from_utf8(bytes).map_err(|_| format!("{key} is not text"))
     };
     Authority::from_pem(text(certificate)?, text(key)?).map_err(|error| format!("{certificate}, {key}: {error}"))
@@ -111,7 +111,7 @@ fn data(generations: &Generations) -> BTreeMap<&'static str, Option<String>> {
 }
 
 fn annotations(generations: &Generations) -> BTreeMap<&'static str, Option<String>> {
-    let time = |pending: Option<&Pending>| pending.and_then(|pending| pending.until).map(|until| in_seconds(until));
+    let time = |pending: Option<&Pending>| pending.and_then(|pending| pending.until).map(in_seconds);
     [(PROMOTE_AT, time(generations.next())), (RETIRE_AT, time(generations.previous())), (ROTATE, None)].into()
 }
 
