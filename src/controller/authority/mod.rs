@@ -33,7 +33,7 @@ pub enum AuthorityError {
     Use(#[from] ClientIdentityError),
     #[error(
         "Secret {namespace}/{SECRET} holds no authority: {reason}. Put certificate and key in ca.crt and ca.key, or delete \
-         the Secret to have one made"
+         the Secret: it is written again"
     )]
     Unusable { namespace: String, reason: String },
     #[error("Secret {0}/{SECRET} is changed again and again by somebody else")]
