@@ -113,8 +113,8 @@ fn nobody_but_the_controller_can_call_an_agent_and_no_agent_can_pass_for_another
         let _alone = AUTHORITY_IS_LEFT_ALONE.lock().await;
         let running = Running::start(scene, "mutual-tls", 10).await;
         let authority = authority(&secret(scene).await);
-        let own = scene.api::<Secret>().get(&workspace_tls_secret(&running.stack.name));
-        let own = api_call("reading the workspace's TLS Secret", own).await;
+        let (secrets, name) = (scene.api::<Secret>(), workspace_tls_secret(&running.stack.name));
+        let own = api_call("reading the workspace's TLS Secret", secrets.get(&name)).await;
         let own_text = |key: &str| text(&own, key).expect("the Secret is complete");
         let own = Issued { certificate_pem: own_text("tls.crt"), key_pem: own_text("tls.key") };
         let trusted = own_text("ca.crt");
