@@ -2,10 +2,8 @@
 //! end.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures::channel::mpsc;
-use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::Client;
 use kube::Resource;
@@ -20,7 +18,6 @@ use crate::artifact::{AllowedHosts, FetchSettings, Fetcher, Store};
 use crate::config::{API_TIMEOUT, ManagerConfig, RECONCILE_TIMEOUT, RECONCILES_END, TASKS_END};
 use crate::controller::{authority, stack, update, workspace};
 use crate::rpc::client::{Agents, PUT_SOURCE_TIMEOUT};
-use crate::rpc::identity::Authority;
 use crate::runtime::backoff::Backoff;
 use crate::runtime::client;
 use crate::runtime::drive::Drive;
@@ -44,8 +41,6 @@ const WORKSPACES_AT_ONCE: u16 = 64;
 const COMPONENT: &str = "pulumi-controller";
 /// The domain of the cluster's Services.
 const CLUSTER_DOMAIN: &str = "cluster.local";
-/// How often the controller's own certificate is looked at.
-const IDENTITY_CHECK: Duration = Duration::from_secs(6 * 60 * 60);
 
 /// What all controllers share.
 struct Parts {
@@ -55,7 +50,7 @@ struct Parts {
     metrics: Metrics,
     events: Events,
     agents: Agents,
-    authority: Arc<Authority>,
+    authority: watch::Receiver<Arc<authority::Generations>>,
     store: Store,
     fetcher: Fetcher,
     scope: Scope,
@@ -199,28 +194,13 @@ async fn build(config: &ManagerConfig, ground: Ground, end: &CancellationToken) 
     let writer = Writer::new(client.clone(), API_TIMEOUT, leadership, metrics.clone());
     let (events, event_task) = Events::new(writer.clone(), COMPONENT, &instance(), metrics.clone());
     tasks.spawn(event_task.run(last_events));
-    let authority = Arc::new(authority::load(&reader, &writer, &config.runtime_namespace).await?);
-    let agents = Agents::new(&authority.issue_client(Timestamp::now())?, authority.certificate_pem())?;
-    tasks.spawn(renew_identity(agents.clone(), authority.clone(), end.clone()));
+    let namespace = config.runtime_namespace.clone();
+    let place = authority::Place { reader: reader.clone(), writer: writer.clone(), namespace };
+    let keeper = authority::Keeper::start(place, events.clone(), metrics.clone()).await?;
+    let (agents, authority) = (keeper.agents(), keeper.authority());
+    tasks.spawn(keeper.run(end.clone()));
     let scope = Scope::new(config.watch_namespace.clone(), config.watch_label_selector.clone());
     Ok(Parts { client, reader, writer, metrics, events, agents, authority, store, fetcher, scope, tasks })
-}
-
-/// Gives the controller a new certificate before its own ends.
-async fn renew_identity(agents: Agents, authority: Arc<Authority>, end: CancellationToken) {
-    loop {
-        tokio::select! {
-            () = end.cancelled() => return,
-            () = tokio::time::sleep(IDENTITY_CHECK) => {}
-        }
-        let renewed = authority.issue_client(Timestamp::now()).map_err(anyhow::Error::from).and_then(|issued| {
-            agents.replace_identity(&issued, authority.certificate_pem())?;
-            Ok(())
-        });
-        if let Err(error) = renewed {
-            tracing::error!(error = format!("{error:#}"), "the controller's certificate was not renewed");
-        }
-    }
 }
 
 async fn run_controllers(config: &ManagerConfig, parts: Parts, end: &CancellationToken) {

@@ -124,6 +124,8 @@ pub struct Metrics {
     runs_waiting: Gauge,
     events_dropped: Counter,
     api_writes: Family<WriteLabels, Counter>,
+    authority_expiry: Gauge,
+    authority_well: Gauge,
 }
 
 impl std::fmt::Debug for Metrics {
@@ -152,6 +154,8 @@ impl Default for Metrics {
             runs_waiting: Gauge::default(),
             events_dropped: Counter::default(),
             api_writes: Family::default(),
+            authority_expiry: Gauge::default(),
+            authority_well: Gauge::default(),
         };
         metrics.registry = Arc::new(metrics.register());
         metrics
@@ -241,6 +245,16 @@ impl Metrics {
             "Requests that change something in the API",
             self.api_writes.clone(),
         );
+        registry.register(
+            "pulumi_controller_authority_expiry_timestamp_seconds",
+            "When the certificate authority that signs ends",
+            self.authority_expiry.clone(),
+        );
+        registry.register(
+            "pulumi_controller_authority_well",
+            "Whether the authority's Secret could be used when it was last looked at",
+            self.authority_well.clone(),
+        );
     }
 
     /// The metrics as OpenMetrics text.
@@ -324,6 +338,12 @@ impl Metrics {
         self.api_requests.get_or_create(&labels).inc();
     }
 
+    /// The certificate authority was looked at.
+    pub fn authority(&self, expiry: Option<jiff::Timestamp>, is_well: bool) {
+        self.authority_expiry.set(expiry.map_or(0, jiff::Timestamp::as_second));
+        self.authority_well.set(i64::from(is_well));
+    }
+
     /// A request that changes something in the API is made.
     pub fn api_write(&self, verb: &'static str, kind: &str) {
         self.api_writes.get_or_create(&WriteLabels { verb, kind: kind.to_owned() }).inc();
@@ -349,6 +369,7 @@ mod tests {
         metrics.runs(3, 1);
         metrics.event_dropped();
         metrics.api_write("apply", "Secret");
+        metrics.authority(jiff::Timestamp::from_second(1_800_000_000).ok(), true);
         let text = metrics.encode().unwrap();
         for line in [
             r#"gotk_reconcile_duration_seconds_count{kind="Stack",name="web",namespace="apps"} 1"#,
@@ -368,6 +389,8 @@ mod tests {
             "pulumi_controller_runs_waiting 1",
             "pulumi_controller_events_dropped_total 1",
             r#"pulumi_controller_api_writes_total{verb="apply",kind="Secret"} 1"#,
+            "pulumi_controller_authority_expiry_timestamp_seconds 1800000000",
+            "pulumi_controller_authority_well 1",
         ] {
             assert!(text.lines().any(|found| found == line), "no line {line} in\n{text}");
         }

@@ -108,7 +108,7 @@ impl Workspace {
         fs::write(tls.join("tls.key"), &server.key_pem).unwrap();
         fs::write(tls.join("ca.crt"), authority.certificate_pem()).unwrap();
         fs::write(directory.path().join("secrets/token"), TOKEN).unwrap();
-        let agents = Agents::new(&authority.issue_client(now).unwrap(), authority.certificate_pem()).unwrap();
+        let agents = Agents::new(&[authority.issue_client(now).unwrap()], authority.certificate_pem()).unwrap();
         let (address, health_address) = (free_address(), free_address());
         let (agent, programs, wrapper, variables, hidden) = Default::default();
         Workspace { directory, agents, address, health_address, agent, programs, wrapper, variables, hidden }

@@ -17,6 +17,7 @@ mod dependencies;
 mod failure;
 mod first_run;
 mod harness;
+mod identity;
 mod install;
 mod leader;
 mod push;

@@ -125,7 +125,8 @@ impl Act<'_> {
     async fn apply_certificate(&self) -> Result<(), WriteError> {
         let workspace = &self.observed.workspace;
         let (namespace, name) = (workspace.namespace().unwrap_or_default(), workspace.name_any());
-        match tls::issue(&name, &namespace, &self.context.authority, self.now) {
+        let authority = self.context.authority.borrow().clone();
+        match tls::issue(&name, &namespace, &authority, self.now) {
             Ok(secret) => self.context.writer.apply::<Secret>(&secret).await.map(|_| ()),
             Err(error) => {
                 tracing::error!(error = &error as &dyn std::error::Error, "no certificate made for the workspace");

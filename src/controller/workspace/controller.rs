@@ -17,6 +17,7 @@ use super::{Context, reconcile};
 use crate::api::auto::{Update, UpdateStatus, Workspace};
 use crate::api::conditions::{COMPLETE, is_true};
 use crate::api::names::{LABEL_COMPONENT, LABEL_WORKSPACE_NAME};
+use crate::controller::authority::Generations;
 use crate::runtime::drive::{Drive, no_errors};
 use crate::runtime::scope::Scope;
 use crate::runtime::watch;
@@ -58,6 +59,7 @@ pub async fn controller<W>(
             Some(ObjectRef::new(&update.spec.workspace_name).within(&namespace))
         })
         .reconcile_on(wakes)
+        .reconcile_all_on(authority_changes(context.authority.clone()))
         .graceful_shutdown_on(end.cancelled_owned())
         .run(
             move |workspace, context| {
@@ -74,6 +76,16 @@ pub async fn controller<W>(
             }
         })
         .await;
+}
+
+/// Each time that certificates have to be made anew.
+fn authority_changes(
+    authority: tokio::sync::watch::Receiver<Arc<Generations>>,
+) -> impl Stream<Item = ()> + Send + 'static {
+    futures::stream::unfold(authority, |mut authority| async move {
+        authority.changed().await.ok()?;
+        Some(((), authority))
+    })
 }
 
 /// Updates whose run was opened or has ended. They are in the store before they come out here.

@@ -159,7 +159,8 @@ pub(super) async fn observe(
         None => (Agent::NotAsked, None),
     };
     let server_name = names::workspace_server_name(name, namespace);
-    let certified = |secret: &Secret| tls::is_current(secret, &server_name, &context.authority, now);
+    let authority = context.authority.borrow().clone();
+    let certified = |secret: &Secret| tls::is_current(secret, &server_name, &authority, now);
     let observed = Observed {
         service: part(name, service.as_ref(), |service| is_as_rendered(service, rendered)),
         tls: part(name, secret.as_ref(), certified),

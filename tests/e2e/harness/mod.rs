@@ -31,7 +31,7 @@ pub use program::{File, Program};
 pub use provider_log::once;
 pub use replicas::{AuditLog, StoppedProcess, holder};
 pub use scene::{STATE_SECRET, Scene, client, from_json};
-pub use source::GitRepository;
+pub use source::{GitRepository, Source};
 pub use stack::{StackHandle, condition, is_done, says};
 pub use wait::{Look, Patience, api_call, wait_until};
 
