@@ -32,6 +32,9 @@ pub struct InPlace {
     pub directory: String,
     /// Random for each source that is put in place, also for the same archive.
     pub tree: String,
+    /// It was put in place where there is no CLI: its dependencies are installed before it counts as in place.
+    #[serde(default)]
+    pub awaits_install: bool,
 }
 
 /// What is asked for.
@@ -51,6 +54,8 @@ pub struct Source {
     in_place: Mutex<Option<InPlace>>,
     /// Ends an installation when the agent is to end.
     stop: CancellationToken,
+    /// Whether there is a CLI that installs dependencies.
+    installs: bool,
 }
 
 impl Source {
@@ -63,11 +68,17 @@ impl Source {
         }
         std::fs::create_dir_all(&staging).map_err(Refusal::system(format!("cannot make {}", staging.display())))?;
         let in_place = swap::read_record(&layout);
-        Ok(Source { layout, gate, settings, in_place: Mutex::new(in_place), stop })
+        Ok(Source { layout, gate, settings, in_place: Mutex::new(in_place), stop, installs: true })
     }
 
+    /// Leaves the installation of dependencies to the agent that goes on from here.
+    pub fn without_installing(self) -> Self {
+        Source { installs: false, ..self }
+    }
+
+    /// The source that can be worked with.
     pub fn in_place(&self) -> Option<InPlace> {
-        self.lock().clone()
+        self.lock().clone().filter(|in_place| !in_place.awaits_install)
     }
 
     /// Receives a source and puts it in place; true when it was there before.
@@ -81,6 +92,9 @@ impl Source {
         if self.is_in_place(&wanted) {
             return Ok(true);
         }
+        if self.awaits_install(&wanted) {
+            return self.install_in_place(&wanted).await.map(|()| false);
+        }
         let staging =
             tempfile::tempdir_in(self.layout.staging()).map_err(Refusal::system("cannot make room to unpack"))?;
         let archive = staging.path().join("archive");
@@ -91,11 +105,12 @@ impl Source {
         let tree = staging.path().join("tree");
         let project = unpack::unpack(&archive, &tree, &wanted.directory).await?;
         durable::remove(&archive).map_err(Refusal::system("cannot remove the archive"))?;
-        if project.needs_install() {
+        let needs_install = project.needs_install();
+        if needs_install && self.installs {
             install::install(&self.layout, &wanted.directory.under(&tree), &self.stop).await?;
         }
         self.refuse_beside_a_person()?;
-        self.exchange(&wanted, &tree)?;
+        self.exchange(&wanted, &tree, needs_install && !self.installs)?;
         // The source before the previous one is in there, and it may have very many files.
         let staging = staging.keep();
         let removed = tokio::task::spawn_blocking(move || durable::remove(&staging));
@@ -107,12 +122,26 @@ impl Source {
         Ok(false)
     }
 
-    fn exchange(&self, wanted: &Wanted, tree: &Path) -> Result<(), Refusal> {
+    /// For a source that came before there was a CLI. The user's init containers have worked on it: it is not exchanged.
+    async fn install_in_place(&self, wanted: &Wanted) -> Result<(), Refusal> {
+        install::install(&self.layout, &wanted.directory.under(&self.layout.source()), &self.stop).await?;
+        let mut in_place = self.lock();
+        if let Some(record) = in_place.as_mut() {
+            let installed = InPlace { awaits_install: false, ..record.clone() };
+            swap::write_record(&self.layout, &installed)
+                .map_err(Refusal::system("cannot record that the dependencies are installed"))?;
+            *record = installed;
+        }
+        Ok(())
+    }
+
+    fn exchange(&self, wanted: &Wanted, tree: &Path, awaits_install: bool) -> Result<(), Refusal> {
         self.settings.keep(self.in_place().as_ref());
         let next = InPlace {
             digest: wanted.digest.to_string(),
             directory: wanted.directory.as_str().to_owned(),
             tree: uuid::Uuid::new_v4().to_string(),
+            awaits_install,
         };
         let mut in_place = self.lock();
         let before = in_place.take();
@@ -129,9 +158,11 @@ impl Source {
     }
 
     fn is_in_place(&self, wanted: &Wanted) -> bool {
-        self.lock().as_ref().is_some_and(|in_place| {
-            in_place.digest == wanted.digest.to_string() && in_place.directory == wanted.directory.as_str()
-        })
+        self.lock().as_ref().is_some_and(|in_place| wanted.is(in_place) && !(in_place.awaits_install && self.installs))
+    }
+
+    fn awaits_install(&self, wanted: &Wanted) -> bool {
+        self.installs && self.lock().as_ref().is_some_and(|in_place| wanted.is(in_place) && in_place.awaits_install)
     }
 
     /// A person's own `pulumi` in the source must not lose the ground under it.
@@ -153,6 +184,12 @@ impl Source {
 
     fn lock(&self) -> MutexGuard<'_, Option<InPlace>> {
         self.in_place.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Wanted {
+    fn is(&self, in_place: &InPlace) -> bool {
+        in_place.digest == self.digest.to_string() && in_place.directory == self.directory.as_str()
     }
 }
 

@@ -63,7 +63,7 @@ fn point(layout: &Layout, directory: &Directory) -> io::Result<()> {
     durable::sync_directory(layout.root())
 }
 
-fn write_record(layout: &Layout, in_place: &InPlace) -> io::Result<()> {
+pub(super) fn write_record(layout: &Layout, in_place: &InPlace) -> io::Result<()> {
     durable::write_atomically(&layout.source_record(), &serde_json::to_vec_pretty(in_place)?)
 }
 

@@ -9,6 +9,7 @@ mod controller;
 mod decide;
 mod environment;
 mod guard;
+mod init_containers;
 mod observe;
 mod pod;
 mod pod_state;
@@ -21,6 +22,8 @@ mod warnings;
 
 #[cfg(test)]
 mod decide_tests;
+#[cfg(test)]
+mod fetching_tests;
 #[cfg(test)]
 mod render_tests;
 

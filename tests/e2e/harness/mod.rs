@@ -26,7 +26,7 @@ pub use program::{File, Program};
 pub use provider_log::once;
 pub use scene::{STATE_SECRET, Scene, client};
 pub use source::GitRepository;
-pub use stack::{condition, is_done, says};
+pub use stack::{StackHandle, condition, is_done, says};
 pub use wait::{Look, Patience, api_call, wait_until};
 
 /// One runtime for all tests: the connections of the clients live on it.
