@@ -12,7 +12,6 @@ use futures::Stream;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 use tonic::transport::Server;
 use tonic::{Request, Response, Status, Streaming};
 
@@ -93,7 +92,6 @@ async fn run(config: &FetchConfig) -> anyhow::Result<()> {
 struct Fetch {
     identity: Identity,
     source: Arc<Source>,
-    tasks: TaskTracker,
     /// The pod ends.
     stop: CancellationToken,
     /// The source is in place.
@@ -108,8 +106,7 @@ impl Fetch {
         let stop = CancellationToken::new();
         let source = Source::open(layout, Gate::default(), settings, stop.clone())?.without_installing();
         let identity = Identity::new(config.pod_uid.clone()).context("cannot read /proc")?;
-        let (tasks, done) = Default::default();
-        Ok(Self { identity, source: Arc::new(source), tasks, stop, done })
+        Ok(Self { identity, source: Arc::new(source), stop, done: CancellationToken::new() })
     }
 }
 
@@ -136,13 +133,18 @@ impl Agent for Fetch {
         request: Request<Streaming<proto::PutSourceRequest>>,
     ) -> Result<Response<proto::PutSourceReply>, Status> {
         let parts = request.into_inner();
-        let source = self.source.clone();
+        let (source, done) = (self.source.clone(), self.done.clone());
         // In a task of its own: a client that goes away must not leave it half done.
-        let putting = self.tasks.spawn(async move { source.put(parts).await });
+        let putting = self.source.tasks.spawn(async move {
+            let unchanged = source.put(parts).await?;
+            if source.is_settled() {
+                // No new call from now on; this one still gets its reply.
+                done.cancel();
+            }
+            Ok::<_, Refusal>(unchanged)
+        });
         let unchanged =
             putting.await.map_err(|error| Status::internal(format!("cannot put the source in place: {error}")))??;
-        // No new call from now on; this one still gets its reply.
-        self.done.cancel();
         Ok(Response::new(proto::PutSourceReply { unchanged }))
     }
 
