@@ -8,7 +8,7 @@ use super::report::{Report, State};
 use super::{PodSettings, render};
 use crate::api::auto::{ArtifactReference, Workspace, WorkspaceSpec};
 use crate::api::conditions::workspace_reason as reason;
-use crate::rpc::proto::{Artifact, Candidate, StatusReply};
+use crate::rpc::proto::{Artifact, StatusReply};
 
 pub(super) const HASH: &str = "current";
 
@@ -214,112 +214,6 @@ fn an_agent_is_believed_when_it_is_that_of_the_ready_pod() {
             "another pod's agent",
             |o| o.pod = Some(PodState { uid: "other".to_owned(), ..pod() }),
             Is::Report(State::Failing, reason::CONNECTION_FAILED, "another pod"),
-        ),
-    ]);
-}
-
-#[test]
-fn the_source_that_is_wanted_is_put_in_place() {
-    check(vec![
-        (
-            "no source wanted",
-            |o| {
-                if let Ok(wanted) = &mut o.wanted {
-                    wanted.artifact = None;
-                }
-            },
-            Is::Report(State::Ready, reason::SUCCEEDED, "no source is wanted"),
-        ),
-        (
-            "an empty pod",
-            |o| o.agent = Agent::Answered(StatusReply { artifact: None, ..reply("") }),
-            Is::Action(Action::PutSource { artifact: reference("sha256:new") }),
-        ),
-        (
-            "an older source",
-            |o| o.agent = Agent::Answered(reply("sha256:old")),
-            Is::Action(Action::PutSource { artifact: reference("sha256:new") }),
-        ),
-        (
-            "another directory of it",
-            |o| {
-                let artifact = Some(Artifact { digest: "sha256:new".to_owned(), directory: String::new() });
-                o.agent = Agent::Answered(StatusReply { artifact, ..reply("") });
-            },
-            Is::Action(Action::PutSource { artifact: reference("sha256:new") }),
-        ),
-        (
-            "bytes that are not there",
-            |o| {
-                o.agent = Agent::Answered(reply("sha256:old"));
-                o.artifact_stored = false;
-            },
-            Is::Report(State::Failing, reason::ARTIFACT_UNAVAILABLE, "main@sha1:2"),
-        ),
-        (
-            "bytes that are not needed",
-            |o| o.artifact_stored = false,
-            Is::Report(State::Ready, reason::SUCCEEDED, "in place"),
-        ),
-    ]);
-}
-
-#[test]
-fn the_source_is_not_swapped_under_a_run() {
-    check(vec![
-        (
-            "a run that is recorded as open",
-            |o| {
-                o.agent = Agent::Answered(reply("sha256:old"));
-                o.open_runs = run();
-            },
-            Is::Report(State::Working, reason::INSTALLING, "when the run app-12 has ended"),
-        ),
-        (
-            "a run that only the agent knows",
-            |o| {
-                let open_operation = "unknown".to_owned();
-                o.agent = Agent::Answered(StatusReply { open_operation, ..reply("sha256:old") });
-            },
-            Is::Report(State::Working, reason::INSTALLING, "when the run unknown has ended"),
-        ),
-        (
-            "a run on the source that is wanted",
-            |o| o.open_runs = run(),
-            Is::Report(State::Ready, reason::SUCCEEDED, "in place"),
-        ),
-    ]);
-}
-
-fn on_its_way(digest: &str, failure: &str, in_place: &str) -> Agent {
-    let artifact = Some(Artifact { digest: digest.to_owned(), directory: "infra".to_owned() });
-    let candidate = Candidate { artifact, doing: "installing".to_owned(), failure: failure.to_owned() };
-    Agent::Answered(StatusReply { candidate: Some(candidate), ..reply(in_place) })
-}
-
-#[test]
-fn a_source_on_its_way_is_waited_for_and_another_one_has_to_give_way() {
-    let put = || Is::Action(Action::PutSource { artifact: reference("sha256:new") });
-    check(vec![
-        (
-            "the one that is wanted",
-            |o| o.agent = on_its_way("sha256:new", "", "sha256:old"),
-            Is::Report(State::Working, reason::INSTALLING, "main@sha1:2 is being put in place: installing"),
-        ),
-        (
-            "the one that is wanted, after a failure",
-            |o| o.agent = on_its_way("sha256:new", "no such package", "sha256:old"),
-            Is::Report(State::Failing, reason::INSTALLATION_FAILED, "no such package"),
-        ),
-        ("another one", |o| o.agent = on_its_way("sha256:newer", "", "sha256:old"), put()),
-        ("another one, over the wanted one", |o| o.agent = on_its_way("sha256:newer", "", "sha256:new"), put()),
-        (
-            "another one, over the wanted one, under a run",
-            |o| {
-                o.agent = on_its_way("sha256:newer", "no such package", "sha256:new");
-                o.open_runs = run();
-            },
-            Is::Report(State::Ready, reason::SUCCEEDED, "in place"),
         ),
     ]);
 }

@@ -23,9 +23,9 @@ mod warnings;
 #[cfg(test)]
 mod decide_tests;
 #[cfg(test)]
-mod fetching_tests;
-#[cfg(test)]
 mod render_tests;
+#[cfg(test)]
+mod source_tests;
 
 use std::sync::Arc;
 use std::time::Duration;
