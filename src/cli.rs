@@ -35,6 +35,8 @@ pub enum Role {
     Agent(AgentFlags),
     /// In a workspace pod's init container: copies this binary to where the agent's container finds it.
     Bootstrap(BootstrapFlags),
+    /// In a workspace pod's init container: takes the source, for the user's init containers that come after it.
+    Fetch(FetchFlags),
     /// In a workspace pod: starts a program, for the agent only.
     #[command(hide = true)]
     Launch(LaunchFlags),
@@ -196,6 +198,29 @@ pub struct BootstrapFlags {
     pub to: PathBuf,
 }
 
+/// Flags of the init container that takes the source.
+#[derive(Clone, Debug, Args)]
+pub struct FetchFlags {
+    /// Directory that is shared with the other containers of the pod.
+    #[arg(long, default_value = names::SHARE_DIRECTORY)]
+    pub share: PathBuf,
+
+    /// Directory with the agent's certificate, its key, and the authorities that it trusts.
+    #[arg(long, default_value = names::TLS_DIRECTORY)]
+    pub tls_directory: PathBuf,
+
+    /// Address of the service.
+    #[arg(long, default_value_t = format!(":{}", names::AGENT_PORT), value_name = "HOST:PORT")]
+    pub address: String,
+
+    /// UID of the pod.
+    #[arg(long, env = "POD_UID", default_value = "", hide_default_value = true)]
+    pub pod_uid: String,
+
+    #[command(flatten)]
+    pub log: LogFlags,
+}
+
 /// What is to be started.
 #[derive(Clone, Debug, Args)]
 pub struct LaunchFlags {
@@ -268,6 +293,7 @@ mod tests {
             Ok(Role::Launch(flags)) => assert_eq!(flags.arguments, ["pulumi", "up", "--yes"]),
             other => panic!("{other:?}"),
         }
+        assert!(matches!(parse(&["fetch"]), Ok(Role::Fetch(flags)) if flags.address == ":50051"));
         assert!(matches!(parse(&["bootstrap", "--to", "/share/agent"]), Ok(Role::Bootstrap(_))));
         assert!(matches!(parse(&["crds"]), Ok(Role::Crds)));
         assert!(parse(&["bootstrap"]).unwrap_err().contains("--to"));

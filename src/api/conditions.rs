@@ -35,6 +35,7 @@ pub mod workspace_reason {
     pub const CONNECTION_FAILED: &str = "ConnectionFailed";
     pub const ARTIFACT_UNAVAILABLE: &str = "ArtifactUnavailable";
     pub const ARTIFACT_REFUSED: &str = "ArtifactRefused";
+    pub const INITIALIZING: &str = "Initializing";
     pub const INSTALLING: &str = "Installing";
     pub const INSTALLATION_FAILED: &str = "InstallationFailed";
     pub const POD_FAILED: &str = "PodFailed";

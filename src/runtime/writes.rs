@@ -17,6 +17,9 @@ use crate::api::names::FIELD_MANAGER;
 use crate::runtime::leadership::Leadership;
 use crate::telemetry::metrics::Metrics;
 
+/// How the API server says that an object's namespace is being deleted.
+const NAMESPACE_TERMINATING: &str = "NamespaceTerminating";
+
 /// A kind that can be written: namespaced and known at compile time.
 pub trait Object:
     Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + Serialize + DeserializeOwned + Send + Sync
@@ -81,6 +84,11 @@ impl WriteError {
         self.code() == Some(403)
     }
 
+    /// Whether the namespace is being deleted: nothing new can be made in it.
+    pub fn is_namespace_terminating(&self) -> bool {
+        matches!(self, WriteError::Refused { reason, .. } if reason == NAMESPACE_TERMINATING)
+    }
+
     /// Whether the API server found fault with the content.
     pub fn is_invalid(&self) -> bool {
         matches!(self.code(), Some(400 | 422))
@@ -116,12 +124,13 @@ impl WriteError {
 
     fn from_kube(attempt: Box<Attempt>, error: kube::Error) -> Self {
         match error {
-            kube::Error::Api(status) => WriteError::Refused {
-                attempt,
-                code: status.code,
-                reason: status.reason.clone(),
-                message: status.message.clone(),
-            },
+            kube::Error::Api(status) => {
+                // It stands among the causes only; the reason is that of every refusal.
+                let causes = status.details.iter().flat_map(|details| &details.causes);
+                let mut terminating = causes.filter(|cause| cause.reason == NAMESPACE_TERMINATING);
+                let reason = terminating.next().map_or(&status.reason, |cause| &cause.reason).clone();
+                WriteError::Refused { attempt, code: status.code, reason, message: status.message.clone() }
+            }
             other => WriteError::Request { attempt, source: Box::new(other) },
         }
     }

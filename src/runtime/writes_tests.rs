@@ -193,3 +193,21 @@ async fn only_annotations_that_differ_are_written() {
     writer.annotate(&object, &BTreeMap::from([("same".to_owned(), text("1"))])).await.unwrap();
     assert_eq!(log.all().len(), 1);
 }
+
+#[tokio::test]
+async fn a_namespace_that_goes_away_is_told_from_other_refusals() {
+    for (causes, expected) in
+        [(json!([{ "reason": "NamespaceTerminating", "field": "metadata.namespace" }]), true), (json!([]), false)]
+    {
+        let (writer, _) = writer(move |_| {
+            let status = json!({
+                "kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Forbidden", "code": 403,
+                "message": "secrets \"s\" is forbidden", "details": { "causes": causes },
+            });
+            Answer::Json(403, status)
+        });
+        let error = writer.apply::<Update>(&update(json!({}))).await.unwrap_err();
+        assert!(error.is_forbidden());
+        assert_eq!(error.is_namespace_terminating(), expected, "{error}");
+    }
+}

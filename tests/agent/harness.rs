@@ -76,14 +76,30 @@ impl Workspace {
     pub async fn start_with(cli: Option<&str>, wrapper: &[&str]) -> Self {
         let mut workspace = Self::prepare();
         workspace.wrapper = wrapper.iter().map(|word| (*word).to_owned()).collect();
-        if let Some(script) = cli {
-            let programs = workspace.directory.path().join("programs");
-            fs::create_dir(&programs).unwrap();
-            write_script(&programs.join("pulumi"), script);
-            workspace.programs = Some(programs);
-        }
+        workspace.replace_cli(cli);
         workspace.start_agent().await;
         workspace
+    }
+
+    /// With the init container that takes the source, and no agent yet.
+    pub async fn start_fetch() -> Self {
+        Self::start_fetch_with(None).await
+    }
+
+    /// The same; the agent will find a program in place of the CLI.
+    pub async fn start_fetch_with(cli: Option<&str>) -> Self {
+        let mut workspace = Self::prepare();
+        workspace.replace_cli(cli);
+        workspace.start_role(&["fetch".to_owned()]).await;
+        workspace
+    }
+
+    fn replace_cli(&mut self, script: Option<&str>) {
+        let Some(script) = script else { return };
+        let programs = self.directory.path().join("programs");
+        fs::create_dir(&programs).unwrap();
+        write_script(&programs.join("pulumi"), script);
+        self.programs = Some(programs);
     }
 
     /// With the variable, and without places of `PATH` that have the program.
@@ -116,6 +132,15 @@ impl Workspace {
 
     /// Starts the agent as the container does, and waits until it answers.
     pub async fn start_agent(&mut self) {
+        let arguments = [
+            "agent".to_owned(),
+            format!("--health-address={}", self.health_address),
+            format!("--termination-log={}", self.path("termination-log").display()),
+        ];
+        self.start_role(&arguments).await;
+    }
+
+    async fn start_role(&mut self, arguments: &[String]) {
         let log = File::options().create(true).append(true).open(self.directory.path().join("log")).unwrap();
         let binary = env!("CARGO_BIN_EXE_pulumi-controller");
         let mut words = self.wrapper.clone();
@@ -126,10 +151,10 @@ impl Workspace {
         let places: Vec<PathBuf> = self.programs.iter().cloned().chain(others).collect();
         let agent = Command::new(&words[0])
             .args(&words[1..])
-            .args(["agent", "--share", self.path("share").to_str().unwrap()])
+            .args(arguments)
+            .args(["--share", self.path("share").to_str().unwrap()])
             .args(["--tls-directory", self.path("tls").to_str().unwrap()])
-            .args(["--address", &self.address.to_string(), "--health-address", &self.health_address.to_string()])
-            .args(["--termination-log", self.path("termination-log").to_str().unwrap()])
+            .args(["--address", &self.address.to_string()])
             .env_clear()
             .env("PATH", std::env::join_paths(places).unwrap())
             .env("HOME", self.path("home"))
@@ -195,6 +220,10 @@ impl Workspace {
     /// As Kubernetes ends a container: SIGTERM to the first process.
     pub fn terminate(&self) {
         signal(self.init_pid(), "TERM");
+    }
+
+    pub fn is_running(&mut self) -> bool {
+        self.agent.as_mut().is_some_and(|process| process.try_wait().unwrap().is_none())
     }
 
     /// Waits for the first process to end; its exit code.

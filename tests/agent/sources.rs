@@ -5,6 +5,7 @@ use std::process::Command;
 use crate::harness::{Workspace, archive};
 
 const YAML: &str = "name: example\nruntime: yaml\n";
+const NODE: &str = "name: example\nruntime: nodejs\n";
 
 #[tokio::test]
 async fn a_source_with_a_wrong_digest_is_refused_and_the_old_one_stays() {
@@ -50,4 +51,59 @@ async fn the_agent_answers_readiness_and_knows_the_cli() {
     assert_eq!(workspace.ended().await, Some(0));
     workspace.start_agent().await;
     assert_ne!(workspace.status().await.start_id, first);
+}
+
+/// As in a pod with init containers of the user: the source comes before there is a CLI.
+#[tokio::test]
+async fn what_the_init_container_fetched_is_found_by_the_agent() {
+    let mut workspace = Workspace::start_fetch().await;
+    assert_eq!(workspace.status().await.artifact, None);
+    let refusal = workspace.connect().await.drain().await.unwrap_err();
+    assert!(refusal.is_refusal() && refusal.message.contains("init containers have not run yet"), "{refusal}");
+    let (wrong, mut bytes) = archive(&[("Pulumi.yaml", YAML), ("more", "more")]);
+    bytes.reverse();
+    let refusal = workspace.put_archive(wrong.clone(), bytes).await.unwrap_err();
+    assert!(refusal.is_refusal() && refusal.message.contains(&wrong.digest), "{refusal}");
+    assert!(workspace.is_running(), "it waits for another source");
+
+    let artifact = workspace.put(YAML).await;
+    assert_eq!(workspace.ended().await, Some(0));
+    std::fs::write(workspace.path("share/workspace/made-by-the-init-container"), "").unwrap();
+    workspace.start_agent().await;
+    assert_eq!(workspace.status().await.artifact, Some(artifact));
+    assert!(workspace.path("share/workspace/made-by-the-init-container").exists());
+}
+
+#[tokio::test]
+async fn the_init_container_ends_with_an_error_when_the_pod_ends_before_a_source_came() {
+    let mut workspace = Workspace::start_fetch().await;
+    workspace.terminate();
+    assert_eq!(workspace.ended().await, Some(1));
+}
+
+#[tokio::test]
+async fn the_agent_installs_the_dependencies_of_a_source_that_came_before_there_was_a_cli() {
+    let cli = "case \"$*\" in
+        *install*) [ -f mended ] || { echo 'no such package: left-pad' >&2; exit 1; }
+                   mkdir node_modules;;
+        esac";
+    let mut workspace = Workspace::start_fetch_with(Some(cli)).await;
+    let (artifact, bytes) = archive(&[("Pulumi.yaml", NODE), ("package.json", "{}")]);
+    assert!(!workspace.put_archive(artifact.clone(), bytes.clone()).await.unwrap());
+    assert_eq!(workspace.ended().await, Some(0));
+    assert!(!workspace.path("share/workspace/node_modules").exists(), "the init container has no CLI");
+
+    workspace.start_agent().await;
+    assert_eq!(workspace.status().await.artifact, None, "it cannot be worked with yet");
+    let failure = workspace.until_in_place(&artifact).await.unwrap_err();
+    assert!(failure.contains("no such package: left-pad"), "{failure}");
+    std::fs::write(workspace.path("share/workspace/mended"), "").unwrap();
+    workspace.until("the dependencies are installed", |status| status.artifact.as_ref() == Some(&artifact)).await;
+    assert!(workspace.path("share/workspace/node_modules").is_dir());
+    assert!(workspace.path("share/workspace/mended").exists(), "the tree was not exchanged");
+
+    workspace.terminate();
+    assert_eq!(workspace.ended().await, Some(0));
+    workspace.start_agent().await;
+    assert_eq!(workspace.status().await.artifact, Some(artifact), "it is remembered");
 }

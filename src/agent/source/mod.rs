@@ -80,7 +80,6 @@ impl Source {
     }
 
     /// Leaves the installation of dependencies to the agent that goes on from here.
-    #[allow(dead_code, reason = "for the init container that takes a source")]
     pub fn without_installing(self) -> Self {
         Source { installs: false, ..self }
     }
@@ -88,6 +87,12 @@ impl Source {
     /// The source that can be worked with.
     pub fn in_place(&self) -> Option<InPlace> {
         self.lock().in_place.clone().filter(|in_place| !in_place.awaits_install)
+    }
+
+    /// Whether one is in place and none on its way. It may still have to wait for its dependencies.
+    pub fn is_settled(&self) -> bool {
+        let state = self.lock();
+        state.in_place.is_some() && state.candidate.is_none()
     }
 
     /// The source that is on its way.

@@ -31,6 +31,8 @@ pub enum State {
     Working(String),
     WorkspaceFailed(String),
     SourceUnavailable(String),
+    /// Nothing new can be made, and what is there goes away.
+    NamespaceTerminating(String),
     /// The last run failed and will be tried again.
     Failed,
     /// The last run failed too often.
@@ -82,6 +84,7 @@ fn claims(state: &State, last: Option<&LastUpdate>) -> Claims {
         },
         State::WorkspaceFailed(message) => waiting(stack_reason::WORKSPACE_FAILED, message),
         State::SourceUnavailable(message) => waiting(stack_reason::SOURCE_UNAVAILABLE, message),
+        State::NamespaceTerminating(message) => given_up(stack_reason::NAMESPACE_TERMINATING, message, message),
         State::Failed => failed(last, cause),
         State::GivenUp => {
             let kind = last.and_then(|l| l.kind.as_deref()).unwrap_or("update");

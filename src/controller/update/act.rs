@@ -30,6 +30,8 @@ const WATCHED_RETRY: Duration = Duration::from_secs(30);
 const QUEUE_RETRY: Duration = Duration::from_secs(2);
 /// How soon an agent that could not be asked to cancel is asked again.
 const CANCEL_RETRY: Duration = Duration::from_secs(5);
+/// How soon something is tried again that the API server has forbidden; nothing tells when it would allow it.
+const REFUSED_RETRY: Duration = Duration::from_secs(30);
 /// The longest that the agent is given to take note of a recorded result.
 const ACKNOWLEDGE_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -188,7 +190,14 @@ async fn cancel(observed: &Observed, context: &Context, now: Timestamp) -> Resul
 async fn record(update: &Update, verdict: &Verdict, context: &Context, now: Timestamp) -> Result<Next, ReconcileError> {
     failpoint::hit("update-result-seen");
     if !verdict.outputs.is_empty() {
-        context.writer.create(&outputs_secret(update, verdict)).await?;
+        match context.writer.create(&outputs_secret(update, verdict)).await {
+            Err(error) if error.is_forbidden() => {
+                let message = format!("the run has ended; its outputs cannot be kept yet: {error}");
+                context.writer.status(update, &status::running(update, &message, now)).await?;
+                return Ok(Next::Rest(Some(REFUSED_RETRY)));
+            }
+            other => drop(other?),
+        }
         failpoint::hit("update-outputs-written");
     }
     let next = again(update, &status::recorded(update, verdict, now), context).await?;

@@ -91,10 +91,7 @@ impl Act<'_> {
         match self.apply_parts(service, tls, stateful_set).await {
             Ok(()) => Ok(Step::Again),
             Err(error) if is_invalid(&error) => self.report(&Report::stalled(refusal(&error))).await,
-            Err(error) if error.is_forbidden() => {
-                self.report(&Report::not_applied(refusal(&error))).await?;
-                Err(error.into())
-            }
+            Err(error) if error.is_forbidden() => self.report(&Report::not_applied(refusal(&error))).await,
             Err(error) => Err(error.into()),
         }
     }
@@ -181,7 +178,7 @@ impl Act<'_> {
         match result {
             Ok(reply) => {
                 tracing::info!(revision = artifact.revision, unchanged = reply.unchanged, "source given to the agent");
-                Ok(Step::Again)
+                self.source_placed(noted).await
             }
             Err(error) => self.source_failed(artifact, error, noted).await,
         }
@@ -195,6 +192,17 @@ impl Act<'_> {
             ready.reason == workspace_reason::ARTIFACT_REFUSED
                 && ready.observed_generation == workspace.metadata.generation
         })
+    }
+
+    /// The init container `fetch` ends now; what follows is announced by the pod.
+    async fn source_placed(&self, noted: Option<Workspace>) -> Result<Step, ReconcileError> {
+        let Some(pod) = self.observed.pod.as_ref().filter(|pod| pod.fetching.is_some()) else {
+            return Ok(Step::Again);
+        };
+        let mut observed = self.observed.clone();
+        observed.workspace = noted.unwrap_or(observed.workspace);
+        let act = Act { observed: &observed, ..*self };
+        act.report(&Report::initializing(&pod.name, None)).await
     }
 
     /// `noted` is the Workspace as it is after a word in its status about the source.

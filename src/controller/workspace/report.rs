@@ -14,6 +14,9 @@ const SOON: Duration = Duration::from_secs(5);
 /// How soon an agent is asked again that is putting a source in place.
 const WATCH: Duration = Duration::from_secs(2);
 
+/// How soon a process is tried again that has just been started.
+const AT_ONCE: Duration = Duration::from_millis(300);
+
 /// What kind of state it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
@@ -71,6 +74,20 @@ impl Report {
             }
             None => Self::working(reason::WAITING_FOR_REPLICAS, format!("pod {pod} is starting"), SOON * 2),
         }
+    }
+
+    /// The source is there, and the user's init containers work on it.
+    pub(super) fn initializing(pod: &str, container: Option<&str>) -> Self {
+        let what = container.map_or_else(
+            || "its init containers are next".to_owned(),
+            |name| format!("its init container {name} runs"),
+        );
+        Self::working(reason::INITIALIZING, format!("pod {pod} is starting: {what}"), BACKSTOP)
+    }
+
+    /// No event tells that the init container `fetch` listens.
+    pub(super) fn fetch_starting(pod: &str) -> Self {
+        Self::working(reason::WAITING_FOR_REPLICAS, format!("pod {pod} is starting"), AT_ONCE)
     }
 
     pub(super) fn pod_failed(pod: &str, trouble: &str) -> Self {

@@ -161,6 +161,35 @@ fn a_deleted_update_is_cancelled_unless_its_stack_goes_too() {
 }
 
 #[test]
+fn a_pod_that_is_over_ends_its_run_even_when_nothing_is_known_of_its_container() {
+    let running = ContainerState { running: Some(Default::default()), ..ContainerState::default() };
+    let container = ContainerStatus { name: "pulumi".to_owned(), state: Some(running), ..ContainerStatus::default() };
+    let ended = |phase: &str, reason: Option<&str>, containers: Vec<ContainerStatus>| {
+        let mut pod = pod("pod-uid");
+        pod.status = Some(PodStatus {
+            phase: Some(phase.to_owned()),
+            reason: reason.map(str::to_owned),
+            message: reason.map(|_| "The node was low on memory.".to_owned()),
+            container_statuses: Some(containers),
+            ..PodStatus::default()
+        });
+        let seen = Some(Seen::Unreachable("no route".to_owned()));
+        decide(&Observed { pod: Some(pod), seen, ..observed(update(Some(bound()))) })
+    };
+    for (action, wanted) in [
+        (ended("Failed", Some("Evicted"), Vec::new()), "Evicted: The node was low on memory."),
+        (ended("Failed", None, vec![container.clone()]), "(Failed)"),
+        (ended("Succeeded", None, Vec::new()), "(Succeeded)"),
+    ] {
+        let Action::Record(verdict) = action else { panic!("{wanted}: {action:?}") };
+        assert_eq!(verdict.failure, Some(update_reason::ABORTED));
+        assert!(verdict.message.contains(wanted), "{}", verdict.message);
+    }
+    let goes_on = ended("Running", None, vec![container]);
+    assert_eq!(goes_on, Action::Await("the agent does not answer: no route".to_owned()));
+}
+
+#[test]
 fn a_recorded_run_is_released_once() {
     let mut complete = update(Some(bound()));
     let mut conditions = Vec::new();
