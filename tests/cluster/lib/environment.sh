@@ -8,6 +8,7 @@ print_common_environment() {
     printf '%s\n' \
         "GIT_URL_IN_CLUSTER=http://git.$services_namespace.svc.cluster.local" \
         "PROVIDER_LOG_URL_IN_CLUSTER=http://provider-log.$services_namespace.svc.cluster.local" \
+        "SOURCE_FAULTS_URL_IN_CLUSTER=http://source-faults.$services_namespace.svc.cluster.local" \
         "S3_BACKEND_URL=$s3_backend_url" \
         "S3_ACCESS_KEY=$s3_access_key" \
         "S3_SECRET_KEY=$s3_secret_key" \
@@ -16,10 +17,11 @@ print_common_environment() {
 
 # On our own node the tests run in its network, where the services' cluster addresses work as they do in a pod.
 record_service_addresses() {
-    local git provider_log
+    local git provider_log source_faults
     git=$(service_address git)
     provider_log=$(service_address provider-log)
-    printf '%s\n' "GIT_URL=http://$git" "PROVIDER_LOG_URL=http://$provider_log" >"$run_folder/addresses"
+    source_faults=$(service_address source-faults)
+    printf '%s\n' "GIT_URL=http://$git" "PROVIDER_LOG_URL=http://$provider_log" "SOURCE_FAULTS_URL=http://$source_faults" >"$run_folder/addresses"
 }
 
 service_address() {
