@@ -10,12 +10,14 @@
 )]
 
 mod artifact;
+mod bad_programs;
 mod conditions;
 mod conformance;
 mod deletion;
 mod failure;
 mod first_run;
 mod harness;
+mod hostile_sources;
 mod install;
 mod push;
 mod requests;

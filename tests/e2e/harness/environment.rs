@@ -13,6 +13,8 @@ pub struct Environment {
     pub s3_secret_key: String,
     pub provider_log_url: String,
     pub provider_log_url_in_cluster: String,
+    pub source_faults_url: String,
+    pub source_faults_url_in_cluster: String,
     pub pulumi_image: String,
 }
 
@@ -39,6 +41,8 @@ fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Environment, String
         "S3_SECRET_KEY",
         "PROVIDER_LOG_URL",
         "PROVIDER_LOG_URL_IN_CLUSTER",
+        "SOURCE_FAULTS_URL",
+        "SOURCE_FAULTS_URL_IN_CLUSTER",
         "PULUMI_IMAGE",
     ];
     let mut values = BTreeMap::new();
@@ -60,6 +64,8 @@ fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Environment, String
         s3_secret_key: take("S3_SECRET_KEY"),
         provider_log_url: take("PROVIDER_LOG_URL"),
         provider_log_url_in_cluster: take("PROVIDER_LOG_URL_IN_CLUSTER"),
+        source_faults_url: take("SOURCE_FAULTS_URL"),
+        source_faults_url_in_cluster: take("SOURCE_FAULTS_URL_IN_CLUSTER"),
         pulumi_image: take("PULUMI_IMAGE"),
     })
 }

@@ -6,6 +6,8 @@
 mod controller;
 mod dump;
 mod environment;
+mod fault_server;
+mod offer;
 mod program;
 mod provider_log;
 mod scene;
@@ -22,11 +24,13 @@ use tokio::runtime::Runtime;
 use tokio::sync::RwLock;
 
 pub use controller::Controller;
+pub use fault_server::FaultServer;
+pub use offer::Offer;
 pub use program::{File, Program};
 pub use provider_log::once;
 pub use scene::{STATE_SECRET, Scene, client};
 pub use source::GitRepository;
-pub use stack::{condition, is_done, says};
+pub use stack::{StackHandle, condition, is_done, says};
 pub use wait::{Look, Patience, api_call, wait_until};
 
 /// One runtime for all tests: the connections of the clients live on it.
