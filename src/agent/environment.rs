@@ -196,6 +196,27 @@ mod tests {
     }
 
     #[test]
+    fn a_missing_secret_and_a_missing_key_are_told_apart() {
+        let directory = tempfile::tempdir().unwrap();
+        let layout = Layout::new(directory.path()).with_secrets(directory.path().join("secrets"));
+        // As Kubernetes mounts them: a Secret that may be missing is an empty directory until it is there.
+        for secret in ["absent", "present/..2026"] {
+            std::fs::create_dir_all(layout.secrets().join(secret)).unwrap();
+        }
+        std::fs::write(layout.secrets().join("present/..2026/other"), "hunter22").unwrap();
+        std::os::unix::fs::symlink("..2026", layout.secrets().join("present/..data")).unwrap();
+        for (secret, why) in [("absent", "does not exist"), ("present", "has no such key")] {
+            let file = layout.secrets().join(secret).join("token").to_str().unwrap().to_owned();
+            let refusal = build(&layout, &[variable("TOKEN", Source::File(file))]).unwrap_err();
+            assert!(matches!(refusal, Refusal::Precondition(_)), "it may be there the next time");
+            let message = refusal.to_string();
+            for word in ["TOKEN", "key \"token\"", &format!("Secret \"{secret}\""), why] {
+                assert!(message.contains(word), "{message}");
+            }
+        }
+    }
+
+    #[test]
     fn what_cannot_be_given_is_refused_by_name() {
         let directory = tempfile::tempdir().unwrap();
         let layout = Layout::new(directory.path());

@@ -11,5 +11,6 @@
 
 mod faults;
 mod harness;
+mod loud;
 mod runs;
 mod sources;

@@ -23,7 +23,7 @@ fn a_program_that_does_not_compile_says_where_and_the_outputs_stay() {
         let failed = main
             .until("to name what the program asks for in vain", Patience::Run, |stack| {
                 says(stack, READY, "False", stack_reason::UPDATE_FAILED)
-                    && condition(stack, READY).is_some_and(|ready| ready.message.contains("\"stpe\" not found"))
+                    && condition(stack, READY).is_some_and(|ready| ["stpe", "not found"].iter().all(|w| ready.message.contains(w)))
             })
             .await;
         assert!(says(&failed, RECONCILING, "True", stack_reason::RETRYING_AFTER_FAILURE));
