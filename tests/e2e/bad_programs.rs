@@ -13,7 +13,8 @@ use crate::harness::{File, Patience, Program, Scene, StackHandle, condition, onc
 fn a_program_that_does_not_compile_says_where_and_the_outputs_stay() {
     run("uncompiled", async |scene| {
         let source = scene.source("app").await;
-        let good = Program::new("uncompiled").step("step", json!({"value": "one"})).output("said", json!("${step.value}"));
+        let good =
+            Program::new("uncompiled").step("step", json!({"value": "one"})).output("said", json!("${step.value}"));
         let first = source.push(&good.files()).await;
         let main = scene.start(scene.stack("main", &source)).await;
         main.until_applied(&first).await;
@@ -23,7 +24,8 @@ fn a_program_that_does_not_compile_says_where_and_the_outputs_stay() {
         let failed = main
             .until("to name what the program asks for in vain", Patience::Run, |stack| {
                 says(stack, READY, "False", stack_reason::UPDATE_FAILED)
-                    && condition(stack, READY).is_some_and(|ready| ["stpe", "not found"].iter().all(|w| ready.message.contains(w)))
+                    && condition(stack, READY)
+                        .is_some_and(|ready| ["stpe", "not found"].iter().all(|w| ready.message.contains(w)))
             })
             .await;
         assert!(says(&failed, RECONCILING, "True", stack_reason::RETRYING_AFTER_FAILURE));

@@ -12,12 +12,14 @@ use pulumi_controller::api::pulumi::Stack;
 use pulumi_controller::api::source::SourceArtifact;
 use serde_json::{Value, json};
 
-use crate::harness::{FaultServer, File, Offer, Patience, Program, Scene, StackHandle, condition, is_done, once, run, says};
+use crate::harness::{
+    FaultServer, File, FluxObject, Patience, Program, Scene, StackHandle, condition, is_done, once, run, says,
+};
 
 /// A Stack that runs well on a source, and is then offered others.
 struct Place<'a> {
     server: FaultServer,
-    offer: Offer,
+    source: FluxObject<'a>,
     stack: StackHandle<'a>,
     good: SourceArtifact,
     pod: (String, i32),
@@ -26,18 +28,19 @@ struct Place<'a> {
 impl<'a> Place<'a> {
     async fn new(scene: &'a Scene, test: &str) -> Place<'a> {
         let server = FaultServer::of(scene);
-        let offer = scene.offer("app").await;
+        let source = scene.flux_object("ExternalArtifact", "externalartifacts", "app");
+        source.create(json!({})).await;
         let good = server.upload("good", archive(&program(test, "one"))).await;
-        offer.serve(&good).await;
-        let stack = scene.start(scene.stack_on_offer("main", &offer)).await;
-        until_applied(&stack, &good).await;
+        source.offer(&good).await;
+        let stack = scene.start(scene.stack_on_kind("main", None, &source)).await;
+        stack.until_revision(&good.revision).await;
         let pod = stack.pod_and_restarts().await;
-        Place { server, offer, stack, good, pod }
+        Place { server, source, stack, good, pod }
     }
 
     /// Offers an artifact and waits until the Stack says what is wrong with it, and that nothing else has changed.
     async fn expect_refusal(&self, artifact: &SourceArtifact, words: &[&str]) {
-        self.offer.serve(artifact).await;
+        self.source.offer(artifact).await;
         self.expect_words(&artifact.revision, words).await;
     }
 
@@ -71,20 +74,11 @@ impl<'a> Place<'a> {
     /// A good artifact puts an end to all of it, in the same pod.
     async fn expect_recovery(&self, test: &str) {
         let better = self.server.upload("better", archive(&program(test, "two"))).await;
-        self.offer.serve(&better).await;
-        until_applied(&self.stack, &better).await;
+        self.source.offer(&better).await;
+        self.stack.until_revision(&better.revision).await;
         assert_eq!(self.stack.pod_and_restarts().await, self.pod);
         assert_eq!(self.stack.log.sentences().await, once(&["create step", "update step"]));
     }
-}
-
-async fn until_applied(stack: &StackHandle<'_>, artifact: &SourceArtifact) -> Stack {
-    stack
-        .until(&format!("to be Ready on {}", artifact.revision), Patience::Run, |stack| {
-            let applied = stack.status.as_ref().and_then(|status| status.last_applied_revision.as_ref());
-            is_done(stack) && applied == Some(&artifact.revision)
-        })
-        .await
 }
 
 fn program(test: &str, value: &str) -> Vec<File> {
@@ -173,7 +167,7 @@ fn a_source_that_goes_back_to_its_last_good_artifact_is_done_without_a_run() {
         let place = Place::new(scene, "rollback").await;
         let bad = place.server.upload("bad", compressed(&seed("parent"))).await;
         place.expect_refusal(&bad, &["\"../evil\""]).await;
-        place.offer.serve(&place.good).await;
+        place.source.offer(&place.good).await;
         let stack = place.stack.until("to be done again", Patience::Reaction, is_done).await;
         place.assert_last_good_state(&stack, "the artifact before").await;
         let asked = place.stack.workspace().await.spec.artifact.unwrap_or_default();
@@ -186,9 +180,9 @@ fn a_stack_whose_new_source_is_hostile_is_destroyed_from_the_source_in_its_pod()
     run("hostile-deletion", async |scene| {
         let place = Place::new(scene, "hostile-deletion").await;
         place.stack.change(json!({"spec": {"destroyOnFinalize": true}})).await;
-        until_applied(&place.stack, &place.good).await;
+        place.stack.until_revision(&place.good.revision).await;
         let bad = place.server.upload("bad", compressed(&seed("parent"))).await;
-        place.offer.serve(&bad).await;
+        place.source.offer(&bad).await;
         place
             .stack
             .until("to refuse the archive", Patience::Reaction, |stack| {
@@ -216,10 +210,10 @@ fn a_digest_that_verifies_nothing_is_refused_before_anything_is_fetched() {
         ];
         for (name, digest, words) in table {
             let artifact = SourceArtifact { digest, ..artifact.clone() };
-            place.offer.serve(&artifact).await;
+            place.source.offer(&artifact).await;
             place.expect_words(name, &words).await;
         }
-        place.offer.serve_without_digest(&artifact).await;
+        place.source.offer(&SourceArtifact { digest: String::new(), ..artifact.clone() }).await;
         place.expect_words("none", &["digest is empty"]).await;
         assert_eq!(place.server.requests("other").await, 0);
 
@@ -251,7 +245,7 @@ fn what_a_server_answers_is_named_and_the_artifact_is_fetched_once_it_is_there()
         let better = place.server.upload("better", archive(&program("answers", "two"))).await;
         place.server.behave("better", json!({"status": 404, "times": 1})).await;
         place.expect_refusal(&better, &["404"]).await;
-        until_applied(&place.stack, &better).await;
+        place.stack.until_revision(&better.revision).await;
         assert_eq!(place.stack.log.sentences().await, once(&["create step", "update step"]));
     });
 }
@@ -267,10 +261,10 @@ fn a_server_that_asks_for_patience_is_left_alone_for_that_long() {
         let better = place.server.upload("better", archive(&program("patience", "two"))).await;
         place.server.behave("better", json!({"status": 503, "retryAfter": "12", "times": 1})).await;
         place.expect_refusal(&better, &["503", "try again in 12s"]).await;
-        for touch in 0..5 {
-            place.offer.touch(&touch.to_string()).await;
+        for _ in 0..5 {
+            place.source.request().await;
         }
-        until_applied(&place.stack, &better).await;
+        place.stack.until_revision(&better.revision).await;
         assert_eq!(place.server.requests("better").await, 2, "the one that was refused, and the one after the wait");
         assert_eq!(place.server.requests("slow-down").await, 1);
     });
@@ -290,8 +284,8 @@ fn a_server_that_hangs_is_given_up_and_a_slow_one_is_not() {
         }
         let slow = place.server.upload("slow", archive(&program("hanging", "two"))).await;
         place.server.behave("slow", json!({"pieces": 50, "pause": "100ms"})).await;
-        place.offer.serve(&slow).await;
-        until_applied(&place.stack, &slow).await;
+        place.source.offer(&slow).await;
+        place.stack.until_revision(&slow.revision).await;
     });
 }
 
@@ -341,13 +335,14 @@ fn a_directory_that_is_not_there_or_leads_out_is_named() {
                 .until(&format!("to be stalled by {outside}"), Patience::Reaction, |stack| {
                     says(stack, READY, "False", stack_reason::NOT_READY_STALLED)
                         && says(stack, STALLED, "True", stack_reason::SPEC_INVALID)
-                        && condition(stack, STALLED).is_some_and(|c| c.message.contains(outside) && c.message.contains(word))
+                        && condition(stack, STALLED)
+                            .is_some_and(|c| c.message.contains(outside) && c.message.contains(word))
                 })
                 .await;
             place.assert_last_good_state(&stack, outside).await;
         }
         place.stack.change(dir(json!("./infra/"))).await;
-        let stack = until_applied(&place.stack, &better).await;
+        let stack = place.stack.until_revision(&better.revision).await;
         assert_eq!(stack.name_any(), place.stack.name);
         assert_eq!(place.stack.pod_and_restarts().await, place.pod);
     });

@@ -94,7 +94,10 @@ pub fn archives() -> Vec<Archive> {
     let taken = |name, tar: Tar| Archive { name, tar: tar.end(), verdict: Verdict::Taken };
     let kind = |kind| Tar::new().entry(kind, b"evil", b"", b"");
     let mut archives = vec![
-        taken("good", Tar::new().entry(EntryType::Directory, b"a/", b"", b"").file("a/b").link("a/c", "../Pulumi.yaml")),
+        taken(
+            "good",
+            Tar::new().entry(EntryType::Directory, b"a/", b"", b"").file("a/b").link("a/c", "../Pulumi.yaml"),
+        ),
         taken("good-long-name", Tar::new().extended("path", &["a-long-name"; 12].join("/")).file("short")),
         refused("parent", Tar::new().file("../evil"), &["\"../evil\"", "contains \"..\""]),
         refused("parent-inside", Tar::new().file("a/../../evil"), &["\"a/../../evil\"", "contains \"..\""]),
@@ -218,7 +221,11 @@ fn event_logs() -> Seeds {
     damaged.extend_from_slice(b"\n\n\xff\xfe\x00\n");
     damaged.extend_from_slice(failed);
     let many: String = (0..200)
-        .map(|number| format!("{{\"diagnosticEvent\":{{\"severity\":\"error\",\"message\":\"<{{%fg 1%}}>{number}\\u001b[2J\"}}}}\n"))
+        .map(|number| {
+            format!(
+                "{{\"diagnosticEvent\":{{\"severity\":\"error\",\"message\":\"<{{%fg 1%}}>{number}\\u001b[2J\"}}}}\n"
+            )
+        })
         .collect();
     let mut seeds: Seeds = ["succeeded", "program-failed", "canceled", "destroyed", "refreshed"]
         .iter()

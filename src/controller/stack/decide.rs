@@ -286,9 +286,9 @@ fn readiness(workspace: &Workspace) -> Readiness {
     match ready.reason.as_str() {
         _ if ready.status == "True" && status.artifact == workspace.spec.artifact => Readiness::Ready,
         workspace_reason::ARTIFACT_REFUSED => Readiness::SourceRefused(ready.message.clone()),
-        workspace_reason::POD_FAILED
-        | workspace_reason::INSTALLATION_FAILED
-        | workspace_reason::SPEC_INVALID => Readiness::Failed(message),
+        workspace_reason::POD_FAILED | workspace_reason::INSTALLATION_FAILED | workspace_reason::SPEC_INVALID => {
+            Readiness::Failed(message)
+        }
         _ => Readiness::Waiting(format!(" ({message})")),
     }
 }

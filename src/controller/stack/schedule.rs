@@ -283,10 +283,8 @@ mod tests {
 
     #[test]
     fn a_run_that_could_not_start_is_tried_for_ever_and_does_not_count_among_failures() {
-        let refused = |failures| LastUpdate {
-            reason: Some(update_reason::RUN_REFUSED.to_owned()),
-            ..last("failed", failures)
-        };
+        let refused =
+            |failures| LastUpdate { reason: Some(update_reason::RUN_REFUSED.to_owned()), ..last("failed", failures) };
         let up = UpdateKind::Up;
         assert_eq!(due(Some(&refused(0)), &inputs(), up, at(1000)), Due::After(SignedDuration::from_secs(10)));
         assert_eq!(due(Some(&refused(99)), &inputs(), up, at(1000)), Due::After(SignedDuration::from_secs(60)));

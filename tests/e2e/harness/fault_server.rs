@@ -7,6 +7,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::environment::Environment;
+use super::http;
 use super::scene::Scene;
 
 /// What the server says of a file.
@@ -20,7 +21,6 @@ pub struct Described {
 
 /// The server, seen through the files of one scene.
 pub struct FaultServer {
-    client: reqwest::Client,
     folder: String,
 }
 
@@ -29,9 +29,7 @@ const LIMIT: Duration = Duration::from_secs(120);
 
 impl FaultServer {
     pub fn of(scene: &Scene) -> FaultServer {
-        let client =
-            reqwest::Client::builder().no_proxy().timeout(LIMIT).build().expect("a client for the source server");
-        FaultServer { client, folder: scene.namespace.clone() }
+        FaultServer { folder: scene.namespace.clone() }
     }
 
     /// Uploads a file, which is served well from now on; its name is its revision.
@@ -42,13 +40,14 @@ impl FaultServer {
 
     /// Says how a file is served from now on; `{}` is well.
     pub async fn behave(&self, name: &str, behaviour: Value) -> SourceArtifact {
-        let described = self.put(&format!("behaviour/{}/{name}", self.folder), behaviour.to_string().into_bytes()).await;
+        let described =
+            self.put(&format!("behaviour/{}/{name}", self.folder), behaviour.to_string().into_bytes()).await;
         self.artifact(name, &described)
     }
 
     pub async fn requests(&self, name: &str) -> u64 {
         let url = format!("{}/control/described/{}/{name}", Environment::get().source_faults_url, self.folder);
-        self.ask(self.client.get(&url), &url).await.requests
+        ask(http::client().get(&url), &url).await.requests
     }
 
     fn artifact(&self, name: &str, described: &Described) -> SourceArtifact {
@@ -65,18 +64,13 @@ impl FaultServer {
 
     async fn put(&self, order: &str, body: Vec<u8>) -> Described {
         let url = format!("{}/control/{order}", Environment::get().source_faults_url);
-        self.ask(self.client.put(&url).body(body), &url).await
+        ask(http::client().put(&url).body(body), &url).await
     }
+}
 
-    async fn ask(&self, request: reqwest::RequestBuilder, url: &str) -> Described {
-        let answer = async {
-            let response = request.send().await?;
-            Ok::<_, reqwest::Error>((response.status(), response.text().await?))
-        };
-        let (status, text) =
-            answer.await.unwrap_or_else(|error| panic!("asking the source server {url}: {error:?}"));
-        assert!(status.is_success(), "the source server answered {url} with {status}: {text}");
-        serde_json::from_str(&text)
-            .unwrap_or_else(|error| panic!("the source server answered {url} with {text}: {error}"))
-    }
+async fn ask(request: reqwest::RequestBuilder, url: &str) -> Described {
+    let doing = format!("asking the source server {url}");
+    let answer = http::send(&doing, request.timeout(LIMIT)).await.text().await;
+    let text = answer.unwrap_or_else(|error| panic!("{doing}: {error:?}"));
+    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{doing}: the answer is {text}: {error}"))
 }

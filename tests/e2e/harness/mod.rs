@@ -3,13 +3,17 @@
 //! A test is `run("name", async |scene| …)`. Tests run side by side, each in a namespace of its own; those that restart
 //! the controller use `run_alone` and have the cluster to themselves.
 
+mod bucket;
 mod controller;
 mod dump;
 mod environment;
 mod fault_server;
-mod offer;
+mod flux_object;
+mod http;
+mod oci;
 mod program;
 mod provider_log;
+mod replicas;
 mod scene;
 mod source;
 mod stack;
@@ -25,10 +29,11 @@ use tokio::sync::RwLock;
 
 pub use controller::Controller;
 pub use fault_server::FaultServer;
-pub use offer::Offer;
+pub use flux_object::FluxObject;
 pub use program::{File, Program};
 pub use provider_log::once;
-pub use scene::{STATE_SECRET, Scene, client};
+pub use replicas::{AuditLog, StoppedProcess, holder};
+pub use scene::{STATE_SECRET, Scene, client, from_json};
 pub use source::GitRepository;
 pub use stack::{StackHandle, condition, is_done, says};
 pub use wait::{Look, Patience, api_call, wait_until};

@@ -150,7 +150,8 @@ fn a_source_that_is_back_to_the_last_good_one_brings_the_workspace_back_without_
 #[test]
 fn a_stack_whose_newest_source_was_refused_is_destroyed_from_the_one_in_its_pod() {
     let stack = deleted(true, Some(last("up", "succeeded")));
-    let refused = Observed { workspace: Some(refusing(&stack)), source: None, in_store: false, ..observed(stack.clone()) };
+    let refused =
+        Observed { workspace: Some(refusing(&stack)), source: None, in_store: false, ..observed(stack.clone()) };
     let Action::ApplyWorkspace(wanted, _) = decide(&refused, now()) else { panic!("the workspace is not changed") };
     assert_eq!(wanted.spec.artifact, Some(reference(&resolved())));
     let placed = Observed { workspace: Some(workspace(&stack, Status::True, "Succeeded")), ..refused };
