@@ -57,6 +57,8 @@ pub mod update_reason {
     pub const INVALID_ACCESS_TOKEN: &str = "InvalidAccessToken";
     pub const CANCELED: &str = "Canceled";
     pub const ABORTED: &str = "Aborted";
+    /// The workspace is not in the state that the run needs: a Secret is missing, for example. Nothing has run.
+    pub const RUN_REFUSED: &str = "RunRefused";
     pub const RUN_OUTCOME_UNKNOWN: &str = "RunOutcomeUnknown";
 }
 

@@ -19,7 +19,7 @@ const MAXIMUM_SIZE: u64 = 4 * 1024 * 1024;
 pub enum ProjectError {
     #[error("there is no Pulumi.yaml, Pulumi.yml or Pulumi.json in {}", directory.display())]
     Missing { directory: PathBuf },
-    #[error("cannot read {}", file.display())]
+    #[error("cannot read {}: {source}", file.display())]
     Read { file: PathBuf, source: std::io::Error },
     #[error("{} is larger than {limit} bytes", file.display())]
     TooLarge { file: PathBuf, limit: u64 },
@@ -29,6 +29,24 @@ pub enum ProjectError {
     NoName { file: PathBuf },
     #[error("{} has no `runtime`: give it one, such as `yaml` or `nodejs`", file.display())]
     NoRuntime { file: PathBuf },
+}
+
+impl ProjectError {
+    /// The same error with its path as it is seen from a directory that the project lies in.
+    pub fn seen_from(mut self, root: &Path) -> Self {
+        let path = match &mut self {
+            ProjectError::Missing { directory } => directory,
+            ProjectError::Read { file, .. }
+            | ProjectError::TooLarge { file, .. }
+            | ProjectError::Syntax { file, .. }
+            | ProjectError::NoName { file }
+            | ProjectError::NoRuntime { file } => file,
+        };
+        if let Ok(inside) = path.strip_prefix(root) {
+            *path = inside.to_owned();
+        }
+        self
+    }
 }
 
 /// What is to be known of a project before its program runs.

@@ -97,6 +97,11 @@ impl RpcError {
         }
     }
 
+    /// Whether the agent said no because of the state that it is in now: the same call may be obeyed another time.
+    pub fn is_precondition(&self) -> bool {
+        self.code == Code::FailedPrecondition
+    }
+
     /// Whether the agent does not know what was asked for.
     pub fn is_not_found(&self) -> bool {
         self.code == Code::NotFound

@@ -12,6 +12,7 @@
 mod faults;
 mod harness;
 mod install;
+mod loud;
 mod registry;
 mod runs;
 mod sources;

@@ -10,6 +10,7 @@
 )]
 
 mod artifact;
+mod bad_programs;
 mod conditions;
 mod conformance;
 mod deletion;
@@ -19,6 +20,7 @@ mod first_run;
 mod harness;
 mod identity;
 mod init_containers;
+mod hostile_sources;
 mod install;
 mod leader;
 mod pod_failures;

@@ -145,6 +145,19 @@ async fn what_is_wrong_with_a_source_is_named_and_the_old_one_stays() {
 }
 
 #[tokio::test]
+async fn a_project_that_cannot_be_used_is_named_in_the_same_words_each_time() {
+    let place = Place::new();
+    let directory = tempfile::tempdir().unwrap();
+    fs::create_dir(directory.path().join("infra")).unwrap();
+    fs::write(directory.path().join("infra/Pulumi.yaml"), "name: [\n").unwrap();
+    let mut bytes = Vec::new();
+    pack(directory.path(), &mut bytes).unwrap();
+    let first = place.put(&bytes, "infra").await.unwrap_err().to_string();
+    assert!(first.contains(": infra/Pulumi.yaml is not a valid project"), "{first}");
+    assert_eq!(place.put(&bytes, "infra").await.unwrap_err().to_string(), first);
+}
+
+#[tokio::test]
 async fn no_source_is_put_in_place_while_an_operation_is_open() {
     let place = Place::new();
     let bytes = archive(&[("", "first")]);

@@ -211,17 +211,19 @@ async fn fetch(stack: &Stack, resolved: &Resolved, context: &Context, now: Times
         }
         Err(error) => {
             context.metrics.artifact_fetch(FetchResult::Failed);
-            let after = retry_after(&error);
             let message = format!("{what} failed: {error}");
             let event = Event::new(stack, EventKind::Warning, stack_reason::SOURCE_UNAVAILABLE, message.as_str());
             context.events.publish(event);
-            rest(stack, &State::SourceUnavailable(message), Some(after), context, now).await
+            let next = rest(stack, &State::SourceUnavailable(message), Some(retry_after(&error)), context, now).await?;
+            // Tried again later each time: all of it is downloaded, and it will hardly be another the next time.
+            if error.is_about_content() { Err(ReconcileError::transient(error)) } else { Ok(next) }
         }
     }
 }
 
+/// A server that asks for patience gets it; the fetcher bounds what it may ask for.
 fn retry_after(error: &FetchError) -> Duration {
-    error.retry_after().map_or(SOURCE_RETRY, |wait| wait.clamp(Duration::from_secs(1), Duration::from_secs(600)))
+    error.retry_after().map_or(SOURCE_RETRY, |wait| wait.max(Duration::from_secs(1)))
 }
 
 async fn apply_workspace(

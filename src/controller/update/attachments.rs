@@ -31,6 +31,8 @@ pub enum Seen {
     Unreachable(String),
     /// The agent does not have this run and will not start it.
     Refused(String),
+    /// The same, because of the state that the workspace is in now: a Secret is missing, for example.
+    NotNow(String),
     /// The run has ended.
     Ended(Box<proto::Result>),
 }
@@ -138,7 +140,7 @@ impl Attachments {
                 Ok(seen) => seen,
                 Err(error) => Seen::Unreachable(error.to_string()),
             };
-            let ended = matches!(seen, Seen::Ended(_) | Seen::Refused(_));
+            let ended = matches!(seen, Seen::Ended(_) | Seen::Refused(_) | Seen::NotNow(_));
             self.tell(&target, seen);
             if ended {
                 return;
@@ -155,6 +157,7 @@ impl Attachments {
         let mut attachment = match agent.attach(id, *from).await {
             Err(error) if error.is_not_found() => {
                 match agent.run(target.request.clone()).await {
+                    Err(error) if error.is_precondition() => return Ok(Seen::NotNow(error.message)),
                     Err(error) if error.is_refusal() => return Ok(Seen::Refused(error.message)),
                     other => other?,
                 };

@@ -90,6 +90,10 @@ fn announced(observed: &Observed, binding: &RunBinding) -> Action {
             let message = format!("it never started: {why}");
             Action::Record(Box::new(Verdict::failed(update_reason::ABORTED, &message)))
         }
+        Some(Seen::NotNow(why)) => {
+            let message = format!("it could not start: {why}");
+            Action::Record(Box::new(Verdict::failed(update_reason::RUN_REFUSED, &message)))
+        }
         Some(_) if observed.update.metadata.deletion_timestamp.is_some() && observed.stack != Owner::Deleting => {
             Action::Cancel
         }

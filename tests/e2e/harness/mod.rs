@@ -7,6 +7,7 @@ mod bucket;
 mod controller;
 mod dump;
 mod environment;
+mod fault_server;
 mod flux_object;
 mod http;
 mod oci;
@@ -27,6 +28,8 @@ use tokio::runtime::Runtime;
 use tokio::sync::RwLock;
 
 pub use controller::Controller;
+pub use fault_server::FaultServer;
+pub use flux_object::FluxObject;
 pub use program::{File, Program};
 pub use provider_log::once;
 pub use replicas::{AuditLog, StoppedProcess, holder};

@@ -108,7 +108,8 @@ fn an_announced_run_is_found_again_and_never_started_elsewhere() {
         (Seen::Connecting, "Await"),
         (Seen::Running, "Await"),
         (Seen::Unreachable("x".to_owned()), "Await"),
-        (Seen::Refused("another start".to_owned()), "Record"),
+        (Seen::Refused("no such kind".to_owned()), "Record"),
+        (Seen::NotNow("a Secret is missing".to_owned()), "Record"),
         (Seen::Ended(Box::default()), "Record"),
     ];
     for (seen, wanted) in rows {
