@@ -21,7 +21,7 @@ use crate::rpc::identity::Authority;
 use crate::runtime::drive::Drive;
 use crate::runtime::events::Events;
 use crate::runtime::reads::Reader;
-use crate::runtime::runs::RunGate;
+use crate::runtime::runs::{Limits, RunGate};
 use crate::runtime::scope::Scope;
 use crate::runtime::writes::Writer;
 use crate::server;
@@ -157,7 +157,8 @@ async fn run_controllers(config: &ManagerConfig, parts: Parts, end: &Cancellatio
     let (updates, updates_writer) = reflector::store::<Update>();
     let (wake_workspace, woken_workspaces) = mpsc::channel::<ObjectRef<Workspace>>(WAKE_UPS);
     let (update_news, news) = mpsc::channel::<ObjectRef<Update>>(WAKE_UPS);
-    let gate = RunGate::new(config.max_concurrent_runs, parts.metrics.clone());
+    let limits = Limits { all: config.max_concurrent_runs, each_node: config.max_concurrent_runs_per_node };
+    let gate = RunGate::new(limits, parts.metrics.clone());
     let stacks = Arc::new(stack::Context {
         client: parts.client.clone(),
         reader: parts.reader.clone(),

@@ -64,7 +64,11 @@ async fn run(config: &AgentConfig) -> anyhow::Result<()> {
     let gate = operations.gate.clone();
     let health = health::serve(health_listener, TaskTracker::new(), move || !gate.is_terminating());
     // Nobody waits for the version when the agent ends.
-    let version = CliVersion::new(operations.layout.clone(), TaskTracker::new());
+    let versions = TaskTracker::new();
+    let version = CliVersion::new(operations.layout.clone(), versions.clone());
+    let finder = version.clone();
+    let after = config.version_after;
+    versions.spawn(async move { finder.find_later(after).await });
     let service = AgentServer::new(Service { operations: operations.clone(), version })
         .max_decoding_message_size(LARGEST_REQUEST)
         .max_encoding_message_size(LARGEST_REQUEST);

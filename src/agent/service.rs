@@ -28,7 +28,7 @@ impl Agent for Service {
     type AttachStream = Replies;
 
     async fn status(&self, _request: Request<proto::StatusRequest>) -> Result<Response<proto::StatusReply>, Status> {
-        let pulumi_version = self.version.get().await;
+        let pulumi_version = self.version.known();
         let operations = &self.operations;
         let artifact = operations.source.in_place();
         Ok(Response::new(proto::StatusReply {

@@ -6,9 +6,11 @@ pub mod backoff;
 pub mod drive;
 pub mod events;
 pub mod failpoint;
+pub mod news;
 pub mod reads;
 pub mod runs;
 pub mod scope;
+pub mod turns;
 pub mod watch;
 pub mod writes;
 

@@ -19,7 +19,7 @@ use pulumi_controller::rpc::settings::settings_digest;
 pub const PATIENCE: Duration = Duration::from_secs(120);
 const SERVER_NAME: &str = "example-workspace.default.svc";
 const POD_UID: &str = "11111111-2222-3333-4444-555555555555";
-const POLL: Duration = Duration::from_millis(20);
+pub const POLL: Duration = Duration::from_millis(20);
 /// The value of a mounted Secret: must not be seen in any log.
 pub const TOKEN: &str = "token-that-nobody-may-see";
 
@@ -114,6 +114,7 @@ impl Workspace {
             .args(["--tls-directory", self.path("tls").to_str().unwrap()])
             .args(["--address", &self.address.to_string(), "--health-address", &self.health_address.to_string()])
             .args(["--termination-log", self.path("termination-log").to_str().unwrap()])
+            .args(["--version-after-seconds", "0"])
             .env_clear()
             .env("PATH", std::env::join_paths(places).unwrap())
             .env("HOME", self.path("home"))

@@ -1,6 +1,8 @@
 //! Sources over the wire, and what they depend on.
 
-use crate::harness::{Workspace, archive};
+use std::time::Instant;
+
+use crate::harness::{PATIENCE, POLL, Workspace, archive};
 
 const YAML: &str = "name: example\nruntime: yaml\n";
 const NODE: &str = "name: example\nruntime: nodejs\n";
@@ -42,7 +44,12 @@ async fn dependencies_are_installed_before_the_source_is_put_in_place_and_a_fail
 async fn the_agent_answers_readiness_and_knows_the_cli() {
     let mut workspace = Workspace::start_with(Some("[ \"$*\" = version ] || echo v3.259.0; echo v3.259.0"), &[]).await;
     assert_eq!(workspace.readiness().await, "HTTP/1.1 200 OK");
-    let status = workspace.status().await;
+    let end = Instant::now() + PATIENCE;
+    let mut status = workspace.status().await;
+    while status.pulumi_version.is_empty() && Instant::now() < end {
+        tokio::time::sleep(POLL).await;
+        status = workspace.status().await;
+    }
     assert_eq!(status.pulumi_version, "v3.259.0");
     let first = status.start_id;
     workspace.terminate();

@@ -12,6 +12,7 @@
 mod artifact;
 mod conditions;
 mod conformance;
+mod crowd;
 mod deletion;
 mod failure;
 mod first_run;

@@ -10,9 +10,11 @@ use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Resource, ResourceExt};
 
 use crate::api::auto::{Update, Workspace};
+use crate::api::conditions;
 use crate::api::pulumi::Stack;
 use crate::controller::stack::{Context, reconcile};
 use crate::runtime::drive::{Drive, no_errors};
+use crate::runtime::news::news;
 use crate::runtime::scope::Scope;
 use crate::runtime::watch;
 use crate::source::flux;
@@ -32,11 +34,8 @@ pub async fn controller(
     let workspaces = watcher(scope.api::<Workspace>(client.clone()), scope.other_kinds());
     let controller = Controller::for_stream(stream, stacks.clone())
         .with_config(Config::default().concurrency(concurrency))
-        .watches_stream(updates.default_backoff().touched_objects(), |update: Update| {
-            let news = update.is_complete() || update.metadata.deletion_timestamp.is_some();
-            owner(&update).filter(|_| news)
-        })
-        .watches_stream(workspaces.default_backoff().touched_objects(), |workspace: Workspace| owner(&workspace));
+        .watches_stream(news(updates.default_backoff(), update_state), |update: Update| owner(&update))
+        .watches_stream(news(workspaces.default_backoff(), workspace_state), |workspace: Workspace| owner(&workspace));
     let controller = flux::KINDS.iter().fold(controller, |controller, kind| {
         let resource = flux::api_resource(kind);
         let sources = watcher(scope.dynamic_api(client.clone(), &resource), scope.other_kinds());
@@ -59,6 +58,23 @@ pub async fn controller(
         )
         .for_each(|_| std::future::ready(()))
         .await;
+}
+
+/// Of an Update that is open, whether it waits, and for what; of one that is to be let go, everything.
+fn update_state(update: &Update) -> String {
+    if update.is_complete() || update.metadata.deletion_timestamp.is_some() {
+        return format!("{:?}", update.metadata.resource_version);
+    }
+    let conditions = update.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+    let progressing = conditions::find(conditions, conditions::PROGRESSING);
+    let waits = progressing.filter(|condition| condition.status == "False");
+    format!("{:?}", waits.map(|condition| (&condition.reason, &condition.message)))
+}
+
+/// What a Stack reads of its Workspace.
+fn workspace_state(workspace: &Workspace) -> String {
+    let metadata = &workspace.metadata;
+    format!("{:?}", (metadata.generation, &metadata.annotations, &metadata.deletion_timestamp, &workspace.status))
 }
 
 /// The Stack that an object belongs to.

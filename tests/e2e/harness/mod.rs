@@ -4,6 +4,7 @@
 //! the controller use `run_alone` and have the cluster to themselves.
 
 mod controller;
+mod crowd;
 mod dump;
 mod environment;
 mod program;
@@ -22,6 +23,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::RwLock;
 
 pub use controller::Controller;
+pub use crowd::{Course, Crowd};
 pub use program::{File, Program};
 pub use provider_log::once;
 pub use scene::{STATE_SECRET, Scene, client};
