@@ -7,8 +7,8 @@ use futures::Stream;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-pub use crate::runtime::turns::{Full, Limits, Run};
 use crate::runtime::turns::Turns;
+pub use crate::runtime::turns::{Full, Limits, Run};
 use crate::telemetry::metrics::Metrics;
 
 /// At most so many runs at once. `W` is how one that waits is woken, for instance a reference to its object. Cheap to

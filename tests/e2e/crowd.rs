@@ -46,7 +46,8 @@ async fn each_ran_once_and_none_failed(crowd: &Crowd<'_>, scenes: &[&Scene]) {
     let pods: Vec<Pod> = scenes.iter().flat_map(|scene| scene.timeline.states_of::<Pod>()).collect();
     let uids: BTreeSet<Option<String>> = pods.iter().map(Pod::uid).collect();
     assert_eq!(uids.len(), crowd.stacks.len(), "one pod for each Stack");
-    let containers = pods.iter().flat_map(|pod| &pod.status).flat_map(|status| status.container_statuses.iter().flatten());
+    let containers =
+        pods.iter().flat_map(|pod| &pod.status).flat_map(|status| status.container_statuses.iter().flatten());
     assert_eq!(containers.map(|container| container.restart_count).max(), Some(0), "no container died");
     for stack in &crowd.stacks {
         assert_eq!(stack.log.sentences().await, once(&["create member"]), "{}", stack.name);
@@ -96,7 +97,10 @@ fn the_small_namespace_was_not_starved(course: &Course, large: &Scene, small: &S
     let (large, small) = (&course.done[&large.namespace], &course.done[&small.namespace]);
     let half_of_large = large[large.len() / 2 - 1];
     let last_of_small = small[small.len() - 1];
-    assert!(last_of_small <= half_of_large, "the two were done after {last_of_small:?}, half of the forty after {half_of_large:?}");
+    assert!(
+        last_of_small <= half_of_large,
+        "the two were done after {last_of_small:?}, half of the forty after {half_of_large:?}"
+    );
 }
 
 async fn the_artifact_was_fetched_once(crowd: &Crowd<'_>) {

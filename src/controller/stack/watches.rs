@@ -34,7 +34,9 @@ pub async fn controller(
     let workspaces = watcher(scope.api::<Workspace>(client.clone()), scope.other_kinds());
     let controller = Controller::for_stream(stream, stacks.clone())
         .with_config(Config::default().concurrency(concurrency))
-        .watches_stream(news(updates.default_backoff(), update_state), |update: Update| owner(&update))
+        .watches_stream(news(updates.default_backoff(), update_state), |update: Update| {
+            owner(&update).filter(|_| !is_untouched(&update))
+        })
         .watches_stream(news(workspaces.default_backoff(), workspace_state), |workspace: Workspace| owner(&workspace));
     let controller = flux::KINDS.iter().fold(controller, |controller, kind| {
         let resource = flux::api_resource(kind);
@@ -69,6 +71,12 @@ fn update_state(update: &Update) -> String {
     let progressing = conditions::find(conditions, conditions::PROGRESSING);
     let waits = progressing.filter(|condition| condition.status == "False");
     format!("{:?}", waits.map(|condition| (&condition.reason, &condition.message)))
+}
+
+/// The Stack that made it knows as much of it.
+fn is_untouched(update: &Update) -> bool {
+    let conditions = update.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+    conditions.is_empty() && update.metadata.deletion_timestamp.is_none()
 }
 
 /// What a Stack reads of its Workspace.

@@ -120,7 +120,13 @@ fn spec_state(stateful_set: &StatefulSet) -> String {
     let metadata = &stateful_set.metadata;
     format!(
         "{:?}",
-        (metadata.generation, &metadata.labels, &metadata.annotations, &metadata.finalizers, &metadata.deletion_timestamp)
+        (
+            metadata.generation,
+            &metadata.labels,
+            &metadata.annotations,
+            &metadata.finalizers,
+            &metadata.deletion_timestamp
+        )
     )
 }
 

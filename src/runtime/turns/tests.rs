@@ -44,7 +44,8 @@ fn namespaces_take_turns_and_each_has_its_own_order() {
 fn one_that_comes_late_does_not_wait_behind_all_of_a_large_namespace() {
     let now = Instant::now();
     let mut turns = turns(1, 1);
-    let mut runs: BTreeMap<_, _> = (0..40).map(|n| format!("a{n:02}")).map(|uid| (uid.clone(), run(&uid, "a", "n"))).collect();
+    let mut runs: BTreeMap<_, _> =
+        (0..40).map(|n| format!("a{n:02}")).map(|uid| (uid.clone(), run(&uid, "a", "n"))).collect();
     for (uid, run) in &runs {
         let _ = turns.ask(run, uid.clone(), now);
     }

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
 use std::time::{Duration, Instant};
 
-use futures::future::join_all;
 use futures::TryStreamExt;
+use futures::future::join_all;
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, ResourceExt};
 use pulumi_controller::api::pulumi::Stack;
@@ -44,7 +44,8 @@ impl<'a> Crowd<'a> {
     pub async fn start(groups: &[(&'a Scene, usize)]) -> Crowd<'a> {
         let (scene, _) = *groups.first().expect("a crowd is in a namespace at least");
         let source = scene.source(REPOSITORY).await;
-        let program = Program::new("crowd").step("member", json!({"value": scene.id})).output("n", json!("${member.count}"));
+        let program =
+            Program::new("crowd").step("member", json!({"value": scene.id})).output("n", json!("${member.count}"));
         let commit = source.push(&program.files()).await;
         for (other, _) in groups.iter().skip(1) {
             source.follow_in(other).await;
@@ -85,7 +86,8 @@ impl<'a> Crowd<'a> {
             }
         };
         let in_time = timeout(patience.limit(), watching).await.is_ok();
-        let open: Vec<Stack> = latest.into_iter().filter(|(key, _)| !done.contains_key(key)).map(|(_, stack)| stack).collect();
+        let open: Vec<Stack> =
+            latest.into_iter().filter(|(key, _)| !done.contains_key(key)).map(|(_, stack)| stack).collect();
         assert!(
             in_time,
             "waited {:?} for {} Stacks to be done; {} are. The others:\n{}",
@@ -116,7 +118,11 @@ impl std::fmt::Display for Course {
         for (namespace, times) in &self.done {
             let at = |index: usize| times.get(index).copied().unwrap_or_default().as_secs_f64();
             let (first, half, last) = (at(0), at((times.len() - 1) / 2), at(times.len() - 1));
-            write!(formatter, "; {} in {namespace}: the first after {first:.1} s, half after {half:.1} s, the last after {last:.1} s", times.len())?;
+            write!(
+                formatter,
+                "; {} in {namespace}: the first after {first:.1} s, half after {half:.1} s, the last after {last:.1} s",
+                times.len()
+            )?;
         }
         Ok(())
     }
