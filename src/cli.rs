@@ -81,6 +81,36 @@ pub struct ManagerFlags {
     #[arg(long, default_value = "")]
     pub watch_label_selector: String,
 
+    /// Elect a leader among the replicas, so that only one writes at a time.
+    #[arg(long, default_value_t = false, action = ArgAction::Set, num_args = 0..=1, require_equals = true,
+          default_missing_value = "true")]
+    pub enable_leader_election: bool,
+
+    /// How long a replica waits before it takes the Lease of a leader that has stopped renewing it.
+    #[arg(long, default_value = "35s", value_name = "DURATION")]
+    pub leader_election_lease_duration: String,
+
+    /// How long the leader tries to renew its Lease before it gives up and writes nothing any more.
+    #[arg(long, default_value = "30s", value_name = "DURATION")]
+    pub leader_election_renew_deadline: String,
+
+    /// The pause between two attempts to take or to renew the Lease.
+    #[arg(long, default_value = "5s", value_name = "DURATION")]
+    pub leader_election_retry_period: String,
+
+    /// Let go of the Lease at the end, so that another replica leads at once.
+    #[arg(long, default_value_t = true, action = ArgAction::Set, num_args = 0..=1, require_equals = true,
+          default_missing_value = "true")]
+    pub leader_election_release_on_cancel: bool,
+
+    /// The wait after the first failed reconcile of an object; it doubles with each further one.
+    #[arg(long, default_value = "750ms", value_name = "DURATION")]
+    pub min_retry_delay: String,
+
+    /// The longest wait after a failed reconcile of an object.
+    #[arg(long, default_value = "15m", value_name = "DURATION")]
+    pub max_retry_delay: String,
+
     /// Directory in which artifacts are kept.
     #[arg(long, default_value = "/data")]
     pub storage_path: PathBuf,
@@ -225,6 +255,9 @@ mod tests {
         ] {
             assert_eq!(manager(arguments).watch_all_namespaces, all, "{arguments:?}");
         }
+        assert!(!manager(&[]).enable_leader_election && manager(&[]).leader_election_release_on_cancel);
+        assert!(manager(&["--enable-leader-election"]).enable_leader_election);
+        assert!(!manager(&["--leader-election-release-on-cancel=false"]).leader_election_release_on_cancel);
         let flags = manager(&["--log-level=debug", "--log-encoding=console", "--artifact-hosts=a.svc,b:80"]);
         assert_eq!((flags.log.log_level, flags.log.log_encoding), (LogLevel::Debug, LogEncoding::Console));
         assert_eq!(flags.artifact_hosts, ["a.svc", "b:80"]);

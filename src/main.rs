@@ -32,7 +32,11 @@ fn run(role: Role) -> anyhow::Result<ExitCode> {
         Role::Manager(flags) => {
             let config = ManagerConfig::from_flags(flags)?;
             logging::install(config.log_level, config.log_encoding)?;
-            tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(manage(config))?;
+            let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+            let ended = runtime.block_on(manage(config));
+            // Whatever still works on a file must not hold up the end; least of all when another leads.
+            runtime.shutdown_background();
+            ended?;
         }
         Role::Agent(flags) if flags.child => {
             logging::install(flags.log.log_level, flags.log.log_encoding)?;

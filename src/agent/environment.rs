@@ -67,6 +67,8 @@ pub fn build(layout: &Layout, wanted: &[EnvironmentVariable]) -> Result<Environm
     let user = environment.variables.get(OsStr::new("USER")).and_then(|user| user.to_str());
     let user = user.filter(|user| !user.is_empty()).unwrap_or(DEFAULT_USER).to_owned();
     environment.variables.extend(engine_environment(&home, &user));
+    // Poetry's own place is outside of the source: a failed installation would change what the source in place works with.
+    environment.variables.entry("POETRY_VIRTUALENVS_IN_PROJECT".into()).or_insert_with(|| "true".into());
     // The CLI knows a project by its path: with this one it is the same as for a person in a shell there.
     environment.variables.insert("PWD".into(), layout.workspace().into());
     Ok(environment)

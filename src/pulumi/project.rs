@@ -45,10 +45,10 @@ pub struct Project {
     pub main: Option<String>,
     /// Where the settings files of the stacks are, relative to the project.
     pub stack_config_directory: Option<String>,
-    /// Whether `packages` names any.
-    pub has_packages: bool,
-    /// Whether `plugins` names any.
-    pub has_plugins: bool,
+    /// As written; null when there are none.
+    pub packages: Value,
+    /// As written; null when there are none.
+    pub plugins: Value,
 }
 
 /// The file as it is written, as far as it is of interest.
@@ -96,14 +96,19 @@ impl Project {
             runtime_options,
             main: text_of(&document.main),
             stack_config_directory: text_of(&document.stack_config_dir).or_else(|| text_of(&document.config)),
-            has_packages: names_any(&document.packages),
-            has_plugins: names_any(&document.plugins),
+            packages: document.packages,
+            plugins: document.plugins,
         })
     }
 
     /// Whether `pulumi install` has anything to do.
     pub fn needs_install(&self) -> bool {
-        self.runtime != "yaml" || self.has_packages || self.has_plugins
+        self.runtime != "yaml" || self.has_packages() || names_any(&self.plugins)
+    }
+
+    /// Whether `packages` names any.
+    pub fn has_packages(&self) -> bool {
+        names_any(&self.packages)
     }
 
     /// How the settings files of its stacks are written: the CLI reads only those that are named as the project file is.

@@ -30,8 +30,8 @@ pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 pub const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long the agent may take to accept a run.
 pub const RUN_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long a source may take to be in place: bytes, unpacking, installation of dependencies.
-pub const PUT_SOURCE_TIMEOUT: Duration = Duration::from_secs(15 * 60);
+/// How long a source may take to be received, verified and unpacked.
+pub const PUT_SOURCE_TIMEOUT: Duration = Duration::from_secs(5 * 60);
 /// How often a silent connection is asked whether it is alive, and how long the answer may take.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(20);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -206,22 +206,23 @@ impl AgentClient {
     /// What is in the pod: versions, source, settings, open operation.
     pub async fn status(&self) -> Result<proto::StatusReply, RpcError> {
         let mut calls = self.calls.clone();
-        unary("Status", CALL_TIMEOUT, calls.status(proto::StatusRequest {})).await
+        let mut reply = unary("Status", CALL_TIMEOUT, calls.status(proto::StatusRequest {})).await?;
+        if let Some(candidate) = &mut reply.candidate {
+            // They end up in conditions.
+            candidate.doing = bounded(&candidate.doing);
+            candidate.failure = bounded(&candidate.failure);
+        }
+        Ok(reply)
     }
 
-    /// Puts a source in place: `size` bytes from the reader. Idempotent by digest and directory.
-    pub async fn put_source<R>(
-        &self,
-        artifact: proto::Artifact,
-        size: u64,
-        reader: R,
-    ) -> Result<proto::PutSourceReply, RpcError>
+    /// Gives a source: as many bytes from the reader as the header says. It is in place afterwards, or on its way: then
+    /// [`AgentClient::status`] tells how it gets on. Idempotent by digest and directory.
+    pub async fn put_source<R>(&self, header: proto::SourceHeader, reader: R) -> Result<proto::PutSourceReply, RpcError>
     where
         R: AsyncRead + Send + Unpin + 'static,
     {
         let call = "PutSource";
         let broken = Arc::new(Mutex::new(None));
-        let header = proto::SourceHeader { artifact: Some(artifact), size };
         let messages = source_messages(header, reader, broken.clone());
         let mut calls = self.calls.clone();
         let reply = unary(call, PUT_SOURCE_TIMEOUT, calls.put_source(messages)).await;

@@ -1,7 +1,8 @@
 //! What a controller looks at: all namespaces or one, and of its own kinds only those of its shard.
 
 use k8s_openapi::NamespaceResourceScope;
-use kube::api::{ApiResource, DynamicObject};
+use kube::api::ApiResource;
+use kube::core::PartialObjectMeta;
 use kube::runtime::watcher;
 use kube::{Api, Client, Resource};
 
@@ -34,8 +35,8 @@ impl Scope {
         }
     }
 
-    /// Where objects of a kind are watched that only its name at run time tells.
-    pub fn dynamic_api(&self, client: Client, kind: &ApiResource) -> Api<DynamicObject> {
+    /// Where the metadata of objects are watched whose kind is known only at run time.
+    pub fn metadata_api(&self, client: Client, kind: &ApiResource) -> Api<PartialObjectMeta> {
         match &self.namespace {
             Some(namespace) => Api::namespaced_with(client, namespace, kind),
             None => Api::all_with(client, kind),

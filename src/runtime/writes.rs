@@ -12,9 +12,9 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 use thiserror::Error;
-use tokio::sync::watch;
 
 use crate::api::names::FIELD_MANAGER;
+use crate::runtime::leadership::Leadership;
 use crate::telemetry::metrics::Metrics;
 
 /// A kind that can be written: namespaced and known at compile time.
@@ -149,14 +149,14 @@ impl<K> Created<K> {
 pub struct Writer {
     client: Client,
     timeout: Duration,
-    may_write: watch::Receiver<bool>,
+    leadership: Leadership,
     metrics: Metrics,
 }
 
 impl Writer {
-    /// `timeout` bounds each call; nothing is written while `may_write` says false.
-    pub fn new(client: Client, timeout: Duration, may_write: watch::Receiver<bool>, metrics: Metrics) -> Self {
-        Writer { client, timeout, may_write, metrics }
+    /// `timeout` bounds each call; nothing is written while another process leads.
+    pub fn new(client: Client, timeout: Duration, leadership: Leadership, metrics: Metrics) -> Self {
+        Writer { client, timeout, leadership, metrics }
     }
 
     /// Makes the object's status what `status` says, and touches nothing when it is so already (then the answer is
@@ -351,7 +351,7 @@ impl Writer {
         attempt: &Attempt,
         request: impl Future<Output = Result<T, kube::Error>>,
     ) -> Result<T, WriteError> {
-        if !*self.may_write.borrow() {
+        if !self.leadership.is_held() {
             return Err(WriteError::NotLeader { attempt: Box::new(attempt.clone()) });
         }
         self.metrics.api_write(attempt.verb, &attempt.kind);

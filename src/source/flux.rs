@@ -1,94 +1,180 @@
-//! Flux sources: any object with `status.artifact`.
+//! Flux sources: any object with `status.artifact`, of whatever group.
 
+use std::fmt;
 use std::time::Duration;
 
-use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind};
-use kube::{Client, Resource, ResourceExt};
+use kube::api::{Api, ApiResource, DynamicObject};
+use kube::core::Status;
+use kube::{Client, Error, Resource};
 
 use crate::api::pulumi::{FluxSource, SourceReference};
 use crate::api::source::SourceArtifact;
 use crate::artifact::{Digest, Directory};
+use crate::source::kinds::{GroupKind, Kinds};
 use crate::source::{Resolved, Unavailable};
 
 /// The API group of Flux's own sources.
 pub const GROUP: &str = "source.toolkit.fluxcd.io";
-/// The version of that group that is read.
-pub const VERSION: &str = "v1";
-/// The kinds that can be named in a `sourceRef`.
-pub const KINDS: [&str; 1] = ["GitRepository"];
+/// The kinds of that group that need no `apiVersion`.
+pub const KINDS: [&str; 4] = ["GitRepository", "OCIRepository", "Bucket", "ExternalArtifact"];
+/// ClusterRoles with this label, set to `true`, are added to what the controller may do (`config/rbac`).
+pub const LABEL_SOURCE_READER: &str = "pulumi.com/aggregate-to-source-reader";
 
 /// How long one read of a source may take.
 const READ_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// The API resource of a source kind. Flux's plurals are regular but for `GitRepository` and `OCIRepository`.
-pub fn api_resource(kind: &str) -> ApiResource {
-    let plural = match kind.strip_suffix('y') {
-        Some(stem) => format!("{}ies", stem.to_lowercase()),
-        None => format!("{}s", kind.to_lowercase()),
-    };
-    ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(GROUP, VERSION, kind), &plural)
+/// A valid reference to a source, and the directory in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reference {
+    pub kind: GroupKind,
+    pub name: String,
+    pub directory: Directory,
 }
 
-/// Reads the source and says which artifact it has now.
-pub async fn resolve(client: &Client, namespace: &str, source: &FluxSource) -> Result<Resolved, Unavailable> {
-    let resource = check_reference(&source.source_ref)?;
-    let directory = parse_directory(source.dir.as_deref())?;
-    let name = source.source_ref.name.as_str();
-    let what = format!("{} {namespace}/{name}", resource.kind);
-    let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, &resource);
-    let object = match tokio::time::timeout(READ_TIMEOUT, api.get_opt(name)).await {
-        Err(_) => return Err(Unavailable::NotYet(format!("reading {what} took longer than {READ_TIMEOUT:?}"))),
-        Ok(Err(error)) => return Err(Unavailable::NotYet(format!("cannot read {what}: {error}"))),
-        Ok(Ok(None)) => return Err(Unavailable::NotYet(format!("{what} does not exist"))),
-        Ok(Ok(Some(object))) => object,
-    };
-    artifact_of(&object, &what, directory)
-}
-
-/// Checks that a reference names a kind that is supported.
-fn check_reference(reference: &SourceReference) -> Result<ApiResource, Unavailable> {
-    let (group, kind) = (
-        reference.api_version.as_deref().map_or(GROUP, |v| v.split_once('/').map_or("", |(group, _)| group)),
-        reference.kind.as_str(),
-    );
-    if group != GROUP || !KINDS.contains(&kind) {
-        let group_and_kind = format!("{}/{kind}", reference.api_version.as_deref().unwrap_or(GROUP));
-        return Err(Unavailable::Invalid(format!(
-            "spec.fluxSource.sourceRef names {group_and_kind}, which is not supported; supported: {} of {GROUP}",
-            KINDS.join(", "),
-        )));
+impl Reference {
+    /// Checks what a Stack's spec says. The version in `apiVersion` does not matter: a source is read in the one that is served.
+    pub fn parse(source: &FluxSource) -> Result<Self, Unavailable> {
+        let reference = &source.source_ref;
+        let group = match reference.api_version.as_deref() {
+            Some(api_version) => parse_group(api_version)?,
+            None if KINDS.contains(&reference.kind.as_str()) => GROUP,
+            None => {
+                return Err(Unavailable::Invalid(format!(
+                    "spec.fluxSource.sourceRef.kind {:?} is none of {}: name the group of another kind in \
+                     spec.fluxSource.sourceRef.apiVersion",
+                    reference.kind,
+                    KINDS.join(", "),
+                )));
+            }
+        };
+        let directory = source
+            .dir
+            .as_deref()
+            .unwrap_or_default()
+            .parse()
+            .map_err(|error| Unavailable::Invalid(format!("spec.fluxSource.dir is not valid: {error}")))?;
+        Ok(Reference { kind: GroupKind::new(group, &reference.kind), name: reference.name.clone(), directory })
     }
-    Ok(api_resource(kind))
 }
 
-fn parse_directory(dir: Option<&str>) -> Result<Directory, Unavailable> {
-    dir.unwrap_or_default()
-        .parse()
-        .map_err(|error| Unavailable::Invalid(format!("spec.fluxSource.dir is not valid: {error}")))
-}
-
-/// Reads `status.artifact`. The source's Ready condition is not asked: a source whose upstream is down keeps its last
-/// artifact, and that one is still good. An artifact of an older spec is not: the source is about to replace it.
-fn artifact_of(object: &DynamicObject, what: &str, directory: Directory) -> Result<Resolved, Unavailable> {
-    let status = object.data.get("status");
-    let artifact = status.and_then(|s| s.get("artifact")).filter(|a| !a.is_null());
-    let Some(artifact) = artifact else {
-        return Err(Unavailable::NotYet(format!("{what} has no artifact yet{}", ready_message(object))));
-    };
-    let observed = status.and_then(|s| s.get("observedGeneration")).and_then(serde_json::Value::as_i64);
-    if let (Some(observed), Some(generation)) = (observed, object.meta().generation)
-        && observed >= 0
-        && observed < generation
-    {
-        return Err(Unavailable::NotYet(format!("{what} was changed and has no artifact of its new spec yet")));
+/// The group of an `apiVersion`. The core group has no sources.
+fn parse_group(api_version: &str) -> Result<&str, Unavailable> {
+    match api_version.split_once('/') {
+        Some((group, version)) if !group.is_empty() && !version.is_empty() && !version.contains('/') => Ok(group),
+        _ => Err(Unavailable::Invalid(format!(
+            "spec.fluxSource.sourceRef.apiVersion {api_version:?} is not GROUP/VERSION, such as {GROUP}/v1"
+        ))),
     }
-    let artifact: SourceArtifact = serde_json::from_value(artifact.clone())
-        .map_err(|error| Unavailable::Invalid(format!("status.artifact of {what} cannot be read: {error}")))?;
-    let digest = artifact
-        .digest
-        .parse::<Digest>()
-        .map_err(|error| Unavailable::NotYet(format!("the artifact of {what} is refused: {error}")))?;
-    Ok(Resolved { url: artifact.url, revision: artifact.revision, digest, directory })
+}
+
+/// Whether a reference names this kind, in whatever version.
+pub fn names_kind(reference: &SourceReference, kind: &GroupKind) -> bool {
+    let group = match reference.api_version.as_deref() {
+        Some(api_version) => api_version.split_once('/').map(|(group, _)| group),
+        None => KINDS.contains(&reference.kind.as_str()).then_some(GROUP),
+    };
+    reference.kind == kind.kind && group == Some(kind.group.as_str())
+}
+
+/// A right that the controller lacks, as a reason for there being no artifact. `said` is the API server's answer.
+pub fn missing_right(resource: &ApiResource, said: &str) -> Unavailable {
+    Unavailable::NotYet(format!(
+        "the controller may not read {}: {said}. Allow it to get, list and watch {}.{}: a ClusterRole with these rights and the \
+         label {LABEL_SOURCE_READER}: \"true\" does",
+        resource.kind, resource.plural, resource.group
+    ))
+}
+
+/// Reads sources of every kind. Cheap to clone.
+#[derive(Clone)]
+pub struct Sources {
+    client: Client,
+    kinds: Kinds,
+}
+
+impl fmt::Debug for Sources {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sources").finish_non_exhaustive()
+    }
+}
+
+/// A source that was looked at.
+#[derive(Clone, Debug)]
+pub struct Found {
+    /// How objects of its kind are read.
+    pub resource: ApiResource,
+    what: String,
+    object: Option<DynamicObject>,
+}
+
+impl Sources {
+    pub fn new(client: Client) -> Self {
+        let kinds = Kinds::new(client.clone());
+        Sources { client, kinds }
+    }
+
+    /// Looks at a source. That there is no object of this name is an answer too.
+    pub async fn look(&self, namespace: &str, reference: &Reference) -> Result<Found, Unavailable> {
+        let resource = self.kinds.find(&reference.kind).await?;
+        let name = reference.name.as_str();
+        let what = format!("{} {namespace}/{name}", resource.kind);
+        let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), namespace, &resource);
+        let object = match tokio::time::timeout(READ_TIMEOUT, api.get(name)).await {
+            Ok(Ok(object)) => Some(object),
+            Ok(Err(Error::Api(status))) if is_missing_object(&status) => None,
+            Ok(Err(Error::Api(status))) if status.code == 404 => {
+                self.kinds.doubt().await;
+                let served = &resource.api_version;
+                let message =
+                    format!("cannot read {what}: its kind is not served as {served} any more; looking for it");
+                return Err(Unavailable::NotYet(message));
+            }
+            Ok(Err(Error::Api(status))) if status.code == 403 => return Err(missing_right(&resource, &status.message)),
+            Ok(Err(error)) => return Err(Unavailable::NotYet(format!("cannot read {what}: {error}"))),
+            Err(_) => {
+                let message = format!("cannot read {what}: no answer within {} s", READ_TIMEOUT.as_secs());
+                return Err(Unavailable::NotYet(message));
+            }
+        };
+        Ok(Found { resource, what, object })
+    }
+
+    /// A kind is found to be served no more: the next look asks which are.
+    pub async fn doubt(&self) {
+        self.kinds.doubt().await;
+    }
+}
+
+/// Whether it is the object that is not there. That its kind is not served is a 404 too, but names no object.
+fn is_missing_object(status: &Status) -> bool {
+    status.reason == "NotFound" && status.details.as_ref().is_some_and(|details| !details.name.is_empty())
+}
+
+impl Found {
+    /// The artifact that the source has now. Its Ready condition is not asked: a source whose upstream is down keeps its last
+    /// artifact, and that one is still good. An artifact of an older spec is not: the source is about to replace it.
+    pub fn artifact(&self, directory: Directory) -> Result<Resolved, Unavailable> {
+        let what = &self.what;
+        let Some(object) = &self.object else { return Err(Unavailable::NotYet(format!("{what} does not exist"))) };
+        let status = object.data.get("status");
+        let artifact = status.and_then(|s| s.get("artifact")).filter(|a| !a.is_null());
+        let Some(artifact) = artifact else {
+            return Err(Unavailable::NotYet(format!("{what} has no artifact yet{}", ready_message(object))));
+        };
+        let observed = status.and_then(|s| s.get("observedGeneration")).and_then(serde_json::Value::as_i64);
+        if let (Some(observed), Some(generation)) = (observed, object.meta().generation)
+            && observed >= 0
+            && observed < generation
+        {
+            return Err(Unavailable::NotYet(format!("{what} was changed and has no artifact of its new spec yet")));
+        }
+        let refused =
+            |error: &dyn fmt::Display| Unavailable::NotYet(format!("the artifact of {what} is refused: {error}"));
+        let artifact: SourceArtifact =
+            serde_json::from_value(artifact.clone()).map_err(|error| refused(&format!("status.artifact: {error}")))?;
+        let digest = artifact.digest.parse::<Digest>().map_err(|error| refused(&error))?;
+        Ok(Resolved { url: artifact.url, revision: artifact.revision, digest, directory })
+    }
 }
 
 /// What the source says of itself, to be put behind "has no artifact yet".
@@ -101,79 +187,5 @@ fn ready_message(object: &DynamicObject) -> String {
     }
 }
 
-/// Whether an object is the one that a reference names.
-pub fn is_named_by(object: &DynamicObject, kind: &str, reference: &SourceReference) -> bool {
-    reference.kind == kind && reference.name == object.name_any()
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-
-    const DIGEST: &str = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
-
-    fn source(status: serde_json::Value) -> DynamicObject {
-        let mut object = DynamicObject::new("app", &api_resource("GitRepository")).within("apps");
-        object.metadata.generation = Some(2);
-        object.data = json!({"status": status});
-        object
-    }
-
-    fn resolve(status: serde_json::Value) -> Result<Resolved, Unavailable> {
-        artifact_of(&source(status), "GitRepository apps/app", "".parse().expect("root"))
-    }
-
-    #[test]
-    fn an_artifact_is_taken_whatever_ready_says() {
-        let resolved = resolve(json!({
-            "observedGeneration": 2,
-            "conditions": [{"type": "Ready", "status": "False", "message": "upstream is down"}],
-            "artifact": {"url": "http://s/a.tar.gz", "revision": "main@sha1:1", "digest": DIGEST},
-        }));
-        assert_eq!(resolved.map(|r| r.revision), Ok("main@sha1:1".to_owned()));
-    }
-
-    #[test]
-    fn what_cannot_be_taken_is_named() {
-        let artifact = |digest: &str| json!({"url": "http://s/a.tar.gz", "revision": "r", "digest": digest});
-        let rows = [
-            (json!({}), "has no artifact yet"),
-            (
-                json!({"conditions": [{"type": "Ready", "status": "False", "message": "auth failed"}]}),
-                "has no artifact yet: auth failed",
-            ),
-            (json!({"observedGeneration": 1, "artifact": artifact(DIGEST)}), "was changed"),
-            (json!({"observedGeneration": 2, "artifact": artifact("")}), "is refused"),
-            (json!({"observedGeneration": 2, "artifact": artifact("sha1:aa")}), "is refused"),
-            (json!({"artifact": {"url": 1}}), "cannot be read"),
-        ];
-        for (status, wanted) in rows {
-            let error = resolve(status).expect_err("it is refused").to_string();
-            assert!(error.contains(wanted), "{error:?} does not say {wanted:?}");
-            assert!(error.contains("GitRepository apps/app"), "{error:?} does not name the source");
-        }
-    }
-
-    #[test]
-    fn plurals_are_those_of_flux() {
-        let rows = [("GitRepository", "gitrepositories"), ("OCIRepository", "ocirepositories"), ("Bucket", "buckets")];
-        for (kind, plural) in rows {
-            assert_eq!(api_resource(kind).plural, plural);
-        }
-    }
-
-    #[test]
-    fn a_reference_to_another_kind_is_refused_by_name() {
-        let reference = |api_version: Option<&str>, kind: &str| SourceReference {
-            api_version: api_version.map(str::to_owned),
-            kind: kind.to_owned(),
-            name: "x".to_owned(),
-        };
-        assert!(check_reference(&reference(None, "GitRepository")).is_ok());
-        assert!(check_reference(&reference(Some("source.toolkit.fluxcd.io/v1beta2"), "GitRepository")).is_ok());
-        assert!(check_reference(&reference(Some("v1"), "GitRepository")).is_err());
-        let error = check_reference(&reference(Some("example.com/v1"), "Thing")).expect_err("unknown");
-        assert!(error.to_string().contains("example.com/v1/Thing"), "{error}");
-    }
-}
+mod tests;

@@ -1,6 +1,7 @@
 //! Turns a reference to a source into an artifact, or says why there is none yet.
 
 pub mod flux;
+pub mod kinds;
 
 use crate::artifact::{Digest, Directory};
 

@@ -48,6 +48,10 @@ pub struct Workspace {
     programs: Option<PathBuf>,
     /// Words before the agent's own command line.
     wrapper: Vec<String>,
+    /// More variables for the agent.
+    variables: Vec<(&'static str, PathBuf)>,
+    /// A program that is not to be found on `PATH`.
+    hidden: Option<&'static str>,
 }
 
 impl Drop for Workspace {
@@ -82,6 +86,15 @@ impl Workspace {
         workspace
     }
 
+    /// With the variable, and without places of `PATH` that have the program.
+    pub async fn start_without(hidden: &'static str, variable: &'static str, value: PathBuf) -> Self {
+        let mut workspace = Self::prepare();
+        workspace.variables.push((variable, value));
+        workspace.hidden = Some(hidden);
+        workspace.start_agent().await;
+        workspace
+    }
+
     fn prepare() -> Self {
         let directory = tempfile::tempdir().unwrap();
         for name in ["share", "tls", "state", "home", "secrets"] {
@@ -97,7 +110,8 @@ impl Workspace {
         fs::write(directory.path().join("secrets/token"), TOKEN).unwrap();
         let agents = Agents::new(&authority.issue_client(now).unwrap(), authority.certificate_pem()).unwrap();
         let (address, health_address) = (free_address(), free_address());
-        Workspace { directory, agents, address, health_address, agent: None, programs: None, wrapper: Vec::new() }
+        let (agent, programs, wrapper, variables, hidden) = Default::default();
+        Workspace { directory, agents, address, health_address, agent, programs, wrapper, variables, hidden }
     }
 
     /// Starts the agent as the container does, and waits until it answers.
@@ -107,7 +121,9 @@ impl Workspace {
         let mut words = self.wrapper.clone();
         words.push(binary.to_owned());
         let path = std::env::var_os("PATH").unwrap_or_default();
-        let places: Vec<PathBuf> = self.programs.iter().cloned().chain(std::env::split_paths(&path)).collect();
+        let has_hidden = |place: &PathBuf| self.hidden.is_some_and(|hidden| place.join(hidden).exists());
+        let others = std::env::split_paths(&path).filter(|place| !has_hidden(place));
+        let places: Vec<PathBuf> = self.programs.iter().cloned().chain(others).collect();
         let agent = Command::new(&words[0])
             .args(&words[1..])
             .args(["agent", "--share", self.path("share").to_str().unwrap()])
@@ -120,6 +136,7 @@ impl Workspace {
             .env("HOME", self.path("home"))
             .env("POD_UID", POD_UID)
             .env("POD_NAME", "example-workspace-0")
+            .envs(self.variables.iter().cloned())
             .stdin(Stdio::null())
             .stdout(log.try_clone().unwrap())
             .stderr(log)
@@ -211,9 +228,42 @@ impl Workspace {
     }
 
     pub async fn put_archive(&self, artifact: proto::Artifact, archive: Vec<u8>) -> Result<bool, RpcError> {
+        let token = Source::File(self.path("secrets/token").to_str().unwrap().into());
         let size = archive.len() as u64;
-        let reply = self.connect().await.put_source(artifact, size, std::io::Cursor::new(archive)).await?;
-        Ok(reply.unchanged)
+        let header =
+            proto::SourceHeader { artifact: Some(artifact), size, environment: vec![variable("TOKEN", token)] };
+        Ok(self.connect().await.put_source(header, std::io::Cursor::new(archive)).await?.unchanged)
+    }
+
+    /// Gives a source with these files, and waits until it is in place, or the first attempt has failed.
+    pub async fn bring(&self, files: &[(&str, &str)]) -> Result<proto::Artifact, String> {
+        let (artifact, archive) = archive(files);
+        self.put_archive(artifact.clone(), archive).await.map_err(|error| error.to_string())?;
+        self.until_in_place(&artifact).await.map(|()| artifact)
+    }
+
+    /// Waits until a source is in place, or an attempt has failed.
+    pub async fn until_in_place(&self, artifact: &proto::Artifact) -> Result<(), String> {
+        let status = self
+            .until("the source is in place, or cannot be", |status| match &status.candidate {
+                Some(candidate) => !candidate.failure.is_empty(),
+                None => status.artifact.as_ref() == Some(artifact),
+            })
+            .await;
+        status.candidate.map_or(Ok(()), |candidate| Err(candidate.failure))
+    }
+
+    /// Waits until the agent says of itself what is wanted.
+    pub async fn until(&self, what: &str, is_so: impl Fn(&proto::StatusReply) -> bool) -> proto::StatusReply {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let status = self.status().await;
+            if is_so(&status) {
+                return status;
+            }
+            assert!(Instant::now() < end, "not so: {what}; the agent says {status:?}; its log:\n{}", self.log());
+            tokio::time::sleep(POLL).await;
+        }
     }
 
     /// An `up` of what is in place, as the controller would ask for it.
@@ -312,7 +362,9 @@ pub fn variable(name: &str, source: Source) -> proto::EnvironmentVariable {
 pub fn archive(files: &[(&str, &str)]) -> (proto::Artifact, Vec<u8>) {
     let directory = tempfile::tempdir().unwrap();
     for (name, text) in files {
-        fs::write(directory.path().join(name), text).unwrap();
+        let path = directory.path().join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
     }
     let mut bytes = Vec::new();
     pack(directory.path(), &mut bytes).unwrap();

@@ -11,5 +11,7 @@
 
 mod faults;
 mod harness;
+mod install;
+mod registry;
 mod runs;
 mod sources;

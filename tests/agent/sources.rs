@@ -1,11 +1,12 @@
-//! Sources over the wire, and what they depend on.
+//! Sources over the wire.
+
+use std::process::Command;
 
 use std::time::Instant;
 
 use crate::harness::{PATIENCE, POLL, Workspace, archive};
 
 const YAML: &str = "name: example\nruntime: yaml\n";
-const NODE: &str = "name: example\nruntime: nodejs\n";
 
 #[tokio::test]
 async fn a_source_with_a_wrong_digest_is_refused_and_the_old_one_stays() {
@@ -23,21 +24,21 @@ async fn a_source_with_a_wrong_digest_is_refused_and_the_old_one_stays() {
 }
 
 #[tokio::test]
-async fn dependencies_are_installed_before_the_source_is_put_in_place_and_a_failure_leaves_the_old_one() {
-    let cli = "case \"$*\" in
-        *install*) echo installing; [ -f broken ] && { echo 'no such package: left-pad' >&2; exit 1; }
-                   mkdir node_modules; ls -d /proc/$$ >/dev/null;;
-        esac";
-    let workspace = Workspace::start_with(Some(cli), &[]).await;
-    let (good, bytes) = archive(&[("Pulumi.yaml", NODE), ("package.json", "{}")]);
-    workspace.put_archive(good.clone(), bytes).await.unwrap();
-    assert!(workspace.path("share/workspace/node_modules").is_dir());
-    let (broken, bytes) = archive(&[("Pulumi.yaml", NODE), ("package.json", "{}"), ("broken", "")]);
-    let refusal = workspace.put_archive(broken, bytes).await.unwrap_err();
-    assert!(refusal.is_refusal() && refusal.message.contains("no such package: left-pad"), "{refusal}");
-    assert_eq!(workspace.status().await.artifact, Some(good));
-    assert!(workspace.path("share/workspace/node_modules").is_dir());
-    assert!(workspace.log().contains("install: no such package"), "{}", workspace.log());
+async fn a_source_waits_until_nobody_runs_pulumi_in_the_workspace() {
+    let workspace = Workspace::start_with(Some("exit 0"), &[]).await;
+    let before = workspace.put(YAML).await;
+    let pulumi = workspace.path("pulumi");
+    std::fs::copy("/bin/sleep", &pulumi).unwrap();
+    let mut person = Command::new(pulumi).arg("1000").current_dir(workspace.path("share/workspace")).spawn().unwrap();
+    let (artifact, bytes) = archive(&[("Pulumi.yaml", YAML), ("more", "more")]);
+    workspace.put_archive(artifact.clone(), bytes).await.unwrap();
+    let status = workspace.status().await;
+    let doing = status.candidate.unwrap().doing;
+    assert_eq!(doing, format!("waiting until nobody runs pulumi in the workspace (process {})", person.id()));
+    assert_eq!(status.artifact, Some(before));
+    person.kill().unwrap();
+    person.wait().unwrap();
+    workspace.until_in_place(&artifact).await.unwrap();
 }
 
 #[tokio::test]

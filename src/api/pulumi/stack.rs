@@ -80,7 +80,7 @@ pub struct StackSpec {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct FluxSource {
-    /// The source object, in the Stack's namespace.
+    /// The source object.
     pub source_ref: SourceReference,
 
     /// The directory of the Pulumi project in the artifact. Default: its root.
@@ -88,16 +88,17 @@ pub struct FluxSource {
     pub dir: Option<String>,
 }
 
-/// A reference to a Flux source object.
+/// A reference to a source object in the Stack's namespace: any kind with `status.artifact`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct SourceReference {
-    /// Group and version, such as `source.toolkit.fluxcd.io/v1`. Default: that.
+    /// Group and version, such as `source.toolkit.fluxcd.io/v1`. Only the group counts: the source is read in the version that the
+    /// API server prefers. Optional for `GitRepository`, `OCIRepository`, `Bucket` and `ExternalArtifact` of Flux.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub api_version: Option<String>,
 
-    /// The kind: `GitRepository`.
-    #[schemars(extend("enum" = ["GitRepository"]))]
+    /// The kind: `GitRepository`, `OCIRepository`, `Bucket`, `ExternalArtifact`, or another one of the group in `apiVersion`.
+    #[schemars(length(min = 1))]
     pub kind: String,
 
     /// The source's name.

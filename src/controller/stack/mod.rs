@@ -5,6 +5,7 @@ mod decide;
 mod observe;
 mod plan;
 mod schedule;
+mod source_watches;
 mod status;
 mod watches;
 
@@ -12,10 +13,11 @@ use std::sync::Arc;
 
 use futures::channel::mpsc;
 use jiff::Timestamp;
+use kube::ResourceExt;
 use kube::runtime::reflector::{ObjectRef, Store as Reflected};
-use kube::{Client, ResourceExt};
 
-pub use watches::controller;
+pub use source_watches::SourceWatches;
+pub use watches::{Feeds, controller};
 
 use crate::api::auto::{Update, Workspace};
 use crate::api::pulumi::Stack;
@@ -25,6 +27,7 @@ use crate::runtime::drive::{Outcome, ReconcileError};
 use crate::runtime::events::Events;
 use crate::runtime::reads::Reader;
 use crate::runtime::writes::Writer;
+use crate::source::flux::Sources;
 use crate::telemetry::metrics::Metrics;
 
 /// How many steps one reconcile takes at most before it lets others have their turn.
@@ -33,7 +36,8 @@ const STEPS: usize = 8;
 /// What a Stack's reconcile works with.
 #[derive(Clone)]
 pub struct Context {
-    pub client: Client,
+    pub sources: Sources,
+    pub source_watches: SourceWatches,
     pub reader: Reader,
     pub writer: Writer,
     pub fetcher: Fetcher,

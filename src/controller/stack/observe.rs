@@ -11,7 +11,8 @@ use crate::api::pulumi::Stack;
 use crate::controller::stack::Context;
 use crate::controller::stack::decide::is_destroyed;
 use crate::runtime::reads::ReadError;
-use crate::source::{self, Resolved, Unavailable};
+use crate::source::flux::Reference;
+use crate::source::{Resolved, Unavailable};
 
 /// What is known at the start of a pass.
 #[derive(Clone, Debug)]
@@ -44,12 +45,20 @@ pub async fn observe(stack: Stack, context: &Context) -> Result<Observed, ReadEr
         None => None,
     };
     let source = match needs_source(&stack, update.as_ref(), workspace.as_ref()) {
-        true => Some(source::flux::resolve(&context.client, &namespace, &stack.spec.flux_source).await),
+        true => Some(resolve(&stack, context).await),
         false => None,
     };
     let in_store = matches!(&source, Some(Ok(resolved)) if context.store.contains(&resolved.digest));
     let updates = context.updates_of(&namespace, &name);
     Ok(Observed { stack, source, in_store, workspace, update, outputs, updates })
+}
+
+/// What the Stack's source has. A change of it wakes the Stack from then on.
+async fn resolve(stack: &Stack, context: &Context) -> Result<Resolved, Unavailable> {
+    let reference = Reference::parse(&stack.spec.flux_source)?;
+    let found = context.sources.look(&stack.namespace().unwrap_or_default(), &reference).await?;
+    context.source_watches.keep(&found.resource)?;
+    found.artifact(reference.directory)
 }
 
 /// Name of the open run's Update.

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use futures::StreamExt;
-use kube::api::DynamicObject;
+use futures::{Stream, StreamExt};
 use kube::runtime::controller::{Config, Controller};
-use kube::runtime::reflector::{self, ObjectRef, Store as Reflected};
+use kube::runtime::reflector::ObjectRef;
+use kube::runtime::reflector::store::Writer as StoreWriter;
 use kube::runtime::{WatchStreamExt, watcher};
-use kube::{Resource, ResourceExt};
+use kube::{Client, Resource, ResourceExt};
 
 use crate::api::auto::{Update, Workspace};
 use crate::api::conditions;
@@ -17,38 +17,42 @@ use crate::runtime::drive::{Drive, no_errors};
 use crate::runtime::news::news;
 use crate::runtime::scope::Scope;
 use crate::runtime::watch;
-use crate::source::flux;
+
+/// What the controller is fed with.
+pub struct Feeds<W> {
+    /// Where the watched Stacks are kept.
+    pub store: StoreWriter<Stack>,
+    /// Stacks whose sources have changed.
+    pub woken: W,
+}
+
+impl<W> std::fmt::Debug for Feeds<W> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Feeds").finish_non_exhaustive()
+    }
+}
 
 /// Runs the controller until it is told to end.
 pub async fn controller(
+    client: Client,
     scope: &Scope,
+    feeds: Feeds<impl Stream<Item = ObjectRef<Stack>> + Send + 'static>,
     drive: Arc<Drive>,
     context: Arc<Context>,
     concurrency: u16,
     shutdown: impl Future<Output = ()> + Send + Sync + 'static,
 ) {
-    let client = &context.client;
-    let (stacks, writer) = reflector::store::<Stack>();
-    let stream = watch::changes(scope.api(client.clone()), scope.own_kinds(), writer, drive.clone());
+    let stacks = feeds.store.as_reader();
+    let stream = watch::changes(scope.api(client.clone()), scope.own_kinds(), feeds.store, drive.clone());
     let updates = watcher(scope.api::<Update>(client.clone()), scope.other_kinds());
-    let workspaces = watcher(scope.api::<Workspace>(client.clone()), scope.other_kinds());
-    let controller = Controller::for_stream(stream, stacks.clone())
+    let workspaces = watcher(scope.api::<Workspace>(client), scope.other_kinds());
+    Controller::for_stream(stream, stacks)
         .with_config(Config::default().concurrency(concurrency))
         .watches_stream(news(updates.default_backoff(), update_state), |update: Update| {
             owner(&update).filter(|_| !is_untouched(&update))
         })
-        .watches_stream(news(workspaces.default_backoff(), workspace_state), |workspace: Workspace| owner(&workspace));
-    let controller = flux::KINDS.iter().fold(controller, |controller, kind| {
-        let resource = flux::api_resource(kind);
-        let sources = watcher(scope.dynamic_api(client.clone(), &resource), scope.other_kinds());
-        let stacks = stacks.clone();
-        controller.watches_stream_with(
-            sources.default_backoff().touched_objects(),
-            move |source| of_source(&stacks, kind, &source),
-            resource,
-        )
-    });
-    controller
+        .watches_stream(news(workspaces.default_backoff(), workspace_state), |workspace: Workspace| owner(&workspace))
+        .reconcile_on(feeds.woken)
         .graceful_shutdown_on(shutdown)
         .run(
             move |stack, context| {
@@ -90,13 +94,4 @@ fn owner<K: Resource>(object: &K) -> Option<ObjectRef<Stack>> {
     let is_stack = |kind: &str, version: &str| kind == "Stack" && version.starts_with("pulumi.com/");
     let owner = object.owner_references().iter().find(|o| is_stack(&o.kind, &o.api_version))?;
     Some(ObjectRef::new(&owner.name).within(&object.namespace()?))
-}
-
-/// The Stacks that a source feeds.
-fn of_source(stacks: &Reflected<Stack>, kind: &str, source: &DynamicObject) -> Vec<ObjectRef<Stack>> {
-    let namespace = source.namespace();
-    let fed = |stack: &Arc<Stack>| {
-        stack.namespace() == namespace && flux::is_named_by(source, kind, &stack.spec.flux_source.source_ref)
-    };
-    stacks.state().iter().filter(|s| fed(s)).map(|s| ObjectRef::from_obj(s.as_ref())).collect()
 }

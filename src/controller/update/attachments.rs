@@ -41,6 +41,8 @@ pub struct Attachments {
     agents: Agents,
     wake: mpsc::Sender<ObjectRef<Update>>,
     tasks: TaskTracker,
+    /// Runs go on without a task; the next controller attaches again.
+    end: CancellationToken,
     // A std mutex: held for moments only, never across an await.
     open: Arc<Mutex<HashMap<String, Attachment>>>,
     /// The places of open runs, given back when a run is detached. The same kind of mutex.
@@ -69,8 +71,13 @@ impl std::fmt::Debug for Attachments {
 }
 
 impl Attachments {
-    pub fn new(agents: Agents, wake: mpsc::Sender<ObjectRef<Update>>, tasks: TaskTracker) -> Self {
-        Attachments { agents, wake, tasks, open: Arc::default(), permits: Arc::default() }
+    pub fn new(
+        agents: Agents,
+        wake: mpsc::Sender<ObjectRef<Update>>,
+        tasks: TaskTracker,
+        end: CancellationToken,
+    ) -> Self {
+        Attachments { agents, wake, tasks, end, open: Arc::default(), permits: Arc::default() }
     }
 
     /// What is known of a run; `None` when nothing is attached to it.
@@ -81,7 +88,7 @@ impl Attachments {
     /// Attaches to a run, starting it if the agent does not know it. Does nothing when a task is there already.
     pub fn attach(&self, target: Target) {
         let uid = target.request.id.clone();
-        let token = CancellationToken::new();
+        let token = self.end.child_token();
         {
             let mut open = self.lock();
             if open.contains_key(&uid) {

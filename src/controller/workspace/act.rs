@@ -10,6 +10,7 @@ use kube::ResourceExt;
 
 use super::context::Context;
 use super::decide::Action;
+use super::environment::run_environment;
 use super::observe::Observed;
 use super::report::{Report, State};
 use super::{status, tls};
@@ -18,7 +19,7 @@ use crate::api::conditions::{READY, find, workspace_reason};
 use crate::api::names;
 use crate::artifact::{Digest, Pinned, StoreError};
 use crate::rpc::client::{AgentClient, RpcError};
-use crate::rpc::proto::Artifact;
+use crate::rpc::proto::{Artifact, SourceHeader};
 use crate::runtime::drive::{Outcome, ReconcileError};
 use crate::runtime::failpoint;
 use crate::runtime::writes::WriteError;
@@ -161,8 +162,10 @@ impl Act<'_> {
         let file = tokio::fs::File::from_std(pinned.file().map_err(ReconcileError::transient)?);
         let permit = self.context.memory.streams().acquire().await.map_err(ReconcileError::transient)?;
         failpoint::hit("before-put-source");
-        let header = Artifact { digest: artifact.digest.clone(), directory: artifact.dir.clone() };
-        let mut put = std::pin::pin!(agent.put_source(header, pinned.size(), file));
+        let wanted = Artifact { digest: artifact.digest.clone(), directory: artifact.dir.clone() };
+        let environment = run_environment(&self.observed.workspace.spec).map_err(ReconcileError::transient)?;
+        let header = SourceHeader { artifact: Some(wanted), size: pinned.size(), environment };
+        let mut put = std::pin::pin!(agent.put_source(header, file));
         let mut noted = None;
         let result = match tokio::time::timeout(WORTH_SAYING, &mut put).await {
             Ok(result) => result,
@@ -176,7 +179,7 @@ impl Act<'_> {
         drop(permit);
         match result {
             Ok(reply) => {
-                tracing::info!(revision = artifact.revision, unchanged = reply.unchanged, "source put in place");
+                tracing::info!(revision = artifact.revision, unchanged = reply.unchanged, "source given to the agent");
                 Ok(Step::Again)
             }
             Err(error) => self.source_failed(artifact, error, noted).await,

@@ -99,10 +99,17 @@ fn source(observed: &Observed, wanted: Option<&ArtifactReference>) -> Action {
     let Some(wanted) = wanted else {
         return Action::Report(Report::ready(None));
     };
-    if observed.in_place().is_some_and(|found| found.digest == wanted.digest && found.dir == wanted.dir) {
+    let is_wanted = |found: &ArtifactReference| found.digest == wanted.digest && found.dir == wanted.dir;
+    let candidate = observed.candidate();
+    if let Some((_, candidate)) = candidate.as_ref().filter(|(artifact, _)| is_wanted(artifact)) {
+        return Action::Report(Report::on_its_way(wanted, candidate));
+    }
+    let run = observed.open_run();
+    // Another one on its way would take its place: it has to give way first. Under a run it does not move.
+    if observed.in_place().is_some_and(|found| is_wanted(&found)) && (candidate.is_none() || run.is_some()) {
         return Action::Report(Report::ready(observed.workspace.spec.artifact.as_ref()));
     }
-    if let Some(run) = observed.open_run() {
+    if let Some(run) = run {
         return Action::Report(Report::source_waits_for_run(wanted, &run));
     }
     if !observed.artifact_stored {

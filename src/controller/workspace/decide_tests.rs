@@ -8,7 +8,7 @@ use super::report::{Report, State};
 use super::{PodSettings, render};
 use crate::api::auto::{ArtifactReference, Workspace};
 use crate::api::conditions::workspace_reason as reason;
-use crate::rpc::proto::{Artifact, StatusReply};
+use crate::rpc::proto::{Artifact, Candidate, StatusReply};
 
 const HASH: &str = "current";
 
@@ -285,6 +285,39 @@ fn the_source_is_not_swapped_under_a_run() {
         (
             "a run on the source that is wanted",
             |o| o.open_runs = run(),
+            Is::Report(State::Ready, reason::SUCCEEDED, "in place"),
+        ),
+    ]);
+}
+
+fn on_its_way(digest: &str, failure: &str, in_place: &str) -> Agent {
+    let artifact = Some(Artifact { digest: digest.to_owned(), directory: "infra".to_owned() });
+    let candidate = Candidate { artifact, doing: "installing".to_owned(), failure: failure.to_owned() };
+    Agent::Answered(StatusReply { candidate: Some(candidate), ..reply(in_place) })
+}
+
+#[test]
+fn a_source_on_its_way_is_waited_for_and_another_one_has_to_give_way() {
+    let put = || Is::Action(Action::PutSource { artifact: reference("sha256:new") });
+    check(vec![
+        (
+            "the one that is wanted",
+            |o| o.agent = on_its_way("sha256:new", "", "sha256:old"),
+            Is::Report(State::Working, reason::INSTALLING, "main@sha1:2 is being put in place: installing"),
+        ),
+        (
+            "the one that is wanted, after a failure",
+            |o| o.agent = on_its_way("sha256:new", "no such package", "sha256:old"),
+            Is::Report(State::Failing, reason::INSTALLATION_FAILED, "no such package"),
+        ),
+        ("another one", |o| o.agent = on_its_way("sha256:newer", "", "sha256:old"), put()),
+        ("another one, over the wanted one", |o| o.agent = on_its_way("sha256:newer", "", "sha256:new"), put()),
+        (
+            "another one, over the wanted one, under a run",
+            |o| {
+                o.agent = on_its_way("sha256:newer", "no such package", "sha256:new");
+                o.open_runs = run();
+            },
             Is::Report(State::Ready, reason::SUCCEEDED, "in place"),
         ),
     ]);

@@ -17,7 +17,7 @@ use crate::api::conditions::{COMPLETE, is_true};
 use crate::api::names;
 use crate::artifact::{Digest, Directory};
 use crate::rpc::client::{AgentAddress, AgentClient, RpcError};
-use crate::rpc::proto::StatusReply;
+use crate::rpc::proto::{Artifact, Candidate, StatusReply};
 use crate::runtime::drive::ReconcileError;
 
 /// What was seen.
@@ -111,13 +111,22 @@ impl Observed {
         let Agent::Answered(reply) = &self.agent else {
             return None;
         };
-        let artifact = reply.artifact.as_ref()?;
-        Some(ArtifactReference {
-            digest: artifact.digest.clone(),
-            revision: String::new(),
-            dir: artifact.directory.clone(),
-        })
+        reply.artifact.as_ref().map(reference)
     }
+
+    /// The source that the agent says is on its way.
+    pub(super) fn candidate(&self) -> Option<(ArtifactReference, &Candidate)> {
+        let Agent::Answered(reply) = &self.agent else {
+            return None;
+        };
+        let candidate = reply.candidate.as_ref()?;
+        Some((reference(candidate.artifact.as_ref()?), candidate))
+    }
+}
+
+/// As the agent knows it: without a revision.
+fn reference(artifact: &Artifact) -> ArtifactReference {
+    ArtifactReference { digest: artifact.digest.clone(), revision: String::new(), dir: artifact.directory.clone() }
 }
 
 /// Looks at everything. None if the Workspace is gone.

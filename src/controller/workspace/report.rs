@@ -5,11 +5,14 @@ use std::time::Duration;
 use crate::api::auto::ArtifactReference;
 use crate::api::conditions::workspace_reason as reason;
 use crate::config::AGENT_STATUS_INTERVAL;
+use crate::rpc::proto::Candidate;
 
 /// Changes of pods and runs are watched; this is for what a watch has missed.
 const BACKSTOP: Duration = Duration::from_secs(30);
 /// How soon an agent that cannot be reached is tried again, and a pod that is not there is looked for.
 const SOON: Duration = Duration::from_secs(5);
+/// How soon an agent is asked again that is putting a source in place.
+const WATCH: Duration = Duration::from_secs(2);
 
 /// What kind of state it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,6 +105,20 @@ impl Report {
 
     pub(super) fn installing(artifact: &ArtifactReference) -> Self {
         Self::working(reason::INSTALLING, format!("the source {} is being put in place", name(artifact)), BACKSTOP)
+    }
+
+    /// The agent has it and goes on by itself; nothing tells us how far it is, so we ask.
+    pub(super) fn on_its_way(artifact: &ArtifactReference, candidate: &Candidate) -> Self {
+        let name = name(artifact);
+        if candidate.failure.is_empty() {
+            let message = format!("the source {name} is being put in place: {}", candidate.doing);
+            return Self::working(reason::INSTALLING, message, WATCH);
+        }
+        let message = format!(
+            "the dependencies of the source {name} cannot be installed; it is tried again: {}",
+            candidate.failure
+        );
+        Self::failing(reason::INSTALLATION_FAILED, message, SOON)
     }
 
     pub(super) fn artifact_refused(artifact: &ArtifactReference, message: &str) -> Self {

@@ -9,6 +9,8 @@ print_common_environment() {
         "GIT_URL_IN_CLUSTER=http://git.$services_namespace.svc.cluster.local" \
         "PROVIDER_LOG_URL_IN_CLUSTER=http://provider-log.$services_namespace.svc.cluster.local" \
         "S3_BACKEND_URL=$s3_backend_url" \
+        "S3_HOST_IN_CLUSTER=s3.$services_namespace.svc.cluster.local:7070" \
+        "REGISTRY_HOST_IN_CLUSTER=registry.$services_namespace.svc.cluster.local:5000" \
         "S3_ACCESS_KEY=$s3_access_key" \
         "S3_SECRET_KEY=$s3_secret_key" \
         "PULUMI_IMAGE=$pulumi_image"
@@ -16,10 +18,13 @@ print_common_environment() {
 
 # On our own node the tests run in its network, where the services' cluster addresses work as they do in a pod.
 record_service_addresses() {
-    local git provider_log
+    local git provider_log s3 registry
     git=$(service_address git)
     provider_log=$(service_address provider-log)
-    printf '%s\n' "GIT_URL=http://$git" "PROVIDER_LOG_URL=http://$provider_log" >"$run_folder/addresses"
+    s3=$(service_address s3)
+    registry=$(service_address registry)
+    printf '%s\n' "GIT_URL=http://$git" "PROVIDER_LOG_URL=http://$provider_log" \
+        "S3_URL=http://$s3:7070" "REGISTRY_URL=http://$registry:5000" >"$run_folder/addresses"
 }
 
 service_address() {

@@ -21,7 +21,7 @@ image_inputs() {
         pause) printf '%s\n' "$(tool services pause)" ;;
         source-controller) printf '%s\n' "$(tool source-controller source-controller)" ;;
         pulumi) printf '%s\n' "$(tool pulumi pulumi)" "$(tool pulumi-language-yaml pulumi-language-yaml)" "$(tool services pulumi-resource-testing)" ;;
-        services) printf '%s\n' "$(tool services git-server)" "$(tool versitygw versitygw)" ;;
+        services) printf '%s\n' "$(tool services git-server)" "$(tool versitygw versitygw)" "$(tool registry registry)" ;;
     esac
     local -a files=("$cluster_folder/images/$image/Dockerfile" "$cluster_folder/lib/images.sh")
     case $image in
@@ -102,7 +102,7 @@ fill_pulumi_image() {
 
 fill_services_image() {
     add_shell_and_users "$1"
-    cp "$(tool services git-server)" "$(tool services provider-log)" "$(tool versitygw versitygw)" "$1/usr/local/bin/"
+    cp "$(tool services git-server)" "$(tool services provider-log)" "$(tool versitygw versitygw)" "$(tool registry registry)" "$1/usr/local/bin/"
     local file
     while read -r file; do
         # Libraries are found by the path that the loader knows; cp follows the links.

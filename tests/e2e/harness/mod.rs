@@ -3,12 +3,17 @@
 //! A test is `run("name", async |scene| …)`. Tests run side by side, each in a namespace of its own; those that restart
 //! the controller use `run_alone` and have the cluster to themselves.
 
+mod bucket;
 mod controller;
 mod crowd;
 mod dump;
 mod environment;
+mod flux_object;
+mod http;
+mod oci;
 mod program;
 mod provider_log;
+mod replicas;
 mod scene;
 mod source;
 mod stack;
@@ -26,9 +31,10 @@ pub use controller::Controller;
 pub use crowd::{Course, Crowd};
 pub use program::{File, Program};
 pub use provider_log::once;
-pub use scene::{STATE_SECRET, Scene, client};
+pub use replicas::{AuditLog, StoppedProcess, holder};
+pub use scene::{STATE_SECRET, Scene, client, from_json};
 pub use source::GitRepository;
-pub use stack::{condition, is_done, says};
+pub use stack::{StackHandle, condition, is_done, says};
 pub use wait::{Look, Patience, api_call, wait_until};
 
 /// One runtime for all tests: the connections of the clients live on it.

@@ -1,5 +1,7 @@
 //! Pulumi programs in YAML, put together by tests.
 
+use flate2::Compression;
+use flate2::write::GzEncoder;
 use serde_json::{Map, Value, json};
 
 /// A file of a repository: its path and its content.
@@ -7,6 +9,20 @@ use serde_json::{Map, Value, json};
 pub struct File {
     pub path: String,
     pub content: String,
+}
+
+/// The files as a `.tar.gz`.
+pub fn archive(files: &[File]) -> Vec<u8> {
+    let mut archive = tar::Builder::new(GzEncoder::new(Vec::new(), Compression::fast()));
+    for file in files {
+        let mut header = tar::Header::new_gnu();
+        header.set_size(u64::try_from(file.content.len()).expect("a file of a test is small"));
+        header.set_mode(0o644);
+        archive
+            .append_data(&mut header, &file.path, file.content.as_bytes())
+            .expect("the path of a test's file is short");
+    }
+    archive.into_inner().and_then(GzEncoder::finish).expect("nothing fails in memory")
 }
 
 /// A project file with a YAML program. JSON is YAML, so it is written as that.

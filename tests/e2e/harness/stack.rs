@@ -97,9 +97,17 @@ impl StackHandle<'_> {
     }
 
     pub async fn until_applied_within(&self, patience: Patience, commit: &Commit) -> Stack {
-        let revision = commit.revision();
+        self.until_revision_within(patience, &commit.revision()).await
+    }
+
+    /// The same for what is no commit.
+    pub async fn until_revision(&self, revision: &str) -> Stack {
+        self.until_revision_within(Patience::Run, revision).await
+    }
+
+    async fn until_revision_within(&self, patience: Patience, revision: &str) -> Stack {
         self.until(&format!("to be Ready on {revision}"), patience, |stack| {
-            is_done(stack) && stack.status.as_ref().and_then(|s| s.last_applied_revision.as_ref()) == Some(&revision)
+            is_done(stack) && stack.status.as_ref().and_then(|s| s.last_applied_revision.as_deref()) == Some(revision)
         })
         .await
     }

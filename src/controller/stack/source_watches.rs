@@ -1,0 +1,217 @@
+//! Watches on the kinds of sources that Stacks name, one for each kind. A watch begins when a Stack has read a source of its
+//! kind, and ends when no Stack names the kind any more or the API server does not serve it any more.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures::channel::mpsc;
+use futures::{SinkExt, Stream, StreamExt};
+use kube::api::ApiResource;
+use kube::core::PartialObjectMeta;
+use kube::runtime::reflector::{ObjectRef, Store as Reflected};
+use kube::runtime::watcher::Event;
+use kube::runtime::{WatchStreamExt, watcher};
+use kube::{Client, Error, ResourceExt};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::api::pulumi::Stack;
+use crate::runtime::scope::Scope;
+use crate::source::Unavailable;
+use crate::source::flux::{self, Sources};
+use crate::source::kinds::GroupKind;
+
+/// How many Stacks may wait to be woken; a watch that has more waits until there is room.
+const WAITING: usize = 1024;
+/// How often a watch asks whether a Stack still names its kind.
+const REVIEW: Duration = Duration::from_secs(5 * 60);
+
+/// The watches. Cheap to clone; all clones share them.
+#[derive(Clone)]
+pub struct SourceWatches(Arc<Shared>);
+
+struct Shared {
+    client: Client,
+    scope: Scope,
+    stacks: Reflected<Stack>,
+    sources: Sources,
+    wake: mpsc::Sender<ObjectRef<Stack>>,
+    tasks: TaskTracker,
+    end: CancellationToken,
+    /// Locked for short sections only, never across an await.
+    watched: Mutex<HashMap<GroupKind, Watched>>,
+}
+
+/// How the watch on a kind stands.
+#[derive(Debug, Default)]
+struct Watched {
+    /// What the API server said when it refused the watch, until it allows it.
+    refused: Option<String>,
+}
+
+/// Why a watch ends.
+#[derive(Debug, PartialEq, Eq)]
+enum Ended {
+    /// Nobody names its kind any more, or the controller ends.
+    Unneeded,
+    /// The API server does not serve the kind any more.
+    NotServed,
+}
+
+impl fmt::Debug for SourceWatches {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SourceWatches").finish_non_exhaustive()
+    }
+}
+
+impl SourceWatches {
+    /// No watch yet, and the stream of Stacks that watches will wake.
+    pub fn new(
+        client: Client,
+        scope: Scope,
+        stacks: Reflected<Stack>,
+        sources: Sources,
+        tasks: TaskTracker,
+        end: CancellationToken,
+    ) -> (Self, impl Stream<Item = ObjectRef<Stack>> + Send + 'static) {
+        let (wake, woken) = mpsc::channel(WAITING);
+        let shared = Shared { client, scope, stacks, sources, wake, tasks, end, watched: Mutex::default() };
+        (SourceWatches(Arc::new(shared)), woken)
+    }
+
+    /// From now on changes of sources of this kind wake their Stacks. The answer is an error while the watch is refused.
+    pub fn keep(&self, resource: &ApiResource) -> Result<(), Unavailable> {
+        let kind = GroupKind::new(&resource.group, &resource.kind);
+        let mut watched = self.0.lock();
+        if let Some(watch) = watched.get(&kind) {
+            return watch.refused.as_ref().map_or(Ok(()), |said| Err(flux::missing_right(resource, said)));
+        }
+        watched.insert(kind.clone(), Watched::default());
+        drop(watched);
+        let (shared, resource) = (self.0.clone(), resource.clone());
+        self.0.tasks.spawn(async move { shared.run(&kind, &resource).await });
+        Ok(())
+    }
+}
+
+impl Shared {
+    async fn run(&self, kind: &GroupKind, resource: &ApiResource) {
+        tracing::info!(kind = %kind, version = resource.version, "watching sources");
+        let ended = tokio::select! {
+            () = self.end.cancelled() => return,
+            ended = self.follow(kind, resource) => ended,
+        };
+        tracing::info!(kind = %kind, ?ended, "watching these sources no more");
+        if ended == Ended::NotServed {
+            self.lock().remove(kind);
+            self.sources.doubt().await;
+            // They find out what has become of the kind, and of their sources.
+            tokio::select! {
+                () = self.end.cancelled() => {}
+                () = self.wake(|stack| names(stack, kind)) => {}
+            }
+        }
+    }
+
+    async fn follow(&self, kind: &GroupKind, resource: &ApiResource) -> Ended {
+        let api = self.scope.metadata_api(self.client.clone(), resource);
+        let mut events = pin!(watcher(api, self.scope.other_kinds()).default_backoff());
+        let mut review = tokio::time::interval(REVIEW);
+        review.reset();
+        loop {
+            let event = tokio::select! {
+                _ = review.tick() => {
+                    if self.forget_if_unneeded(kind) { return Ended::Unneeded; }
+                    continue;
+                }
+                event = events.next() => event,
+            };
+            match event {
+                Some(Ok(Event::Apply(source) | Event::Delete(source))) => {
+                    self.wake(|stack| is_fed(stack, kind, &source)).await;
+                }
+                // Sources may have come and gone while nobody watched.
+                Some(Ok(Event::InitDone)) => {
+                    self.set_refused(kind, None);
+                    self.wake(|stack| names(stack, kind)).await;
+                }
+                Some(Ok(Event::Init | Event::InitApply(_))) => {}
+                Some(Err(error)) => match refusal(&error) {
+                    Some((404, _)) => return Ended::NotServed,
+                    Some((403, said)) => {
+                        if self.set_refused(kind, Some(said)) {
+                            self.wake(|stack| names(stack, kind)).await;
+                        }
+                    }
+                    _ => tracing::debug!(kind = %kind, %error, "a watch was interrupted"),
+                },
+                None => return Ended::NotServed,
+            }
+        }
+    }
+
+    /// Notes what the API server says, and whether that is news.
+    fn set_refused(&self, kind: &GroupKind, said: Option<String>) -> bool {
+        let mut watched = self.lock();
+        let Some(watch) = watched.get_mut(kind) else { return false };
+        let news = watch.refused.is_some() != said.is_some();
+        watch.refused = said;
+        news
+    }
+
+    /// One step with the lock held: a Stack that comes now finds either this watch or none.
+    fn forget_if_unneeded(&self, kind: &GroupKind) -> bool {
+        let mut watched = self.lock();
+        let needed = self.stacks.state().iter().any(|stack| names(stack, kind));
+        if !needed {
+            watched.remove(kind);
+        }
+        !needed
+    }
+
+    /// Wakes Stacks. When there is no room it waits: a Stack at rest would not look again by itself.
+    async fn wake(&self, wanted: impl Fn(&Stack) -> bool) {
+        let stacks: Vec<ObjectRef<Stack>> =
+            self.stacks.state().iter().filter(|stack| wanted(stack)).map(|s| ObjectRef::from_obj(s.as_ref())).collect();
+        let mut wake = self.wake.clone();
+        for stack in stacks {
+            // Nobody listens any more only when the controller ends.
+            if wake.send(stack).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<GroupKind, Watched>> {
+        self.watched.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn names(stack: &Stack, kind: &GroupKind) -> bool {
+    flux::names_kind(&stack.spec.flux_source.source_ref, kind)
+}
+
+/// Whether a source feeds a Stack.
+fn is_fed(stack: &Stack, kind: &GroupKind, source: &PartialObjectMeta) -> bool {
+    let reference = &stack.spec.flux_source.source_ref;
+    source.metadata.name.as_deref() == Some(reference.name.as_str())
+        && source.namespace() == stack.namespace()
+        && flux::names_kind(reference, kind)
+}
+
+/// The code and the words with which the API server has refused a watch.
+fn refusal(error: &watcher::Error) -> Option<(u16, String)> {
+    match error {
+        watcher::Error::InitialListFailed(Error::Api(status))
+        | watcher::Error::WatchStartFailed(Error::Api(status))
+        | watcher::Error::WatchFailed(Error::Api(status))
+        | watcher::Error::WatchError(status) => Some((status.code, status.message.clone())),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

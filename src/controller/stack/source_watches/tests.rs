@@ -1,0 +1,255 @@
+//! How sources of any kind are found, watched and lost, on an API server that can change its mind.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use kube::runtime::reflector;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::api::pulumi::{FluxSource, SourceReference, StackSpec};
+use crate::runtime::fake_api::{Answer, Asked, Log, client};
+use crate::source::flux::{Found, Reference};
+
+const LIMIT: Duration = Duration::from_secs(3600);
+const REPORTS: &str = "/apis/artifacts.example.com/v1/namespaces/apps/reports/app";
+const ALL_REPORTS: &str = "/apis/artifacts.example.com/v1/reports";
+
+/// What the server does with requests for `Report`; each can be changed while a test goes on.
+#[derive(Default)]
+struct Server {
+    /// 0: served, 1: forbidden, 2: not served.
+    mood: AtomicUsize,
+    /// Whether only the watch is forbidden.
+    watch_is_forbidden: AtomicUsize,
+    watches: AtomicUsize,
+}
+
+const SERVED: usize = 0;
+const FORBIDDEN: usize = 1;
+const NOT_SERVED: usize = 2;
+
+impl Server {
+    fn set(&self, mood: usize) {
+        self.mood.store(mood, Ordering::SeqCst);
+    }
+
+    fn answer(&self, asked: &Asked) -> Answer {
+        let mood = self.mood.load(Ordering::SeqCst);
+        let is_watched = asked.path == ALL_REPORTS;
+        match mood {
+            NOT_SERVED if asked.path == "/apis" => discovery(&[]),
+            _ if asked.path == "/apis" => discovery(&["Report"]),
+            NOT_SERVED => Answer::Json(404, json!("404 page not found")),
+            FORBIDDEN => Answer::refusal(403, "Forbidden"),
+            _ if is_watched && self.watch_is_forbidden.load(Ordering::SeqCst) == 1 => Answer::refusal(403, "Forbidden"),
+            _ if asked.query.contains("watch=true") => self.watch(),
+            _ if is_watched => Answer::Json(
+                200,
+                json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadataList",
+                    "metadata": {"resourceVersion": "1"}, "items": [metadata("app", 1)]}),
+            ),
+            _ => Answer::Json(200, report()),
+        }
+    }
+
+    /// One change of `app`, one of another source, and then the end of the watch or nothing more.
+    fn watch(&self) -> Answer {
+        if self.watches.fetch_add(1, Ordering::SeqCst) > 0 {
+            return Answer::Silence;
+        }
+        let line = |name, version| format!("{}\n", json!({"type": "MODIFIED", "object": metadata(name, version)}));
+        Answer::Text(format!("{}{}", line("another", 2), line("app", 3)))
+    }
+}
+
+fn metadata(name: &str, version: u32) -> Value {
+    json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata",
+        "metadata": {"name": name, "namespace": "apps", "resourceVersion": version.to_string()}})
+}
+
+fn report() -> Value {
+    json!({"apiVersion": "artifacts.example.com/v1", "kind": "Report",
+        "metadata": {"name": "app", "namespace": "apps"}, "status": {}})
+}
+
+fn discovery(kinds: &[&str]) -> Answer {
+    let resources: Vec<Value> = kinds
+        .iter()
+        .map(|kind| {
+            json!({"resource": format!("{}s", kind.to_lowercase()), "responseKind": {"kind": kind},
+                "scope": "Namespaced", "verbs": ["get", "list", "watch"]})
+        })
+        .collect();
+    Answer::Json(
+        200,
+        json!({"items": [
+            {"metadata": {"name": "apps"}, "versions": [{"version": "v1", "resources": []}]},
+            {"metadata": {"name": "artifacts.example.com"}, "versions": [{"version": "v1", "resources": resources}]},
+        ]}),
+    )
+}
+
+fn stack(name: &str, source: &str) -> Stack {
+    let source_ref = SourceReference {
+        api_version: Some("artifacts.example.com/v1beta1".to_owned()),
+        kind: "Report".to_owned(),
+        name: source.to_owned(),
+    };
+    let spec = StackSpec { flux_source: FluxSource { source_ref, dir: None }, ..StackSpec::default() };
+    let mut stack = Stack::new(name, spec);
+    stack.metadata.namespace = Some("apps".to_owned());
+    stack
+}
+
+/// The watches on a server, with the Stacks `main` on the source `app` and `other` on `b`.
+struct Scene {
+    server: Arc<Server>,
+    log: Log,
+    sources: Sources,
+    watches: SourceWatches,
+    woken: std::pin::Pin<Box<dyn Stream<Item = ObjectRef<Stack>> + Send>>,
+    stacks: reflector::store::Writer<Stack>,
+    end: CancellationToken,
+    tasks: TaskTracker,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let server = Arc::new(Server::default());
+        let answering = server.clone();
+        let (client, log) = client(move |asked| answering.answer(asked));
+        let (store, mut stacks) = reflector::store::<Stack>();
+        for stack in [stack("main", "app"), stack("other", "b")] {
+            stacks.apply_watcher_event(&Event::Apply(stack));
+        }
+        let sources = Sources::new(client.clone());
+        let (tasks, end) = (TaskTracker::new(), CancellationToken::new());
+        let (watches, woken) =
+            SourceWatches::new(client, Scope::default(), store, sources.clone(), tasks.clone(), end.clone());
+        Scene { server, log, sources, watches, woken: Box::pin(woken), stacks, end, tasks }
+    }
+
+    async fn look(&self) -> Result<Found, Unavailable> {
+        let reference = Reference::parse(&stack("main", "app").spec.flux_source).unwrap();
+        self.sources.look("apps", &reference).await
+    }
+
+    /// The next Stacks that are woken, sorted.
+    async fn woken(&mut self, count: usize) -> Vec<String> {
+        let names = self.woken.by_ref().take(count).map(|stack| stack.name.clone()).collect::<Vec<String>>();
+        let mut names = tokio::time::timeout(LIMIT, names).await.expect("Stacks are woken");
+        names.sort();
+        names
+    }
+
+    fn asked(&self, path: &str) -> usize {
+        self.log.all().iter().filter(|asked| asked.path == path).count()
+    }
+
+    async fn tasks_end(&self) {
+        self.tasks.close();
+        tokio::time::timeout(LIMIT, self.tasks.wait()).await.expect("the watches end");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kind_is_read_in_its_served_version_watched_once_and_wakes_the_stacks_it_feeds() {
+    let mut scene = Scene::new();
+    for _ in 0..3 {
+        let found = scene.look().await.expect("it is there");
+        assert_eq!(found.resource.api_version, "artifacts.example.com/v1");
+        scene.watches.keep(&found.resource).expect("it may be watched");
+    }
+    assert_eq!(scene.woken(2).await, ["main", "other"], "what was missed before the watch began");
+    assert_eq!(scene.woken(1).await, ["main"], "its source has changed, and the other's has not");
+    assert_eq!((scene.asked("/apis"), scene.asked(REPORTS)), (1, 3), "the kinds are asked for once");
+    scene.end.cancel();
+    scene.tasks_end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kind_that_is_not_served_is_asked_for_at_most_every_ten_seconds_and_found_when_it_comes() {
+    let scene = Scene::new();
+    scene.server.set(NOT_SERVED);
+    for _ in 0..50 {
+        let error = scene.look().await.expect_err("it is not there").to_string();
+        assert!(error.contains("does not serve Report of the group artifacts.example.com"), "{error}");
+    }
+    assert_eq!(scene.log.verbs(), ["GET /apis"], "no watch, no read, one question");
+    scene.server.set(SERVED);
+    assert!(scene.look().await.is_err(), "it is too soon to ask again");
+    tokio::time::advance(ASK_AGAIN).await;
+    assert!(scene.look().await.is_ok());
+    assert_eq!(scene.asked("/apis"), 2);
+}
+
+const ASK_AGAIN: Duration = Duration::from_secs(10);
+
+#[tokio::test(start_paused = true)]
+async fn a_kind_that_goes_away_ends_its_watch_and_comes_back_with_a_new_one() {
+    let mut scene = Scene::new();
+    let found = scene.look().await.unwrap();
+    scene.server.set(NOT_SERVED);
+    scene.watches.keep(&found.resource).unwrap();
+    assert_eq!(scene.woken(2).await, ["main", "other"], "they have to find out");
+    scene.tasks_end().await;
+    let error = scene.look().await.expect_err("it is gone").to_string();
+    assert!(error.contains("is not served as artifacts.example.com/v1 any more"), "{error}");
+    tokio::time::advance(ASK_AGAIN).await;
+    let error = scene.look().await.expect_err("it is gone").to_string();
+    assert!(error.contains("does not serve Report"), "{error}");
+
+    scene.server.set(SERVED);
+    tokio::time::advance(ASK_AGAIN).await;
+    let found = scene.look().await.expect("it is back");
+    scene.watches.keep(&found.resource).expect("it is watched again");
+    assert_eq!(scene.woken(2).await, ["main", "other"]);
+    scene.end.cancel();
+    scene.tasks_end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_right_that_is_missing_is_named_and_no_watch_begins_without_it() {
+    let scene = Scene::new();
+    scene.server.set(FORBIDDEN);
+    let error = scene.look().await.expect_err("it may not be read");
+    assert!(
+        matches!(&error, Unavailable::NotYet(said) if said.contains("get, list and watch reports.artifacts.example.com")
+        && said.contains("it is Forbidden") && said.contains("pulumi.com/aggregate-to-source-reader")),
+        "{error:?}"
+    );
+    assert_eq!(scene.log.verbs(), ["GET /apis".to_owned(), format!("GET {REPORTS}")]);
+    scene.server.set(SERVED);
+    assert!(scene.look().await.is_ok(), "the right counts at once");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_that_is_refused_is_said_until_it_is_allowed() {
+    let mut scene = Scene::new();
+    scene.server.watch_is_forbidden.store(1, Ordering::SeqCst);
+    let found = scene.look().await.unwrap();
+    scene.watches.keep(&found.resource).expect("nobody has said no yet");
+    assert_eq!(scene.woken(2).await, ["main", "other"], "once: it is news");
+    let error = scene.watches.keep(&found.resource).expect_err("it is refused").to_string();
+    assert!(error.contains("it is Forbidden") && error.contains("reports.artifacts.example.com"), "{error}");
+    assert_eq!(scene.tasks.len(), 1, "it goes on trying");
+
+    scene.server.watch_is_forbidden.store(0, Ordering::SeqCst);
+    assert_eq!(scene.woken(2).await, ["main", "other"]);
+    scene.watches.keep(&found.resource).expect("it is allowed");
+    scene.end.cancel();
+    scene.tasks_end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_on_a_kind_that_no_stack_names_any_more_ends() {
+    let mut scene = Scene::new();
+    let found = scene.look().await.unwrap();
+    scene.watches.keep(&found.resource).unwrap();
+    assert_eq!(scene.woken(2).await, ["main", "other"]);
+    for (name, source) in [("main", "app"), ("other", "b")] {
+        scene.stacks.apply_watcher_event(&Event::Delete(stack(name, source)));
+    }
+    scene.tasks_end().await;
+    assert!(scene.watches.0.lock().is_empty());
+}

@@ -1,0 +1,141 @@
+//! What references mean, and what is made of a source's status.
+
+use serde_json::json;
+
+use super::*;
+
+const DIGEST: &str = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+
+fn reference(api_version: Option<&str>, kind: &str, dir: Option<&str>) -> FluxSource {
+    let source_ref =
+        SourceReference { api_version: api_version.map(str::to_owned), kind: kind.to_owned(), name: "app".to_owned() };
+    FluxSource { source_ref, dir: dir.map(str::to_owned) }
+}
+
+#[test]
+fn a_reference_means_a_group_and_a_kind_whatever_version_it_names() {
+    let rows = [
+        (None, "GitRepository", GROUP),
+        (None, "OCIRepository", GROUP),
+        (None, "Bucket", GROUP),
+        (None, "ExternalArtifact", GROUP),
+        (Some("source.toolkit.fluxcd.io/v1"), "GitRepository", GROUP),
+        (Some("source.toolkit.fluxcd.io/v1beta1"), "Bucket", GROUP),
+        (Some("source.toolkit.fluxcd.io/v1beta2"), "OCIRepository", GROUP),
+        (Some("source.toolkit.fluxcd.io/v7"), "HelmChart", GROUP),
+        (Some("artifacts.example.com/v1alpha1"), "Report", "artifacts.example.com"),
+        (Some("artifacts.example.com/v1alpha1"), "Bucket", "artifacts.example.com"),
+    ];
+    for (api_version, kind, group) in rows {
+        let source = reference(api_version, kind, Some("./app/"));
+        let parsed = Reference::parse(&source).expect("it is valid");
+        let wanted = GroupKind::new(group, kind);
+        assert_eq!(parsed.kind, wanted);
+        assert_eq!((parsed.name.as_str(), parsed.directory.as_str()), ("app", "app"));
+        assert!(names_kind(&source.source_ref, &wanted), "a watch on {wanted} wakes {api_version:?} {kind}");
+        assert!(!names_kind(&source.source_ref, &GroupKind::new("else.example.com", kind)));
+        assert!(!names_kind(&source.source_ref, &GroupKind::new(group, "Else")));
+    }
+}
+
+#[test]
+fn a_reference_that_can_mean_nothing_is_invalid() {
+    let rows = [
+        (None, "HelmChart", None, "\"HelmChart\" is none of GitRepository, OCIRepository, Bucket, ExternalArtifact"),
+        (None, "Secret", None, "sourceRef.apiVersion"),
+        (Some("v1"), "Secret", None, "\"v1\" is not GROUP/VERSION"),
+        (Some(""), "GitRepository", None, "is not GROUP/VERSION"),
+        (Some("/v1"), "GitRepository", None, "is not GROUP/VERSION"),
+        (Some("group.example.com/"), "Thing", None, "is not GROUP/VERSION"),
+        (Some("a/b/c"), "Thing", None, "is not GROUP/VERSION"),
+        (None, "Bucket", Some("../up"), "spec.fluxSource.dir is not valid"),
+    ];
+    for (api_version, kind, dir, wanted) in rows {
+        match Reference::parse(&reference(api_version, kind, dir)) {
+            Err(Unavailable::Invalid(said)) => assert!(said.contains(wanted), "{said:?} does not say {wanted:?}"),
+            other => panic!("{api_version:?} {kind}: {other:?}"),
+        }
+    }
+    for api_version in [None, Some("v1"), Some("")] {
+        assert!(!names_kind(&reference(api_version, "Secret", None).source_ref, &GroupKind::new("", "Secret")));
+    }
+}
+
+fn found(object: Option<serde_json::Value>) -> Found {
+    let object = object.map(|status| {
+        serde_json::from_value(json!({"metadata": {"name": "app", "generation": 2}, "status": status}))
+            .expect("an object")
+    });
+    let resource = ApiResource::erase::<crate::api::pulumi::Stack>(&());
+    Found { resource, what: "Bucket apps/app".to_owned(), object }
+}
+
+#[test]
+fn an_artifact_is_taken_whatever_ready_says() {
+    let resolved = found(Some(json!({
+        "observedGeneration": 2,
+        "conditions": [{"type": "Ready", "status": "False", "message": "upstream is down"}],
+        "artifact": {"url": "http://s/a.tar.gz", "revision": "main@sha1:1", "digest": DIGEST},
+    })))
+    .artifact(Directory::root());
+    assert_eq!(resolved.map(|r| r.revision), Ok("main@sha1:1".to_owned()));
+}
+
+#[test]
+fn the_status_of_a_source_that_counts_no_generations_is_enough() {
+    let artifact = json!({"url": "http://s/a.tar.gz", "revision": "latest@sha256:1", "digest": DIGEST});
+    for status in [json!({"artifact": artifact}), json!({"observedGeneration": -1, "artifact": artifact})] {
+        assert!(found(Some(status)).artifact(Directory::root()).is_ok());
+    }
+}
+
+#[test]
+fn what_cannot_be_taken_is_named_and_waited_for() {
+    let artifact = |digest: &str| json!({"url": "http://s/a.tar.gz", "revision": "r", "digest": digest});
+    let rows = [
+        (None, "does not exist"),
+        (Some(json!({})), "has no artifact yet"),
+        (Some(json!({"artifact": null})), "has no artifact yet"),
+        (
+            Some(json!({"conditions": [{"type": "Ready", "status": "False", "message": "auth failed"}]})),
+            "has no artifact yet: auth failed",
+        ),
+        (Some(json!({"observedGeneration": 1, "artifact": artifact(DIGEST)})), "was changed"),
+        (Some(json!({"observedGeneration": 2, "artifact": artifact("")})), "is refused"),
+        (Some(json!({"observedGeneration": 2, "artifact": artifact("sha1:aa")})), "is refused"),
+        (Some(json!({"artifact": {"url": 1}})), "is refused: status.artifact"),
+        (Some(json!({"artifact": "text"})), "is refused: status.artifact"),
+    ];
+    for (status, wanted) in rows {
+        match found(status).artifact(Directory::root()) {
+            Err(Unavailable::NotYet(said)) => {
+                assert!(said.contains(wanted), "{said:?} does not say {wanted:?}");
+                assert!(said.contains("Bucket apps/app"), "{said:?} does not name the source");
+            }
+            other => panic!("{wanted}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn the_rights_that_a_message_asks_for_are_those_that_count() {
+    let resource = ApiResource {
+        group: "artifacts.example.com".to_owned(),
+        version: "v1".to_owned(),
+        api_version: "artifacts.example.com/v1".to_owned(),
+        kind: "Report".to_owned(),
+        plural: "reports".to_owned(),
+    };
+    let said = missing_right(&resource, "User \"x\" cannot get resource").to_string();
+    let rights = include_str!("../../../config/rbac/source-reader.yaml");
+    for wanted in
+        ["User \"x\" cannot get resource", "get, list and watch reports.artifacts.example.com", LABEL_SOURCE_READER]
+    {
+        assert!(said.contains(wanted), "{said:?} does not say {wanted:?}");
+    }
+    assert!(rights.contains(&format!("{LABEL_SOURCE_READER}: \"true\"")), "the rights select this label");
+    let role = include_str!("../../../config/rbac/cluster-role.yaml");
+    for plural in ["gitrepositories", "ocirepositories", "buckets", "externalartifacts"] {
+        assert!(role.contains(plural), "{plural} can be read without asking anybody");
+    }
+}

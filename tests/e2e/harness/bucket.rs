@@ -1,0 +1,70 @@
+//! Buckets on the S3 server, filled over its own API, and the Bucket objects that follow them.
+
+use std::cell::Cell;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Secret;
+use pulumi_controller::api::source::SourceArtifact;
+use rusty_s3::{Credentials, S3Action, UrlStyle};
+use serde_json::json;
+
+use super::environment::Environment;
+use super::flux_object::FluxObject;
+use super::http;
+use super::program::File;
+use super::scene::Scene;
+
+const REGION: &str = "us-east-1";
+/// How long a signed request is good for.
+const SIGNED_FOR: Duration = Duration::from_secs(300);
+
+/// A bucket of a scene's own, and the object that follows it.
+pub struct Bucket<'a> {
+    scene: &'a Scene,
+    pub object: FluxObject<'a>,
+    is_made: Cell<bool>,
+}
+
+impl Scene {
+    pub fn bucket(&self, name: &str) -> Bucket<'_> {
+        Bucket { scene: self, object: self.flux_object("Bucket", "buckets", name), is_made: Cell::new(false) }
+    }
+}
+
+impl Bucket<'_> {
+    /// Puts these files there, asks Flux to look, and waits for the artifact that is not the one `before`.
+    pub async fn put(&self, files: &[File], before: Option<&SourceArtifact>) -> SourceArtifact {
+        let environment = Environment::get();
+        let endpoint = environment.s3_url.parse().expect("S3_URL is a URL");
+        let bucket = rusty_s3::Bucket::new(endpoint, UrlStyle::Path, self.scene.namespace.clone(), REGION)
+            .expect("the name of a namespace can be that of a bucket");
+        let credentials = Credentials::new(environment.s3_access_key.clone(), environment.s3_secret_key.clone());
+        let is_made = self.is_made.replace(true);
+        if !is_made {
+            let url = bucket.create_bucket(&credentials).sign(SIGNED_FOR);
+            http::send("making a bucket", http::client().put(url)).await;
+        }
+        for file in files {
+            let url = bucket.put_object(Some(&credentials), &file.path).sign(SIGNED_FOR);
+            http::send("putting an object", http::client().put(url).body(file.content.clone())).await;
+        }
+        match is_made {
+            true => self.object.request().await,
+            false => self.create_object().await,
+        }
+        let old = before.map(|artifact| artifact.digest.clone());
+        self.object.artifact("what was put there", |artifact| Some(&artifact.digest) != old.as_ref()).await
+    }
+
+    async fn create_object(&self) {
+        let environment = Environment::get();
+        let secret = format!("{}-credentials", self.object.name);
+        let credentials = json!({"accesskey": environment.s3_access_key, "secretkey": environment.s3_secret_key});
+        self.scene.create::<Secret>(json!({"metadata": {"name": secret}, "stringData": credentials})).await;
+        let spec = json!({
+            "provider": "generic", "bucketName": self.scene.namespace, "endpoint": environment.s3_host_in_cluster,
+            "insecure": true, "region": REGION, "secretRef": {"name": secret}, "interval": "1h", "timeout": "30s",
+        });
+        self.object.create(spec).await;
+    }
+}

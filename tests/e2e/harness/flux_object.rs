@@ -1,0 +1,107 @@
+//! Source objects of every kind, as tests write and read them.
+
+use kube::api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams};
+use kube::{Api, ResourceExt};
+use pulumi_controller::api::names::ANNOTATION_REQUESTED_AT;
+use pulumi_controller::api::pulumi::{SourceReference, Stack};
+use pulumi_controller::api::source::SourceArtifact;
+use serde_json::{Value, json};
+
+use super::scene::{Scene, from_json};
+use super::wait::{Look, Patience, api_call, wait_until};
+
+/// A source object of a scene, of whatever kind.
+pub struct FluxObject<'a> {
+    scene: &'a Scene,
+    resource: ApiResource,
+    pub name: String,
+}
+
+impl Scene {
+    /// A source of Flux's own group; it is not made yet.
+    pub fn flux_object(&self, kind: &str, plural: &str, name: &str) -> FluxObject<'_> {
+        self.source_object("source.toolkit.fluxcd.io", kind, plural, name)
+    }
+
+    /// A source of any group, in its version `v1`.
+    pub fn source_object(&self, group: &str, kind: &str, plural: &str, name: &str) -> FluxObject<'_> {
+        let resource = ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, "v1", kind), plural);
+        FluxObject { scene: self, resource, name: name.to_owned() }
+    }
+
+    /// A Stack on a source of any kind, by the `apiVersion` that its user writes.
+    pub fn stack_on_kind(&self, name: &str, api_version: Option<&str>, source: &FluxObject<'_>) -> Stack {
+        let mut stack = self.stack_on(name, &source.name);
+        stack.spec.flux_source.source_ref = SourceReference {
+            api_version: api_version.map(str::to_owned),
+            kind: source.resource.kind.clone(),
+            name: source.name.clone(),
+        };
+        stack
+    }
+}
+
+impl FluxObject<'_> {
+    fn api(&self) -> Api<DynamicObject> {
+        Api::namespaced_with(self.scene.client.clone(), &self.scene.namespace, &self.resource)
+    }
+
+    fn what(&self) -> String {
+        format!("the {} {}/{}", self.resource.kind, self.scene.namespace, self.name)
+    }
+
+    pub async fn create(&self, spec: Value) {
+        let object: DynamicObject = from_json(json!({
+            "apiVersion": self.resource.api_version, "kind": self.resource.kind,
+            "metadata": {"name": self.name}, "spec": spec,
+        }));
+        let created =
+            api_call(format!("creating {}", self.what()), self.api().create(&PostParams::default(), &object)).await;
+        assert_eq!(created.name_any(), self.name);
+    }
+
+    /// Asks Flux to look now, as a Receiver does after a webhook.
+    pub async fn request(&self) {
+        let request = format!("{:?}", std::time::SystemTime::now());
+        let patch = Patch::Merge(json!({"metadata": {"annotations": {ANNOTATION_REQUESTED_AT: request}}}));
+        let call = self.api();
+        api_call(format!("annotating {}", self.what()), call.patch(&self.name, &PatchParams::default(), &patch)).await;
+    }
+
+    /// Waits until its producer serves an artifact that is `wanted`.
+    pub async fn artifact(&self, what: &str, wanted: impl Fn(&SourceArtifact) -> bool) -> SourceArtifact {
+        wait_until(format!("{} to serve {what}", self.what()), Patience::Reaction, async || {
+            match self.api().get(&self.name).await {
+                Err(error) => Look::NotYet(error.to_string()),
+                Ok(object) => {
+                    let status = object.data.get("status").cloned().unwrap_or_default();
+                    let artifact: Option<SourceArtifact> =
+                        status.get("artifact").and_then(|artifact| serde_json::from_value(artifact.clone()).ok());
+                    match artifact {
+                        Some(artifact) if wanted(&artifact) => Look::Found(artifact),
+                        _ => Look::NotYet(status.to_string()),
+                    }
+                }
+            }
+        })
+        .await
+    }
+
+    /// Writes its status as a producer of artifacts does: it offers what another source serves.
+    pub async fn offer(&self, artifact: &SourceArtifact) {
+        let path =
+            artifact.url.split_once("//").and_then(|(_, rest)| rest.split_once('/')).map_or("", |(_, path)| path);
+        let ready = json!({
+            "type": "Ready", "status": "True", "reason": "Succeeded", "message": "stored artifact",
+            "lastTransitionTime": "2026-01-01T00:00:00Z", "observedGeneration": 1,
+        });
+        let artifact = json!({
+            "url": artifact.url, "path": path, "revision": artifact.revision, "digest": artifact.digest,
+            "size": artifact.size, "lastUpdateTime": "2026-01-01T00:00:00Z",
+        });
+        let status = Patch::Merge(json!({"status": {"artifact": artifact, "conditions": [ready]}}));
+        let doing = format!("writing the status of {}", self.what());
+        let call = self.api();
+        api_call(doing, call.patch_status(&self.name, &PatchParams::default(), &status)).await;
+    }
+}

@@ -1,0 +1,27 @@
+//! Requests to the test services.
+
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use reqwest::{Client, RequestBuilder, Response};
+
+/// Without the proxies of whoever runs the tests.
+static CLIENT: LazyLock<Client> = LazyLock::new(|| {
+    let client = Client::builder().no_proxy().timeout(Duration::from_secs(30));
+    client.build().expect("an HTTP client can be made")
+});
+
+pub fn client() -> &'static Client {
+    &CLIENT
+}
+
+/// The answer to a request that has to succeed.
+pub async fn send(doing: &str, request: RequestBuilder) -> Response {
+    let response = request.send().await.unwrap_or_else(|error| panic!("{doing}: {error:?}"));
+    let status = response.status();
+    if status.is_success() {
+        return response;
+    }
+    let text = response.text().await.unwrap_or_default();
+    panic!("{doing}: the answer is {status}: {text}");
+}

@@ -1,0 +1,83 @@
+//! Artifacts in the OCI registry, pushed as `flux push artifact` pushes them, and the OCIRepository objects that follow them.
+
+use pulumi_controller::artifact::Digest;
+use reqwest::header::{CONTENT_TYPE, LOCATION};
+use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
+
+use super::environment::Environment;
+use super::flux_object::FluxObject;
+use super::http;
+use super::program::{File, archive};
+use super::scene::Scene;
+
+const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
+const CONFIG: &str = "application/vnd.cncf.flux.config.v1+json";
+const LAYER: &str = "application/vnd.cncf.flux.content.v1.tar+gzip";
+const TAG: &str = "latest";
+
+/// A repository in the registry, and the object that follows its tag `latest`.
+pub struct OciRepository<'a> {
+    scene: &'a Scene,
+    pub object: FluxObject<'a>,
+    is_made: std::cell::Cell<bool>,
+}
+
+impl Scene {
+    pub fn oci_repository(&self, name: &str) -> OciRepository<'_> {
+        let object = self.flux_object("OCIRepository", "ocirepositories", name);
+        OciRepository { scene: self, object, is_made: std::cell::Cell::new(false) }
+    }
+}
+
+impl OciRepository<'_> {
+    /// Makes these files what `latest` is, and asks Flux to look. The answer is the revision, as Flux writes it.
+    pub async fn push(&self, files: &[File]) -> String {
+        let config = self.push_blob(CONFIG, b"{}".to_vec()).await;
+        let layer = self.push_blob(LAYER, archive(files)).await;
+        let manifest = json!({"schemaVersion": 2, "mediaType": MANIFEST, "config": config, "layers": [layer]});
+        let bytes = manifest.to_string().into_bytes();
+        let revision = format!("{TAG}@{}", digest(&bytes));
+        let url = format!("{}/manifests/{TAG}", self.url());
+        let request = http::client().put(url).header(CONTENT_TYPE, MANIFEST).body(bytes);
+        http::send("pushing a manifest", request).await;
+        match self.is_made.replace(true) {
+            true => self.object.request().await,
+            false => {
+                let url = format!("oci://{}/{}", Environment::get().registry_host_in_cluster, self.repository());
+                let spec =
+                    json!({"url": url, "insecure": true, "interval": "1h", "timeout": "30s", "ref": {"tag": TAG}});
+                self.object.create(spec).await;
+            }
+        }
+        revision
+    }
+
+    /// Pushes bytes in one piece; the answer is what a manifest says of them.
+    async fn push_blob(&self, media_type: &str, bytes: Vec<u8>) -> Value {
+        let descriptor = json!({"mediaType": media_type, "digest": digest(&bytes), "size": bytes.len()});
+        let begin = http::client().post(format!("{}/blobs/uploads/", self.url()));
+        let begun = http::send("beginning an upload to the registry", begin).await;
+        let location = begun.headers().get(LOCATION).and_then(|location| location.to_str().ok());
+        let mut to = begun.url().join(location.expect("the registry says where to upload")).expect("it is a URL");
+        to.query_pairs_mut().append_pair("digest", &digest(&bytes));
+        let request = http::client().put(to).header(CONTENT_TYPE, "application/octet-stream").body(bytes);
+        http::send("uploading a blob to the registry", request).await;
+        descriptor
+    }
+
+    fn url(&self) -> String {
+        format!("{}/v2/{}", Environment::get().registry_url, self.repository())
+    }
+
+    /// Its name in the registry, which all scenes share.
+    fn repository(&self) -> String {
+        format!("{}/{}", self.scene.namespace, self.object.name)
+    }
+}
+
+fn digest(bytes: &[u8]) -> String {
+    let digest = format!("sha256:{}", hex::encode(Sha256::digest(bytes)));
+    assert!(digest.parse::<Digest>().is_ok(), "{digest} is a digest");
+    digest
+}

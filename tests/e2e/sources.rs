@@ -1,0 +1,174 @@
+//! Stacks on every kind of source.
+
+use k8s_openapi::api::rbac::v1::ClusterRole;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::Api;
+use kube::api::{DeleteParams, PostParams};
+use pulumi_controller::api::conditions::{READY, RECONCILING, STALLED, stack_reason};
+use pulumi_controller::api::pulumi::Stack;
+use serde_json::{Value, json};
+
+use crate::harness::{File, Patience, Program, Scene, StackHandle, api_call, condition, from_json, once, run, says};
+
+fn saying(text: &str) -> Vec<File> {
+    Program::new("sources").step("step", json!({"value": text})).output("said", json!("${step.value}")).files()
+}
+
+/// Waits for the second of two revisions and checks that it ran in the pod of the first.
+async fn runs_again_in_the_same_pod(main: &StackHandle<'_>, pod: (String, i32), revision: &str) {
+    let stack = main.until_revision(revision).await;
+    assert_eq!(json!(stack.status.expect("a status").outputs), json!({"said": "two"}));
+    assert_eq!(main.pod_and_restarts().await, pod, "neither the pod nor a container of it was replaced");
+    assert_eq!(main.log.sentences().await, once(&["create step", "update step"]));
+    assert_eq!(main.updates().await.len(), 2);
+}
+
+#[test]
+fn an_oci_artifact_runs_and_its_next_tag_runs_in_the_same_pod() {
+    run("oci", async |scene| {
+        let repository = scene.oci_repository("app");
+        let first = repository.push(&saying("one")).await;
+        // An old version of the API, which this Flux need not serve any more.
+        let stack = scene.stack_on_kind("main", Some("source.toolkit.fluxcd.io/v1beta2"), &repository.object);
+        let main = scene.start(stack).await;
+        main.until_revision(&first).await;
+        let pod = main.pod_and_restarts().await;
+
+        let second = repository.push(&saying("two")).await;
+        runs_again_in_the_same_pod(&main, pod, &second).await;
+    });
+}
+
+#[test]
+fn a_bucket_runs_and_its_next_content_runs_in_the_same_pod() {
+    run("bucket", async |scene| {
+        let bucket = scene.bucket("app");
+        let first = bucket.put(&saying("one"), None).await;
+        let stack = scene.stack_on_kind("main", Some("source.toolkit.fluxcd.io/v1beta1"), &bucket.object);
+        let main = scene.start(stack).await;
+        main.until_revision(&first.revision).await;
+        let pod = main.pod_and_restarts().await;
+
+        let second = bucket.put(&saying("two"), Some(&first)).await;
+        runs_again_in_the_same_pod(&main, pod, &second.revision).await;
+    });
+}
+
+#[test]
+fn an_external_artifact_runs_and_its_next_content_runs_in_the_same_pod() {
+    run("external", async |scene| {
+        let producer = scene.source("producer").await;
+        let first = producer.artifact_of(&producer.push(&saying("one")).await).await;
+        let external = scene.flux_object("ExternalArtifact", "externalartifacts", "app");
+        // The Stack is there before its source is: the watch on the kind says when it comes.
+        let main = scene.start(scene.stack_on_kind("main", None, &external)).await;
+        until_unavailable(&main, &["does not exist"]).await;
+        external.create(json!({})).await;
+        until_unavailable(&main, &["has no artifact yet"]).await;
+        external.offer(&first).await;
+        main.until_revision(&first.revision).await;
+        let pod = main.pod_and_restarts().await;
+
+        let second = producer.artifact_of(&producer.push(&saying("two")).await).await;
+        external.offer(&second).await;
+        runs_again_in_the_same_pod(&main, pod, &second.revision).await;
+    });
+}
+
+#[test]
+fn a_kind_that_comes_later_and_a_right_that_comes_later_are_picked_up() {
+    run("foreign", async |scene| {
+        let producer = scene.source("producer").await;
+        let first = producer.artifact_of(&producer.push(&saying("one")).await).await;
+        let group = format!("{}.artifacts.example.com", scene.id);
+        let report = scene.source_object(&group, "Report", "reports", "app");
+        let api_version = format!("{group}/v1alpha1");
+        let main = scene.start(scene.stack_on_kind("main", Some(&api_version), &report)).await;
+        until_unavailable(&main, &[&format!("does not serve Report of the group {group}")]).await;
+
+        install(scene, &group).await;
+        let right = format!("get, list and watch reports.{group}");
+        until_unavailable(&main, &["cannot get resource \"reports\"", &right]).await;
+
+        allow(scene, &group).await;
+        until_unavailable(&main, &["does not exist"]).await;
+        report.create(json!({})).await;
+        report.offer(&first).await;
+        main.until_revision(&first.revision).await;
+        let pod = main.pod_and_restarts().await;
+
+        let second = producer.artifact_of(&producer.push(&saying("two")).await).await;
+        report.offer(&second).await;
+        runs_again_in_the_same_pod(&main, pod, &second.revision).await;
+
+        // With the kind goes the source, and what ran of it stays.
+        remove(scene, &group).await;
+        until_unavailable(&main, &[&group]).await;
+        assert_eq!(main.updates().await.len(), 2);
+    });
+}
+
+#[test]
+fn a_reference_that_can_mean_nothing_stalls() {
+    run("no-source", async |scene| {
+        let nothing = scene.source_object("", "Secret", "secrets", "state");
+        let main = scene.start(scene.stack_on_kind("main", Some("v1"), &nothing)).await;
+        main.until("to be Stalled over its reference", Patience::Reaction, |stack| {
+            condition(stack, STALLED).is_some_and(|stalled| stalled.message.contains("\"v1\" is not GROUP/VERSION"))
+        })
+        .await;
+    });
+}
+
+/// Waits until the Stack waits for its source, not Stalled, and says all of this.
+async fn until_unavailable(main: &StackHandle<'_>, texts: &[&str]) -> Stack {
+    main.until(&format!("to wait for its source and to say {texts:?}"), Patience::Reaction, |stack| {
+        let says_all =
+            condition(stack, READY).is_some_and(|ready| texts.iter().all(|text| ready.message.contains(text)));
+        says(stack, READY, "False", stack_reason::SOURCE_UNAVAILABLE)
+            && says(stack, RECONCILING, "True", stack_reason::SOURCE_UNAVAILABLE)
+            && condition(stack, STALLED).is_none()
+            && says_all
+    })
+    .await
+}
+
+/// Installs a kind with `status.artifact` that nobody has heard of.
+async fn install(scene: &Scene, group: &str) {
+    let any = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+    let version = json!({
+        "name": "v1", "served": true, "storage": true, "subresources": {"status": {}},
+        "schema": {"openAPIV3Schema": {"type": "object", "properties": {"spec": any, "status": any}}},
+    });
+    let names = json!({"plural": "reports", "singular": "report", "kind": "Report", "listKind": "ReportList"});
+    let definition = json!({
+        "metadata": {"name": format!("reports.{group}")},
+        "spec": {"group": group, "scope": "Namespaced", "names": names, "versions": [version]},
+    });
+    create_in_cluster::<CustomResourceDefinition>(scene, definition).await;
+}
+
+/// Allows the controller to read that kind, as the condition asks for.
+async fn allow(scene: &Scene, group: &str) {
+    let rule = json!({"apiGroups": [group], "resources": ["reports"], "verbs": ["get", "list", "watch"]});
+    let labels = json!({"pulumi.com/aggregate-to-source-reader": "true"});
+    let role = json!({"metadata": {"name": format!("reader.{group}"), "labels": labels}, "rules": [rule]});
+    create_in_cluster::<ClusterRole>(scene, role).await;
+}
+
+async fn remove(scene: &Scene, group: &str) {
+    let definitions: Api<CustomResourceDefinition> = Api::all(scene.client.clone());
+    let name = format!("reports.{group}");
+    api_call(format!("deleting {name}"), definitions.delete(&name, &DeleteParams::default())).await;
+    let roles: Api<ClusterRole> = Api::all(scene.client.clone());
+    let name = format!("reader.{group}");
+    api_call(format!("deleting {name}"), roles.delete(&name, &DeleteParams::default())).await;
+}
+
+async fn create_in_cluster<K>(scene: &Scene, object: Value)
+where
+    K: kube::Resource<DynamicType = ()> + Clone + std::fmt::Debug + serde::Serialize + serde::de::DeserializeOwned,
+{
+    let doing = format!("creating {} {}", K::kind(&()), object["metadata"]["name"]);
+    api_call(doing, Api::<K>::all(scene.client.clone()).create(&PostParams::default(), &from_json(object))).await;
+}
