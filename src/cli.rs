@@ -133,6 +133,10 @@ pub struct ManagerFlags {
     #[arg(long, default_value_t = 10)]
     pub max_concurrent_runs: usize,
 
+    /// How many of them may be open on one node. Each wants a CPU for most of its time.
+    #[arg(long, default_value_t = 4)]
+    pub max_concurrent_runs_per_node: usize,
+
     /// Hosts from which artifacts may be fetched, besides Services in the controller's own namespace.
     #[arg(long, value_delimiter = ',', value_name = "HOST")]
     pub artifact_hosts: Vec<String>,
@@ -185,6 +189,10 @@ pub struct AgentFlags {
     #[arg(long, env = "POD_TERMINATION_GRACE_SECONDS", default_value_t = names::TERMINATION_GRACE_SECONDS,
           value_name = "SECONDS")]
     pub termination_grace_seconds: u64,
+
+    /// How long the agent leaves the CLI alone, in seconds, before it asks for its version.
+    #[arg(long, default_value_t = 120, value_name = "SECONDS")]
+    pub version_after_seconds: u64,
 
     #[command(flatten)]
     pub log: LogFlags,
@@ -256,7 +264,8 @@ mod tests {
     fn without_a_role_it_is_the_manager() {
         let flags = manager(&[]);
         assert_eq!((flags.metrics_addr.as_str(), flags.health_addr.as_str()), (":8080", ":9440"));
-        assert_eq!((flags.concurrent, flags.max_concurrent_runs), (4, 10));
+        assert_eq!(flags.concurrent, 4);
+        assert_eq!((flags.max_concurrent_runs, flags.max_concurrent_runs_per_node), (10, 4));
         assert!(flags.watch_all_namespaces);
         assert_eq!(manager(&["--concurrent=7"]).concurrent, 7);
         assert_eq!(manager(&["manager", "--concurrent", "8"]).concurrent, 8);

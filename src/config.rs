@@ -97,6 +97,8 @@ pub struct ManagerConfig {
     pub default_workspace_image: String,
     /// Pulumi runs that may be open at the same time.
     pub max_concurrent_runs: usize,
+    /// Those of them that may be open on one node.
+    pub max_concurrent_runs_per_node: usize,
     /// Hosts of artifacts, in lower case, besides the Services of the controller's namespace.
     pub artifact_hosts: Vec<String>,
     /// The host that stands in for the one in artifacts' URLs.
@@ -115,6 +117,7 @@ impl ManagerConfig {
         }
         at_least("concurrent", 1, u64::from(flags.concurrent))?;
         at_least("max-concurrent-runs", 1, flags.max_concurrent_runs as u64)?;
+        at_least("max-concurrent-runs-per-node", 1, flags.max_concurrent_runs_per_node as u64)?;
         at_least("storage-size", SMALLEST_STORAGE, flags.storage_size)?;
         let retry_delays = retry_delays(&flags)?;
         let leader_election = flags.enable_leader_election.then(|| leader_election(&flags)).transpose()?;
@@ -139,6 +142,7 @@ impl ManagerConfig {
             agent_image: flags.agent_image,
             default_workspace_image: flags.default_workspace_image,
             max_concurrent_runs: flags.max_concurrent_runs,
+            max_concurrent_runs_per_node: flags.max_concurrent_runs_per_node,
             artifact_hosts: artifact_hosts.map(|host| artifact_host(host)).collect::<Result<_, _>>()?,
             source_controller_localhost: localhost,
         })
@@ -342,6 +346,7 @@ mod tests {
             ("--health-addr=:99999", "--health-addr=:99999: not an address; give HOST:PORT, :PORT, or 0 for none"),
             ("--concurrent=0", "--concurrent must be at least 1, but is 0"),
             ("--max-concurrent-runs=0", "--max-concurrent-runs must be at least 1, but is 0"),
+            ("--max-concurrent-runs-per-node=0", "--max-concurrent-runs-per-node must be at least 1, but is 0"),
             ("--storage-size=100", "--storage-size must be at least 16777216, but is 100"),
             (
                 "--artifact-hosts=http://a/b",

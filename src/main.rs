@@ -66,6 +66,7 @@ fn agent_config(flags: AgentFlags) -> anyhow::Result<agent::AgentConfig> {
         pod_uid: flags.pod_uid,
         pod_name: flags.pod_name,
         termination_grace: Duration::from_secs(flags.termination_grace_seconds),
+        version_after: Duration::from_secs(flags.version_after_seconds),
     })
 }
 

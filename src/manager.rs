@@ -25,7 +25,7 @@ use crate::runtime::events::{Event, EventKind, Events};
 use crate::runtime::leadership::Leadership;
 use crate::runtime::lease::{Elector, Term};
 use crate::runtime::reads::Reader;
-use crate::runtime::runs::RunGate;
+use crate::runtime::runs::{Limits, RunGate};
 use crate::runtime::scope::Scope;
 use crate::runtime::writes::Writer;
 use crate::server;
@@ -207,7 +207,8 @@ async fn run_controllers(config: &ManagerConfig, parts: Parts, end: &Cancellatio
     let (updates, updates_writer) = reflector::store::<Update>();
     let (wake_workspace, woken_workspaces) = mpsc::channel::<ObjectRef<Workspace>>(WAKE_UPS);
     let (update_news, news) = mpsc::channel::<ObjectRef<Update>>(WAKE_UPS);
-    let gate = RunGate::new(config.max_concurrent_runs, parts.metrics.clone());
+    let limits = Limits { all: config.max_concurrent_runs, each_node: config.max_concurrent_runs_per_node };
+    let gate = RunGate::new(limits, parts.metrics.clone());
     let (known_stacks, stacks_writer) = reflector::store::<Stack>();
     let sources = Sources::new(parts.client.clone());
     let (source_watches, woken) = stack::SourceWatches::new(

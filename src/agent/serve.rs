@@ -65,6 +65,9 @@ async fn run(config: &AgentConfig) -> anyhow::Result<()> {
         .with_context(|| format!("cannot listen on {}", config.health_address))?;
     let gate = operations.gate.clone();
     let health = health::serve(health_listener, TaskTracker::new(), move || !gate.is_terminating());
+    // Nobody waits for the version when the agent ends.
+    let (source, after) = (operations.source.clone(), config.version_after);
+    TaskTracker::new().spawn(async move { source.version.find_later(after).await });
     let service = AgentServer::new(Service { operations: operations.clone() })
         .max_decoding_message_size(LARGEST_REQUEST)
         .max_encoding_message_size(LARGEST_REQUEST);

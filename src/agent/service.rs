@@ -27,7 +27,7 @@ impl Agent for Service {
 
     async fn status(&self, _request: Request<proto::StatusRequest>) -> Result<Response<proto::StatusReply>, Status> {
         let operations = &self.operations;
-        let pulumi_version = operations.source.version.get().await;
+        let pulumi_version = operations.source.version.known();
         let artifact = operations.source.in_place();
         Ok(Response::new(proto::StatusReply {
             agent_version: env!("CARGO_PKG_VERSION").to_owned(),

@@ -10,9 +10,11 @@ pub mod events;
 pub mod failpoint;
 pub mod leadership;
 pub mod lease;
+pub mod news;
 pub mod reads;
 pub mod runs;
 pub mod scope;
+pub mod turns;
 pub mod watch;
 pub mod writes;
 

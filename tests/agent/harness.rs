@@ -19,7 +19,7 @@ use pulumi_controller::rpc::settings::settings_digest;
 pub const PATIENCE: Duration = Duration::from_secs(120);
 const SERVER_NAME: &str = "example-workspace.default.svc";
 const POD_UID: &str = "11111111-2222-3333-4444-555555555555";
-const POLL: Duration = Duration::from_millis(20);
+pub const POLL: Duration = Duration::from_millis(20);
 /// The value of a mounted Secret: must not be seen in any log.
 pub const TOKEN: &str = "token-that-nobody-may-see";
 
@@ -136,6 +136,7 @@ impl Workspace {
             "agent".to_owned(),
             format!("--health-address={}", self.health_address),
             format!("--termination-log={}", self.path("termination-log").display()),
+            "--version-after-seconds=0".to_owned(),
         ];
         self.start_role(&arguments).await;
     }

@@ -2,7 +2,9 @@
 
 use std::process::Command;
 
-use crate::harness::{Workspace, archive};
+use std::time::Instant;
+
+use crate::harness::{PATIENCE, POLL, Workspace, archive};
 
 const YAML: &str = "name: example\nruntime: yaml\n";
 const NODE: &str = "name: example\nruntime: nodejs\n";
@@ -44,7 +46,12 @@ async fn a_source_waits_until_nobody_runs_pulumi_in_the_workspace() {
 async fn the_agent_answers_readiness_and_knows_the_cli() {
     let mut workspace = Workspace::start_with(Some("[ \"$*\" = version ] || echo v3.259.0; echo v3.259.0"), &[]).await;
     assert_eq!(workspace.readiness().await, "HTTP/1.1 200 OK");
-    let status = workspace.status().await;
+    let end = Instant::now() + PATIENCE;
+    let mut status = workspace.status().await;
+    while status.pulumi_version.is_empty() && Instant::now() < end {
+        tokio::time::sleep(POLL).await;
+        status = workspace.status().await;
+    }
     assert_eq!(status.pulumi_version, "v3.259.0");
     let first = status.start_id;
     workspace.terminate();

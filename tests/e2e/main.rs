@@ -13,6 +13,7 @@ mod artifact;
 mod bad_programs;
 mod conditions;
 mod conformance;
+mod crowd;
 mod deletion;
 mod dependencies;
 mod failure;

@@ -3,8 +3,8 @@
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 
-use crate::api::auto::{ArtifactReference, UpdateKind, Workspace};
-use crate::api::conditions::{self, workspace_reason};
+use crate::api::auto::{ArtifactReference, Update, UpdateKind, Workspace};
+use crate::api::conditions::{self, update_reason, workspace_reason};
 use crate::api::names;
 use crate::api::pulumi::{CurrentUpdate, LastUpdate, Stack};
 use crate::controller::stack::observe::{Observed, in_place, last_in_place, requests};
@@ -110,8 +110,16 @@ fn open_run(observed: &Observed) -> Option<Action> {
         return Some(Action::RevokeUpdate(format!("{what} ({}) is taken back: {why}", current.name)));
     }
     Some(missing_bytes(observed, current).unwrap_or_else(|| {
-        Action::AwaitUpdate(format!("{what} ({}) waits for its workspace or a free place", current.name))
+        let why = waiting(update).unwrap_or("waits for its workspace or a free place");
+        Action::AwaitUpdate(format!("{what} ({}) {why}", current.name))
     }))
+}
+
+/// Why an Update has not begun, in its own words.
+fn waiting(update: &Update) -> Option<&str> {
+    let progressing = conditions::find(&update.status.as_ref()?.conditions, conditions::PROGRESSING)?;
+    let waits = progressing.status == "False" && progressing.reason == update_reason::QUEUED;
+    waits.then_some(progressing.message.as_str())
 }
 
 /// Why a run that has not started shall not start any more.

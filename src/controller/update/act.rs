@@ -23,6 +23,7 @@ use crate::rpc::client::AgentAddress;
 use crate::runtime::drive::ReconcileError;
 use crate::runtime::events::{Event, EventKind};
 use crate::runtime::failpoint;
+use crate::runtime::runs::Run;
 
 /// How soon something is looked at again that a watch or a task normally announces.
 const WATCHED_RETRY: Duration = Duration::from_secs(30);
@@ -54,8 +55,10 @@ pub async fn act(
     let update = &observed.update;
     match action {
         Action::Wait(reason, message) => {
-            // A place that was taken for a pod that is gone is given back.
-            context.attachments.detach(&update.uid().unwrap_or_default());
+            // A place that was taken for a pod that is gone is given back, and none is kept for a run that cannot begin.
+            let uid = update.uid().unwrap_or_default();
+            context.attachments.detach(&uid);
+            context.gate.withdraw(&uid);
             context.writer.status(update, &status::waiting(update, reason, &message, now)).await?;
             let queued = reason == update_reason::QUEUED;
             Ok(Next::Rest(Some(if queued { QUEUE_RETRY } else { WATCHED_RETRY })))
@@ -93,11 +96,13 @@ async fn announce(
     let update = &observed.update;
     let uid = update.uid().unwrap_or_default();
     let Some(pod) = &observed.pod else { return Ok(Next::Rest(Some(WATCHED_RETRY))) };
-    let Some(permit) = context.gate.acquire(&uid, ObjectRef::from_obj(update)) else {
-        let message = "waits until another run of this controller has ended";
-        let status = status::waiting(update, update_reason::QUEUED, message, now);
-        context.writer.status(update, &status).await?;
-        return Ok(Next::Rest(Some(WATCHED_RETRY)));
+    let permit = match context.gate.acquire(&run_in(pod, &uid), ObjectRef::from_obj(update)) {
+        Ok(permit) => permit,
+        Err(full) => {
+            let status = status::waiting(update, update_reason::QUEUED, &full.to_string(), now);
+            context.writer.status(update, &status).await?;
+            return Ok(Next::Rest(Some(WATCHED_RETRY)));
+        }
     };
     context.attachments.keep(&uid, permit);
     mark_pod(pod, &uid, context).await?;
@@ -105,6 +110,12 @@ async fn announce(
     let next = again(update, &status::announced(update, binding, now), context).await?;
     failpoint::hit("update-announced");
     Ok(next)
+}
+
+/// A run in a pod, as the gate counts it.
+fn run_in(pod: &Pod, uid: &str) -> Run {
+    let node = pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).unwrap_or_default();
+    Run { uid: uid.to_owned(), namespace: pod.namespace().unwrap_or_default(), node }
 }
 
 /// The finalizer keeps a force-deleted pod readable; the annotations keep autoscalers away.
@@ -150,11 +161,11 @@ async fn patch_pod(
 /// Attaches to the announced run. The agent starts it only if it does not know it.
 fn attach(observed: &Observed, binding: &RunBinding, context: &Context) -> Result<Next, ReconcileError> {
     let update = &observed.update;
-    let (Some(workspace), Some(address)) = (&observed.workspace, address(observed)) else {
+    let (Some(workspace), Some(pod), Some(address)) = (&observed.workspace, &observed.pod, address(observed)) else {
         return Ok(Next::Rest(Some(WATCHED_RETRY)));
     };
     let uid = update.uid().unwrap_or_default();
-    context.attachments.keep(&uid, context.gate.adopt(&uid));
+    context.attachments.keep(&uid, context.gate.adopt(&run_in(pod, &uid)));
     let request = request::run(update, workspace, binding).map_err(|e| ReconcileError::stalled(e.to_string()))?;
     context.attachments.attach(Target { update: ObjectRef::from_obj(update), address, request });
     Ok(Next::Rest(Some(WATCHED_RETRY)))

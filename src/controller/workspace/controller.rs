@@ -13,12 +13,13 @@ use kube::runtime::{Controller, WatchStreamExt, watcher};
 use kube::{Resource, ResourceExt};
 use tokio_util::sync::CancellationToken;
 
-use super::{Context, reconcile};
+use super::{Context, pod_state, reconcile};
 use crate::api::auto::{Update, UpdateStatus, Workspace};
 use crate::api::conditions::{COMPLETE, is_true};
 use crate::api::names::{LABEL_COMPONENT, LABEL_WORKSPACE_NAME};
 use crate::controller::authority::Generations;
 use crate::runtime::drive::{Drive, no_errors};
+use crate::runtime::news::news;
 use crate::runtime::scope::Scope;
 use crate::runtime::watch;
 
@@ -49,11 +50,13 @@ pub async fn controller<W>(
     let reader = workspaces.as_reader();
     let changes = watch::changes(scope.api::<Workspace>(client.clone()), scope.own_kinds(), workspaces, drive.clone());
     let labelled = scope.other_kinds().labels(&format!("{LABEL_COMPONENT}=workspace"));
+    let pods = watcher(scope.api::<Pod>(client.clone()), labelled.clone());
+    let stateful_sets = watcher(scope.api::<StatefulSet>(client), labelled);
     let runs = run_changes(&scope, &context, updates);
     Controller::for_stream(changes, reader)
         .with_config(Config::default().concurrency(concurrency))
-        .watches(scope.api::<Pod>(client.clone()), labelled.clone(), |pod| workspace_of(&pod))
-        .watches(scope.api::<StatefulSet>(client), labelled, |stateful_set| workspace_of(&stateful_set))
+        .watches_stream(news(pods.default_backoff(), decisive), |pod| workspace_of(&pod))
+        .watches_stream(news(stateful_sets.default_backoff(), spec_state), |stateful_set| workspace_of(&stateful_set))
         .watches_stream(runs, |update| {
             let namespace = update.namespace().unwrap_or_default();
             Some(ObjectRef::new(&update.spec.workspace_name).within(&namespace))
@@ -117,6 +120,26 @@ fn run_state(update: &Update) -> Option<u64> {
     let mut hasher = DefaultHasher::new();
     status.map(|status| (status.run.is_some(), is_true(&status.conditions, COMPLETE))).hash(&mut hasher);
     Some(hasher.finish())
+}
+
+/// What decisions are made of; the kubelet writes much else while a pod starts.
+fn decisive(pod: &Pod) -> String {
+    format!("{:?}", pod_state::read(pod))
+}
+
+/// What an edit changes. The status is the StatefulSet controller's: the pod says more.
+fn spec_state(stateful_set: &StatefulSet) -> String {
+    let metadata = &stateful_set.metadata;
+    format!(
+        "{:?}",
+        (
+            metadata.generation,
+            &metadata.labels,
+            &metadata.annotations,
+            &metadata.finalizers,
+            &metadata.deletion_timestamp
+        )
+    )
 }
 
 fn workspace_of<K: Resource<DynamicType = ()>>(object: &K) -> Option<ObjectRef<Workspace>> {

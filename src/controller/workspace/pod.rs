@@ -20,6 +20,8 @@ const BINARY_IN_IMAGE: &str = "/pulumi-controller";
 const BINARY_IN_POD: &str = "/share/bin/pulumi-controller";
 /// What Kubernetes gives a pod that says nothing.
 const KUBERNETES_GRACE_SECONDS: u64 = 30;
+/// An hour: only the kubelet of an image that is broken looks for so long, and nothing runs in the pod before it is over.
+const MOST_STARTUP_PROBES: u32 = 3600;
 /// Tells the agent how long its pod has to end.
 const GRACE_VARIABLE: &str = "POD_TERMINATION_GRACE_SECONDS";
 
@@ -119,9 +121,16 @@ fn pulumi(spec: &WorkspaceSpec, settings: &PodSettings, secrets: &BTreeSet<&str>
         "env": environment,
         "ports": [{"name": "grpc", "containerPort": AGENT_PORT}],
         // No liveness probe: a throttled pod must not lose its run.
-        "readinessProbe": {
+        // Often until it has started, which the kubelet follows with a look at its readiness, and seldom from then on.
+        "startupProbe": {
             "httpGet": {"path": "/readyz", "port": AGENT_HEALTH_PORT},
             "periodSeconds": 1,
+            "timeoutSeconds": 2,
+            "failureThreshold": MOST_STARTUP_PROBES,
+        },
+        "readinessProbe": {
+            "httpGet": {"path": "/readyz", "port": AGENT_HEALTH_PORT},
+            "periodSeconds": 10,
             "timeoutSeconds": 2,
         },
         "terminationMessagePolicy": "File",

@@ -5,6 +5,7 @@
 
 mod bucket;
 mod controller;
+mod crowd;
 mod dump;
 mod environment;
 mod fault_server;
@@ -28,6 +29,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::RwLock;
 
 pub use controller::Controller;
+pub use crowd::{Course, Crowd};
 pub use fault_server::FaultServer;
 pub use flux_object::FluxObject;
 pub use program::{File, Program};

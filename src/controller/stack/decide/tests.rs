@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::api::auto::{Update, UpdateSpec, UpdateStatus, WorkspaceStatus};
-use crate::api::conditions::{Claim, Status};
+use crate::api::conditions::{Claim, PROGRESSING, Status};
 use crate::api::pulumi::{LastUpdate, StackSpec, StackStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::json;
@@ -249,6 +249,15 @@ fn a_run_that_has_not_started_is_taken_back_when_its_inputs_are_gone() {
     };
     let revoked = |observed: &Observed| matches!(decide(observed, now()), Action::RevokeUpdate(_));
     assert!(matches!(decide(&announced(|_| {}), now()), Action::AwaitUpdate(_)));
+    let mut queued = announced(|_| {});
+    let update = queued.update.as_mut().expect("there");
+    let claim = Claim { kind: PROGRESSING, status: Status::False, reason: "Queued", message: "waits for its turn" };
+    let status = update.status.get_or_insert_default();
+    conditions::set(&mut status.conditions, &claim, 1, now());
+    match decide(&queued, now()) {
+        Action::AwaitUpdate(message) => assert!(message.ends_with(" waits for its turn"), "{message}"),
+        other => panic!("{other:?}"),
+    }
     assert!(revoked(&announced(|s| s.spec.suspend = Some(true))));
     assert!(revoked(&announced(|s| s.metadata.generation = Some(2))));
     assert!(revoked(&announced(|s| s.metadata.deletion_timestamp = Some(Time(now())))));
