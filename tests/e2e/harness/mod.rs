@@ -22,6 +22,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::RwLock;
 
 pub use controller::Controller;
+pub use environment::Environment;
 pub use program::{File, Program};
 pub use provider_log::once;
 pub use scene::{STATE_SECRET, Scene, client};
