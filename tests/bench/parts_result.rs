@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::table::Row;
 
 pub fn measure() -> Vec<Row> {
-    vec![row("digest of 64 MiB", "digest", "sha256sum"), row("unpacking 3,000 files", "unpack", "tar -xzf")]
+    vec![row("digest of 64 MiB", "digest", "sha256sum"), row("unpacking 1,200 files", "unpack", "tar -xzf")]
 }
 
 /// No slower than the tool.

@@ -10,7 +10,7 @@ use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Resource, ResourceExt};
 
 use crate::api::auto::{Update, Workspace};
-use crate::api::pulumi::Stack;
+use crate::api::pulumi::{Stack, StackSpec};
 use crate::controller::stack::{Context, reconcile};
 use crate::runtime::drive::{Drive, no_errors};
 use crate::runtime::scope::Scope;
@@ -27,7 +27,7 @@ pub async fn controller(
 ) {
     let client = &context.client;
     let (stacks, writer) = reflector::store::<Stack>();
-    let stream = watch::changes(scope.api(client.clone()), scope.own_kinds(), writer, drive.clone());
+    let stream = watch::changes(scope.api(client.clone()), scope.own_kinds(), cut_down, writer, drive.clone());
     let updates = watcher(scope.api::<Update>(client.clone()), scope.other_kinds());
     let workspaces = watcher(scope.api::<Workspace>(client.clone()), scope.other_kinds());
     let controller = Controller::for_stream(stream, stacks.clone())
@@ -59,6 +59,13 @@ pub async fn controller(
         )
         .for_each(|_| std::future::ready(()))
         .await;
+}
+
+/// Leaves what tells which source feeds a Stack.
+fn cut_down(stack: &mut Stack) {
+    let flux_source = std::mem::take(&mut stack.spec.flux_source);
+    stack.spec = StackSpec { flux_source, ..StackSpec::default() };
+    stack.status = None;
 }
 
 /// The Stack that an object belongs to.

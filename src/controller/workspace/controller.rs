@@ -6,6 +6,7 @@ use std::sync::Arc;
 use futures::{Stream, StreamExt};
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::Pod;
+use kube::core::PartialObjectMeta;
 use kube::runtime::controller::Config;
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::reflector::store::Writer as StoreWriter;
@@ -14,7 +15,7 @@ use kube::{Resource, ResourceExt};
 use tokio_util::sync::CancellationToken;
 
 use super::{Context, reconcile};
-use crate::api::auto::{Update, UpdateStatus, Workspace};
+use crate::api::auto::{Update, Workspace, WorkspaceSpec};
 use crate::api::conditions::{COMPLETE, is_true};
 use crate::api::names::{LABEL_COMPONENT, LABEL_WORKSPACE_NAME};
 use crate::runtime::drive::{Drive, no_errors};
@@ -46,13 +47,15 @@ pub async fn controller<W>(
     let Watches { scope, workspaces, updates, wakes } = watches;
     let client = context.client.clone();
     let reader = workspaces.as_reader();
-    let changes = watch::changes(scope.api::<Workspace>(client.clone()), scope.own_kinds(), workspaces, drive.clone());
+    let api = scope.api::<Workspace>(client.clone());
+    let changes = watch::changes(api, scope.own_kinds(), cut_down, workspaces, drive.clone());
     let labelled = scope.other_kinds().labels(&format!("{LABEL_COMPONENT}=workspace"));
     let runs = run_changes(&scope, &context, updates);
     Controller::for_stream(changes, reader)
         .with_config(Config::default().concurrency(concurrency))
-        .watches(scope.api::<Pod>(client.clone()), labelled.clone(), |pod| workspace_of(&pod))
-        .watches(scope.api::<StatefulSet>(client), labelled, |stateful_set| workspace_of(&stateful_set))
+        // That they changed is all that is asked: their metadata costs a tenth of the whole.
+        .watches(scope.api::<PartialObjectMeta<Pod>>(client.clone()), labelled.clone(), |pod| workspace_of(&pod))
+        .watches(scope.api::<PartialObjectMeta<StatefulSet>>(client), labelled, |set| workspace_of(&set))
         .watches_stream(runs, |update| {
             let namespace = update.namespace().unwrap_or_default();
             Some(ObjectRef::new(&update.spec.workspace_name).within(&namespace))
@@ -76,6 +79,12 @@ pub async fn controller<W>(
         .await;
 }
 
+/// Nobody looks into the store: a reconcile reads all that it needs.
+fn cut_down(workspace: &mut Workspace) {
+    workspace.spec = WorkspaceSpec::default();
+    workspace.status = None;
+}
+
 /// Updates whose run was opened or has ended. They are in the store before they come out here.
 fn run_changes(
     scope: &Scope,
@@ -84,20 +93,13 @@ fn run_changes(
 ) -> impl Stream<Item = Result<Update, watcher::Error>> + Send + 'static {
     watcher(scope.api::<Update>(context.client.clone()), scope.own_kinds())
         .default_backoff()
-        .modify(cut_down)
+        .modify(|update| {
+            watch::cut_down_metadata(update);
+            watch::cut_down_update(update);
+        })
         .reflect(store)
         .touched_objects()
         .predicate_filter(run_state, Default::default())
-}
-
-/// Leaves what tells whether a run is open.
-fn cut_down(update: &mut Update) {
-    update.managed_fields_mut().clear();
-    update.annotations_mut().clear();
-    update.status = update.status.take().map(|status| {
-        let conditions = status.conditions.into_iter().filter(|condition| condition.type_ == COMPLETE).collect();
-        UpdateStatus { conditions, run: status.run, ..UpdateStatus::default() }
-    });
 }
 
 fn run_state(update: &Update) -> Option<u64> {
