@@ -11,7 +11,7 @@ use kube::{Client, Resource, ResourceExt};
 
 use crate::api::auto::{Update, Workspace};
 use crate::api::conditions;
-use crate::api::pulumi::Stack;
+use crate::api::pulumi::{Stack, StackSpec};
 use crate::controller::stack::{Context, reconcile};
 use crate::runtime::drive::{Drive, no_errors};
 use crate::runtime::news::news;
@@ -43,7 +43,7 @@ pub async fn controller(
     shutdown: impl Future<Output = ()> + Send + Sync + 'static,
 ) {
     let stacks = feeds.store.as_reader();
-    let stream = watch::changes(scope.api(client.clone()), scope.own_kinds(), feeds.store, drive.clone());
+    let stream = watch::changes(scope.api(client.clone()), scope.own_kinds(), cut_down, feeds.store, drive.clone());
     let updates = watcher(scope.api::<Update>(client.clone()), scope.other_kinds());
     let workspaces = watcher(scope.api::<Workspace>(client), scope.other_kinds());
     Controller::for_stream(stream, stacks)
@@ -87,6 +87,13 @@ fn is_untouched(update: &Update) -> bool {
 fn workspace_state(workspace: &Workspace) -> String {
     let metadata = &workspace.metadata;
     format!("{:?}", (metadata.generation, &metadata.annotations, &metadata.deletion_timestamp, &workspace.status))
+}
+
+/// Leaves what tells which source feeds a Stack.
+fn cut_down(stack: &mut Stack) {
+    let flux_source = std::mem::take(&mut stack.spec.flux_source);
+    stack.spec = StackSpec { flux_source, ..StackSpec::default() };
+    stack.status = None;
 }
 
 /// The Stack that an object belongs to.

@@ -14,7 +14,7 @@ use kube::{Resource, ResourceExt};
 use tokio_util::sync::CancellationToken;
 
 use super::{Context, pod_state, reconcile};
-use crate::api::auto::{Update, UpdateStatus, Workspace};
+use crate::api::auto::{Update, UpdateStatus, Workspace, WorkspaceSpec};
 use crate::api::conditions::{COMPLETE, is_true};
 use crate::api::names::{LABEL_COMPONENT, LABEL_WORKSPACE_NAME};
 use crate::controller::authority::Generations;
@@ -48,7 +48,8 @@ pub async fn controller<W>(
     let Watches { scope, workspaces, updates, wakes } = watches;
     let client = context.client.clone();
     let reader = workspaces.as_reader();
-    let changes = watch::changes(scope.api::<Workspace>(client.clone()), scope.own_kinds(), workspaces, drive.clone());
+    let api = scope.api::<Workspace>(client.clone());
+    let changes = watch::changes(api, scope.own_kinds(), cut_down, workspaces, drive.clone());
     let labelled = scope.other_kinds().labels(&format!("{LABEL_COMPONENT}=workspace"));
     let pods = watcher(scope.api::<Pod>(client.clone()), labelled.clone());
     let stateful_sets = watcher(scope.api::<StatefulSet>(client), labelled);
@@ -91,6 +92,12 @@ fn authority_changes(
     })
 }
 
+/// Nobody looks into the store: a reconcile reads all that it needs.
+fn cut_down(workspace: &mut Workspace) {
+    workspace.spec = WorkspaceSpec::default();
+    workspace.status = None;
+}
+
 /// Updates whose run was opened or has ended. They are in the store before they come out here.
 fn run_changes(
     scope: &Scope,
@@ -99,20 +106,13 @@ fn run_changes(
 ) -> impl Stream<Item = Result<Update, watcher::Error>> + Send + 'static {
     watcher(scope.api::<Update>(context.client.clone()), scope.own_kinds())
         .default_backoff()
-        .modify(cut_down)
+        .modify(|update| {
+            watch::cut_down_metadata(update);
+            watch::cut_down_update(update);
+        })
         .reflect(store)
         .touched_objects()
         .predicate_filter(run_state, Default::default())
-}
-
-/// Leaves what tells whether a run is open.
-fn cut_down(update: &mut Update) {
-    update.managed_fields_mut().clear();
-    update.annotations_mut().clear();
-    update.status = update.status.take().map(|status| {
-        let conditions = status.conditions.into_iter().filter(|condition| condition.type_ == COMPLETE).collect();
-        UpdateStatus { conditions, run: status.run, ..UpdateStatus::default() }
-    });
 }
 
 fn run_state(update: &Update) -> Option<u64> {

@@ -36,7 +36,7 @@ service_address() {
 own_node_environment() {
     require_running_node
     [[ -f $run_folder/addresses ]] || die "the cluster is not whole: run '$cluster_folder/cluster up' first"
-    printf '%s\n' "TEST_NODE=own" "KUBECONFIG=$run_folder/kubeconfig" "CLUSTER_RUN_DIR=$run_folder"
+    printf '%s\n' "TEST_NODE=own" "KUBECONFIG=$run_folder/kubeconfig" "CLUSTER_RUN_DIR=$run_folder" "FAKE_POD_ADDRESS=$node_address"
     cat "$run_folder/addresses"
     print_common_environment
 }

@@ -30,6 +30,7 @@ use tokio::sync::RwLock;
 
 pub use controller::Controller;
 pub use crowd::{Course, Crowd};
+pub use environment::Environment;
 pub use fault_server::FaultServer;
 pub use flux_object::FluxObject;
 pub use program::{File, Program};
