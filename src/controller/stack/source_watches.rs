@@ -198,7 +198,7 @@ fn names(stack: &Stack, kind: &GroupKind) -> bool {
 fn is_fed(stack: &Stack, kind: &GroupKind, source: &PartialObjectMeta) -> bool {
     let reference = &stack.spec.flux_source.source_ref;
     source.metadata.name.as_deref() == Some(reference.name.as_str())
-        && source.namespace() == stack.namespace()
+        && source.metadata.namespace == stack.metadata.namespace
         && flux::names_kind(reference, kind)
 }
 
