@@ -14,7 +14,7 @@ use kube::core::PartialObjectMeta;
 use kube::runtime::reflector::{ObjectRef, Store as Reflected};
 use kube::runtime::watcher::Event;
 use kube::runtime::{WatchStreamExt, watcher};
-use kube::{Client, Error, ResourceExt};
+use kube::{Client, Error};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
