@@ -1,7 +1,7 @@
 # What there is to do here. The work is done by scripts that can be called by themselves.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-down test generate image fmt clippy unit services e2e tools cluster-up cluster-down test-cluster
+.PHONY: help demo demo-down test generate image fmt clippy unit services fuzz e2e bench tools cluster-up cluster-down test-cluster
 
 help: ## list what there is to do
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F '|' '{ printf "%-20s %s\n", $$1, $$2 }'
@@ -33,8 +33,14 @@ unit: ## unit tests, and that generated files and rooms are in order
 services: ## tests of the Git server, the provider log and the test provider
 	@tests/run services
 
+fuzz: ## fuzz what comes from outside, a minute for each target (nightly Rust and cargo-fuzz)
+	@tests/fuzz/run
+
 e2e: ## end-to-end tests only, on a cluster of their own (root)
 	@tests/run install e2e
+
+bench: ## measure speed, memory and size against their budgets (root); BENCH="path cold" measures these only
+	@tests/bench/run $(BENCH)
 
 tools: ## build the programs of the test cluster into the cache
 	@tests/cluster/cluster tools

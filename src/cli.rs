@@ -35,6 +35,8 @@ pub enum Role {
     Agent(AgentFlags),
     /// In a workspace pod's init container: copies this binary to where the agent's container finds it.
     Bootstrap(BootstrapFlags),
+    /// In a workspace pod's init container: takes the source, for the user's init containers that come after it.
+    Fetch(FetchFlags),
     /// In a workspace pod: starts a program, for the agent only.
     #[command(hide = true)]
     Launch(LaunchFlags),
@@ -81,6 +83,36 @@ pub struct ManagerFlags {
     #[arg(long, default_value = "")]
     pub watch_label_selector: String,
 
+    /// Elect a leader among the replicas, so that only one writes at a time.
+    #[arg(long, default_value_t = false, action = ArgAction::Set, num_args = 0..=1, require_equals = true,
+          default_missing_value = "true")]
+    pub enable_leader_election: bool,
+
+    /// How long a replica waits before it takes the Lease of a leader that has stopped renewing it.
+    #[arg(long, default_value = "35s", value_name = "DURATION")]
+    pub leader_election_lease_duration: String,
+
+    /// How long the leader tries to renew its Lease before it gives up and writes nothing any more.
+    #[arg(long, default_value = "30s", value_name = "DURATION")]
+    pub leader_election_renew_deadline: String,
+
+    /// The pause between two attempts to take or to renew the Lease.
+    #[arg(long, default_value = "5s", value_name = "DURATION")]
+    pub leader_election_retry_period: String,
+
+    /// Let go of the Lease at the end, so that another replica leads at once.
+    #[arg(long, default_value_t = true, action = ArgAction::Set, num_args = 0..=1, require_equals = true,
+          default_missing_value = "true")]
+    pub leader_election_release_on_cancel: bool,
+
+    /// The wait after the first failed reconcile of an object; it doubles with each further one.
+    #[arg(long, default_value = "750ms", value_name = "DURATION")]
+    pub min_retry_delay: String,
+
+    /// The longest wait after a failed reconcile of an object.
+    #[arg(long, default_value = "15m", value_name = "DURATION")]
+    pub max_retry_delay: String,
+
     /// Directory in which artifacts are kept.
     #[arg(long, default_value = "/data")]
     pub storage_path: PathBuf,
@@ -100,6 +132,10 @@ pub struct ManagerFlags {
     /// How many Pulumi runs may be open at the same time.
     #[arg(long, default_value_t = 10)]
     pub max_concurrent_runs: usize,
+
+    /// How many of them may be open on one node. Each wants a CPU for most of its time.
+    #[arg(long, default_value_t = 4)]
+    pub max_concurrent_runs_per_node: usize,
 
     /// Hosts from which artifacts may be fetched, besides Services in the controller's own namespace.
     #[arg(long, value_delimiter = ',', value_name = "HOST")]
@@ -154,6 +190,10 @@ pub struct AgentFlags {
           value_name = "SECONDS")]
     pub termination_grace_seconds: u64,
 
+    /// How long the agent leaves the CLI alone, in seconds, before it asks for its version.
+    #[arg(long, default_value_t = 120, value_name = "SECONDS")]
+    pub version_after_seconds: u64,
+
     #[command(flatten)]
     pub log: LogFlags,
 }
@@ -164,6 +204,29 @@ pub struct BootstrapFlags {
     /// Where the copy goes.
     #[arg(long, value_name = "FILE")]
     pub to: PathBuf,
+}
+
+/// Flags of the init container that takes the source.
+#[derive(Clone, Debug, Args)]
+pub struct FetchFlags {
+    /// Directory that is shared with the other containers of the pod.
+    #[arg(long, default_value = names::SHARE_DIRECTORY)]
+    pub share: PathBuf,
+
+    /// Directory with the agent's certificate, its key, and the authorities that it trusts.
+    #[arg(long, default_value = names::TLS_DIRECTORY)]
+    pub tls_directory: PathBuf,
+
+    /// Address of the service.
+    #[arg(long, default_value_t = format!(":{}", names::AGENT_PORT), value_name = "HOST:PORT")]
+    pub address: String,
+
+    /// UID of the pod.
+    #[arg(long, env = "POD_UID", default_value = "", hide_default_value = true)]
+    pub pod_uid: String,
+
+    #[command(flatten)]
+    pub log: LogFlags,
 }
 
 /// What is to be started.
@@ -201,7 +264,8 @@ mod tests {
     fn without_a_role_it_is_the_manager() {
         let flags = manager(&[]);
         assert_eq!((flags.metrics_addr.as_str(), flags.health_addr.as_str()), (":8080", ":9440"));
-        assert_eq!((flags.concurrent, flags.max_concurrent_runs), (4, 10));
+        assert_eq!(flags.concurrent, 4);
+        assert_eq!((flags.max_concurrent_runs, flags.max_concurrent_runs_per_node), (10, 4));
         assert!(flags.watch_all_namespaces);
         assert_eq!(manager(&["--concurrent=7"]).concurrent, 7);
         assert_eq!(manager(&["manager", "--concurrent", "8"]).concurrent, 8);
@@ -216,6 +280,9 @@ mod tests {
         ] {
             assert_eq!(manager(arguments).watch_all_namespaces, all, "{arguments:?}");
         }
+        assert!(!manager(&[]).enable_leader_election && manager(&[]).leader_election_release_on_cancel);
+        assert!(manager(&["--enable-leader-election"]).enable_leader_election);
+        assert!(!manager(&["--leader-election-release-on-cancel=false"]).leader_election_release_on_cancel);
         let flags = manager(&["--log-level=debug", "--log-encoding=console", "--artifact-hosts=a.svc,b:80"]);
         assert_eq!((flags.log.log_level, flags.log.log_encoding), (LogLevel::Debug, LogEncoding::Console));
         assert_eq!(flags.artifact_hosts, ["a.svc", "b:80"]);
@@ -235,6 +302,7 @@ mod tests {
             Ok(Role::Launch(flags)) => assert_eq!(flags.arguments, ["pulumi", "up", "--yes"]),
             other => panic!("{other:?}"),
         }
+        assert!(matches!(parse(&["fetch"]), Ok(Role::Fetch(flags)) if flags.address == ":50051"));
         assert!(matches!(parse(&["bootstrap", "--to", "/share/agent"]), Ok(Role::Bootstrap(_))));
         assert!(matches!(parse(&["crds"]), Ok(Role::Crds)));
         assert!(parse(&["bootstrap"]).unwrap_err().contains("--to"));

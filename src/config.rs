@@ -4,6 +4,8 @@ use std::net::{Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use jiff::SignedDuration;
+use sha2::{Digest, Sha256};
 use thiserror::Error;
 
 use crate::cli::ManagerFlags;
@@ -15,8 +17,15 @@ pub const API_TIMEOUT: Duration = Duration::from_secs(30);
 pub const RECONCILE_TIMEOUT: Duration = Duration::from_secs(5 * 60);
 /// How often the agent of a workspace at rest is asked for its status.
 pub const AGENT_STATUS_INTERVAL: Duration = Duration::from_secs(2 * 60);
-/// How long the process goes on after it was told to end, until reconciles that are going on are done.
-pub const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(8);
+/// How long reconciles that are going on may take to their end once the process was told to end. They never wait for a
+/// run; what a stopped one was about to do is done by the next leader.
+pub const RECONCILES_END: Duration = Duration::from_secs(4);
+/// How long events may be written, and answers given, after that.
+pub const TASKS_END: Duration = Duration::from_secs(2);
+/// A candidate for the Lease waits up to this much longer than the retry period, so that not all ask at once.
+pub const LEASE_RETRY_JITTER: f64 = 0.2;
+/// The Lease of all controllers without a label selector.
+const LEASE: &str = "pulumi-controller-leader-election";
 /// The smallest store of artifacts that is of any use.
 const SMALLEST_STORAGE: u64 = 16 * 1024 * 1024;
 
@@ -29,12 +38,33 @@ pub enum ConfigError {
     TooSmall { flag: &'static str, least: u64, value: u64 },
     #[error("RUNTIME_NAMESPACE is not set; set it to the namespace in which the controller runs")]
     NoRuntimeNamespace,
+    #[error("--{flag}={value}: not a duration; give one such as 35s, 750ms or 1m30s")]
+    Duration { flag: &'static str, value: String },
+    #[error("--leader-election-lease-duration={value}: a Lease lasts whole seconds, at least one")]
+    LeaseDuration { value: String },
+    #[error("--{flag}={value} must be longer than --{than}, or the {what}")]
+    TooShort { flag: &'static str, value: String, than: &'static str, what: &'static str },
     #[error("--{flag} is not set; {help}")]
     Missing { flag: &'static str, help: &'static str },
     #[error("--artifact-hosts: {value:?} is not a host; give HOST or HOST:PORT without a scheme or a path")]
     ArtifactHost { value: String },
     #[error("SOURCE_CONTROLLER_LOCALHOST={value:?} is not a host; give HOST:PORT without a scheme or a path")]
     SourceControllerLocalhost { value: String },
+}
+
+/// How one of several replicas is elected.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeaderElection {
+    /// Of the Lease, in the controller's namespace. Each shard has its own.
+    pub lease_name: String,
+    /// How long the others wait before they take it. Whole seconds.
+    pub lease_duration: Duration,
+    /// How long the leader may write since it began to renew. Shorter than that.
+    pub renew_deadline: Duration,
+    /// The pause between two attempts.
+    pub retry_period: Duration,
+    /// Whether it is let go at the end.
+    pub release: bool,
 }
 
 /// The manager's settings.
@@ -54,6 +84,10 @@ pub struct ManagerConfig {
     pub watch_namespace: Option<String>,
     /// Label selector of the controller's own kinds.
     pub watch_label_selector: Option<String>,
+    /// How a leader is elected, unless this process has no rivals.
+    pub leader_election: Option<LeaderElection>,
+    /// The first and the longest wait after a failed reconcile.
+    pub retry_delays: (Duration, Duration),
     pub storage_path: PathBuf,
     /// In bytes.
     pub storage_size: u64,
@@ -63,6 +97,8 @@ pub struct ManagerConfig {
     pub default_workspace_image: String,
     /// Pulumi runs that may be open at the same time.
     pub max_concurrent_runs: usize,
+    /// Those of them that may be open on one node.
+    pub max_concurrent_runs_per_node: usize,
     /// Hosts of artifacts, in lower case, besides the Services of the controller's namespace.
     pub artifact_hosts: Vec<String>,
     /// The host that stands in for the one in artifacts' URLs.
@@ -81,13 +117,18 @@ impl ManagerConfig {
         }
         at_least("concurrent", 1, u64::from(flags.concurrent))?;
         at_least("max-concurrent-runs", 1, flags.max_concurrent_runs as u64)?;
+        at_least("max-concurrent-runs-per-node", 1, flags.max_concurrent_runs_per_node as u64)?;
         at_least("storage-size", SMALLEST_STORAGE, flags.storage_size)?;
+        let retry_delays = retry_delays(&flags)?;
+        let leader_election = flags.enable_leader_election.then(|| leader_election(&flags)).transpose()?;
         let artifact_hosts = flags.artifact_hosts.iter().filter(|host| !host.trim().is_empty());
         let localhost = flags.source_controller_localhost.filter(|host| !host.is_empty());
         if let Some(value) = localhost.as_ref().filter(|host| !is_host(host)) {
             return Err(ConfigError::SourceControllerLocalhost { value: value.clone() });
         }
         Ok(ManagerConfig {
+            leader_election,
+            retry_delays,
             metrics_address: address("metrics-addr", &flags.metrics_addr)?,
             health_address: address("health-addr", &flags.health_addr)?,
             log_level: flags.log.log_level,
@@ -101,6 +142,7 @@ impl ManagerConfig {
             agent_image: flags.agent_image,
             default_workspace_image: flags.default_workspace_image,
             max_concurrent_runs: flags.max_concurrent_runs,
+            max_concurrent_runs_per_node: flags.max_concurrent_runs_per_node,
             artifact_hosts: artifact_hosts.map(|host| artifact_host(host)).collect::<Result<_, _>>()?,
             source_controller_localhost: localhost,
         })
@@ -117,6 +159,67 @@ pub fn address(flag: &'static str, value: &str) -> Result<Option<SocketAddr>, Co
         None => value.parse().ok(),
     };
     parsed.map(Some).ok_or_else(|| ConfigError::Address { flag, value: value.to_owned() })
+}
+
+fn leader_election(flags: &ManagerFlags) -> Result<LeaderElection, ConfigError> {
+    let lease = &flags.leader_election_lease_duration;
+    let lease_duration = duration("leader-election-lease-duration", lease)?;
+    if lease_duration.is_zero() || lease_duration.subsec_nanos() != 0 {
+        return Err(ConfigError::LeaseDuration { value: lease.clone() });
+    }
+    let renew_deadline = duration("leader-election-renew-deadline", &flags.leader_election_renew_deadline)?;
+    if lease_duration <= renew_deadline {
+        return Err(ConfigError::TooShort {
+            flag: "leader-election-lease-duration",
+            value: lease.clone(),
+            than: "leader-election-renew-deadline",
+            what: "next leader writes while the one before still does",
+        });
+    }
+    let retry_period = duration("leader-election-retry-period", &flags.leader_election_retry_period)?;
+    if retry_period.is_zero() || renew_deadline <= retry_period.mul_f64(1.0 + LEASE_RETRY_JITTER) {
+        return Err(ConfigError::TooShort {
+            flag: "leader-election-renew-deadline",
+            value: flags.leader_election_renew_deadline.clone(),
+            than: "leader-election-retry-period (which is not zero) and its jitter of a fifth",
+            what: "leader gives up before it has tried",
+        });
+    }
+    let lease_name = lease_name(flags.watch_label_selector.trim());
+    let release = flags.leader_election_release_on_cancel;
+    Ok(LeaderElection { lease_name, lease_duration, renew_deadline, retry_period, release })
+}
+
+/// As Flux has it: controllers of one shard are rivals, those of different ones are not.
+fn lease_name(selector: &str) -> String {
+    if selector.is_empty() {
+        return LEASE.to_owned();
+    }
+    let hash = hex::encode(Sha256::digest(selector));
+    format!("{LEASE}-{}", hash.get(..8).unwrap_or_default())
+}
+
+fn retry_delays(flags: &ManagerFlags) -> Result<(Duration, Duration), ConfigError> {
+    let shortest = duration("min-retry-delay", &flags.min_retry_delay)?;
+    let longest = duration("max-retry-delay", &flags.max_retry_delay)?;
+    if shortest.is_zero() {
+        return Err(ConfigError::Duration { flag: "min-retry-delay", value: flags.min_retry_delay.clone() });
+    }
+    if longest < shortest {
+        return Err(ConfigError::TooShort {
+            flag: "max-retry-delay",
+            value: flags.max_retry_delay.clone(),
+            than: "min-retry-delay",
+            what: "first wait is the longest",
+        });
+    }
+    Ok((shortest, longest))
+}
+
+/// A duration as Go writes it, such as `1m30s`.
+fn duration(flag: &'static str, value: &str) -> Result<Duration, ConfigError> {
+    let parsed = value.parse::<SignedDuration>().ok().and_then(|duration| Duration::try_from(duration).ok());
+    parsed.ok_or_else(|| ConfigError::Duration { flag, value: value.to_owned() })
 }
 
 fn at_least(flag: &'static str, least: u64, value: u64) -> Result<(), ConfigError> {
@@ -163,6 +266,72 @@ mod tests {
         assert_eq!(config.health_address, Some("[::]:9440".parse().unwrap()));
         assert_eq!((config.watch_namespace, config.watch_label_selector), (None, None));
         assert_eq!(config.runtime_namespace, "flux-system");
+        assert_eq!(config.leader_election, None);
+        assert_eq!(config.retry_delays, (Duration::from_millis(750), Duration::from_secs(900)));
+        let election = with("--enable-leader-election").unwrap().leader_election.unwrap();
+        let seconds = Duration::from_secs;
+        assert_eq!((election.lease_duration, election.renew_deadline), (seconds(35), seconds(30)));
+        assert_eq!((election.retry_period, election.release), (seconds(5), true));
+    }
+
+    #[test]
+    fn durations_are_read_as_go_writes_them() {
+        for (text, milliseconds) in
+            [("35s", 35_000), ("750ms", 750), ("1m30s", 90_000), ("1.5h", 5_400_000), ("1h2m3s", 3_723_000)]
+        {
+            assert_eq!(duration("min-retry-delay", text), Ok(Duration::from_millis(milliseconds)), "{text}");
+        }
+        for text in ["", "35", "-5s", "5 parsecs", "s"] {
+            assert!(duration("min-retry-delay", text).is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn each_shard_has_a_lease_of_its_own() {
+        let name = |selector: &str| {
+            let selector = format!("--watch-label-selector={selector}");
+            let config = config(&[NEEDED[0], NEEDED[1], "--enable-leader-election", &selector]).unwrap();
+            config.leader_election.unwrap().lease_name
+        };
+        assert_eq!(name(""), "pulumi-controller-leader-election");
+        // printf '%s' 'sharding.fluxcd.io/key=shard1' | sha256sum | cut -c 1-8
+        assert_eq!(name("sharding.fluxcd.io/key=shard1"), "pulumi-controller-leader-election-73fdc1be");
+        assert_ne!(name("sharding.fluxcd.io/key=shard2"), name("sharding.fluxcd.io/key=shard1"));
+    }
+
+    #[test]
+    fn a_lease_outlives_its_holder_and_the_holder_has_time_to_renew() {
+        let refusal = |arguments: &[&str]| {
+            let all = [&NEEDED[..], &["--enable-leader-election"], arguments].concat();
+            config(&all).unwrap_err().to_string()
+        };
+        let cases: [(&[&str], &str); 5] = [
+            (
+                &["--leader-election-lease-duration=30s"],
+                "--leader-election-lease-duration=30s must be longer than --leader-election-renew-deadline, or the next \
+                 leader writes while the one before still does",
+            ),
+            (
+                &["--leader-election-lease-duration=35.5s"],
+                "--leader-election-lease-duration=35.5s: a Lease lasts whole seconds, at least one",
+            ),
+            (
+                &["--leader-election-renew-deadline=6s"],
+                "--leader-election-renew-deadline=6s must be longer than --leader-election-retry-period (which is not zero) \
+                 and its jitter of a fifth, or the leader gives up before it has tried",
+            ),
+            (
+                &["--leader-election-retry-period=soon"],
+                "--leader-election-retry-period=soon: not a duration; give one such as 35s, 750ms or 1m30s",
+            ),
+            (
+                &["--max-retry-delay=500ms"],
+                "--max-retry-delay=500ms must be longer than --min-retry-delay, or the first wait is the longest",
+            ),
+        ];
+        for (arguments, wanted) in cases {
+            assert_eq!(refusal(arguments), wanted);
+        }
     }
 
     #[test]
@@ -177,6 +346,7 @@ mod tests {
             ("--health-addr=:99999", "--health-addr=:99999: not an address; give HOST:PORT, :PORT, or 0 for none"),
             ("--concurrent=0", "--concurrent must be at least 1, but is 0"),
             ("--max-concurrent-runs=0", "--max-concurrent-runs must be at least 1, but is 0"),
+            ("--max-concurrent-runs-per-node=0", "--max-concurrent-runs-per-node must be at least 1, but is 0"),
             ("--storage-size=100", "--storage-size must be at least 16777216, but is 100"),
             (
                 "--artifact-hosts=http://a/b",

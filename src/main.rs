@@ -2,12 +2,13 @@
 
 #![forbid(unsafe_code)]
 
+use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Parser;
-use pulumi_controller::cli::{AgentFlags, CommandLine, Role};
+use pulumi_controller::cli::{AgentFlags, CommandLine, FetchFlags, Role};
 use pulumi_controller::config::{self, ManagerConfig};
 use pulumi_controller::telemetry::logging;
 use pulumi_controller::{agent, api, manager};
@@ -32,7 +33,11 @@ fn run(role: Role) -> anyhow::Result<ExitCode> {
         Role::Manager(flags) => {
             let config = ManagerConfig::from_flags(flags)?;
             logging::install(config.log_level, config.log_encoding)?;
-            tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(manage(config))?;
+            let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+            let ended = runtime.block_on(manage(config));
+            // Whatever still works on a file must not hold up the end; least of all when another leads.
+            runtime.shutdown_background();
+            ended?;
         }
         Role::Agent(flags) if flags.child => {
             logging::install(flags.log.log_level, flags.log.log_encoding)?;
@@ -41,6 +46,10 @@ fn run(role: Role) -> anyhow::Result<ExitCode> {
         // The first process starts the same role again, as its child.
         Role::Agent(_) => return Ok(agent::run_as_init(&std::env::args_os().skip(1).collect::<Vec<_>>())),
         Role::Bootstrap(flags) => agent::bootstrap(&flags.to)?,
+        Role::Fetch(flags) => {
+            logging::install(flags.log.log_level, flags.log.log_encoding)?;
+            agent::fetch(&fetch_config(flags)?)?;
+        }
         Role::Launch(flags) => return Ok(agent::launch(&flags.arguments)),
         Role::Crds => print_crds()?,
     }
@@ -48,19 +57,30 @@ fn run(role: Role) -> anyhow::Result<ExitCode> {
 }
 
 fn agent_config(flags: AgentFlags) -> anyhow::Result<agent::AgentConfig> {
-    let address = |flag, value: &str| {
-        config::address(flag, value)?.with_context(|| format!("--{flag}={value}: the agent has to listen somewhere"))
-    };
     Ok(agent::AgentConfig {
-        address: address("address", &flags.address)?,
-        health_address: address("health-address", &flags.health_address)?,
+        address: agent_address("address", &flags.address)?,
+        health_address: agent_address("health-address", &flags.health_address)?,
         share: flags.share,
         tls_directory: flags.tls_directory,
         termination_log: flags.termination_log,
         pod_uid: flags.pod_uid,
         pod_name: flags.pod_name,
         termination_grace: Duration::from_secs(flags.termination_grace_seconds),
+        version_after: Duration::from_secs(flags.version_after_seconds),
     })
+}
+
+fn fetch_config(flags: FetchFlags) -> anyhow::Result<agent::FetchConfig> {
+    Ok(agent::FetchConfig {
+        address: agent_address("address", &flags.address)?,
+        share: flags.share,
+        tls_directory: flags.tls_directory,
+        pod_uid: flags.pod_uid,
+    })
+}
+
+fn agent_address(flag: &'static str, value: &str) -> anyhow::Result<SocketAddr> {
+    config::address(flag, value)?.with_context(|| format!("--{flag}={value}: the agent has to listen somewhere"))
 }
 
 async fn manage(config: ManagerConfig) -> anyhow::Result<()> {

@@ -1,11 +1,12 @@
-//! The role `manager`: builds what the controllers work with, and runs them until the process is told to end.
+//! The role `manager`: builds what the controllers work with, and runs them while this process leads, until it is told to
+//! end.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures::channel::mpsc;
-use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::Lease;
 use kube::Client;
+use kube::Resource;
 use kube::runtime::reflector::{self, ObjectRef};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -14,14 +15,17 @@ use tokio_util::task::TaskTracker;
 use crate::api::auto::{Update, Workspace};
 use crate::api::pulumi::Stack;
 use crate::artifact::{AllowedHosts, FetchSettings, Fetcher, Store};
-use crate::config::{API_TIMEOUT, ManagerConfig, RECONCILE_TIMEOUT, SHUTDOWN_TIMEOUT};
+use crate::config::{API_TIMEOUT, ManagerConfig, RECONCILE_TIMEOUT, RECONCILES_END, TASKS_END};
 use crate::controller::{authority, stack, update, workspace};
 use crate::rpc::client::{Agents, PUT_SOURCE_TIMEOUT};
-use crate::rpc::identity::Authority;
+use crate::runtime::backoff::Backoff;
+use crate::runtime::client;
 use crate::runtime::drive::Drive;
-use crate::runtime::events::Events;
+use crate::runtime::events::{Event, EventKind, Events};
+use crate::runtime::leadership::Leadership;
+use crate::runtime::lease::{Elector, Term};
 use crate::runtime::reads::Reader;
-use crate::runtime::runs::RunGate;
+use crate::runtime::runs::{Limits, RunGate};
 use crate::runtime::scope::Scope;
 use crate::runtime::writes::Writer;
 use crate::server;
@@ -37,8 +41,6 @@ const WORKSPACES_AT_ONCE: u16 = 64;
 const COMPONENT: &str = "pulumi-controller";
 /// The domain of the cluster's Services.
 const CLUSTER_DOMAIN: &str = "cluster.local";
-/// How often the controller's own certificate is looked at.
-const IDENTITY_CHECK: Duration = Duration::from_secs(6 * 60 * 60);
 
 /// What all controllers share.
 struct Parts {
@@ -48,26 +50,103 @@ struct Parts {
     metrics: Metrics,
     events: Events,
     agents: Agents,
-    authority: Arc<Authority>,
+    authority: watch::Receiver<Arc<authority::Generations>>,
     store: Store,
     fetcher: Fetcher,
     scope: Scope,
     tasks: TaskTracker,
 }
 
-/// Runs the controllers until `end` is cancelled.
+/// What is there before this process leads, and when it never does.
+struct Ground {
+    client: Client,
+    leadership: Leadership,
+    metrics: Metrics,
+    store: Store,
+    fetcher: Fetcher,
+    tasks: TaskTracker,
+    /// Cancelled when nobody makes an event any more.
+    last_events: CancellationToken,
+}
+
+/// Runs the controllers while this process leads, until `end` is cancelled. That the lead was lost is an error: the
+/// process starts again, and knows nothing of what it was about to write.
 pub async fn run(config: ManagerConfig, end: CancellationToken) -> anyhow::Result<()> {
     let metrics = Metrics::default();
     let (ready, is_ready) = watch::channel(false);
     let tasks = TaskTracker::new();
     serve_endpoints(&config, &metrics, is_ready, &tasks, &end).await?;
-    let parts = build(&config, metrics, &tasks, &end).await?;
-    tracing::info!("starting the controllers");
+    let client = client::connect(metrics.clone()).await?;
+    let (store, fetcher) = artifacts(&config)?;
+    // Also when another leads: a replica that is replaced gives up its Lease only once the next one is ready.
     ready.send_replace(true);
-    run_controllers(&config, parts, &end).await;
+    let (mut elector, leadership) = match &config.leader_election {
+        None => (None, Leadership::sole()),
+        Some(election) => {
+            let lease = (config.runtime_namespace.as_str(), election.lease_name.as_str());
+            let (elector, leadership) =
+                Elector::new(client.clone(), lease, identity(), election.clone(), metrics.clone());
+            (Some(elector), leadership)
+        }
+    };
+    if let Some(elector) = &mut elector {
+        tokio::select! {
+            () = elector.acquire() => tracing::info!(identity = elector.identity(), "this controller leads now"),
+            () = end.cancelled() => return Ok(()),
+        }
+    }
+    let last_events = CancellationToken::new();
+    let ground = Ground { client, leadership, metrics, store, fetcher, tasks, last_events };
+    let Some(elector) = elector else { return lead(&config, ground, None, &end).await };
+    let lease = (elector.lease(), elector.identity().to_owned());
+    let mut term = Term::begin(elector);
+    let led = tokio::select! {
+        lost = term.lost() => return Err(lost.into()),
+        led = lead(&config, ground, Some(lease), &end) => led,
+    };
+    term.end(config.leader_election.is_some_and(|election| election.release)).await;
+    led
+}
+
+/// Different for each process, as client-go makes it.
+fn identity() -> String {
+    format!("{}_{}", instance(), uuid::Uuid::new_v4())
+}
+
+/// The name of the pod.
+fn instance() -> String {
+    std::env::var("HOSTNAME").unwrap_or_default()
+}
+
+/// Everything that only the leader does, to its orderly end.
+async fn lead(
+    config: &ManagerConfig,
+    ground: Ground,
+    lease: Option<(Lease, String)>,
+    end: &CancellationToken,
+) -> anyhow::Result<()> {
+    let (tasks, last_events) = (ground.tasks.clone(), ground.last_events.clone());
+    let parts = tokio::select! {
+        parts = build(config, ground, end) => parts?,
+        () = end.cancelled() => return Ok(()),
+    };
+    if let Some((lease, identity)) = lease {
+        let message = format!("{identity} became leader");
+        parts.events.publish(Event::new(&lease, EventKind::Normal, "LeaderElection", message));
+    }
+    tracing::info!("starting the controllers");
+    let late = async {
+        end.cancelled().await;
+        tokio::time::sleep(RECONCILES_END).await;
+    };
+    tokio::select! {
+        () = Box::pin(run_controllers(config, parts, end)) => {}
+        () = late => tracing::warn!("some reconciles did not end in time; the next leader does their work"),
+    }
+    last_events.cancel();
     tasks.close();
-    if tokio::time::timeout(SHUTDOWN_TIMEOUT, tasks.wait()).await.is_err() {
-        tracing::warn!("some tasks did not end in time; the runs that they were attached to go on");
+    if tokio::time::timeout(TASKS_END, tasks.wait()).await.is_err() {
+        tracing::warn!("some tasks did not end in time");
     }
     Ok(())
 }
@@ -96,23 +175,8 @@ async fn serve_endpoints(
     Ok(())
 }
 
-async fn build(
-    config: &ManagerConfig,
-    metrics: Metrics,
-    tasks: &TaskTracker,
-    end: &CancellationToken,
-) -> anyhow::Result<Parts> {
-    let client = Client::try_default().await?;
-    let reader = Reader::new(client.clone(), API_TIMEOUT);
-    // One replica, replaced before another starts: it may always write. Leader election will say when.
-    let (_, may_write) = watch::channel(true);
-    let writer = Writer::new(client.clone(), API_TIMEOUT, may_write, metrics.clone());
-    let instance = std::env::var("HOSTNAME").unwrap_or_default();
-    let (events, event_task) = Events::new(writer.clone(), COMPONENT, &instance, metrics.clone());
-    tasks.spawn(event_task.run(end.clone()));
-    let authority = Arc::new(authority::load(&reader, &writer, &config.runtime_namespace).await?);
-    let agents = Agents::new(&authority.issue_client(Timestamp::now())?, authority.certificate_pem())?;
-    tasks.spawn(renew_identity(agents.clone(), authority.clone(), end.clone()));
+/// Where artifacts are kept, and who fetches them.
+fn artifacts(config: &ManagerConfig) -> anyhow::Result<(Store, Fetcher)> {
     let store = Store::open(&config.storage_path, config.storage_size)?;
     let mut hosts = AllowedHosts::services_of(&config.runtime_namespace, CLUSTER_DOMAIN);
     for host in &config.artifact_hosts {
@@ -121,44 +185,30 @@ async fn build(
     let mut settings = FetchSettings::new(hosts);
     settings.source_controller_host = config.source_controller_localhost.clone();
     let fetcher = Fetcher::new(settings, store.clone())?;
-    let scope = Scope::new(config.watch_namespace.clone(), config.watch_label_selector.clone());
-    Ok(Parts {
-        client,
-        reader,
-        writer,
-        metrics,
-        events,
-        agents,
-        authority,
-        store,
-        fetcher,
-        scope,
-        tasks: tasks.clone(),
-    })
+    Ok((store, fetcher))
 }
 
-/// Gives the controller a new certificate before its own ends.
-async fn renew_identity(agents: Agents, authority: Arc<Authority>, end: CancellationToken) {
-    loop {
-        tokio::select! {
-            () = end.cancelled() => return,
-            () = tokio::time::sleep(IDENTITY_CHECK) => {}
-        }
-        let renewed = authority.issue_client(Timestamp::now()).map_err(anyhow::Error::from).and_then(|issued| {
-            agents.replace_identity(&issued, authority.certificate_pem())?;
-            Ok(())
-        });
-        if let Err(error) = renewed {
-            tracing::error!(error = format!("{error:#}"), "the controller's certificate was not renewed");
-        }
-    }
+async fn build(config: &ManagerConfig, ground: Ground, end: &CancellationToken) -> anyhow::Result<Parts> {
+    let Ground { client, leadership, metrics, store, fetcher, tasks, last_events } = ground;
+    let reader = Reader::new(client.clone(), API_TIMEOUT);
+    let writer = Writer::new(client.clone(), API_TIMEOUT, leadership, metrics.clone());
+    let (events, event_task) = Events::new(writer.clone(), COMPONENT, &instance(), metrics.clone());
+    tasks.spawn(event_task.run(last_events));
+    let namespace = config.runtime_namespace.clone();
+    let place = authority::Place { reader: reader.clone(), writer: writer.clone(), namespace };
+    let keeper = authority::Keeper::start(place, events.clone(), metrics.clone()).await?;
+    let (agents, authority) = (keeper.agents(), keeper.authority());
+    tasks.spawn(keeper.run(end.clone()));
+    let scope = Scope::new(config.watch_namespace.clone(), config.watch_label_selector.clone());
+    Ok(Parts { client, reader, writer, metrics, events, agents, authority, store, fetcher, scope, tasks })
 }
 
 async fn run_controllers(config: &ManagerConfig, parts: Parts, end: &CancellationToken) {
     let (updates, updates_writer) = reflector::store::<Update>();
     let (wake_workspace, woken_workspaces) = mpsc::channel::<ObjectRef<Workspace>>(WAKE_UPS);
     let (update_news, news) = mpsc::channel::<ObjectRef<Update>>(WAKE_UPS);
-    let gate = RunGate::new(config.max_concurrent_runs, parts.metrics.clone());
+    let limits = Limits { all: config.max_concurrent_runs, each_node: config.max_concurrent_runs_per_node };
+    let gate = RunGate::new(limits, parts.metrics.clone());
     let (known_stacks, stacks_writer) = reflector::store::<Stack>();
     let sources = Sources::new(parts.client.clone());
     let (source_watches, woken) = stack::SourceWatches::new(
@@ -184,15 +234,15 @@ async fn run_controllers(config: &ManagerConfig, parts: Parts, end: &Cancellatio
     let runs = Arc::new(update::Context {
         reader: parts.reader.clone(),
         writer: parts.writer.clone(),
-        attachments: update::Attachments::new(parts.agents.clone(), update_news, parts.tasks.clone()),
+        attachments: update::Attachments::new(parts.agents.clone(), update_news, parts.tasks.clone(), end.clone()),
         gate: gate.clone(),
         events: parts.events.clone(),
         updates: updates.clone(),
     });
     let stack_feeds = stack::Feeds { store: stacks_writer, woken };
     let feeds = update::Feeds { store: updates_writer, news, places: gate.wakes() };
-    let stack_drive = Arc::new(Drive::new::<Stack>("stack-controller", RECONCILE_TIMEOUT, parts.metrics.clone()));
-    let update_drive = Arc::new(Drive::new::<Update>("update-controller", RECONCILE_TIMEOUT, parts.metrics.clone()));
+    let stack_drive = drive::<Stack>("stack-controller", RECONCILE_TIMEOUT, config.concurrent, config, &parts);
+    let update_drive = drive::<Update>("update-controller", RECONCILE_TIMEOUT, config.concurrent, config, &parts);
     let ended = || end.clone().cancelled_owned();
     tokio::join!(
         stack::controller(
@@ -207,6 +257,19 @@ async fn run_controllers(config: &ManagerConfig, parts: Parts, end: &Cancellatio
         update::controller(parts.client.clone(), &parts.scope, feeds, update_drive, runs, config.concurrent, ended()),
         workspaces(config, &parts, woken_workspaces, end.clone()),
     );
+}
+
+fn drive<K: Resource<DynamicType = ()>>(
+    controller: &'static str,
+    timeout: Duration,
+    at_once: u16,
+    config: &ManagerConfig,
+    parts: &Parts,
+) -> Arc<Drive> {
+    parts.metrics.reconciles_at_once(controller, at_once);
+    let (shortest, longest) = config.retry_delays;
+    let drive = Drive::new::<K>(controller, timeout, parts.metrics.clone());
+    Arc::new(drive.with_backoff(Backoff::between(shortest, longest)))
 }
 
 async fn workspaces(
@@ -237,6 +300,6 @@ async fn workspaces(
     let watches = workspace::Watches { scope: parts.scope.clone(), workspaces, updates: updates_writer, wakes };
     // It waits for a source to be put in place, and for what that installs.
     let timeout = PUT_SOURCE_TIMEOUT + RECONCILE_TIMEOUT;
-    let drive = Arc::new(Drive::new::<Workspace>("workspace-controller", timeout, parts.metrics.clone()));
+    let drive = drive::<Workspace>("workspace-controller", timeout, WORKSPACES_AT_ONCE, config, parts);
     workspace::controller(context, watches, drive, WORKSPACES_AT_ONCE, end).await;
 }

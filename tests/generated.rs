@@ -3,8 +3,10 @@
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use clap::{ArgAction, CommandFactory};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use pulumi_controller::api::schema::custom_resource_definitions;
+use pulumi_controller::cli::CommandLine;
 use serde_json::Value;
 
 /// What a generated YAML file begins with.
@@ -76,6 +78,37 @@ fn resource_files(folder: &Path) -> Result<Vec<String>> {
     }
     files.sort();
     Ok(files)
+}
+
+/// Where the table of flags stands in its document.
+const FLAGS: [&str; 2] = ["<!-- flags: generated from src/cli.rs by `make generate` -->\n", "<!-- /flags -->\n"];
+
+#[test]
+fn the_documented_flags_are_those_that_the_manager_takes() -> Result<()> {
+    let path = root().join("docs/flags.md");
+    let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    let (before, rest) = text.split_once(FLAGS[0]).context("docs/flags.md has no place for the flags")?;
+    let (_, after) = rest.split_once(FLAGS[1]).context("docs/flags.md has no end of the flags")?;
+    expect_file(&path, &[before, FLAGS[0], &table_of_flags()?, FLAGS[1], after].concat())
+}
+
+fn table_of_flags() -> Result<String> {
+    let command = CommandLine::command();
+    let manager = command.find_subcommand("manager").context("there is no manager")?;
+    let mut table = "| flag | default | |\n|---|---|---|\n".to_owned();
+    for flag in manager.get_arguments() {
+        let shows = matches!(flag.get_action(), ArgAction::Set | ArgAction::Append);
+        let Some(name) = flag.get_long().filter(|_| shows) else { continue };
+        let defaults: Vec<_> = flag.get_default_values().iter().map(|value| value.to_string_lossy()).collect();
+        let default = match (defaults.concat(), flag.get_env()) {
+            (_, Some(variable)) => format!("environment variable `{}`", variable.to_string_lossy()),
+            (none, None) if none.is_empty() => String::new(),
+            (default, None) => format!("`{default}`"),
+        };
+        let help = flag.get_help().map(ToString::to_string).unwrap_or_default();
+        table.push_str(&format!("| `--{name}` | {default} | {help} |\n"));
+    }
+    Ok(table)
 }
 
 /// The rights are written by hand; this holds what must never slip in.

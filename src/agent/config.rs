@@ -23,4 +23,6 @@ pub struct AgentConfig {
     pub pod_name: String,
     /// How long the pod has from SIGTERM on, as its specification says.
     pub termination_grace: Duration,
+    /// How long the agent leaves the CLI alone before it asks for its version.
+    pub version_after: Duration,
 }

@@ -49,7 +49,7 @@ pub fn build(layout: &Layout, wanted: &[EnvironmentVariable]) -> Result<Environm
         let value = match &variable.source {
             Some(Source::Value(value)) => OsString::from(value),
             Some(Source::File(file)) => {
-                let value = read_value(&variable.name, Path::new(file))?;
+                let value = read_value(&variable.name, Path::new(file), layout.secrets())?;
                 environment.secrets.extend(value.to_str().map(str::to_owned));
                 value
             }
@@ -67,6 +67,8 @@ pub fn build(layout: &Layout, wanted: &[EnvironmentVariable]) -> Result<Environm
     let user = environment.variables.get(OsStr::new("USER")).and_then(|user| user.to_str());
     let user = user.filter(|user| !user.is_empty()).unwrap_or(DEFAULT_USER).to_owned();
     environment.variables.extend(engine_environment(&home, &user));
+    // Poetry's own place is outside of the source: a failed installation would change what the source in place works with.
+    environment.variables.entry("POETRY_VIRTUALENVS_IN_PROJECT".into()).or_insert_with(|| "true".into());
     // The CLI knows a project by its path: with this one it is the same as for a person in a shell there.
     environment.variables.insert("PWD".into(), layout.workspace().into());
     Ok(environment)
@@ -79,17 +81,12 @@ fn valid_name(name: &str) -> Result<&str, Refusal> {
     Ok(name)
 }
 
-fn read_value(name: &str, file: &Path) -> Result<OsString, Refusal> {
-    let refused = |reason: String| {
-        Refusal::Precondition(format!(
-            "environment variable {name} is to be read from {}, but {reason}",
-            file.display()
-        ))
-    };
+fn read_value(name: &str, file: &Path, secrets: &Path) -> Result<OsString, Refusal> {
+    let what = described(file, secrets);
+    let refused =
+        |reason: String| Refusal::Precondition(format!("environment variable {name} is to be {what}, but {reason}"));
     let missing = |error: io::Error| match error.kind() {
-        io::ErrorKind::NotFound => {
-            refused("there is no such file: does the Secret or ConfigMap have that key?".to_owned())
-        }
+        io::ErrorKind::NotFound => refused(why_missing(file, secrets)),
         _ => refused(error.to_string()),
     };
     let mut value = Vec::new();
@@ -98,6 +95,25 @@ fn read_value(name: &str, file: &Path) -> Result<OsString, Refusal> {
         return Err(refused(format!("it is longer than {LONGEST_VALUE} bytes")));
     }
     Ok(OsString::from_vec(value))
+}
+
+/// What a file stands for: a key of a Secret, where Secrets are mounted.
+fn described(file: &Path, secrets: &Path) -> String {
+    let inside = file.strip_prefix(secrets).ok();
+    match inside.and_then(|inside| Some((inside.parent()?, inside.file_name()?))) {
+        Some((secret, key)) => format!("key {:?} of Secret {:?}", key.to_string_lossy(), secret.to_string_lossy()),
+        None => format!("read from {}", file.display()),
+    }
+}
+
+fn why_missing(file: &Path, secrets: &Path) -> String {
+    let Some(secret) = file.parent().filter(|_| file.starts_with(secrets)) else {
+        return "there is no such file".to_owned();
+    };
+    // Kubernetes keeps what it mounts behind a link of this name.
+    let is_empty = entries(&secret.join("..data")).next().is_none();
+    let what = if is_empty { "the Secret does not exist, or is empty" } else { "the Secret has no such key" };
+    format!("{what}; a change of it takes up to two minutes until it is in the running pod")
 }
 
 /// The values of the mounted Secrets, as far as they are texts of an ordinary size. What cannot be read is nothing to hide.
@@ -179,6 +195,27 @@ mod tests {
         let environment = build(&layout, &[]).unwrap();
         assert_eq!(environment.secrets, ["inherited-value"]);
         assert_eq!(environment.redactor().redact("npm: inherited-value"), "npm: [secret]");
+    }
+
+    #[test]
+    fn a_missing_secret_and_a_missing_key_are_told_apart() {
+        let directory = tempfile::tempdir().unwrap();
+        let layout = Layout::new(directory.path()).with_secrets(directory.path().join("secrets"));
+        // As Kubernetes mounts them: a Secret that may be missing is an empty directory until it is there.
+        for secret in ["absent", "present/..2026"] {
+            std::fs::create_dir_all(layout.secrets().join(secret)).unwrap();
+        }
+        std::fs::write(layout.secrets().join("present/..2026/other"), "hunter22").unwrap();
+        std::os::unix::fs::symlink("..2026", layout.secrets().join("present/..data")).unwrap();
+        for (secret, why) in [("absent", "does not exist"), ("present", "has no such key")] {
+            let file = layout.secrets().join(secret).join("token").to_str().unwrap().to_owned();
+            let refusal = build(&layout, &[variable("TOKEN", Source::File(file))]).unwrap_err();
+            assert!(matches!(refusal, Refusal::Precondition(_)), "it may be there the next time");
+            let message = refusal.to_string();
+            for word in ["TOKEN", "key \"token\"", &format!("Secret \"{secret}\""), why] {
+                assert!(message.contains(word), "{message}");
+            }
+        }
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! Inside the workspace pod: takes the source, runs the CLI, journals what it does. Only this room starts processes.
 //!
 //! From outside inwards: [`init`] is the first process and starts [`serve`], which answers the controller by [`service`].
-//! [`source`] puts sources in place; [`operations`] accepts runs, [`run`] carries one out and [`journal`] keeps it.
+//! [`source`] puts sources in place; [`operations`] accepts runs, [`run`] carries one out and [`journal`] keeps it. Where init
+//! containers of the user need the source, [`fetch`] has taken it before.
 
 mod bootstrap;
 mod cancellation;
@@ -10,6 +11,7 @@ mod config;
 mod durable;
 mod environment;
 mod event_log;
+mod fetch;
 mod gate;
 mod health;
 mod init;
@@ -32,6 +34,7 @@ mod version;
 
 pub use bootstrap::{BootstrapError, bootstrap};
 pub use config::AgentConfig;
+pub use fetch::{FetchConfig, fetch};
 pub use init::run_as_init;
 pub use launch::launch;
 pub use serve::serve;

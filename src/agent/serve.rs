@@ -13,6 +13,7 @@ use tonic::transport::Server;
 use super::config::AgentConfig;
 use super::gate::Gate;
 use super::health;
+use super::install;
 use super::journal::Journal;
 use super::layout::Layout;
 use super::operations::{Identity, Operations};
@@ -20,7 +21,6 @@ use super::service::Service;
 use super::settings::Settings;
 use super::source::Source;
 use super::termination;
-use super::version::CliVersion;
 use crate::rpc::proto::agent_server::AgentServer;
 use crate::rpc::server_tls::TlsAcceptor;
 
@@ -53,8 +53,10 @@ async fn run(config: &AgentConfig) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("cannot receive SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot receive SIGINT")?;
     let stop = CancellationToken::new();
+    install::end_leftovers(&Layout::new(&config.share)).await.context("cannot end what is left of an installation")?;
     let operations = Arc::new(open(config, &stop)?);
     operations.recover().await?;
+    operations.source.resume();
     let acceptor = TlsAcceptor::from_directory(&config.tls_directory)?;
     let listener =
         TcpListener::bind(config.address).await.with_context(|| format!("cannot listen on {}", config.address))?;
@@ -64,8 +66,9 @@ async fn run(config: &AgentConfig) -> anyhow::Result<()> {
     let gate = operations.gate.clone();
     let health = health::serve(health_listener, TaskTracker::new(), move || !gate.is_terminating());
     // Nobody waits for the version when the agent ends.
-    let version = CliVersion::new(operations.layout.clone(), TaskTracker::new());
-    let service = AgentServer::new(Service { operations: operations.clone(), version })
+    let (source, after) = (operations.source.clone(), config.version_after);
+    TaskTracker::new().spawn(async move { source.version.find_later(after).await });
+    let service = AgentServer::new(Service { operations: operations.clone() })
         .max_decoding_message_size(LARGEST_REQUEST)
         .max_encoding_message_size(LARGEST_REQUEST);
     let close = CancellationToken::new();
@@ -103,5 +106,6 @@ fn open(config: &AgentConfig, stop: &CancellationToken) -> anyhow::Result<Operat
     let source = Arc::new(Source::open(layout.clone(), gate.clone(), settings.clone(), stop.clone())?);
     let journal = Arc::new(Journal::open(&layout.operations())?);
     let identity = Identity::new(config.pod_uid.clone()).context("cannot read /proc")?;
-    Ok(Operations::new(identity, layout, gate, journal, source, settings, TaskTracker::new()))
+    let tasks = source.tasks.clone();
+    Ok(Operations::new(identity, layout, gate, journal, source, settings, tasks))
 }

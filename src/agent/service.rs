@@ -9,7 +9,6 @@ use tonic::{Request, Response, Status, Streaming};
 use super::journal::{Item, Reader};
 use super::operations::Operations;
 use super::refusal::Refusal;
-use super::version::CliVersion;
 use crate::rpc::proto;
 use crate::rpc::proto::agent_server::Agent;
 use crate::rpc::proto::attach_reply::Part;
@@ -18,7 +17,6 @@ use crate::rpc::proto::attach_reply::Part;
 #[derive(Clone)]
 pub struct Service {
     pub operations: Arc<Operations>,
-    pub version: CliVersion,
 }
 
 type Replies = Pin<Box<dyn Stream<Item = Result<proto::AttachReply, Status>> + Send>>;
@@ -28,8 +26,8 @@ impl Agent for Service {
     type AttachStream = Replies;
 
     async fn status(&self, _request: Request<proto::StatusRequest>) -> Result<Response<proto::StatusReply>, Status> {
-        let pulumi_version = self.version.get().await;
         let operations = &self.operations;
+        let pulumi_version = operations.source.version.known();
         let artifact = operations.source.in_place();
         Ok(Response::new(proto::StatusReply {
             agent_version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -41,6 +39,7 @@ impl Agent for Service {
             settings_digest: operations.settings.digest(),
             open_operation: operations.gate.open_operation().unwrap_or_default(),
             draining: operations.gate.is_draining(),
+            candidate: operations.source.candidate(),
         }))
     }
 

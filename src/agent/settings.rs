@@ -215,7 +215,7 @@ mod tests {
     }
 
     fn tree(name: &str) -> InPlace {
-        InPlace { digest: "sha256:00".into(), directory: String::new(), tree: name.into() }
+        InPlace { digest: "sha256:00".into(), tree: name.into(), ..InPlace::default() }
     }
 
     fn wanted(config: &[(&str, &str)]) -> proto::Settings {

@@ -17,7 +17,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// How long somebody waits who wants to know it: the CLI may be slow on a busy node, and the answer comes the next time.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// Found once, when it is first asked for.
+/// Found once: when somebody needs it, or when the pod has been there for a while.
 #[derive(Clone)]
 pub struct CliVersion {
     layout: Layout,
@@ -28,6 +28,18 @@ pub struct CliVersion {
 impl CliVersion {
     pub fn new(layout: Layout, tasks: TaskTracker) -> Self {
         CliVersion { layout, tasks, found: Arc::default() }
+    }
+
+    /// As the CLI printed it; empty when there is no working CLI, or as long as nobody has asked it.
+    pub fn known(&self) -> String {
+        self.found.get().cloned().unwrap_or_default()
+    }
+
+    /// Finds it after a while, and not all pods at once: it costs as much as a third of a small run, and pods that are
+    /// new have better to do.
+    pub async fn find_later(&self, after: Duration) {
+        tokio::time::sleep(after.mul_f64(1.0 + fastrand::f64())).await;
+        self.get().await;
     }
 
     /// As the CLI prints it; empty when there is no working CLI, or as long as it is not known.

@@ -35,6 +35,7 @@ pub mod workspace_reason {
     pub const CONNECTION_FAILED: &str = "ConnectionFailed";
     pub const ARTIFACT_UNAVAILABLE: &str = "ArtifactUnavailable";
     pub const ARTIFACT_REFUSED: &str = "ArtifactRefused";
+    pub const INITIALIZING: &str = "Initializing";
     pub const INSTALLING: &str = "Installing";
     pub const INSTALLATION_FAILED: &str = "InstallationFailed";
     pub const POD_FAILED: &str = "PodFailed";
@@ -56,6 +57,8 @@ pub mod update_reason {
     pub const INVALID_ACCESS_TOKEN: &str = "InvalidAccessToken";
     pub const CANCELED: &str = "Canceled";
     pub const ABORTED: &str = "Aborted";
+    /// The workspace is not in the state that the run needs: a Secret is missing, for example. Nothing has run.
+    pub const RUN_REFUSED: &str = "RunRefused";
     pub const RUN_OUTCOME_UNKNOWN: &str = "RunOutcomeUnknown";
 }
 

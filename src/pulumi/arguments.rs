@@ -57,9 +57,9 @@ pub fn stack_init(stack: &str) -> Vec<OsString> {
     on_stack(&["stack", "init", "--no-select"], stack)
 }
 
-/// Selects a stack that exists, so that a person's commands in the pod find it.
-pub fn stack_select(stack: &str) -> Vec<OsString> {
-    on_stack(&["stack", "select"], stack)
+/// Selects a stack, so that a person's commands in the pod find it, and makes it first where the backend has none.
+pub fn stack_select_or_init(stack: &str) -> Vec<OsString> {
+    on_stack(&["stack", "select", "--create"], stack)
 }
 
 /// Prints the outputs of a stack with the values of secrets: see [`super::outputs::parse`].
@@ -130,7 +130,8 @@ mod tests {
             message: Some("-y"),
             ..operation(OperationKind::Destroy)
         };
-        for arguments in [arguments(&operation), stack_init("--help"), stack_select("--help"), stack_output("--help")] {
+        let small = [stack_init("--help"), stack_select_or_init("--help"), stack_output("--help")];
+        for arguments in [arguments(&operation)].into_iter().chain(small) {
             assert!(arguments.contains(&"--stack=--help".into()), "{arguments:?}");
             assert!(!arguments.iter().any(|argument| argument == "--help" || argument == "-x" || argument == "-y"));
         }
@@ -140,7 +141,7 @@ mod tests {
     fn the_small_commands_are_these() {
         let table = [
             (stack_init("o/p/dev"), "stack init --no-select --stack=o/p/dev"),
-            (stack_select("dev"), "stack select --stack=dev"),
+            (stack_select_or_init("dev"), "stack select --create --stack=dev"),
             (stack_output("dev"), "stack output --json --show-secrets --stack=dev"),
             (version(), "version"),
             (install(), "install"),

@@ -7,6 +7,7 @@ mod document;
 pub mod environment;
 pub mod events;
 pub mod failure;
+pub mod install;
 pub mod outputs;
 pub mod project;
 pub mod settings;

@@ -19,7 +19,7 @@ const MAXIMUM_SIZE: u64 = 4 * 1024 * 1024;
 pub enum ProjectError {
     #[error("there is no Pulumi.yaml, Pulumi.yml or Pulumi.json in {}", directory.display())]
     Missing { directory: PathBuf },
-    #[error("cannot read {}", file.display())]
+    #[error("cannot read {}: {source}", file.display())]
     Read { file: PathBuf, source: std::io::Error },
     #[error("{} is larger than {limit} bytes", file.display())]
     TooLarge { file: PathBuf, limit: u64 },
@@ -29,6 +29,24 @@ pub enum ProjectError {
     NoName { file: PathBuf },
     #[error("{} has no `runtime`: give it one, such as `yaml` or `nodejs`", file.display())]
     NoRuntime { file: PathBuf },
+}
+
+impl ProjectError {
+    /// The same error with its path as it is seen from a directory that the project lies in.
+    pub fn seen_from(mut self, root: &Path) -> Self {
+        let path = match &mut self {
+            ProjectError::Missing { directory } => directory,
+            ProjectError::Read { file, .. }
+            | ProjectError::TooLarge { file, .. }
+            | ProjectError::Syntax { file, .. }
+            | ProjectError::NoName { file }
+            | ProjectError::NoRuntime { file } => file,
+        };
+        if let Ok(inside) = path.strip_prefix(root) {
+            *path = inside.to_owned();
+        }
+        self
+    }
 }
 
 /// What is to be known of a project before its program runs.
@@ -45,10 +63,10 @@ pub struct Project {
     pub main: Option<String>,
     /// Where the settings files of the stacks are, relative to the project.
     pub stack_config_directory: Option<String>,
-    /// Whether `packages` names any.
-    pub has_packages: bool,
-    /// Whether `plugins` names any.
-    pub has_plugins: bool,
+    /// As written; null when there are none.
+    pub packages: Value,
+    /// As written; null when there are none.
+    pub plugins: Value,
 }
 
 /// The file as it is written, as far as it is of interest.
@@ -96,14 +114,19 @@ impl Project {
             runtime_options,
             main: text_of(&document.main),
             stack_config_directory: text_of(&document.stack_config_dir).or_else(|| text_of(&document.config)),
-            has_packages: names_any(&document.packages),
-            has_plugins: names_any(&document.plugins),
+            packages: document.packages,
+            plugins: document.plugins,
         })
     }
 
     /// Whether `pulumi install` has anything to do.
     pub fn needs_install(&self) -> bool {
-        self.runtime != "yaml" || self.has_packages || self.has_plugins
+        self.runtime != "yaml" || self.has_packages() || names_any(&self.plugins)
+    }
+
+    /// Whether `packages` names any.
+    pub fn has_packages(&self) -> bool {
+        names_any(&self.packages)
     }
 
     /// How the settings files of its stacks are written: the CLI reads only those that are named as the project file is.

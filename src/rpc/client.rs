@@ -8,17 +8,16 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use futures::Stream;
 use hyper_util::rt::TokioIo;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{PrivateKeyDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
 use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncReadExt};
-use tokio::net::TcpStream;
-use tokio_rustls::client::TlsStream;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 
-use crate::rpc::identity::{self, IdentityError, Issued};
+use super::client_tls;
+pub use super::client_tls::ClientIdentityError;
+use crate::rpc::identity::Issued;
 use crate::rpc::proto;
 use crate::rpc::proto::agent_client::AgentClient as Calls;
 use crate::rpc::proto::put_source_request::Part;
@@ -30,8 +29,8 @@ pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 pub const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long the agent may take to accept a run.
 pub const RUN_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long a source may take to be in place: bytes, unpacking, installation of dependencies.
-pub const PUT_SOURCE_TIMEOUT: Duration = Duration::from_secs(15 * 60);
+/// How long a source may take to be received, verified and unpacked.
+pub const PUT_SOURCE_TIMEOUT: Duration = Duration::from_secs(5 * 60);
 /// How often a silent connection is asked whether it is alive, and how long the answer may take.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(20);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -98,6 +97,11 @@ impl RpcError {
         }
     }
 
+    /// Whether the agent said no because of the state that it is in now: the same call may be obeyed another time.
+    pub fn is_precondition(&self) -> bool {
+        self.code == Code::FailedPrecondition
+    }
+
     /// Whether the agent does not know what was asked for.
     pub fn is_not_found(&self) -> bool {
         self.code == Code::NotFound
@@ -130,21 +134,6 @@ pub struct AgentAddress {
     pub server_name: String,
 }
 
-/// Why the controller's identity cannot be used.
-#[derive(Debug, Error)]
-pub enum ClientIdentityError {
-    #[error("cannot read the controller's client certificate")]
-    Certificate { source: IdentityError },
-    #[error("cannot read the controller's client key")]
-    Key,
-    #[error("cannot read the authority's certificates")]
-    Authorities { source: IdentityError },
-    #[error("the authority's certificates cannot be trusted")]
-    Trust { source: rustls::Error },
-    #[error("the controller's client certificate and key cannot be used")]
-    Use { source: rustls::Error },
-}
-
 /// The way to all agents: it holds the controller's identity. Cheap to clone.
 #[derive(Clone)]
 pub struct Agents {
@@ -152,15 +141,16 @@ pub struct Agents {
 }
 
 impl Agents {
-    /// Calls agents with this certificate and trusts those that one of the authorities (PEM, any number) has signed.
-    pub fn new(client: &Issued, authorities_pem: &str) -> Result<Self, ClientIdentityError> {
-        let config = configuration(client, authorities_pem)?;
+    /// Calls each agent with the first of these certificates that it accepts, and trusts agents that one of the
+    /// authorities (PEM, any number) has signed.
+    pub fn new(clients: &[Issued], authorities_pem: &str) -> Result<Self, ClientIdentityError> {
+        let config = client_tls::configuration(clients, authorities_pem)?;
         Ok(Agents { tls: Arc::new(ArcSwap::from_pointee(config)) })
     }
 
-    /// New connections use this identity from now on, those of all clones too.
-    pub fn replace_identity(&self, client: &Issued, authorities_pem: &str) -> Result<(), ClientIdentityError> {
-        self.tls.store(Arc::new(configuration(client, authorities_pem)?));
+    /// New connections use these from now on, those of all clones too. Open ones go on.
+    pub fn replace_identity(&self, clients: &[Issued], authorities_pem: &str) -> Result<(), ClientIdentityError> {
+        self.tls.store(Arc::new(client_tls::configuration(clients, authorities_pem)?));
         Ok(())
     }
 
@@ -179,7 +169,7 @@ impl Agents {
         let (tls, target) = (self.tls.clone(), SocketAddr::new(address.ip, address.port));
         let connector = tower::service_fn(move |_| {
             let (tls, name) = (tls.load_full(), name.clone());
-            async move { connect(target, name, tls).await.map(TokioIo::new) }
+            async move { client_tls::connect(target, name, tls).await.map(TokioIo::new) }
         });
         let connecting = tokio::time::timeout(CONNECT_TIMEOUT, endpoint.connect_with_connector(connector));
         let channel = match connecting.await {
@@ -206,22 +196,23 @@ impl AgentClient {
     /// What is in the pod: versions, source, settings, open operation.
     pub async fn status(&self) -> Result<proto::StatusReply, RpcError> {
         let mut calls = self.calls.clone();
-        unary("Status", CALL_TIMEOUT, calls.status(proto::StatusRequest {})).await
+        let mut reply = unary("Status", CALL_TIMEOUT, calls.status(proto::StatusRequest {})).await?;
+        if let Some(candidate) = &mut reply.candidate {
+            // They end up in conditions.
+            candidate.doing = bounded(&candidate.doing);
+            candidate.failure = bounded(&candidate.failure);
+        }
+        Ok(reply)
     }
 
-    /// Puts a source in place: `size` bytes from the reader. Idempotent by digest and directory.
-    pub async fn put_source<R>(
-        &self,
-        artifact: proto::Artifact,
-        size: u64,
-        reader: R,
-    ) -> Result<proto::PutSourceReply, RpcError>
+    /// Gives a source: as many bytes from the reader as the header says. It is in place afterwards, or on its way: then
+    /// [`AgentClient::status`] tells how it gets on. Idempotent by digest and directory.
+    pub async fn put_source<R>(&self, header: proto::SourceHeader, reader: R) -> Result<proto::PutSourceReply, RpcError>
     where
         R: AsyncRead + Send + Unpin + 'static,
     {
         let call = "PutSource";
         let broken = Arc::new(Mutex::new(None));
-        let header = proto::SourceHeader { artifact: Some(artifact), size };
         let messages = source_messages(header, reader, broken.clone());
         let mut calls = self.calls.clone();
         let reply = unary(call, PUT_SOURCE_TIMEOUT, calls.put_source(messages)).await;
@@ -324,37 +315,6 @@ async fn read_chunk(reader: &mut (impl AsyncRead + Unpin)) -> io::Result<Vec<u8>
     let mut chunk = Vec::with_capacity(CHUNK);
     reader.take(CHUNK as u64).read_to_end(&mut chunk).await?;
     Ok(chunk)
-}
-
-async fn connect(
-    target: SocketAddr,
-    name: ServerName<'static>,
-    tls: Arc<ClientConfig>,
-) -> io::Result<TlsStream<TcpStream>> {
-    let stream = TcpStream::connect(target).await?;
-    stream.set_nodelay(true)?;
-    tokio_rustls::TlsConnector::from(tls).connect(name, stream).await
-}
-
-fn configuration(client: &Issued, authorities_pem: &str) -> Result<ClientConfig, ClientIdentityError> {
-    let authorities =
-        identity::read_bundle(authorities_pem).map_err(|source| ClientIdentityError::Authorities { source })?;
-    let mut roots = RootCertStore::empty();
-    for certificate in authorities {
-        roots.add(certificate).map_err(|source| ClientIdentityError::Trust { source })?;
-    }
-    let chain =
-        identity::read_bundle(&client.certificate_pem).map_err(|source| ClientIdentityError::Certificate { source })?;
-    let key = PrivateKeyDer::from_pem_slice(client.key_pem.as_bytes()).map_err(|_| ClientIdentityError::Key)?;
-    let mut config = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
-        .with_protocol_versions(&[&rustls::version::TLS13])
-        .map_err(|source| ClientIdentityError::Use { source })?
-        .with_root_certificates(roots)
-        .with_client_auth_cert(chain, key)
-        .map_err(|source| ClientIdentityError::Use { source })?;
-    config.alpn_protocols = vec![b"h2".to_vec()];
-    config.resumption = rustls::client::Resumption::disabled();
-    Ok(config)
 }
 
 /// Without control characters, which could fake lines of a log, and not longer than is kept.

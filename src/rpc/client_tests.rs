@@ -45,7 +45,9 @@ impl Agent for FakeAgent {
 
     async fn status(&self, _: Request<proto::StatusRequest>) -> Result<Response<proto::StatusReply>, Status> {
         let agent_version = "v".repeat(self.version_length);
-        Ok(Response::new(proto::StatusReply { agent_version, start_id: "start".into(), ..Default::default() }))
+        let candidate = Some(proto::Candidate { failure: "\u{1b}ä".repeat(6000), ..Default::default() });
+        let start_id = "start".into();
+        Ok(Response::new(proto::StatusReply { agent_version, start_id, candidate, ..Default::default() }))
     }
 
     async fn put_source(
@@ -130,8 +132,9 @@ async fn connected(agent: &FakeAgent) -> (Serving, AgentClient) {
     (serving, client)
 }
 
-fn artifact() -> proto::Artifact {
-    proto::Artifact { digest: "sha256:abc".into(), directory: "infra".into() }
+fn header(size: u64) -> proto::SourceHeader {
+    let artifact = proto::Artifact { digest: "sha256:abc".into(), directory: "infra".into() };
+    proto::SourceHeader { artifact: Some(artifact), size, ..Default::default() }
 }
 
 #[tokio::test]
@@ -140,12 +143,11 @@ async fn a_source_arrives_whole_and_in_pieces() {
     let (_serving, client) = connected(&agent).await;
     let bytes: Vec<u8> = (0..1024 * 1024 + 7_u32).map(|number| (number % 251) as u8).collect();
     let size = bytes.len() as u64;
-    client.put_source(artifact(), size, Cursor::new(bytes.clone())).await.unwrap();
-    client.put_source(artifact(), 0, tokio::io::empty()).await.unwrap();
+    client.put_source(header(size), Cursor::new(bytes.clone())).await.unwrap();
+    client.put_source(header(0), tokio::io::empty()).await.unwrap();
     let received = agent.sources.lock().unwrap().clone();
-    let header = |size| Some(proto::SourceHeader { artifact: Some(artifact()), size });
-    assert_eq!(received[0], Received { header: header(size), bytes, longest_chunk: 256 * 1024 });
-    assert_eq!(received[1], Received { header: header(0), bytes: vec![], longest_chunk: 0 });
+    assert_eq!(received[0], Received { header: Some(header(size)), bytes, longest_chunk: 256 * 1024 });
+    assert_eq!(received[1], Received { header: Some(header(0)), bytes: vec![], longest_chunk: 0 });
 }
 
 #[tokio::test]
@@ -153,7 +155,7 @@ async fn an_artifact_that_cannot_be_read_to_its_end_is_an_error_that_says_so() {
     let agent = FakeAgent::default();
     let (_serving, client) = connected(&agent).await;
     let reader = BrokenReader(Cursor::new(vec![1; 300 * 1024]));
-    let error = client.put_source(artifact(), 400 * 1024, reader).await.unwrap_err();
+    let error = client.put_source(header(400 * 1024), reader).await.unwrap_err();
     assert_eq!(
         error.to_string(),
         "call PutSource of the agent failed: cannot read the artifact: the disk is gone (Aborted)"
@@ -198,6 +200,13 @@ async fn a_refusal_says_what_the_agent_said_but_not_more_than_is_bearable() {
     assert!(error.is_refusal() && !error.is_unavailable());
     assert!(error.message.starts_with("another source [31m is in place ä"), "{error}");
     assert!(error.message.len() <= 8 * 1024);
+}
+
+#[tokio::test]
+async fn what_the_agent_says_of_a_source_on_its_way_is_not_more_than_is_bearable() {
+    let (_serving, client) = connected(&FakeAgent::default()).await;
+    let failure = client.status().await.unwrap().candidate.unwrap().failure;
+    assert!(failure.starts_with(" ä") && failure.len() <= 8 * 1024, "{} bytes", failure.len());
 }
 
 #[tokio::test]

@@ -13,25 +13,31 @@ use rcgen::{
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use thiserror::Error;
-use x509_parser::extensions::{GeneralName, ParsedExtension};
+use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 /// The URI in the controller's client certificate. Agents talk to nobody else.
 pub const CONTROLLER_URI: &str = "urn:pulumi-controller:controller";
-/// How long an authority is valid.
-pub const AUTHORITY_VALIDITY: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
+/// How long an authority is valid. A third of it is longer than any certificate that it signs is valid.
+pub const AUTHORITY_VALIDITY: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 /// How long a server's or the client's certificate is valid.
 pub const LEAF_VALIDITY: Duration = Duration::from_secs(90 * 24 * 60 * 60);
 /// Certificates are valid from a while before they are made, for clocks that are behind.
 const CLOCK_SKEW: Duration = Duration::from_secs(60 * 60);
+/// The organization in the name of an authority that was made here.
+const ORGANIZATION: &str = "pulumi-controller";
 
 /// Why a certificate could not be made or read.
 #[derive(Debug, Error)]
 pub enum IdentityError {
     #[error("cannot make {what}")]
     Make { what: &'static str, source: rcgen::Error },
-    #[error("cannot read the authority's private key")]
+    #[error(
+        "cannot read the authority's private key: it has to be PKCS#8 (\"BEGIN PRIVATE KEY\"), ECDSA, Ed25519 or RSA"
+    )]
     ReadKey { source: rcgen::Error },
+    #[error("the certificate that belongs to the private key is not one of an authority (CA:TRUE, keyCertSign)")]
+    NoAuthority,
     #[error("no certificate of the authority belongs to its private key")]
     ForeignKey,
     #[error("cannot read the certificate: it is not PEM")]
@@ -80,7 +86,9 @@ impl Authority {
     pub fn generate(now: Timestamp) -> Result<Self, IdentityError> {
         let what = "an authority";
         let key = generate_key(what)?;
-        let mut params = parameters("pulumi-controller", now, AUTHORITY_VALIDITY)?;
+        // A name of its own: agents name the authorities that they trust, and the controller chooses by that.
+        let mut params = parameters(&format!("authority {}", uuid::Uuid::new_v4()), now, AUTHORITY_VALIDITY)?;
+        params.distinguished_name.push(DnType::OrganizationName, ORGANIZATION);
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
         let certificate = params.self_signed(&key).map_err(|source| IdentityError::Make { what, source })?;
@@ -91,13 +99,16 @@ impl Authority {
         })
     }
 
-    /// Reads an authority. `bundle_pem` may hold several certificates, of the authority before and the one to come:
-    /// the one that belongs to the key signs.
+    /// Reads an authority. `bundle_pem` may hold several certificates that are to be trusted: the one that belongs to
+    /// the key signs.
     pub fn from_pem(bundle_pem: &str, key_pem: &str) -> Result<Self, IdentityError> {
         let key = KeyPair::from_pem(key_pem).map_err(|source| IdentityError::ReadKey { source })?;
         for certificate in read_bundle(bundle_pem)? {
             if parse(&certificate)?.public_key().subject_public_key.data != key.public_key_raw() {
                 continue;
+            }
+            if !may_sign(&parse(&certificate)?) {
+                return Err(IdentityError::NoAuthority);
             }
             let issuer = Issuer::from_ca_cert_der(&certificate, key)
                 .map_err(|source| IdentityError::ReadCertificate { reason: source.to_string() })?;
@@ -109,6 +120,31 @@ impl Authority {
     /// All certificates of the authority: what the other end of a connection has to trust.
     pub fn certificate_pem(&self) -> &str {
         &self.bundle_pem
+    }
+
+    /// The certificate that belongs to the key.
+    pub(crate) fn certificate(&self) -> &CertificateDer<'static> {
+        &self.certificate
+    }
+
+    /// Whether it was made here, and not by somebody else, who then renews it.
+    pub fn is_made_here(&self) -> bool {
+        let made_here = |certificate: &X509Certificate<'_>| {
+            let mut organizations = certificate.subject().iter_organization();
+            organizations.any(|found| found.as_str().is_ok_and(|name| name == ORGANIZATION))
+        };
+        parse(&self.certificate).is_ok_and(|certificate| made_here(&certificate))
+    }
+
+    /// Whether less than a third of its life is left.
+    pub fn renewal_due(&self, now: Timestamp) -> bool {
+        parse(&self.certificate).is_ok_and(|certificate| is_due(&certificate, now))
+    }
+
+    /// When it ends.
+    pub fn expiry(&self) -> Option<Timestamp> {
+        let certificate = parse(&self.certificate).ok()?;
+        Timestamp::from_second(certificate.validity().not_after.timestamp()).ok()
     }
 
     /// The private key that signs.
@@ -140,19 +176,11 @@ impl Authority {
         self.issue(params, what)
     }
 
-    /// Whether the key that signs now has signed this certificate (by the key identifiers in both).
+    /// Whether the key that signs now has signed this certificate.
     pub fn has_issued(&self, certificate_pem: &str) -> Result<bool, IdentityError> {
         let leaf = first(certificate_pem)?;
         let (leaf, own) = (parse(&leaf)?, parse(&self.certificate)?);
-        let issuer = leaf.iter_extensions().find_map(|extension| match extension.parsed_extension() {
-            ParsedExtension::AuthorityKeyIdentifier(found) => found.key_identifier.as_ref().map(|id| id.0.to_vec()),
-            _ => None,
-        });
-        let subject = own.iter_extensions().find_map(|extension| match extension.parsed_extension() {
-            ParsedExtension::SubjectKeyIdentifier(found) => Some(found.0.to_vec()),
-            _ => None,
-        });
-        Ok(issuer.is_some() && issuer == subject)
+        Ok(leaf.verify_signature(Some(own.public_key())).is_ok())
     }
 
     fn issue(&self, mut params: CertificateParams, what: &'static str) -> Result<Issued, IdentityError> {
@@ -167,12 +195,20 @@ impl Authority {
 
 /// Whether less than a third of the certificate's life is left. Of several certificates, the first counts.
 pub fn renewal_due(certificate_pem: &str, now: Timestamp) -> Result<bool, IdentityError> {
-    let certificate = first(certificate_pem)?;
-    let parsed = parse(&certificate)?;
-    let validity = parsed.validity();
+    Ok(is_due(&parse(&first(certificate_pem)?)?, now))
+}
+
+fn is_due(certificate: &X509Certificate<'_>, now: Timestamp) -> bool {
+    let validity = certificate.validity();
     let (begin, end) = (validity.not_before.timestamp(), validity.not_after.timestamp());
     let third = end.saturating_sub(begin) / 3;
-    Ok(end.saturating_sub(now.as_second()) < third)
+    end.saturating_sub(now.as_second()) < third
+}
+
+/// Whether a certificate says that it may sign others.
+fn may_sign(certificate: &X509Certificate<'_>) -> bool {
+    let signs = certificate.key_usage().is_ok_and(|usage| usage.is_none_or(|usage| usage.value.key_cert_sign()));
+    signs && certificate.is_ca()
 }
 
 /// The subject alternative names of a certificate. Of several certificates, the first counts.
@@ -195,6 +231,11 @@ pub(crate) fn names_of(certificate: &CertificateDer<'_>) -> Result<Names, Identi
         }
     }
     Ok(names)
+}
+
+/// Who signed a certificate, as the name in DER. Of several certificates, the first counts.
+pub(crate) fn issuer(certificate_pem: &str) -> Result<Vec<u8>, IdentityError> {
+    Ok(parse(&first(certificate_pem)?)?.issuer().as_raw().to_vec())
 }
 
 /// All certificates of a PEM text; at least one.
@@ -288,8 +329,35 @@ mod tests {
             let now = at(NOW + days * DAY);
             assert_eq!(renewal_due(&server.certificate_pem, now).unwrap(), due, "after {days} days");
         }
-        assert!(!renewal_due(authority.certificate_pem(), at(NOW + 6 * 365 * DAY)).unwrap());
-        assert!(renewal_due(authority.certificate_pem(), at(NOW + 7 * 365 * DAY)).unwrap());
+        assert!(!authority.renewal_due(at(NOW + 243 * DAY)) && authority.renewal_due(at(NOW + 244 * DAY)));
+    }
+
+    #[test]
+    fn an_authority_tells_what_it_has_signed_and_whether_it_was_made_here() {
+        let (one, other) = (Authority::generate(at(NOW)).unwrap(), Authority::generate(at(NOW)).unwrap());
+        let issued = one.issue_client(at(NOW)).unwrap();
+        assert!(
+            one.has_issued(&issued.certificate_pem).unwrap() && !other.has_issued(&issued.certificate_pem).unwrap()
+        );
+        assert_ne!(issuer(&issued.certificate_pem).unwrap(), issuer(other.certificate_pem()).unwrap());
+        assert!(one.is_made_here() && !foreign(true).unwrap().is_made_here());
+        assert_eq!(one.expiry(), Some(at(NOW + 365 * 24 * 60 * 60)));
+    }
+
+    /// An authority, or something that is none, as another program makes it.
+    fn foreign(is_authority: bool) -> Result<Authority, IdentityError> {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::default();
+        params.distinguished_name.push(DnType::CommonName, "our company");
+        params.is_ca = if is_authority { IsCa::Ca(BasicConstraints::Unconstrained) } else { IsCa::ExplicitNoCa };
+        Authority::from_pem(&params.self_signed(&key).unwrap().pem(), &key.serialize_pem())
+    }
+
+    #[test]
+    fn what_may_not_sign_is_no_authority() {
+        assert!(matches!(foreign(false), Err(IdentityError::NoAuthority)));
+        let issued = foreign(true).unwrap().issue_server(&["a.svc".to_owned()], at(NOW)).unwrap();
+        assert_eq!(names(&issued.certificate_pem).unwrap().dns, ["a.svc"]);
     }
 
     #[test]

@@ -4,6 +4,8 @@
 //! the controller's authority in [`identity`]. Nothing here knows a Kubernetes object or runs a process.
 
 pub mod client;
+mod client_tls;
+mod controller_only;
 pub mod identity;
 #[rustfmt::skip]
 #[allow(
@@ -17,6 +19,7 @@ pub mod identity;
 pub mod proto;
 pub mod server_tls;
 pub mod settings;
+mod tls_fault;
 
 #[cfg(test)]
 mod client_tests;

@@ -33,15 +33,30 @@ pub struct StatusReply {
     pub open_operation: ::prost::alloc::string::String,
     #[prost(bool, tag = "8")]
     pub draining: bool,
+    /// Absent when none is on its way.
+    #[prost(message, optional, tag = "9")]
+    pub candidate: ::core::option::Option<Candidate>,
 }
+/// A source that is on its way to its place. Until it is there, or when it does not get there, the source in place stays.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Candidate {
+    #[prost(message, optional, tag = "1")]
+    pub artifact: ::core::option::Option<Artifact>,
+    /// What is being done for it, for people.
+    #[prost(string, tag = "2")]
+    pub doing: ::prost::alloc::string::String,
+    /// Why its dependencies could not be installed the last time; empty before the first failure. The agent tries again.
+    #[prost(string, tag = "3")]
+    pub failure: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct PutSourceRequest {
     #[prost(oneof = "put_source_request::Part", tags = "1, 2")]
     pub part: ::core::option::Option<put_source_request::Part>,
 }
 /// Nested message and enum types in `PutSourceRequest`.
 pub mod put_source_request {
-    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
+    #[derive(Clone, PartialEq, ::prost::Oneof)]
     pub enum Part {
         #[prost(message, tag = "1")]
         Header(super::SourceHeader),
@@ -50,13 +65,16 @@ pub mod put_source_request {
         Chunk(::prost::alloc::vec::Vec<u8>),
     }
 }
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct SourceHeader {
     #[prost(message, optional, tag = "1")]
     pub artifact: ::core::option::Option<Artifact>,
     /// Size of the archive in bytes.
     #[prost(uint64, tag = "2")]
     pub size: u64,
+    /// What the installation of its dependencies gets besides the container's environment.
+    #[prost(message, repeated, tag = "3")]
+    pub environment: ::prost::alloc::vec::Vec<EnvironmentVariable>,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct PutSourceReply {
@@ -125,7 +143,7 @@ pub mod environment_variable {
     pub enum Source {
         #[prost(string, tag = "2")]
         Value(::prost::alloc::string::String),
-        /// A file in a mounted Secret or ConfigMap, read when the run starts.
+        /// A file in a mounted Secret or ConfigMap, read when the run or the installation starts.
         #[prost(string, tag = "3")]
         File(::prost::alloc::string::String),
     }
@@ -481,7 +499,9 @@ pub mod agent_client {
                 .insert(GrpcMethod::new("pulumi.controller.agent.v1.Agent", "Status"));
             self.inner.unary(req, path, codec).await
         }
-        /// Puts a source in place. The first message is the header, all others are bytes. Idempotent by digest and directory.
+        /// Gives a source. The first message is the header, all others are bytes. The reply comes when it is in place, or, where
+        /// that takes its time, when it was verified and unpacked: then `Status` tells how it gets on. Another source that is on its
+        /// way gives way. Idempotent by digest and directory.
         pub async fn put_source(
             &mut self,
             request: impl tonic::IntoStreamingRequest<Message = super::PutSourceRequest>,
@@ -643,7 +663,9 @@ pub mod agent_server {
             &self,
             request: tonic::Request<super::StatusRequest>,
         ) -> std::result::Result<tonic::Response<super::StatusReply>, tonic::Status>;
-        /// Puts a source in place. The first message is the header, all others are bytes. Idempotent by digest and directory.
+        /// Gives a source. The first message is the header, all others are bytes. The reply comes when it is in place, or, where
+        /// that takes its time, when it was verified and unpacked: then `Status` tells how it gets on. Another source that is on its
+        /// way gives way. Idempotent by digest and directory.
         async fn put_source(
             &self,
             request: tonic::Request<tonic::Streaming<super::PutSourceRequest>>,

@@ -5,27 +5,33 @@
 
 use std::collections::VecDeque;
 use std::io::{self, Read};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use futures::Stream;
-use futures::future::BoxFuture;
+use futures::future::{AbortHandle, Abortable, BoxFuture};
 use futures::stream::{FuturesUnordered, StreamExt};
+use futures::{FutureExt, Stream};
 use rustls::pki_types::PrivateKeyDer;
 use rustls::pki_types::pem::PemObject;
-use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
+use rustls::server::{Acceptor, NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::{RootCertStore, ServerConfig};
 use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::time::Instant;
+use tokio_rustls::LazyConfigAcceptor;
 use tokio_rustls::server::TlsStream;
 use tonic::transport::server::Connected;
 
-use crate::rpc::identity::{self, CONTROLLER_URI, IdentityError};
+use super::controller_only::ControllerOnly;
+use super::tls_fault;
+use crate::rpc::identity::{self, IdentityError};
 
 /// The certificate, in the directory.
 pub const CERTIFICATE_FILE: &str = "tls.crt";
@@ -36,7 +42,8 @@ pub const AUTHORITY_FILE: &str = "ca.crt";
 
 /// How long a client may take to prove who it is.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// How many clients may be proving it at the same time; others wait in the listener's queue.
+/// How many clients may be proving it at the same time. One more, and the one that is silent for longest is dropped: who
+/// opens connections and says nothing holds up nobody.
 const HANDSHAKES_AT_ONCE: usize = 32;
 /// How long nobody is accepted after the system refused to, for instance for want of file descriptors.
 const PAUSE_AFTER_ACCEPT_ERROR: Duration = Duration::from_millis(200);
@@ -93,9 +100,7 @@ impl TlsAcceptor {
     /// The connections of clients that proved to be the controller. The stream never ends and never yields an error:
     /// a client that is refused is logged, and so is a system that refuses connections for a while.
     pub fn incoming(self, listener: TcpListener) -> impl Stream<Item = io::Result<Connection>> + Send {
-        let incoming =
-            Incoming { acceptor: Arc::new(self), listener, handshakes: FuturesUnordered::new(), done: VecDeque::new() };
-        futures::stream::unfold(incoming, |mut incoming| async move {
+        futures::stream::unfold(Incoming::new(self, listener), |mut incoming| async move {
             let connection = incoming.next().await;
             Some((Ok(connection), incoming))
         })
@@ -130,67 +135,110 @@ impl TlsAcceptor {
         }
     }
 
-    async fn handshake(&self, stream: TcpStream) -> io::Result<Connection> {
-        let acceptor = tokio_rustls::TlsAcceptor::from(self.current().await);
-        let stream = tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream))
-            .await
-            .map_err(|_| io::Error::new(io::ErrorKind::TimedOut, "the client did not finish the TLS handshake"))??;
-        let certificate = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
-        let names = certificate.map(identity::names_of).transpose().map_err(io::Error::other)?.unwrap_or_default();
-        if names.uris.iter().any(|uri| uri == CONTROLLER_URI) {
-            return Ok(Connection(stream));
+    /// `greeted` is set once the client has said something.
+    pub(super) async fn handshake(&self, stream: TcpStream, greeted: &AtomicBool) -> io::Result<Connection> {
+        let greeting = LazyConfigAcceptor::new(Acceptor::default(), stream).await?;
+        greeted.store(true, Ordering::Relaxed);
+        let accepted = greeting.into_stream(self.current().await).await;
+        accepted.map(Connection).map_err(|error| tls_fault::explain(error, "client"))
+    }
+
+    /// Says in the log why a client was refused.
+    async fn connection(&self, stream: TcpStream, peer: SocketAddr, greeted: &AtomicBool) -> Option<Connection> {
+        let late = || io::Error::new(io::ErrorKind::TimedOut, "the client did not finish the TLS handshake");
+        let handshake = tokio::time::timeout(HANDSHAKE_TIMEOUT, self.handshake(stream, greeted));
+        match handshake.await.unwrap_or_else(|_| Err(late())) {
+            Ok(connection) => Some(connection),
+            Err(error) => {
+                tracing::info!(%peer, %error, "connection refused");
+                None
+            }
         }
-        Err(io::Error::new(io::ErrorKind::PermissionDenied, "the client's certificate is not the controller's"))
     }
 }
 
 struct Incoming {
     acceptor: Arc<TlsAcceptor>,
     listener: TcpListener,
-    handshakes: FuturesUnordered<BoxFuture<'static, Option<Connection>>>,
-    done: VecDeque<Connection>,
+    handshakes: FuturesUnordered<Abortable<BoxFuture<'static, (u64, Option<Connection>)>>>,
+    /// Whose handshakes these are, the oldest first.
+    clients: VecDeque<Client>,
+    accepted: u64,
+    /// Nobody is accepted before.
+    paused_until: Option<Instant>,
+}
+
+/// Somebody who is proving who it is.
+struct Client {
+    number: u64,
+    peer: SocketAddr,
+    greeted: Arc<AtomicBool>,
+    handshake: AbortHandle,
 }
 
 impl Incoming {
+    fn new(acceptor: TlsAcceptor, listener: TcpListener) -> Self {
+        Incoming {
+            acceptor: Arc::new(acceptor),
+            listener,
+            handshakes: FuturesUnordered::new(),
+            clients: VecDeque::new(),
+            accepted: 0,
+            paused_until: None,
+        }
+    }
+
     async fn next(&mut self) -> Connection {
         loop {
-            if let Some(connection) = self.done.pop_front() {
-                return connection;
-            }
-            let room = self.handshakes.len() < HANDSHAKES_AT_ONCE;
+            let pause = self.paused_until;
             tokio::select! {
-                accepted = self.listener.accept(), if room => self.accepted(accepted),
+                // What has been said is heard before somebody else is let in.
+                biased;
                 Some(finished) = self.handshakes.next(), if !self.handshakes.is_empty() => {
-                    self.done.extend(finished);
+                    let Ok((number, connection)) = finished else { continue };
+                    self.clients.retain(|client| client.number != number);
+                    if let Some(connection) = connection {
+                        return connection;
+                    }
                 }
+                () = sleep_until(pause), if pause.is_some() => self.paused_until = None,
+                accepted = self.listener.accept(), if pause.is_none() => match accepted {
+                    Ok((stream, peer)) => self.begin(stream, peer),
+                    Err(error) => {
+                        tracing::warn!(%error, "cannot accept a connection");
+                        self.paused_until = Some(Instant::now() + PAUSE_AFTER_ACCEPT_ERROR);
+                    }
+                },
             }
         }
     }
 
-    fn accepted(&mut self, accepted: io::Result<(TcpStream, std::net::SocketAddr)>) {
-        let (stream, peer) = match accepted {
-            Ok(accepted) => accepted,
-            Err(error) => {
-                tracing::warn!(%error, "cannot accept a connection");
-                // The pause takes a place among the handshakes, so that a lasting error does not spin.
-                let pause = async {
-                    tokio::time::sleep(PAUSE_AFTER_ACCEPT_ERROR).await;
-                    None
-                };
-                self.handshakes.push(Box::pin(pause));
-                return;
-            }
-        };
-        let acceptor = self.acceptor.clone();
-        self.handshakes.push(Box::pin(async move {
-            match acceptor.handshake(stream).await {
-                Ok(connection) => Some(connection),
-                Err(error) => {
-                    tracing::info!(%peer, %error, "connection refused");
-                    None
-                }
-            }
-        }));
+    fn begin(&mut self, stream: TcpStream, peer: SocketAddr) {
+        self.make_room();
+        self.accepted += 1;
+        let (number, acceptor, greeted) = (self.accepted, self.acceptor.clone(), Arc::new(AtomicBool::new(false)));
+        let (handshake, registration) = AbortHandle::new_pair();
+        self.clients.push_back(Client { number, peer, greeted: greeted.clone(), handshake });
+        let connection = async move { (number, acceptor.connection(stream, peer, &greeted).await) };
+        self.handshakes.push(Abortable::new(connection.boxed(), registration));
+    }
+
+    /// Drops the client that has been silent for longest or, if none is silent, the oldest.
+    fn make_room(&mut self) {
+        if self.clients.len() < HANDSHAKES_AT_ONCE {
+            return;
+        }
+        let silent = self.clients.iter().position(|client| !client.greeted.load(Ordering::Relaxed));
+        if let Some(client) = self.clients.remove(silent.unwrap_or(0)) {
+            tracing::info!(peer = %client.peer, "connection dropped: too many clients that do not finish the handshake");
+            client.handshake.abort();
+        }
+    }
+}
+
+async fn sleep_until(instant: Option<Instant>) {
+    if let Some(instant) = instant {
+        tokio::time::sleep_until(instant).await;
     }
 }
 
@@ -267,7 +315,7 @@ fn configuration(directory: &Path, files: &Files) -> Result<ServerConfig, Server
     let mut config = ServerConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&rustls::version::TLS13])
         .map_err(serve)?
-        .with_client_cert_verifier(verifier)
+        .with_client_cert_verifier(Arc::new(ControllerOnly(verifier)))
         .with_single_cert(chain, key)
         .map_err(serve)?;
     config.alpn_protocols = vec![b"h2".to_vec()];

@@ -2,10 +2,11 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
+use std::sync::atomic::AtomicBool;
 
 use jiff::Timestamp;
 use rcgen::{CertificateParams, ExtendedKeyUsagePurpose, Issuer, KeyPair};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -46,7 +47,7 @@ impl Serving {
     }
 
     fn agents_with(&self, client: &Issued) -> Agents {
-        Agents::new(client, self.authority.certificate_pem()).unwrap()
+        Agents::new(std::slice::from_ref(client), self.authority.certificate_pem()).unwrap()
     }
 
     pub(crate) fn address(&self) -> AgentAddress {
@@ -54,7 +55,7 @@ impl Serving {
     }
 
     async fn status_as(&self, client: &Issued) -> Result<proto::StatusReply, RpcError> {
-        self.agents_with(client).connect(&self.address()).await?.status().await
+        status(&self.agents_with(client), &self.address()).await
     }
 
     async fn assert_serves_the_controller(&self) {
@@ -62,11 +63,23 @@ impl Serving {
         assert_eq!(self.status_as(&client).await.unwrap().start_id, "start");
     }
 
-    async fn assert_refuses(&self, client: &Issued, who: &str) {
-        let error = self.status_as(client).await.expect_err(who);
-        assert!(error.is_unavailable(), "{who}: {error}");
+    /// What the client is told, in the controller's words.
+    async fn refusal(&self, clients: &[Issued]) -> String {
+        let agents = Agents::new(clients, self.authority.certificate_pem()).unwrap();
+        let error = status(&agents, &self.address()).await.expect_err("refused");
+        assert!(error.is_unavailable(), "{error}");
         self.assert_serves_the_controller().await;
+        error.message
     }
+
+    /// The agent gets other files.
+    fn mount(&self, server: &Issued, authorities: &str) {
+        write_files(self.directory.path(), server, authorities);
+    }
+}
+
+async fn status(agents: &Agents, address: &AgentAddress) -> Result<proto::StatusReply, RpcError> {
+    agents.connect(address).await?.status().await
 }
 
 fn server_certificate(authority: &Authority) -> Issued {
@@ -99,71 +112,145 @@ async fn the_controller_gets_through() {
     Serving::start(FakeAgent::default()).await.assert_serves_the_controller().await;
 }
 
+/// Each who may not call an agent, what the agent says in its log, and what the controller says that it was told.
+fn strangers(authority: &Authority) -> [(&'static str, Vec<Issued>, &'static str, &'static str); 5] {
+    let of_another = Authority::generate(Timestamp::now()).unwrap().issue_client(Timestamp::now()).unwrap();
+    [
+        ("nobody", vec![], "the client shows no certificate", "wants a certificate and was shown none"),
+        (
+            "a workspace",
+            vec![server_certificate(authority)],
+            "the client's certificate is not one of a client",
+            "was shown is not for this end of a connection",
+        ),
+        (
+            "another client of the authority",
+            vec![client_of_no_name(authority)],
+            "the client's certificate is not the controller's",
+            "was shown is not the controller's",
+        ),
+        (
+            "an expired controller",
+            vec![authority.issue_client(days_ago(91)).unwrap()],
+            "the client's certificate has expired",
+            "was shown has expired",
+        ),
+        (
+            "the controller of another authority",
+            vec![of_another],
+            "the client's certificate is of an authority that is not trusted here",
+            "does not trust the authority of the certificate that it was shown",
+        ),
+    ]
+}
+
 #[tokio::test]
-async fn nobody_else_gets_through() {
+async fn nobody_else_gets_through_and_each_is_told_why() {
+    let serving = Serving::start(FakeAgent::default()).await;
+    for (who, clients, _, told) in strangers(&serving.authority) {
+        let message = serving.refusal(&clients).await;
+        assert!(message.contains("the agent ") && message.contains(told), "{who}: {message}");
+    }
+}
+
+#[tokio::test]
+async fn the_agent_says_why_it_refused_somebody() {
+    let authority = Authority::generate(Timestamp::now()).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    write_files(directory.path(), &server_certificate(&authority), authority.certificate_pem());
+    let acceptor = TlsAcceptor::from_directory(directory.path()).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let address = AgentAddress { ip: address.ip(), port: address.port(), server_name: NAME.to_owned() };
+    for (who, clients, said, _) in strangers(&authority) {
+        let agents = Agents::new(&clients, authority.certificate_pem()).unwrap();
+        let address = address.clone();
+        let call = tokio::spawn(async move { status(&agents, &address).await });
+        let (stream, _) = listener.accept().await.unwrap();
+        let refused = acceptor.handshake(stream, &AtomicBool::default()).await.map(|_| ()).expect_err(who);
+        assert!(refused.to_string().contains(said), "{who}: {refused}");
+        call.await.unwrap().expect_err(who);
+    }
+}
+
+#[tokio::test]
+async fn clients_that_speak_no_tls_or_nothing_at_all_stop_nobody_however_many_they_are() {
+    let serving = Serving::start(FakeAgent::default()).await;
+    let mut plain = TcpStream::connect(serving.address).await.unwrap();
+    plain.write_all(b"GET / HTTP/1.1\r\n\r\n").await.unwrap();
+    let open = serving.agents().connect(&serving.address()).await.unwrap();
+    let mut silent = Vec::new();
+    for _ in 0..200 {
+        silent.push(TcpStream::connect(serving.address).await.unwrap());
+    }
+    serving.assert_serves_the_controller().await;
+    open.status().await.expect("a client that has proved who it is was not dropped");
+}
+
+#[tokio::test]
+async fn an_agent_that_is_not_the_one_that_is_meant_is_not_talked_to() {
     let serving = Serving::start(FakeAgent::default()).await;
     let authority = &serving.authority;
     let stranger = Authority::generate(Timestamp::now()).unwrap();
-    for (client, who) in [
-        (client_of_no_name(authority), "a certificate without the controller's URI"),
-        (server_certificate(authority), "a server certificate"),
-        (authority.issue_client(days_ago(91)).unwrap(), "an expired certificate"),
-        (stranger.issue_client(Timestamp::now()).unwrap(), "a certificate of another authority"),
-    ] {
-        serving.assert_refuses(&client, who).await;
+    let named = |name: &str, at| authority.issue_server(&[name.to_owned()], at).unwrap();
+    let cases = [
+        (named("other-workspace.apps.svc", Timestamp::now()), "the agent's certificate is that of another workspace"),
+        (named(NAME, days_ago(91)), "the agent's certificate has expired"),
+        (server_certificate(&stranger), "the agent's certificate is of an authority that is not trusted here"),
+        (authority.issue_client(Timestamp::now()).unwrap(), "the agent's certificate is not one of a server"),
+    ];
+    for (server, said) in cases {
+        serving.mount(&server, authority.certificate_pem());
+        let error = serving.agents().connect(&serving.address()).await.map(|_| ()).expect_err(said);
+        assert!(error.is_unavailable() && error.message.contains(said), "{error}");
+        serving.mount(&server_certificate(authority), authority.certificate_pem());
+        serving.assert_serves_the_controller().await;
+    }
+}
+
+/// Every moment of a change of the authority: what the controller has, and the files that a pod may have by then.
+#[tokio::test]
+async fn while_the_authority_changes_each_agent_can_be_called_whichever_files_it_has() {
+    let serving = Serving::start(FakeAgent::default()).await;
+    let (old, new) = (&serving.authority, Authority::generate(Timestamp::now()).unwrap());
+    let (old_pem, new_pem) = (old.certificate_pem(), new.certificate_pem());
+    let (old_first, new_first) = (format!("{old_pem}{new_pem}"), format!("{new_pem}{old_pem}"));
+    let client = |authority: &Authority| authority.issue_client(Timestamp::now()).unwrap();
+    let controllers = [
+        ("before", vec![client(old)], old_pem),
+        ("announced", vec![client(old)], &*old_first),
+        ("promoted", vec![client(&new), client(old)], &*new_first),
+        ("retired", vec![client(&new)], new_pem),
+    ];
+    let pods = [
+        ("old", server_certificate(old), old_pem),
+        ("told", server_certificate(old), &*old_first),
+        ("renewed", server_certificate(&new), &*new_first),
+        ("new", server_certificate(&new), new_pem),
+    ];
+    let apart =
+        [("before", "renewed"), ("before", "new"), ("announced", "new"), ("retired", "old"), ("retired", "told")];
+    for (controller, clients, trusted) in &controllers {
+        let agents = Agents::new(clients, trusted).unwrap();
+        for (pod, server, authorities) in &pods {
+            serving.mount(server, authorities);
+            let answer = status(&agents, &serving.address()).await;
+            let reached = !apart.contains(&(*controller, *pod));
+            assert_eq!(answer.is_ok(), reached, "controller {controller}, pod {pod}: {answer:?}");
+        }
     }
 }
 
 #[tokio::test]
-async fn a_client_without_a_certificate_is_refused() {
+async fn a_connection_that_is_open_outlives_a_change_of_everything() {
     let serving = Serving::start(FakeAgent::default()).await;
-    let mut roots = rustls::RootCertStore::empty();
-    for certificate in crate::rpc::identity::read_bundle(serving.authority.certificate_pem()).unwrap() {
-        roots.add(certificate).unwrap();
-    }
-    let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
-    let config = rustls::ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    let connector = tokio_rustls::TlsConnector::from(std::sync::Arc::new(config));
-    let stream = TcpStream::connect(serving.address).await.unwrap();
-    let name = rustls::pki_types::ServerName::try_from(NAME).unwrap();
-    let mut stream = connector.connect(name, stream).await.unwrap();
-    let read = stream.read(&mut [0; 1]).await;
-    assert!(read.is_err_and(|error| error.to_string().contains("CertificateRequired")), "the alert says why");
-    serving.assert_serves_the_controller().await;
-}
-
-#[tokio::test]
-async fn a_client_that_speaks_no_tls_or_nothing_at_all_stops_nobody() {
-    let serving = Serving::start(FakeAgent::default()).await;
-    let mut silent = Vec::new();
-    for _ in 0..8 {
-        silent.push(TcpStream::connect(serving.address).await.unwrap());
-    }
-    let mut plain = TcpStream::connect(serving.address).await.unwrap();
-    plain.write_all(b"GET / HTTP/1.1\r\n\r\n").await.unwrap();
-    serving.assert_serves_the_controller().await;
-}
-
-#[tokio::test]
-async fn an_agent_under_another_name_is_not_talked_to() {
-    let serving = Serving::start(FakeAgent::default()).await;
-    let address = AgentAddress { server_name: "other-workspace.apps.svc".to_owned(), ..serving.address() };
-    let error = serving.agents().connect(&address).await.map(|_| ()).unwrap_err();
-    assert!(error.message.contains("not valid for name"), "{error}");
-}
-
-#[tokio::test]
-async fn an_agent_of_another_authority_is_not_talked_to() {
-    let serving = Serving::start(FakeAgent::default()).await;
-    let stranger = Authority::generate(Timestamp::now()).unwrap();
-    let client = serving.authority.issue_client(Timestamp::now()).unwrap();
-    let agents = Agents::new(&client, stranger.certificate_pem()).unwrap();
-    let error = agents.connect(&serving.address()).await.map(|_| ()).unwrap_err();
-    assert!(error.is_unavailable() && error.message.contains("certificate"), "{error}");
+    let agents = serving.agents();
+    let open = agents.connect(&serving.address()).await.unwrap();
+    let next = Authority::generate(Timestamp::now()).unwrap();
+    serving.mount(&server_certificate(&next), next.certificate_pem());
+    agents.replace_identity(&[next.issue_client(Timestamp::now()).unwrap()], next.certificate_pem()).unwrap();
+    status(&agents, &serving.address()).await.expect("a new connection is of the next authority");
+    open.status().await.expect("the old one goes on");
 }
 
 #[tokio::test]
@@ -172,7 +259,7 @@ async fn changed_files_are_in_force_for_the_next_client() {
     let next = Authority::generate(Timestamp::now()).unwrap();
     let client = next.issue_client(Timestamp::now()).unwrap();
     let both = format!("{}{}", serving.authority.certificate_pem(), next.certificate_pem());
-    let agents = Agents::new(&client, &both).unwrap();
+    let agents = Agents::new(&[client], &both).unwrap();
     let status = async || agents.connect(&serving.address()).await?.status().await;
 
     status().await.expect_err("the agent does not know the next authority");
@@ -183,7 +270,7 @@ async fn changed_files_are_in_force_for_the_next_client() {
     write_files(serving.directory.path(), &server_certificate(&next), next.certificate_pem());
     status().await.expect("the certificate is of the next authority");
     let old = serving.authority.issue_client(Timestamp::now()).unwrap();
-    Agents::new(&old, &both).unwrap().connect(&serving.address()).await.unwrap().status().await.expect_err("too old");
+    Agents::new(&[old], &both).unwrap().connect(&serving.address()).await.unwrap().status().await.expect_err("too old");
 }
 
 #[tokio::test]
@@ -200,10 +287,10 @@ async fn files_that_cannot_be_used_leave_the_last_good_ones_in_force() {
 async fn the_clients_identity_can_be_replaced() {
     let serving = Serving::start(FakeAgent::default()).await;
     let stranger = Authority::generate(Timestamp::now()).unwrap();
-    let agents = Agents::new(&stranger.issue_client(Timestamp::now()).unwrap(), stranger.certificate_pem()).unwrap();
+    let agents = Agents::new(&[stranger.issue_client(Timestamp::now()).unwrap()], stranger.certificate_pem()).unwrap();
     let clone = agents.clone();
     let client = serving.authority.issue_client(Timestamp::now()).unwrap();
-    agents.replace_identity(&client, serving.authority.certificate_pem()).unwrap();
+    agents.replace_identity(&[client], serving.authority.certificate_pem()).unwrap();
     clone.connect(&serving.address()).await.unwrap().status().await.expect("the clone has the new identity");
 }
 

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Flux's `--min-retry-delay`.
+/// The default of Flux's `--min-retry-delay`.
 pub const SHORTEST_DELAY: Duration = Duration::from_millis(750);
-/// Flux's `--max-retry-delay`.
+/// The default of Flux's `--max-retry-delay`.
 pub const LONGEST_DELAY: Duration = Duration::from_secs(15 * 60);
 /// How many failing objects are remembered; beyond that the one that failed longest ago is forgotten.
 const MOST_OBJECTS: usize = 16 * 1024;
@@ -39,6 +39,11 @@ impl Default for Backoff {
 }
 
 impl Backoff {
+    /// With delays of its own.
+    pub fn between(shortest: Duration, longest: Duration) -> Self {
+        Backoff::new(shortest, longest, MOST_OBJECTS)
+    }
+
     fn new(shortest: Duration, longest: Duration, capacity: usize) -> Self {
         Backoff { shortest, longest, capacity, failures: Mutex::default() }
     }

@@ -109,6 +109,12 @@ impl Drive {
         }
     }
 
+    /// With other delays after failures than the default.
+    #[must_use]
+    pub fn with_backoff(self, backoff: Backoff) -> Self {
+        Drive { backoff, ..self }
+    }
+
     /// Runs one reconcile of `object`, to its end whatever happens, and says when the next one is due.
     pub async fn run<K: Resource>(
         &self,
@@ -127,7 +133,7 @@ impl Drive {
             revision = tracing::field::Empty,
         );
         self.known.lock().unwrap_or_else(PoisonError::into_inner).insert(key.clone());
-        self.metrics.reconcile_begun(self.controller);
+        self.metrics.reconcile_begun(self.controller, &key);
         let begun = Instant::now();
         // On the heap: reconciles are large, and one task holds each of them.
         let work = Box::pin(tokio::time::timeout(self.timeout, work).instrument(span.clone()));
@@ -192,6 +198,7 @@ impl Drive {
         match error {
             ReconcileError::Stalled { reason } => {
                 self.backoff.forget(key);
+                self.metrics.reconcile_stalled(self.controller);
                 tracing::error!(error = reason, "reconcile stalled until the object changes");
                 (Action::await_change(), ReconcileResult::Error)
             }

@@ -6,7 +6,7 @@ use kube::runtime::controller::Action;
 use serde_json::json;
 
 use crate::api::auto::Workspace;
-use crate::runtime::backoff::SHORTEST_DELAY;
+use crate::runtime::backoff::{Backoff, SHORTEST_DELAY};
 use crate::runtime::drive::{Drive, Outcome, ReconcileError};
 use crate::runtime::writes::{Attempt, WriteError};
 use crate::telemetry::metrics::Metrics;
@@ -50,6 +50,20 @@ async fn the_end_of_a_reconcile_decides_when_the_next_one_runs() {
         let text = metrics.encode().unwrap();
         assert!(text.contains(&line), "{name}: no {line} in\n{text}");
     }
+}
+
+#[tokio::test]
+async fn delays_may_be_others_and_what_stalls_is_counted_as_terminal() {
+    let (drive, metrics) = drive();
+    let (shortest, longest) = (Duration::from_secs(2), Duration::from_secs(3));
+    let drive = drive.with_backoff(Backoff::between(shortest, longest));
+    let fail = async || drive.run(&workspace("web"), async { Err(ReconcileError::transient("it broke")) }).await;
+    assert_eq!(fail().await, Ok(Action::requeue(shortest)));
+    assert_eq!(fail().await, Ok(Action::requeue(longest)));
+    drive.run(&workspace("web"), async { Err(ReconcileError::stalled("it is wrong")) }).await.unwrap();
+    let text = metrics.encode().unwrap();
+    let line = "controller_runtime_terminal_reconcile_errors_total{controller=\"workspace\"} 1";
+    assert!(text.contains(line), "no {line} in\n{text}");
 }
 
 #[tokio::test]

@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::api::auto::Workspace;
 use crate::runtime::events::{Event, EventKind, Events};
 use crate::runtime::fake_api::{Answer, Asked, Log, client};
+use crate::runtime::leadership::Leadership;
 use crate::runtime::writes::Writer;
 use crate::telemetry::metrics::Metrics;
 
@@ -37,7 +37,7 @@ fn agree(asked: &Asked) -> Answer {
 async fn written(answer: fn(&Asked) -> Answer, events: Vec<Event>) -> (Vec<Asked>, Metrics) {
     let (client, log): (_, Log) = client(answer);
     let metrics = Metrics::default();
-    let writer = Writer::new(client, Duration::from_secs(5), watch::channel(true).1, metrics.clone());
+    let writer = Writer::new(client, Duration::from_secs(5), Leadership::sole(), metrics.clone());
     let (publisher, task) = Events::new(writer, "pulumi-controller", "pod-1", metrics.clone());
     events.into_iter().for_each(|event| publisher.publish(event));
     let end = CancellationToken::new();
@@ -109,7 +109,7 @@ async fn what_cannot_be_written_is_counted() {
 async fn too_many_events_are_dropped_and_counted_and_nobody_waits() {
     let (client, _log) = client(|_| Answer::Silence);
     let metrics = Metrics::default();
-    let writer = Writer::new(client, Duration::from_secs(5), watch::channel(true).1, metrics.clone());
+    let writer = Writer::new(client, Duration::from_secs(5), Leadership::sole(), metrics.clone());
     let (events, _task) = Events::new(writer, "pulumi-controller", "pod-1", metrics.clone());
     (0..1030).for_each(|number| events.publish(event(&number.to_string())));
     assert!(metrics.encode().unwrap().contains("events_dropped_total 6\n"));
@@ -119,7 +119,7 @@ async fn too_many_events_are_dropped_and_counted_and_nobody_waits() {
 async fn a_silent_server_does_not_keep_the_task_from_ending() {
     let (client, _log) = client(|_| Answer::Silence);
     let metrics = Metrics::default();
-    let writer = Writer::new(client, Duration::from_secs(30), watch::channel(true).1, metrics.clone());
+    let writer = Writer::new(client, Duration::from_secs(30), Leadership::sole(), metrics.clone());
     let (events, task) = Events::new(writer, "pulumi-controller", "pod-1", metrics);
     (0..100).for_each(|number| events.publish(event(&number.to_string())));
     let end = CancellationToken::new();

@@ -1,14 +1,20 @@
-//! What kube-rs leaves out: gates for writes and runs, backoff by object, panic guard, timeouts, Kubernetes events.
+//! What kube-rs leaves out: gates for writes and runs, backoff by object, panic guard, timeouts, leader election, Kubernetes
+//! events.
 //!
 //! The controllers use it; it knows none of their kinds. `writes` is the only way to change anything in the API.
 
 pub mod backoff;
+pub mod client;
 pub mod drive;
 pub mod events;
 pub mod failpoint;
+pub mod leadership;
+pub mod lease;
+pub mod news;
 pub mod reads;
 pub mod runs;
 pub mod scope;
+pub mod turns;
 pub mod watch;
 pub mod writes;
 
@@ -18,6 +24,8 @@ mod drive_tests;
 mod events_tests;
 #[cfg(test)]
 pub(crate) mod fake_api;
+#[cfg(test)]
+mod lease_tests;
 #[cfg(test)]
 mod runs_tests;
 #[cfg(test)]

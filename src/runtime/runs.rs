@@ -1,17 +1,15 @@
-//! The one gate for starting runs: so many at once that none fails from the crowd, in the order in which they came.
+//! The one gate for starting runs: so many at once, in all and on each node, that none fails from the crowd, and every
+//! namespace gets its share. Whose turn it is, is decided in `turns`.
 
-use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use futures::Stream;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use crate::runtime::turns::Turns;
+pub use crate::runtime::turns::{Full, Limits, Run};
 use crate::telemetry::metrics::Metrics;
-
-/// How long a place is kept for one that was woken. One that does not come, because it is gone, must not block it.
-const PLACE_KEPT: Duration = Duration::from_secs(30);
 
 /// At most so many runs at once. `W` is how one that waits is woken, for instance a reference to its object. Cheap to
 /// clone.
@@ -26,20 +24,11 @@ impl<W> Clone for RunGate<W> {
 }
 
 struct Shared<W> {
-    limit: usize,
     metrics: Metrics,
     /// Something changed that may let the next one in.
     changed: Notify,
     /// Locked for short sections only, never across an await.
-    state: Mutex<State<W>>,
-}
-
-struct State<W> {
-    /// Runs that are open, with the number of their permits.
-    open: HashMap<String, usize>,
-    /// Places kept for those that were woken, and until when.
-    kept: HashMap<String, Instant>,
-    waiting: VecDeque<(String, W)>,
+    turns: Mutex<Turns<W>>,
 }
 
 /// One run may be open as long as this lives.
@@ -57,54 +46,38 @@ impl<W> std::fmt::Debug for Permit<W> {
 
 impl<W> Drop for Permit<W> {
     fn drop(&mut self) {
-        let mut state = self.shared.lock();
-        if let Some(count) = state.open.get_mut(&self.uid) {
-            *count = count.saturating_sub(1);
-            if *count == 0 {
-                state.open.remove(&self.uid);
-            }
-        }
-        self.shared.tell(state);
+        let mut turns = self.shared.lock();
+        turns.close(&self.uid, Instant::now());
+        self.shared.tell(turns);
     }
 }
 
 impl<W> RunGate<W> {
-    /// `limit` is the number of runs that may be open at once.
-    pub fn new(limit: usize, metrics: Metrics) -> Self {
-        let state = State { open: HashMap::new(), kept: HashMap::new(), waiting: VecDeque::new() };
-        RunGate { shared: Arc::new(Shared { limit, metrics, changed: Notify::new(), state: Mutex::new(state) }) }
+    pub fn new(limits: Limits, metrics: Metrics) -> Self {
+        RunGate { shared: Arc::new(Shared { metrics, changed: Notify::new(), turns: Mutex::new(Turns::new(limits)) }) }
     }
 
-    /// A place for a run, or none now: then `waker` comes out of [`RunGate::wakes`] when it is its turn.
-    pub fn acquire(&self, uid: &str, waker: W) -> Option<Permit<W>> {
-        let mut state = self.shared.lock();
-        state.release_stale_places();
-        let position = state.waiting.iter().position(|(waiting, _)| waiting == uid);
-        let free = self.shared.limit.saturating_sub(state.open.len() + state.kept.len());
-        let its_turn = position.unwrap_or(state.waiting.len()) < free;
-        if its_turn || state.open.contains_key(uid) || state.kept.contains_key(uid) {
-            return Some(self.open(state, uid));
-        }
-        match position.and_then(|position| state.waiting.get_mut(position)) {
-            Some(place) => place.1 = waker,
-            None => state.waiting.push_back((uid.to_owned(), waker)),
-        }
-        self.shared.tell(state);
-        None
+    /// A place for a run, or why there is none now: then `waker` comes out of [`RunGate::wakes`] when it is its turn.
+    pub fn acquire(&self, run: &Run, waker: W) -> Result<Permit<W>, Full> {
+        let mut turns = self.shared.lock();
+        let answer = turns.ask(run, waker, Instant::now());
+        self.shared.tell(turns);
+        answer.map(|()| self.permit(run))
     }
 
     /// A place for a run that is open already, from before a restart. It counts, and is never refused.
-    pub fn adopt(&self, uid: &str) -> Permit<W> {
-        let state = self.shared.lock();
-        self.open(state, uid)
+    pub fn adopt(&self, run: &Run) -> Permit<W> {
+        let mut turns = self.shared.lock();
+        turns.adopt(run, Instant::now());
+        self.shared.tell(turns);
+        self.permit(run)
     }
 
     /// One that waits, or was woken, does not want a place any more.
     pub fn withdraw(&self, uid: &str) {
-        let mut state = self.shared.lock();
-        state.waiting.retain(|(waiting, _)| waiting != uid);
-        state.kept.remove(uid);
-        self.shared.tell(state);
+        let mut turns = self.shared.lock();
+        turns.withdraw(uid, Instant::now());
+        self.shared.tell(turns);
     }
 
     /// Those whose turn it is, one after the other. There must be one reader of it.
@@ -118,62 +91,41 @@ impl<W> RunGate<W> {
         })
     }
 
-    fn open(&self, mut state: MutexGuard<'_, State<W>>, uid: &str) -> Permit<W> {
-        state.waiting.retain(|(waiting, _)| waiting != uid);
-        state.kept.remove(uid);
-        *state.open.entry(uid.to_owned()).or_default() += 1;
-        self.shared.tell(state);
-        Permit { uid: uid.to_owned(), shared: self.shared.clone() }
+    fn permit(&self, run: &Run) -> Permit<W> {
+        Permit { uid: run.uid.clone(), shared: self.shared.clone() }
     }
 }
 
 impl<W> Shared<W> {
-    fn lock(&self) -> MutexGuard<'_, State<W>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Turns<W>> {
+        self.turns.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn tell(&self, state: MutexGuard<'_, State<W>>) {
-        self.metrics.runs(state.open.len(), state.waiting.len());
-        drop(state);
+    fn tell(&self, turns: MutexGuard<'_, Turns<W>>) {
+        self.metrics.runs(turns.open(), turns.waiting());
+        drop(turns);
         self.changed.notify_one();
     }
 
     async fn next_wake(&self) -> W {
         loop {
-            let stale_at = match self.wake_next() {
-                Ok(waker) => return waker,
-                Err(stale_at) => stale_at,
+            let expiry = {
+                let mut turns = self.lock();
+                if let Some(waker) = turns.next_wake(Instant::now()) {
+                    return waker;
+                }
+                turns.next_expiry()
             };
-            let stale = async {
-                match stale_at {
+            let expired = async {
+                match expiry {
                     Some(time) => tokio::time::sleep_until(time).await,
                     None => std::future::pending().await,
                 }
             };
             tokio::select! {
                 () = self.changed.notified() => {}
-                () = stale => {}
+                () = expired => {}
             }
         }
-    }
-
-    /// Keeps a place for the next one that waits; or when to look again, if nothing changes before.
-    fn wake_next(&self) -> Result<W, Option<Instant>> {
-        let mut state = self.lock();
-        state.release_stale_places();
-        let free = self.limit.saturating_sub(state.open.len() + state.kept.len());
-        let next = if free > 0 { state.waiting.pop_front() } else { None };
-        let Some((uid, waker)) = next else {
-            return Err(state.kept.values().min().copied());
-        };
-        state.kept.insert(uid, Instant::now() + PLACE_KEPT);
-        Ok(waker)
-    }
-}
-
-impl<W> State<W> {
-    fn release_stale_places(&mut self) {
-        let now = Instant::now();
-        self.kept.retain(|_, until| *until > now);
     }
 }

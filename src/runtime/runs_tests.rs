@@ -5,29 +5,33 @@ use std::time::Duration;
 
 use futures::StreamExt;
 
-use crate::runtime::runs::RunGate;
+use crate::runtime::runs::{Limits, Run, RunGate};
 use crate::telemetry::metrics::Metrics;
 
 fn gate(limit: usize) -> RunGate<&'static str> {
-    RunGate::new(limit, Metrics::default())
+    RunGate::new(Limits { all: limit, each_node: limit }, Metrics::default())
+}
+
+fn run(uid: &str) -> Run {
+    Run { uid: uid.to_owned(), namespace: "team".to_owned(), node: "node".to_owned() }
 }
 
 #[tokio::test(start_paused = true)]
 async fn those_who_wait_are_woken_one_for_each_place_and_in_their_order() {
     let gate = gate(2);
     let mut wakes = pin!(gate.wakes());
-    let (a, b) = (gate.acquire("a", "a").unwrap(), gate.acquire("b", "b").unwrap());
+    let (a, b) = (gate.acquire(&run("a"), "a").unwrap(), gate.acquire(&run("b"), "b").unwrap());
     for uid in ["c", "d", "c", "e"] {
-        assert!(gate.acquire(uid, uid).is_none());
+        assert!(gate.acquire(&run(uid), uid).is_err());
     }
     let idle = tokio::time::timeout(Duration::from_secs(60), wakes.next());
     assert!(idle.await.is_err(), "nobody is woken while there is no place");
 
     drop(a);
     assert_eq!(wakes.next().await, Some("c"));
-    assert!(gate.acquire("d", "d").is_none(), "the place is kept for the one that was woken");
-    assert!(gate.acquire("new", "new").is_none());
-    let c = gate.acquire("c", "c").expect("its place was kept");
+    assert!(gate.acquire(&run("d"), "d").is_err(), "the place is kept for the one that was woken");
+    assert!(gate.acquire(&run("new"), "new").is_err());
+    let c = gate.acquire(&run("c"), "c").expect("its place was kept");
     drop((b, c));
     assert_eq!(wakes.next().await, Some("d"));
     assert_eq!(wakes.next().await, Some("e"));
@@ -37,21 +41,21 @@ async fn those_who_wait_are_woken_one_for_each_place_and_in_their_order() {
 async fn the_place_of_one_that_does_not_come_goes_to_the_next() {
     let gate = gate(1);
     let mut wakes = pin!(gate.wakes());
-    let a = gate.acquire("a", "a").unwrap();
-    assert!(gate.acquire("gone", "gone").is_none() && gate.acquire("next", "next").is_none());
+    let a = gate.acquire(&run("a"), "a").unwrap();
+    assert!(gate.acquire(&run("gone"), "gone").is_err() && gate.acquire(&run("next"), "next").is_err());
     drop(a);
     assert_eq!(wakes.next().await, Some("gone"));
     assert_eq!(wakes.next().await, Some("next"), "after a while");
-    assert!(gate.acquire("next", "next").is_some());
+    assert!(gate.acquire(&run("next"), "next").is_ok());
 }
 
 #[tokio::test(start_paused = true)]
 async fn one_that_withdraws_is_passed_over_at_once() {
     let gate = gate(1);
     let mut wakes = pin!(gate.wakes());
-    let a = gate.acquire("a", "a").unwrap();
+    let a = gate.acquire(&run("a"), "a").unwrap();
     for uid in ["b", "c", "d"] {
-        assert!(gate.acquire(uid, uid).is_none());
+        assert!(gate.acquire(&run(uid), uid).is_err());
     }
     gate.withdraw("b");
     drop(a);
@@ -64,32 +68,32 @@ async fn one_that_withdraws_is_passed_over_at_once() {
 #[tokio::test]
 async fn runs_from_before_a_restart_count_but_are_never_refused() {
     let gate = gate(2);
-    let adopted: Vec<_> = ["a", "b", "c"].map(|uid| gate.adopt(uid)).into();
-    assert!(gate.acquire("d", "d").is_none());
+    let adopted: Vec<_> = ["a", "b", "c"].map(|uid| gate.adopt(&run(uid))).into();
+    assert!(gate.acquire(&run("d"), "d").is_err());
     let mut adopted = adopted.into_iter();
     drop(adopted.next());
-    assert!(gate.acquire("d", "d").is_none(), "still as many as are allowed");
+    assert!(gate.acquire(&run("d"), "d").is_err(), "still as many as are allowed");
     drop(adopted.next());
-    assert!(gate.acquire("d", "d").is_some());
+    assert!(gate.acquire(&run("d"), "d").is_ok());
 }
 
 #[tokio::test]
 async fn two_permits_of_one_run_take_one_place() {
     let gate = gate(1);
-    let first = gate.acquire("a", "a").unwrap();
-    let second = gate.acquire("a", "a").expect("it is open");
+    let first = gate.acquire(&run("a"), "a").unwrap();
+    let second = gate.acquire(&run("a"), "a").expect("it is open");
     drop(first);
-    assert!(gate.acquire("b", "b").is_none());
+    assert!(gate.acquire(&run("b"), "b").is_err());
     drop(second);
-    assert!(gate.acquire("b", "b").is_some());
+    assert!(gate.acquire(&run("b"), "b").is_ok());
 }
 
 #[tokio::test]
 async fn the_numbers_are_shown() {
     let metrics = Metrics::default();
-    let gate = RunGate::new(1, metrics.clone());
-    let _a = gate.acquire("a", ()).unwrap();
-    assert!(gate.acquire("b", ()).is_none());
+    let gate = RunGate::new(Limits { all: 1, each_node: 1 }, metrics.clone());
+    let _a = gate.acquire(&run("a"), ()).unwrap();
+    assert!(gate.acquire(&run("b"), ()).is_err());
     let text = metrics.encode().unwrap();
     assert!(text.contains("runs_open 1\n") && text.contains("runs_waiting 1\n"), "{text}");
 }

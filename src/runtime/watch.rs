@@ -14,6 +14,8 @@ use kube::runtime::{Predicate, WatchStreamExt};
 use kube::{Api, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 
+use crate::api::auto::{Update, UpdateStatus};
+use crate::api::conditions::COMPLETE;
 use crate::api::names::{ANNOTATION_RECONCILIATION_REQUEST, ANNOTATION_REQUESTED_AT};
 use crate::runtime::drive::Drive;
 
@@ -22,9 +24,13 @@ const REQUEST_ANNOTATIONS: [&str; 2] = [ANNOTATION_RECONCILIATION_REQUEST, ANNOT
 
 /// The objects whose change asks for a reconcile, for `Controller::for_stream`. All objects go into `store`; those that
 /// are gone are forgotten by `drive`.
+///
+/// A reconcile reads its object anew, so the store needs no more than who looks into it: `cut_down` takes out the rest of
+/// spec and status. With thousands of objects they would be most of the controller's memory.
 pub fn changes<K>(
     api: Api<K>,
     config: watcher::Config,
+    cut_down: impl Fn(&mut K) + Send + 'static,
     store: Writer<K>,
     drive: Arc<Drive>,
 ) -> impl Stream<Item = Result<K, watcher::Error>> + Send + 'static
@@ -34,8 +40,10 @@ where
     let reader = store.as_reader();
     watcher::watcher(api, config)
         .default_backoff()
-        // A third of an object's size, and nobody reads it.
-        .modify(|object: &mut K| object.managed_fields_mut().clear())
+        .modify(move |object: &mut K| {
+            cut_down_metadata(object);
+            cut_down(object);
+        })
         .reflect(store)
         .inspect_ok(move |event| match event {
             Event::Delete(object) => drive.forget(object),
@@ -47,6 +55,24 @@ where
         })
         .touched_objects()
         .predicate_filter(generation.combine(finalizers).combine(deletion).combine(requests), Default::default())
+}
+
+/// Leaves of the metadata what is looked at: not the managed fields, nor annotations that ask for nothing, of which one may
+/// be the whole object as `kubectl apply` had it.
+pub fn cut_down_metadata<K: Resource>(object: &mut K) {
+    object.meta_mut().managed_fields = None;
+    object.annotations_mut().retain(|name, _| REQUEST_ANNOTATIONS.contains(&name.as_str()));
+    if object.annotations().is_empty() {
+        object.meta_mut().annotations = None;
+    }
+}
+
+/// Leaves of an Update what tells how far its run is.
+pub fn cut_down_update(update: &mut Update) {
+    update.status = update.status.take().map(|status| {
+        let conditions = status.conditions.into_iter().filter(|condition| condition.type_ == COMPLETE).collect();
+        UpdateStatus { conditions, run: status.run, ..UpdateStatus::default() }
+    });
 }
 
 /// Whether the object is being deleted.

@@ -11,11 +11,11 @@ use kube::runtime::{Controller, reflector};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
-use crate::api::auto::Workspace;
+use crate::api::auto::{Update, Workspace};
 use crate::runtime::drive::{Drive, Outcome, ReconcileError, no_errors};
 use crate::runtime::fake_api::{Answer, client};
 use crate::runtime::scope::Scope;
-use crate::runtime::watch::changes;
+use crate::runtime::watch::{changes, cut_down_metadata, cut_down_update};
 use crate::telemetry::metrics::Metrics;
 
 fn workspace(name: &str, version: u32, metadata: Value, status: &str) -> Value {
@@ -65,7 +65,7 @@ async fn spec_finalizers_deletion_and_requests_ask_for_a_reconcile_and_the_statu
     });
     let drive = Arc::new(Drive::new::<Workspace>("workspace", Duration::from_secs(5), Metrics::default()));
     let (store, writer) = reflector::store::<Workspace>();
-    let stream = pin!(changes(Api::all(client), Scope::default().own_kinds(), writer, drive));
+    let stream = pin!(changes(Api::all(client), Scope::default().own_kinds(), |_| {}, writer, drive));
     let seen = stream.map_ok(|object| object.resource_version().unwrap()).take(7).try_collect::<Vec<_>>();
     let seen = tokio::time::timeout(Duration::from_secs(10), seen).await.expect("all changes come").unwrap();
     assert_eq!(seen, ["1", "4", "5", "6", "8", "9", "10"]);
@@ -94,7 +94,7 @@ async fn objects_that_are_gone_are_forgotten_even_if_their_end_was_not_seen() {
     let metrics = Metrics::default();
     let drive = Arc::new(Drive::new::<Workspace>("workspace", Duration::from_secs(5), metrics.clone()));
     let (_store, writer) = reflector::store::<Workspace>();
-    let mut stream = pin!(changes(Api::all(client), Scope::default().own_kinds(), writer, drive.clone()));
+    let mut stream = pin!(changes(Api::all(client), Scope::default().own_kinds(), |_| {}, writer, drive.clone()));
     let all = async {
         while let Some(change) = stream.next().await {
             let Ok(object) = change else { continue };
@@ -130,7 +130,7 @@ async fn a_controller_of_kube_runs_on_the_changes_and_the_driver() {
     });
     let drive = Arc::new(Drive::new::<Workspace>("workspace", Duration::from_secs(5), Metrics::default()));
     let (store, writer) = reflector::store::<Workspace>();
-    let stream = changes(Api::all(client), Scope::default().own_kinds(), writer, drive.clone());
+    let stream = changes(Api::all(client), Scope::default().own_kinds(), |_| {}, writer, drive.clone());
     let surroundings = Arc::new(Surroundings { drive, store: store.clone() });
     let driven = |workspace: Arc<Workspace>, surroundings: Arc<Surroundings>| async move {
         surroundings.drive.run(&*workspace, reconcile(&workspace, &surroundings)).await
@@ -139,4 +139,28 @@ async fn a_controller_of_kube_runs_on_the_changes_and_the_driver() {
     let end = tokio::time::timeout(Duration::from_secs(10), ends.next()).await.expect("it is reconciled");
     let (object, action) = end.unwrap().unwrap();
     assert_eq!((object.name.as_str(), action), ("web", Action::requeue(Duration::from_secs(9))));
+}
+
+#[test]
+fn of_an_update_the_stores_keep_who_it_is_and_how_far_its_run_is() {
+    let requested = "reconcile.fluxcd.io/requestedAt";
+    let condition = |kind: &str| json!({ "type": kind, "status": "True", "reason": "R", "message": "m", "lastTransitionTime": "2026-01-01T00:00:00Z" });
+    let whole = json!({
+        "apiVersion": "auto.pulumi.com/v1alpha1", "kind": "Update",
+        "metadata": { "name": "app-1", "namespace": "apps", "uid": "u", "resourceVersion": "7", "finalizers": ["ours"],
+            "annotations": { requested: "1", "kubectl.kubernetes.io/last-applied-configuration": "all of it" },
+            "managedFields": [{ "manager": "someone" }] },
+        "spec": { "workspaceName": "app", "stackName": "dev", "type": "up", "artifact": { "digest": "d", "revision": "r" } },
+        "status": { "conditions": [condition("Progressing"), condition("Complete")], "message": "a long story",
+            "run": { "podUID": "p", "agentStartID": "a", "settingsDigest": "s" } },
+    });
+    let mut kept = whole.clone();
+    kept["metadata"]["annotations"] = json!({ requested: "1" });
+    kept["metadata"].as_object_mut().unwrap().remove("managedFields");
+    kept["status"] = json!({ "conditions": [condition("Complete")], "run": whole["status"]["run"] });
+    let mut update: Update = serde_json::from_value(whole).unwrap();
+    let kept: Update = serde_json::from_value(kept).unwrap();
+    cut_down_metadata(&mut update);
+    cut_down_update(&mut update);
+    assert_eq!(serde_json::to_value(&update).unwrap(), serde_json::to_value(&kept).unwrap());
 }

@@ -12,10 +12,13 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 use thiserror::Error;
-use tokio::sync::watch;
 
 use crate::api::names::FIELD_MANAGER;
+use crate::runtime::leadership::Leadership;
 use crate::telemetry::metrics::Metrics;
+
+/// How the API server says that an object's namespace is being deleted.
+const NAMESPACE_TERMINATING: &str = "NamespaceTerminating";
 
 /// A kind that can be written: namespaced and known at compile time.
 pub trait Object:
@@ -81,6 +84,11 @@ impl WriteError {
         self.code() == Some(403)
     }
 
+    /// Whether the namespace is being deleted: nothing new can be made in it.
+    pub fn is_namespace_terminating(&self) -> bool {
+        matches!(self, WriteError::Refused { reason, .. } if reason == NAMESPACE_TERMINATING)
+    }
+
     /// Whether the API server found fault with the content.
     pub fn is_invalid(&self) -> bool {
         matches!(self.code(), Some(400 | 422))
@@ -116,12 +124,13 @@ impl WriteError {
 
     fn from_kube(attempt: Box<Attempt>, error: kube::Error) -> Self {
         match error {
-            kube::Error::Api(status) => WriteError::Refused {
-                attempt,
-                code: status.code,
-                reason: status.reason.clone(),
-                message: status.message.clone(),
-            },
+            kube::Error::Api(status) => {
+                // It stands among the causes only; the reason is that of every refusal.
+                let causes = status.details.iter().flat_map(|details| &details.causes);
+                let mut terminating = causes.filter(|cause| cause.reason == NAMESPACE_TERMINATING);
+                let reason = terminating.next().map_or(&status.reason, |cause| &cause.reason).clone();
+                WriteError::Refused { attempt, code: status.code, reason, message: status.message.clone() }
+            }
             other => WriteError::Request { attempt, source: Box::new(other) },
         }
     }
@@ -149,14 +158,14 @@ impl<K> Created<K> {
 pub struct Writer {
     client: Client,
     timeout: Duration,
-    may_write: watch::Receiver<bool>,
+    leadership: Leadership,
     metrics: Metrics,
 }
 
 impl Writer {
-    /// `timeout` bounds each call; nothing is written while `may_write` says false.
-    pub fn new(client: Client, timeout: Duration, may_write: watch::Receiver<bool>, metrics: Metrics) -> Self {
-        Writer { client, timeout, may_write, metrics }
+    /// `timeout` bounds each call; nothing is written while another process leads.
+    pub fn new(client: Client, timeout: Duration, leadership: Leadership, metrics: Metrics) -> Self {
+        Writer { client, timeout, leadership, metrics }
     }
 
     /// Makes the object's status what `status` says, and touches nothing when it is so already (then the answer is
@@ -351,7 +360,7 @@ impl Writer {
         attempt: &Attempt,
         request: impl Future<Output = Result<T, kube::Error>>,
     ) -> Result<T, WriteError> {
-        if !*self.may_write.borrow() {
+        if !self.leadership.is_held() {
             return Err(WriteError::NotLeader { attempt: Box::new(attempt.clone()) });
         }
         self.metrics.api_write(attempt.verb, &attempt.kind);

@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Secret;
 use serde_json::{Value, json};
-use tokio::sync::watch;
+use tokio::time::Instant;
 
 use crate::api::auto::{Update, UpdateStatus};
 use crate::runtime::fake_api::{Answer, Asked, Log, client};
+use crate::runtime::leadership::Leadership;
 use crate::runtime::writes::{Created, WriteError, Writer};
 use crate::telemetry::metrics::Metrics;
 
@@ -34,7 +35,7 @@ fn update_with(metadata: Value) -> Update {
 
 fn writer(answer: impl Fn(&Asked) -> Answer + Send + Sync + 'static) -> (Writer, Log) {
     let (client, log) = client(answer);
-    (Writer::new(client, Duration::from_secs(30), watch::channel(true).1, Metrics::default()), log)
+    (Writer::new(client, Duration::from_secs(30), Leadership::sole(), Metrics::default()), log)
 }
 
 /// The server says that all is well, with an Update as the answer.
@@ -68,8 +69,8 @@ async fn a_status_that_is_so_already_makes_no_request() {
 #[tokio::test]
 async fn nothing_is_written_without_the_lease() {
     let (client, log) = client(agree);
-    let (lease, may_write) = watch::channel(false);
-    let writer = Writer::new(client, Duration::from_secs(30), may_write, Metrics::default());
+    let (until, leadership) = Leadership::elected();
+    let writer = Writer::new(client, Duration::from_secs(30), leadership, Metrics::default());
     let status = UpdateStatus { message: Some("new".into()), ..UpdateStatus::default() };
     let error = writer.status(&update(json!({})), &status).await.unwrap_err();
     assert!(error.is_not_leader());
@@ -77,7 +78,7 @@ async fn nothing_is_written_without_the_lease() {
     assert_eq!(error.to_string(), wanted);
     assert!(writer.delete::<Update>("apps", "web", None).await.unwrap_err().is_not_leader());
     assert!(log.all().is_empty());
-    lease.send(true).unwrap();
+    until.send_replace(Some(Instant::now() + Duration::from_secs(30)));
     writer.status(&update(json!({})), &status).await.unwrap();
     assert_eq!(log.all().len(), 1);
 }
@@ -191,4 +192,22 @@ async fn only_annotations_that_differ_are_written() {
     assert_eq!(log.all()[0].body, json!({ "metadata": { "annotations": annotations, "uid": "u1" } }));
     writer.annotate(&object, &BTreeMap::from([("same".to_owned(), text("1"))])).await.unwrap();
     assert_eq!(log.all().len(), 1);
+}
+
+#[tokio::test]
+async fn a_namespace_that_goes_away_is_told_from_other_refusals() {
+    for (causes, expected) in
+        [(json!([{ "reason": "NamespaceTerminating", "field": "metadata.namespace" }]), true), (json!([]), false)]
+    {
+        let (writer, _) = writer(move |_| {
+            let status = json!({
+                "kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Forbidden", "code": 403,
+                "message": "secrets \"s\" is forbidden", "details": { "causes": causes },
+            });
+            Answer::Json(403, status)
+        });
+        let error = writer.apply::<Update>(&update(json!({}))).await.unwrap_err();
+        assert!(error.is_forbidden());
+        assert_eq!(error.is_namespace_terminating(), expected, "{error}");
+    }
 }

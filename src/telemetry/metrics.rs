@@ -11,6 +11,9 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets_range};
 use prometheus_client::registry::Registry;
 
+use crate::telemetry::activity::Activity;
+use crate::telemetry::process::ProcessMetrics;
+
 /// The content type of [`Metrics::encode`].
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
@@ -82,6 +85,18 @@ struct FetchLabels {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RequestLabels {
+    code: String,
+    method: String,
+    host: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct LeaseLabels {
+    name: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct WriteLabels {
     verb: &'static str,
     kind: String,
@@ -97,13 +112,20 @@ pub struct Metrics {
     reconcile_time: Histograms<ControllerLabels>,
     reconciles: Family<ReconcileLabels, Counter>,
     reconcile_errors: Family<ControllerLabels, Counter>,
+    reconcile_terminal_errors: Family<ControllerLabels, Counter>,
     reconcile_panics: Family<ControllerLabels, Counter>,
     active_workers: Family<ControllerLabels, Gauge>,
+    most_workers: Family<ControllerLabels, Gauge>,
+    activity: Activity,
+    leader: Family<LeaseLabels, Gauge>,
+    api_requests: Family<RequestLabels, Counter>,
     artifact_fetches: Family<FetchLabels, Counter>,
     runs_open: Gauge,
     runs_waiting: Gauge,
     events_dropped: Counter,
     api_writes: Family<WriteLabels, Counter>,
+    authority_expiry: Gauge,
+    authority_well: Gauge,
 }
 
 impl std::fmt::Debug for Metrics {
@@ -120,13 +142,20 @@ impl Default for Metrics {
             reconcile_time: Family::new_with_constructor(reconcile_histogram as fn() -> Histogram),
             reconciles: Family::default(),
             reconcile_errors: Family::default(),
+            reconcile_terminal_errors: Family::default(),
             reconcile_panics: Family::default(),
             active_workers: Family::default(),
+            most_workers: Family::default(),
+            activity: Activity::default(),
+            leader: Family::default(),
+            api_requests: Family::default(),
             artifact_fetches: Family::default(),
             runs_open: Gauge::default(),
             runs_waiting: Gauge::default(),
             events_dropped: Counter::default(),
             api_writes: Family::default(),
+            authority_expiry: Gauge::default(),
+            authority_well: Gauge::default(),
         };
         metrics.registry = Arc::new(metrics.register());
         metrics
@@ -142,6 +171,20 @@ impl Metrics {
     /// The registry appends `_total` to the name of each counter.
     fn register(&self) -> Registry {
         let mut registry = Registry::default();
+        self.register_reconciles(&mut registry);
+        self.register_our_own(&mut registry);
+        registry.register("leader_election_master_status", "Whether this process holds the Lease", self.leader.clone());
+        registry.register(
+            "rest_client_requests",
+            "Requests to the API server by what came of them",
+            self.api_requests.clone(),
+        );
+        registry.register_collector(Box::new(self.activity.clone()));
+        registry.register_collector(Box::new(ProcessMetrics));
+        registry
+    }
+
+    fn register_reconciles(&self, registry: &mut Registry) {
         registry.register(
             "gotk_reconcile_duration_seconds",
             "The duration in seconds of a reconcile of an object",
@@ -159,6 +202,11 @@ impl Metrics {
             self.reconcile_errors.clone(),
         );
         registry.register(
+            "controller_runtime_terminal_reconcile_errors",
+            "Reconciles that failed and are not tried again until the object changes",
+            self.reconcile_terminal_errors.clone(),
+        );
+        registry.register(
             "controller_runtime_reconcile_panics",
             "Reconciles that panicked",
             self.reconcile_panics.clone(),
@@ -168,6 +216,14 @@ impl Metrics {
             "Reconciles that are going on",
             self.active_workers.clone(),
         );
+        registry.register(
+            "controller_runtime_max_concurrent_reconciles",
+            "How many reconciles may go on at the same time",
+            self.most_workers.clone(),
+        );
+    }
+
+    fn register_our_own(&self, registry: &mut Registry) {
         registry.register(
             "pulumi_controller_artifact_fetches",
             "Artifacts that were wanted, by how they came",
@@ -189,7 +245,16 @@ impl Metrics {
             "Requests that change something in the API",
             self.api_writes.clone(),
         );
-        registry
+        registry.register(
+            "pulumi_controller_authority_expiry_timestamp_seconds",
+            "When the certificate authority that signs ends",
+            self.authority_expiry.clone(),
+        );
+        registry.register(
+            "pulumi_controller_authority_well",
+            "Whether the authority's Secret could be used when it was last looked at",
+            self.authority_well.clone(),
+        );
     }
 
     /// The metrics as OpenMetrics text.
@@ -199,8 +264,14 @@ impl Metrics {
         Ok(text)
     }
 
-    /// A reconcile of an object has begun.
-    pub fn reconcile_begun(&self, controller: &'static str) {
+    /// How many reconciles of a controller may go on at the same time.
+    pub fn reconciles_at_once(&self, controller: &'static str, most: u16) {
+        self.most_workers.get_or_create(&ControllerLabels { controller }).set(i64::from(most));
+    }
+
+    /// A reconcile of an object, by its namespace and name, has begun.
+    pub fn reconcile_begun(&self, controller: &'static str, object: &(String, String)) {
+        self.activity.begin(controller, object);
         self.active_workers.get_or_create(&ControllerLabels { controller }).inc();
     }
 
@@ -212,6 +283,7 @@ impl Metrics {
         result: ReconcileResult,
         duration: Duration,
     ) {
+        self.activity.end(controller, &(namespace.to_owned(), name.to_owned()));
         let seconds = duration.as_secs_f64();
         let labels = ObjectLabels { kind, name: name.to_owned(), namespace: namespace.to_owned() };
         self.reconcile_duration.get_or_create(&labels).observe(seconds);
@@ -221,6 +293,11 @@ impl Metrics {
             self.reconcile_errors.get_or_create(&ControllerLabels { controller }).inc();
         }
         self.active_workers.get_or_create(&ControllerLabels { controller }).dec();
+    }
+
+    /// A reconcile failed and is not tried again until the object changes.
+    pub fn reconcile_stalled(&self, controller: &'static str) {
+        self.reconcile_terminal_errors.get_or_create(&ControllerLabels { controller }).inc();
     }
 
     /// A reconcile panicked.
@@ -249,6 +326,24 @@ impl Metrics {
         self.events_dropped.inc();
     }
 
+    /// Whether this process holds a Lease.
+    pub fn leads(&self, lease: &str, leads: bool) {
+        self.leader.get_or_create(&LeaseLabels { name: lease.to_owned() }).set(i64::from(leads));
+    }
+
+    /// The API server has answered a request; without a code, it has not.
+    pub fn api_request(&self, code: Option<u16>, method: &str, host: &str) {
+        let code = code.map_or_else(|| "<error>".to_owned(), |code| code.to_string());
+        let labels = RequestLabels { code, method: method.to_owned(), host: host.to_owned() };
+        self.api_requests.get_or_create(&labels).inc();
+    }
+
+    /// The certificate authority was looked at.
+    pub fn authority(&self, expiry: Option<jiff::Timestamp>, is_well: bool) {
+        self.authority_expiry.set(expiry.map_or(0, jiff::Timestamp::as_second));
+        self.authority_well.set(i64::from(is_well));
+    }
+
     /// A request that changes something in the API is made.
     pub fn api_write(&self, verb: &'static str, kind: &str) {
         self.api_writes.get_or_create(&WriteLabels { verb, kind: kind.to_owned() }).inc();
@@ -262,14 +357,19 @@ mod tests {
     #[test]
     fn the_names_are_those_that_dashboards_read() {
         let metrics = Metrics::default();
-        metrics.reconcile_begun("stack");
+        metrics.reconciles_at_once("stack", 4);
+        metrics.reconcile_begun("stack", &("apps".to_owned(), "web".to_owned()));
         let object = ("Stack", "apps", "web");
         metrics.reconcile_ended("stack", object, ReconcileResult::Error, Duration::from_millis(20));
         metrics.reconcile_panicked("stack");
+        metrics.reconcile_stalled("stack");
+        metrics.leads("pulumi-controller-leader-election", true);
+        metrics.api_request(Some(200), "GET", "10.0.0.1:443");
         metrics.artifact_fetch(FetchResult::Cached);
         metrics.runs(3, 1);
         metrics.event_dropped();
         metrics.api_write("apply", "Secret");
+        metrics.authority(jiff::Timestamp::from_second(1_800_000_000).ok(), true);
         let text = metrics.encode().unwrap();
         for line in [
             r#"gotk_reconcile_duration_seconds_count{kind="Stack",name="web",namespace="apps"} 1"#,
@@ -277,14 +377,25 @@ mod tests {
             r#"controller_runtime_reconcile_total{controller="stack",result="error"} 1"#,
             r#"controller_runtime_reconcile_errors_total{controller="stack"} 1"#,
             r#"controller_runtime_reconcile_panics_total{controller="stack"} 1"#,
+            r#"controller_runtime_terminal_reconcile_errors_total{controller="stack"} 1"#,
             r#"controller_runtime_active_workers{controller="stack"} 0"#,
+            r#"controller_runtime_max_concurrent_reconciles{controller="stack"} 4"#,
+            r#"workqueue_longest_running_processor_seconds{name="stack",controller="stack"} 0.0"#,
+            r#"workqueue_unfinished_work_seconds{name="stack",controller="stack"} 0.0"#,
+            r#"leader_election_master_status{name="pulumi-controller-leader-election"} 1"#,
+            r#"rest_client_requests_total{code="200",method="GET",host="10.0.0.1:443"} 1"#,
             r#"pulumi_controller_artifact_fetches_total{result="cached"} 1"#,
             "pulumi_controller_runs_open 3",
             "pulumi_controller_runs_waiting 1",
             "pulumi_controller_events_dropped_total 1",
             r#"pulumi_controller_api_writes_total{verb="apply",kind="Secret"} 1"#,
+            "pulumi_controller_authority_expiry_timestamp_seconds 1800000000",
+            "pulumi_controller_authority_well 1",
         ] {
             assert!(text.lines().any(|found| found == line), "no line {line} in\n{text}");
+        }
+        for name in ["process_cpu_seconds_total", "process_resident_memory_bytes", "process_open_fds"] {
+            assert!(text.lines().any(|line| line.starts_with(&format!("{name} "))), "no {name} in\n{text}");
         }
     }
 

@@ -1,7 +1,9 @@
 //! Logs and metrics, and what keeps secrets out of them.
 
+pub mod activity;
 pub mod logging;
 pub mod metrics;
+pub mod process;
 pub mod redact;
 
 /// An error with its causes in one line, for people.

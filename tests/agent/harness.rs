@@ -19,7 +19,7 @@ use pulumi_controller::rpc::settings::settings_digest;
 pub const PATIENCE: Duration = Duration::from_secs(120);
 const SERVER_NAME: &str = "example-workspace.default.svc";
 const POD_UID: &str = "11111111-2222-3333-4444-555555555555";
-const POLL: Duration = Duration::from_millis(20);
+pub const POLL: Duration = Duration::from_millis(20);
 /// The value of a mounted Secret: must not be seen in any log.
 pub const TOKEN: &str = "token-that-nobody-may-see";
 
@@ -48,6 +48,10 @@ pub struct Workspace {
     programs: Option<PathBuf>,
     /// Words before the agent's own command line.
     wrapper: Vec<String>,
+    /// More variables for the agent.
+    variables: Vec<(&'static str, PathBuf)>,
+    /// A program that is not to be found on `PATH`.
+    hidden: Option<&'static str>,
 }
 
 impl Drop for Workspace {
@@ -72,12 +76,37 @@ impl Workspace {
     pub async fn start_with(cli: Option<&str>, wrapper: &[&str]) -> Self {
         let mut workspace = Self::prepare();
         workspace.wrapper = wrapper.iter().map(|word| (*word).to_owned()).collect();
-        if let Some(script) = cli {
-            let programs = workspace.directory.path().join("programs");
-            fs::create_dir(&programs).unwrap();
-            write_script(&programs.join("pulumi"), script);
-            workspace.programs = Some(programs);
-        }
+        workspace.replace_cli(cli);
+        workspace.start_agent().await;
+        workspace
+    }
+
+    /// With the init container that takes the source, and no agent yet.
+    pub async fn start_fetch() -> Self {
+        Self::start_fetch_with(None).await
+    }
+
+    /// The same; the agent will find a program in place of the CLI.
+    pub async fn start_fetch_with(cli: Option<&str>) -> Self {
+        let mut workspace = Self::prepare();
+        workspace.replace_cli(cli);
+        workspace.start_role(&["fetch".to_owned()]).await;
+        workspace
+    }
+
+    fn replace_cli(&mut self, script: Option<&str>) {
+        let Some(script) = script else { return };
+        let programs = self.directory.path().join("programs");
+        fs::create_dir(&programs).unwrap();
+        write_script(&programs.join("pulumi"), script);
+        self.programs = Some(programs);
+    }
+
+    /// With the variable, and without places of `PATH` that have the program.
+    pub async fn start_without(hidden: &'static str, variable: &'static str, value: PathBuf) -> Self {
+        let mut workspace = Self::prepare();
+        workspace.variables.push((variable, value));
+        workspace.hidden = Some(hidden);
         workspace.start_agent().await;
         workspace
     }
@@ -95,30 +124,44 @@ impl Workspace {
         fs::write(tls.join("tls.key"), &server.key_pem).unwrap();
         fs::write(tls.join("ca.crt"), authority.certificate_pem()).unwrap();
         fs::write(directory.path().join("secrets/token"), TOKEN).unwrap();
-        let agents = Agents::new(&authority.issue_client(now).unwrap(), authority.certificate_pem()).unwrap();
+        let agents = Agents::new(&[authority.issue_client(now).unwrap()], authority.certificate_pem()).unwrap();
         let (address, health_address) = (free_address(), free_address());
-        Workspace { directory, agents, address, health_address, agent: None, programs: None, wrapper: Vec::new() }
+        let (agent, programs, wrapper, variables, hidden) = Default::default();
+        Workspace { directory, agents, address, health_address, agent, programs, wrapper, variables, hidden }
     }
 
     /// Starts the agent as the container does, and waits until it answers.
     pub async fn start_agent(&mut self) {
+        let arguments = [
+            "agent".to_owned(),
+            format!("--health-address={}", self.health_address),
+            format!("--termination-log={}", self.path("termination-log").display()),
+            "--version-after-seconds=0".to_owned(),
+        ];
+        self.start_role(&arguments).await;
+    }
+
+    async fn start_role(&mut self, arguments: &[String]) {
         let log = File::options().create(true).append(true).open(self.directory.path().join("log")).unwrap();
         let binary = env!("CARGO_BIN_EXE_pulumi-controller");
         let mut words = self.wrapper.clone();
         words.push(binary.to_owned());
         let path = std::env::var_os("PATH").unwrap_or_default();
-        let places: Vec<PathBuf> = self.programs.iter().cloned().chain(std::env::split_paths(&path)).collect();
+        let has_hidden = |place: &PathBuf| self.hidden.is_some_and(|hidden| place.join(hidden).exists());
+        let others = std::env::split_paths(&path).filter(|place| !has_hidden(place));
+        let places: Vec<PathBuf> = self.programs.iter().cloned().chain(others).collect();
         let agent = Command::new(&words[0])
             .args(&words[1..])
-            .args(["agent", "--share", self.path("share").to_str().unwrap()])
+            .args(arguments)
+            .args(["--share", self.path("share").to_str().unwrap()])
             .args(["--tls-directory", self.path("tls").to_str().unwrap()])
-            .args(["--address", &self.address.to_string(), "--health-address", &self.health_address.to_string()])
-            .args(["--termination-log", self.path("termination-log").to_str().unwrap()])
+            .args(["--address", &self.address.to_string()])
             .env_clear()
             .env("PATH", std::env::join_paths(places).unwrap())
             .env("HOME", self.path("home"))
             .env("POD_UID", POD_UID)
             .env("POD_NAME", "example-workspace-0")
+            .envs(self.variables.iter().cloned())
             .stdin(Stdio::null())
             .stdout(log.try_clone().unwrap())
             .stderr(log)
@@ -180,6 +223,10 @@ impl Workspace {
         signal(self.init_pid(), "TERM");
     }
 
+    pub fn is_running(&mut self) -> bool {
+        self.agent.as_mut().is_some_and(|process| process.try_wait().unwrap().is_none())
+    }
+
     /// Waits for the first process to end; its exit code.
     pub async fn ended(&mut self) -> Option<i32> {
         let end = Instant::now() + PATIENCE;
@@ -210,9 +257,42 @@ impl Workspace {
     }
 
     pub async fn put_archive(&self, artifact: proto::Artifact, archive: Vec<u8>) -> Result<bool, RpcError> {
+        let token = Source::File(self.path("secrets/token").to_str().unwrap().into());
         let size = archive.len() as u64;
-        let reply = self.connect().await.put_source(artifact, size, std::io::Cursor::new(archive)).await?;
-        Ok(reply.unchanged)
+        let header =
+            proto::SourceHeader { artifact: Some(artifact), size, environment: vec![variable("TOKEN", token)] };
+        Ok(self.connect().await.put_source(header, std::io::Cursor::new(archive)).await?.unchanged)
+    }
+
+    /// Gives a source with these files, and waits until it is in place, or the first attempt has failed.
+    pub async fn bring(&self, files: &[(&str, &str)]) -> Result<proto::Artifact, String> {
+        let (artifact, archive) = archive(files);
+        self.put_archive(artifact.clone(), archive).await.map_err(|error| error.to_string())?;
+        self.until_in_place(&artifact).await.map(|()| artifact)
+    }
+
+    /// Waits until a source is in place, or an attempt has failed.
+    pub async fn until_in_place(&self, artifact: &proto::Artifact) -> Result<(), String> {
+        let status = self
+            .until("the source is in place, or cannot be", |status| match &status.candidate {
+                Some(candidate) => !candidate.failure.is_empty(),
+                None => status.artifact.as_ref() == Some(artifact),
+            })
+            .await;
+        status.candidate.map_or(Ok(()), |candidate| Err(candidate.failure))
+    }
+
+    /// Waits until the agent says of itself what is wanted.
+    pub async fn until(&self, what: &str, is_so: impl Fn(&proto::StatusReply) -> bool) -> proto::StatusReply {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let status = self.status().await;
+            if is_so(&status) {
+                return status;
+            }
+            assert!(Instant::now() < end, "not so: {what}; the agent says {status:?}; its log:\n{}", self.log());
+            tokio::time::sleep(POLL).await;
+        }
     }
 
     /// An `up` of what is in place, as the controller would ask for it.
@@ -311,7 +391,9 @@ pub fn variable(name: &str, source: Source) -> proto::EnvironmentVariable {
 pub fn archive(files: &[(&str, &str)]) -> (proto::Artifact, Vec<u8>) {
     let directory = tempfile::tempdir().unwrap();
     for (name, text) in files {
-        fs::write(directory.path().join(name), text).unwrap();
+        let path = directory.path().join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
     }
     let mut bytes = Vec::new();
     pack(directory.path(), &mut bytes).unwrap();

@@ -11,5 +11,8 @@
 
 mod faults;
 mod harness;
+mod install;
+mod loud;
+mod registry;
 mod runs;
 mod sources;

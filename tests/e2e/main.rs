@@ -10,13 +10,21 @@
 )]
 
 mod artifact;
+mod bad_programs;
 mod conditions;
 mod conformance;
+mod crowd;
 mod deletion;
+mod dependencies;
 mod failure;
 mod first_run;
 mod harness;
+mod identity;
+mod init_containers;
+mod hostile_sources;
 mod install;
+mod leader;
+mod pod_failures;
 mod push;
 mod requests;
 mod restart;

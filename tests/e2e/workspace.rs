@@ -44,18 +44,17 @@ fn what_is_unsupported_in_a_template_is_refused_by_name() {
         let source = scene.source("app").await;
         let commit = source.push(&Program::new("unsupported").output("text", json!("hello")).files()).await;
         let mut stack = scene.stack("main", &source);
-        let container = json!({"name": "prepare", "image": "localhost/prepare:test"});
         let template = stack.spec.workspace_template.get_or_insert_default();
-        template["spec"]["podTemplate"] = json!({"spec": {"initContainers": [container]}});
+        template["spec"]["podTemplate"] = json!({"spec": {"shareProcessNamespace": true}});
         let main = scene.start(stack).await;
         let stack = main
-            .until("to refuse the init container", Patience::Reaction, |stack| {
+            .until("to refuse the shared processes", Patience::Reaction, |stack| {
                 says(stack, READY, "False", stack_reason::NOT_READY_STALLED)
                     || says(stack, READY, "False", stack_reason::WORKSPACE_FAILED)
             })
             .await;
         let message = condition(&stack, READY).map(|ready| ready.message.clone()).unwrap_or_default();
-        assert!(message.contains("initContainers"), "{message}");
+        assert!(message.contains("shareProcessNamespace"), "{message}");
 
         main.change(json!({"spec": {"workspaceTemplate": {"spec": {"podTemplate": null}}}})).await;
         let stack = main.until_applied(&commit).await;
@@ -87,26 +86,5 @@ fn a_pod_template_is_merged_into_the_pod() {
         assert_eq!(names, [PULUMI_CONTAINER], "it was merged by name, not added");
         let greeting = spec.containers[0].env.iter().flatten().find(|variable| variable.name == "GREETING");
         assert_eq!(greeting.and_then(|variable| variable.value.as_deref()), Some("hello"));
-    });
-}
-
-#[test]
-fn a_pod_that_cannot_start_says_why_and_recovers() {
-    run("no-image", async |scene| {
-        let source = scene.source("app").await;
-        let commit = source.push(&Program::new("no-image").output("text", json!("hello")).files()).await;
-        let mut stack = scene.stack("main", &source);
-        let template = stack.spec.workspace_template.get_or_insert_default();
-        let image = template["spec"]["image"].take();
-        template["spec"]["image"] = json!("localhost/there-is-no-such-image:test");
-        template["spec"]["imagePullPolicy"] = json!("Never");
-        let main = scene.start(stack).await;
-        main.until("to name the image", Patience::Run, |stack| {
-            says(stack, READY, "False", stack_reason::WORKSPACE_FAILED)
-                && condition(stack, READY).is_some_and(|ready| ready.message.contains("there-is-no-such-image"))
-        })
-        .await;
-        main.change(json!({"spec": {"workspaceTemplate": {"spec": {"image": image}}}})).await;
-        main.until_applied(&commit).await;
     });
 }

@@ -98,6 +98,12 @@ impl Run {
         if self.is_cancelled() {
             return Ok(Ending::canceled("canceled before the CLI was started"));
         }
+        if self.select && self.kind == OperationKind::Up {
+            self.select_or_init().await;
+            if self.is_cancelled() {
+                return Ok(Ending::canceled("canceled before the CLI was started"));
+            }
+        }
         let first = self.attempt().await?;
         if !first.is_stack_missing() {
             return Ok(self.conclude(first).await);
@@ -154,9 +160,6 @@ impl Run {
         if self.kind == OperationKind::Destroy {
             return Ending::succeeded("");
         }
-        if self.select {
-            self.select().await;
-        }
         let said = attempt.summary.outputs().unwrap_or_default();
         let (outputs, message) = match self.reveal(said).await {
             Ok(outputs) => (outputs, String::new()),
@@ -195,9 +198,10 @@ impl Run {
         Ok(outputs::combine(said, &outputs::parse(&ended.captured)?)?)
     }
 
-    /// For a person's commands in the pod. The run does not need it.
-    async fn select(&self) {
-        match self.call(arguments::stack_select(&self.wanted.stack), Stdout::Logged).await {
+    /// Before the first run in a pod, for a person's commands there. It makes a new stack as well: else a run would fail,
+    /// the stack be made, and the run be tried again. What is wrong with stack or backend, the run itself says.
+    async fn select_or_init(&self) {
+        match self.call(arguments::stack_select_or_init(&self.wanted.stack), Stdout::Logged).await {
             Ok(ended) if ended.exit.success() => {}
             Ok(ended) => tracing::warn!(said = ended.stderr.last_lines(5), "cannot select the stack"),
             Err(error) => tracing::warn!(%error, "cannot select the stack"),

@@ -1,46 +1,46 @@
 //! The source in the workspace: received, verified, unpacked beside the one in place, and exchanged with it as a whole. A
 //! failure leaves the old one whole.
+//!
+//! [`receive`] takes the bytes, [`unpack`] makes a tree of them; [`attempt`] puts it in place by the steps of [`swap`], which
+//! [`record`] keeps on the disk. Until it is there it is a [`candidate`].
 
+mod attempt;
+mod candidate;
 mod receive;
+mod record;
 mod swap;
 mod unpack;
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use super::durable;
 use super::gate::Gate;
-use super::install;
 use super::layout::Layout;
-use super::processes;
 use super::refusal::Refusal;
 use super::settings::Settings;
+use super::version::CliVersion;
 use crate::artifact::{Digest, Directory};
 use crate::rpc::proto;
 
+use attempt::Delivery;
+use candidate::Candidate;
 pub use receive::Parts;
-
-/// What is in place.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct InPlace {
-    /// `algorithm:hex` of the archive.
-    pub digest: String,
-    /// The project's directory in the archive.
-    pub directory: String,
-    /// Random for each source that is put in place, also for the same archive.
-    pub tree: String,
-}
+pub use record::InPlace;
+use record::Record;
 
 /// What is asked for.
 #[derive(Clone, Debug)]
-pub struct Wanted {
+struct Wanted {
     digest: Digest,
     directory: Directory,
     /// Size of the archive in bytes.
     size: u64,
+    /// For the installation of its dependencies.
+    environment: Vec<proto::EnvironmentVariable>,
 }
 
 /// Puts sources in place.
@@ -48,111 +48,160 @@ pub struct Source {
     layout: Layout,
     gate: Gate,
     settings: Arc<Settings>,
-    in_place: Mutex<Option<InPlace>>,
-    /// Ends an installation when the agent is to end.
+    state: Mutex<State>,
+    /// Ends what is on its way when the agent is to end.
     stop: CancellationToken,
+    /// Those that bring sources to their place.
+    pub tasks: TaskTracker,
+    pub version: CliVersion,
+    /// Whether there is a CLI that installs dependencies.
+    installs: bool,
+}
+
+#[derive(Default)]
+struct State {
+    in_place: Option<InPlace>,
+    candidate: Option<Arc<Candidate>>,
 }
 
 impl Source {
-    /// Goes on from what an agent before this one put in place, and removes what it left half done.
+    /// Goes on from what an agent before this one put in place, and takes back what it left half done.
     pub fn open(layout: Layout, gate: Gate, settings: Arc<Settings>, stop: CancellationToken) -> Result<Self, Refusal> {
+        let in_place = recover(&layout);
         let staging = layout.staging();
         if let Err(error) = durable::remove(&staging) {
             // Each source gets a new name in there. Not to start would only leave the pod without an agent.
             tracing::warn!(path = %staging.display(), %error, "cannot remove what was left half done; going on beside it");
         }
         std::fs::create_dir_all(&staging).map_err(Refusal::system(format!("cannot make {}", staging.display())))?;
-        let in_place = swap::read_record(&layout);
-        Ok(Source { layout, gate, settings, in_place: Mutex::new(in_place), stop })
+        let version = CliVersion::new(layout.clone(), TaskTracker::new());
+        let state = Mutex::new(State { in_place, candidate: None });
+        Ok(Source { layout, gate, settings, state, stop, tasks: TaskTracker::new(), version, installs: true })
     }
 
+    /// Leaves the installation of dependencies to the agent that goes on from here.
+    pub fn without_installing(self) -> Self {
+        Source { installs: false, ..self }
+    }
+
+    /// The source that can be worked with.
     pub fn in_place(&self) -> Option<InPlace> {
-        self.lock().clone()
+        self.lock().in_place.clone().filter(|in_place| !in_place.awaits_install)
     }
 
-    /// Receives a source and puts it in place; true when it was there before.
-    pub async fn put(&self, mut parts: impl Parts) -> Result<bool, Refusal> {
+    /// Whether one is in place and none on its way. It may still have to wait for its dependencies.
+    pub fn is_settled(&self) -> bool {
+        let state = self.lock();
+        state.in_place.is_some() && state.candidate.is_none()
+    }
+
+    /// The source that is on its way.
+    pub fn candidate(&self) -> Option<proto::Candidate> {
+        self.lock().candidate.as_ref().map(|candidate| candidate.to_proto())
+    }
+
+    /// Installs what the source in place still needs.
+    pub fn resume(self: &Arc<Self>) {
+        let mut state = self.lock();
+        let Some(in_place) = state.in_place.clone().filter(|in_place| in_place.awaits_install && self.installs) else {
+            return;
+        };
+        let (Ok(digest), Ok(directory)) = (in_place.digest.parse(), in_place.directory.parse()) else { return };
+        let wanted = Wanted { digest, directory, size: 0, environment: Vec::new() };
+        let candidate = Arc::new(Candidate::new(wanted, &self.stop).0);
+        state.candidate = Some(candidate.clone());
+        self.tasks.spawn(self.clone().install_awaited(candidate, in_place));
+    }
+
+    /// Receives a source and puts it in place, or sees to it that it gets there; true when it was there before.
+    pub async fn put(self: &Arc<Self>, mut parts: impl Parts) -> Result<bool, Refusal> {
         let wanted = Wanted::try_from(receive::header(&mut parts).await?)?;
-        if self.is_in_place(&wanted) {
-            return Ok(true);
+        if let Some(was_in_place) = self.known(&wanted).await? {
+            return Ok(was_in_place);
         }
-        let _pass = self.gate.enter_source()?;
-        // Another call may have put it in place in between.
-        if self.is_in_place(&wanted) {
-            return Ok(true);
+        let pass = self.gate.enter_source()?;
+        // Another call may have brought it in between.
+        if let Some(was_in_place) = self.known(&wanted).await? {
+            return Ok(was_in_place);
         }
+        let delivery = self.deliver(&mut parts, &wanted).await?;
+        let (candidate, answer) = Candidate::new(wanted, &self.stop);
+        let candidate = Arc::new(candidate);
+        self.lock().candidate = Some(candidate.clone());
+        self.tasks.spawn(self.clone().bring(candidate, delivery, pass));
+        match answer.await {
+            Ok(answer) => answer.map(|()| false),
+            Err(_) => Err(Refusal::Precondition("a bug in the agent kept the source from its place".to_owned())),
+        }
+    }
+
+    /// Whether the source is in place, or on its way: then false. None when neither. Another one on its way gives way.
+    async fn known(&self, wanted: &Wanted) -> Result<Option<bool>, Refusal> {
+        let candidate = self.lock().candidate.clone();
+        match candidate {
+            Some(candidate) if candidate.wanted.is_same(wanted) => return Ok(Some(false)),
+            Some(other) => other.give_way().await?,
+            None => {}
+        }
+        Ok(self.is_in_place(wanted).then_some(true))
+    }
+
+    /// Receives, verifies and unpacks.
+    async fn deliver(&self, parts: &mut impl Parts, wanted: &Wanted) -> Result<Delivery, Refusal> {
         let staging =
             tempfile::tempdir_in(self.layout.staging()).map_err(Refusal::system("cannot make room to unpack"))?;
-        let archive = staging.path().join("archive");
+        let (archive, tree) = (staging.path().join("archive"), staging.path().join("tree"));
         tokio::select! {
-            received = receive::archive(&mut parts, &wanted, &archive) => received?,
+            received = receive::archive(parts, wanted, &archive) => received?,
             () = self.stop.cancelled() => return Err(Refusal::Precondition("the agent ends".to_owned())),
         }
-        let tree = staging.path().join("tree");
         let project = unpack::unpack(&archive, &tree, &wanted.directory).await?;
-        durable::remove(&archive).map_err(Refusal::system("cannot remove the archive"))?;
-        if project.needs_install() {
-            install::install(&self.layout, &wanted.directory.under(&tree), &self.stop).await?;
+        let plan = self.plan(&tree, wanted, project).await?;
+        if plan.is_none() {
+            // There will be one attempt.
+            durable::remove(&archive).map_err(Refusal::system("cannot remove the archive"))?;
         }
-        self.refuse_beside_a_person()?;
-        self.exchange(&wanted, &tree)?;
-        // The source before the previous one is in there, and it may have very many files.
-        let staging = staging.keep();
-        let removed = tokio::task::spawn_blocking(move || durable::remove(&staging));
-        let removed = removed.await.map_err(std::io::Error::other);
-        if let Err(error) = removed.and_then(|removed| removed) {
-            tracing::warn!(%error, "cannot remove an old source");
-        }
-        tracing::info!(digest = %wanted.digest, directory = wanted.directory.as_str(), "source in place");
-        Ok(false)
-    }
-
-    fn exchange(&self, wanted: &Wanted, tree: &Path) -> Result<(), Refusal> {
-        self.settings.keep(self.in_place().as_ref());
-        let next = InPlace {
-            digest: wanted.digest.to_string(),
-            directory: wanted.directory.as_str().to_owned(),
-            tree: uuid::Uuid::new_v4().to_string(),
-        };
-        let mut in_place = self.lock();
-        let before = in_place.take();
-        match swap::swap(&self.layout, tree, &wanted.directory, before.as_ref(), &next) {
-            Ok(()) => {
-                *in_place = Some(next);
-                Ok(())
-            }
-            Err(error) => {
-                *in_place = swap::read_record(&self.layout);
-                Err(error)
-            }
-        }
+        Ok(Delivery { directory: staging.keep(), archive, tree, plan })
     }
 
     fn is_in_place(&self, wanted: &Wanted) -> bool {
-        self.lock().as_ref().is_some_and(|in_place| {
-            in_place.digest == wanted.digest.to_string() && in_place.directory == wanted.directory.as_str()
+        let is_usable = |in_place: &InPlace| !(in_place.awaits_install && self.installs);
+        self.lock().in_place.as_ref().is_some_and(|in_place| {
+            in_place.digest == wanted.digest.to_string()
+                && in_place.directory == wanted.directory.as_str()
+                && is_usable(in_place)
         })
     }
 
-    /// A person's own `pulumi` in the source must not lose the ground under it.
-    fn refuse_beside_a_person(&self) -> Result<(), Refusal> {
-        let source = std::fs::canonicalize(self.layout.source()).unwrap_or_else(|_| self.layout.source());
-        let living = processes::living().map_err(Refusal::system("cannot look for other processes"))?;
-        let is_at_work = |process: &&processes::Process| {
-            process.name == "pulumi"
-                && processes::working_directory(process.pid).is_some_and(|directory| directory.starts_with(&source))
-        };
-        match living.iter().find(is_at_work) {
-            None => Ok(()),
-            Some(process) => Err(Refusal::Precondition(format!(
-                "cannot exchange the source: somebody runs pulumi in it (process {}); wait for it to end",
-                process.pid
-            ))),
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What is in place, as far as it is certain: without a record, or without the tree that it speaks of, nothing is.
+fn recover(layout: &Layout) -> Option<InPlace> {
+    let Record { in_place, trial } = Record::read(layout);
+    if let Some(trial) = &trial {
+        tracing::warn!(?trial, "an agent ended before a source was in place: putting back the one before");
+        if let Err(error) = swap::take_back(layout, in_place.as_ref(), trial) {
+            tracing::error!(%error, "cannot put back the source before: it has to be given again");
+            return None;
         }
     }
+    in_place.filter(|_| layout.source().is_dir() && is_link_to_directory(&layout.workspace()))
+}
 
-    fn lock(&self) -> MutexGuard<'_, Option<InPlace>> {
-        self.in_place.lock().unwrap_or_else(PoisonError::into_inner)
+fn is_link_to_directory(path: &Path) -> bool {
+    path.is_symlink() && path.is_dir()
+}
+
+impl Wanted {
+    fn is_same(&self, other: &Wanted) -> bool {
+        self.digest == other.digest && self.directory == other.directory
+    }
+
+    fn artifact(&self) -> proto::Artifact {
+        proto::Artifact { digest: self.digest.to_string(), directory: self.directory.as_str().to_owned() }
     }
 }
 
@@ -165,6 +214,7 @@ impl TryFrom<proto::SourceHeader> for Wanted {
             digest: artifact.digest.parse().map_err(|error: crate::artifact::DigestError| invalid(&error))?,
             directory: artifact.directory.parse().map_err(|error: crate::artifact::DirectoryError| invalid(&error))?,
             size: header.size,
+            environment: header.environment,
         })
     }
 }

@@ -1,46 +1,66 @@
-//! Exchanges the source in place with one that was unpacked beside it.
+//! Exchanges the source in place with one that was unpacked beside it. Before each step it is written down what is about to
+//! happen, so that an agent that starts anew finds the source that counts, and makes it whole again.
 
 use std::io;
-use std::path::Path;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, RenameFlags};
 
-use super::InPlace;
+use super::record::{InPlace, Record, Trial};
 use crate::agent::durable;
+use crate::agent::install::carry;
 use crate::agent::layout::Layout;
-use crate::agent::refusal::Refusal;
 use crate::artifact::Directory;
 
-/// What is in place, as far as it is certain: without a record, or without the tree that it speaks of, nothing is.
-pub(super) fn read_record(layout: &Layout) -> Option<InPlace> {
-    let record = std::fs::read(layout.source_record()).ok()?;
-    let in_place = serde_json::from_slice(&record).ok()?;
-    (layout.source().is_dir() && layout.workspace().is_dir()).then_some(in_place)
+/// Writes down that an unpacked tree is about to be put in place, with `carried` directories of the source before. Nothing
+/// has changed yet, and nothing will if this cannot be written.
+pub(super) fn announce(
+    layout: &Layout,
+    before: Option<&InPlace>,
+    tree: &Path,
+    carried: Vec<PathBuf>,
+) -> io::Result<Trial> {
+    let beside = tree.strip_prefix(layout.root()).map_err(io::Error::other)?.to_owned();
+    let trial = Trial { inode: std::fs::symlink_metadata(tree)?.ino(), beside, carried };
+    Record { in_place: before.cloned(), trial: Some(trial.clone()) }.write(layout)?;
+    Ok(trial)
 }
 
-/// Puts `tree` in place. While it happens there is no record, so that an agent that dies in between knows of no source and
-/// is given one anew. When the exchange fails the old source is in place as before.
-pub(super) fn swap(
-    layout: &Layout,
-    tree: &Path,
-    directory: &Directory,
-    before: Option<&InPlace>,
-    next: &InPlace,
-) -> Result<(), Refusal> {
-    durable::remove(&layout.source_record()).map_err(Refusal::system("cannot exchange the source"))?;
-    if let Err(error) = exchange(layout, tree) {
-        restore_record(layout, before);
-        return Err(Refusal::system("cannot exchange the source")(error));
+/// Puts the announced tree in place. After an error it has to be taken back.
+pub(super) fn enter(layout: &Layout, trial: &Trial, directory: &Directory) -> io::Result<()> {
+    let tree = layout.root().join(&trial.beside);
+    carry::move_all(&layout.source(), &tree, &trial.carried)?;
+    exchange(layout, &tree)?;
+    point(layout, directory)
+}
+
+/// From now on the source on trial counts. The one before is kept until the next time.
+pub(super) fn confirm(layout: &Layout, next: &InPlace, trial: &Trial) -> io::Result<()> {
+    Record { in_place: Some(next.clone()), trial: None }.write(layout)?;
+    keep_previous(layout, &layout.root().join(&trial.beside));
+    Ok(())
+}
+
+/// The source before is in place again, with all that it had, however far the trial came. May be done again.
+pub(super) fn take_back(layout: &Layout, before: Option<&InPlace>, trial: &Trial) -> io::Result<()> {
+    let (source, beside) = (layout.source(), layout.root().join(&trial.beside));
+    let is_there = std::fs::symlink_metadata(&source).is_ok_and(|metadata| metadata.ino() == trial.inode);
+    if is_there && beside.exists() {
+        exchange(layout, &beside)?;
+    } else if is_there {
+        std::fs::rename(&source, &beside)?;
+        durable::sync_directory(layout.root())?;
     }
-    if let Err(error) = point(layout, directory) {
-        // Back to the old tree; the link was not changed.
-        if exchange(layout, tree).is_ok() {
-            restore_record(layout, before);
-        }
-        return Err(Refusal::system("cannot point to the project in the source")(error));
+    carry::move_all(&beside, &source, &trial.carried)?;
+    match before.map(|before| before.directory.parse::<Directory>()) {
+        Some(Ok(directory)) => point(layout, &directory)?,
+        _ => durable::remove(&layout.workspace())?,
     }
-    write_record(layout, next).map_err(Refusal::system("cannot record which source is in place"))?;
-    keep_previous(layout, tree);
+    if let Err(error) = (Record { in_place: before.cloned(), trial: None }).write(layout) {
+        // The next agent will do it again, and change nothing.
+        tracing::warn!(%error, "cannot record that the source before is in place again");
+    }
     Ok(())
 }
 
@@ -63,18 +83,6 @@ fn point(layout: &Layout, directory: &Directory) -> io::Result<()> {
     durable::sync_directory(layout.root())
 }
 
-fn write_record(layout: &Layout, in_place: &InPlace) -> io::Result<()> {
-    durable::write_atomically(&layout.source_record(), &serde_json::to_vec_pretty(in_place)?)
-}
-
-/// Without it the next agent asks for the source again, which costs time and nothing else.
-fn restore_record(layout: &Layout, before: Option<&InPlace>) {
-    let Some(before) = before else { return };
-    if let Err(error) = write_record(layout, before) {
-        tracing::warn!(%error, "cannot record which source is in place");
-    }
-}
-
 /// The tree that was exchanged is kept until the next time; the one that was kept until now takes its place, to be removed
 /// with it. That it cannot be kept is no failure of the new source.
 fn keep_previous(layout: &Layout, tree: &Path) {
@@ -89,5 +97,133 @@ fn keep_previous(layout: &Layout, tree: &Path) {
     };
     if let Err(error) = kept {
         tracing::warn!(%error, "cannot keep the previous source");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    struct Place {
+        _directory: tempfile::TempDir,
+        layout: Layout,
+        tree: PathBuf,
+    }
+
+    impl Place {
+        /// With a tree that is to be put in place, after another one if `first` is false.
+        fn new(first: bool) -> (Self, Option<InPlace>) {
+            let directory = tempfile::tempdir().unwrap();
+            let layout = Layout::new(directory.path());
+            layout.create().unwrap();
+            let tree = layout.staging().join("new/tree");
+            fs::create_dir_all(tree.join("app")).unwrap();
+            fs::write(tree.join("app/Pulumi.yaml"), "new").unwrap();
+            let place = Place { _directory: directory, layout, tree };
+            if first {
+                return (place, None);
+            }
+            let source = place.layout.source();
+            fs::create_dir_all(source.join("node_modules/left-pad")).unwrap();
+            fs::write(source.join("Pulumi.yaml"), "old").unwrap();
+            point(&place.layout, &Directory::root()).unwrap();
+            let before = InPlace { digest: "sha256:old".into(), tree: "old".into(), ..InPlace::default() };
+            Record { in_place: Some(before.clone()), trial: None }.write(&place.layout).unwrap();
+            (place, Some(before))
+        }
+
+        fn carried(&self) -> Vec<PathBuf> {
+            vec![PathBuf::from("node_modules")]
+        }
+
+        /// The steps of a trial, and no more of them than `count`: as an agent that dies in between leaves it.
+        fn step(&self, before: Option<&InPlace>, count: usize) {
+            let (layout, tree) = (&self.layout, &self.tree);
+            let steps: [&dyn Fn(); 5] = [
+                &|| drop(announce(layout, before, tree, self.carried()).unwrap()),
+                &|| carry::move_all(&layout.source(), tree, &self.carried()).unwrap(),
+                &|| exchange(layout, tree).unwrap(),
+                &|| point(layout, &"app".parse().unwrap()).unwrap(),
+                &|| fs::create_dir(layout.workspace().join("half-installed")).unwrap(),
+            ];
+            steps.iter().take(count).for_each(|step| step());
+        }
+    }
+
+    #[test]
+    fn wherever_an_agent_dies_the_source_before_is_whole_again() {
+        for steps in 0..=5 {
+            let (place, before) = Place::new(false);
+            place.step(before.as_ref(), steps);
+            // The one that takes it back may die too, and on a full disk it leaves its record behind.
+            for _ in 0..2 {
+                let record = Record::read(&place.layout);
+                assert_eq!(record.in_place, before, "{steps} steps");
+                if let Some(trial) = &record.trial {
+                    take_back(&place.layout, before.as_ref(), trial).unwrap();
+                    assert_eq!(Record::read(&place.layout), Record { trial: None, ..record.clone() });
+                    record.write(&place.layout).unwrap();
+                }
+                let project = fs::read_to_string(place.layout.workspace().join("Pulumi.yaml")).unwrap();
+                assert_eq!(project, "old", "{steps} steps");
+                assert!(place.layout.source().join("node_modules/left-pad").is_dir(), "{steps} steps");
+                assert!(!place.layout.workspace().join("half-installed").exists());
+            }
+        }
+    }
+
+    #[test]
+    fn wherever_an_agent_dies_with_the_first_source_there_is_none_or_it_is_whole() {
+        for steps in 0..=5 {
+            let (place, _) = Place::new(true);
+            place.step(None, steps);
+            if let Some(trial) = Record::read(&place.layout).trial {
+                take_back(&place.layout, None, &trial).unwrap();
+            }
+            assert!(!place.layout.source().exists() && !place.layout.workspace().exists(), "{steps} steps");
+            assert!(place.tree.join("app/Pulumi.yaml").is_file(), "{steps} steps");
+        }
+    }
+
+    #[test]
+    fn a_trial_that_cannot_be_written_down_changes_nothing() {
+        let (place, before) = Place::new(false);
+        // No file can take the place of a directory: it stands for a disk that is full.
+        fs::remove_file(place.layout.source_record()).unwrap();
+        fs::create_dir_all(place.layout.source_record().join("inner")).unwrap();
+        announce(&place.layout, before.as_ref(), &place.tree, place.carried()).unwrap_err();
+        assert_eq!(fs::read_to_string(place.layout.workspace().join("Pulumi.yaml")).unwrap(), "old");
+        assert!(place.layout.source().join("node_modules").is_dir() && place.tree.is_dir());
+    }
+
+    #[test]
+    fn a_trial_that_is_confirmed_stays_and_the_one_before_is_kept() {
+        let (place, before) = Place::new(false);
+        let layout = &place.layout;
+        let trial = announce(layout, before.as_ref(), &place.tree, place.carried()).unwrap();
+        enter(layout, &trial, &"app".parse().unwrap()).unwrap();
+        let next = InPlace { digest: "sha256:new".into(), directory: "app".into(), ..InPlace::default() };
+        confirm(layout, &next, &trial).unwrap();
+        assert_eq!(Record::read(layout), Record { in_place: Some(next), trial: None });
+        assert_eq!(fs::read_to_string(layout.workspace().join("Pulumi.yaml")).unwrap(), "new");
+        assert!(layout.source().join("node_modules/left-pad").is_dir());
+        assert_eq!(fs::read_to_string(layout.previous().join("Pulumi.yaml")).unwrap(), "old");
+    }
+
+    #[test]
+    fn a_trial_that_cannot_be_confirmed_can_be_taken_back() {
+        let (place, before) = Place::new(false);
+        let layout = &place.layout;
+        let trial = announce(layout, before.as_ref(), &place.tree, place.carried()).unwrap();
+        enter(layout, &trial, &"app".parse().unwrap()).unwrap();
+        fs::remove_file(layout.source_record()).unwrap();
+        fs::create_dir_all(layout.source_record().join("inner")).unwrap();
+        confirm(layout, &InPlace::default(), &trial).unwrap_err();
+        // The record cannot be written either; the source before is whole all the same.
+        take_back(layout, before.as_ref(), &trial).unwrap();
+        assert_eq!(fs::read_to_string(layout.workspace().join("Pulumi.yaml")).unwrap(), "old");
+        assert!(layout.source().join("node_modules/left-pad").is_dir());
     }
 }

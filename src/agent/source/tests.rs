@@ -21,7 +21,7 @@ struct Place {
     _directory: tempfile::TempDir,
     layout: Layout,
     gate: Gate,
-    source: Source,
+    source: Arc<Source>,
 }
 
 impl Place {
@@ -35,7 +35,12 @@ impl Place {
     }
 
     async fn put(&self, archive: &[u8], directory: &str) -> Result<bool, Refusal> {
-        self.source.put(call(archive, &Digest::of(archive).to_string(), directory, archive.len() as u64)).await
+        let put =
+            self.source.put(call(archive, &Digest::of(archive).to_string(), directory, archive.len() as u64)).await;
+        // The old source is removed after the answer.
+        self.source.tasks.close();
+        self.source.tasks.wait().await;
+        put
     }
 
     fn program(&self) -> String {
@@ -43,14 +48,14 @@ impl Place {
     }
 }
 
-fn open(layout: &Layout, gate: &Gate) -> Source {
+fn open(layout: &Layout, gate: &Gate) -> Arc<Source> {
     let settings = Arc::new(Settings::open(layout.clone()));
-    Source::open(layout.clone(), gate.clone(), settings, CancellationToken::new()).unwrap()
+    Arc::new(Source::open(layout.clone(), gate.clone(), settings, CancellationToken::new()).unwrap())
 }
 
 fn call(archive: &[u8], digest: &str, directory: &str, size: u64) -> Call {
     let artifact = Some(Artifact { digest: digest.into(), directory: directory.into() });
-    let header = Part::Header(SourceHeader { artifact, size });
+    let header = Part::Header(SourceHeader { artifact, size, ..SourceHeader::default() });
     let chunks = archive.chunks(64 * 1024).map(|chunk| Part::Chunk(chunk.to_vec()));
     Call(std::iter::once(header).chain(chunks).map(|part| PutSourceRequest { part: Some(part) }).collect())
 }
@@ -137,6 +142,19 @@ async fn what_is_wrong_with_a_source_is_named_and_the_old_one_stays() {
     assert!(place.program().contains("first"));
     assert_eq!(place.source.in_place(), before);
     assert_eq!(fs::read_dir(place.layout.staging()).unwrap().count(), 0);
+}
+
+#[tokio::test]
+async fn a_project_that_cannot_be_used_is_named_in_the_same_words_each_time() {
+    let place = Place::new();
+    let directory = tempfile::tempdir().unwrap();
+    fs::create_dir(directory.path().join("infra")).unwrap();
+    fs::write(directory.path().join("infra/Pulumi.yaml"), "name: [\n").unwrap();
+    let mut bytes = Vec::new();
+    pack(directory.path(), &mut bytes).unwrap();
+    let first = place.put(&bytes, "infra").await.unwrap_err().to_string();
+    assert!(first.contains(": infra/Pulumi.yaml is not a valid project"), "{first}");
+    assert_eq!(place.put(&bytes, "infra").await.unwrap_err().to_string(), first);
 }
 
 #[tokio::test]

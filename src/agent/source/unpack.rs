@@ -1,10 +1,11 @@
 //! Unpacks a verified archive and looks for the project in it.
 
 use std::fs::File;
+use std::io;
 use std::path::Path;
 
 use crate::agent::refusal::Refusal;
-use crate::artifact::{self, Directory, Limits};
+use crate::artifact::{self, Directory, Limits, UnpackError};
 use crate::pulumi::project::{Project, ProjectError};
 
 /// How many names of a directory an error lists.
@@ -21,8 +22,7 @@ pub(super) async fn unpack(archive: &Path, tree: &Path, directory: &Directory) -
 fn unpack_blocking(archive: &Path, tree: &Path, directory: &Directory) -> Result<Project, Refusal> {
     let file = File::open(archive).map_err(Refusal::system("cannot read the source"))?;
     std::fs::create_dir(tree).map_err(Refusal::system("cannot make room to unpack"))?;
-    artifact::unpack(file, tree, &Limits::default())
-        .map_err(|error| Refusal::Invalid(format!("the source cannot be unpacked: {error}")))?;
+    artifact::unpack(file, tree, &Limits::default()).map_err(refusal)?;
     let place = directory.under(tree);
     if !place.is_dir() {
         return Err(Refusal::Invalid(format!(
@@ -37,8 +37,18 @@ fn unpack_blocking(archive: &Path, tree: &Path, directory: &Directory) -> Result
             directory.as_str(),
             list(&place)
         )),
-        other => Refusal::Invalid(format!("the project in the source cannot be used: {other}")),
+        // The same words each time: the tree lies in a directory of another name at each attempt.
+        other => Refusal::Invalid(format!("the project in the source cannot be used: {}", other.seen_from(tree))),
     })
+}
+
+/// That an archive is not written to its end is the disk's fault or the archive's.
+fn refusal(error: UnpackError) -> Refusal {
+    match error {
+        UnpackError::Write { name, cause } => Refusal::system(format!("cannot write {name} of the source"))(cause),
+        UnpackError::Destination { .. } => Refusal::system("cannot unpack the source")(io::Error::other(error)),
+        hostile => Refusal::Invalid(format!("the source cannot be unpacked: {hostile}")),
+    }
 }
 
 /// The names in a directory, for a message.

@@ -16,13 +16,11 @@ use super::super::digest::Digest;
 use super::super::store::{Incoming, Pinned, StoreError};
 use super::Shared;
 use super::error::FetchError;
+use super::patience;
 use super::target::Target;
 
 /// How many pieces of the body may wait for the disk. With the read buffers of the client they stay under 4 MiB.
 const PIECES_WAITING: usize = 8;
-
-/// The longest wait that a server can ask for: it must not silence us for days.
-const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(3600);
 
 impl Shared {
     /// Downloads an artifact into the store. A connection that breaks is tried once more at once: between two requests
@@ -45,7 +43,7 @@ impl Shared {
     async fn attempt(&self, target: &Target, digest: &Digest) -> Result<Pinned, FetchError> {
         self.fetches.fetch_add(1, Ordering::Relaxed);
         let response = self.request(target).await?;
-        check_status(&response, target)?;
+        check_status(&response, target).inspect_err(|error| self.patience.note(&target.url, error))?;
         // A length that is a lie is found out below; an honest one saves the download.
         if response.content_length().is_some_and(|length| length > self.settings.download_bytes) {
             return Err(self.too_large(target));
@@ -143,7 +141,7 @@ fn retry_after(headers: &HeaderMap, now: Timestamp) -> Option<Duration> {
             Duration::try_from(then.duration_since(now)).unwrap_or_default()
         }
     };
-    Some(wait.min(LONGEST_RETRY_AFTER))
+    Some(wait.min(patience::LONGEST))
 }
 
 fn store_error(error: StoreError, target: &Target, digest: &Digest) -> FetchError {
@@ -184,7 +182,7 @@ mod tests {
         let table = [
             ("0", Some(0)),
             ("120", Some(120)),
-            ("999999999", Some(3600)),
+            ("999999999", Some(600)),
             ("Sat, 21 Nov 2026 10:02:00 GMT", Some(120)),
             ("Sat, 21 Nov 2026 09:00:00 GMT", Some(0)),
             ("-5", None),

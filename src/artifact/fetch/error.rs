@@ -20,6 +20,9 @@ pub enum FetchError {
     NotFound { url: String },
     #[error("{url} answered with status {status}{}", explain(*status, *retry_after))]
     Status { url: String, status: u16, retry_after: Option<Duration> },
+    /// The server asked for patience and is not asked again before its time.
+    #[error("{error}")]
+    Postponed { error: Box<FetchError>, left: Duration },
     #[error("the {bytes} bytes of {url} have digest {got}, the source says {wanted}")]
     DigestMismatch { url: String, wanted: Digest, got: Digest, bytes: u64 },
     #[error("{url} is larger than {limit} bytes, the most that is downloaded")]
@@ -35,12 +38,18 @@ pub enum FetchError {
 }
 
 impl FetchError {
-    /// How long the server asked to be left alone, where it did.
+    /// How long the server still is to be left alone, where it asked for that.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             FetchError::Status { retry_after, .. } => *retry_after,
+            FetchError::Postponed { left, .. } => Some(*left),
             _ => None,
         }
+    }
+
+    /// Whether the whole artifact was sent and is not what the source says: the next download will hardly be better.
+    pub fn is_about_content(&self) -> bool {
+        matches!(self, FetchError::DigestMismatch { .. } | FetchError::TooLarge { .. })
     }
 }
 

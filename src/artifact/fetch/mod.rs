@@ -5,6 +5,7 @@ mod download;
 mod error;
 mod flight;
 mod hosts;
+mod patience;
 mod target;
 #[cfg(test)]
 mod tests;
@@ -21,6 +22,7 @@ use super::digest::Digest;
 use super::limits::Limits;
 use super::store::{Pinned, Store};
 use flight::Flights;
+use patience::Patience;
 use target::Target;
 
 /// How often a caller joins somebody else's download, from another URL, before it takes that one's error for its own.
@@ -44,7 +46,7 @@ pub struct FetchSettings {
     pub connect_timeout: Duration,
     /// How long a server may send nothing. Default 30 s.
     pub idle_timeout: Duration,
-    /// How long a download may take altogether. Default 5 min.
+    /// How long a download may take altogether. Default 4 min: less than a reconcile, which is to tell of it.
     pub overall_timeout: Duration,
 }
 
@@ -59,7 +61,7 @@ impl FetchSettings {
             download_bytes: Limits::default().download_bytes,
             connect_timeout: Duration::from_secs(5),
             idle_timeout: Duration::from_secs(30),
-            overall_timeout: Duration::from_secs(300),
+            overall_timeout: Duration::from_secs(240),
         }
     }
 
@@ -91,6 +93,7 @@ struct Shared {
     settings: FetchSettings,
     store: Store,
     flights: Flights,
+    patience: Patience,
     fetches: AtomicU64,
 }
 
@@ -99,8 +102,9 @@ impl Fetcher {
     /// The settings do not make a client: the certificates cannot be read.
     pub fn new(settings: FetchSettings, store: Store) -> Result<Self, FetchError> {
         let client = client::build(&settings)?;
-        let flights = Flights::default();
-        Ok(Self { shared: Arc::new(Shared { client, settings, store, flights, fetches: AtomicU64::new(0) }) })
+        let (flights, patience) = Default::default();
+        let fetches = AtomicU64::new(0);
+        Ok(Self { shared: Arc::new(Shared { client, settings, store, flights, patience, fetches }) })
     }
 
     /// Returns the artifact of this digest, from the store or else from the URL. Callers that want the same digest at
@@ -108,12 +112,16 @@ impl Fetcher {
     ///
     /// # Errors
     /// The URL is refused, the server does not serve the artifact, or serves other bytes, too many or too slowly, or the
-    /// store cannot keep it. Nothing is retried but once a connection that broke: the caller backs off.
+    /// store cannot keep it. Nothing is retried but once a connection that broke: the caller backs off. A server that asked
+    /// for patience is not asked again before its time.
     pub async fn fetch(&self, url: &str, digest: &Digest) -> Result<Fetched, FetchError> {
         if let Some(artifact) = self.shared.stored(digest).await? {
             return Ok(Fetched { artifact, downloaded: false });
         }
         let target = Target::aim(url, &self.shared.settings)?;
+        if let Some(postponed) = self.shared.patience.refusal(&target.url) {
+            return Err(postponed);
+        }
         let mut joins = 0;
         loop {
             let flight = flight::join(&self.shared, &target, digest);

@@ -19,6 +19,7 @@ use crate::controller::stack::{Context, plan};
 use crate::runtime::drive::ReconcileError;
 use crate::runtime::events::{Event, EventKind};
 use crate::runtime::failpoint;
+use crate::runtime::writes::WriteError;
 use crate::source::Resolved;
 use crate::telemetry::metrics::FetchResult;
 
@@ -26,6 +27,8 @@ use crate::telemetry::metrics::FetchResult;
 const SOURCE_RETRY: Duration = Duration::from_secs(30);
 /// How soon something is looked at again that a watch normally announces.
 const WATCHED_RETRY: Duration = Duration::from_secs(60);
+/// How soon something is tried again that the API server has forbidden; nothing tells when it would allow it.
+const REFUSED_RETRY: Duration = Duration::from_secs(30);
 /// How many Updates of a Stack are kept.
 const KEPT_UPDATES: usize = 5;
 
@@ -54,7 +57,7 @@ pub async fn act(
             Ok(live.map_or(Next::Rest(None), |stack| Next::Again(Box::new(stack))))
         }
         Action::ForgetUpdate => again(stack, &status::forgotten(stack), context).await,
-        Action::CreateUpdate(current) => create_update(stack, &current, context).await,
+        Action::CreateUpdate(current) => create_update(stack, &current, context, now).await,
         Action::RevokeUpdate(message) => revoke_update(observed, message, context, now).await,
         Action::AwaitUpdate(message) => rest(stack, &State::Working(message), Some(WATCHED_RETRY), context, now).await,
         Action::Absorb => absorb(observed, context, now).await,
@@ -111,7 +114,7 @@ async fn start(
     let event = Event::new(stack, EventKind::Normal, "StackUpdateDetected", current.message.as_str());
     context.events.publish(with_revision(event, current.commit.as_deref()));
     failpoint::hit("stack-announced");
-    create_update(&written, current, context).await
+    create_update(&written, current, context, now).await
 }
 
 /// The Update goes only if it still has not started. Its end is absorbed like that of any other.
@@ -127,9 +130,16 @@ async fn revoke_update(
     rest(&observed.stack, &State::Working(message), Some(WATCHED_RETRY), context, now).await
 }
 
-async fn create_update(stack: &Stack, current: &CurrentUpdate, context: &Context) -> Result<Next, ReconcileError> {
+async fn create_update(
+    stack: &Stack,
+    current: &CurrentUpdate,
+    context: &Context,
+    now: Timestamp,
+) -> Result<Next, ReconcileError> {
     let update = update_object(stack, current);
-    context.writer.create(&update).await?;
+    if let Err(error) = context.writer.create(&update).await {
+        return refused(stack, error, context, now).await;
+    }
     failpoint::hit("stack-update-created");
     Ok(Next::Rest(Some(WATCHED_RETRY)))
 }
@@ -201,17 +211,19 @@ async fn fetch(stack: &Stack, resolved: &Resolved, context: &Context, now: Times
         }
         Err(error) => {
             context.metrics.artifact_fetch(FetchResult::Failed);
-            let after = retry_after(&error);
             let message = format!("{what} failed: {error}");
             let event = Event::new(stack, EventKind::Warning, stack_reason::SOURCE_UNAVAILABLE, message.as_str());
             context.events.publish(event);
-            rest(stack, &State::SourceUnavailable(message), Some(after), context, now).await
+            let next = rest(stack, &State::SourceUnavailable(message), Some(retry_after(&error)), context, now).await?;
+            // Tried again later each time: all of it is downloaded, and it will hardly be another the next time.
+            if error.is_about_content() { Err(ReconcileError::transient(error)) } else { Ok(next) }
         }
     }
 }
 
+/// A server that asks for patience gets it; the fetcher bounds what it may ask for.
 fn retry_after(error: &FetchError) -> Duration {
-    error.retry_after().map_or(SOURCE_RETRY, |wait| wait.clamp(Duration::from_secs(1), Duration::from_secs(600)))
+    error.retry_after().map_or(SOURCE_RETRY, |wait| wait.max(Duration::from_secs(1)))
 }
 
 async fn apply_workspace(
@@ -221,18 +233,35 @@ async fn apply_workspace(
     context: &Context,
     now: Timestamp,
 ) -> Result<Next, ReconcileError> {
-    context.writer.status(stack, &status::with_state(stack, &State::Working(message), now)).await?;
     match context.writer.apply::<Workspace>(wanted).await {
         Ok(_) => {
             failpoint::hit("stack-workspace-applied");
-            Ok(Next::Rest(Some(WATCHED_RETRY)))
+            rest(stack, &State::Working(message), Some(WATCHED_RETRY), context, now).await
         }
         Err(error) if error.is_invalid() => {
             let message = format!("the Workspace made of spec.workspaceTemplate is refused: {error}");
             rest(stack, &State::Invalid(message), None, context, now).await
         }
-        Err(error) => Err(error.into()),
+        Err(error) => refused(stack, error, context, now).await,
     }
+}
+
+/// What a run needs could not be made. That the API server forbids it (a quota, a policy, a missing right) is said, and tried
+/// again: it is not the Stack that is wrong.
+async fn refused(stack: &Stack, error: WriteError, context: &Context, now: Timestamp) -> Result<Next, ReconcileError> {
+    if !error.is_forbidden() {
+        return Err(error.into());
+    }
+    tracing::warn!(error = &error as &dyn std::error::Error, "the API server forbids what a run needs");
+    let state = match error.is_namespace_terminating() {
+        true => State::NamespaceTerminating(format!(
+            "{error}. No run can start in a namespace that is being terminated. Destroy what the stack has made with the \
+             Pulumi CLI, if it shall go, and remove the finalizer {} from the Stack",
+            names::STACK_FINALIZER
+        )),
+        false => State::WorkspaceFailed(error.to_string()),
+    };
+    rest(stack, &state, Some(REFUSED_RETRY), context, now).await
 }
 
 async fn settle(

@@ -3,11 +3,11 @@
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 
-use crate::api::auto::{ArtifactReference, UpdateKind, Workspace};
-use crate::api::conditions::{self, workspace_reason};
+use crate::api::auto::{ArtifactReference, Update, UpdateKind, Workspace};
+use crate::api::conditions::{self, update_reason, workspace_reason};
 use crate::api::names;
 use crate::api::pulumi::{CurrentUpdate, LastUpdate, Stack};
-use crate::controller::stack::observe::{Observed, in_place, requests};
+use crate::controller::stack::observe::{Observed, in_place, last_in_place, requests};
 use crate::controller::stack::plan;
 use crate::controller::stack::schedule::{self, Due, Inputs};
 use crate::source::{Resolved, Unavailable};
@@ -31,7 +31,7 @@ pub enum Action {
     Fetch(Resolved),
     ApplyWorkspace(Box<Workspace>, String),
     WaitForWorkspace(String),
-    /// The pod cannot start, or refuses the source.
+    /// The pod cannot start.
     WorkspaceFailed(String),
     Start(CurrentUpdate),
     /// Nothing is due.
@@ -110,8 +110,16 @@ fn open_run(observed: &Observed) -> Option<Action> {
         return Some(Action::RevokeUpdate(format!("{what} ({}) is taken back: {why}", current.name)));
     }
     Some(missing_bytes(observed, current).unwrap_or_else(|| {
-        Action::AwaitUpdate(format!("{what} ({}) waits for its workspace or a free place", current.name))
+        let why = waiting(update).unwrap_or("waits for its workspace or a free place");
+        Action::AwaitUpdate(format!("{what} ({}) {why}", current.name))
     }))
+}
+
+/// Why an Update has not begun, in its own words.
+fn waiting(update: &Update) -> Option<&str> {
+    let progressing = conditions::find(&update.status.as_ref()?.conditions, conditions::PROGRESSING)?;
+    let waits = progressing.status == "False" && progressing.reason == update_reason::QUEUED;
+    waits.then_some(progressing.message.as_str())
 }
 
 /// Why a run that has not started shall not start any more.
@@ -187,7 +195,7 @@ fn deletion(observed: &Observed, now: Timestamp) -> Action {
     if is_destroyed(stack) {
         return Action::LetGo;
     }
-    let placed = observed.workspace.as_ref().and_then(in_place);
+    let placed = observed.workspace.as_ref().and_then(last_in_place);
     let resolved = match (placed.as_ref(), &observed.source) {
         (Some(placed), _) => placed,
         (None, Some(Ok(resolved))) => resolved,
@@ -219,7 +227,7 @@ fn run_if_due(observed: &Observed, resolved: &Resolved, kind: UpdateKind, now: T
     let stack = &observed.stack;
     let last = stack.status.as_ref().and_then(|s| s.last_update.as_ref());
     let reason = match schedule::due(last, &inputs(stack, resolved), kind, now) {
-        Due::Done => return Action::Settled(Settled::Done),
+        Due::Done => return settled_on(observed, resolved, kind),
         Due::GivenUp => return Action::Settled(Settled::GivenUp),
         Due::OutcomeUnknown => return Action::Settled(Settled::OutcomeUnknown),
         Due::After(wait) => return Action::Settled(Settled::RetryAfter(wait)),
@@ -250,6 +258,21 @@ fn run_if_due(observed: &Observed, resolved: &Resolved, kind: UpdateKind, now: T
             Action::WaitForWorkspace(format!("waiting for workspace readiness before {step}{message}"))
         }
         Readiness::Failed(message) => Action::WorkspaceFailed(message),
+        Readiness::SourceRefused(message) => Action::WaitForSource(message),
+    }
+}
+
+/// Nothing is due. A workspace that still asks for a source that was refused is pointed back to the one that it has.
+fn settled_on(observed: &Observed, resolved: &Resolved, kind: UpdateKind) -> Action {
+    let asks_for_another = |w: &&Workspace| w.spec.artifact.as_ref() != Some(&reference(resolved));
+    let refused = |w: &&Workspace| matches!(readiness(w), Readiness::SourceRefused(_));
+    let stuck = observed.workspace.as_ref().filter(asks_for_another).filter(refused);
+    match stuck.and_then(|_| plan::workspace(&observed.stack, &reference(resolved)).ok()) {
+        Some(wanted) => {
+            let step = format!("{} of revision {}", kind.as_str(), resolved.revision);
+            Action::ApplyWorkspace(Box::new(wanted), format!("going back to the source of the last {step}"))
+        }
+        None => Action::Settled(Settled::Done),
     }
 }
 
@@ -257,6 +280,8 @@ enum Readiness {
     Ready,
     Waiting(String),
     Failed(String),
+    /// The pod is well and keeps the source that it has: the new one is not fit to be put in place.
+    SourceRefused(String),
 }
 
 fn readiness(workspace: &Workspace) -> Readiness {
@@ -268,10 +293,10 @@ fn readiness(workspace: &Workspace) -> Readiness {
     let message = format!("{}: {}", ready.reason, ready.message);
     match ready.reason.as_str() {
         _ if ready.status == "True" && status.artifact == workspace.spec.artifact => Readiness::Ready,
-        workspace_reason::POD_FAILED
-        | workspace_reason::ARTIFACT_REFUSED
-        | workspace_reason::INSTALLATION_FAILED
-        | workspace_reason::SPEC_INVALID => Readiness::Failed(message),
+        workspace_reason::ARTIFACT_REFUSED => Readiness::SourceRefused(ready.message.clone()),
+        workspace_reason::POD_FAILED | workspace_reason::INSTALLATION_FAILED | workspace_reason::SPEC_INVALID => {
+            Readiness::Failed(message)
+        }
         _ => Readiness::Waiting(format!(" ({message})")),
     }
 }

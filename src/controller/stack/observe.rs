@@ -71,7 +71,7 @@ fn outputs_name(update: &Update) -> Option<&str> {
 }
 
 /// A run that is there is awaited whatever the source says; a Stack that is being deleted goes on with the source that
-/// its Workspace has.
+/// its pod has.
 fn needs_source(stack: &Stack, update: Option<&Update>, workspace: Option<&Workspace>) -> bool {
     // An Update that has not started may still be taken back; one that has is awaited whatever the source says.
     if update.is_some_and(|u| u.is_complete() || u.status.as_ref().is_some_and(|s| s.run.is_some())) {
@@ -81,7 +81,7 @@ fn needs_source(stack: &Stack, update: Option<&Update>, workspace: Option<&Works
         Some(_) => {
             stack.spec.destroy_on_finalize.unwrap_or_default()
                 && !is_destroyed(stack)
-                && workspace.is_none_or(|w| in_place(w).is_none())
+                && workspace.is_none_or(|w| last_in_place(w).is_none())
                 && stack.status.as_ref().is_some_and(|s| s.attempts.is_some())
         }
         None => !stack.spec.suspend.unwrap_or_default(),
@@ -93,6 +93,11 @@ pub fn in_place(workspace: &Workspace) -> Option<Resolved> {
     let reference = workspace.status.as_ref()?.artifact.as_ref()?;
     (workspace.spec.artifact.as_ref() == Some(reference)).then_some(())?;
     from_reference(reference)
+}
+
+/// The artifact that a Workspace's pod has in place, whatever the Workspace asks for: a newer one may have been refused.
+pub fn last_in_place(workspace: &Workspace) -> Option<Resolved> {
+    from_reference(workspace.status.as_ref()?.artifact.as_ref()?)
 }
 
 /// An artifact by its reference, without a place to fetch it from.

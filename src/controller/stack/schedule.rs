@@ -4,7 +4,7 @@
 use jiff::{SignedDuration, Timestamp};
 
 use crate::api::auto::UpdateKind;
-use crate::api::conditions::stack_reason;
+use crate::api::conditions::{stack_reason, update_reason};
 use crate::api::pulumi::LastUpdate;
 
 /// After so many failures in a row nothing is retried until an input changes.
@@ -15,6 +15,9 @@ const FIRST_COOLDOWN: SignedDuration = SignedDuration::from_secs(10);
 const LONGEST_COOLDOWN: SignedDuration = SignedDuration::from_hours(24);
 /// How soon a stack that another update has locked is tried again. It spends no retry.
 const CONFLICT_RETRY: SignedDuration = SignedDuration::from_secs(30);
+
+/// No wait for a workspace that a run could not start in is longer.
+const LONGEST_REFUSAL: SignedDuration = SignedDuration::from_secs(60);
 
 /// The inputs that a run answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,7 +60,8 @@ pub fn due(last: Option<&LastUpdate>, inputs: &Inputs, kind: UpdateKind, now: Ti
     match last.state.as_deref() {
         Some("succeeded") => Due::Done,
         _ if last.reason.as_deref() == Some(stack_reason::RUN_OUTCOME_UNKNOWN) => Due::OutcomeUnknown,
-        _ if last.failures >= MAX_FAILURES => Due::GivenUp,
+        // Nothing has run: it is tried until it can start.
+        _ if last.failures >= MAX_FAILURES && !was_refused(last) => Due::GivenUp,
         _ => retry(last, now),
     }
 }
@@ -80,11 +84,9 @@ fn changed_request(last: &LastUpdate, inputs: &Inputs, kind: UpdateKind) -> Opti
 }
 
 fn retry(last: &LastUpdate, now: Timestamp) -> Due {
-    let (wait, word) = if last.reason.as_deref() == Some(stack_reason::UPDATE_CONFLICT) {
-        (CONFLICT_RETRY, "Waited for the lock")
-    } else {
-        (cooldown(last.failures), "Backoff time elapsed")
-    };
+    let wait = pause_after(last);
+    let conflict = last.reason.as_deref() == Some(stack_reason::UPDATE_CONFLICT);
+    let word = if conflict { "Waited for the lock" } else { "Backoff time elapsed" };
     let since = last.last_resync_time.as_ref().map_or(wait, |time| now.duration_since(time.0));
     if since >= wait {
         return Due::Now(format!("{word}: {}s", wait.as_secs()));
@@ -92,16 +94,33 @@ fn retry(last: &LastUpdate, now: Timestamp) -> Due {
     Due::After(wait - since)
 }
 
+/// How long to wait after a run that failed.
+pub fn pause_after(last: &LastUpdate) -> SignedDuration {
+    match last.reason.as_deref() {
+        Some(stack_reason::UPDATE_CONFLICT) => CONFLICT_RETRY,
+        Some(update_reason::RUN_REFUSED) => cooldown(last.failures).min(LONGEST_REFUSAL),
+        _ => cooldown(last.failures),
+    }
+}
+
+fn was_refused(last: &LastUpdate) -> bool {
+    last.reason.as_deref() == Some(update_reason::RUN_REFUSED)
+}
+
 /// How long to wait after so many failures.
-pub fn cooldown(failures: i64) -> SignedDuration {
+fn cooldown(failures: i64) -> SignedDuration {
     let factor = u32::try_from(failures.max(0)).ok().and_then(|n| 3_i32.checked_pow(n)).unwrap_or(i32::MAX);
     FIRST_COOLDOWN.checked_mul(factor).map_or(LONGEST_COOLDOWN, |wait| wait.min(LONGEST_COOLDOWN))
 }
 
-/// The failure counter after a failed run: counting starts anew when an input has changed since the run before.
-pub fn failures_after(previous: Option<&LastUpdate>, current: &Inputs, conflict: bool) -> i64 {
+/// The failure counter after a run that failed for this reason: counting starts anew when an input has changed since the
+/// run before, and what could not even start does not count among what failed.
+pub fn failures_after(previous: Option<&LastUpdate>, current: &Inputs, reason: &str) -> i64 {
+    let same_kind = |last: &LastUpdate| was_refused(last) == (reason == update_reason::RUN_REFUSED);
     match previous {
-        Some(last) if answers(last, current) => last.failures + i64::from(!conflict),
+        Some(last) if answers(last, current) && same_kind(last) => {
+            last.failures + i64::from(reason != stack_reason::UPDATE_CONFLICT)
+        }
         _ => 0,
     }
 }
@@ -259,7 +278,20 @@ mod tests {
     fn a_lock_of_another_is_waited_for_without_spending_a_retry() {
         let locked = LastUpdate { reason: Some(stack_reason::UPDATE_CONFLICT.to_owned()), ..last("failed", 0) };
         assert_eq!(due(Some(&locked), &inputs(), UpdateKind::Up, at(1010)), Due::After(SignedDuration::from_secs(20)));
-        assert_eq!(failures_after(Some(&locked), &inputs(), true), 0);
+        assert_eq!(failures_after(Some(&locked), &inputs(), stack_reason::UPDATE_CONFLICT), 0);
+    }
+
+    #[test]
+    fn a_run_that_could_not_start_is_tried_for_ever_and_does_not_count_among_failures() {
+        let refused =
+            |failures| LastUpdate { reason: Some(update_reason::RUN_REFUSED.to_owned()), ..last("failed", failures) };
+        let up = UpdateKind::Up;
+        assert_eq!(due(Some(&refused(0)), &inputs(), up, at(1000)), Due::After(SignedDuration::from_secs(10)));
+        assert_eq!(due(Some(&refused(99)), &inputs(), up, at(1000)), Due::After(SignedDuration::from_secs(60)));
+        assert!(matches!(due(Some(&refused(99)), &inputs(), up, at(1060)), Due::Now(_)));
+        assert_eq!(failures_after(Some(&refused(99)), &inputs(), update_reason::RUN_REFUSED), 100);
+        assert_eq!(failures_after(Some(&refused(99)), &inputs(), update_reason::UPDATE_FAILED), 0);
+        assert_eq!(failures_after(Some(&last("failed", 2)), &inputs(), update_reason::RUN_REFUSED), 0);
     }
 
     #[test]
@@ -272,9 +304,10 @@ mod tests {
     #[test]
     fn failures_count_for_the_same_inputs_only() {
         let other = Inputs { revision: "b".to_owned(), ..inputs() };
-        assert_eq!(failures_after(None, &inputs(), false), 0);
-        assert_eq!(failures_after(Some(&last("failed", 1)), &inputs(), false), 2);
-        assert_eq!(failures_after(Some(&last("failed", 3)), &other, false), 0);
-        assert_eq!(failures_after(Some(&last("succeeded", 0)), &inputs(), false), 1);
+        let failed = update_reason::UPDATE_FAILED;
+        assert_eq!(failures_after(None, &inputs(), failed), 0);
+        assert_eq!(failures_after(Some(&last("failed", 1)), &inputs(), failed), 2);
+        assert_eq!(failures_after(Some(&last("failed", 3)), &other, failed), 0);
+        assert_eq!(failures_after(Some(&last("succeeded", 0)), &inputs(), failed), 1);
     }
 }

@@ -31,6 +31,8 @@ pub enum State {
     Working(String),
     WorkspaceFailed(String),
     SourceUnavailable(String),
+    /// Nothing new can be made, and what is there goes away.
+    NamespaceTerminating(String),
     /// The last run failed and will be tried again.
     Failed,
     /// The last run failed too often.
@@ -82,6 +84,7 @@ fn claims(state: &State, last: Option<&LastUpdate>) -> Claims {
         },
         State::WorkspaceFailed(message) => waiting(stack_reason::WORKSPACE_FAILED, message),
         State::SourceUnavailable(message) => waiting(stack_reason::SOURCE_UNAVAILABLE, message),
+        State::NamespaceTerminating(message) => given_up(stack_reason::NAMESPACE_TERMINATING, message, message),
         State::Failed => failed(last, cause),
         State::GivenUp => {
             let kind = last.and_then(|l| l.kind.as_deref()).unwrap_or("update");
@@ -119,8 +122,11 @@ fn failed(last: Option<&LastUpdate>, cause: String) -> Claims {
     if last.and_then(|l| l.reason.as_deref()) == Some(stack_reason::UPDATE_CONFLICT) {
         return waiting(stack_reason::UPDATE_CONFLICT, &cause);
     }
-    let attempts = last.map_or(1, |l| l.failures + 1);
-    let retry = format!("{attempts} update failure(s); tried again after {}s", retry_seconds(last));
+    let seconds = last.map_or(0, |last| schedule::pause_after(last).as_secs());
+    let retry = match last.and_then(|l| l.reason.as_deref()) {
+        Some(update_reason::RUN_REFUSED) => format!("nothing has run; tried again after {seconds}s"),
+        _ => format!("{} update failure(s); tried again after {seconds}s", last.map_or(1, |l| l.failures + 1)),
+    };
     Claims {
         ready: (Status::False, Words(stack_reason::UPDATE_FAILED, cause)),
         reconciling: Some(Words(stack_reason::RETRYING_AFTER_FAILURE, retry)),
@@ -134,10 +140,6 @@ fn given_up(reason: &'static str, cause: &str, message: &str) -> Claims {
         reconciling: None,
         stalled: Some(Words(reason, message.to_owned())),
     }
-}
-
-fn retry_seconds(last: Option<&LastUpdate>) -> i64 {
-    schedule::cooldown(last.map_or(0, |l| l.failures)).as_secs()
 }
 
 fn done(last: Option<&LastUpdate>) -> String {
@@ -216,7 +218,6 @@ pub fn absorbed(stack: &Stack, update: &Update, outputs: Option<&Secret>, now: T
         return status;
     }
     let failed = conditions::find(&result.conditions, conditions::FAILED).filter(|c| c.status == "True");
-    let conflict = failed.is_some_and(|f| f.reason == update_reason::UPDATE_CONFLICT);
     let previous = status.last_update.take();
     let inputs = Inputs {
         generation: current.generation,
@@ -247,7 +248,7 @@ pub fn absorbed(stack: &Stack, update: &Update, outputs: Option<&Secret>, now: T
         digest: current.digest,
         permalink: result.permalink,
         last_resync_time: Some(Time(now)),
-        failures: failed.map_or(0, |_| schedule::failures_after(previous.as_ref(), &inputs, conflict)),
+        failures: failed.map_or(0, |f| schedule::failures_after(previous.as_ref(), &inputs, &f.reason)),
     });
     // Whoever suspends the Stack now finds it as this run has left it.
     if Some(inputs.generation) == stack.metadata.generation {

@@ -10,9 +10,11 @@ use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Client, Resource, ResourceExt};
 
 use crate::api::auto::{Update, Workspace};
-use crate::api::pulumi::Stack;
+use crate::api::conditions;
+use crate::api::pulumi::{Stack, StackSpec};
 use crate::controller::stack::{Context, reconcile};
 use crate::runtime::drive::{Drive, no_errors};
+use crate::runtime::news::news;
 use crate::runtime::scope::Scope;
 use crate::runtime::watch;
 
@@ -41,16 +43,15 @@ pub async fn controller(
     shutdown: impl Future<Output = ()> + Send + Sync + 'static,
 ) {
     let stacks = feeds.store.as_reader();
-    let stream = watch::changes(scope.api(client.clone()), scope.own_kinds(), feeds.store, drive.clone());
+    let stream = watch::changes(scope.api(client.clone()), scope.own_kinds(), cut_down, feeds.store, drive.clone());
     let updates = watcher(scope.api::<Update>(client.clone()), scope.other_kinds());
     let workspaces = watcher(scope.api::<Workspace>(client), scope.other_kinds());
     Controller::for_stream(stream, stacks)
         .with_config(Config::default().concurrency(concurrency))
-        .watches_stream(updates.default_backoff().touched_objects(), |update: Update| {
-            let news = update.is_complete() || update.metadata.deletion_timestamp.is_some();
-            owner(&update).filter(|_| news)
+        .watches_stream(news(updates.default_backoff(), update_state), |update: Update| {
+            owner(&update).filter(|_| !is_untouched(&update))
         })
-        .watches_stream(workspaces.default_backoff().touched_objects(), |workspace: Workspace| owner(&workspace))
+        .watches_stream(news(workspaces.default_backoff(), workspace_state), |workspace: Workspace| owner(&workspace))
         .reconcile_on(feeds.woken)
         .graceful_shutdown_on(shutdown)
         .run(
@@ -63,6 +64,36 @@ pub async fn controller(
         )
         .for_each(|_| std::future::ready(()))
         .await;
+}
+
+/// Of an Update that is open, whether it waits, and for what; of one that is to be let go, everything.
+fn update_state(update: &Update) -> String {
+    if update.is_complete() || update.metadata.deletion_timestamp.is_some() {
+        return format!("{:?}", update.metadata.resource_version);
+    }
+    let conditions = update.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+    let progressing = conditions::find(conditions, conditions::PROGRESSING);
+    let waits = progressing.filter(|condition| condition.status == "False");
+    format!("{:?}", waits.map(|condition| (&condition.reason, &condition.message)))
+}
+
+/// The Stack that made it knows as much of it.
+fn is_untouched(update: &Update) -> bool {
+    let conditions = update.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+    conditions.is_empty() && update.metadata.deletion_timestamp.is_none()
+}
+
+/// What a Stack reads of its Workspace.
+fn workspace_state(workspace: &Workspace) -> String {
+    let metadata = &workspace.metadata;
+    format!("{:?}", (metadata.generation, &metadata.annotations, &metadata.deletion_timestamp, &workspace.status))
+}
+
+/// Leaves what tells which source feeds a Stack.
+fn cut_down(stack: &mut Stack) {
+    let flux_source = std::mem::take(&mut stack.spec.flux_source);
+    stack.spec = StackSpec { flux_source, ..StackSpec::default() };
+    stack.status = None;
 }
 
 /// The Stack that an object belongs to.

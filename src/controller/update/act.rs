@@ -23,6 +23,7 @@ use crate::rpc::client::AgentAddress;
 use crate::runtime::drive::ReconcileError;
 use crate::runtime::events::{Event, EventKind};
 use crate::runtime::failpoint;
+use crate::runtime::runs::Run;
 
 /// How soon something is looked at again that a watch or a task normally announces.
 const WATCHED_RETRY: Duration = Duration::from_secs(30);
@@ -30,6 +31,8 @@ const WATCHED_RETRY: Duration = Duration::from_secs(30);
 const QUEUE_RETRY: Duration = Duration::from_secs(2);
 /// How soon an agent that could not be asked to cancel is asked again.
 const CANCEL_RETRY: Duration = Duration::from_secs(5);
+/// How soon something is tried again that the API server has forbidden; nothing tells when it would allow it.
+const REFUSED_RETRY: Duration = Duration::from_secs(30);
 /// The longest that the agent is given to take note of a recorded result.
 const ACKNOWLEDGE_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -52,8 +55,10 @@ pub async fn act(
     let update = &observed.update;
     match action {
         Action::Wait(reason, message) => {
-            // A place that was taken for a pod that is gone is given back.
-            context.attachments.detach(&update.uid().unwrap_or_default());
+            // A place that was taken for a pod that is gone is given back, and none is kept for a run that cannot begin.
+            let uid = update.uid().unwrap_or_default();
+            context.attachments.detach(&uid);
+            context.gate.withdraw(&uid);
             context.writer.status(update, &status::waiting(update, reason, &message, now)).await?;
             let queued = reason == update_reason::QUEUED;
             Ok(Next::Rest(Some(if queued { QUEUE_RETRY } else { WATCHED_RETRY })))
@@ -91,11 +96,13 @@ async fn announce(
     let update = &observed.update;
     let uid = update.uid().unwrap_or_default();
     let Some(pod) = &observed.pod else { return Ok(Next::Rest(Some(WATCHED_RETRY))) };
-    let Some(permit) = context.gate.acquire(&uid, ObjectRef::from_obj(update)) else {
-        let message = "waits until another run of this controller has ended";
-        let status = status::waiting(update, update_reason::QUEUED, message, now);
-        context.writer.status(update, &status).await?;
-        return Ok(Next::Rest(Some(WATCHED_RETRY)));
+    let permit = match context.gate.acquire(&run_in(pod, &uid), ObjectRef::from_obj(update)) {
+        Ok(permit) => permit,
+        Err(full) => {
+            let status = status::waiting(update, update_reason::QUEUED, &full.to_string(), now);
+            context.writer.status(update, &status).await?;
+            return Ok(Next::Rest(Some(WATCHED_RETRY)));
+        }
     };
     context.attachments.keep(&uid, permit);
     mark_pod(pod, &uid, context).await?;
@@ -103,6 +110,12 @@ async fn announce(
     let next = again(update, &status::announced(update, binding, now), context).await?;
     failpoint::hit("update-announced");
     Ok(next)
+}
+
+/// A run in a pod, as the gate counts it.
+fn run_in(pod: &Pod, uid: &str) -> Run {
+    let node = pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).unwrap_or_default();
+    Run { uid: uid.to_owned(), namespace: pod.namespace().unwrap_or_default(), node }
 }
 
 /// The finalizer keeps a force-deleted pod readable; the annotations keep autoscalers away.
@@ -148,11 +161,11 @@ async fn patch_pod(
 /// Attaches to the announced run. The agent starts it only if it does not know it.
 fn attach(observed: &Observed, binding: &RunBinding, context: &Context) -> Result<Next, ReconcileError> {
     let update = &observed.update;
-    let (Some(workspace), Some(address)) = (&observed.workspace, address(observed)) else {
+    let (Some(workspace), Some(pod), Some(address)) = (&observed.workspace, &observed.pod, address(observed)) else {
         return Ok(Next::Rest(Some(WATCHED_RETRY)));
     };
     let uid = update.uid().unwrap_or_default();
-    context.attachments.keep(&uid, context.gate.adopt(&uid));
+    context.attachments.keep(&uid, context.gate.adopt(&run_in(pod, &uid)));
     let request = request::run(update, workspace, binding).map_err(|e| ReconcileError::stalled(e.to_string()))?;
     context.attachments.attach(Target { update: ObjectRef::from_obj(update), address, request });
     Ok(Next::Rest(Some(WATCHED_RETRY)))
@@ -188,7 +201,14 @@ async fn cancel(observed: &Observed, context: &Context, now: Timestamp) -> Resul
 async fn record(update: &Update, verdict: &Verdict, context: &Context, now: Timestamp) -> Result<Next, ReconcileError> {
     failpoint::hit("update-result-seen");
     if !verdict.outputs.is_empty() {
-        context.writer.create(&outputs_secret(update, verdict)).await?;
+        match context.writer.create(&outputs_secret(update, verdict)).await {
+            Err(error) if error.is_forbidden() => {
+                let message = format!("the run has ended; its outputs cannot be kept yet: {error}");
+                context.writer.status(update, &status::running(update, &message, now)).await?;
+                return Ok(Next::Rest(Some(REFUSED_RETRY)));
+            }
+            other => drop(other?),
+        }
         failpoint::hit("update-outputs-written");
     }
     let next = again(update, &status::recorded(update, verdict, now), context).await?;

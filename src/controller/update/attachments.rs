@@ -31,6 +31,8 @@ pub enum Seen {
     Unreachable(String),
     /// The agent does not have this run and will not start it.
     Refused(String),
+    /// The same, because of the state that the workspace is in now: a Secret is missing, for example.
+    NotNow(String),
     /// The run has ended.
     Ended(Box<proto::Result>),
 }
@@ -41,6 +43,8 @@ pub struct Attachments {
     agents: Agents,
     wake: mpsc::Sender<ObjectRef<Update>>,
     tasks: TaskTracker,
+    /// Runs go on without a task; the next controller attaches again.
+    end: CancellationToken,
     // A std mutex: held for moments only, never across an await.
     open: Arc<Mutex<HashMap<String, Attachment>>>,
     /// The places of open runs, given back when a run is detached. The same kind of mutex.
@@ -69,8 +73,13 @@ impl std::fmt::Debug for Attachments {
 }
 
 impl Attachments {
-    pub fn new(agents: Agents, wake: mpsc::Sender<ObjectRef<Update>>, tasks: TaskTracker) -> Self {
-        Attachments { agents, wake, tasks, open: Arc::default(), permits: Arc::default() }
+    pub fn new(
+        agents: Agents,
+        wake: mpsc::Sender<ObjectRef<Update>>,
+        tasks: TaskTracker,
+        end: CancellationToken,
+    ) -> Self {
+        Attachments { agents, wake, tasks, end, open: Arc::default(), permits: Arc::default() }
     }
 
     /// What is known of a run; `None` when nothing is attached to it.
@@ -81,7 +90,7 @@ impl Attachments {
     /// Attaches to a run, starting it if the agent does not know it. Does nothing when a task is there already.
     pub fn attach(&self, target: Target) {
         let uid = target.request.id.clone();
-        let token = CancellationToken::new();
+        let token = self.end.child_token();
         {
             let mut open = self.lock();
             if open.contains_key(&uid) {
@@ -131,7 +140,7 @@ impl Attachments {
                 Ok(seen) => seen,
                 Err(error) => Seen::Unreachable(error.to_string()),
             };
-            let ended = matches!(seen, Seen::Ended(_) | Seen::Refused(_));
+            let ended = matches!(seen, Seen::Ended(_) | Seen::Refused(_) | Seen::NotNow(_));
             self.tell(&target, seen);
             if ended {
                 return;
@@ -148,6 +157,7 @@ impl Attachments {
         let mut attachment = match agent.attach(id, *from).await {
             Err(error) if error.is_not_found() => {
                 match agent.run(target.request.clone()).await {
+                    Err(error) if error.is_precondition() => return Ok(Seen::NotNow(error.message)),
                     Err(error) if error.is_refusal() => return Ok(Seen::Refused(error.message)),
                     other => other?,
                 };

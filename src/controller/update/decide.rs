@@ -1,6 +1,6 @@
 //! What an Update needs next. Pure and total: no client, no clock.
 
-use k8s_openapi::api::core::v1::{ContainerStateTerminated, Pod};
+use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 
 use crate::api::auto::{RunBinding, Workspace};
@@ -81,14 +81,18 @@ fn announced(observed: &Observed, binding: &RunBinding) -> Action {
                        you run it again";
         return Action::Record(Box::new(Verdict::failed(update_reason::RUN_OUTCOME_UNKNOWN, message)));
     };
-    if let Some(terminated) = ended_for_good(pod) {
-        return Action::Record(Box::new(Verdict::of_pod(terminated, &observed.update.uid().unwrap_or_default())));
+    if let Some(verdict) = ended_for_good(pod, &observed.update.uid().unwrap_or_default()) {
+        return Action::Record(Box::new(verdict));
     }
     match &observed.seen {
         None => Action::Attach(binding.clone()),
         Some(Seen::Refused(why)) => {
             let message = format!("it never started: {why}");
             Action::Record(Box::new(Verdict::failed(update_reason::ABORTED, &message)))
+        }
+        Some(Seen::NotNow(why)) => {
+            let message = format!("it could not start: {why}");
+            Action::Record(Box::new(Verdict::failed(update_reason::RUN_REFUSED, &message)))
         }
         Some(_) if observed.update.metadata.deletion_timestamp.is_some() && observed.stack != Owner::Deleting => {
             Action::Cancel
@@ -98,15 +102,19 @@ fn announced(observed: &Observed, binding: &RunBinding) -> Action {
     }
 }
 
-/// The container's end, when the kubelet will not start it again.
-fn ended_for_good(pod: &Pod) -> Option<&ContainerStateTerminated> {
+/// How the run ended with its pod, when the kubelet will not start the container again.
+fn ended_for_good(pod: &Pod, id: &str) -> Option<Verdict> {
     let status = pod.status.as_ref()?;
     let final_phase = matches!(status.phase.as_deref(), Some("Failed" | "Succeeded"));
     if pod.metadata.deletion_timestamp.is_none() && !final_phase {
         return None;
     }
-    let container = status.container_statuses.iter().flatten().find(|c| c.name == names::PULUMI_CONTAINER)?;
-    container.state.as_ref()?.terminated.as_ref()
+    let container = status.container_statuses.iter().flatten().find(|c| c.name == names::PULUMI_CONTAINER);
+    match container.and_then(|c| c.state.as_ref()?.terminated.as_ref()) {
+        Some(terminated) => Some(Verdict::of_container(terminated, id)),
+        // Whoever ended the pod, such as for a node that is gone, knew nothing of its containers.
+        None => final_phase.then(|| Verdict::of_pod(status)),
+    }
 }
 
 fn waiting(observed: &Observed) -> Action {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::ContainerStateTerminated;
+use k8s_openapi::api::core::v1::{ContainerStateTerminated, PodStatus};
 use serde::Deserialize;
 
 use crate::api::conditions::update_reason;
@@ -58,18 +58,29 @@ impl Verdict {
         }
     }
 
-    /// What the pod's end says: the agent's last words if it wrote them for this run, else how the container ended.
-    pub fn of_pod(terminated: &ContainerStateTerminated, id: &str) -> Self {
+    /// What the container's end says: the agent's last words if it wrote them for this run, else how the container ended.
+    pub fn of_container(terminated: &ContainerStateTerminated, id: &str) -> Self {
         let last_words = terminated.message.as_deref().and_then(|m| serde_json::from_str::<TerminationMessage>(m).ok());
         if let Some(words) = last_words.filter(|words| words.id == id) {
             let outcome = proto::Outcome::from_str_name(&words.outcome).unwrap_or(proto::Outcome::Unspecified);
             return Verdict { failure: failure(outcome), ..Verdict::failed(update_reason::ABORTED, &words.message) };
         }
         let why = terminated.reason.as_deref().unwrap_or("unknown reason");
-        let message = format!(
-            "the pod ended before the run did ({why}, exit code {}); read the stack's state before you run it again",
-            terminated.exit_code
-        );
+        Verdict::cut_off(&format!("{why}, exit code {}", terminated.exit_code))
+    }
+
+    /// What the pod's end says where nothing is known of its container.
+    pub fn of_pod(status: &PodStatus) -> Self {
+        let reason = status.reason.as_deref().or(status.phase.as_deref()).unwrap_or("unknown reason");
+        match status.message.as_deref().map(str::trim).filter(|message| !message.is_empty()) {
+            Some(message) => Verdict::cut_off(&format!("{reason}: {message}")),
+            None => Verdict::cut_off(reason),
+        }
+    }
+
+    fn cut_off(why: &str) -> Self {
+        let message =
+            format!("the pod ended before the run did ({why}); read the stack's state before you run it again");
         Verdict::failed(update_reason::ABORTED, &message)
     }
 }
@@ -101,14 +112,14 @@ mod tests {
     #[test]
     fn the_agents_last_words_count_for_the_run_they_name_only() {
         let words = r#"{"id":"u1","outcome":"OUTCOME_SUCCEEDED","message":""}"#;
-        assert_eq!(Verdict::of_pod(&terminated(Some(words)), "u1").failure, None);
-        let other = Verdict::of_pod(&terminated(Some(words)), "u2");
+        assert_eq!(Verdict::of_container(&terminated(Some(words)), "u1").failure, None);
+        let other = Verdict::of_container(&terminated(Some(words)), "u2");
         assert_eq!(other.failure, Some(update_reason::ABORTED));
         assert!(other.message.contains("OOMKilled"), "{}", other.message);
-        let garbage = Verdict::of_pod(&terminated(Some("not json")), "u1");
+        let garbage = Verdict::of_container(&terminated(Some("not json")), "u1");
         assert_eq!(garbage.failure, Some(update_reason::ABORTED));
         let unknown = r#"{"id":"u1","outcome":"WHATEVER"}"#;
-        assert_eq!(Verdict::of_pod(&terminated(Some(unknown)), "u1").failure, Some(update_reason::UPDATE_FAILED));
+        assert_eq!(Verdict::of_container(&terminated(Some(unknown)), "u1").failure, Some(update_reason::UPDATE_FAILED));
     }
 
     #[test]

@@ -44,7 +44,8 @@ pub async fn controller(
     shutdown: impl Future<Output = ()> + Send + Sync + 'static,
 ) {
     let updates = context.updates.clone();
-    let stream = watch::changes(scope.api(client.clone()), scope.own_kinds(), feeds.store, drive.clone());
+    let api = scope.api(client.clone());
+    let stream = watch::changes(api, scope.own_kinds(), watch::cut_down_update, feeds.store, drive.clone());
     let ended = watcher(scope.api::<Update>(client.clone()), scope.own_kinds());
     let workspaces = watcher(scope.api::<Workspace>(client.clone()), scope.own_kinds());
     let siblings = updates.clone();

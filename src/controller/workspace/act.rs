@@ -10,6 +10,7 @@ use kube::ResourceExt;
 
 use super::context::Context;
 use super::decide::Action;
+use super::environment::run_environment;
 use super::observe::Observed;
 use super::report::{Report, State};
 use super::{status, tls};
@@ -18,7 +19,7 @@ use crate::api::conditions::{READY, find, workspace_reason};
 use crate::api::names;
 use crate::artifact::{Digest, Pinned, StoreError};
 use crate::rpc::client::{AgentClient, RpcError};
-use crate::rpc::proto::Artifact;
+use crate::rpc::proto::{Artifact, SourceHeader};
 use crate::runtime::drive::{Outcome, ReconcileError};
 use crate::runtime::failpoint;
 use crate::runtime::writes::WriteError;
@@ -90,10 +91,7 @@ impl Act<'_> {
         match self.apply_parts(service, tls, stateful_set).await {
             Ok(()) => Ok(Step::Again),
             Err(error) if is_invalid(&error) => self.report(&Report::stalled(refusal(&error))).await,
-            Err(error) if error.is_forbidden() => {
-                self.report(&Report::not_applied(refusal(&error))).await?;
-                Err(error.into())
-            }
+            Err(error) if error.is_forbidden() => self.report(&Report::not_applied(refusal(&error))).await,
             Err(error) => Err(error.into()),
         }
     }
@@ -124,7 +122,8 @@ impl Act<'_> {
     async fn apply_certificate(&self) -> Result<(), WriteError> {
         let workspace = &self.observed.workspace;
         let (namespace, name) = (workspace.namespace().unwrap_or_default(), workspace.name_any());
-        match tls::issue(&name, &namespace, &self.context.authority, self.now) {
+        let authority = self.context.authority.borrow().clone();
+        match tls::issue(&name, &namespace, &authority, self.now) {
             Ok(secret) => self.context.writer.apply::<Secret>(&secret).await.map(|_| ()),
             Err(error) => {
                 tracing::error!(error = &error as &dyn std::error::Error, "no certificate made for the workspace");
@@ -161,8 +160,10 @@ impl Act<'_> {
         let file = tokio::fs::File::from_std(pinned.file().map_err(ReconcileError::transient)?);
         let permit = self.context.memory.streams().acquire().await.map_err(ReconcileError::transient)?;
         failpoint::hit("before-put-source");
-        let header = Artifact { digest: artifact.digest.clone(), directory: artifact.dir.clone() };
-        let mut put = std::pin::pin!(agent.put_source(header, pinned.size(), file));
+        let wanted = Artifact { digest: artifact.digest.clone(), directory: artifact.dir.clone() };
+        let environment = run_environment(&self.observed.workspace.spec).map_err(ReconcileError::transient)?;
+        let header = SourceHeader { artifact: Some(wanted), size: pinned.size(), environment };
+        let mut put = std::pin::pin!(agent.put_source(header, file));
         let mut noted = None;
         let result = match tokio::time::timeout(WORTH_SAYING, &mut put).await {
             Ok(result) => result,
@@ -176,8 +177,8 @@ impl Act<'_> {
         drop(permit);
         match result {
             Ok(reply) => {
-                tracing::info!(revision = artifact.revision, unchanged = reply.unchanged, "source put in place");
-                Ok(Step::Again)
+                tracing::info!(revision = artifact.revision, unchanged = reply.unchanged, "source given to the agent");
+                self.source_placed(noted).await
             }
             Err(error) => self.source_failed(artifact, error, noted).await,
         }
@@ -191,6 +192,17 @@ impl Act<'_> {
             ready.reason == workspace_reason::ARTIFACT_REFUSED
                 && ready.observed_generation == workspace.metadata.generation
         })
+    }
+
+    /// The init container `fetch` ends now; what follows is announced by the pod.
+    async fn source_placed(&self, noted: Option<Workspace>) -> Result<Step, ReconcileError> {
+        let Some(pod) = self.observed.pod.as_ref().filter(|pod| pod.fetching.is_some()) else {
+            return Ok(Step::Again);
+        };
+        let mut observed = self.observed.clone();
+        observed.workspace = noted.unwrap_or(observed.workspace);
+        let act = Act { observed: &observed, ..*self };
+        act.report(&Report::initializing(&pod.name, None)).await
     }
 
     /// `noted` is the Workspace as it is after a word in its status about the source.

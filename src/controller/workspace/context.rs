@@ -6,13 +6,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use k8s_openapi::api::apps::v1::StatefulSet;
 use kube::runtime::reflector::Store;
 use kube::{Client, ResourceExt};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 
 use super::render::PodSettings;
 use crate::api::auto::Update;
 use crate::artifact;
+use crate::controller::authority::Generations;
 use crate::rpc::client::Agents;
-use crate::rpc::identity::Authority;
 use crate::runtime::events::Events;
 use crate::runtime::reads::Reader;
 use crate::runtime::writes::Writer;
@@ -27,8 +27,8 @@ pub struct Context {
     pub reader: Reader,
     pub writer: Writer,
     pub agents: Agents,
-    /// Signs the agents' certificates.
-    pub authority: Arc<Authority>,
+    /// Signs the agents' certificates. When it changes, all Workspaces are looked at.
+    pub authority: watch::Receiver<Arc<Generations>>,
     /// Holds the artifacts' bytes.
     pub artifacts: artifact::Store,
     /// The Updates in scope, to see which runs are open; the controller fills it.

@@ -13,11 +13,13 @@ use kube::runtime::{Controller, WatchStreamExt, watcher};
 use kube::{Resource, ResourceExt};
 use tokio_util::sync::CancellationToken;
 
-use super::{Context, reconcile};
-use crate::api::auto::{Update, UpdateStatus, Workspace};
+use super::{Context, pod_state, reconcile};
+use crate::api::auto::{Update, UpdateStatus, Workspace, WorkspaceSpec};
 use crate::api::conditions::{COMPLETE, is_true};
 use crate::api::names::{LABEL_COMPONENT, LABEL_WORKSPACE_NAME};
+use crate::controller::authority::Generations;
 use crate::runtime::drive::{Drive, no_errors};
+use crate::runtime::news::news;
 use crate::runtime::scope::Scope;
 use crate::runtime::watch;
 
@@ -46,18 +48,22 @@ pub async fn controller<W>(
     let Watches { scope, workspaces, updates, wakes } = watches;
     let client = context.client.clone();
     let reader = workspaces.as_reader();
-    let changes = watch::changes(scope.api::<Workspace>(client.clone()), scope.own_kinds(), workspaces, drive.clone());
+    let api = scope.api::<Workspace>(client.clone());
+    let changes = watch::changes(api, scope.own_kinds(), cut_down, workspaces, drive.clone());
     let labelled = scope.other_kinds().labels(&format!("{LABEL_COMPONENT}=workspace"));
+    let pods = watcher(scope.api::<Pod>(client.clone()), labelled.clone());
+    let stateful_sets = watcher(scope.api::<StatefulSet>(client), labelled);
     let runs = run_changes(&scope, &context, updates);
     Controller::for_stream(changes, reader)
         .with_config(Config::default().concurrency(concurrency))
-        .watches(scope.api::<Pod>(client.clone()), labelled.clone(), |pod| workspace_of(&pod))
-        .watches(scope.api::<StatefulSet>(client), labelled, |stateful_set| workspace_of(&stateful_set))
+        .watches_stream(news(pods.default_backoff(), decisive), |pod| workspace_of(&pod))
+        .watches_stream(news(stateful_sets.default_backoff(), spec_state), |stateful_set| workspace_of(&stateful_set))
         .watches_stream(runs, |update| {
             let namespace = update.namespace().unwrap_or_default();
             Some(ObjectRef::new(&update.spec.workspace_name).within(&namespace))
         })
         .reconcile_on(wakes)
+        .reconcile_all_on(authority_changes(context.authority.clone()))
         .graceful_shutdown_on(end.cancelled_owned())
         .run(
             move |workspace, context| {
@@ -76,6 +82,22 @@ pub async fn controller<W>(
         .await;
 }
 
+/// Each time that certificates have to be made anew.
+fn authority_changes(
+    authority: tokio::sync::watch::Receiver<Arc<Generations>>,
+) -> impl Stream<Item = ()> + Send + 'static {
+    futures::stream::unfold(authority, |mut authority| async move {
+        authority.changed().await.ok()?;
+        Some(((), authority))
+    })
+}
+
+/// Nobody looks into the store: a reconcile reads all that it needs.
+fn cut_down(workspace: &mut Workspace) {
+    workspace.spec = WorkspaceSpec::default();
+    workspace.status = None;
+}
+
 /// Updates whose run was opened or has ended. They are in the store before they come out here.
 fn run_changes(
     scope: &Scope,
@@ -84,20 +106,13 @@ fn run_changes(
 ) -> impl Stream<Item = Result<Update, watcher::Error>> + Send + 'static {
     watcher(scope.api::<Update>(context.client.clone()), scope.own_kinds())
         .default_backoff()
-        .modify(cut_down)
+        .modify(|update| {
+            watch::cut_down_metadata(update);
+            watch::cut_down_update(update);
+        })
         .reflect(store)
         .touched_objects()
         .predicate_filter(run_state, Default::default())
-}
-
-/// Leaves what tells whether a run is open.
-fn cut_down(update: &mut Update) {
-    update.managed_fields_mut().clear();
-    update.annotations_mut().clear();
-    update.status = update.status.take().map(|status| {
-        let conditions = status.conditions.into_iter().filter(|condition| condition.type_ == COMPLETE).collect();
-        UpdateStatus { conditions, run: status.run, ..UpdateStatus::default() }
-    });
 }
 
 fn run_state(update: &Update) -> Option<u64> {
@@ -105,6 +120,26 @@ fn run_state(update: &Update) -> Option<u64> {
     let mut hasher = DefaultHasher::new();
     status.map(|status| (status.run.is_some(), is_true(&status.conditions, COMPLETE))).hash(&mut hasher);
     Some(hasher.finish())
+}
+
+/// What decisions are made of; the kubelet writes much else while a pod starts.
+fn decisive(pod: &Pod) -> String {
+    format!("{:?}", pod_state::read(pod))
+}
+
+/// What an edit changes. The status is the StatefulSet controller's: the pod says more.
+fn spec_state(stateful_set: &StatefulSet) -> String {
+    let metadata = &stateful_set.metadata;
+    format!(
+        "{:?}",
+        (
+            metadata.generation,
+            &metadata.labels,
+            &metadata.annotations,
+            &metadata.finalizers,
+            &metadata.deletion_timestamp
+        )
+    )
 }
 
 fn workspace_of<K: Resource<DynamicType = ()>>(object: &K) -> Option<ObjectRef<Workspace>> {

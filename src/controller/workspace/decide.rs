@@ -13,6 +13,9 @@ use crate::api::names::WORKSPACE_FINALIZER;
 /// A pod that is stale and whose agent has not answered for this long is replaced without having been drained.
 const SILENT_SECONDS: i64 = 120;
 
+/// How long the init container `fetch` may take until it answers.
+const FETCH_START_SECONDS: i64 = 10;
+
 /// The next step. All but `Report` and `Ignore` are followed by another look.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Action {
@@ -82,15 +85,51 @@ pub(super) fn decide(observed: &Observed, now: Timestamp) -> Action {
     if let Some(trouble) = pod.trouble.as_ref().filter(|_| !pod.ready) {
         return Action::Report(Report::pod_failed(&pod.name, trouble));
     }
+    if let Some(since) = pod.fetching {
+        return fetching(observed, pod, since, wanted.artifact.as_ref(), now);
+    }
+    if let Some(container) = &pod.initializing {
+        return Action::Report(Report::initializing(&pod.name, Some(container)));
+    }
     match &observed.agent {
         Agent::Answered(_) if !pod.ready => Action::Report(Report::starting(&pod.name, observed.warning.as_deref())),
         Agent::NotAsked => Action::Report(Report::starting(&pod.name, observed.warning.as_deref())),
         Agent::Unreachable(message) => Action::Report(Report::unreachable(message)),
-        Agent::Answered(reply) if reply.pod_uid != pod.uid => Action::Report(Report::unreachable(&format!(
-            "the agent that answers is that of another pod ({})",
-            reply.pod_uid
-        ))),
+        Agent::Answered(reply) if reply.pod_uid != pod.uid => Action::Report(another_pod(&reply.pod_uid)),
         Agent::Answered(_) => source(observed, wanted.artifact.as_ref()),
+    }
+}
+
+fn another_pod(uid: &str) -> Report {
+    Report::unreachable(&format!("the agent that answers is that of another pod ({uid})"))
+}
+
+/// The init container `fetch` runs. It is given the source, whatever is in place: else it would not end.
+fn fetching(
+    observed: &Observed,
+    pod: &PodState,
+    since: Timestamp,
+    wanted: Option<&ArtifactReference>,
+    now: Timestamp,
+) -> Action {
+    let starting = || Action::Report(Report::fetch_starting(&pod.name));
+    let given = observed.workspace.status.as_ref().is_some_and(|status| {
+        status.pod_uid.as_ref() == Some(&pod.uid)
+            && find(&status.conditions, READY).is_some_and(|ready| ready.reason == reason::INITIALIZING)
+    });
+    match &observed.agent {
+        Agent::Answered(reply) if reply.pod_uid != pod.uid => Action::Report(another_pod(&reply.pod_uid)),
+        Agent::Answered(_) => match wanted {
+            None => starting(),
+            Some(wanted) if !observed.artifact_stored => Action::Report(Report::artifact_missing(wanted)),
+            Some(wanted) => Action::PutSource { artifact: wanted.clone() },
+        },
+        // It has ended, and the kubelet has not said so yet.
+        _ if given => Action::Report(Report::initializing(&pod.name, None)),
+        Agent::Unreachable(message) if now.as_second() - since.as_second() > FETCH_START_SECONDS => {
+            Action::Report(Report::unreachable(message))
+        }
+        Agent::NotAsked | Agent::Unreachable(_) => starting(),
     }
 }
 
@@ -99,10 +138,17 @@ fn source(observed: &Observed, wanted: Option<&ArtifactReference>) -> Action {
     let Some(wanted) = wanted else {
         return Action::Report(Report::ready(None));
     };
-    if observed.in_place().is_some_and(|found| found.digest == wanted.digest && found.dir == wanted.dir) {
+    let is_wanted = |found: &ArtifactReference| found.digest == wanted.digest && found.dir == wanted.dir;
+    let candidate = observed.candidate();
+    if let Some((_, candidate)) = candidate.as_ref().filter(|(artifact, _)| is_wanted(artifact)) {
+        return Action::Report(Report::on_its_way(wanted, candidate));
+    }
+    let run = observed.open_run();
+    // Another one on its way would take its place: it has to give way first. Under a run it does not move.
+    if observed.in_place().is_some_and(|found| is_wanted(&found)) && (candidate.is_none() || run.is_some()) {
         return Action::Report(Report::ready(observed.workspace.spec.artifact.as_ref()));
     }
-    if let Some(run) = observed.open_run() {
+    if let Some(run) = run {
         return Action::Report(Report::source_waits_for_run(wanted, &run));
     }
     if !observed.artifact_stored {

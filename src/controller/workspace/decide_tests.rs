@@ -6,17 +6,17 @@ use super::observe::{Agent, Observed, OpenRun, Part, Wanted};
 use super::pod_state::PodState;
 use super::report::{Report, State};
 use super::{PodSettings, render};
-use crate::api::auto::{ArtifactReference, Workspace};
+use crate::api::auto::{ArtifactReference, Workspace, WorkspaceSpec};
 use crate::api::conditions::workspace_reason as reason;
 use crate::rpc::proto::{Artifact, StatusReply};
 
-const HASH: &str = "current";
+pub(super) const HASH: &str = "current";
 
-fn now() -> Timestamp {
+pub(super) fn now() -> Timestamp {
     "2026-01-01T12:00:00Z".parse().expect("a time")
 }
 
-fn workspace(metadata: Value, ready_reason: &str) -> Workspace {
+pub(super) fn workspace(metadata: Value, ready_reason: &str) -> Workspace {
     let mut value = json!({
         "metadata": {
             "name": "app", "namespace": "team", "generation": 3, "finalizers": ["finalizer.workspace.auto.pulumi.com"],
@@ -34,14 +34,15 @@ fn workspace(metadata: Value, ready_reason: &str) -> Workspace {
 }
 
 /// A Workspace at rest: all is as it should be.
-fn at_rest() -> Observed {
+pub(super) fn at_rest() -> Observed {
     let settings = PodSettings {
         agent_image: "controller:1".to_owned(),
         agent_image_pull_policy: None,
         default_image: "pulumi".to_owned(),
     };
     let workspace = workspace(json!({}), "Succeeded");
-    let mut rendered = render("app", "team", &workspace, &settings).expect("renders");
+    let plain = Workspace::new("app", WorkspaceSpec::default());
+    let mut rendered = render("app", "team", &plain, &settings).expect("renders");
     rendered.revision_hash = HASH.to_owned();
     let artifact = Some(reference("sha256:new"));
     Observed {
@@ -58,11 +59,11 @@ fn at_rest() -> Observed {
     }
 }
 
-fn reference(digest: &str) -> ArtifactReference {
+pub(super) fn reference(digest: &str) -> ArtifactReference {
     ArtifactReference { digest: digest.to_owned(), revision: "main@sha1:2".to_owned(), dir: "infra".to_owned() }
 }
 
-fn pod() -> PodState {
+pub(super) fn pod() -> PodState {
     PodState {
         name: "app-workspace-0".to_owned(),
         uid: "pod".to_owned(),
@@ -74,7 +75,7 @@ fn pod() -> PodState {
     }
 }
 
-fn reply(digest: &str) -> StatusReply {
+pub(super) fn reply(digest: &str) -> StatusReply {
     StatusReply {
         pod_uid: "pod".to_owned(),
         start_id: "start".to_owned(),
@@ -83,21 +84,21 @@ fn reply(digest: &str) -> StatusReply {
     }
 }
 
-fn run() -> Vec<OpenRun> {
+pub(super) fn run() -> Vec<OpenRun> {
     vec![OpenRun { name: "app-12".to_owned(), uid: "update".to_owned() }]
 }
 
-fn deleted(observed: &mut Observed) {
+pub(super) fn deleted(observed: &mut Observed) {
     observed.workspace = workspace(json!({"deletionTimestamp": "2026-01-01T11:59:00Z"}), "Succeeded");
 }
 
-fn stale(observed: &mut Observed) {
+pub(super) fn stale(observed: &mut Observed) {
     observed.pod = Some(PodState { revision_hash: Some("before".to_owned()), ..pod() });
 }
 
 /// What is asserted of an action.
 #[derive(Debug, PartialEq)]
-enum Is {
+pub(super) enum Is {
     Action(Action),
     Report(State, &'static str, &'static str),
 }
@@ -111,9 +112,9 @@ fn summary(action: Action, message: &'static str) -> Is {
     }
 }
 
-type Change = fn(&mut Observed);
+pub(super) type Change = fn(&mut Observed);
 
-fn check(cases: Vec<(&'static str, Change, Is)>) {
+pub(super) fn check(cases: Vec<(&'static str, Change, Is)>) {
     for (name, change, expected) in cases {
         let mut observed = at_rest();
         change(&mut observed);
@@ -213,79 +214,6 @@ fn an_agent_is_believed_when_it_is_that_of_the_ready_pod() {
             "another pod's agent",
             |o| o.pod = Some(PodState { uid: "other".to_owned(), ..pod() }),
             Is::Report(State::Failing, reason::CONNECTION_FAILED, "another pod"),
-        ),
-    ]);
-}
-
-#[test]
-fn the_source_that_is_wanted_is_put_in_place() {
-    check(vec![
-        (
-            "no source wanted",
-            |o| {
-                if let Ok(wanted) = &mut o.wanted {
-                    wanted.artifact = None;
-                }
-            },
-            Is::Report(State::Ready, reason::SUCCEEDED, "no source is wanted"),
-        ),
-        (
-            "an empty pod",
-            |o| o.agent = Agent::Answered(StatusReply { artifact: None, ..reply("") }),
-            Is::Action(Action::PutSource { artifact: reference("sha256:new") }),
-        ),
-        (
-            "an older source",
-            |o| o.agent = Agent::Answered(reply("sha256:old")),
-            Is::Action(Action::PutSource { artifact: reference("sha256:new") }),
-        ),
-        (
-            "another directory of it",
-            |o| {
-                let artifact = Some(Artifact { digest: "sha256:new".to_owned(), directory: String::new() });
-                o.agent = Agent::Answered(StatusReply { artifact, ..reply("") });
-            },
-            Is::Action(Action::PutSource { artifact: reference("sha256:new") }),
-        ),
-        (
-            "bytes that are not there",
-            |o| {
-                o.agent = Agent::Answered(reply("sha256:old"));
-                o.artifact_stored = false;
-            },
-            Is::Report(State::Failing, reason::ARTIFACT_UNAVAILABLE, "main@sha1:2"),
-        ),
-        (
-            "bytes that are not needed",
-            |o| o.artifact_stored = false,
-            Is::Report(State::Ready, reason::SUCCEEDED, "in place"),
-        ),
-    ]);
-}
-
-#[test]
-fn the_source_is_not_swapped_under_a_run() {
-    check(vec![
-        (
-            "a run that is recorded as open",
-            |o| {
-                o.agent = Agent::Answered(reply("sha256:old"));
-                o.open_runs = run();
-            },
-            Is::Report(State::Working, reason::INSTALLING, "when the run app-12 has ended"),
-        ),
-        (
-            "a run that only the agent knows",
-            |o| {
-                let open_operation = "unknown".to_owned();
-                o.agent = Agent::Answered(StatusReply { open_operation, ..reply("sha256:old") });
-            },
-            Is::Report(State::Working, reason::INSTALLING, "when the run unknown has ended"),
-        ),
-        (
-            "a run on the source that is wanted",
-            |o| o.open_runs = run(),
-            Is::Report(State::Ready, reason::SUCCEEDED, "in place"),
         ),
     ]);
 }

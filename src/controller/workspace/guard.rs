@@ -4,6 +4,7 @@
 use serde_json::Value;
 
 use super::environment::has_name;
+use super::init_containers;
 use super::pod;
 use super::render::SpecError;
 use crate::api::names::{
@@ -37,18 +38,16 @@ pub(super) fn check_fields(patch: &Value) -> Result<(), SpecError> {
 
 /// Compares the merged template with the generated one.
 pub(super) fn check_unchanged(generated: &Value, merged: &Value) -> Result<(), SpecError> {
-    check_pod(generated, merged)?;
+    init_containers::check(generated, merged)?;
+    check_pod(merged)?;
     check_metadata(generated, merged)?;
     check_items(generated, merged, "/spec/volumes", "volumes")?;
     check_container(generated, merged)
 }
 
-fn check_pod(generated: &Value, merged: &Value) -> Result<(), SpecError> {
+fn check_pod(merged: &Value) -> Result<(), SpecError> {
     let field = |name: &str| merged.pointer(&format!("/spec/{name}"));
     let unsupported = |name: &str| Err(SpecError::Unsupported { field: format!("spec.{name}") });
-    if merged.pointer("/spec/initContainers") != generated.pointer("/spec/initContainers") {
-        return unsupported("initContainers");
-    }
     if field("ephemeralContainers").is_some() {
         return unsupported("ephemeralContainers");
     }
@@ -71,12 +70,9 @@ fn check_metadata(generated: &Value, merged: &Value) -> Result<(), SpecError> {
             return protected(format!("the label {label}"));
         }
     }
-    let hash = |template: &Value| {
-        let annotations = template.pointer("/metadata/annotations")?;
-        annotations.get(ANNOTATION_REVISION_HASH).cloned()
-    };
-    if hash(generated) != hash(merged) {
-        return protected(format!("the annotation {}", ANNOTATION_REVISION_HASH));
+    let annotations = merged.pointer("/metadata/annotations");
+    if annotations.is_some_and(|annotations| annotations.get(ANNOTATION_REVISION_HASH).is_some()) {
+        return protected(format!("the annotation {ANNOTATION_REVISION_HASH}"));
     }
     Ok(())
 }

@@ -9,6 +9,7 @@ mod controller;
 mod decide;
 mod environment;
 mod guard;
+mod init_containers;
 mod observe;
 mod pod;
 mod pod_state;
@@ -23,6 +24,8 @@ mod warnings;
 mod decide_tests;
 #[cfg(test)]
 mod render_tests;
+#[cfg(test)]
+mod source_tests;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -10,14 +10,14 @@ use serde_json::Value;
 
 use super::context::Context;
 use super::pod_state::{self, PodState};
-use super::render::{ANNOTATION_RENDERED, Rendered, SpecError, render};
+use super::render::{ANNOTATION_RENDERED, Rendered, SpecError, normal, render};
 use super::{tls, warnings};
 use crate::api::auto::{ArtifactReference, Update, Workspace};
 use crate::api::conditions::{COMPLETE, is_true};
 use crate::api::names;
-use crate::artifact::{Digest, Directory};
+use crate::artifact::Digest;
 use crate::rpc::client::{AgentAddress, AgentClient, RpcError};
-use crate::rpc::proto::StatusReply;
+use crate::rpc::proto::{Artifact, Candidate, StatusReply};
 use crate::runtime::drive::ReconcileError;
 
 /// What was seen.
@@ -111,13 +111,22 @@ impl Observed {
         let Agent::Answered(reply) = &self.agent else {
             return None;
         };
-        let artifact = reply.artifact.as_ref()?;
-        Some(ArtifactReference {
-            digest: artifact.digest.clone(),
-            revision: String::new(),
-            dir: artifact.directory.clone(),
-        })
+        reply.artifact.as_ref().map(reference)
     }
+
+    /// The source that the agent says is on its way.
+    pub(super) fn candidate(&self) -> Option<(ArtifactReference, &Candidate)> {
+        let Agent::Answered(reply) = &self.agent else {
+            return None;
+        };
+        let candidate = reply.candidate.as_ref()?;
+        Some((reference(candidate.artifact.as_ref()?), candidate))
+    }
+}
+
+/// As the agent knows it: without a revision.
+fn reference(artifact: &Artifact) -> ArtifactReference {
+    ArtifactReference { digest: artifact.digest.clone(), revision: String::new(), dir: artifact.directory.clone() }
 }
 
 /// Looks at everything. None if the Workspace is gone.
@@ -150,7 +159,8 @@ pub(super) async fn observe(
         None => (Agent::NotAsked, None),
     };
     let server_name = names::workspace_server_name(name, namespace);
-    let certified = |secret: &Secret| tls::is_current(secret, &server_name, &context.authority, now);
+    let authority = context.authority.borrow().clone();
+    let certified = |secret: &Secret| tls::is_current(secret, &server_name, &authority, now);
     let observed = Observed {
         service: part(name, service.as_ref(), |service| is_as_rendered(service, rendered)),
         tls: part(name, secret.as_ref(), certified),
@@ -170,14 +180,6 @@ fn wanted(name: &str, namespace: &str, workspace: &Workspace, context: &Context)
     let rendered = render(name, namespace, workspace, &context.pods)?;
     let artifact = workspace.spec.artifact.as_ref().map(normal).transpose()?;
     Ok(Wanted { rendered, artifact })
-}
-
-fn normal(artifact: &ArtifactReference) -> Result<ArtifactReference, SpecError> {
-    Ok(ArtifactReference {
-        digest: Digest::from_str(&artifact.digest)?.to_string(),
-        revision: artifact.revision.clone(),
-        dir: Directory::from_str(&artifact.dir)?.as_str().to_owned(),
-    })
 }
 
 fn is_stored(wanted: &Wanted, context: &Context) -> bool {
@@ -238,12 +240,15 @@ fn open_runs(context: &Context, namespace: &str, name: &str) -> Vec<OpenRun> {
     open.map(|update| OpenRun { name: update.name_any(), uid: update.uid().unwrap_or_default() }).collect()
 }
 
-/// A pod that is on its way has no agent to ask. One that is to go has, ready or not: a run could be open in it.
+/// A pod that is on its way has no agent to ask, but for its init container `fetch`. One that is to go has, ready or not: a
+/// run could be open in it.
 fn shall_be_asked(pod: &PodState, workspace: &Workspace, rendered: Option<&Rendered>) -> bool {
     let stale = rendered.is_some_and(|rendered| pod.revision_hash.as_ref() != Some(&rendered.revision_hash));
     let deleted = workspace.metadata.deletion_timestamp.is_some();
     let was_ready = workspace.status.as_ref().is_some_and(|status| status.pod_uid.as_ref() == Some(&pod.uid));
-    pod.running && !pod.terminating && (pod.ready || stale || deleted || was_ready)
+    let runs = pod.running && (pod.ready || stale || deleted || was_ready);
+    let fetches = pod.fetching.is_some() && !stale && !deleted;
+    !pod.terminating && (runs || fetches)
 }
 
 async fn ask(name: &str, namespace: &str, pod: &PodState, context: &Context) -> (Agent, Option<AgentClient>) {
@@ -255,7 +260,7 @@ async fn ask(name: &str, namespace: &str, pod: &PodState, context: &Context) -> 
     match status(&address, context).await {
         Ok((reply, client)) => (Agent::Answered(reply), Some(client)),
         // Its own readiness says that it is not there yet.
-        Err(_) if !pod.ready => (Agent::NotAsked, None),
+        Err(_) if !pod.ready && pod.fetching.is_none() => (Agent::NotAsked, None),
         Err(error) => (Agent::Unreachable(error.to_string()), None),
     }
 }

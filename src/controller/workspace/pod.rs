@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use super::environment::{has_name, secret_directory};
+use super::init_containers::{BOOTSTRAP_CONTAINER, FETCH_CONTAINER};
 use super::render::{PodSettings, labels};
 use crate::api::auto::WorkspaceSpec;
 use crate::api::names::{
@@ -13,27 +14,21 @@ use crate::api::names::{
     TERMINATION_GRACE_SECONDS, TLS_DIRECTORY, workspace_tls_secret,
 };
 
-/// Copies our binary into the share volume; the main container is any Pulumi image.
-pub(super) const BOOTSTRAP_CONTAINER: &str = "bootstrap";
 const TLS_VOLUME: &str = "tls";
 /// The binary in our image, and where it is in the pod.
 const BINARY_IN_IMAGE: &str = "/pulumi-controller";
 const BINARY_IN_POD: &str = "/share/bin/pulumi-controller";
 /// What Kubernetes gives a pod that says nothing.
 const KUBERNETES_GRACE_SECONDS: u64 = 30;
+/// An hour: only the kubelet of an image that is broken looks for so long, and nothing runs in the pod before it is over.
+const MOST_STARTUP_PROBES: u32 = 3600;
 /// Tells the agent how long its pod has to end.
 const GRACE_VARIABLE: &str = "POD_TERMINATION_GRACE_SECONDS";
 
 /// The generated pod template.
-pub(super) fn template(
-    name: &str,
-    spec: &WorkspaceSpec,
-    settings: &PodSettings,
-    revision_hash: &str,
-    secrets: &BTreeSet<&str>,
-) -> Value {
+pub(super) fn template(name: &str, spec: &WorkspaceSpec, settings: &PodSettings, secrets: &BTreeSet<&str>) -> Value {
     let mut pod = json!({
-        "initContainers": [bootstrap(settings)],
+        "initContainers": [bootstrap(settings), fetch(settings)],
         "containers": [pulumi(spec, settings, secrets)],
         "volumes": volumes(name, secrets),
         "securityContext": {
@@ -49,10 +44,7 @@ pub(super) fn template(
     json!({
         "metadata": {
             "labels": labels(name),
-            "annotations": {
-                ANNOTATION_REVISION_HASH: revision_hash,
-                "kubectl.kubernetes.io/default-container": PULUMI_CONTAINER,
-            },
+            "annotations": {"kubectl.kubernetes.io/default-container": PULUMI_CONTAINER},
         },
         "spec": pod,
     })
@@ -74,17 +66,45 @@ pub(super) fn tell_grace(template: &mut Value) {
     environment.extend(grace.map(|seconds| json!({"name": GRACE_VARIABLE, "value": seconds.to_string()})));
 }
 
+/// Says of which inputs a pod is made.
+pub(super) fn annotate(template: &mut Value, revision_hash: &str) {
+    let metadata = template.pointer_mut("/metadata").and_then(Value::as_object_mut);
+    let Some(annotations) = metadata.map(|m| m.entry("annotations").or_insert_with(|| json!({}))) else { return };
+    set(annotations, ANNOTATION_REVISION_HASH, Some(revision_hash));
+}
+
 fn bootstrap(settings: &PodSettings) -> Value {
+    own_container(settings, BOOTSTRAP_CONTAINER, &["bootstrap", "--to", BINARY_IN_POD], &[share_mount()], &[])
+}
+
+fn fetch(settings: &PodSettings) -> Value {
+    own_container(settings, FETCH_CONTAINER, &["fetch"], &[share_mount(), tls_mount()], &[pod_uid()])
+}
+
+/// An init container of our own image.
+fn own_container(settings: &PodSettings, name: &str, role: &[&str], mounts: &[Value], environment: &[Value]) -> Value {
+    let command: Vec<&str> = std::iter::once(BINARY_IN_IMAGE).chain(role.iter().copied()).collect();
     let mut container = json!({
-        "name": BOOTSTRAP_CONTAINER,
+        "name": name,
         "image": settings.agent_image,
-        "command": [BINARY_IN_IMAGE, "bootstrap", "--to", BINARY_IN_POD],
-        "volumeMounts": [{"name": SHARE_VOLUME, "mountPath": SHARE_DIRECTORY}],
+        "command": command,
+        "volumeMounts": mounts,
         "resources": {"requests": {"cpu": "1m", "memory": "16Mi"}},
         "securityContext": restricted(),
     });
     set(&mut container, "imagePullPolicy", settings.agent_image_pull_policy.as_deref());
+    if let Some(container) = container.as_object_mut().filter(|_| !environment.is_empty()) {
+        container.insert("env".to_owned(), Value::from(environment));
+    }
     container
+}
+
+fn share_mount() -> Value {
+    json!({"name": SHARE_VOLUME, "mountPath": SHARE_DIRECTORY})
+}
+
+fn tls_mount() -> Value {
+    json!({"name": TLS_VOLUME, "mountPath": TLS_DIRECTORY, "readOnly": true})
 }
 
 fn pulumi(spec: &WorkspaceSpec, settings: &PodSettings, secrets: &BTreeSet<&str>) -> Value {
@@ -101,9 +121,16 @@ fn pulumi(spec: &WorkspaceSpec, settings: &PodSettings, secrets: &BTreeSet<&str>
         "env": environment,
         "ports": [{"name": "grpc", "containerPort": AGENT_PORT}],
         // No liveness probe: a throttled pod must not lose its run.
-        "readinessProbe": {
+        // Often until it has started, which the kubelet follows with a look at its readiness, and seldom from then on.
+        "startupProbe": {
             "httpGet": {"path": "/readyz", "port": AGENT_HEALTH_PORT},
             "periodSeconds": 1,
+            "timeoutSeconds": 2,
+            "failureThreshold": MOST_STARTUP_PROBES,
+        },
+        "readinessProbe": {
+            "httpGet": {"path": "/readyz", "port": AGENT_HEALTH_PORT},
+            "periodSeconds": 10,
             "timeoutSeconds": 2,
         },
         "terminationMessagePolicy": "File",
@@ -117,12 +144,15 @@ fn pulumi(spec: &WorkspaceSpec, settings: &PodSettings, secrets: &BTreeSet<&str>
 
 /// The variables that tell the agent which pod it is in.
 pub(super) fn own_environment() -> Vec<Value> {
-    let field = |name: &str, path: &str| json!({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}});
-    vec![
-        field("POD_NAME", "metadata.name"),
-        field("POD_NAMESPACE", "metadata.namespace"),
-        field("POD_UID", "metadata.uid"),
-    ]
+    vec![pod_field("POD_NAME", "metadata.name"), pod_field("POD_NAMESPACE", "metadata.namespace"), pod_uid()]
+}
+
+fn pod_uid() -> Value {
+    pod_field("POD_UID", "metadata.uid")
+}
+
+fn pod_field(name: &str, path: &str) -> Value {
+    json!({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}})
 }
 
 /// The user's resources, with our requests where the user names none.
@@ -154,10 +184,7 @@ fn requests(resources: &mut Value) -> Option<&mut serde_json::Map<String, Value>
 }
 
 fn mounts(secrets: &BTreeSet<&str>) -> Value {
-    let mut mounts = vec![
-        json!({"name": SHARE_VOLUME, "mountPath": SHARE_DIRECTORY}),
-        json!({"name": TLS_VOLUME, "mountPath": TLS_DIRECTORY, "readOnly": true}),
-    ];
+    let mut mounts = vec![share_mount(), tls_mount()];
     // Directories, never single files: those would not follow a change of the Secret.
     mounts.extend(
         secrets.iter().map(

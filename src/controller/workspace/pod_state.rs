@@ -1,12 +1,15 @@
 //! What a workspace pod's status says, and why it does not start: the pod's own reasons, for people.
 
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStateTerminated, ContainerStatus, Pod};
+use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 
+use super::init_containers::{self, FETCH_CONTAINER};
 use crate::api::names::{ANNOTATION_REVISION_HASH, PULUMI_CONTAINER, RUN_FINALIZER};
 
 /// Reasons of a waiting container that are part of every start.
 const ORDINARY_WAITING: [&str; 2] = ["ContainerCreating", "PodInitializing"];
+const CRASH_LOOP: &str = "CrashLoopBackOff";
 /// The longest message of a container that is passed on, in bytes.
 const LONGEST_MESSAGE: usize = 2048;
 
@@ -26,6 +29,10 @@ pub(super) struct PodState {
     pub running: bool,
     /// The `pulumi` container is ready.
     pub ready: bool,
+    /// Since when the init container `fetch` runs: it takes the source.
+    pub fetching: Option<Timestamp>,
+    /// The user's init container that runs.
+    pub initializing: Option<String>,
     /// Why it does not start, in its own words; none while all goes as it should.
     pub trouble: Option<String>,
 }
@@ -36,6 +43,11 @@ pub(super) fn read(pod: &Pod) -> PodState {
     let container = status
         .and_then(|status| status.container_statuses.as_ref())
         .and_then(|containers| containers.iter().find(|container| container.name == PULUMI_CONTAINER));
+    // When the node was lost, the containers' own states are what was last heard of them.
+    let over = status.is_some_and(|status| matches!(status.phase.as_deref(), Some("Failed" | "Succeeded")));
+    let runs = |container: &&ContainerStatus| !over && state(container).is_some_and(|state| state.running.is_some());
+    let mut running_init =
+        status.iter().flat_map(|status| status.init_container_statuses.iter().flatten()).filter(runs);
     PodState {
         name: pod.name_any(),
         uid: pod.uid().unwrap_or_default(),
@@ -43,8 +55,12 @@ pub(super) fn read(pod: &Pod) -> PodState {
         revision_hash: pod.annotations().get(ANNOTATION_REVISION_HASH).cloned(),
         terminating: pod.metadata.deletion_timestamp.is_some(),
         held: pod.finalizers().iter().any(|finalizer| finalizer == RUN_FINALIZER),
-        running: container.is_some_and(|container| state(container).is_some_and(|state| state.running.is_some())),
-        ready: container.is_some_and(|container| container.ready),
+        running: container.as_ref().is_some_and(runs),
+        ready: !over && container.is_some_and(|container| container.ready),
+        fetching: running_init.clone().find(|container| container.name == FETCH_CONTAINER).and_then(started),
+        initializing: running_init
+            .find(|container| init_containers::of_user(pod).any(|name| name == container.name))
+            .map(|container| container.name.clone()),
         trouble: trouble(pod),
     }
 }
@@ -62,25 +78,50 @@ fn trouble(pod: &Pod) -> Option<String> {
         let reason = condition.reason.as_deref().unwrap_or("Unschedulable");
         return Some(format!("it cannot be scheduled: {}", sentence(reason, condition.message.as_deref())));
     }
-    let containers = status.init_container_statuses.iter().chain(&status.container_statuses).flatten();
-    containers.filter_map(container_trouble).next()
+    let mut init_containers = status.init_container_statuses.iter().flatten();
+    let init_trouble = init_containers.find_map(|container| {
+        let is_tried_again = || init_containers::of_user(pod).any(|name| name == container.name);
+        let trouble = container_trouble(container).or_else(|| is_tried_again().then(|| last_failure(container))?);
+        trouble.map(|trouble| format!("init container {}: {trouble}", container.name))
+    });
+    init_trouble.or_else(|| {
+        let mut containers = status.container_statuses.iter().flatten();
+        containers
+            .find_map(|container| Some(format!("container {}: {}", container.name, container_trouble(container)?)))
+    })
 }
 
 fn container_trouble(container: &ContainerStatus) -> Option<String> {
     let state = state(container)?;
-    let trouble = if let Some(waiting) = &state.waiting {
-        let reason = waiting.reason.as_deref().filter(|reason| !ORDINARY_WAITING.contains(reason))?;
-        // A crash loop's own message says only how long it waits; the last end says why.
-        let last = container.last_state.as_ref().and_then(|state| state.terminated.as_ref());
-        match last.filter(|_| reason == "CrashLoopBackOff") {
-            Some(last) => sentence(reason, Some(&end(last))),
-            None => sentence(reason, waiting.message.as_deref()),
-        }
-    } else {
+    let Some(waiting) = &state.waiting else {
         let terminated = state.terminated.as_ref().filter(|terminated| terminated.exit_code != 0)?;
-        end(terminated)
+        return Some(failure(container, terminated));
     };
-    Some(format!("container {}: {trouble}", container.name))
+    let reason = waiting.reason.as_deref().filter(|reason| !ORDINARY_WAITING.contains(reason))?;
+    // A crash loop's own message says only how long it waits; the last end says why.
+    let last = container.last_state.as_ref().and_then(|state| state.terminated.as_ref());
+    Some(match last.filter(|_| reason == CRASH_LOOP) {
+        Some(last) => failure(container, last),
+        None => sentence(reason, waiting.message.as_deref()),
+    })
+}
+
+/// How an init container failed that runs once more: until it has succeeded nothing has changed, and two words would
+/// alternate with each try.
+fn last_failure(container: &ContainerStatus) -> Option<String> {
+    state(container)?.running.as_ref()?;
+    let last = container.last_state.as_ref()?.terminated.as_ref()?;
+    (last.exit_code != 0).then(|| failure(container, last))
+}
+
+/// The same words however far the next try is.
+fn failure(container: &ContainerStatus, last: &ContainerStateTerminated) -> String {
+    let is_repeated = container.restart_count > 0 || state(container).is_some_and(|state| state.terminated.is_none());
+    if is_repeated { sentence(CRASH_LOOP, Some(&end(last))) } else { end(last) }
+}
+
+fn started(container: &ContainerStatus) -> Option<Timestamp> {
+    state(container)?.running.as_ref()?.started_at.as_ref().map(|time| time.0)
 }
 
 fn state(container: &ContainerStatus) -> Option<&ContainerState> {
@@ -161,7 +202,7 @@ mod tests {
                     "name": "bootstrap", "image": "i", "imageID": "", "ready": false, "restartCount": 0,
                     "state": waiting("ErrImageNeverPull", "not present"),
                 }]}),
-                "container bootstrap: ErrImageNeverPull: not present",
+                "init container bootstrap: ErrImageNeverPull: not present",
             ),
         ];
         for (status, trouble) in cases {
@@ -183,5 +224,67 @@ mod tests {
         for status in cases {
             assert_eq!(pod(status.clone()).trouble, None, "{status}");
         }
+    }
+
+    fn init_pod(container: &str, state: Value, last: Value, restarts: i32) -> PodState {
+        let spec = json!({"containers": [], "initContainers": [
+            {"name": "bootstrap"}, {"name": "fetch"}, {"name": "proxy", "restartPolicy": "Always"}, {"name": "prepare"},
+        ]});
+        let status = json!({"phase": "Pending", "initContainerStatuses": [{
+            "name": container, "image": "i", "imageID": "", "ready": false, "restartCount": restarts, "state": state,
+            "lastState": last,
+        }]});
+        let metadata = json!({"name": "app-workspace-0", "uid": "pod-uid"});
+        read(&serde_json::from_value(json!({"metadata": metadata, "spec": spec, "status": status})).expect("a pod"))
+    }
+
+    #[test]
+    fn a_failing_init_container_is_named_in_the_same_words_however_far_its_next_try_is() {
+        let failed = json!({"terminated": {"exitCode": 3, "reason": "Error", "message": "no database\n"}});
+        let running = json!({"running": {"startedAt": "2026-01-01T12:00:00Z"}});
+        let first = init_pod("prepare", failed.clone(), json!({}), 0).trouble;
+        assert_eq!(first.as_deref(), Some("init container prepare: it ended with exit code 3: no database"));
+        let again = Some("init container prepare: CrashLoopBackOff: it ended with exit code 3: no database");
+        let waits = waiting("CrashLoopBackOff", "back-off 10s");
+        for (case, state, last, restarts) in [
+            ("it waits for its second try", waits, failed.clone(), 0),
+            ("it runs once more", running.clone(), failed.clone(), 1),
+            ("it failed once more", failed.clone(), failed.clone(), 1),
+        ] {
+            assert_eq!(init_pod("prepare", state, last, restarts).trouble.as_deref(), again, "{case}");
+        }
+        for (case, name, state, last) in [
+            ("the first try", "prepare", running.clone(), json!({})),
+            ("it has succeeded", "prepare", json!({"terminated": {"exitCode": 0}}), failed.clone()),
+            ("fetch can take the source again", "fetch", running.clone(), failed.clone()),
+            ("a side-car that was started again", "proxy", running, failed),
+        ] {
+            assert_eq!(init_pod(name, state, last, 1).trouble, None, "{case}");
+        }
+    }
+
+    #[test]
+    fn the_init_container_that_runs_is_known() {
+        let running = || json!({"running": {"startedAt": "2026-01-01T12:00:00Z"}});
+        let seen = |name: &str, state: Value| {
+            let pod = init_pod(name, state, json!({}), 0);
+            (pod.fetching.map(|since| since.to_string()), pod.initializing)
+        };
+        assert_eq!(seen("bootstrap", running()), (None, None));
+        assert_eq!(seen("fetch", running()), (Some("2026-01-01T12:00:00Z".to_owned()), None));
+        assert_eq!(seen("fetch", json!({"terminated": {"exitCode": 0}})), (None, None));
+        assert_eq!(seen("prepare", running()), (None, Some("prepare".to_owned())));
+        assert_eq!(seen("proxy", running()), (None, None));
+    }
+
+    #[test]
+    fn nothing_runs_in_a_pod_that_is_over() {
+        let status = container(json!({"running": {}}), json!({}));
+        let mut failed = status.clone();
+        failed["phase"] = json!("Failed");
+        failed["containerStatuses"][0]["ready"] = json!(true);
+        assert!(pod(status).running);
+        let over = pod(failed);
+        assert!(!over.running && !over.ready && over.trouble.is_some(), "{over:?}");
     }
 }

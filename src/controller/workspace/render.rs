@@ -4,12 +4,15 @@
 //! They carry no ownerReferences: a foreground deletion of the Workspace would take the pod away under a run. The
 //! Workspace's finalizer removes them.
 
+use std::str::FromStr;
+
 use serde_json::{Value, json};
 
 use super::revision::{hash, revision_hash};
-use super::{environment, guard, pod};
-use crate::api::auto::Workspace;
+use super::{environment, guard, init_containers, pod};
+use crate::api::auto::{ArtifactReference, Workspace};
 use crate::api::names::{AGENT_PORT, LABEL_COMPONENT, LABEL_WORKSPACE_NAME, workspace_object};
+use crate::artifact::{Digest, Directory};
 use crate::controller::merge::{MergeError, POD_TEMPLATE, merge};
 
 /// Hash of a StatefulSet as we rendered it: the same hash on the live object means that there is nothing to apply.
@@ -77,8 +80,12 @@ pub fn render(
     if name.len() > LONGEST_NAME {
         return Err(SpecError::NameTooLong);
     }
-    let revision_hash = revision_hash(&workspace.spec);
-    let template = pod_template(name, workspace, settings, &revision_hash)?;
+    let mut template = pod_template(name, workspace, settings)?;
+    let artifact = workspace.spec.artifact.as_ref().map(normal).transpose()?;
+    let is_fetched_first = init_containers::arrange(&mut template, artifact.is_some());
+    // What the user's init containers did may depend on the source: another one needs another pod.
+    let revision_hash = revision_hash(&workspace.spec, artifact.as_ref().filter(|_| is_fetched_first));
+    pod::annotate(&mut template, &revision_hash);
     let mut stateful_set = json!({
         "metadata": metadata(name, namespace),
         "spec": {
@@ -99,15 +106,19 @@ pub fn render(
     Ok(Rendered { service: service(name, namespace), stateful_set, revision_hash, rendered_hash })
 }
 
-fn pod_template(
-    name: &str,
-    workspace: &Workspace,
-    settings: &PodSettings,
-    revision_hash: &str,
-) -> Result<Value, SpecError> {
+/// An artifact with its digest and directory in normal form.
+pub(super) fn normal(artifact: &ArtifactReference) -> Result<ArtifactReference, SpecError> {
+    Ok(ArtifactReference {
+        digest: Digest::from_str(&artifact.digest)?.to_string(),
+        revision: artifact.revision.clone(),
+        dir: Directory::from_str(&artifact.dir)?.as_str().to_owned(),
+    })
+}
+
+fn pod_template(name: &str, workspace: &Workspace, settings: &PodSettings) -> Result<Value, SpecError> {
     let spec = &workspace.spec;
     let environment = environment::wanted(spec)?;
-    let generated = pod::template(name, spec, settings, revision_hash, &environment::secrets(&environment));
+    let generated = pod::template(name, spec, settings, &environment::secrets(&environment));
     let mut merged = match &spec.pod_template {
         Some(patch) => {
             guard::check_fields(patch)?;

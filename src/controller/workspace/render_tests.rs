@@ -109,10 +109,6 @@ fn a_pod_template_that_would_break_the_workspace_is_refused_by_name() {
     let unsupported = [
         (json!({"kind": "PodTemplate"}), "kind"),
         (json!({"metadata": {"ownerReferences": []}}), "metadata.ownerReferences"),
-        (json!({"spec": {"initContainers": [{"name": "mine"}]}}), "spec.initContainers"),
-        (json!({"spec": {"initContainers": [{"name": "bootstrap", "image": "mine"}]}}), "spec.initContainers"),
-        (json!({"spec": {"initContainers": null}}), "spec.initContainers"),
-        (json!({"spec": {"$patch": "replace", "containers": []}}), "spec.initContainers"),
         (json!({"spec": {"ephemeralContainers": [{"name": "mine"}]}}), "spec.ephemeralContainers"),
         (json!({"spec": {"hostPID": true}}), "spec.hostPID"),
         (json!({"spec": {"shareProcessNamespace": true}}), "spec.shareProcessNamespace"),
@@ -122,7 +118,15 @@ fn a_pod_template_that_would_break_the_workspace_is_refused_by_name() {
         let error = with_template(pod_template).expect_err(field);
         assert_eq!(error.to_string(), format!("podTemplate.{field} is not supported"));
     }
+    let init =
+        |name: &str, field: &str, value: Value| json!({"spec": {"initContainers": [{"name": name, field: value}]}});
     let protected = [
+        (init("bootstrap", "image", json!("mine")), "spec.initContainers[bootstrap].image"),
+        (init("bootstrap", "restartPolicy", json!("Always")), "spec.initContainers[bootstrap].restartPolicy"),
+        (init("fetch", "command", json!(["sh"])), "spec.initContainers[fetch].command"),
+        (init("fetch", "$patch", json!("delete")), "the init container fetch"),
+        (json!({"spec": {"initContainers": null}}), "the init container bootstrap"),
+        (json!({"spec": {"$patch": "replace", "containers": []}}), "the init container bootstrap"),
         (json!({"metadata": {"labels": {"auto.pulumi.com/component": "x"}}}), "the label auto.pulumi.com/component"),
         (
             json!({"metadata": {"annotations": {"auto.pulumi.com/revision-hash": "x"}}}),
@@ -156,6 +160,47 @@ fn a_pod_template_that_would_break_the_workspace_is_refused_by_name() {
     }
     let nameless = with_template(json!({"spec": {"volumes": [{"emptyDir": {}}]}})).expect_err("nameless");
     assert_eq!(nameless.to_string(), "podTemplate: spec.volumes[0] has no `name`, by which the list is merged");
+}
+
+/// Names of the init containers, and the revision.
+fn with_init_containers(init_containers: &Value, digest: char) -> (Vec<String>, String) {
+    let artifact = json!({"digest": format!("sha256:{}", digest.to_string().repeat(64)), "dir": "./infra"});
+    let rendered =
+        rendered(json!({"artifact": artifact, "podTemplate": {"spec": {"initContainers": init_containers}}}))
+            .expect("renders");
+    let template = template(&rendered);
+    let containers = template["spec"]["initContainers"].as_array().expect("a list");
+    let names = containers.iter().map(|container| container["name"].as_str().expect("a name").to_owned()).collect();
+    assert_eq!(template["metadata"]["annotations"]["auto.pulumi.com/revision-hash"], json!(rendered.revision_hash));
+    (names, rendered.revision_hash)
+}
+
+#[test]
+fn a_pod_with_init_containers_that_need_the_source_is_bound_to_it() {
+    let prepare = json!([{"name": "prepare", "image": "tool:1"}]);
+    let (names, first) = with_init_containers(&prepare, 'a');
+    assert_eq!(names, ["bootstrap", "fetch", "prepare"]);
+    assert_eq!(with_init_containers(&prepare, 'a').1, first);
+    assert_ne!(with_init_containers(&prepare, 'b').1, first, "another source is another pod");
+
+    let proxy = json!([{"name": "proxy", "image": "proxy:1", "restartPolicy": "Always"}]);
+    let (names, first) = with_init_containers(&proxy, 'a');
+    assert_eq!(names, ["bootstrap", "proxy"]);
+    assert_eq!(with_init_containers(&proxy, 'b').1, first, "nobody waits for the source: it is exchanged in the pod");
+}
+
+#[test]
+fn what_a_namespace_demands_of_every_container_can_be_set_for_ours() {
+    let limits = json!({"limits": {"cpu": "1", "memory": "64Mi"}});
+    let rendered = with_template(json!({"spec": {"initContainers": [
+        {"name": "bootstrap", "resources": limits, "securityContext": {"readOnlyRootFilesystem": true}},
+        {"name": "fetch", "resources": limits},
+    ]}}))
+    .expect("renders");
+    let containers = template(&rendered)["spec"]["initContainers"].as_array().expect("a list");
+    assert_eq!(containers.len(), 1, "nobody waits for a source");
+    assert_eq!(containers[0]["resources"]["limits"], limits["limits"]);
+    assert_eq!(containers[0]["securityContext"]["capabilities"], json!({"drop": ["ALL"]}));
 }
 
 #[test]

@@ -5,11 +5,17 @@ use std::time::Duration;
 use crate::api::auto::ArtifactReference;
 use crate::api::conditions::workspace_reason as reason;
 use crate::config::AGENT_STATUS_INTERVAL;
+use crate::rpc::proto::Candidate;
 
 /// Changes of pods and runs are watched; this is for what a watch has missed.
 const BACKSTOP: Duration = Duration::from_secs(30);
 /// How soon an agent that cannot be reached is tried again, and a pod that is not there is looked for.
 const SOON: Duration = Duration::from_secs(5);
+/// How soon an agent is asked again that is putting a source in place.
+const WATCH: Duration = Duration::from_secs(2);
+
+/// How soon a process is tried again that has just been started.
+const AT_ONCE: Duration = Duration::from_millis(300);
 
 /// What kind of state it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,6 +76,20 @@ impl Report {
         }
     }
 
+    /// The source is there, and the user's init containers work on it.
+    pub(super) fn initializing(pod: &str, container: Option<&str>) -> Self {
+        let what = container.map_or_else(
+            || "its init containers are next".to_owned(),
+            |name| format!("its init container {name} runs"),
+        );
+        Self::working(reason::INITIALIZING, format!("pod {pod} is starting: {what}"), BACKSTOP)
+    }
+
+    /// No event tells that the init container `fetch` listens.
+    pub(super) fn fetch_starting(pod: &str) -> Self {
+        Self::working(reason::WAITING_FOR_REPLICAS, format!("pod {pod} is starting"), AT_ONCE)
+    }
+
     pub(super) fn pod_failed(pod: &str, trouble: &str) -> Self {
         Self::failing(reason::POD_FAILED, format!("pod {pod} does not start: {trouble}"), BACKSTOP)
     }
@@ -102,6 +122,20 @@ impl Report {
 
     pub(super) fn installing(artifact: &ArtifactReference) -> Self {
         Self::working(reason::INSTALLING, format!("the source {} is being put in place", name(artifact)), BACKSTOP)
+    }
+
+    /// The agent has it and goes on by itself; nothing tells us how far it is, so we ask.
+    pub(super) fn on_its_way(artifact: &ArtifactReference, candidate: &Candidate) -> Self {
+        let name = name(artifact);
+        if candidate.failure.is_empty() {
+            let message = format!("the source {name} is being put in place: {}", candidate.doing);
+            return Self::working(reason::INSTALLING, message, WATCH);
+        }
+        let message = format!(
+            "the dependencies of the source {name} cannot be installed; it is tried again: {}",
+            candidate.failure
+        );
+        Self::failing(reason::INSTALLATION_FAILED, message, SOON)
     }
 
     pub(super) fn artifact_refused(artifact: &ArtifactReference, message: &str) -> Self {

@@ -4,14 +4,17 @@
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
-use crate::api::auto::WorkspaceSpec;
+use crate::api::auto::{ArtifactReference, WorkspaceSpec};
 
 /// How much of the hash is kept, in bytes.
 const KEPT: usize = 16;
 
-/// A hash of what the user says about the pod. Its source, stacks and configuration travel by RPC and do not count.
-pub(super) fn revision_hash(spec: &WorkspaceSpec) -> String {
+/// A hash of what the user says about the pod. Its source, stacks and configuration travel by RPC and do not count, but for a
+/// source that the pod is `bound` to.
+pub(super) fn revision_hash(spec: &WorkspaceSpec, bound: Option<&ArtifactReference>) -> String {
     let mut inputs = json!({
+        // Not its revision: another name of the same content changes nothing.
+        "artifact": bound.map(|artifact| json!({"digest": artifact.digest, "dir": artifact.dir})),
         "env": spec.env,
         "image": spec.image,
         "imagePullPolicy": spec.image_pull_policy,
@@ -49,7 +52,7 @@ fn canonical(value: &Value) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::auto::{ArtifactReference, WorkspaceStack};
+    use crate::api::auto::WorkspaceStack;
 
     fn base() -> WorkspaceSpec {
         WorkspaceSpec { image: Some("pulumi/pulumi:1".to_owned()), ..WorkspaceSpec::default() }
@@ -58,7 +61,7 @@ mod tests {
     #[test]
     fn the_hash_never_changes_for_the_same_inputs() {
         // A change here replaces every pod of every user at an upgrade of the controller.
-        assert_eq!(revision_hash(&base()), "627b77386ec931620d739b83141f54f7");
+        assert_eq!(revision_hash(&base(), None), "627b77386ec931620d739b83141f54f7");
     }
 
     #[test]
@@ -71,11 +74,11 @@ mod tests {
             |spec| spec.pod_template = Some(json!({"spec": {"nodeSelector": {"a": "b"}}})),
             |spec| spec.service_account_name = Some("deployer".to_owned()),
         ];
-        let mut seen = vec![revision_hash(&base())];
+        let mut seen = vec![revision_hash(&base(), None)];
         for change in changes {
             let mut spec = base();
             change(&mut spec);
-            let hash = revision_hash(&spec);
+            let hash = revision_hash(&spec, None);
             assert!(!seen.contains(&hash), "{spec:?}");
             seen.push(hash);
         }
@@ -86,6 +89,19 @@ mod tests {
         let mut spec = base();
         spec.artifact = Some(ArtifactReference { digest: "sha256:1".to_owned(), ..ArtifactReference::default() });
         spec.stacks = vec![WorkspaceStack { name: "dev".to_owned(), config: Vec::new() }];
-        assert_eq!(revision_hash(&spec), revision_hash(&base()));
+        assert_eq!(revision_hash(&spec, None), revision_hash(&base(), None));
+    }
+
+    #[test]
+    fn of_a_source_that_the_pod_is_bound_to_the_content_counts_and_not_the_name() {
+        let source = |digest: &str, revision: &str, dir: &str| {
+            let (digest, revision, dir) = (digest.to_owned(), revision.to_owned(), dir.to_owned());
+            revision_hash(&base(), Some(&ArtifactReference { digest, revision, dir }))
+        };
+        let bound = source("sha256:1", "main@sha1:1", "infra");
+        assert_ne!(bound, revision_hash(&base(), None));
+        assert_ne!(bound, source("sha256:2", "main@sha1:1", "infra"));
+        assert_ne!(bound, source("sha256:1", "main@sha1:1", "other"));
+        assert_eq!(bound, source("sha256:1", "main@sha1:2", "infra"));
     }
 }

@@ -7,12 +7,13 @@ use serde_json::{Value, json};
 
 use super::render::labels;
 use crate::api::names::{workspace_server_name, workspace_tls_secret};
-use crate::rpc::identity::{self, Authority, IdentityError};
+use crate::controller::authority::Generations;
+use crate::rpc::identity::{self, IdentityError};
 use crate::rpc::server_tls::{AUTHORITY_FILE as AUTHORITIES, CERTIFICATE_FILE as CERTIFICATE, KEY_FILE as KEY};
 
 /// Whether the Secret does what it is for: a certificate under the right name, signed by the authority that signs now,
 /// with life in it, its key, and the bundle that the agent shall trust.
-pub(super) fn is_current(secret: &Secret, server_name: &str, authority: &Authority, now: Timestamp) -> bool {
+pub(super) fn is_current(secret: &Secret, server_name: &str, authority: &Generations, now: Timestamp) -> bool {
     let text = |key: &str| {
         let ByteString(bytes) = secret.data.as_ref()?.get(key)?;
         std::str::from_utf8(bytes).ok()
@@ -22,9 +23,9 @@ pub(super) fn is_current(secret: &Secret, server_name: &str, authority: &Authori
     };
     // A certificate that cannot be read is as good as none.
     !key.is_empty()
-        && authorities == authority.certificate_pem()
+        && authorities == authority.bundle_pem()
         && identity::names(certificate).is_ok_and(|names| names.dns.iter().any(|name| name == server_name))
-        && authority.has_issued(certificate).unwrap_or(false)
+        && authority.current().has_issued(certificate).unwrap_or(false)
         && !identity::renewal_due(certificate, now).unwrap_or(true)
 }
 
@@ -32,10 +33,10 @@ pub(super) fn is_current(secret: &Secret, server_name: &str, authority: &Authori
 pub(super) fn issue(
     name: &str,
     namespace: &str,
-    authority: &Authority,
+    authority: &Generations,
     now: Timestamp,
 ) -> Result<Value, IdentityError> {
-    let issued = authority.issue_server(&[workspace_server_name(name, namespace)], now)?;
+    let issued = authority.current().issue_server(&[workspace_server_name(name, namespace)], now)?;
     let base64 = |text: &str| serde_json::to_value(ByteString(text.as_bytes().to_vec())).unwrap_or_default();
     Ok(json!({
         "metadata": {"name": workspace_tls_secret(name), "namespace": namespace, "labels": labels(name)},
@@ -43,7 +44,7 @@ pub(super) fn issue(
         "data": {
             CERTIFICATE: base64(&issued.certificate_pem),
             KEY: base64(&issued.key_pem),
-            AUTHORITIES: base64(authority.certificate_pem()),
+            AUTHORITIES: base64(authority.bundle_pem()),
         },
     }))
 }
@@ -53,8 +54,13 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::rpc::identity::Authority;
 
     const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
+    fn authority(now: Timestamp) -> Generations {
+        Generations::first(Authority::generate(now).expect("an authority"))
+    }
 
     fn secret(value: Value) -> Secret {
         serde_json::from_value(value).expect("a Secret")
@@ -63,20 +69,20 @@ mod tests {
     #[test]
     fn a_new_certificate_is_current_until_it_is_due_or_the_authority_changes() {
         let now = Timestamp::now();
-        let authority = Authority::generate(now).expect("an authority");
+        let authority = authority(now);
         let issued = secret(issue("app", "team", &authority, now).expect("a Secret"));
         let name = workspace_server_name("app", "team");
         assert!(is_current(&issued, &name, &authority, now));
         assert!(!is_current(&issued, "other-workspace.team.svc", &authority, now), "another name");
         assert!(!is_current(&issued, &name, &authority, now + 3650 * DAY), "expired");
-        let other = Authority::generate(now).expect("an authority");
+        let other = self::authority(now);
         assert!(!is_current(&issued, &name, &other, now), "another authority");
     }
 
     #[test]
     fn a_secret_that_lacks_something_is_not_current() {
         let now = Timestamp::now();
-        let authority = Authority::generate(now).expect("an authority");
+        let authority = authority(now);
         let issued = secret(issue("app", "team", &authority, now).expect("a Secret"));
         for key in [CERTIFICATE, KEY, AUTHORITIES] {
             let mut broken = issued.clone();

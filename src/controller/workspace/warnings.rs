@@ -19,13 +19,13 @@ use crate::runtime::drive::ReconcileError;
 const NO_POD_SECONDS: i64 = 4;
 /// How long a pod may take to start before anybody wonders, in seconds.
 const SLOW_START_SECONDS: i64 = 20;
-/// An event that is older than this, in seconds, is about something else.
-const OLD_SECONDS: i64 = 600;
-/// How many events of one object are read at most.
-const MOST_EVENTS: u32 = 50;
+/// An event that is older than this, in seconds, is about something else. A StatefulSet tries again after 1000 s at the latest.
+const OLD_SECONDS: i64 = 1200;
+/// How many events of one object are read at most; Kubernetes lets nobody write many more of one object.
+const MOST_EVENTS: u32 = 200;
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The newest warning about the object that holds up the Workspace, if it is held up.
+/// What was last said about the object that holds up the Workspace, if it is held up and that is a warning.
 pub(super) async fn find(
     workspace: &Workspace,
     stateful_set: Option<&StatefulSet>,
@@ -43,7 +43,7 @@ pub(super) async fn find(
     };
     let namespace = workspace.namespace().unwrap_or_default();
     let events: Api<Event> = Api::namespaced(context.client.clone(), &namespace);
-    let fields = format!("involvedObject.uid={uid},type=Warning");
+    let fields = format!("involvedObject.uid={uid}");
     let parameters = ListParams::default().fields(&fields).limit(MOST_EVENTS);
     let listed = tokio::time::timeout(TIMEOUT, events.list(&parameters)).await;
     let events = match listed {
@@ -54,10 +54,14 @@ pub(super) async fn find(
     Ok(newest(&events, now))
 }
 
+/// A warning counts until something else is said: then what it warned of is over.
 fn newest(events: &[Event], now: Timestamp) -> Option<String> {
     let recent = events.iter().filter_map(|event| Some((time(event)?, event)));
     let recent = recent.filter(|(time, _)| now.as_second() - time.as_second() <= OLD_SECONDS);
     let (_, event) = recent.max_by_key(|(time, _)| *time)?;
+    if event.type_.as_deref() != Some("Warning") {
+        return None;
+    }
     let reason = event.reason.as_deref().unwrap_or("Warning");
     Some(format!("{reason}: {}", event.message.as_deref().unwrap_or_default().trim()))
 }
@@ -81,7 +85,8 @@ fn starts_slowly(pod: &Pod, now: Timestamp) -> bool {
     let state = pod_state::read(pod);
     let created = pod.creation_timestamp().map_or(now, |time| time.0);
     let slow = now.as_second() - created.as_second() > SLOW_START_SECONDS;
-    slow && !state.running && !state.terminating && state.trouble.is_none()
+    let begun = state.running || state.fetching.is_some() || state.initializing.is_some();
+    slow && !begun && !state.terminating && state.trouble.is_none()
 }
 
 #[cfg(test)]
@@ -93,16 +98,20 @@ mod tests {
     #[test]
     fn the_newest_recent_warning_counts() {
         let now: Timestamp = "2026-01-01T12:00:00Z".parse().expect("a time");
-        let event = |time: &str, message: &str| -> Event {
+        let event = |kind: &str, time: &str, message: &str| -> Event {
             serde_json::from_value(json!({
                 "metadata": {}, "involvedObject": {}, "reason": "FailedCreate", "message": message, "lastTimestamp": time,
+                "type": kind,
             }))
             .expect("an event")
         };
-        let old = event("2026-01-01T11:40:00Z", "old");
-        let first = event("2026-01-01T11:59:00Z", "first");
-        let second = event("2026-01-01T11:59:30Z", "exceeded quota ");
+        let old = event("Warning", "2026-01-01T11:39:00Z", "old");
+        let first = event("Warning", "2026-01-01T11:59:00Z", "first");
+        let second = event("Warning", "2026-01-01T11:59:30Z", "exceeded quota ");
+        let mended = event("Normal", "2026-01-01T11:59:40Z", "created");
         assert_eq!(newest(std::slice::from_ref(&old), now), None);
-        assert_eq!(newest(&[second, first, old], now).as_deref(), Some("FailedCreate: exceeded quota"));
+        let warnings = [second, first, old];
+        assert_eq!(newest(&warnings, now).as_deref(), Some("FailedCreate: exceeded quota"));
+        assert_eq!(newest(&[warnings.as_slice(), &[mended]].concat(), now), None);
     }
 }

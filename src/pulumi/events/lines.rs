@@ -2,8 +2,8 @@
 
 use super::EventError;
 
-/// No line of the event log may be longer, in bytes.
-pub const MAXIMUM_LINE: usize = 64 * 1024 * 1024;
+/// No line of the event log may be longer, in bytes. What it says is held a few times over while it is read.
+pub const MAXIMUM_LINE: usize = 16 * 1024 * 1024;
 
 /// Cuts the bytes of a growing file into complete lines. Keeps no more than one line, and of that no more than its limit.
 #[derive(Debug)]

@@ -246,9 +246,10 @@ fn stack_outputs(line: &[u8]) -> Result<Vec<Output>, EventError> {
     Ok(outputs::from_events(outputs.unwrap_or_default()))
 }
 
-/// A message without colours and without the line ends after it, bounded.
+/// A message without colours and without the line ends after it, bounded. What is far too long is cut before it is read.
 fn said_plainly(message: &str) -> String {
-    console::shorten(console::without_colours(message).trim_end(), LONGEST_MESSAGE)
+    let cut = console::shorten(message.trim_end(), 4 * LONGEST_MESSAGE);
+    console::shorten(console::without_colours(&cut).trim_end(), LONGEST_MESSAGE)
 }
 
 /// A run by the text of its event log.

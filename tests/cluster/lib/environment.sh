@@ -8,6 +8,7 @@ print_common_environment() {
     printf '%s\n' \
         "GIT_URL_IN_CLUSTER=http://git.$services_namespace.svc.cluster.local" \
         "PROVIDER_LOG_URL_IN_CLUSTER=http://provider-log.$services_namespace.svc.cluster.local" \
+        "SOURCE_FAULTS_URL_IN_CLUSTER=http://source-faults.$services_namespace.svc.cluster.local" \
         "S3_BACKEND_URL=$s3_backend_url" \
         "S3_HOST_IN_CLUSTER=s3.$services_namespace.svc.cluster.local:7070" \
         "REGISTRY_HOST_IN_CLUSTER=registry.$services_namespace.svc.cluster.local:5000" \
@@ -18,12 +19,13 @@ print_common_environment() {
 
 # On our own node the tests run in its network, where the services' cluster addresses work as they do in a pod.
 record_service_addresses() {
-    local git provider_log s3 registry
+    local git provider_log source_faults s3 registry
     git=$(service_address git)
     provider_log=$(service_address provider-log)
+    source_faults=$(service_address source-faults)
     s3=$(service_address s3)
     registry=$(service_address registry)
-    printf '%s\n' "GIT_URL=http://$git" "PROVIDER_LOG_URL=http://$provider_log" \
+    printf '%s\n' "GIT_URL=http://$git" "PROVIDER_LOG_URL=http://$provider_log" "SOURCE_FAULTS_URL=http://$source_faults" \
         "S3_URL=http://$s3:7070" "REGISTRY_URL=http://$registry:5000" >"$run_folder/addresses"
 }
 
@@ -34,7 +36,7 @@ service_address() {
 own_node_environment() {
     require_running_node
     [[ -f $run_folder/addresses ]] || die "the cluster is not whole: run '$cluster_folder/cluster up' first"
-    printf '%s\n' "TEST_NODE=own" "KUBECONFIG=$run_folder/kubeconfig" "CLUSTER_RUN_DIR=$run_folder"
+    printf '%s\n' "TEST_NODE=own" "KUBECONFIG=$run_folder/kubeconfig" "CLUSTER_RUN_DIR=$run_folder" "FAKE_POD_ADDRESS=$node_address"
     cat "$run_folder/addresses"
     print_common_environment
 }

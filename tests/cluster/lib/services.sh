@@ -1,7 +1,7 @@
 # The services that tests talk to, as pods: the same on our own node and on a user's cluster.
 # shellcheck shell=bash
 
-services=(git s3 registry provider-log)
+services=(git s3 registry provider-log source-faults)
 
 apply_services() {
     find_images

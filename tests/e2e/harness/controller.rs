@@ -8,20 +8,22 @@ use serde_json::json;
 
 use super::wait::{Look, Patience, api_call, wait_until};
 
-const NAMESPACE: &str = "flux-system";
-const DEPLOYMENT: &str = "pulumi-controller";
+pub(super) const NAMESPACE: &str = "flux-system";
+pub(super) const DEPLOYMENT: &str = "pulumi-controller";
 
 /// The environment variable that names the place where the test image's controller dies.
 const FAILPOINTS: &str = "FAILPOINTS";
 
 pub struct Controller {
-    deployments: Api<Deployment>,
-    pods: Api<Pod>,
+    pub(super) client: Client,
+    pub(super) deployments: Api<Deployment>,
+    pub(super) pods: Api<Pod>,
 }
 
 impl Controller {
     pub fn new(client: &Client) -> Controller {
         Controller {
+            client: client.clone(),
             deployments: Api::namespaced(client.clone(), NAMESPACE),
             pods: Api::namespaced(client.clone(), NAMESPACE),
         }
@@ -29,6 +31,11 @@ impl Controller {
 
     /// Waits until the one pod of the newest template runs, and no other.
     pub async fn until_available(&self) {
+        self.until_replicas(1).await;
+    }
+
+    /// Waits until so many pods of the newest template run, and no others.
+    pub async fn until_replicas(&self, replicas: i32) {
         wait_until("the controller to be available", Patience::Reaction, async || {
             let deployment = match self.deployments.get(DEPLOYMENT).await {
                 Ok(deployment) => deployment,
@@ -38,7 +45,7 @@ impl Controller {
             let is_current = status.observed_generation >= deployment.metadata.generation;
             let counts = [status.replicas, status.updated_replicas, status.available_replicas];
             let pods = self.list_pods(&deployment).await;
-            if is_current && counts == [Some(1); 3] && pods.len() == 1 {
+            if is_current && counts == [Some(replicas); 3] && i32::try_from(pods.len()) == Ok(replicas) {
                 return Look::Found(());
             }
             Look::NotYet(format!("{status:?}, pods {:?}", pods.iter().map(describe_pod).collect::<Vec<_>>()))
@@ -49,13 +56,14 @@ impl Controller {
     /// Kills its pod as a lost machine does, without any time to say goodbye.
     pub async fn kill(&self) -> String {
         let pod = self.pod().await;
-        let at_once = DeleteParams::default().grace_period(0);
-        api_call(
-            format!("killing the controller's pod {}", pod.name_any()),
-            self.pods.delete(&pod.name_any(), &at_once),
-        )
-        .await;
+        self.kill_pod(&pod.name_any()).await;
         pod.uid().unwrap_or_default()
+    }
+
+    /// The same for one of several.
+    pub async fn kill_pod(&self, name: &str) {
+        let at_once = DeleteParams::default().grace_period(0);
+        api_call(format!("killing the controller's pod {name}"), self.pods.delete(name, &at_once)).await;
     }
 
     /// Starts it anew so that it dies at a place of its code, or, without one, so that it lives.
@@ -109,6 +117,12 @@ impl Controller {
     pub async fn pod(&self) -> Pod {
         let deployment = self.deployment().await;
         self.list_pods(&deployment).await.into_iter().next().expect("the controller has a pod")
+    }
+
+    /// All its pods.
+    pub async fn pods(&self) -> Vec<Pod> {
+        let deployment = self.deployment().await;
+        self.list_pods(&deployment).await
     }
 
     async fn deployment(&self) -> Deployment {

@@ -17,6 +17,8 @@ pub struct Environment {
     pub registry_host_in_cluster: String,
     pub provider_log_url: String,
     pub provider_log_url_in_cluster: String,
+    pub source_faults_url: String,
+    pub source_faults_url_in_cluster: String,
     pub pulumi_image: String,
 }
 
@@ -47,6 +49,8 @@ fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Environment, String
         "REGISTRY_HOST_IN_CLUSTER",
         "PROVIDER_LOG_URL",
         "PROVIDER_LOG_URL_IN_CLUSTER",
+        "SOURCE_FAULTS_URL",
+        "SOURCE_FAULTS_URL_IN_CLUSTER",
         "PULUMI_IMAGE",
     ];
     let mut values = BTreeMap::new();
@@ -72,6 +76,8 @@ fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Environment, String
         registry_host_in_cluster: take("REGISTRY_HOST_IN_CLUSTER"),
         provider_log_url: take("PROVIDER_LOG_URL"),
         provider_log_url_in_cluster: take("PROVIDER_LOG_URL_IN_CLUSTER"),
+        source_faults_url: take("SOURCE_FAULTS_URL"),
+        source_faults_url_in_cluster: take("SOURCE_FAULTS_URL_IN_CLUSTER"),
         pulumi_image: take("PULUMI_IMAGE"),
     })
 }

@@ -96,7 +96,8 @@ impl FluxObject<'_> {
             "lastTransitionTime": "2026-01-01T00:00:00Z", "observedGeneration": 1,
         });
         let artifact = json!({
-            "url": artifact.url, "path": path, "revision": artifact.revision, "digest": artifact.digest,
+            "url": artifact.url, "path": path, "revision": artifact.revision,
+            "digest": Some(&artifact.digest).filter(|digest| !digest.is_empty()),
             "size": artifact.size, "lastUpdateTime": "2026-01-01T00:00:00Z",
         });
         let status = Patch::Merge(json!({"status": {"artifact": artifact, "conditions": [ready]}}));

@@ -5,13 +5,16 @@
 
 mod bucket;
 mod controller;
+mod crowd;
 mod dump;
 mod environment;
+mod fault_server;
 mod flux_object;
 mod http;
 mod oci;
 mod program;
 mod provider_log;
+mod replicas;
 mod scene;
 mod source;
 mod stack;
@@ -26,10 +29,15 @@ use tokio::runtime::Runtime;
 use tokio::sync::RwLock;
 
 pub use controller::Controller;
+pub use crowd::{Course, Crowd};
+pub use environment::Environment;
+pub use fault_server::FaultServer;
+pub use flux_object::FluxObject;
 pub use program::{File, Program};
 pub use provider_log::once;
+pub use replicas::{AuditLog, StoppedProcess, holder};
 pub use scene::{STATE_SECRET, Scene, client, from_json};
-pub use source::GitRepository;
+pub use source::{GitRepository, Source};
 pub use stack::{StackHandle, condition, is_done, says};
 pub use wait::{Look, Patience, api_call, wait_until};
 

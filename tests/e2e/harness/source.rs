@@ -95,32 +95,26 @@ impl<'a> Source<'a> {
 
     /// Waits until Flux serves a commit.
     pub async fn artifact_of(&self, commit: &Commit) -> SourceArtifact {
-        let revision = commit.revision();
-        let is_there = |status: &GitRepositoryStatus| {
-            status.artifact.as_ref().is_some_and(|artifact| artifact.revision == revision)
-        };
-        let status = self.until(&format!("to serve {revision}"), is_there).await;
-        status.artifact.expect("it was there when it was looked at")
+        self.scene.until_served(&self.name, commit).await
     }
 
     async fn until(&self, what: &str, is_so: impl Fn(&GitRepositoryStatus) -> bool) -> GitRepositoryStatus {
-        wait_until(format!("the GitRepository {} {what}", self.name), Patience::Reaction, async || {
-            match self.scene.api::<GitRepository>().get(&self.name).await {
-                Ok(repository) => {
-                    let status = repository.status.unwrap_or_default();
-                    if is_so(&status) { Look::Found(status) } else { Look::NotYet(format!("{status:?}")) }
-                }
-                Err(error) => Look::NotYet(error.to_string()),
-            }
-        })
-        .await
+        self.scene.until_git_repository(&self.name, what, is_so).await
+    }
+
+    /// A GitRepository of the same name in another scene, on the same repository: the bytes, and so the digest, are the same.
+    pub async fn follow_in(&self, scene: &Scene) {
+        self.create_object_in(scene).await;
     }
 
     async fn create_object(&self) {
+        self.create_object_in(self.scene).await;
+    }
+
+    async fn create_object_in(&self, scene: &Scene) {
         let url = format!("{}/{}.git", Environment::get().git_url_in_cluster, self.repository());
         let spec = json!({"url": url, "interval": "1h", "timeout": "30s", "ref": {"branch": "main"}});
-        let object: GitRepository = self
-            .scene
+        let object: GitRepository = scene
             .create(json!({
                 "apiVersion": "source.toolkit.fluxcd.io/v1", "kind": "GitRepository",
                 "metadata": {"name": self.name}, "spec": spec,
@@ -178,6 +172,36 @@ impl<'a> Source<'a> {
         let problem = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "`git {}` failed with {}: {problem}", arguments.join(" "), output.status);
         String::from_utf8_lossy(&output.stdout).trim().to_owned()
+    }
+}
+
+impl Scene {
+    /// Waits until Flux serves a commit in this scene.
+    pub async fn until_served(&self, repository: &str, commit: &Commit) -> SourceArtifact {
+        let revision = commit.revision();
+        let is_there = |status: &GitRepositoryStatus| {
+            status.artifact.as_ref().is_some_and(|artifact| artifact.revision == revision)
+        };
+        let status = self.until_git_repository(repository, &format!("to serve {revision}"), is_there).await;
+        status.artifact.expect("it was there when it was looked at")
+    }
+
+    async fn until_git_repository(
+        &self,
+        name: &str,
+        what: &str,
+        is_so: impl Fn(&GitRepositoryStatus) -> bool,
+    ) -> GitRepositoryStatus {
+        wait_until(format!("the GitRepository {name} {what}"), Patience::Reaction, async || {
+            match self.api::<GitRepository>().get(name).await {
+                Ok(repository) => {
+                    let status = repository.status.unwrap_or_default();
+                    if is_so(&status) { Look::Found(status) } else { Look::NotYet(format!("{status:?}")) }
+                }
+                Err(error) => Look::NotYet(error.to_string()),
+            }
+        })
+        .await
     }
 }
 

@@ -57,6 +57,11 @@ impl Scene {
         )
     }
 
+    /// The image of workspace pods.
+    pub fn pulumi_image(&self) -> &str {
+        &Environment::get().pulumi_image
+    }
+
     /// Creates a Stack that destroys nothing at its end unless the test says so.
     pub async fn start(&self, stack: Stack) -> StackHandle<'_> {
         let doing = format!("creating the Stack {} (is the controller installed?)", stack.name_any());

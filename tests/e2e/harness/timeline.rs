@@ -47,6 +47,23 @@ impl Timeline {
         Timeline { sightings, _watches: watches }
     }
 
+    /// Watches one kind, anywhere.
+    pub fn of<K>(api: Api<K>) -> Timeline
+    where
+        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>
+            + Clone
+            + Debug
+            + Serialize
+            + DeserializeOwned
+            + Send
+            + 'static,
+    {
+        let sightings = Arc::default();
+        let mut watches = JoinSet::new();
+        watches.spawn(watch(api, Arc::clone(&sightings), Instant::now()));
+        Timeline { sightings, _watches: watches }
+    }
+
     /// Every state that objects of a type were seen in.
     pub fn states_of<K>(&self) -> Vec<K>
     where

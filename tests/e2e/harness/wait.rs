@@ -26,7 +26,7 @@ pub enum Patience {
 }
 
 impl Patience {
-    fn limit(self) -> Duration {
+    pub fn limit(self) -> Duration {
         Duration::from_secs(match self {
             Patience::Call => 30,
             Patience::Reaction => 60,

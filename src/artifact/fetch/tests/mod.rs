@@ -131,6 +131,21 @@ async fn what_the_server_answers_decides_the_error() {
 }
 
 #[tokio::test]
+async fn a_server_that_asks_for_patience_is_asked_once_however_many_want_the_artifact() {
+    let busy = "HTTP/1.1 503 Busy\r\nretry-after: 60\r\ncontent-length: 0\r\n\r\n";
+    let server = Server::start(move |round| if round == 0 { Answer::raw(busy) } else { Answer::ok(b"artifact") }).await;
+    let fixture = Fixture::new();
+    let digest = Digest::of(b"artifact");
+    let first = fixture.fails(&server.url("/a"), &digest).await;
+    let again = fixture.fails(&server.url("/a"), &digest).await;
+    assert_eq!(again.to_string(), first.to_string());
+    assert!(again.retry_after() <= first.retry_after() && again.retry_after().is_some(), "{again:?}");
+    assert_eq!(server.count(), 1);
+    fixture.fetcher.fetch(&server.url("/b"), &digest).await.unwrap();
+    assert_eq!(server.count(), 2, "another URL is not concerned");
+}
+
+#[tokio::test]
 async fn a_missing_artifact_that_appears_is_fetched_by_the_next_attempt() {
     let server = Server::start(|round| if round == 0 { Answer::not_found() } else { Answer::ok(b"artifact") }).await;
     let fixture = Fixture::new();

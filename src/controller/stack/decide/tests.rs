@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::api::auto::{Update, UpdateSpec, UpdateStatus, WorkspaceStatus};
-use crate::api::conditions::{Claim, Status};
+use crate::api::conditions::{Claim, PROGRESSING, Status};
 use crate::api::pulumi::{LastUpdate, StackSpec, StackStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::json;
@@ -105,6 +105,7 @@ fn the_steps_from_a_new_stack_to_its_first_run() {
              (WaitingForReplicas: said)\")",
         ),
         (Status::False, "PodFailed", "WorkspaceFailed(\"PodFailed: said\")"),
+        (Status::False, "ArtifactRefused", "WaitForSource(\"said\")"),
     ];
     for (status, reason, wanted) in rows {
         assert_eq!(brief(&decide(&with(status, reason), now())), wanted);
@@ -125,6 +126,36 @@ fn a_ready_workspace_with_another_source_is_not_ready() {
     workspace.status.as_mut().expect("there").artifact = None;
     let observed = Observed { workspace: Some(workspace), ..observed(stack()) };
     assert!(matches!(decide(&observed, now()), Action::WaitForWorkspace(_)));
+}
+
+/// A Workspace that asks for a newer source, which its pod has refused.
+fn refusing(stack: &Stack) -> Workspace {
+    let mut workspace = workspace(stack, Status::False, "ArtifactRefused");
+    let newer = ArtifactReference { digest: "sha256:newer".to_owned(), ..reference(&resolved()) };
+    workspace.spec.artifact = Some(newer);
+    workspace.metadata.annotations = None;
+    workspace
+}
+
+#[test]
+fn a_source_that_is_back_to_the_last_good_one_brings_the_workspace_back_without_a_run() {
+    let mut done = stack();
+    done.status = Some(StackStatus { last_update: Some(last("up", "succeeded")), ..StackStatus::default() });
+    let back = Observed { workspace: Some(refusing(&done)), in_store: false, ..observed(done.clone()) };
+    assert_eq!(brief(&decide(&back, now())), "ApplyWorkspace");
+    let there = Observed { workspace: Some(workspace(&done, Status::True, "Succeeded")), ..observed(done) };
+    assert_eq!(decide(&there, now()), Action::Settled(Settled::Done));
+}
+
+#[test]
+fn a_stack_whose_newest_source_was_refused_is_destroyed_from_the_one_in_its_pod() {
+    let stack = deleted(true, Some(last("up", "succeeded")));
+    let refused =
+        Observed { workspace: Some(refusing(&stack)), source: None, in_store: false, ..observed(stack.clone()) };
+    let Action::ApplyWorkspace(wanted, _) = decide(&refused, now()) else { panic!("the workspace is not changed") };
+    assert_eq!(wanted.spec.artifact, Some(reference(&resolved())));
+    let placed = Observed { workspace: Some(workspace(&stack, Status::True, "Succeeded")), ..refused };
+    assert_eq!(brief(&decide(&placed, now())), "Start destroy: Stack marked for deletion");
 }
 
 #[test]
@@ -218,6 +249,15 @@ fn a_run_that_has_not_started_is_taken_back_when_its_inputs_are_gone() {
     };
     let revoked = |observed: &Observed| matches!(decide(observed, now()), Action::RevokeUpdate(_));
     assert!(matches!(decide(&announced(|_| {}), now()), Action::AwaitUpdate(_)));
+    let mut queued = announced(|_| {});
+    let update = queued.update.as_mut().expect("there");
+    let claim = Claim { kind: PROGRESSING, status: Status::False, reason: "Queued", message: "waits for its turn" };
+    let status = update.status.get_or_insert_default();
+    conditions::set(&mut status.conditions, &claim, 1, now());
+    match decide(&queued, now()) {
+        Action::AwaitUpdate(message) => assert!(message.ends_with(" waits for its turn"), "{message}"),
+        other => panic!("{other:?}"),
+    }
     assert!(revoked(&announced(|s| s.spec.suspend = Some(true))));
     assert!(revoked(&announced(|s| s.metadata.generation = Some(2))));
     assert!(revoked(&announced(|s| s.metadata.deletion_timestamp = Some(Time(now())))));

@@ -66,6 +66,11 @@ fn each_state_has_its_row() {
             Some(failed("RunOutcomeUnknown", 0)),
             &["Ready=False/RunOutcomeUnknown", "Stalled=True/RunOutcomeUnknown"],
         ),
+        (
+            State::NamespaceTerminating(text("it goes away")),
+            None,
+            &["Ready=False/NotReadyStalled", "Stalled=True/NamespaceTerminating"],
+        ),
         (State::Invalid(text("bad")), None, &["Ready=False/NotReadyStalled", "Stalled=True/SpecInvalid"]),
         (State::Done, None, &["Ready=True/ProcessingCompleted"]),
     ];

@@ -108,7 +108,8 @@ fn an_announced_run_is_found_again_and_never_started_elsewhere() {
         (Seen::Connecting, "Await"),
         (Seen::Running, "Await"),
         (Seen::Unreachable("x".to_owned()), "Await"),
-        (Seen::Refused("another start".to_owned()), "Record"),
+        (Seen::Refused("no such kind".to_owned()), "Record"),
+        (Seen::NotNow("a Secret is missing".to_owned()), "Record"),
         (Seen::Ended(Box::default()), "Record"),
     ];
     for (seen, wanted) in rows {
@@ -158,6 +159,35 @@ fn a_deleted_update_is_cancelled_unless_its_stack_goes_too() {
     unstarted.metadata.deletion_timestamp = Some(Time(now()));
     let Action::Record(verdict) = decide(&observed(unstarted)) else { panic!("it is not recorded") };
     assert_eq!(verdict.failure, Some(update_reason::CANCELED));
+}
+
+#[test]
+fn a_pod_that_is_over_ends_its_run_even_when_nothing_is_known_of_its_container() {
+    let running = ContainerState { running: Some(Default::default()), ..ContainerState::default() };
+    let container = ContainerStatus { name: "pulumi".to_owned(), state: Some(running), ..ContainerStatus::default() };
+    let ended = |phase: &str, reason: Option<&str>, containers: Vec<ContainerStatus>| {
+        let mut pod = pod("pod-uid");
+        pod.status = Some(PodStatus {
+            phase: Some(phase.to_owned()),
+            reason: reason.map(str::to_owned),
+            message: reason.map(|_| "The node was low on memory.".to_owned()),
+            container_statuses: Some(containers),
+            ..PodStatus::default()
+        });
+        let seen = Some(Seen::Unreachable("no route".to_owned()));
+        decide(&Observed { pod: Some(pod), seen, ..observed(update(Some(bound()))) })
+    };
+    for (action, wanted) in [
+        (ended("Failed", Some("Evicted"), Vec::new()), "Evicted: The node was low on memory."),
+        (ended("Failed", None, vec![container.clone()]), "(Failed)"),
+        (ended("Succeeded", None, Vec::new()), "(Succeeded)"),
+    ] {
+        let Action::Record(verdict) = action else { panic!("{wanted}: {action:?}") };
+        assert_eq!(verdict.failure, Some(update_reason::ABORTED));
+        assert!(verdict.message.contains(wanted), "{}", verdict.message);
+    }
+    let goes_on = ended("Running", None, vec![container]);
+    assert_eq!(goes_on, Action::Await("the agent does not answer: no route".to_owned()));
 }
 
 #[test]

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	provider "github.com/pulumi/pulumi-go-provider"
@@ -41,6 +42,7 @@ func (operation operation) run(ctx context.Context, act func(context.Context) er
 
 // attempt is what lies between the begin and the end: a resource that is to fail fails before the act.
 func (operation operation) attempt(ctx context.Context, act func(context.Context) error) error {
+	operation.print(ctx)
 	if err := operation.passTime(ctx); err != nil {
 		return err
 	}
@@ -48,6 +50,15 @@ func (operation operation) attempt(ctx context.Context, act func(context.Context
 		return fmt.Errorf("it fails because its input failOn is %s", operation.name)
 	}
 	return act(ctx)
+}
+
+// print says as much as the resource asks for, in messages of many lines.
+func (operation operation) print(ctx context.Context) {
+	line := strings.Repeat("so much to say ", 8) + "\n"
+	message := strings.Repeat(line, 64*1024/len(line))
+	for printed := 0; printed < operation.inputs.PrintMegabytes<<20; printed += len(message) {
+		provider.GetLogger(ctx).Info(message)
+	}
 }
 
 // passTime waits for the resource's duration and shows each step of it to the user.

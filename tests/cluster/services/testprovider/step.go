@@ -23,15 +23,16 @@ type Step struct{}
 
 // StepInputs is what a program says about a Step.
 type StepInputs struct {
-	Name         string     `pulumi:"name"`
-	Seconds      float64    `pulumi:"seconds,optional"`
-	Steps        int        `pulumi:"steps,optional"`
-	FailOn       string     `pulumi:"failOn,optional"`
-	IgnoreCancel bool       `pulumi:"ignoreCancel,optional"`
-	ConfigMap    *ConfigMap `pulumi:"configMap,optional"`
-	Value        string     `pulumi:"value,optional"`
-	ReplaceKey   string     `pulumi:"replaceKey,optional" provider:"replaceOnChanges"`
-	SecretValue  *string    `pulumi:"secretValue,optional" provider:"secret"`
+	Name           string     `pulumi:"name"`
+	Seconds        float64    `pulumi:"seconds,optional"`
+	Steps          int        `pulumi:"steps,optional"`
+	FailOn         string     `pulumi:"failOn,optional"`
+	IgnoreCancel   bool       `pulumi:"ignoreCancel,optional"`
+	ConfigMap      *ConfigMap `pulumi:"configMap,optional"`
+	PrintMegabytes int        `pulumi:"printMegabytes,optional"`
+	Value          string     `pulumi:"value,optional"`
+	ReplaceKey     string     `pulumi:"replaceKey,optional" provider:"replaceOnChanges"`
+	SecretValue    *string    `pulumi:"secretValue,optional" provider:"secret"`
 }
 
 // StepState is what the stack's state says about a Step: the outputs.
@@ -56,6 +57,7 @@ func (inputs *StepInputs) Annotate(annotator infer.Annotator) {
 	annotator.Describe(&inputs.FailOn, "The operation that fails after its time: create, update or delete.")
 	annotator.Describe(&inputs.IgnoreCancel, "Go on to the end although cancelled.")
 	annotator.Describe(&inputs.ConfigMap, "A ConfigMap that is made, changed and deleted with the resource.")
+	annotator.Describe(&inputs.PrintMegabytes, "How much each operation says before it begins, for programs that are too loud.")
 	annotator.Describe(&inputs.Value, "Anything; a change updates the resource.")
 	annotator.Describe(&inputs.ReplaceKey, "Anything; a change replaces the resource.")
 	annotator.Describe(&inputs.SecretValue, "Anything; it is a secret in the outputs and the state.")
@@ -72,6 +74,9 @@ func (Step) Check(ctx context.Context, request infer.CheckRequest) (infer.CheckR
 	}
 	if inputs.Seconds < 0 {
 		refuse("seconds", "%v is less than zero", inputs.Seconds)
+	}
+	if inputs.PrintMegabytes < 0 {
+		refuse("printMegabytes", "%d is less than zero", inputs.PrintMegabytes)
 	}
 	if inputs.Steps < 1 {
 		refuse("steps", "%d is less than one", inputs.Steps)

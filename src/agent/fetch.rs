@@ -1,0 +1,178 @@
+//! The role `fetch`: the init container that takes one source, so that the user's own init containers find it. It serves the
+//! same calls as the agent, at the same port, and ends when the source is in place. The agent goes on from there.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use futures::Stream;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+use tonic::transport::Server;
+use tonic::{Request, Response, Status, Streaming};
+
+use super::gate::Gate;
+use super::layout::Layout;
+use super::operations::Identity;
+use super::refusal::Refusal;
+use super::settings::Settings;
+use super::source::Source;
+use crate::rpc::proto;
+use crate::rpc::proto::agent_server::{Agent, AgentServer};
+use crate::rpc::server_tls::TlsAcceptor;
+
+/// The largest request: a piece of an archive, and what is around it.
+const LARGEST_REQUEST: usize = 1024 * 1024;
+const STREAMS_AT_ONCE: u32 = 16;
+const KEEPALIVE: Duration = Duration::from_secs(30);
+/// How long the reply to the last call may take to leave.
+const CLOSE_LIMIT: Duration = Duration::from_secs(5);
+
+/// What it has to be told.
+#[derive(Clone, Debug)]
+pub struct FetchConfig {
+    /// Where the share volume is mounted.
+    pub share: PathBuf,
+    /// Where certificate, key and CA bundle are mounted.
+    pub tls_directory: PathBuf,
+    /// Where the service listens.
+    pub address: SocketAddr,
+    /// UID of the pod.
+    pub pod_uid: String,
+}
+
+/// Serves until a source is in place. That it ends without one is an error: the init containers after it need it.
+pub fn fetch(config: &FetchConfig) -> anyhow::Result<()> {
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start the runtime")?;
+    let fetched = runtime.block_on(run(config));
+    // What still blocks must not keep the pod.
+    runtime.shutdown_timeout(CLOSE_LIMIT);
+    fetched
+}
+
+async fn run(config: &FetchConfig) -> anyhow::Result<()> {
+    let mut terminate = signal(SignalKind::terminate()).context("cannot receive SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("cannot receive SIGINT")?;
+    let service = Fetch::open(config)?;
+    let (stop, done) = (service.stop.clone(), service.done.clone());
+    let acceptor = TlsAcceptor::from_directory(&config.tls_directory)?;
+    let listener =
+        TcpListener::bind(config.address).await.with_context(|| format!("cannot listen on {}", config.address))?;
+    let server = Server::builder()
+        .http2_keepalive_interval(Some(KEEPALIVE))
+        .max_concurrent_streams(STREAMS_AT_ONCE)
+        .serve_with_incoming_shutdown(
+            AgentServer::new(service).max_decoding_message_size(LARGEST_REQUEST),
+            acceptor.incoming(listener),
+            done.clone().cancelled_owned(),
+        );
+    tracing::info!(address = %config.address, "waiting for the source");
+    // A client that keeps its connection must not keep the pod from starting.
+    let closing = async {
+        done.cancelled().await;
+        tokio::time::sleep(CLOSE_LIMIT).await;
+    };
+    tokio::select! {
+        served = server => served.context("the service ended")?,
+        () = closing => {}
+        _ = terminate.recv() => stop.cancel(),
+        _ = interrupt.recv() => stop.cancel(),
+    }
+    anyhow::ensure!(done.is_cancelled(), "the pod ends before a source was put in place");
+    Ok(())
+}
+
+/// The agent's service, as far as it makes sense before the pod has started.
+#[derive(Clone)]
+struct Fetch {
+    identity: Identity,
+    source: Arc<Source>,
+    /// The pod ends.
+    stop: CancellationToken,
+    /// The source is in place.
+    done: CancellationToken,
+}
+
+impl Fetch {
+    fn open(config: &FetchConfig) -> anyhow::Result<Self> {
+        let layout = Layout::new(&config.share);
+        layout.create().with_context(|| format!("cannot prepare {}", config.share.display()))?;
+        let settings = Arc::new(Settings::open(layout.clone()));
+        let stop = CancellationToken::new();
+        let source = Source::open(layout, Gate::default(), settings, stop.clone())?.without_installing();
+        let identity = Identity::new(config.pod_uid.clone()).context("cannot read /proc")?;
+        Ok(Self { identity, source: Arc::new(source), stop, done: CancellationToken::new() })
+    }
+}
+
+type Replies = Pin<Box<dyn Stream<Item = Result<proto::AttachReply, Status>> + Send>>;
+
+#[tonic::async_trait]
+impl Agent for Fetch {
+    type AttachStream = Replies;
+
+    async fn status(&self, _request: Request<proto::StatusRequest>) -> Result<Response<proto::StatusReply>, Status> {
+        let artifact = self.source.in_place();
+        Ok(Response::new(proto::StatusReply {
+            agent_version: env!("CARGO_PKG_VERSION").to_owned(),
+            start_id: self.identity.start_id.clone(),
+            pod_uid: self.identity.pod_uid.clone(),
+            artifact: artifact
+                .map(|in_place| proto::Artifact { digest: in_place.digest, directory: in_place.directory }),
+            ..proto::StatusReply::default()
+        }))
+    }
+
+    async fn put_source(
+        &self,
+        request: Request<Streaming<proto::PutSourceRequest>>,
+    ) -> Result<Response<proto::PutSourceReply>, Status> {
+        let parts = request.into_inner();
+        let (source, done) = (self.source.clone(), self.done.clone());
+        // In a task of its own: a client that goes away must not leave it half done.
+        let putting = self.source.tasks.spawn(async move {
+            let unchanged = source.put(parts).await?;
+            if source.is_settled() {
+                // No new call from now on; this one still gets its reply.
+                done.cancel();
+            }
+            Ok::<_, Refusal>(unchanged)
+        });
+        let unchanged =
+            putting.await.map_err(|error| Status::internal(format!("cannot put the source in place: {error}")))??;
+        Ok(Response::new(proto::PutSourceReply { unchanged }))
+    }
+
+    async fn run(&self, _request: Request<proto::RunRequest>) -> Result<Response<proto::RunReply>, Status> {
+        Err(not_started())
+    }
+
+    async fn attach(&self, _request: Request<proto::AttachRequest>) -> Result<Response<Replies>, Status> {
+        Err(not_started())
+    }
+
+    async fn acknowledge(
+        &self,
+        _request: Request<proto::AcknowledgeRequest>,
+    ) -> Result<Response<proto::AcknowledgeReply>, Status> {
+        Err(not_started())
+    }
+
+    async fn cancel(&self, _request: Request<proto::CancelRequest>) -> Result<Response<proto::CancelReply>, Status> {
+        Err(not_started())
+    }
+
+    async fn drain(&self, _request: Request<proto::DrainRequest>) -> Result<Response<proto::DrainReply>, Status> {
+        Err(not_started())
+    }
+}
+
+fn not_started() -> Status {
+    Refusal::Precondition("the pod's init containers have not run yet: it takes its source and nothing else".to_owned())
+        .into()
+}

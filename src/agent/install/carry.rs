@@ -1,0 +1,130 @@
+//! Dependencies of one source for the next one: moved, or copied.
+
+use std::fs::{self, File, FileTimes};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::is_directory;
+use crate::agent::durable;
+
+/// Those of the directories that are in a source.
+pub fn present(source: &Path, paths: &[PathBuf]) -> Vec<PathBuf> {
+    paths.iter().filter(|path| is_directory(&source.join(path))).cloned().collect()
+}
+
+/// Moves directories from one source to another. What is there already is left: so it may be done again after a crash.
+pub fn move_all(from: &Path, to: &Path, paths: &[PathBuf]) -> io::Result<()> {
+    for path in paths {
+        let (from, to) = (from.join(path), to.join(path));
+        if is_directory(&from) && fs::symlink_metadata(&to).is_err() {
+            fs::rename(&from, &to)?;
+        }
+    }
+    Ok(())
+}
+
+/// Copies directories from one source to another: all of them, or none. No hard links: what is written into one would be
+/// in the other. Where the file system can share blocks the kernel does.
+pub fn copy_all(from: &Path, to: &Path, paths: &[PathBuf], is_stopped: impl Fn() -> bool) -> io::Result<()> {
+    let copied = paths.iter().try_for_each(|path| copy(&from.join(path), &to.join(path), &is_stopped));
+    if copied.is_err() {
+        remove_all(to, paths)?;
+    }
+    copied
+}
+
+pub fn remove_all(source: &Path, paths: &[PathBuf]) -> io::Result<()> {
+    paths.iter().try_for_each(|path| durable::remove(&source.join(path)))
+}
+
+/// Copies a directory with modes, times and links. Times decide what Python and npm take for up to date.
+fn copy(from: &Path, to: &Path, is_stopped: &impl Fn() -> bool) -> io::Result<()> {
+    // A list, not the stack: a tree may be deeper than a thread has room for.
+    let mut pending = vec![PathBuf::new()];
+    let mut directories = Vec::new();
+    while let Some(inner) = pending.pop() {
+        fs::create_dir(to.join(&inner))?;
+        for entry in fs::read_dir(from.join(&inner))? {
+            if is_stopped() {
+                return Err(io::ErrorKind::Interrupted.into());
+            }
+            let entry = entry?;
+            let (kind, path) = (entry.file_type()?, inner.join(entry.file_name()));
+            if kind.is_dir() {
+                pending.push(path);
+            } else if kind.is_symlink() {
+                std::os::unix::fs::symlink(fs::read_link(entry.path())?, to.join(&path))?;
+            } else if kind.is_file() {
+                copy_file(&entry.path(), &to.join(&path))?;
+            }
+        }
+        directories.push(inner);
+    }
+    // The innermost first, and last of all: adding entries changes times, and a mode may forbid it.
+    for inner in directories.iter().rev() {
+        let metadata = fs::metadata(from.join(inner))?;
+        let directory = File::open(to.join(inner))?;
+        directory.set_permissions(metadata.permissions())?;
+        directory.set_times(FileTimes::new().set_modified(metadata.modified()?))?;
+    }
+    Ok(())
+}
+
+fn copy_file(from: &Path, to: &Path) -> io::Result<()> {
+    fs::copy(from, to)?;
+    let modified = fs::metadata(from)?.modified()?;
+    File::open(to)?.set_times(FileTimes::new().set_modified(modified))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+
+    use super::*;
+
+    fn tree() -> tempfile::TempDir {
+        let tree = tempfile::tempdir().unwrap();
+        let package = tree.path().join("node_modules/left-pad");
+        fs::create_dir_all(&package).unwrap();
+        fs::write(package.join("index.js"), "1").unwrap();
+        fs::set_permissions(package.join("index.js"), fs::Permissions::from_mode(0o444)).unwrap();
+        std::os::unix::fs::symlink("left-pad/index.js", tree.path().join("node_modules/link")).unwrap();
+        let old = FileTimes::new().set_modified(std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_000_000));
+        File::open(package.join("index.js")).unwrap().set_times(old).unwrap();
+        File::open(&package).unwrap().set_times(old).unwrap();
+        tree
+    }
+
+    #[test]
+    fn a_copy_is_alike_and_of_its_own() {
+        let (from, to) = (tree(), tempfile::tempdir().unwrap());
+        let paths = [PathBuf::from("node_modules")];
+        copy_all(from.path(), to.path(), &paths, || false).unwrap();
+        for name in ["node_modules/left-pad", "node_modules/left-pad/index.js"] {
+            let [one, other] = [from.path(), to.path()].map(|place| fs::metadata(place.join(name)).unwrap());
+            assert_eq!((one.mode(), one.mtime()), (other.mode(), other.mtime()), "{name}");
+            assert_ne!(one.ino(), other.ino(), "{name}");
+        }
+        assert_eq!(fs::read_link(to.path().join("node_modules/link")).unwrap(), Path::new("left-pad/index.js"));
+    }
+
+    #[test]
+    fn a_copy_that_is_stopped_leaves_nothing() {
+        let (from, to) = (tree(), tempfile::tempdir().unwrap());
+        copy_all(from.path(), to.path(), &[PathBuf::from("node_modules")], || true).unwrap_err();
+        assert_eq!(fs::read_dir(to.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn what_was_moved_is_the_same_and_moving_it_again_changes_nothing() {
+        let (from, to) = (tree(), tempfile::tempdir().unwrap());
+        let paths = [PathBuf::from("node_modules"), PathBuf::from("absent")];
+        let inode = fs::metadata(from.path().join("node_modules")).unwrap().ino();
+        for _ in 0..2 {
+            move_all(from.path(), to.path(), &paths).unwrap();
+            assert_eq!(fs::metadata(to.path().join("node_modules")).unwrap().ino(), inode);
+        }
+        assert_eq!(present(to.path(), &paths), [PathBuf::from("node_modules")]);
+        assert!(present(from.path(), &paths).is_empty());
+    }
+}

@@ -1,0 +1,282 @@
+//! One attempt to put a source in place, and as many as it takes.
+//!
+//! Dependencies are installed when the source is where it will be used, because virtual environments and links to local
+//! packages hold the paths that they were made at. Until that has worked it is there on trial: no run gets in, and when it
+//! fails the source before takes its place again.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use tokio_util::sync::CancellationToken;
+
+use super::candidate::{Candidate, POLL};
+use super::record::{InPlace, Record, Trial};
+use super::{Source, State, Wanted, swap, unpack};
+use crate::agent::gate::Pass;
+use crate::agent::install::{self, InstallError, carry};
+use crate::agent::refusal::Refusal;
+use crate::agent::{durable, processes};
+use crate::pulumi::install::{Carry, Plan};
+use crate::pulumi::project::Project;
+
+/// Why an attempt came to nothing.
+#[derive(Debug, thiserror::Error)]
+enum AttemptError {
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    #[error(transparent)]
+    Install(#[from] InstallError),
+    /// Another one is wanted, or the agent ends.
+    #[error("the source is not wanted any more")]
+    Stopped,
+    /// Which source is in place is not known.
+    #[error("cannot put the source before back in place: {0}")]
+    Lost(std::io::Error),
+}
+
+/// What was received, verified and unpacked. Removed when it has come to an end, and not before: during a trial the source
+/// before is in here.
+pub(super) struct Delivery {
+    pub directory: PathBuf,
+    pub archive: PathBuf,
+    pub tree: PathBuf,
+    pub plan: Option<Plan>,
+}
+
+/// Takes a candidate from the list at its end, however that comes about.
+struct End<'a> {
+    source: &'a Source,
+    candidate: &'a Arc<Candidate>,
+}
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        let mut state = self.source.lock();
+        state.candidate.take_if(|candidate| Arc::ptr_eq(candidate, self.candidate));
+        if std::thread::panicking() {
+            // It may have been in the middle of a trial: the next agent finds out, or the next source.
+            state.in_place = None;
+        }
+        drop(state);
+        self.candidate.ended.cancel();
+    }
+}
+
+impl Source {
+    /// Tries until the source is in place, or not wanted any more.
+    pub(super) async fn bring(self: Arc<Self>, candidate: Arc<Candidate>, delivery: Delivery, pass: Pass) {
+        let end = End { source: &self, candidate: &candidate };
+        let mut pass = Some(pass);
+        let mut attempts = 0;
+        while let Some(current) = pass {
+            let tried = self.attempt(&candidate, &delivery).await;
+            drop(current);
+            attempts += 1;
+            pass = self.after(tried, attempts, &candidate).await;
+            if pass.is_some()
+                && let Err(error) = renew(&delivery, &candidate.wanted).await
+            {
+                candidate.fail(&error.to_string());
+                break;
+            }
+        }
+        drop(end);
+        // Answered before: it may have very many files, and the source before the previous one is in there.
+        let removed = tokio::task::spawn_blocking(move || durable::remove(&delivery.directory)).await;
+        if let Err(error) = removed.map_err(std::io::Error::other).and_then(|removed| removed) {
+            tracing::warn!(%error, "cannot remove an old source");
+        }
+    }
+
+    /// Installs the dependencies of a source that was put in place where that was not possible.
+    pub(super) async fn install_awaited(self: Arc<Self>, candidate: Arc<Candidate>, in_place: InPlace) {
+        let _end = End { source: &self, candidate: &candidate };
+        let mut attempts = 0;
+        let mut pass = candidate.enter(&self.gate).await;
+        while let Some(current) = pass {
+            let tried = self.attempt_awaited(&candidate, &in_place).await;
+            drop(current);
+            attempts += 1;
+            pass = self.after(tried, attempts, &candidate).await;
+        }
+    }
+
+    /// The pass for the next attempt; none when there is to be none.
+    async fn after(&self, tried: Result<(), AttemptError>, attempts: u32, candidate: &Candidate) -> Option<Pass> {
+        let error = match tried {
+            Ok(()) => {
+                let Wanted { digest, directory, .. } = &candidate.wanted;
+                tracing::info!(%digest, directory = directory.as_str(), "source in place");
+                candidate.answer(Ok(()));
+                return None;
+            }
+            Err(error) => error,
+        };
+        match error {
+            AttemptError::Stopped | AttemptError::Install(InstallError::Stopped) => {
+                tracing::info!(digest = %candidate.wanted.digest, "the source is not wanted any more");
+                candidate.answer(Err(Refusal::Precondition("another source is wanted, or the agent ends".to_owned())));
+                None
+            }
+            // Who gave it is told, and tries again.
+            AttemptError::Refused(refusal) if !candidate.is_answered() => {
+                candidate.answer(Err(refusal));
+                None
+            }
+            AttemptError::Lost(error) => {
+                tracing::error!(%error, "it is not known which source is in place: it has to be given again");
+                candidate.answer(Err(Refusal::system("cannot put the source before back in place")(error)));
+                None
+            }
+            error => {
+                candidate.fail(&error.to_string());
+                candidate.say("waiting for the next attempt");
+                candidate.pause(attempts, &self.gate).await
+            }
+        }
+    }
+
+    async fn attempt(&self, candidate: &Candidate, delivery: &Delivery) -> Result<(), AttemptError> {
+        self.wait_for_people(candidate, &candidate.cancel).await?;
+        let before = self.lock().in_place.clone();
+        let carried = self.carry(candidate, delivery, before.as_ref()).await?;
+        self.settings.keep(before.as_ref());
+        let moved = carried.clone().unwrap_or_default();
+        let trial = swap::announce(&self.layout, before.as_ref(), &delivery.tree, moved)
+            .map_err(Refusal::system("cannot record which source is about to be put in place"))?;
+        let needs_install = delivery.plan.is_some() && carried.is_none();
+        let Err(error) = self.on_trial(candidate, delivery, &trial, needs_install).await else { return Ok(()) };
+        // When the agent ends there is no time for anybody.
+        let _ = self.wait_for_people(candidate, &self.stop).await;
+        if let Err(error) = swap::take_back(&self.layout, before.as_ref(), &trial) {
+            self.lock().in_place = None;
+            return Err(AttemptError::Lost(error));
+        }
+        Err(error)
+    }
+
+    async fn on_trial(
+        &self,
+        candidate: &Candidate,
+        delivery: &Delivery,
+        trial: &Trial,
+        needs_install: bool,
+    ) -> Result<(), AttemptError> {
+        let wanted = &candidate.wanted;
+        swap::enter(&self.layout, trial, &wanted.directory).map_err(Refusal::system("cannot exchange the source"))?;
+        if needs_install && self.installs {
+            candidate.say("installing its dependencies");
+            install::install(&self.layout, &wanted.environment, &candidate.cancel).await?;
+        }
+        let next = InPlace {
+            digest: wanted.digest.to_string(),
+            directory: wanted.directory.as_str().to_owned(),
+            tree: uuid::Uuid::new_v4().to_string(),
+            awaits_install: needs_install && !self.installs,
+            installed: delivery.plan.as_ref().filter(|_| self.installs).map(|plan| plan.installed.clone()),
+        };
+        let mut state = self.lock();
+        swap::confirm(&self.layout, &next, trial).map_err(Refusal::system("cannot record which source is in place"))?;
+        *state = State { in_place: Some(next), candidate: None };
+        Ok(())
+    }
+
+    /// The directories to move when the dependencies of the source before are those of this one; none when they have to be
+    /// installed. Then they may have been copied, to be installed over.
+    async fn carry(
+        &self,
+        candidate: &Candidate,
+        delivery: &Delivery,
+        before: Option<&InPlace>,
+    ) -> Result<Option<Vec<PathBuf>>, AttemptError> {
+        let Some(plan) = delivery.plan.as_ref().filter(|_| self.installs) else { return Ok(None) };
+        let source = self.layout.source();
+        let trees = carry::present(&source, &plan.trees);
+        let carry = plan.carry(before.and_then(|before| before.installed.as_ref()));
+        tracing::info!(?carry, ?trees, never_skipped = plan.never_skipped, "dependencies planned");
+        match carry {
+            Carry::Move if plan.works_without_trees || !trees.is_empty() => return Ok(Some(trees)),
+            Carry::Copy if !trees.is_empty() => {}
+            Carry::Move | Carry::Copy | Carry::Nothing => return Ok(None),
+        }
+        candidate.say("copying the dependencies of the source before");
+        let (tree, cancel) = (delivery.tree.clone(), candidate.cancel.clone());
+        let copying =
+            tokio::task::spawn_blocking(move || carry::copy_all(&source, &tree, &trees, || cancel.is_cancelled()));
+        let copied = copying.await.map_err(std::io::Error::other).and_then(|copied| copied);
+        if candidate.cancel.is_cancelled() {
+            return Err(AttemptError::Stopped);
+        }
+        if let Err(error) = copied {
+            tracing::warn!(%error, "the dependencies of the source before cannot be copied: all are installed anew");
+        }
+        Ok(None)
+    }
+
+    async fn attempt_awaited(&self, candidate: &Candidate, in_place: &InPlace) -> Result<(), AttemptError> {
+        candidate.say("installing its dependencies");
+        let wanted = &candidate.wanted;
+        let project = Project::read(&self.layout.workspace()).map_err(|error| Refusal::Invalid(error.to_string()))?;
+        let plan = self.plan(&self.layout.source(), wanted, project).await?;
+        install::install(&self.layout, &wanted.environment, &candidate.cancel).await?;
+        let installed = plan.map(|plan| plan.installed);
+        let next = InPlace { awaits_install: false, installed, ..in_place.clone() };
+        let mut state = self.lock();
+        Record { in_place: Some(next.clone()), trial: None }
+            .write(&self.layout)
+            .map_err(Refusal::system("cannot record that the dependencies are installed"))?;
+        *state = State { in_place: Some(next), candidate: None };
+        Ok(())
+    }
+
+    /// What an installation would do; none when there is nothing to install.
+    pub(super) async fn plan(&self, tree: &Path, wanted: &Wanted, project: Project) -> Result<Option<Plan>, Refusal> {
+        if !project.needs_install() {
+            return Ok(None);
+        }
+        let cli = if self.installs { self.version.get().await } else { String::new() };
+        let (tree, directory) = (tree.to_owned(), wanted.directory.clone());
+        let planning = tokio::task::spawn_blocking(move || install::plan(&tree, &directory, &project, &cli));
+        let plan =
+            planning.await.map_err(|error| Refusal::system("cannot read the project")(std::io::Error::other(error)));
+        plan.map(Some)
+    }
+
+    /// A person's own `pulumi` in the source must not lose the ground under it.
+    async fn wait_for_people(&self, candidate: &Candidate, stop: &CancellationToken) -> Result<(), AttemptError> {
+        let mut said = None;
+        loop {
+            if stop.is_cancelled() {
+                return Err(AttemptError::Stopped);
+            }
+            let Some(process) = self.person_at_work()? else { return Ok(()) };
+            if said != Some(process) {
+                candidate.say(format!("waiting until nobody runs pulumi in the workspace (process {process})"));
+                said = Some(process);
+            }
+            let _ = tokio::time::timeout(POLL, stop.cancelled()).await;
+        }
+    }
+
+    /// The process of a person's `pulumi` in the source.
+    fn person_at_work(&self) -> Result<Option<u32>, Refusal> {
+        let source = std::fs::canonicalize(self.layout.source()).unwrap_or_else(|_| self.layout.source());
+        let living = processes::living().map_err(Refusal::system("cannot look for other processes"))?;
+        let is_at_work = |process: &&processes::Process| {
+            process.name == "pulumi"
+                && processes::working_directory(process.pid).is_some_and(|directory| directory.starts_with(&source))
+        };
+        Ok(living.iter().find(is_at_work).map(|process| process.pid))
+    }
+}
+
+/// Unpacks anew: an attempt that failed has left its traces in the tree.
+async fn renew(delivery: &Delivery, wanted: &Wanted) -> Result<(), Refusal> {
+    let tree = delivery.tree.clone();
+    let removed = tokio::task::spawn_blocking(move || durable::remove(&tree)).await;
+    removed
+        .map_err(std::io::Error::other)
+        .and_then(|removed| removed)
+        .map_err(Refusal::system("cannot remove what is left of an attempt"))?;
+    unpack::unpack(&delivery.archive, &delivery.tree, &wanted.directory).await.map(drop)
+}

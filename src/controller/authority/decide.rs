@@ -1,0 +1,190 @@
+//! What to do next about the authority. Pure and total: no client, no clock.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::generations::{Generations, Pending};
+use crate::rpc::identity::LEAF_VALIDITY;
+
+/// How long a next authority is trusted before it signs: Workspaces are told within minutes, their pods a few later.
+pub(super) const TRUSTED_BEFORE_IT_SIGNS: Duration = Duration::from_secs(60 * 60);
+/// How long a replaced authority is trusted: until the last of its certificates has expired, and a day for clocks.
+pub(super) const TRUSTED_AFTER_IT_SIGNED: Duration = Duration::from_secs(LEAF_VALIDITY.as_secs() + 24 * 60 * 60);
+
+/// What the Secret holds.
+#[derive(Clone, Debug)]
+pub(super) enum Found {
+    Nothing,
+    /// It is there, and holds no authority that signs: why.
+    Unusable(String),
+    Usable {
+        generations: Box<Generations>,
+        /// A person asks for a new authority.
+        rotation_requested: bool,
+    },
+}
+
+/// The next step. All but `Use`, `KeepKnown` and `Refuse` write the Secret, and are followed by another look.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Action {
+    /// Makes the first authority.
+    Make,
+    /// Somebody has deleted the Secret: writes what is known.
+    WriteAgain,
+    /// Goes on with what is known, since the Secret cannot be used.
+    KeepKnown(String),
+    /// The Secret cannot be used, and nothing else is known.
+    Refuse(String),
+    /// Somebody has put another authority in place: the one that is known stays trusted for a while.
+    TrustReplaced { retire_at: Timestamp },
+    /// Makes the authority that comes next.
+    AddNext { promote_at: Timestamp },
+    /// The next authority signs from now on.
+    Promote { retire_at: Timestamp },
+    /// The previous authority is not trusted any more.
+    Retire,
+    /// All is as it should be.
+    Use,
+}
+
+/// Decides by what the Secret holds and what this process knows.
+pub(super) fn decide(found: &Found, known: Option<&Generations>, now: Timestamp) -> Action {
+    let (generations, rotation_requested) = match (found, known) {
+        (Found::Nothing, None) => return Action::Make,
+        (Found::Nothing, Some(_)) => return Action::WriteAgain,
+        (Found::Unusable(reason), None) => return Action::Refuse(reason.clone()),
+        (Found::Unusable(reason), Some(_)) => return Action::KeepKnown(reason.clone()),
+        (Found::Usable { generations, rotation_requested }, _) => (generations, *rotation_requested),
+    };
+    let retire_at = now + TRUSTED_AFTER_IT_SIGNED;
+    if known.is_some_and(|known| was_replaced(known, generations)) {
+        return Action::TrustReplaced { retire_at };
+    }
+    let current = generations.current();
+    let is_due = |pending: &Pending| pending.until.is_some_and(|until| until <= now);
+    match generations.next() {
+        Some(next) if is_due(next) => return Action::Promote { retire_at },
+        // Who provides an authority renews it.
+        None if rotation_requested || (current.is_made_here() && current.renewal_due(now)) => {
+            return Action::AddNext { promote_at: now + TRUSTED_BEFORE_IT_SIGNS };
+        }
+        Some(_) | None => {}
+    }
+    if generations.previous().is_some_and(is_due) { Action::Retire } else { Action::Use }
+}
+
+/// Whether another authority signs, and the known one is not trusted. One that a person removes from the previous ones
+/// is not missed: it did not sign any more.
+fn was_replaced(known: &Generations, found: &Generations) -> bool {
+    !found.trusts(known.current().certificate())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rpc::identity::{AUTHORITY_VALIDITY, Authority};
+
+    const HOUR: Duration = Duration::from_secs(60 * 60);
+    const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
+    fn now() -> Timestamp {
+        Timestamp::from_second(1_800_000_000).unwrap()
+    }
+
+    fn authority() -> Authority {
+        Authority::generate(now()).unwrap()
+    }
+
+    fn first() -> Generations {
+        Generations::first(authority())
+    }
+
+    fn usable(generations: &Generations) -> Found {
+        Found::Usable { generations: Box::new(generations.clone()), rotation_requested: false }
+    }
+
+    fn requested(generations: &Generations) -> Found {
+        Found::Usable { generations: Box::new(generations.clone()), rotation_requested: true }
+    }
+
+    /// As another program makes it.
+    fn foreign() -> Generations {
+        let key = rcgen::KeyPair::generate().unwrap();
+        let mut params = rcgen::CertificateParams::default();
+        params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        params.not_after = rcgen::date_time_ymd(2027, 1, 16);
+        let certificate = params.self_signed(&key).unwrap();
+        Generations::first(Authority::from_pem(&certificate.pem(), &key.serialize_pem()).unwrap())
+    }
+
+    #[test]
+    fn the_secret_and_what_is_known_say_what_to_do() {
+        let (one, other) = (first(), first());
+        let broken = || Found::Unusable("no key".to_owned());
+        let retire_at = now() + TRUSTED_AFTER_IT_SIGNED;
+        let promote_at = now() + TRUSTED_BEFORE_IT_SIGNS;
+        let rotating = one.with_next(authority(), now() + HOUR);
+        let rotated = rotating.promoted(now() + 91 * DAY);
+        let successor = other.succeeding(&one, now() + 91 * DAY);
+        let cases = [
+            ("nothing is there", Found::Nothing, None, Action::Make),
+            ("the Secret was deleted", Found::Nothing, Some(&one), Action::WriteAgain),
+            ("garbage at the start", broken(), None, Action::Refuse("no key".to_owned())),
+            ("garbage later", broken(), Some(&one), Action::KeepKnown("no key".to_owned())),
+            ("at the start", usable(&one), None, Action::Use),
+            ("nothing has changed", usable(&one), Some(&one), Action::Use),
+            ("a person replaced it", usable(&other), Some(&one), Action::TrustReplaced { retire_at }),
+            (
+                "a person replaced it during a rotation",
+                usable(&other),
+                Some(&rotating),
+                Action::TrustReplaced { retire_at },
+            ),
+            ("the replaced one is trusted", usable(&successor), Some(&one), Action::Use),
+            ("a person put the replaced one back", usable(&one), Some(&successor), Action::TrustReplaced { retire_at }),
+            ("a person asks for another", requested(&one), Some(&one), Action::AddNext { promote_at }),
+            ("a person asks for another while one comes", requested(&rotating), Some(&one), Action::Use),
+            ("the next one is trusted", usable(&rotating), Some(&one), Action::Use),
+            ("another process has rotated", usable(&rotated), Some(&rotating), Action::Use),
+            ("a person removed the previous one", usable(&rotated.retired()), Some(&rotated), Action::Use),
+        ];
+        for (what, found, known, action) in cases {
+            assert_eq!(decide(&found, known, now()), action, "{what}");
+        }
+    }
+
+    #[test]
+    fn a_rotation_goes_through_its_steps_as_time_passes() {
+        let one = first();
+        let year = AUTHORITY_VALIDITY;
+        assert_eq!(decide(&usable(&one), Some(&one), now() + year * 2 / 3 - 2 * HOUR), Action::Use);
+        let begun = now() + year * 2 / 3;
+        let promote_at = begun + TRUSTED_BEFORE_IT_SIGNS;
+        assert_eq!(decide(&usable(&one), Some(&one), begun), Action::AddNext { promote_at });
+        let both = one.with_next(Authority::generate(begun).unwrap(), promote_at);
+        assert_eq!(decide(&usable(&both), Some(&both), promote_at - Duration::from_secs(1)), Action::Use);
+        let retire_at = promote_at + TRUSTED_AFTER_IT_SIGNED;
+        assert_eq!(decide(&usable(&both), Some(&both), promote_at), Action::Promote { retire_at });
+        let promoted = both.promoted(retire_at);
+        assert_eq!(decide(&usable(&promoted), Some(&promoted), retire_at - Duration::from_secs(1)), Action::Use);
+        assert_eq!(decide(&usable(&promoted), Some(&promoted), retire_at), Action::Retire);
+        let retired = promoted.retired();
+        assert_eq!(decide(&usable(&retired), Some(&retired), retire_at), Action::Use);
+        assert!(!retired.trusts(one.current().certificate()));
+    }
+
+    #[test]
+    fn an_authority_of_somebody_else_is_rotated_only_when_a_person_asks() {
+        let foreign = foreign();
+        let later = now() + 3650 * DAY;
+        assert_eq!(decide(&usable(&foreign), Some(&foreign), later), Action::Use, "who provides it renews it");
+        let promote_at = later + TRUSTED_BEFORE_IT_SIGNS;
+        assert_eq!(decide(&requested(&foreign), Some(&foreign), later), Action::AddNext { promote_at });
+    }
+
+    #[test]
+    fn no_certificate_outlives_its_authority() {
+        assert!(AUTHORITY_VALIDITY / 3 > TRUSTED_BEFORE_IT_SIGNS + TRUSTED_AFTER_IT_SIGNED);
+    }
+}

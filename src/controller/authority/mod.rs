@@ -1,0 +1,41 @@
+//! The controller's certificate authority, kept in a Secret of its own namespace: made, rotated, replaced by a person,
+//! and written again when it is deleted, without a connection cut.
+//!
+//! `secret` is the form in the API, `decide` says what to do next, `keeper` looks, does it, and tells the others.
+
+mod decide;
+mod generations;
+mod keeper;
+mod secret;
+
+#[cfg(test)]
+mod keeper_tests;
+
+pub use generations::Generations;
+pub use keeper::{Keeper, Place};
+pub use secret::SECRET;
+
+use crate::rpc::client::ClientIdentityError;
+use crate::rpc::identity::IdentityError;
+use crate::runtime::reads::ReadError;
+use crate::runtime::writes::WriteError;
+
+/// Why there is no authority, or none newer than the one in force.
+#[derive(Debug, thiserror::Error)]
+pub enum AuthorityError {
+    #[error("cannot read the authority's Secret")]
+    Read(#[from] ReadError),
+    #[error("cannot write the authority's Secret")]
+    Write(#[from] WriteError),
+    #[error("cannot make certificates")]
+    Make(#[from] IdentityError),
+    #[error("cannot use the controller's own certificates")]
+    Use(#[from] ClientIdentityError),
+    #[error(
+        "Secret {namespace}/{SECRET} holds no authority: {reason}. Put certificate and key in ca.crt and ca.key, or delete \
+         the Secret: it is written again"
+    )]
+    Unusable { namespace: String, reason: String },
+    #[error("Secret {0}/{SECRET} is changed again and again by somebody else")]
+    Restless(String),
+}

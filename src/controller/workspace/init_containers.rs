@@ -1,0 +1,146 @@
+//! The init containers of a pod: ours come first, then the user's in their order. Where one of the user's runs to its end
+//! before the pod starts, ours also take the source, so that it finds the program.
+
+use k8s_openapi::api::core::v1::Pod;
+use serde_json::{Map, Value};
+
+use super::environment::has_name;
+use super::render::SpecError;
+use crate::api::names::PULUMI_CONTAINER;
+
+/// Copies our binary into the share volume; the main container is any Pulumi image.
+pub(super) const BOOTSTRAP_CONTAINER: &str = "bootstrap";
+/// Takes the source before the user's init containers run.
+pub(super) const FETCH_CONTAINER: &str = "fetch";
+/// Ours, in the order in which they run.
+pub(super) const OWN: [&str; 2] = [BOOTSTRAP_CONTAINER, FETCH_CONTAINER];
+/// What a user may change of ours: what a namespace may demand of every container.
+const ADJUSTABLE: [&str; 3] = ["imagePullPolicy", "resources", "securityContext"];
+/// As whom a container runs.
+const IDENTITY: [&str; 2] = ["runAsUser", "runAsGroup"];
+
+/// Names the first field of ours that the user's template changes.
+pub(super) fn check(generated: &Value, merged: &Value) -> Result<(), SpecError> {
+    let protected = |field: String| Err(SpecError::Protected { field });
+    for name in OWN {
+        let (Some(ours), Some(theirs)) = (find(generated, name), find(merged, name)) else {
+            return protected(format!("the init container {name}"));
+        };
+        let mut fields = ours.keys().chain(theirs.keys()).filter(|field| !ADJUSTABLE.contains(&field.as_str()));
+        if let Some(field) = fields.find(|field| ours.get(*field) != theirs.get(*field)) {
+            return protected(format!("spec.initContainers[{name}].{field}"));
+        }
+    }
+    Ok(())
+}
+
+/// Puts the merged init containers in order. `fetch` stays only if there is a source to take and somebody who needs it
+/// before the pod starts; the answer is whether it does.
+pub(super) fn arrange(template: &mut Value, has_source: bool) -> bool {
+    let identity = identity_of_pulumi(template);
+    let Some(containers) = template.pointer_mut("/spec/initContainers").and_then(Value::as_array_mut) else {
+        return false;
+    };
+    let (mut ordered, users): (Vec<Value>, Vec<Value>) = std::mem::take(containers).into_iter().partition(is_own);
+    ordered.sort_by_key(|container| OWN.iter().position(|name| has_name(container, name)));
+    let fetches = has_source && users.iter().any(runs_to_its_end);
+    if fetches {
+        ordered.iter_mut().filter(|container| has_name(container, FETCH_CONTAINER)).for_each(|c| adopt(c, &identity));
+    } else {
+        ordered.retain(|container| !has_name(container, FETCH_CONTAINER));
+    }
+    ordered.extend(users);
+    *containers = ordered;
+    fetches
+}
+
+/// Names of a pod's init containers that are the user's and run to their end.
+pub(super) fn of_user(pod: &Pod) -> impl Iterator<Item = &str> {
+    let containers = pod.spec.iter().flat_map(|spec| spec.init_containers.iter().flatten());
+    let waited_for = containers.filter(|container| container.restart_policy.as_deref() != Some("Always"));
+    waited_for.map(|container| container.name.as_str()).filter(|name| !OWN.contains(name))
+}
+
+fn is_own(container: &Value) -> bool {
+    OWN.iter().any(|name| has_name(container, name))
+}
+
+/// A side-car starts before the pod and goes on beside it: nothing waits for its work.
+fn runs_to_its_end(container: &Value) -> bool {
+    container.get("restartPolicy").and_then(Value::as_str) != Some("Always")
+}
+
+fn find<'a>(template: &'a Value, name: &str) -> Option<&'a Map<String, Value>> {
+    let containers = template.pointer("/spec/initContainers")?.as_array()?;
+    containers.iter().find(|container| has_name(container, name))?.as_object()
+}
+
+/// The user that Pulumi runs as, where it is another one than the pod's.
+fn identity_of_pulumi(template: &Value) -> Map<String, Value> {
+    let containers = template.pointer("/spec/containers").and_then(Value::as_array);
+    let pulumi = containers.into_iter().flatten().find(|container| has_name(container, PULUMI_CONTAINER));
+    let context = pulumi.and_then(|container| container.get("securityContext")).and_then(Value::as_object);
+    let identity = context.into_iter().flatten().filter(|(field, _)| IDENTITY.contains(&field.as_str()));
+    identity.map(|(field, value)| (field.clone(), value.clone())).collect()
+}
+
+/// The source has to belong to whom the agent runs as: it writes into it.
+fn adopt(container: &mut Value, identity: &Map<String, Value>) {
+    let Some(container) = container.as_object_mut().filter(|_| !identity.is_empty()) else { return };
+    let context = container.entry("securityContext").or_insert_with(|| Value::Object(Map::new()));
+    for (field, value) in identity {
+        if let Some(context) = context.as_object_mut().filter(|context| !context.contains_key(field)) {
+            context.insert(field.clone(), value.clone());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn arranged(init_containers: Value, pulumi: Value, has_source: bool) -> (bool, Vec<Value>) {
+        let mut template = json!({"spec": {"initContainers": init_containers, "containers": [pulumi]}});
+        let fetches = arrange(&mut template, has_source);
+        (fetches, template["spec"]["initContainers"].as_array().expect("a list").clone())
+    }
+
+    #[test]
+    fn ours_come_first_and_fetch_only_where_somebody_waits_for_a_source() {
+        let (bootstrap, fetch) = (json!({"name": "bootstrap"}), json!({"name": "fetch"}));
+        let (prepare, check) = (json!({"name": "prepare"}), json!({"name": "check"}));
+        let proxy = json!({"name": "proxy", "restartPolicy": "Always"});
+        let table = [
+            ("no others", json!([bootstrap, fetch]), true, vec!["bootstrap"]),
+            ("one", json!([prepare, bootstrap, fetch]), true, vec!["bootstrap", "fetch", "prepare"]),
+            ("no source", json!([prepare, bootstrap, fetch]), false, vec!["bootstrap", "prepare"]),
+            ("a side-car", json!([proxy, bootstrap, fetch]), true, vec!["bootstrap", "proxy"]),
+            (
+                "several keep their order",
+                json!([prepare, proxy, bootstrap, fetch, check]),
+                true,
+                vec!["bootstrap", "fetch", "prepare", "proxy", "check"],
+            ),
+            ("ours out of order", json!([fetch, prepare, bootstrap]), true, vec!["bootstrap", "fetch", "prepare"]),
+        ];
+        for (case, init_containers, has_source, expected) in table {
+            let (fetches, containers) = arranged(init_containers, json!({"name": "pulumi"}), has_source);
+            let names: Vec<_> =
+                containers.iter().map(|container| container["name"].as_str().expect("a name")).collect();
+            assert_eq!(names, expected, "{case}");
+            assert_eq!(fetches, expected.contains(&"fetch"), "{case}");
+        }
+    }
+
+    #[test]
+    fn the_source_belongs_to_the_user_that_pulumi_runs_as() {
+        let prepare = json!({"name": "prepare"});
+        let pulumi =
+            json!({"name": "pulumi", "securityContext": {"runAsUser": 2000, "runAsGroup": 3000, "readOnly": true}});
+        let fetch = json!({"name": "fetch", "securityContext": {"runAsGroup": 4000}});
+        let (_, containers) = arranged(json!([fetch, prepare]), pulumi, true);
+        assert_eq!(containers[0]["securityContext"], json!({"runAsUser": 2000, "runAsGroup": 4000}));
+    }
+}

@@ -1,0 +1,235 @@
+//! What is decided about the source of a pod: of one that runs, and of one whose init containers wait for it.
+
+use super::decide::Action;
+use super::decide_tests::{Change, Is, check, deleted, now, pod, reference, reply, run, stale, workspace};
+use super::observe::{Agent, Observed};
+use super::pod_state::PodState;
+use super::report::State;
+use crate::api::conditions::workspace_reason as reason;
+use crate::rpc::proto::{Artifact, Candidate, StatusReply};
+
+#[test]
+fn the_source_that_is_wanted_is_put_in_place() {
+    check(vec![
+        (
+            "no source wanted",
+            |o| {
+                if let Ok(wanted) = &mut o.wanted {
+                    wanted.artifact = None;
+                }
+            },
+            Is::Report(State::Ready, reason::SUCCEEDED, "no source is wanted"),
+        ),
+        (
+            "an empty pod",
+            |o| o.agent = Agent::Answered(StatusReply { artifact: None, ..reply("") }),
+            Is::Action(Action::PutSource { artifact: reference("sha256:new") }),
+        ),
+        (
+            "an older source",
+            |o| o.agent = Agent::Answered(reply("sha256:old")),
+            Is::Action(Action::PutSource { artifact: reference("sha256:new") }),
+        ),
+        (
+            "another directory of it",
+            |o| {
+                let artifact = Some(Artifact { digest: "sha256:new".to_owned(), directory: String::new() });
+                o.agent = Agent::Answered(StatusReply { artifact, ..reply("") });
+            },
+            Is::Action(Action::PutSource { artifact: reference("sha256:new") }),
+        ),
+        (
+            "bytes that are not there",
+            |o| {
+                o.agent = Agent::Answered(reply("sha256:old"));
+                o.artifact_stored = false;
+            },
+            Is::Report(State::Failing, reason::ARTIFACT_UNAVAILABLE, "main@sha1:2"),
+        ),
+        (
+            "bytes that are not needed",
+            |o| o.artifact_stored = false,
+            Is::Report(State::Ready, reason::SUCCEEDED, "in place"),
+        ),
+    ]);
+}
+
+#[test]
+fn the_source_is_not_swapped_under_a_run() {
+    check(vec![
+        (
+            "a run that is recorded as open",
+            |o| {
+                o.agent = Agent::Answered(reply("sha256:old"));
+                o.open_runs = run();
+            },
+            Is::Report(State::Working, reason::INSTALLING, "when the run app-12 has ended"),
+        ),
+        (
+            "a run that only the agent knows",
+            |o| {
+                let open_operation = "unknown".to_owned();
+                o.agent = Agent::Answered(StatusReply { open_operation, ..reply("sha256:old") });
+            },
+            Is::Report(State::Working, reason::INSTALLING, "when the run unknown has ended"),
+        ),
+        (
+            "a run on the source that is wanted",
+            |o| o.open_runs = run(),
+            Is::Report(State::Ready, reason::SUCCEEDED, "in place"),
+        ),
+    ]);
+}
+
+fn on_its_way(digest: &str, failure: &str, in_place: &str) -> Agent {
+    let artifact = Some(Artifact { digest: digest.to_owned(), directory: "infra".to_owned() });
+    let candidate = Candidate { artifact, doing: "installing".to_owned(), failure: failure.to_owned() };
+    Agent::Answered(StatusReply { candidate: Some(candidate), ..reply(in_place) })
+}
+
+#[test]
+fn a_source_on_its_way_is_waited_for_and_another_one_has_to_give_way() {
+    let put = || Is::Action(Action::PutSource { artifact: reference("sha256:new") });
+    check(vec![
+        (
+            "the one that is wanted",
+            |o| o.agent = on_its_way("sha256:new", "", "sha256:old"),
+            Is::Report(State::Working, reason::INSTALLING, "main@sha1:2 is being put in place: installing"),
+        ),
+        (
+            "the one that is wanted, after a failure",
+            |o| o.agent = on_its_way("sha256:new", "no such package", "sha256:old"),
+            Is::Report(State::Failing, reason::INSTALLATION_FAILED, "no such package"),
+        ),
+        ("another one", |o| o.agent = on_its_way("sha256:newer", "", "sha256:old"), put()),
+        ("another one, over the wanted one", |o| o.agent = on_its_way("sha256:newer", "", "sha256:new"), put()),
+        (
+            "another one, over the wanted one, under a run",
+            |o| {
+                o.agent = on_its_way("sha256:newer", "no such package", "sha256:new");
+                o.open_runs = run();
+            },
+            Is::Report(State::Ready, reason::SUCCEEDED, "in place"),
+        ),
+    ]);
+}
+
+/// The init container `fetch` has run for this many seconds.
+fn fetching(observed: &mut Observed, seconds: i64) {
+    let since = now() - k8s_openapi::jiff::SignedDuration::from_secs(seconds);
+    observed.pod = Some(PodState { running: false, ready: false, fetching: Some(since), ..pod() });
+    observed.agent = Agent::Answered(reply("sha256:old"));
+}
+
+fn silent(observed: &mut Observed, seconds: i64) {
+    fetching(observed, seconds);
+    observed.agent = Agent::Unreachable("refused".to_owned());
+}
+
+/// The status says that the pod with this UID was given its source.
+fn given_to(observed: &mut Observed, pod: &str) {
+    silent(observed, 60);
+    observed.workspace = workspace(serde_json::json!({}), reason::INITIALIZING);
+    observed.workspace.status.as_mut().expect("a status").pod_uid = Some(pod.to_owned());
+}
+
+#[test]
+fn the_source_is_given_to_the_init_container_that_waits_for_it() {
+    let put = || Is::Action(Action::PutSource { artifact: reference("sha256:new") });
+    let cases: Vec<(&'static str, Change, Is)> = vec![
+        ("it waits", |o| fetching(o, 1), put()),
+        (
+            "it runs once more and has the source already: else it would not end",
+            |o| {
+                fetching(o, 1);
+                o.agent = Agent::Answered(reply("sha256:new"));
+            },
+            put(),
+        ),
+        (
+            "a run is recorded as open, and no process of it can be left",
+            |o| {
+                fetching(o, 1);
+                o.open_runs = run();
+            },
+            put(),
+        ),
+        (
+            "bytes that are not there",
+            |o| {
+                fetching(o, 1);
+                o.artifact_stored = false;
+            },
+            Is::Report(State::Failing, reason::ARTIFACT_UNAVAILABLE, "main@sha1:2"),
+        ),
+        (
+            "it does not listen yet",
+            |o| silent(o, 1),
+            Is::Report(State::Working, reason::WAITING_FOR_REPLICAS, "is starting"),
+        ),
+        ("it is silent", |o| silent(o, 60), Is::Report(State::Failing, reason::CONNECTION_FAILED, "refused")),
+        (
+            "it has ended, and the kubelet has not said so yet",
+            |o| given_to(o, "pod"),
+            Is::Report(State::Working, reason::INITIALIZING, "init containers"),
+        ),
+        (
+            "the one of the pod before was given its source",
+            |o| given_to(o, "before"),
+            Is::Report(State::Failing, reason::CONNECTION_FAILED, "refused"),
+        ),
+        (
+            "another pod's",
+            |o| {
+                fetching(o, 1);
+                o.pod.as_mut().expect("a pod").uid = "other".to_owned();
+            },
+            Is::Report(State::Failing, reason::CONNECTION_FAILED, "another pod"),
+        ),
+    ];
+    check(cases);
+}
+
+#[test]
+fn a_pod_that_initializes_is_waited_for_named_and_replaced_without_draining() {
+    fn initializing(o: &mut Observed) {
+        let initializing = Some("prepare".to_owned());
+        o.pod = Some(PodState { running: false, ready: false, initializing, ..pod() });
+        o.agent = Agent::NotAsked;
+    }
+    let delete = || Is::Action(Action::DeletePod { uid: "pod".to_owned() });
+    check(vec![
+        (
+            "its init container runs",
+            initializing,
+            Is::Report(State::Working, reason::INITIALIZING, "its init container prepare runs"),
+        ),
+        (
+            "its init container has failed and runs once more",
+            |o| {
+                initializing(o);
+                o.pod.as_mut().expect("a pod").trouble = Some("init container prepare: CrashLoopBackOff".to_owned());
+            },
+            Is::Report(State::Failing, reason::POD_FAILED, "init container prepare: CrashLoopBackOff"),
+        ),
+        (
+            "another source is wanted while it fetches",
+            |o| {
+                stale(o);
+                let since = Some(now());
+                o.pod = o.pod.take().map(|pod| PodState { running: false, ready: false, fetching: since, ..pod });
+                o.agent = Agent::NotAsked;
+            },
+            delete(),
+        ),
+        (
+            "the Workspace is deleted while it fetches",
+            |o| {
+                fetching(o, 1);
+                deleted(o);
+                o.agent = Agent::NotAsked;
+            },
+            Is::Action(Action::DeleteStatefulSet),
+        ),
+    ]);
+}

@@ -1,0 +1,78 @@
+//! Dependencies that are paths: what is there may change without any lock file saying so.
+
+/// What package managers write before a path.
+const SCHEMES: [&str; 6] = ["file:", "link:", "portal:", "workspace:", "patch:", "exec:"];
+
+/// Keys of TOML files that stand before a path, or say that a dependency is one.
+const TOML_KEYS: [&str; 5] = ["path=", "directory=", "editable=", "workspace=true", "develop=true"];
+
+/// Whether a text is a path, and not a name.
+pub(super) fn is_path(text: &str) -> bool {
+    text.starts_with(['.', '/', '~']) || names_path(text)
+}
+
+/// Whether one of the schemes is in a text, as a word of its own.
+pub(super) fn names_path(text: &str) -> bool {
+    SCHEMES.iter().any(|scheme| has_word(text, scheme))
+}
+
+/// Whether a manifest or lock file in TOML has a path as a dependency.
+pub(super) fn toml_names_path(text: &str) -> bool {
+    let text: String = text.chars().filter(|c| !matches!(c, ' ' | '\t')).collect();
+    let others = text.match_indices("virtual=\"").any(|(at, word)| {
+        // The project itself, which has nothing to be installed.
+        !text.get(at + word.len()..).is_some_and(|rest| rest.starts_with(".\""))
+    });
+    others
+        || names_path(&text)
+        || TOML_KEYS.iter().any(|key| has_word(&text, key))
+        || ["type=\"directory\"", "type=\"file\"", "[tool.uv.workspace]"].iter().any(|words| text.contains(words))
+}
+
+/// Whether `word` is in a text, and not as the end of another one.
+fn has_word(text: &str, word: &str) -> bool {
+    let continues = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-');
+    text.match_indices(word).any(|(at, _)| !text.get(..at).is_some_and(|before| before.ends_with(continues)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_told_from_names() {
+        for (text, wanted) in [
+            ("file:../shared", true),
+            ("npm:left-pad@1.0.0", false),
+            ("workspace:*", true),
+            ("\"foo@link:./foo\"", true),
+            ("profile:x", false),
+            ("./shared", true),
+            ("../shared", true),
+            ("/opt/shared", true),
+            ("~/shared", true),
+            ("^1.0.0", false),
+            ("@scope/name", false),
+        ] {
+            assert_eq!(is_path(text), wanted, "{text}");
+        }
+    }
+
+    #[test]
+    fn paths_in_toml_are_found() {
+        for (text, wanted) in [
+            ("shared = { path = \"../shared\" }", true),
+            ("source = { editable = \".\" }", true),
+            ("source = { virtual = \".\" }", false),
+            ("source = { virtual = \"member\" }", true),
+            ("shared = { workspace = true }", true),
+            ("[tool.uv.workspace]", true),
+            ("type = \"directory\"", true),
+            ("dependencies = [\"a @ file:///a\"]", true),
+            ("pythonpath = \"src\"", false),
+            ("dependencies = [\"pulumi>=3\"]\nfiles = [{file = \"a.whl\", hash = \"x\"}]", false),
+        ] {
+            assert_eq!(toml_names_path(text), wanted, "{text}");
+        }
+    }
+}

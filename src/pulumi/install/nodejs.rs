@@ -1,0 +1,123 @@
+//! Programs for Node.js and Bun.
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use super::{Files, LOCAL_DEPENDENCY, Managed, NO_LOCK, Subject, local, named};
+
+pub(super) const FILES: [&str; 14] = [
+    "package.json",
+    "package.yaml",
+    "package-lock.json",
+    "npm-shrinkwrap.json",
+    "yarn.lock",
+    "pnpm-lock.yaml",
+    "pnpm-workspace.yaml",
+    ".pnpmfile.cjs",
+    "bun.lock",
+    "bun.lockb",
+    ".npmrc",
+    ".yarnrc",
+    ".yarnrc.yml",
+    "bunfig.toml",
+];
+
+/// The lock files of each manager.
+const LOCKS: [(&str, &[&str]); 4] = [
+    ("npm", &["package-lock.json", "npm-shrinkwrap.json"]),
+    ("yarn", &["yarn.lock"]),
+    ("pnpm", &["pnpm-lock.yaml"]),
+    ("bun", &["bun.lock", "bun.lockb"]),
+];
+
+/// Scripts of the project itself that an installation runs: they may build something from its files.
+const SCRIPTS: [&str; 9] = [
+    "preinstall",
+    "install",
+    "postinstall",
+    "preprepare",
+    "prepare",
+    "postprepare",
+    "prepublish",
+    "dependencies",
+    "pnpm:devPreinstall",
+];
+
+const DEPENDENCIES: [&str; 7] =
+    ["dependencies", "devDependencies", "optionalDependencies", "peerDependencies", "overrides", "resolutions", "pnpm"];
+
+pub(super) fn managed(subject: Subject<'_>, files: &Files) -> Managed {
+    let option = subject.option("packagemanager");
+    let wanted = match option {
+        "" if subject.project.runtime == "bun" => "bun",
+        "" => "auto",
+        option => option,
+    };
+    let locked: Vec<&str> =
+        LOCKS.iter().filter(|(_, names)| named(files, names).next().is_some()).map(|(manager, _)| *manager).collect();
+    // Left to itself the CLI chooses by lock files and by what the image has: in one pod always alike.
+    let name = if wanted == "auto" { format!("auto {}", locked.join(" ")) } else { wanted.to_owned() };
+    Managed {
+        name,
+        hindrance: hindrance(wanted, &locked, files),
+        trees: subject.directories().iter().map(|directory| directory.join("node_modules")).collect(),
+        exact: true,
+        works_without_trees: false,
+    }
+}
+
+fn hindrance(wanted: &str, locked: &[&str], files: &Files) -> Option<String> {
+    let is_known = wanted == "auto" || LOCKS.iter().any(|(manager, _)| *manager == wanted);
+    if !is_known {
+        return Some(format!("package manager {wanted:?} is not known"));
+    }
+    if locked.is_empty() || (wanted != "auto" && !locked.contains(&wanted)) {
+        return Some(NO_LOCK.to_owned());
+    }
+    if let Some((path, _)) = named(files, &["package.yaml", ".pnpmfile.cjs", "bun.lockb"]).next() {
+        return Some(format!("what {} says is not known", path.display()));
+    }
+    if named(files, &["pnpm-workspace.yaml"]).next().is_some() {
+        return Some(LOCAL_DEPENDENCY.to_owned());
+    }
+    if named(files, &["package.json"]).next().is_none() {
+        return Some("there is no package.json".to_owned());
+    }
+    let locks = LOCKS.iter().flat_map(|(_, names)| named(files, names));
+    if locks.into_iter().any(|(_, content)| lock_names_path(content)) {
+        return Some(LOCAL_DEPENDENCY.to_owned());
+    }
+    named(files, &["package.json"]).find_map(|(path, content)| of_manifest(path, content))
+}
+
+fn lock_names_path(content: &[u8]) -> bool {
+    let Ok(text) = std::str::from_utf8(content) else { return true };
+    local::names_path(text) || text.contains("\"link\": true") || text.contains("\"link\":true")
+}
+
+fn of_manifest(path: &Path, content: &[u8]) -> Option<String> {
+    let Ok(manifest) = serde_json::from_slice::<Value>(content) else {
+        return Some(format!("what {} says is not known", path.display()));
+    };
+    if manifest.get("workspaces").is_some() {
+        return Some(LOCAL_DEPENDENCY.to_owned());
+    }
+    if let Some(script) =
+        SCRIPTS.iter().find(|script| manifest.pointer("/scripts").is_some_and(|all| all.get(script).is_some()))
+    {
+        return Some(format!("script {script:?} of {} may build something from the source", path.display()));
+    }
+    let mut dependencies = DEPENDENCIES.iter().filter_map(|field| manifest.get(field));
+    dependencies.any(names_path).then(|| LOCAL_DEPENDENCY.to_owned())
+}
+
+/// Whether a text anywhere in it is a path.
+fn names_path(value: &Value) -> bool {
+    match value {
+        Value::String(text) => local::is_path(text),
+        Value::Array(values) => values.iter().any(names_path),
+        Value::Object(values) => values.values().any(names_path),
+        _ => false,
+    }
+}

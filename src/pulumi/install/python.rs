@@ -1,0 +1,167 @@
+//! Programs in Python.
+
+use std::path::PathBuf;
+
+use super::{Files, LOCAL_DEPENDENCY, Managed, NO_LOCK, Subject, inside, local, named};
+
+pub(super) const FILES: [&str; 9] = [
+    "requirements.txt",
+    "pyproject.toml",
+    "uv.lock",
+    "uv.toml",
+    "poetry.lock",
+    "poetry.toml",
+    ".python-version",
+    "setup.py",
+    "setup.cfg",
+];
+
+/// Options of a line in `requirements.txt` that say where packages come from, and not what is installed.
+const HARMLESS: [&str; 9] = [
+    "-i",
+    "--index-url",
+    "--extra-index-url",
+    "--no-index",
+    "--require-hashes",
+    "--only-binary",
+    "--no-binary",
+    "--prefer-binary",
+    "--trusted-host",
+];
+
+/// What the lines of `requirements.txt` say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Requirements {
+    /// One version each.
+    Pinned,
+    /// The newest version that fits.
+    Floating,
+    /// A path, another file, or what we do not know.
+    Elsewhere,
+}
+
+pub(super) fn managed(subject: Subject<'_>, files: &Files) -> Managed {
+    let has = |name: &str| named(files, &[name]).next().is_some();
+    let toolchain = match subject.option("toolchain") {
+        "" | "auto" if has("uv.lock") => "uv",
+        "" | "auto" if has("poetry.lock") => "poetry",
+        "" | "auto" => "pip",
+        toolchain => toolchain,
+    };
+    let environment = virtual_environment(subject);
+    let hindrance = match toolchain {
+        "uv" | "poetry" if !has(if toolchain == "uv" { "uv.lock" } else { "poetry.lock" }) => Some(NO_LOCK.to_owned()),
+        "uv" | "poetry" => locked_hindrance(files),
+        "pip" => pip_hindrance(files, environment.as_ref()),
+        other => Some(format!("toolchain {other:?} is not known")),
+    };
+    let mut trees: Vec<PathBuf> = environment.into_iter().collect();
+    if toolchain != "pip" {
+        trees.extend(subject.directories().iter().map(|directory| directory.join(".venv")));
+        trees.sort();
+        trees.dedup();
+    }
+    Managed { name: toolchain.to_owned(), hindrance, trees, exact: toolchain == "uv", works_without_trees: false }
+}
+
+/// The directory that `virtualenv` names, if it is in the source.
+fn virtual_environment(subject: Subject<'_>) -> Option<PathBuf> {
+    let option = subject.option("virtualenv");
+    inside(&subject.directory.join(option)).filter(|path| !option.is_empty() && path != subject.directory)
+}
+
+fn locked_hindrance(files: &Files) -> Option<String> {
+    let mut tables = named(files, &["uv.lock", "poetry.lock", "pyproject.toml", "uv.toml"]);
+    let names_path = |content: &[u8]| std::str::from_utf8(content).is_ok_and(|text| !local::toml_names_path(text));
+    tables.any(|(_, content)| !names_path(content)).then(|| LOCAL_DEPENDENCY.to_owned())
+}
+
+fn pip_hindrance(files: &Files, environment: Option<&PathBuf>) -> Option<String> {
+    if environment.is_none() {
+        return Some("without the option `virtualenv` the packages are installed outside of the source".to_owned());
+    }
+    let mut said = None;
+    for (_, content) in named(files, &["requirements.txt"]) {
+        said = said.max(Some(std::str::from_utf8(content).map_or(Requirements::Elsewhere, requirements)));
+    }
+    match said {
+        None => Some(NO_LOCK.to_owned()),
+        Some(Requirements::Pinned) => None,
+        Some(Requirements::Floating) => Some("requirements.txt does not pin each version with \"==\"".to_owned()),
+        Some(Requirements::Elsewhere) => Some(LOCAL_DEPENDENCY.to_owned()),
+    }
+}
+
+fn requirements(text: &str) -> Requirements {
+    let joined = text.replace("\\\r\n", " ").replace("\\\n", " ");
+    joined.lines().map(requirement).max().unwrap_or(Requirements::Pinned)
+}
+
+fn requirement(line: &str) -> Requirements {
+    let line = line.split(" #").next().unwrap_or_default().trim();
+    if line.is_empty() || line.starts_with('#') {
+        return Requirements::Pinned;
+    }
+    if line.starts_with('-') {
+        let option = line.split([' ', '=']).next().unwrap_or_default();
+        return if HARMLESS.contains(&option) { Requirements::Pinned } else { Requirements::Elsewhere };
+    }
+    let name_ends = line.find(|c: char| !(c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.')));
+    let (name, rest) = line.split_at(name_ends.unwrap_or(line.len()));
+    if name.starts_with('.') || name.ends_with(".whl") || name.ends_with(".gz") || rest.starts_with(['/', ':']) {
+        return Requirements::Elsewhere;
+    }
+    let rest = rest.trim_start();
+    let rest = match rest.strip_prefix('[') {
+        Some(extras) => extras.split_once(']').map_or("", |(_, rest)| rest).trim_start(),
+        None => rest,
+    };
+    if local::names_path(rest) || rest.starts_with(['.', '/']) {
+        return Requirements::Elsewhere;
+    }
+    let version = rest.strip_prefix("==").map(|version| version.trim_start_matches('=').trim_start());
+    let version = version.map(|version| version.split([' ', ';', ',']).next().unwrap_or_default());
+    match version {
+        Some(version) if !version.is_empty() && !version.contains('*') => Requirements::Pinned,
+        _ => Requirements::Floating,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_requirements_are_told_apart() {
+        use Requirements::{Elsewhere, Floating, Pinned};
+        for (line, wanted) in [
+            ("", Pinned),
+            ("# a comment", Pinned),
+            ("pulumi==3.100.0", Pinned),
+            ("pulumi == 3.100.0 # why", Pinned),
+            ("pulumi-aws[extra,more]==6.0.0; python_version > '3.8'", Pinned),
+            ("six===1.16.0 \\\n    --hash=sha256:abc", Pinned),
+            ("--index-url https://example.com/simple\nsix==1.0", Pinned),
+            ("pulumi>=3.0.0,<4.0.0", Floating),
+            ("pulumi", Floating),
+            ("pulumi==3.*", Floating),
+            ("pulumi ~= 3.1", Floating),
+            ("name @ https://example.com/name-1.0.tar.gz", Floating),
+            ("six==1.0\npulumi", Floating),
+            ("-e .", Elsewhere),
+            ("--editable ../shared", Elsewhere),
+            ("-r other.txt", Elsewhere),
+            ("-c constraints.txt", Elsewhere),
+            ("--find-links wheels", Elsewhere),
+            (".", Elsewhere),
+            ("./shared", Elsewhere),
+            ("/opt/shared", Elsewhere),
+            ("sdks/random", Elsewhere),
+            ("shared @ file:///opt/shared", Elsewhere),
+            ("shared-1.0-py3-none-any.whl", Elsewhere),
+            ("six==1.0\n-e .\npulumi", Elsewhere),
+        ] {
+            assert_eq!(requirements(line), wanted, "{line}");
+        }
+    }
+}

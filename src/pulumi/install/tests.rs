@@ -1,0 +1,123 @@
+use super::*;
+
+const NPM: &str = "name: a\nruntime: nodejs";
+const PIP: &str = "name: a\nruntime: {name: python, options: {virtualenv: venv}}";
+const MANIFEST: (&str, &str) = ("package.json", r#"{"dependencies": {"left-pad": "^1.0.0"}}"#);
+const LOCK: (&str, &str) = ("package-lock.json", r#"{"lockfileVersion": 3}"#);
+
+fn planned(project: &str, directory: &str, contents: &[(&str, &str)], cli: &str) -> Plan {
+    let project = Project::parse(Path::new("Pulumi.yaml"), project).expect("it is a project");
+    let subject = Subject { project: &project, directory: Path::new(directory) };
+    let wanted = files(subject);
+    let contents = contents.iter().map(|(path, content)| (PathBuf::from(path), content.as_bytes().to_vec()));
+    // As the agent does: what is not asked for is not read.
+    plan(subject, &contents.filter(|(path, _)| wanted.contains(path)).collect(), cli)
+}
+
+fn npm(contents: &[(&str, &str)]) -> Plan {
+    planned(NPM, "", contents, "v3.259.0")
+}
+
+#[test]
+fn an_equal_key_skips_only_where_nothing_can_be_overlooked() {
+    let with_manifest = |manifest: &'static str| vec![("package.json", manifest), LOCK];
+    let uv = ("uv.lock", "source = { virtual = \".\" }");
+    let pyproject = ("pyproject.toml", "dependencies = [\"pulumi>=3\"]");
+    for (project, contents, wanted) in [
+        (NPM, vec![MANIFEST, LOCK], None),
+        (NPM, vec![MANIFEST], Some("no lock file")),
+        (NPM, vec![LOCK], Some("no package.json")),
+        (NPM, vec![MANIFEST, ("yarn.lock", "left-pad@^1.0.0:")], None),
+        (NPM, vec![MANIFEST, ("pnpm-lock.yaml", "lockfileVersion: '9.0'")], None),
+        (NPM, vec![MANIFEST, ("bun.lock", "{\"lockfileVersion\": 1}")], None),
+        (NPM, vec![MANIFEST, ("bun.lockb", "binary")], Some("bun.lockb")),
+        (NPM, vec![MANIFEST, LOCK, ("pnpm-workspace.yaml", "packages: ['a']")], Some("local path")),
+        (NPM, with_manifest(r#"{"dependencies": {"shared": "file:../shared"}}"#), Some("local path")),
+        (NPM, with_manifest(r#"{"devDependencies": {"shared": "workspace:*"}}"#), Some("local path")),
+        (NPM, with_manifest(r#"{"dependencies": {"shared": "../shared"}}"#), Some("local path")),
+        (NPM, with_manifest(r#"{"overrides": {"a": {"b": "link:./b"}}}"#), Some("local path")),
+        (NPM, with_manifest(r#"{"workspaces": ["a"]}"#), Some("local path")),
+        (NPM, with_manifest(r#"{"scripts": {"prepare": "tsc"}}"#), Some("script \"prepare\"")),
+        (NPM, with_manifest(r#"{"scripts": {"test": "jest"}}"#), None),
+        (NPM, with_manifest("{"), Some("package.json")),
+        (NPM, vec![MANIFEST, ("package-lock.json", r#"{"packages": {"a": {"link": true}}}"#)], Some("local path")),
+        ("name: a\nruntime: {name: nodejs, options: {packagemanager: yarn}}", vec![MANIFEST, LOCK], Some("no lock")),
+        ("name: a\nruntime: {name: nodejs, options: {packagemanager: other}}", vec![MANIFEST, LOCK], Some("\"other\"")),
+        (PIP, vec![("requirements.txt", "six==1.16.0")], None),
+        (PIP, vec![("requirements.txt", "six>=1")], Some("does not pin")),
+        (PIP, vec![("requirements.txt", "-e .")], Some("local path")),
+        (PIP, vec![], Some("no lock file")),
+        ("name: a\nruntime: python", vec![("requirements.txt", "six==1.16.0")], Some("outside of the source")),
+        ("name: a\nruntime: python", vec![pyproject, uv], None),
+        ("name: a\nruntime: python", vec![pyproject, ("poetry.lock", "[[package]]")], None),
+        ("name: a\nruntime: python", vec![pyproject, ("uv.lock", "source = { editable = \".\" }")], Some("local path")),
+        ("name: a\nruntime: {name: python, options: {toolchain: uv}}", vec![pyproject], Some("no lock file")),
+        ("name: a\nruntime: go", vec![("go.mod", ""), ("go.sum", "")], Some("runtime go")),
+        ("name: a\nruntime: yaml\npackages: {random: 'terraform-provider@1.0.0'}", vec![], None),
+        ("name: a\nruntime: yaml\npackages: {random: terraform-provider}", vec![], Some("no version")),
+        ("name: a\nruntime: yaml\npackages: {own: {source: ./own, version: 1.0.0}}", vec![], Some("local path")),
+        ("name: a\nruntime: yaml\nplugins: {providers: [{name: own, path: ../own}]}", vec![], Some("local path")),
+    ] {
+        let plan = planned(project, "", &contents, "v3.259.0");
+        match (&plan.never_skipped, wanted) {
+            (None, None) => assert_eq!(plan.carry(Some(&plan.installed)), Carry::Move, "{project} {contents:?}"),
+            (Some(why), Some(wanted)) if why.contains(wanted) => {
+                assert_ne!(plan.carry(Some(&plan.installed)), Carry::Move, "{project} {contents:?}");
+            }
+            (found, _) => panic!("{project} {contents:?}: {found:?}, not {wanted:?}"),
+        }
+    }
+}
+
+#[test]
+fn whatever_decides_the_result_is_in_the_key() {
+    let base = npm(&[MANIFEST, LOCK]).installed;
+    assert_eq!(npm(&[MANIFEST, LOCK, ("index.js", "1")]).installed, base, "the program is not in it");
+    let changed = [
+        npm(&[MANIFEST, ("package-lock.json", "{}")]),
+        npm(&[("package.json", "{}"), LOCK]),
+        npm(&[MANIFEST, LOCK, (".npmrc", "omit=dev")]),
+        planned(NPM, "", &[MANIFEST, LOCK], "v3.260.0"),
+        planned(NPM, "infra", &[MANIFEST, LOCK], "v3.259.0"),
+        planned("name: a\nruntime: {name: nodejs, options: {packagemanager: npm}}", "", &[MANIFEST, LOCK], "v3.259.0"),
+        planned("name: a\nruntime: {name: nodejs, options: {typescript: false}}", "", &[MANIFEST, LOCK], "v3.259.0"),
+        planned(&format!("{NPM}\nmain: src"), "", &[MANIFEST, LOCK], "v3.259.0"),
+        planned(&format!("{NPM}\npackages: {{a: b@1}}"), "", &[MANIFEST, LOCK], "v3.259.0"),
+        planned(&format!("{NPM}\nplugins: {{providers: []}}"), "", &[MANIFEST, LOCK], "v3.259.0"),
+    ];
+    for (number, plan) in changed.iter().enumerate() {
+        assert_ne!(plan.installed.key, base.key, "change {number}");
+    }
+    assert!(planned(NPM, "", &[MANIFEST, LOCK], "").never_skipped.is_some(), "a CLI of no known version");
+}
+
+#[test]
+fn other_dependencies_are_installed_over_a_copy_where_leftovers_do_no_harm() {
+    let base = npm(&[MANIFEST, LOCK]).installed;
+    assert_eq!(npm(&[("package.json", "{}"), LOCK]).carry(Some(&base)), Carry::Copy);
+    assert_eq!(npm(&[MANIFEST, ("yarn.lock", "")]).carry(Some(&base)), Carry::Nothing, "another manager");
+    assert_eq!(npm(&[MANIFEST, LOCK]).carry(None), Carry::Nothing, "the first source");
+    let pip = |text| planned(PIP, "", &[("requirements.txt", text)], "v3.259.0");
+    assert_eq!(pip("six>=1").carry(Some(&pip("six>=1").installed)), Carry::Copy, "pip with the same requirements");
+    assert_eq!(pip("six>=1").carry(Some(&pip("six>=1\nother").installed)), Carry::Nothing, "pip leaves what was there");
+}
+
+#[test]
+fn files_and_trees_are_looked_for_up_to_the_root_of_the_source() {
+    let lock = ("package-lock.json", "{}");
+    let plan = planned(&format!("{NPM}\nmain: src/index.ts"), "a/b", &[MANIFEST, lock], "v3.259.0");
+    assert_eq!(plan.never_skipped, None);
+    let trees = ["a/b/src/index.ts", "a/b/src", "a/b", "a", ""].map(|place| Path::new(place).join("node_modules"));
+    assert_eq!(plan.trees, trees);
+    let poetry = planned("name: a\nruntime: python", "a", &[("poetry.lock", "")], "v3.259.0");
+    assert_eq!(poetry.trees, [Path::new(".venv"), Path::new("a/.venv")]);
+    let pip = |option: &str| format!("name: a\nruntime: {{name: python, options: {{virtualenv: {option}}}}}");
+    for (option, wanted) in
+        [("venv", Some("a/venv")), ("../venv", Some("venv")), ("../../venv", None), ("/venv", None), (".", None)]
+    {
+        let trees = planned(&pip(option), "a", &[], "v3.259.0").trees;
+        assert_eq!(trees, wanted.map(PathBuf::from).into_iter().collect::<Vec<_>>(), "{option}");
+    }
+    let packages = planned("name: a\nruntime: yaml\npackages: {a: b@1}", "a", &[], "v3.259.0");
+    assert_eq!(packages.trees, [Path::new("a/sdks")]);
+}

@@ -1,0 +1,133 @@
+//! The controller's end of TLS: version 1.3, an agent of exactly the workspace that is meant, and, for each agent, a
+//! certificate of an authority that this agent trusts.
+//!
+//! While the authority changes, some pods have the files of before and some those of after. An agent names the
+//! authorities that it trusts in the handshake, and the controller has a certificate of each.
+
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use rustls::client::ResolvesClientCert;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{PrivateKeyDer, ServerName};
+use rustls::sign::CertifiedKey;
+use rustls::{ClientConfig, RootCertStore, SignatureScheme};
+use thiserror::Error;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio_rustls::client::TlsStream;
+
+use super::tls_fault;
+use crate::rpc::identity::{self, IdentityError, Issued};
+
+/// Why the controller's identity cannot be used.
+#[derive(Debug, Error)]
+pub enum ClientIdentityError {
+    #[error("cannot read the controller's client certificate")]
+    Certificate { source: IdentityError },
+    #[error("cannot read the controller's client key")]
+    Key,
+    #[error("cannot read the authority's certificates")]
+    Authorities { source: IdentityError },
+    #[error("the authority's certificates cannot be trusted")]
+    Trust { source: rustls::Error },
+    #[error("the controller's client certificate and key cannot be used")]
+    Use { source: rustls::Error },
+}
+
+/// Trusts these authorities (PEM, any number) and shows one of these certificates: the first that the agent accepts.
+pub(super) fn configuration(clients: &[Issued], authorities_pem: &str) -> Result<ClientConfig, ClientIdentityError> {
+    let authorities =
+        identity::read_bundle(authorities_pem).map_err(|source| ClientIdentityError::Authorities { source })?;
+    let mut roots = RootCertStore::empty();
+    for certificate in authorities {
+        roots.add(certificate).map_err(|source| ClientIdentityError::Trust { source })?;
+    }
+    let identities = clients.iter().map(Identity::read).collect::<Result<_, _>>()?;
+    let mut config = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .map_err(|source| ClientIdentityError::Use { source })?
+        .with_root_certificates(roots)
+        .with_client_cert_resolver(Arc::new(Identities(identities)));
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    config.resumption = rustls::client::Resumption::disabled();
+    Ok(config)
+}
+
+/// Connects, and makes sure that it is the agent of that name.
+pub(super) async fn connect(
+    target: SocketAddr,
+    name: ServerName<'static>,
+    tls: Arc<ClientConfig>,
+) -> io::Result<AgentStream> {
+    let stream = TcpStream::connect(target).await?;
+    stream.set_nodelay(true)?;
+    let connected = tokio_rustls::TlsConnector::from(tls).connect(name, stream).await;
+    connected.map(AgentStream).map_err(|error| tls_fault::explain(error, "agent"))
+}
+
+/// The controller's certificates, the preferred one first.
+#[derive(Debug)]
+struct Identities(Vec<Identity>);
+
+#[derive(Debug)]
+struct Identity {
+    /// The authority that has signed it, as the name in DER.
+    issuer: Vec<u8>,
+    key: Arc<CertifiedKey>,
+}
+
+impl Identity {
+    fn read(client: &Issued) -> Result<Self, ClientIdentityError> {
+        let unreadable = |source| ClientIdentityError::Certificate { source };
+        let chain = identity::read_bundle(&client.certificate_pem).map_err(unreadable)?;
+        let issuer = identity::issuer(&client.certificate_pem).map_err(unreadable)?;
+        let key = PrivateKeyDer::from_pem_slice(client.key_pem.as_bytes()).map_err(|_| ClientIdentityError::Key)?;
+        let key = CertifiedKey::from_der(chain, key, &rustls::crypto::ring::default_provider())
+            .map_err(|source| ClientIdentityError::Use { source })?;
+        Ok(Identity { issuer, key: Arc::new(key) })
+    }
+}
+
+impl ResolvesClientCert for Identities {
+    fn resolve(&self, trusted: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+        let accepted = self.0.iter().find(|identity| trusted.contains(&identity.issuer.as_slice()));
+        // One that is not accepted makes the agent say so.
+        accepted.or_else(|| self.0.first()).map(|identity| identity.key.clone())
+    }
+
+    fn has_certs(&self) -> bool {
+        !self.0.is_empty()
+    }
+}
+
+/// A connection to an agent. The agent's verdict on the controller's certificate comes with the first bytes that are
+/// read, so it is put into words here.
+pub(super) struct AgentStream(TlsStream<TcpStream>);
+
+impl AsyncRead for AgentStream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_read(context, buffer).map_err(|error| tls_fault::explain(error, "agent"))
+    }
+}
+
+impl AsyncWrite for AgentStream {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_shutdown(context)
+    }
+}

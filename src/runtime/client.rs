@@ -1,0 +1,93 @@
+//! The client of the API server, which counts what it asks.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use axum::http::{Request, Response};
+use kube::client::{Body, ClientBuilder};
+use kube::{Client, Config};
+use tower::Service;
+use tower::layer::layer_fn;
+
+use crate::telemetry::metrics::Metrics;
+
+/// A client from the environment: the pod's ServiceAccount, or a kubeconfig.
+pub async fn connect(metrics: Metrics) -> Result<Client, ClientError> {
+    let config = Config::infer().await?;
+    let host: Arc<str> = config.cluster_url.authority().map_or("", |authority| authority.as_str()).into();
+    let counted = layer_fn(|inner| Counted { inner, host: host.clone(), metrics: metrics.clone() });
+    Ok(ClientBuilder::try_from(config)?.with_layer(&counted).build())
+}
+
+/// Why there is no client.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    #[error("cannot find the API server: neither is this a pod with a ServiceAccount, nor is there a kubeconfig")]
+    Config(#[from] kube::config::InferConfigError),
+    #[error("cannot make a client of the API server")]
+    Client(#[from] kube::Error),
+}
+
+/// Requests, counted by what came of them.
+struct Counted<S> {
+    inner: S,
+    host: Arc<str>,
+    metrics: Metrics,
+}
+
+impl<S, B> Service<Request<Body>> for Counted<S>
+where
+    S: Service<Request<Body>, Response = Response<B>>,
+    S::Future: Send + 'static,
+{
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Self::Error>> + Send>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let (method, host, metrics) = (request.method().clone(), self.host.clone(), self.metrics.clone());
+        let answer = self.inner.call(request);
+        Box::pin(async move {
+            let answer = answer.await;
+            let code = answer.as_ref().ok().map(|response| response.status().as_u16());
+            metrics.api_request(code, method.as_str(), &host);
+            answer
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tower::{ServiceExt, service_fn};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn requests_are_counted_by_their_end_and_their_host() {
+        let metrics = Metrics::default();
+        let answer = |request: Request<Body>| async move {
+            match request.uri().path() {
+                "/broken" => Err(std::io::Error::other("no connection")),
+                _ => Ok(Response::builder().status(404).body(Body::empty()).unwrap()),
+            }
+        };
+        for path in ["/a", "/b", "/broken"] {
+            let counted = Counted { inner: service_fn(answer), host: "api:6443".into(), metrics: metrics.clone() };
+            let request = Request::get(path).body(Body::empty()).unwrap();
+            assert_eq!(counted.oneshot(request).await.is_ok(), path != "/broken");
+        }
+        let text = metrics.encode().unwrap();
+        for line in [
+            r#"rest_client_requests_total{code="404",method="GET",host="api:6443"} 2"#,
+            r#"rest_client_requests_total{code="<error>",method="GET",host="api:6443"} 1"#,
+        ] {
+            assert!(text.lines().any(|found| found == line), "no line {line} in\n{text}");
+        }
+    }
+}

@@ -1,0 +1,369 @@
+//! What a source depends on: real npm and pip behind a program that stands in for `pulumi install`.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::process::Command;
+
+use pulumi_controller::rpc::proto::{self, Outcome};
+
+use crate::harness::{TOKEN, Workspace, archive, has_programs, has_pulumi, outputs, processes, signal};
+use crate::registry::{Registry, make_wheels};
+
+const YAML: (&str, &str) = ("Pulumi.yaml", "name: example\nruntime: yaml\n");
+const NODE: (&str, &str) = ("Pulumi.yaml", "name: example\nruntime: nodejs\n");
+const PYTHON: (&str, &str) =
+    ("Pulumi.yaml", "name: example\nruntime: {name: python, options: {toolchain: pip, virtualenv: venv}}\n");
+
+/// A directory with what the stand-in for the CLI reads and writes, and the stand-in.
+struct StandIn {
+    directory: tempfile::TempDir,
+    script: String,
+}
+
+impl StandIn {
+    /// `install` is what it does to install.
+    fn new(install: &str) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        fs::write(directory.path().join("version"), "v3.259.0").unwrap();
+        let here = directory.path().display();
+        let script = format!(
+            "set -eu\n\
+             case \"$*\" in *version*) cat {here}/version; exit;; *install*) ;; *) exit 0;; esac\n\
+             echo \"$PWD\" >>{here}/installs\n\
+             if [ -f {here}/broken ]; then\n\
+                 mkdir -p node_modules; echo half >node_modules/half; echo \"no such package; the token is ${{TOKEN:-none}}\" >&2; exit 1\n\
+             fi\n\
+             {install}"
+        );
+        StandIn { directory, script }
+    }
+
+    async fn npm(registry: &Registry) -> Self {
+        Self::new(&format!("{}exec npm install", registry.exports()))
+    }
+
+    async fn pip() -> Self {
+        let stand_in = Self::new("");
+        let wheels = stand_in.path("wheels");
+        fs::create_dir(&wheels).unwrap();
+        make_wheels(&wheels).await;
+        let install = format!(
+            "python3 -m venv venv\n\
+             exec venv/bin/python -m pip install --no-index --find-links {} -r requirements.txt",
+            wheels.display()
+        );
+        StandIn { script: stand_in.script.clone() + &install, ..stand_in }
+    }
+
+    async fn start(&self) -> Workspace {
+        Workspace::start_with(Some(&self.script), &[]).await
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// How often it installed.
+    fn installs(&self) -> usize {
+        fs::read_to_string(self.path("installs")).unwrap_or_default().lines().count()
+    }
+}
+
+fn inode(workspace: &Workspace, name: &str) -> u64 {
+    fs::metadata(workspace.path("share/workspace").join(name)).unwrap().ino()
+}
+
+/// What a program in a source prints.
+fn printed(workspace: &Workspace, source: &str, command: &[&str]) -> String {
+    let directory = workspace.path("share").join(source);
+    let output = Command::new(command[0]).args(&command[1..]).current_dir(directory).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap().trim().to_owned()
+}
+
+fn manifest(version: &str) -> String {
+    serde_json::json!({"name": "example", "version": "0.0.1", "dependencies": {"pads": version}}).to_string()
+}
+
+#[tokio::test]
+async fn npm_dependencies_are_taken_over_when_the_lock_is_equal_and_installed_over_a_copy_when_not() {
+    let test = "npm_dependencies_are_taken_over_when_the_lock_is_equal_and_installed_over_a_copy_when_not";
+    if !has_programs(test, &["node", "npm"]) {
+        return;
+    }
+    let registry = Registry::start().await;
+    let stand_in = StandIn::npm(&registry).await;
+    let workspace = stand_in.start().await;
+    let (old, new) = (manifest("1.0.0"), manifest("1.1.0"));
+    let (old_lock, new_lock) =
+        (registry.lock(&[("package.json", &old)]).await, registry.lock(&[("package.json", &new)]).await);
+    let version = ["node", "-p", "require('pads')"];
+    let files = [NODE, ("package.json", old.as_str()), ("package-lock.json", old_lock.as_str())];
+
+    workspace.bring(&files).await.unwrap();
+    assert_eq!((stand_in.installs(), printed(&workspace, "workspace", &version).as_str()), (1, "1.0.0"));
+    let installed_at = fs::read_to_string(stand_in.path("installs")).unwrap();
+    assert_eq!(installed_at.trim(), workspace.path("share/workspace").to_str().unwrap());
+    let before = inode(&workspace, "node_modules");
+
+    workspace.bring(&[&files[..], &[("index.js", "1")]].concat()).await.unwrap();
+    assert_eq!((stand_in.installs(), inode(&workspace, "node_modules")), (1, before), "{}", workspace.log());
+    assert_eq!(printed(&workspace, "workspace", &version), "1.0.0");
+    assert!(!workspace.path("share/previous/node_modules").exists());
+
+    let files = [NODE, ("package.json", new.as_str()), ("package-lock.json", new_lock.as_str())];
+    workspace.bring(&files).await.unwrap();
+    assert_eq!((stand_in.installs(), printed(&workspace, "workspace", &version).as_str()), (2, "1.1.0"));
+    assert_ne!(inode(&workspace, "node_modules"), before);
+    assert_eq!(printed(&workspace, "previous", &version), "1.0.0", "the source before has what it had");
+    assert!(workspace.log().contains("copying the dependencies of the source before"), "{}", workspace.log());
+}
+
+#[tokio::test]
+async fn a_local_path_is_installed_each_time_although_the_lock_is_equal() {
+    if !has_programs("a_local_path_is_installed_each_time_although_the_lock_is_equal", &["node", "npm"]) {
+        return;
+    }
+    let registry = Registry::start().await;
+    let stand_in = StandIn::npm(&registry).await;
+    let workspace = stand_in.start().await;
+    let manifest = r#"{"name": "example", "version": "0.0.1", "dependencies": {"shared": "file:./shared"}}"#;
+    let shared = ("shared/package.json", r#"{"name": "shared", "version": "1.0.0"}"#);
+    let lock = registry.lock(&[("package.json", manifest), shared]).await;
+    for (number, content) in ["one", "two"].into_iter().enumerate() {
+        let program = format!("module.exports = '{content}'");
+        let files = [
+            NODE,
+            ("package.json", manifest),
+            ("package-lock.json", lock.as_str()),
+            shared,
+            ("shared/index.js", program.as_str()),
+        ];
+        workspace.bring(&files).await.unwrap();
+        assert_eq!(stand_in.installs(), number + 1);
+        assert_eq!(printed(&workspace, "workspace", &["node", "-p", "require('shared')"]), content);
+    }
+}
+
+#[tokio::test]
+async fn a_virtual_environment_is_taken_over_when_all_is_pinned_and_equal_and_made_anew_when_not() {
+    let test = "a_virtual_environment_is_taken_over_when_all_is_pinned_and_equal_and_made_anew_when_not";
+    let has_venv =
+        || Command::new("python3").args(["-c", "import venv, ensurepip"]).status().is_ok_and(|ended| ended.success());
+    if !has_programs(test, &["python3"]) || !has_venv() {
+        eprintln!("NOT RUN: {test}: python3 cannot make virtual environments");
+        return;
+    }
+    let stand_in = StandIn::pip().await;
+    let workspace = stand_in.start().await;
+    let program = ["venv/bin/pads"];
+    let pinned = ("requirements.txt", "pads==1.0.0\nother==1.0.0\n");
+    workspace.bring(&[PYTHON, pinned]).await.unwrap();
+    assert_eq!(printed(&workspace, "workspace", &program), "1.0.0", "programs know where they are");
+    let before = inode(&workspace, "venv");
+
+    workspace.bring(&[PYTHON, pinned, ("__main__.py", "1")]).await.unwrap();
+    assert_eq!((stand_in.installs(), inode(&workspace, "venv")), (1, before), "{}", workspace.log());
+    assert_eq!(printed(&workspace, "workspace", &program), "1.0.0");
+
+    workspace.bring(&[PYTHON, ("requirements.txt", "pads==1.1.0\n")]).await.unwrap();
+    assert_eq!((stand_in.installs(), printed(&workspace, "workspace", &program).as_str()), (2, "1.1.0"));
+    assert!(!workspace.path("share/workspace/venv/bin/other").exists(), "what nobody requires any more is gone");
+
+    let floating = ("requirements.txt", "pads>=1.0.0\n");
+    workspace.bring(&[PYTHON, floating]).await.unwrap();
+    workspace.bring(&[PYTHON, floating, ("__main__.py", "1")]).await.unwrap();
+    assert_eq!(stand_in.installs(), 4, "what is not pinned is looked for each time");
+    assert_eq!(printed(&workspace, "workspace", &program), "1.1.0");
+}
+
+#[tokio::test]
+async fn a_failure_leaves_the_old_source_and_is_tried_again_and_another_source_at_once() {
+    let stand_in = StandIn::new("mkdir -p node_modules; cp package.json node_modules/installed");
+    let workspace = stand_in.start().await;
+    let files = |manifest| [NODE, ("package.json", manifest), ("package-lock.json", manifest)];
+    let good = workspace.bring(&files("{}")).await.unwrap();
+    let before = inode(&workspace, "node_modules");
+
+    fs::write(stand_in.path("broken"), "").unwrap();
+    let (broken, _) = archive(&files("{\"name\": \"broken\"}"));
+    let failure = workspace.bring(&files("{\"name\": \"broken\"}")).await.unwrap_err();
+    assert!(failure.contains("no such package") && failure.contains("exit code 1"), "{failure}");
+    assert!(!failure.contains(TOKEN) && failure.contains("the token is [secret]"), "{failure}");
+    let log = workspace.log();
+    assert!(log.contains("install: no such package") && !log.contains(TOKEN), "{log}");
+    let status = workspace.status().await;
+    assert_eq!(status.artifact.as_ref(), Some(&good));
+    assert_eq!((inode(&workspace, "node_modules"), stand_in.installs()), (before, 2));
+    assert!(!workspace.path("share/workspace/node_modules/half").exists());
+    // The old one can be worked with meanwhile.
+    let request = workspace.request(&[]).await;
+    assert_eq!(request.artifact, Some(good));
+    while let Err(refusal) = workspace.run(&request).await {
+        assert!(refusal.message.contains("another source is being put in place"), "{refusal}");
+    }
+    workspace.result(&request.id).await;
+
+    fs::remove_file(stand_in.path("broken")).unwrap();
+    workspace.until("it was tried again", |status| status.artifact.as_ref() == Some(&broken)).await;
+    assert!(!workspace.path("share/workspace/node_modules/half").exists(), "{}", workspace.log());
+
+    fs::write(stand_in.path("broken"), "").unwrap();
+    workspace.bring(&files("{\"name\": \"broken again\"}")).await.unwrap_err();
+    fs::remove_file(stand_in.path("broken")).unwrap();
+    let mended = workspace.bring(&files("{\"name\": \"mended\"}")).await.unwrap();
+    assert_eq!(workspace.status().await.artifact, Some(mended));
+    assert!(fs::read_to_string(workspace.path("share/workspace/node_modules/installed")).unwrap().contains("mended"));
+}
+
+/// Takes for ever where the source says so.
+const ENDLESS: &str =
+    "[ -f endless ] || { mkdir -p node_modules; exit 0; }; echo half >node_modules/half; (sleep 1000 & wait)";
+
+/// Gives a source whose installation never ends, after one whose dependencies are in place.
+async fn installing(stand_in: &StandIn) -> (Workspace, proto::Artifact) {
+    let workspace = stand_in.start().await;
+    let good = workspace.bring(&[NODE, ("package.json", "{}"), ("package-lock.json", "{}")]).await.unwrap();
+    let (artifact, bytes) =
+        archive(&[NODE, ("package.json", "{}"), ("package-lock.json", "{\"a\": 1}"), ("endless", "")]);
+    assert!(!workspace.put_archive(artifact.clone(), bytes).await.unwrap(), "the answer does not wait for the end");
+    let status = workspace.until("it installs", |_| workspace.path("share/workspace/node_modules/half").exists()).await;
+    let candidate = status.candidate.unwrap();
+    assert_eq!((candidate.artifact, candidate.doing.as_str()), (Some(artifact), "installing its dependencies"));
+    assert_eq!(status.artifact.as_ref(), Some(&good), "until then the old one counts");
+    let request = workspace.request(&[]).await;
+    let refusal = workspace.run(&request).await.unwrap_err();
+    assert!(refusal.message.contains("another source is being put in place"), "{refusal}");
+    (workspace, good)
+}
+
+/// The processes that an installation of this workspace has left.
+fn installers(workspace: &Workspace) -> Vec<u32> {
+    let mark = format!("PULUMI_CONTROLLER_OPERATION=install-{}", workspace.path("share").display());
+    let is_marked = |pid: &u32| {
+        let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        environment.split(|byte| *byte == 0).any(|variable| variable == mark.as_bytes())
+    };
+    processes().into_iter().filter(|(_, (_, state))| *state != 'Z').map(|(pid, _)| pid).filter(is_marked).collect()
+}
+
+#[tokio::test]
+async fn an_agent_that_is_killed_in_an_installation_leaves_the_old_source_whole() {
+    let stand_in = StandIn::new(ENDLESS);
+    let (mut workspace, good) = installing(&stand_in).await;
+    let source = fs::metadata(workspace.path("share/source")).unwrap().ino();
+    assert!(!installers(&workspace).is_empty());
+    signal(workspace.agent_pid(), "KILL");
+    workspace.ended().await;
+    workspace.start_agent().await;
+    assert_eq!(installers(&workspace), Vec::<u32>::new());
+    let status = workspace.status().await;
+    assert_eq!((status.artifact, status.candidate), (Some(good), None));
+    assert_ne!(fs::metadata(workspace.path("share/source")).unwrap().ino(), source);
+    assert!(workspace.path("share/workspace/node_modules").is_dir());
+    assert!(!workspace.path("share/workspace/endless").exists());
+    assert!(!workspace.path("share/workspace/node_modules/half").exists());
+    assert_eq!(fs::read_dir(workspace.path("share/staging")).unwrap().count(), 0);
+}
+
+#[tokio::test]
+async fn an_agent_that_is_told_to_end_in_an_installation_puts_the_old_source_back_first() {
+    let stand_in = StandIn::new(ENDLESS);
+    let (mut workspace, good) = installing(&stand_in).await;
+    workspace.terminate();
+    assert_eq!(workspace.ended().await, Some(0));
+    assert_eq!(installers(&workspace), Vec::<u32>::new());
+    assert!(!workspace.path("share/workspace/endless").exists());
+    workspace.start_agent().await;
+    assert_eq!(workspace.status().await.artifact, Some(good));
+}
+
+#[tokio::test]
+async fn another_source_ends_the_installation_of_the_one_before_it() {
+    let stand_in = StandIn::new(ENDLESS);
+    let (workspace, good) = installing(&stand_in).await;
+    let newer = workspace.bring(&[YAML]).await.unwrap();
+    assert_eq!(workspace.status().await.artifact, Some(newer));
+    assert_eq!(installers(&workspace), Vec::<u32>::new());
+    drop(workspace);
+
+    let stand_in = StandIn::new(ENDLESS);
+    let (workspace, back) = installing(&stand_in).await;
+    let (_, bytes) = archive(&[NODE, ("package.json", "{}"), ("package-lock.json", "{}")]);
+    assert_eq!(back, good);
+    assert!(workspace.put_archive(back.clone(), bytes).await.unwrap(), "the old one is in place again");
+    let status = workspace.status().await;
+    assert_eq!((status.artifact, status.candidate), (Some(back), None));
+    assert_eq!(installers(&workspace), Vec::<u32>::new());
+}
+
+#[tokio::test]
+async fn another_cli_installs_anew() {
+    let stand_in = StandIn::new("mkdir -p node_modules");
+    let mut workspace = stand_in.start().await;
+    let files = [NODE, ("package.json", "{}"), ("package-lock.json", "{}")];
+    workspace.bring(&files).await.unwrap();
+    workspace.terminate();
+    workspace.ended().await;
+    workspace.start_agent().await;
+    workspace.bring(&[&files[..], &[("index.js", "1")]].concat()).await.unwrap();
+    assert_eq!(stand_in.installs(), 1, "another agent knows what was installed");
+    fs::write(stand_in.path("version"), "v3.260.0").unwrap();
+    workspace.terminate();
+    workspace.ended().await;
+    workspace.start_agent().await;
+    workspace.bring(&[&files[..], &[("index.js", "2")]].concat()).await.unwrap();
+    assert_eq!(stand_in.installs(), 2);
+}
+
+#[tokio::test]
+async fn what_was_put_in_place_without_a_cli_is_installed_where_it_is() {
+    let stand_in = StandIn::new("mkdir -p node_modules");
+    let mut workspace = stand_in.start().await;
+    let artifact = workspace.bring(&[NODE, ("package.json", "{}")]).await.unwrap();
+    workspace.terminate();
+    workspace.ended().await;
+    let record = workspace.path("share/source.json");
+    let text = fs::read_to_string(&record).unwrap();
+    fs::write(&record, text.replace("\"awaits_install\": false", "\"awaits_install\": true")).unwrap();
+    fs::write(workspace.path("share/workspace/made-in-the-pod"), "").unwrap();
+    fs::write(stand_in.path("broken"), "").unwrap();
+    workspace.start_agent().await;
+    let failure = workspace.until_in_place(&artifact).await.unwrap_err();
+    assert!(failure.contains("no such package"), "{failure}");
+    assert_eq!(workspace.status().await.artifact, None, "it does not count yet");
+    fs::remove_file(stand_in.path("broken")).unwrap();
+    workspace.until("it is installed", |status| status.artifact.as_ref() == Some(&artifact)).await;
+    assert!(workspace.path("share/workspace/made-in-the-pod").exists(), "it was not exchanged");
+}
+
+#[tokio::test]
+async fn plugins_of_the_image_are_used() {
+    let test = "plugins_of_the_image_are_used";
+    if !has_pulumi(test) {
+        return;
+    }
+    let home = tempfile::tempdir().unwrap();
+    let plugin = home.path().join("plugins/resource-testing-v0.0.1");
+    fs::create_dir_all(&plugin).unwrap();
+    let path = std::env::var_os("PATH").unwrap();
+    let provider = "pulumi-resource-testing";
+    let found = std::env::split_paths(&path).map(|place| place.join(provider)).find(|file| file.is_file()).unwrap();
+    fs::copy(found, plugin.join(provider)).unwrap();
+    let program = "name: example\nruntime: yaml\nresources:\n  step:\n    type: testing:index:Step\n    \
+                   properties: {name: quick, seconds: 0, steps: 1}\noutputs:\n  done: true\n";
+
+    // Downloads are switched off in the request: without the plugin it fails.
+    let workspace = Workspace::start_without(provider, "PULUMI_HOME", home.path().to_owned()).await;
+    workspace.put(program).await;
+    let result = workspace.run_to_end(&workspace.request(&[]).await).await;
+    assert_eq!(result.outcome(), Outcome::Succeeded, "{}\n{}", result.message, workspace.log());
+    assert_eq!(outputs(&result)["done"], ("true", false));
+
+    let workspace = Workspace::start_without(provider, "PULUMI_HOME", home.path().join("empty")).await;
+    workspace.put(program).await;
+    let result = workspace.run_to_end(&workspace.request(&[]).await).await;
+    assert_eq!(result.outcome(), Outcome::Failed);
+    assert!(result.message.contains("testing"), "{}", result.message);
+}

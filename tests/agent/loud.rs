@@ -1,0 +1,49 @@
+//! A program that says more than anybody can keep.
+
+use pulumi_controller::rpc::proto::Outcome;
+
+use crate::harness::Workspace;
+
+/// What the CLI below prints and writes to its event log, in kilobytes.
+const SAID: u64 = 148 * 1024;
+
+/// A line of 48 MiB in the event log; 50 MiB without a line end, and 50 MiB of lines, in the output.
+const LOUD: &str = r#"
+case "$*" in *--event-log=*) ;; *) exit 0 ;; esac
+for word; do case "$word" in --event-log=*) log=${word#--event-log=} ;; esac; done
+{
+    printf '{"diagnosticEvent":{"severity":"error","message":"'
+    head -c 50331648 /dev/zero | tr '\0' x
+    printf '"}}\n{"diagnosticEvent":{"severity":"error","message":"what really went wrong"}}\n'
+} >"$log"
+head -c 52428800 /dev/zero | tr '\0' y
+yes 'so much to say' | head -c 52428800 >&2
+exit 255
+"#;
+
+#[tokio::test]
+async fn a_program_that_prints_a_hundred_megabytes_costs_the_agent_no_memory() {
+    let workspace = Workspace::start_with(Some(LOUD), &[]).await;
+    workspace.put("name: example\nruntime: yaml\n").await;
+    let before = most_memory(workspace.agent_pid());
+    let request = workspace.request(&[]).await;
+    let result = workspace.run_to_end(&request).await;
+    let grown = most_memory(workspace.agent_pid()) - before;
+    let printed = std::fs::metadata(workspace.path("log")).unwrap().len();
+    // A failure shows the log.
+    std::fs::File::options().write(true).truncate(true).open(workspace.path("log")).unwrap();
+    assert!(printed > 100 * 1024 * 1024, "all of it is in the pod's log, but there are only {printed} bytes");
+    assert_eq!(result.outcome(), Outcome::Failed);
+    assert_eq!(result.message, "what really went wrong");
+    assert!(grown < SAID / 3, "of {SAID} kB that were said, the agent held {grown} kB at once");
+    let journal = workspace.path("share/operations").join(&request.id);
+    let kept: u64 = std::fs::read_dir(journal).unwrap().map(|file| file.unwrap().metadata().unwrap().len()).sum();
+    assert!(kept < 1024 * 1024, "{kept} bytes are kept of the run");
+}
+
+/// The most that a process has held in memory until now, in kilobytes.
+fn most_memory(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
+}

@@ -1,0 +1,96 @@
+//! The whole against its budgets, on the test cluster with the controller installed as a user would. `make bench` runs it;
+//! docs/performance.md says what the measures mean.
+#![allow(
+    clippy::panic,
+    clippy::expect_used,
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::large_futures,
+    clippy::cast_precision_loss,
+    reason = "what a measure stands on ends it"
+)]
+
+mod api_writes;
+mod cold;
+mod crowd;
+mod fake_nodes;
+mod memory;
+mod moments;
+mod parts_result;
+mod path;
+mod processes;
+mod progress;
+mod served;
+mod size;
+mod table;
+
+#[allow(dead_code, reason = "the rules are for the end-to-end tests; the harness holds every scene to them")]
+#[path = "../e2e/conformance.rs"]
+mod conformance;
+#[allow(dead_code, unused_imports, reason = "measures need a part of what the end-to-end tests stand on")]
+#[path = "../e2e/harness/mod.rs"]
+mod harness;
+#[path = "../stand_in/mod.rs"]
+mod stand_in;
+
+use std::panic::AssertUnwindSafe;
+use std::path::PathBuf;
+
+use futures::FutureExt;
+
+use crate::harness::run_alone;
+use crate::table::{Row, publish};
+
+/// What can be measured, in this order.
+const MEASURES: [&str; 7] = ["size", "parts", "path", "cold", "crowd", "rest", "memory"];
+
+fn main() {
+    // `cargo bench` adds a word of its own.
+    let mut wanted: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
+    if let Some(unknown) = wanted.iter().find(|name| !MEASURES.contains(&name.as_str())) {
+        println!("there is no measure {unknown:?}; there are: {}", MEASURES.join(" "));
+        std::process::exit(2);
+    }
+    if wanted.is_empty() {
+        wanted = MEASURES.map(str::to_owned).into();
+    }
+    let folder = PathBuf::from(std::env::var("BENCH_FOLDER").unwrap_or_else(|_| "target/bench".to_owned()));
+    let mut rows = Vec::new();
+    run_alone(async || {
+        for (number, measure) in
+            MEASURES.iter().filter(|measure| wanted.iter().any(|name| name == *measure)).enumerate()
+        {
+            println!("\n===== measure {} of {}: {measure}", number + 1, wanted.len());
+            rows.extend(measured(measure, &wanted).await);
+        }
+    });
+    if let Err(error) = publish(&rows, &folder) {
+        println!("the report could not be written to {}: {error}", folder.display());
+    }
+    let missed = rows.iter().filter(|row| row.met == Some(false)).count();
+    if missed > 0 {
+        println!("{missed} of {} budgets are missed", rows.iter().filter(|row| row.met.is_some()).count());
+        std::process::exit(1);
+    }
+}
+
+/// One that fails does not keep the others from being measured.
+async fn measured(measure: &str, wanted: &[String]) -> Vec<Row> {
+    let with_rest = wanted.iter().any(|name| name == "rest");
+    let result = AssertUnwindSafe(async {
+        match measure {
+            "size" => vec![size::measure()],
+            "parts" => parts_result::measure(),
+            "path" => path::measure().await,
+            "cold" => vec![cold::measure().await],
+            "crowd" => crowd::measure(with_rest).await,
+            // The crowd is what rests.
+            "rest" if !wanted.iter().any(|name| name == "crowd") => crowd::measure(true).await,
+            "rest" => Vec::new(),
+            _ => memory::measure().await,
+        }
+    })
+    .catch_unwind()
+    .await;
+    result.unwrap_or_else(|_| vec![Row::of(measure, "", "failed, see above", Some(false))])
+}

@@ -1,0 +1,88 @@
+//! A new Stack: from its pod's creation to a workspace that a run can start in. The images are on the node.
+
+use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
+use kube::ResourceExt;
+use pulumi_controller::api::auto::Workspace;
+use pulumi_controller::api::conditions::{READY, is_true};
+use pulumi_controller::api::names;
+
+use crate::harness::{Program, Scene, in_scene};
+use crate::moments::{Moment, Moments, now};
+use crate::table::{Row, Step, median};
+
+const ROUNDS: usize = 5;
+const BUDGET: f64 = 3.0;
+
+/// The steps, in order. Each ends at a moment that was seen.
+const STEPS: [&str; 5] = [
+    "scheduled",
+    "sandbox and volumes made, `bootstrap` has copied the agent",
+    "the container `pulumi` runs",
+    "the agent is ready, and the kubelet says so",
+    "the source is in place, the Workspace ready",
+];
+
+pub async fn measure() -> Row {
+    let mut row = None;
+    in_scene("bench-cold", async |scene| row = Some(cold(scene).await)).await;
+    row.expect("it was measured")
+}
+
+async fn cold(scene: &Scene) -> Row {
+    let source = scene.source("app").await;
+    let commit = source.push(&Program::new("bench-cold").output("text", "hello".into()).files()).await;
+    source.artifact_of(&commit).await;
+    let (pods, workspaces) = (Moments::<Pod>::watch(scene.api()), Moments::<Workspace>::watch(scene.api()));
+    let (mut rounds, mut whole) = (Vec::new(), Vec::new());
+    for round in 1..=ROUNDS {
+        let began = now();
+        let stack = scene.start(scene.stack(&format!("cold-{round}"), &source)).await;
+        stack.until_applied(&commit).await;
+        whole.push(now() - began);
+        let moments = moments_of(&stack.name, &pods, &workspaces);
+        println!(
+            "round {round} of {ROUNDS}: ready {:.2} s after the pod was created; Stack Ready after {:.2} s in all",
+            moments[STEPS.len()] - moments[0],
+            now() - began
+        );
+        rounds.push(moments);
+        stack.delete().await;
+        stack.until_gone().await;
+    }
+    let step = |i: usize| median(rounds.iter().map(|moments| moments[i + 1] - moments[i]).collect());
+    let steps = (0..STEPS.len()).map(|i| Step { name: STEPS[i].to_owned(), seconds: step(i) }).collect();
+    let total = median(rounds.iter().map(|moments| moments[STEPS.len()] - moments[0]).collect());
+    Row::seconds("pod created → workspace ready, images present", total, BUDGET)
+        .with_steps(steps)
+        .with_note(format!("new Stack → Ready: {:.2} s; medians of {ROUNDS}", median(whole)))
+}
+
+/// The moments between the steps, the begin first.
+fn moments_of(stack: &str, pods: &Moments<Pod>, workspaces: &Moments<Workspace>) -> Vec<Moment> {
+    let name = names::workspace_pod(stack);
+    let first = |what: &str, is_so: &dyn Fn(&Pod) -> bool| pods.first(what, |pod| pod.name_any() == name && is_so(pod));
+    let is_condition = |pod: &Pod, kind: &str| {
+        let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_ref());
+        conditions.into_iter().flatten().any(|condition| condition.type_ == kind && condition.status == "True")
+    };
+    vec![
+        first("at all", &|_| true),
+        first("scheduled", &|pod| is_condition(pod, "PodScheduled")),
+        first("initialized", &|pod| is_condition(pod, "Initialized")),
+        first("with its container running", &|pod| container(pod).is_some_and(is_running)),
+        first("ready", &|pod| container(pod).is_some_and(|container| container.ready)),
+        workspaces.first("ready", |workspace| {
+            let status = workspace.status.clone().unwrap_or_default();
+            workspace.name_any() == stack && status.artifact.is_some() && is_true(&status.conditions, READY)
+        }),
+    ]
+}
+
+fn container(pod: &Pod) -> Option<&ContainerStatus> {
+    let statuses = pod.status.as_ref()?.container_statuses.as_ref()?;
+    statuses.iter().find(|container| container.name == names::PULUMI_CONTAINER)
+}
+
+fn is_running(container: &ContainerStatus) -> bool {
+    container.state.as_ref().is_some_and(|state| state.running.is_some())
+}

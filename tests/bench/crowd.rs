@@ -1,0 +1,129 @@
+//! Sixty Stacks made at once on one source; and what sixty Stacks cost at rest.
+
+use std::time::Duration;
+
+use futures::future::join_all;
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+use pulumi_controller::api::auto::{Update, Workspace};
+use pulumi_controller::api::conditions::{READY, is_true};
+use pulumi_controller::api::names::LABEL_COMPONENT;
+use tokio::time::sleep;
+
+use crate::api_writes::{ApiWrites, sentence};
+use crate::harness::{Controller, Program, Scene, in_scene, is_done};
+use crate::moments::{Moments, now};
+use crate::processes::Process;
+use crate::progress::until_count;
+use crate::table::{Row, Step};
+
+const STACKS: usize = 60;
+const BUDGET: f64 = 110.0;
+const LIMIT: Duration = Duration::from_secs(600);
+/// In MiB.
+const AGENT_BUDGET: f64 = 10.0;
+/// How long nothing may have been written for the controller to be at rest, and how long that may take to come.
+const QUIET: Duration = Duration::from_secs(30);
+const QUIET_LIMIT: Duration = Duration::from_secs(300);
+
+pub async fn measure(with_rest: bool) -> Vec<Row> {
+    let mut rows = Vec::new();
+    in_scene("bench-crowd", async |scene| {
+        rows.push(crowd(scene).await);
+        rows.push(agents(scene).await);
+        if with_rest {
+            rows.push(rest(scene).await);
+        }
+    })
+    .await;
+    rows
+}
+
+async fn crowd(scene: &Scene) -> Row {
+    let source = scene.source("app").await;
+    let commit = source.push(&Program::new("bench-crowd").output("text", "hello".into()).files()).await;
+    source.artifact_of(&commit).await;
+    let (workspaces, updates) = (Moments::<Workspace>::watch(scene.api()), Moments::<Update>::watch(scene.api()));
+    let began = now();
+    join_all((0..STACKS).map(|number| scene.start(scene.stack(&format!("stack-{number:02}"), &source)))).await;
+    until_count("Stacks of the crowd are Ready", STACKS, LIMIT, async || {
+        let stacks = scene.list::<pulumi_controller::api::pulumi::Stack>().await;
+        (stacks.iter().filter(|stack| is_done(stack)).count(), String::new())
+    })
+    .await;
+    let total = now() - began;
+    let failed = scene.list::<Update>().await.iter().filter(|update| is_failed(update)).count();
+    let ready = workspaces.first_of_each(|workspace| {
+        let conditions = workspace.status.as_ref().map(|status| status.conditions.as_slice());
+        is_true(conditions.unwrap_or_default(), READY)
+    });
+    let last_ready = ready.iter().copied().fold(began, f64::max);
+    let last_run = updates.first_of_each(Update::is_complete).iter().copied().fold(began, f64::max);
+    let step = |name: &str, seconds: f64| Step { name: name.to_owned(), seconds };
+    let measured = format!("{total:.0} s, {failed} failed");
+    Row::of(
+        "60 new Stacks on one source",
+        format!("{BUDGET} s, none failed"),
+        measured,
+        Some(total < BUDGET && failed == 0),
+    )
+    .with_steps(vec![
+        step("until the last workspace is ready; runs go on beside", last_ready - began),
+        step("until the last run has ended", (last_run - last_ready).max(0.0)),
+        step("until the last Stack is Ready", (began + total - last_run.max(last_ready)).max(0.0)),
+    ])
+}
+
+fn is_failed(update: &Update) -> bool {
+    update.status.as_ref().is_some_and(|status| is_true(&status.conditions, "Failed"))
+}
+
+/// The largest of the agents, both of its processes.
+async fn agents(scene: &Scene) -> Row {
+    let pods: Vec<Pod> = scene.list().await;
+    let pods = pods.iter().filter(|pod| pod.labels().contains_key(LABEL_COMPONENT));
+    let memory = |pod: &Pod| -> f64 {
+        let processes = Process::in_pod(&pod.uid().unwrap_or_default(), "agent");
+        assert!(!processes.is_empty(), "the pod {} has an agent", pod.name_any());
+        processes.iter().map(|process| process.rss_anon()).sum()
+    };
+    let most = pods.map(memory).fold(0.0, f64::max);
+    Row::of(
+        "agent memory (RssAnon), idle, both processes, the largest of 60",
+        format!("{AGENT_BUDGET} MiB"),
+        format!("{most:.1} MiB"),
+        Some(most < AGENT_BUDGET),
+    )
+}
+
+async fn rest(scene: &Scene) -> Row {
+    let seconds = rest_seconds(300);
+    let mut writes = ApiWrites::from_now();
+    println!("waiting until the controller is at rest, then for {seconds} s");
+    writes.until_quiet(QUIET, QUIET_LIMIT).await;
+    let process = controller(scene).await;
+    let before = process.processor_time();
+    sleep(Duration::from_secs(seconds)).await;
+    let written = writes.news();
+    let share = 100.0 * (process.processor_time() - before) / seconds as f64;
+    let number: usize = written.values().sum();
+    Row::of(
+        &format!("API writes at rest, {STACKS} Stacks, {seconds} s"),
+        "0, but for the Lease",
+        number.to_string(),
+        Some(number == 0),
+    )
+    .with_note(format!("written: {}", sentence(&written)))
+    .with_note(format!("the controller takes {share:.1} % of a processor"))
+}
+
+/// How long rest is watched; shorter by `BENCH_REST_SECONDS` for who works on the benchmark.
+pub fn rest_seconds(default: u64) -> u64 {
+    std::env::var("BENCH_REST_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+}
+
+pub async fn controller(scene: &Scene) -> Process {
+    let pod = Controller::new(&scene.client).pod().await;
+    let found = Process::in_pod(&pod.uid().unwrap_or_default(), "manager");
+    *found.first().expect("the controller's process is on this machine")
+}

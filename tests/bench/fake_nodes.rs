@@ -1,0 +1,54 @@
+//! A node that only says that it is one: `tests/cluster/cluster fake-nodes` runs what speaks for it. Pods come to it that
+//! ask for it, and are said to run at once; the agents' stand-in answers for them.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Node;
+use kube::api::{Api, PostParams};
+use kube::{Client, ResourceExt};
+use pulumi_controller::api::names::AGENT_PORT;
+use serde_json::{Value, json};
+
+use crate::harness::api_call;
+use crate::progress::until_count;
+
+const NAME: &str = "fake0";
+/// What the process that speaks for fake nodes looks for.
+const MARK: &str = "kwok.x-k8s.io/node";
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Where the pods say they are: the real node's own address, as the stages have it.
+pub fn address() -> SocketAddr {
+    let address = std::env::var("FAKE_POD_ADDRESS")
+        .expect("FAKE_POD_ADDRESS says where the agents of fake pods are: run `tests/cluster/cluster fake-nodes`");
+    SocketAddr::new(address.parse().expect("an address"), AGENT_PORT)
+}
+
+/// Makes the node, and waits until it is ready for pods.
+pub async fn create(client: &Client) {
+    let nodes: Api<Node> = Api::all(client.clone());
+    let node = json!({
+        "metadata": {"name": NAME, "labels": {MARK: "fake"}, "annotations": {MARK: "fake"}},
+        "spec": {"taints": [{"key": MARK, "value": "fake", "effect": "NoSchedule"}]},
+    });
+    let node: Node = serde_json::from_value(node).expect("a node");
+    if api_call("looking for the fake node", nodes.get_opt(NAME)).await.is_none() {
+        api_call("creating the fake node", nodes.create(&PostParams::default(), &node)).await;
+    }
+    until_count("the fake node is ready", 1, LIMIT, async || {
+        let node = api_call("reading the fake node", nodes.get(NAME)).await;
+        let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
+        let ready = conditions.filter(|condition| condition.type_ == "Ready" && condition.status == "True").count();
+        (ready, format!("{} has no condition Ready", node.name_any()))
+    })
+    .await;
+}
+
+/// What a pod's specification says to be run there.
+pub fn placement() -> Value {
+    json!({
+        "nodeSelector": {MARK: "fake"},
+        "tolerations": [{"key": MARK, "operator": "Exists", "effect": "NoSchedule"}],
+    })
+}

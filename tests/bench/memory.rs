@@ -1,0 +1,182 @@
+//! The controller's memory with more and more Stacks, on a fake node with a stand-in for the agents.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures::{StreamExt, stream};
+use kube::api::PostParams;
+use kube::runtime::{WatchStreamExt, watcher};
+use kube::{Api, ResourceExt};
+use pulumi_controller::api::pulumi::Stack;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep};
+
+use crate::api_writes::{ApiWrites, sentence};
+use crate::crowd::{controller, rest_seconds};
+use crate::fake_nodes;
+use crate::harness::{Controller, GitRepository, Program, Scene, api_call, is_done};
+use crate::processes::Process;
+use crate::progress::until_count;
+use crate::served;
+use crate::stand_in::StandIn;
+use crate::table::Row;
+
+/// Stacks, and the budget in MiB.
+const BUDGETS: [(usize, f64); 4] = [(1, 25.0), (60, 35.0), (1_000, 80.0), (10_000, 400.0)];
+/// How long a run of the stand-in takes.
+const RUN_TIME: Duration = Duration::from_millis(200);
+/// How many Stacks are created at the same time.
+const AT_ONCE: usize = 16;
+/// The longest without one more Stack that is Ready.
+const LIMIT_FOR_EACH: Duration = Duration::from_secs(2);
+const LEAST_LIMIT: Duration = Duration::from_secs(180);
+/// How long nothing may have been written for the controller to be at rest, and how long that may take to come.
+const QUIET: Duration = Duration::from_secs(30);
+const QUIET_LIMIT: Duration = Duration::from_secs(600);
+/// Longer than it takes until each agent at rest was asked again.
+const REST_SECONDS: u64 = 150;
+
+pub async fn measure() -> Vec<Row> {
+    let scene = Scene::new("bench-memory").await;
+    fake_nodes::create(&scene.client).await;
+    let stand_in = StandIn::start(scene.client.clone(), fake_nodes::address(), RUN_TIME).await.expect("a stand-in");
+    let source = scene.source("app").await;
+    let commit = source.push(&Program::new("bench-memory").output("text", "hello".into()).files()).await;
+    let artifact = source.artifact_of(&commit).await;
+    served::create(&scene, "served").await;
+    served::serve(&scene.api::<GitRepository>(), "served", &artifact).await;
+    restart(&scene).await;
+    let done = Done::watch(scene.api());
+    let (mut rows, mut there) = (Vec::new(), 0);
+    for (stacks, budget) in wanted() {
+        println!("\n{stacks} Stacks");
+        rows.push(with_stacks(&scene, &stand_in, &done, there..stacks, budget).await);
+        there = stacks;
+    }
+    println!("the objects are left in the namespace {}: they end with the cluster", scene.namespace);
+    rows
+}
+
+/// All, or those that `BENCH_STACKS` names.
+fn wanted() -> Vec<(usize, f64)> {
+    match std::env::var("BENCH_STACKS") {
+        Ok(text) => {
+            let numbers: Vec<usize> = text.split_whitespace().map(|word| word.parse().expect("a number")).collect();
+            BUDGETS.into_iter().filter(|(stacks, _)| numbers.contains(stacks)).collect()
+        }
+        Err(_) => BUDGETS.into(),
+    }
+}
+
+/// What earlier measures left in the controller's memory is not to be counted.
+async fn restart(scene: &Scene) {
+    let before = Controller::new(&scene.client).kill().await;
+    until_count("the controller was started anew", 1, LEAST_LIMIT, async || {
+        let pods: Api<k8s_openapi::api::core::v1::Pod> = Api::namespaced(scene.client.clone(), "flux-system");
+        let gone = api_call("listing pods", pods.list(&Default::default())).await;
+        (usize::from(gone.items.iter().all(|pod| pod.uid().as_ref() != Some(&before))), String::new())
+    })
+    .await;
+    Controller::new(&scene.client).until_available().await;
+}
+
+async fn with_stacks(
+    scene: &Scene,
+    stand_in: &StandIn,
+    done: &Done,
+    numbers: std::ops::Range<usize>,
+    budget: f64,
+) -> Row {
+    let (stacks, began) = (numbers.end, Instant::now());
+    let limit = LEAST_LIMIT + LIMIT_FOR_EACH * u32::try_from(numbers.len()).expect("a small number");
+    let mut writes = ApiWrites::from_now();
+    tokio::join!(
+        create(scene, numbers.clone()),
+        until_count("Stacks are Ready", stacks, limit, async || (done.number(), stand_in.calls())),
+    );
+    let (pace, making) = (numbers.len() as f64 / began.elapsed().as_secs_f64(), writes.news());
+    println!("waiting until the controller is at rest");
+    writes.until_quiet(QUIET, QUIET_LIMIT).await;
+    let process = controller(scene).await;
+    let rest = at_rest(process, &mut writes).await;
+    let number: usize = rest.written.values().sum();
+    println!("{:.1} MiB; {:.1} % of a processor at rest; {number} writes", rest.memory, rest.processor);
+    Row::of(
+        &format!("controller memory (RssAnon), {stacks} Stacks"),
+        format!("{budget} MiB, 0 writes"),
+        format!("{:.1} MiB, {number}", rest.memory),
+        Some(rest.memory < budget && number == 0),
+    )
+    .with_note(format!("all Ready at {pace:.1} Stacks a second, with {:.1} writes each", {
+        making.values().sum::<usize>() as f64 / numbers.len() as f64
+    }))
+    .with_note(format!("at rest {:.1} % of a processor; written: {}", rest.processor, sentence(&rest.written)))
+    .with_note(format!("the most memory of all kinds that it ever had: {:.1} MiB", process.peak()))
+}
+
+struct Rest {
+    /// The most that was seen, in MiB.
+    memory: f64,
+    /// In percent of one processor.
+    processor: f64,
+    written: std::collections::BTreeMap<String, usize>,
+}
+
+async fn at_rest(process: Process, writes: &mut ApiWrites) -> Rest {
+    let seconds = rest_seconds(REST_SECONDS);
+    println!("watching it for {seconds} s");
+    let (before, mut memory) = (process.processor_time(), 0.0_f64);
+    for _ in 0..seconds {
+        memory = memory.max(process.rss_anon());
+        sleep(Duration::from_secs(1)).await;
+    }
+    let processor = 100.0 * (process.processor_time() - before) / seconds as f64;
+    Rest { memory, processor, written: writes.news() }
+}
+
+async fn create(scene: &Scene, numbers: std::ops::Range<usize>) {
+    let api: Api<Stack> = scene.api();
+    stream::iter(numbers)
+        .map(|number| {
+            let (api, stack) = (api.clone(), on_fake_node(scene.stack_on(&format!("stack-{number:05}"), "served")));
+            async move { api_call("creating a Stack", api.create(&PostParams::default(), &stack)).await }
+        })
+        .buffer_unordered(AT_ONCE)
+        .for_each(|_| std::future::ready(()))
+        .await;
+}
+
+fn on_fake_node(mut stack: Stack) -> Stack {
+    if let Some(template) = &mut stack.spec.workspace_template {
+        template["spec"]["podTemplate"] = serde_json::json!({"spec": fake_nodes::placement()});
+    }
+    stack
+}
+
+/// The Stacks that are Ready, by a watch: listing thousands again and again would be most of the work.
+struct Done {
+    names: Arc<Mutex<BTreeSet<String>>>,
+    _watch: JoinSet<()>,
+}
+
+impl Done {
+    fn watch(api: Api<Stack>) -> Done {
+        let names = Arc::new(Mutex::new(BTreeSet::new()));
+        let (mut watch, done) = (JoinSet::new(), names.clone());
+        let stacks = watcher(api, watcher::Config::default()).default_backoff().applied_objects();
+        watch.spawn(stacks.for_each(move |stack| {
+            if let Ok(stack) = stack.as_ref()
+                && is_done(stack)
+            {
+                done.lock().unwrap_or_else(PoisonError::into_inner).insert(stack.name_any());
+            }
+            std::future::ready(())
+        }));
+        Done { names, _watch: watch }
+    }
+
+    fn number(&self) -> usize {
+        self.names.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
+}

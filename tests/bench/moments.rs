@@ -1,0 +1,75 @@
+//! When objects were seen to be so, by a watch: to the millisecond, where the times in their status have a second.
+
+use std::fmt::Debug;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use futures::{StreamExt, TryStreamExt};
+use kube::runtime::{WatchStreamExt, watcher};
+use kube::{Api, Resource};
+use serde::de::DeserializeOwned;
+use tokio::task::JoinSet;
+
+/// Seconds since 1970.
+pub type Moment = f64;
+
+pub fn now() -> Moment {
+    SystemTime::now().duration_since(UNIX_EPOCH).expect("the clock is right").as_secs_f64()
+}
+
+/// Every state that objects of a kind were seen in. The watch ends with it.
+pub struct Moments<K> {
+    seen: Arc<Mutex<Vec<(Moment, K)>>>,
+    _watch: JoinSet<()>,
+}
+
+impl<K> Moments<K>
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
+{
+    pub fn watch(api: Api<K>) -> Moments<K> {
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let mut watch = JoinSet::new();
+        watch.spawn(record(api, seen.clone()));
+        Moments { seen, _watch: watch }
+    }
+
+    /// When an object was first seen to be so. It has been, when this is asked.
+    pub fn first(&self, what: &str, is_so: impl Fn(&K) -> bool) -> Moment {
+        let (moment, _) = self.find(is_so).unwrap_or_else(|| panic!("no {} was seen {what}", K::kind(&())));
+        moment
+    }
+
+    pub fn find(&self, is_so: impl Fn(&K) -> bool) -> Option<(Moment, K)> {
+        self.seen().iter().find(|(_, object)| is_so(object)).cloned()
+    }
+
+    /// For each object, by its name, when it was first seen to be so.
+    pub fn first_of_each(&self, is_so: impl Fn(&K) -> bool) -> Vec<Moment> {
+        let mut moments = std::collections::BTreeMap::new();
+        for (moment, object) in self.seen().iter().filter(|(_, object)| is_so(object)) {
+            moments.entry(object.meta().name.clone()).or_insert(*moment);
+        }
+        moments.into_values().collect()
+    }
+
+    fn seen(&self) -> std::sync::MutexGuard<'_, Vec<(Moment, K)>> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+async fn record<K>(api: Api<K>, seen: Arc<Mutex<Vec<(Moment, K)>>>)
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
+{
+    let mut events = watcher(api, watcher::Config::default()).default_backoff().boxed();
+    loop {
+        match events.try_next().await {
+            Ok(Some(watcher::Event::Apply(object) | watcher::Event::InitApply(object))) => {
+                seen.lock().unwrap_or_else(PoisonError::into_inner).push((now(), object));
+            }
+            Ok(None) => return,
+            Ok(Some(_)) | Err(_) => {}
+        }
+    }
+}

@@ -1,0 +1,32 @@
+//! What criterion measured of the parts (`parts.rs`), as lines of the table.
+
+use std::path::PathBuf;
+
+use serde_json::Value;
+
+use crate::table::Row;
+
+pub fn measure() -> Vec<Row> {
+    vec![row("digest of 64 MiB", "digest", "sha256sum"), row("unpacking 1,200 files", "unpack", "tar -xzf")]
+}
+
+/// No slower than the tool.
+fn row(measure: &str, group: &str, tool: &str) -> Row {
+    let (ours, theirs) = (median(group, "ours"), median(group, "tool"));
+    let ratio = ours / theirs;
+    let measured = format!("{ratio:.2} × `{tool}`");
+    Row::of(measure, format!("1 × `{tool}`"), measured, Some(ratio <= 1.0)).with_note(format!(
+        "{:.1} ms, `{tool}` {:.1} ms",
+        ours / 1e6,
+        theirs / 1e6
+    ))
+}
+
+/// In nanoseconds.
+fn median(group: &str, side: &str) -> f64 {
+    let home = std::env::var("CRITERION_HOME").expect("CRITERION_HOME names the folder of the parts' figures");
+    let file = PathBuf::from(home).join(group).join(side).join("new/estimates.json");
+    let text = std::fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+    let estimates: Value = serde_json::from_str(&text).expect("criterion writes JSON");
+    estimates["median"]["point_estimate"].as_f64().expect("criterion's median")
+}

@@ -1,0 +1,193 @@
+//! The warm path: from an artifact in the status of its source to the CLI's start, and to the end of the Update; and the
+//! same program under a bare `pulumi up` in the same pod.
+
+use std::process::Stdio;
+
+use kube::ResourceExt;
+use prost::Message;
+use pulumi_controller::api::auto::{Update, Workspace};
+use pulumi_controller::api::conditions::{READY, is_true};
+use pulumi_controller::api::names;
+use pulumi_controller::rpc::proto;
+use serde_json::json;
+use tokio::process::Command;
+
+use crate::harness::{File, GitRepository, Scene, in_scene};
+use crate::moments::{Moment, Moments, now};
+use crate::served;
+use crate::table::{Row, Step, median};
+
+const ROUNDS: usize = 10;
+const BUDGET_TO_EXEC: f64 = 0.5;
+/// More than a bare run.
+const BUDGET_TO_END: f64 = 1.0;
+
+/// The steps, in order. Each ends at a moment that was seen.
+const STEPS: [&str; 7] = [
+    "the Stack's reconcile: source read, artifact fetched and verified, Workspace written",
+    "the Workspace's reconcile: bytes streamed, verified, unpacked, exchanged",
+    "the attempt written down, the Update created",
+    "the Update's turn: pod marked, run bound to it",
+    "the agent called: request journalled, settings written, CLI started",
+    "`pulumi up`",
+    "the result journalled, read, recorded in the Update",
+];
+/// How many of them come before the CLI's start.
+const STEPS_TO_EXEC: usize = 5;
+
+pub async fn measure() -> Vec<Row> {
+    let mut rows = Vec::new();
+    in_scene("bench-path", async |scene| rows = warm(scene).await).await;
+    rows
+}
+
+async fn warm(scene: &Scene) -> Vec<Row> {
+    let source = scene.source("app").await;
+    let repositories = scene.api::<GitRepository>();
+    let mut commit = source.push(&program("start")).await;
+    served::create(scene, "served").await;
+    served::serve(&repositories, "served", &source.artifact_of(&commit).await).await;
+    let stack = scene.start(scene.stack_on("main", "served")).await;
+    stack.until_applied(&commit).await;
+    let pod = Pod { namespace: scene.namespace.clone(), name: names::workspace_pod(&stack.name) };
+    pod.bare_up("start", true).await;
+    let (workspaces, updates) = (Moments::<Workspace>::watch(scene.api()), Moments::<Update>::watch(scene.api()));
+    let (mut runs, mut bare) = (Vec::new(), Vec::new());
+    for round in 1..=ROUNDS {
+        let text = format!("round {round}");
+        commit = source.push(&program(&text)).await;
+        let artifact = source.artifact_of(&commit).await;
+        let began = now();
+        served::serve(&repositories, "served", &artifact).await;
+        stack.until_applied(&commit).await;
+        let run = moments_of(began, &commit.revision(), &workspaces, &updates, &pod).await;
+        bare.push(pod.bare_up(&text, false).await);
+        println!(
+            "round {round} of {ROUNDS}: exec after {:.3} s, Update finished after {:.3} s, bare {:.2} s",
+            run[STEPS_TO_EXEC] - began,
+            run[STEPS.len()] - began,
+            bare[bare.len() - 1]
+        );
+        runs.push(run);
+    }
+    rows(&runs, median(bare))
+}
+
+fn rows(runs: &[Vec<Moment>], bare: f64) -> Vec<Row> {
+    let total = |end: usize| median(runs.iter().map(|run| run[end] - run[0]).collect());
+    let steps = |end: usize| -> Vec<Step> {
+        let step = |i: usize| median(runs.iter().map(|run| run[i + 1] - run[i]).collect());
+        (0..end).map(|i| Step { name: STEPS[i].to_owned(), seconds: step(i) }).collect()
+    };
+    let (to_exec, to_end) = (total(STEPS_TO_EXEC), total(STEPS.len()));
+    let finished = "artifact in status → Update finished, one-resource YAML, warm";
+    let budget = format!("bare ({bare:.2} s) + 1 s");
+    vec![
+        Row::seconds("artifact in status → exec of `pulumi up`, warm", to_exec, BUDGET_TO_EXEC)
+            .with_steps(steps(STEPS_TO_EXEC)),
+        Row::of(finished, budget, format!("{to_end:.2} s"), Some(to_end < bare + BUDGET_TO_END))
+            .with_steps(steps(STEPS.len()))
+            .with_note(format!("{:.2} s more than a bare `pulumi up`; medians of {ROUNDS}", to_end - bare)),
+    ]
+}
+
+/// The moments between the steps, the begin first.
+async fn moments_of(
+    began: Moment,
+    revision: &str,
+    workspaces: &Moments<Workspace>,
+    updates: &Moments<Update>,
+    pod: &Pod,
+) -> Vec<Moment> {
+    let asked = workspaces.first("to be asked for the artifact", |workspace| {
+        workspace.spec.artifact.as_ref().is_some_and(|artifact| artifact.revision == revision)
+    });
+    let placed = workspaces.first("with the artifact in place", |workspace| {
+        workspace.status.as_ref().is_some_and(|status| {
+            status.artifact.as_ref().is_some_and(|artifact| artifact.revision == revision)
+                && is_true(&status.conditions, READY)
+        })
+    });
+    let of_it = |update: &Update| update.spec.artifact.revision == revision;
+    let (created, update) = updates.find(of_it).expect("an Update of the revision was seen");
+    let bound = updates
+        .first("bound to a pod", |update| of_it(update) && update.status.as_ref().is_some_and(|s| s.run.is_some()));
+    let ended = updates.first("complete", |update| of_it(update) && update.is_complete());
+    let (exec, cli_ended) = pod.journal(&update.uid().unwrap_or_default()).await;
+    vec![began, asked, placed, created, bound, exec, cli_ended, ended]
+}
+
+/// One resource, which changes with the text, of a kind that needs no plugin.
+fn program(text: &str) -> Vec<File> {
+    vec![File { path: "Pulumi.yaml".to_owned(), content: project(text) }]
+}
+
+fn project(text: &str) -> String {
+    let stash = json!({"type": "pulumi:index:Stash", "properties": {"input": text}});
+    let project = json!({
+        "name": "bench-path", "runtime": "yaml", "resources": {"stash": stash},
+        "outputs": {"text": "${stash.output}"},
+    });
+    format!("{project:#}\n")
+}
+
+/// The workspace's pod, for what only its inside tells.
+struct Pod {
+    namespace: String,
+    name: String,
+}
+
+impl Pod {
+    /// When the agent started the CLI for an operation, and when that had ended.
+    async fn journal(&self, operation: &str) -> (Moment, Moment) {
+        let milliseconds = |time: i64| time as f64 / 1000.0;
+        let folder = format!("{}/operations/{operation}", names::SHARE_DIRECTORY);
+        let progress = self.run(&format!("cat {folder}/progress-0")).await;
+        let mut left = progress.as_slice();
+        let mut started = None;
+        while started.is_none() && !left.is_empty() {
+            let message = proto::Progress::decode_length_delimited(&mut left).expect("the journal can be read");
+            started = matches!(message.event, Some(proto::progress::Event::Started(_))).then_some(message.time);
+        }
+        let result = self.run(&format!("cat {folder}/result")).await;
+        let result = proto::Result::decode(result.as_slice()).expect("the result can be read");
+        (milliseconds(started.expect("the journal says when the CLI started")), milliseconds(result.ended))
+    }
+
+    /// How long the CLI alone takes in the same pod, with a project and a stack of its own.
+    async fn bare_up(&self, text: &str, first: bool) -> f64 {
+        let environment = crate::harness::Environment::get();
+        let init = if first { "pulumi --non-interactive stack init bare" } else { "true" };
+        // The seconds since boot have two decimals; the shell's own clock has none.
+        let script = format!(
+            "export PULUMI_BACKEND_URL='{}' AWS_ACCESS_KEY_ID='{}' AWS_SECRET_ACCESS_KEY='{}' PULUMI_CONFIG_PASSPHRASE=e2e \
+             PULUMI_SKIP_UPDATE_CHECK=true HOME=/tmp/bare-home USER=pulumi\n\
+             mkdir -p /tmp/bare /tmp/bare-home && cd /tmp/bare && cat >Pulumi.yaml <<'END'\n{}\nEND\n\
+             {{ {init}; }} >&2 && read -r begin rest </proc/uptime\n\
+             pulumi --non-interactive --color=never up --yes --skip-preview --suppress-progress --stack=bare >&2 || exit 1\n\
+             read -r end rest </proc/uptime; echo $begin $end",
+            environment.s3_backend_url,
+            environment.s3_access_key,
+            environment.s3_secret_key,
+            project(text).replace("bench-path", &format!("bare-{}", self.namespace)),
+        );
+        let answer = String::from_utf8(self.run(&script).await).expect("two numbers");
+        let times: Vec<f64> = answer.split_whitespace().map(|time| time.parse().expect("a number")).collect();
+        times[1] - times[0]
+    }
+
+    async fn run(&self, script: &str) -> Vec<u8> {
+        let exec = ["exec", "--namespace", &self.namespace, &self.name, "--container", names::PULUMI_CONTAINER];
+        let output = Command::new("kubectl")
+            .args(exec)
+            .args(["--", "sh", "-c", script])
+            .stdin(Stdio::null())
+            .kill_on_drop(true)
+            .output()
+            .await
+            .expect("kubectl can be started");
+        let problem = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "in the pod {}: {}: {problem}", self.name, output.status);
+        output.stdout
+    }
+}

@@ -1,0 +1,53 @@
+//! Memory and processor time of processes in pods, from `/proc` of the machine that the node is on.
+
+use std::fs;
+
+const CLOCK_TICKS: f64 = 100.0;
+
+/// A process in a pod.
+#[derive(Clone, Copy, Debug)]
+pub struct Process(u32);
+
+impl Process {
+    /// Those in a pod of our binary in a role: `manager`, `agent`.
+    pub fn in_pod(pod_uid: &str, role: &str) -> Vec<Process> {
+        let all = fs::read_dir("/proc").expect("/proc can be listed").flatten();
+        let ids = all.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+        ids.map(Process).filter(|process| process.is(pod_uid, role)).collect()
+    }
+
+    fn is(self, pod_uid: &str, role: &str) -> bool {
+        let text = |file: &str| fs::read_to_string(format!("/proc/{}/{file}", self.0)).unwrap_or_default();
+        let command = text("cmdline");
+        let mut words = command.split('\0');
+        words.next().is_some_and(|program| program.ends_with("pulumi-controller"))
+            && words.next() == Some(role)
+            && text("cgroup").contains(pod_uid)
+    }
+
+    /// Its own memory, in MiB: what no file can give back.
+    pub fn rss_anon(self) -> f64 {
+        self.memory("RssAnon:")
+    }
+
+    /// The most memory of any kind that it ever had, in MiB.
+    pub fn peak(self) -> f64 {
+        self.memory("VmHWM:")
+    }
+
+    fn memory(self, field: &str) -> f64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.0)).expect("the process is alive");
+        let line = status.lines().find_map(|line| line.strip_prefix(field)).expect("a line of the status");
+        let kibibytes: f64 = line.trim().trim_end_matches(" kB").parse().expect("a number of kilobytes");
+        kibibytes / 1024.0
+    }
+
+    /// Processor time so far, in seconds.
+    pub fn processor_time(self) -> f64 {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.0)).expect("the process is alive");
+        let (_, fields) = stat.rsplit_once(") ").expect("the name is in parentheses");
+        let fields: Vec<&str> = fields.split(' ').collect();
+        let ticks = |i: usize| fields[i].parse::<f64>().expect("a number of ticks");
+        (ticks(11) + ticks(12)) / CLOCK_TICKS
+    }
+}

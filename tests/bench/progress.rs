@@ -1,0 +1,27 @@
+//! Waiting for many things, saying how far they are.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+const PAUSE: Duration = Duration::from_millis(250);
+const NEWS: Duration = Duration::from_secs(10);
+
+/// Waits until `count` reaches a number. Past the limit the measure fails, with what `state` says.
+pub async fn until_count(what: &str, wanted: usize, limit: Duration, count: impl AsyncFn() -> (usize, String)) {
+    let began = Instant::now();
+    let mut told = began;
+    loop {
+        let (found, state) = count().await;
+        if found >= wanted {
+            println!("{what}: all {wanted} after {:.1} s", began.elapsed().as_secs_f64());
+            return;
+        }
+        assert!(began.elapsed() < limit, "waited {limit:?} for {what}: {found} of {wanted}; {state}");
+        if told.elapsed() >= NEWS {
+            told = Instant::now();
+            println!("{what}: {found} of {wanted} after {:.0} s; {state}", began.elapsed().as_secs_f64());
+        }
+        sleep(PAUSE).await;
+    }
+}

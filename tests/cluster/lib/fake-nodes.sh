@@ -1,0 +1,26 @@
+# Nodes that only say that they are nodes, for more pods than a machine can run: KWOK speaks for every node with the annotation
+# `kwok.x-k8s.io/node=fake`. Who makes such a node taints it, so that only pods come that ask for it.
+# shellcheck shell=bash
+
+own_node_fake_nodes() {
+    require_root
+    is_running kube-apiserver || die "the cluster is not up: run '$cluster_folder/cluster up' first"
+    build_missing_part kwok "tool for fake nodes"
+    if is_running kwok; then
+        say "fake nodes are spoken for already"
+        return
+    fi
+    start_process kwok "$(tool kwok kwok)" \
+        --config "$cluster_folder/manifests/fake-nodes/stages.yaml" \
+        --kubeconfig "$run_folder/kubeconfig" \
+        --manage-nodes-with-annotation-selector kwok.x-k8s.io/node=fake \
+        --node-ip "$node_address" \
+        --node-lease-duration-seconds 40 \
+        --server-address 127.0.0.1:10247
+    wait_for 30 "KWOK to answer" "show_log kwok" http_ok 127.0.0.1 10247 /healthz
+    say "fake nodes are spoken for: their pods say that they are at $node_address"
+}
+
+users_cluster_fake_nodes() {
+    die "fake nodes are for our own node: on a cluster of yours, install KWOK yourself"
+}

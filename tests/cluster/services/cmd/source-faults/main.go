@@ -1,0 +1,28 @@
+// Command source-faults serves artifacts as a source server should not: it lies, tears, drips, hangs and never ends, as a test
+// tells it to.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+
+	"pulumi-controller.test/services/faultserver"
+	"pulumi-controller.test/services/httpserver"
+)
+
+// capacity is for all bytes that tests upload, together.
+const capacity = 256 << 20
+
+func main() {
+	address := flag.String("addr", ":80", "address to listen on")
+	flag.Parse()
+	if flag.NArg() > 0 {
+		fmt.Fprintf(os.Stderr, "source-faults: unexpected argument %q; see --help\n", flag.Arg(0))
+		os.Exit(2)
+	}
+	if err := httpserver.Run(*address, faultserver.New(capacity).Handler()); err != nil {
+		fmt.Fprintln(os.Stderr, "source-faults:", err)
+		os.Exit(1)
+	}
+}

@@ -1,0 +1,88 @@
+package faultserver
+
+import (
+	"archive/tar"
+	"compress/gzip"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"hash"
+	"io"
+)
+
+// manyEntries is more than any unpacker should make.
+const manyEntries = 1_000_000
+
+// bombSize is what a bomb becomes when it is unpacked: more than any unpacker should write.
+const bombSize = 2 << 30
+
+// generators make archives that are too large to be uploaded, the same bytes each time.
+var generators = map[string]func(*tar.Writer) error{
+	"entries": writeManyEntries,
+	"bomb":    writeBomb,
+}
+
+// generate writes a gzip-compressed archive, without holding it.
+func generate(name string, to io.Writer) error {
+	write, known := generators[name]
+	if !known {
+		return fmt.Errorf("no archive is called %q; there are entries and bomb", name)
+	}
+	compressed, err := gzip.NewWriterLevel(to, gzip.BestSpeed)
+	if err != nil {
+		return err
+	}
+	archive := tar.NewWriter(compressed)
+	if err := write(archive); err != nil {
+		return err
+	}
+	if err := archive.Close(); err != nil {
+		return err
+	}
+	return compressed.Close()
+}
+
+func writeManyEntries(archive *tar.Writer) error {
+	for number := range manyEntries {
+		// Not compressed too well: what is refused shall be the number.
+		name := fmt.Sprintf("%x", sha256.Sum256([]byte{byte(number), byte(number >> 8), byte(number >> 16)}))
+		header := tar.Header{Name: name, Typeflag: tar.TypeReg, Mode: 0o644}
+		if err := archive.WriteHeader(&header); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func writeBomb(archive *tar.Writer) error {
+	header := tar.Header{Name: "zeros", Typeflag: tar.TypeReg, Mode: 0o644, Size: bombSize}
+	if err := archive.WriteHeader(&header); err != nil {
+		return err
+	}
+	zeros := make([]byte, 1<<20)
+	for range bombSize / len(zeros) {
+		if _, err := archive.Write(zeros); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// measured counts and hashes what is written to it.
+type measured struct {
+	size int64
+	hash hash.Hash
+}
+
+func newMeasured() *measured {
+	return &measured{hash: sha256.New()}
+}
+
+func (m *measured) Write(piece []byte) (int, error) {
+	m.size += int64(len(piece))
+	return m.hash.Write(piece)
+}
+
+func (m *measured) digest() string {
+	return "sha256:" + hex.EncodeToString(m.hash.Sum(nil))
+}

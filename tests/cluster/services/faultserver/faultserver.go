@@ -1,0 +1,289 @@
+// Package faultserver serves files over HTTP, each in the way that a test asks for, which need not be a good one.
+package faultserver
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"regexp"
+	"strconv"
+	"sync"
+	"time"
+)
+
+// Behaviour is how a file is served. The zero value is a good server.
+type Behaviour struct {
+	// Status is answered instead of the file, with an empty body; 0 or 200 serve the file.
+	Status int `json:"status,omitempty"`
+	// RetryAfter is sent as the header of that name.
+	RetryAfter string `json:"retryAfter,omitempty"`
+	// Times is how often it behaves so; after that it is good. 0: for ever.
+	Times int `json:"times,omitempty"`
+	// Hang is when nothing more comes: before the header ("header") or after half of the file ("body").
+	Hang string `json:"hang,omitempty"`
+	// ExtraLength is what the announced length has more, or less, than the file.
+	ExtraLength int64 `json:"extraLength,omitempty"`
+	// Endless sends zeros behind the file until the other side has enough.
+	Endless bool `json:"endless,omitempty"`
+	// Pause is between two pieces of which there are Pieces.
+	Pause  Duration `json:"pause,omitempty"`
+	Pieces int      `json:"pieces,omitempty"`
+	// Generated names an archive that is made while it is sent, in place of the uploaded bytes.
+	Generated string `json:"generated,omitempty"`
+}
+
+// Duration is a time.Duration that JSON has as a text: "20ms".
+type Duration time.Duration
+
+// UnmarshalText reads "20ms".
+func (duration *Duration) UnmarshalText(text []byte) error {
+	parsed, err := time.ParseDuration(string(text))
+	*duration = Duration(parsed)
+	return err
+}
+
+// MarshalText writes "20ms".
+func (duration Duration) MarshalText() ([]byte, error) {
+	return []byte(time.Duration(duration).String()), nil
+}
+
+// Described is what the server says of a file.
+type Described struct {
+	Size   int64  `json:"size"`
+	Digest string `json:"digest"`
+	// Requests is how often the file was asked for.
+	Requests int `json:"requests"`
+}
+
+type file struct {
+	content   []byte
+	described Described
+	behaviour Behaviour
+	// left is how often the behaviour still holds.
+	left int
+}
+
+var namePattern = regexp.MustCompile(`^[a-z0-9][a-z0-9./-]{0,200}$`)
+
+// Server is the handler's state.
+type Server struct {
+	capacity int64
+
+	mutex sync.Mutex
+	files map[string]*file
+	used  int64
+}
+
+// New makes a server that keeps so many bytes of uploads.
+func New(capacity int64) *Server {
+	return &Server{capacity: capacity, files: map[string]*file{}}
+}
+
+// Handler serves files below /files/ and takes orders below /control/.
+func (server *Server) Handler() http.Handler {
+	routes := http.NewServeMux()
+	routes.HandleFunc("GET /files/{name...}", server.serve)
+	routes.HandleFunc("PUT /control/content/{name...}", server.upload)
+	routes.HandleFunc("PUT /control/behaviour/{name...}", server.behave)
+	routes.HandleFunc("GET /control/described/{name...}", server.describe)
+	routes.HandleFunc("GET /healthz", func(response http.ResponseWriter, _ *http.Request) {
+		fmt.Fprintln(response, "ok")
+	})
+	return routes
+}
+
+// upload takes the bytes of a file, which is served well until a behaviour is set.
+func (server *Server) upload(response http.ResponseWriter, request *http.Request) {
+	name := request.PathValue("name")
+	if !namePattern.MatchString(name) {
+		http.Error(response, fmt.Sprintf("%q is no name of a file here: %s", name, namePattern), http.StatusBadRequest)
+		return
+	}
+	content, err := io.ReadAll(http.MaxBytesReader(response, request.Body, server.capacity))
+	if err != nil {
+		http.Error(response, fmt.Sprintf("reading the content of %s: %v", name, err), http.StatusBadRequest)
+		return
+	}
+	measured := newMeasured()
+	_, _ = measured.Write(content)
+	described := Described{Size: measured.size, Digest: measured.digest()}
+	server.mutex.Lock()
+	defer server.mutex.Unlock()
+	var before int64
+	if old := server.files[name]; old != nil {
+		before = int64(len(old.content))
+	}
+	if server.used-before+measured.size > server.capacity {
+		http.Error(response, fmt.Sprintf("there is no room for %s: %d bytes are kept", name, server.used), http.StatusInsufficientStorage)
+		return
+	}
+	server.used += measured.size - before
+	server.files[name] = &file{content: content, described: described}
+	writeJSON(response, described)
+}
+
+// behave says how a file is served from now on. Of a generated one the size and the digest are found out.
+func (server *Server) behave(response http.ResponseWriter, request *http.Request) {
+	name := request.PathValue("name")
+	var behaviour Behaviour
+	decoder := json.NewDecoder(http.MaxBytesReader(response, request.Body, 64*1024))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(&behaviour); err != nil {
+		http.Error(response, fmt.Sprintf("reading the behaviour of %s: %v", name, err), http.StatusBadRequest)
+		return
+	}
+	if err := behaviour.check(); err != nil {
+		http.Error(response, err.Error(), http.StatusBadRequest)
+		return
+	}
+	measured := newMeasured()
+	if behaviour.Generated != "" {
+		if err := generate(behaviour.Generated, measured); err != nil {
+			http.Error(response, err.Error(), http.StatusBadRequest)
+			return
+		}
+	}
+	server.mutex.Lock()
+	defer server.mutex.Unlock()
+	known := server.files[name]
+	if known == nil {
+		if !namePattern.MatchString(name) {
+			http.Error(response, fmt.Sprintf("%q is no name of a file here: %s", name, namePattern), http.StatusBadRequest)
+			return
+		}
+		known = &file{described: Described{Digest: newMeasured().digest()}}
+		server.files[name] = known
+	}
+	known.behaviour, known.left = behaviour, behaviour.Times
+	if behaviour.Generated != "" {
+		known.described.Size, known.described.Digest = measured.size, measured.digest()
+	}
+	writeJSON(response, known.described)
+}
+
+func (behaviour Behaviour) check() error {
+	switch behaviour.Hang {
+	case "", "header", "body":
+	default:
+		return fmt.Errorf("hang %q is none of header and body", behaviour.Hang)
+	}
+	if behaviour.Status != 0 && (behaviour.Status < 200 || behaviour.Status > 599) {
+		return fmt.Errorf("status %d is none that a server answers", behaviour.Status)
+	}
+	if behaviour.Pieces < 0 || behaviour.Times < 0 || (behaviour.Pause != 0 && behaviour.Pieces == 0) {
+		return errors.New("pieces and times are not negative, and a pause needs pieces")
+	}
+	return nil
+}
+
+func (server *Server) describe(response http.ResponseWriter, request *http.Request) {
+	server.mutex.Lock()
+	defer server.mutex.Unlock()
+	known := server.files[request.PathValue("name")]
+	if known == nil {
+		http.NotFound(response, request)
+		return
+	}
+	writeJSON(response, known.described)
+}
+
+// next notes a request; its answer is what to serve, and how this time.
+func (server *Server) next(name string) (content []byte, behaviour Behaviour, found bool) {
+	server.mutex.Lock()
+	defer server.mutex.Unlock()
+	known := server.files[name]
+	if known == nil {
+		return nil, Behaviour{}, false
+	}
+	known.described.Requests++
+	behaviour = known.behaviour
+	if behaviour.Times > 0 {
+		if known.left == 0 {
+			return known.content, Behaviour{Generated: behaviour.Generated}, true
+		}
+		known.left--
+	}
+	return known.content, behaviour, true
+}
+
+func (server *Server) serve(response http.ResponseWriter, request *http.Request) {
+	content, behaviour, found := server.next(request.PathValue("name"))
+	if !found {
+		http.NotFound(response, request)
+		return
+	}
+	if behaviour.RetryAfter != "" {
+		response.Header().Set("Retry-After", behaviour.RetryAfter)
+	}
+	switch {
+	case behaviour.Hang == "header":
+		<-request.Context().Done()
+	case behaviour.Status != 0 && behaviour.Status != http.StatusOK:
+		response.WriteHeader(behaviour.Status)
+	case behaviour.Generated != "":
+		// The reader may have had enough; nobody is left to tell.
+		_ = generate(behaviour.Generated, response)
+	case behaviour.Endless:
+		serveEndlessly(response, content)
+	case behaviour.ExtraLength != 0:
+		serveWithWrongLength(response, content, behaviour.ExtraLength)
+	default:
+		serveInPieces(response, request, content, behaviour)
+	}
+}
+
+// serveEndlessly ends when the reader does.
+func serveEndlessly(response http.ResponseWriter, content []byte) {
+	_, err := response.Write(content)
+	zeros := make([]byte, 1<<20)
+	for err == nil {
+		_, err = response.Write(zeros)
+	}
+}
+
+// serveWithWrongLength writes the answer by itself: the library would not let it lie.
+func serveWithWrongLength(response http.ResponseWriter, content []byte, extra int64) {
+	connection, _, err := http.NewResponseController(response).Hijack()
+	if err != nil {
+		http.Error(response, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	defer connection.Close()
+	length := max(int64(len(content))+extra, 0)
+	header := "HTTP/1.1 200 OK\r\nContent-Type: application/gzip\r\nContent-Length: " + strconv.FormatInt(length, 10) + "\r\n\r\n"
+	if _, err := io.WriteString(connection, header); err == nil {
+		_, _ = connection.Write(content)
+	}
+}
+
+func serveInPieces(response http.ResponseWriter, request *http.Request, content []byte, behaviour Behaviour) {
+	response.Header().Set("Content-Length", strconv.Itoa(len(content)))
+	pieces := max(behaviour.Pieces, 1)
+	if behaviour.Hang == "body" {
+		pieces = 2
+	}
+	size := max((len(content)+pieces-1)/pieces, 1)
+	for begin := 0; begin < len(content); begin += size {
+		if _, err := response.Write(content[begin:min(begin+size, len(content))]); err != nil {
+			return
+		}
+		_ = http.NewResponseController(response).Flush()
+		if behaviour.Hang == "body" {
+			<-request.Context().Done()
+			return
+		}
+		select {
+		case <-request.Context().Done():
+			return
+		case <-time.After(time.Duration(behaviour.Pause)):
+		}
+	}
+}
+
+func writeJSON(response http.ResponseWriter, value any) {
+	response.Header().Set("Content-Type", "application/json")
+	// A reader that went away is all that can go wrong, and nobody is left to tell.
+	_ = json.NewEncoder(response).Encode(value)
+}

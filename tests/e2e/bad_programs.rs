@@ -1,0 +1,117 @@
+//! Programs that are wrong, loud or ask for what is not there: each gets its answer, and goes on once it is mended.
+
+use k8s_openapi::api::core::v1::{Pod, Secret};
+use kube::ResourceExt;
+use pulumi_controller::api::conditions::{READY, RECONCILING, STALLED, stack_reason};
+use pulumi_controller::api::names::workspace_pod;
+use pulumi_controller::api::pulumi::{ResourceRef, SecretSelector, Stack};
+use serde_json::json;
+
+use crate::harness::{File, Patience, Program, Scene, StackHandle, condition, once, run, says};
+
+#[test]
+fn a_program_that_does_not_compile_says_where_and_the_outputs_stay() {
+    run("uncompiled", async |scene| {
+        let source = scene.source("app").await;
+        let good =
+            Program::new("uncompiled").step("step", json!({"value": "one"})).output("said", json!("${step.value}"));
+        let first = source.push(&good.files()).await;
+        let main = scene.start(scene.stack("main", &source)).await;
+        main.until_applied(&first).await;
+
+        let typed = Program::new("uncompiled").step("step", json!({"value": "${stpe.value}"}));
+        source.push(&typed.files()).await;
+        let failed = main
+            .until("to name what the program asks for in vain", Patience::Run, |stack| {
+                says(stack, READY, "False", stack_reason::UPDATE_FAILED)
+                    && condition(stack, READY)
+                        .is_some_and(|ready| ["stpe", "not found"].iter().all(|w| ready.message.contains(w)))
+            })
+            .await;
+        assert!(says(&failed, RECONCILING, "True", stack_reason::RETRYING_AFTER_FAILURE));
+        let status = failed.status.unwrap_or_default();
+        assert_eq!(status.outputs.get("said"), Some(&json!("one")));
+        assert_eq!(status.last_applied_revision, Some(first.revision()));
+
+        let unknown = "name: uncompiled\nruntime: yaml\nresources:\n  step:\n    type: testing:index:Stpe\n";
+        source.push(&[File { path: "Pulumi.yaml".to_owned(), content: unknown.to_owned() }]).await;
+        main.until("to name the type that nobody has", Patience::Run, |stack| {
+            condition(stack, READY).is_some_and(|ready| ready.status == "False" && ready.message.contains("Stpe"))
+        })
+        .await;
+
+        let last = source.push(&good.files()).await;
+        main.until_applied(&last).await;
+        assert_eq!(main.log.sentences().await, once(&["create step"]), "nothing was lost on the way");
+    });
+}
+
+/// What the CLI prints goes through the agent, its journal, the pod's log and the Stack's status.
+#[test]
+fn a_program_that_prints_a_hundred_megabytes_runs_to_its_end() {
+    run("loud", async |scene| {
+        let source = scene.source("app").await;
+        let program = Program::new("loud").step("step", json!({"printMegabytes": 100})).output("text", json!("hello"));
+        let commit = source.push(&program.files()).await;
+        let main = scene.start(scene.stack("main", &source)).await;
+        let stack = main.until_applied_within(Patience::Long, &commit).await;
+        let (_, restarts) = main.pod_and_restarts().await;
+        assert_eq!(restarts, 0, "nothing ran out of memory");
+        assert_eq!(main.log.sentences().await, once(&["create step"]));
+        let size = serde_json::to_vec(&stack).expect("a Stack can be written").len();
+        assert!(size < 64 * 1024, "the Stack has {size} bytes");
+
+        let loud_and_failing = Program::new("loud").step("step", json!({"printMegabytes": 100, "failOn": "update"}));
+        source.push(&loud_and_failing.files()).await;
+        let failed = main
+            .until("to say why it failed, not what it printed", Patience::Long, |stack| {
+                says(stack, READY, "False", stack_reason::UPDATE_FAILED)
+                    && condition(stack, READY)
+                        .is_some_and(|ready| ready.message.contains("because its input failOn is update"))
+            })
+            .await;
+        let message = condition(&failed, READY).map(|ready| ready.message.clone()).unwrap_or_default();
+        assert!(message.len() <= 8 * 1024, "{} bytes", message.len());
+    });
+}
+
+#[test]
+fn a_missing_secret_and_a_missing_key_are_named_until_they_are_there() {
+    run("no-secret", async |scene| {
+        let source = scene.source("app").await;
+        let commit = source.push(&Program::new("no-secret").output("text", json!("hello")).files()).await;
+        let mut stack = scene.stack("main", &source);
+        let secret = SecretSelector { namespace: None, name: "credentials".to_owned(), key: "token".to_owned() };
+        let reference = ResourceRef { kind: "Secret".to_owned(), secret: Some(secret), literal: None };
+        stack.spec.env_refs.insert("TOKEN".to_owned(), reference);
+        let main = scene.start(stack).await;
+        let missing = |what: &'static str| {
+            move |stack: &Stack| {
+                says(stack, READY, "False", stack_reason::UPDATE_FAILED)
+                    && says(stack, RECONCILING, "True", stack_reason::RETRYING_AFTER_FAILURE)
+                    && condition(stack, READY).is_some_and(|ready| {
+                        ["TOKEN", "\"token\"", "\"credentials\"", what].iter().all(|word| ready.message.contains(word))
+                    })
+            }
+        };
+        main.until("to name the Secret", Patience::Run, missing("does not exist")).await;
+        let pod = main.pod_and_restarts().await;
+
+        scene.create::<Secret>(json!({"metadata": {"name": "credentials"}, "stringData": {"other": "value"}})).await;
+        bring_into_the_pod(scene, &main, "1").await;
+        main.until("to name the key", Patience::Long, missing("no such key")).await;
+
+        scene.patch::<Secret>("credentials", json!({"stringData": {"token": "secret-word"}})).await;
+        bring_into_the_pod(scene, &main, "2").await;
+        let stack = main.until_applied_within(Patience::Long, &commit).await;
+        assert_eq!(condition(&stack, STALLED), None);
+        assert_eq!(main.pod_and_restarts().await, pod, "it is the same pod");
+        assert!(main.updates().await.iter().all(|update| update.name_any().starts_with("main-")));
+    });
+}
+
+/// The kubelet looks after a pod that changes at once, and after the others about every minute.
+async fn bring_into_the_pod(scene: &Scene, stack: &StackHandle<'_>, value: &str) {
+    let patch = json!({"metadata": {"annotations": {"pulumi-controller.test/changed": value}}});
+    scene.patch::<Pod>(&workspace_pod(&stack.name), patch).await;
+}

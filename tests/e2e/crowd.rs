@@ -1,0 +1,110 @@
+//! Sixty Stacks at once on a small node: all are done, none fails, no more run at a time than may, nobody is starved.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use clap::Parser;
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+use pulumi_controller::api::auto::Update;
+use pulumi_controller::api::conditions::{FAILED, RECONCILING, is_true};
+use pulumi_controller::api::pulumi::Stack;
+use pulumi_controller::cli::{CommandLine, Role};
+
+use crate::harness::{Controller, Course, Crowd, Patience, Scene, client, condition, in_scene, once, run_alone};
+
+#[test]
+fn sixty_stacks_created_at_once_on_one_source_are_all_done_and_none_failed() {
+    run_alone(async || {
+        in_scene("crowd-large", async |large| {
+            in_scene("crowd-middle", async |middle| {
+                in_scene("crowd-small", async |small| {
+                    let crowd = Crowd::start(&[(large, 40), (middle, 18), (small, 2)]).await;
+                    let course = crowd.until_done(Patience::Long).await;
+                    println!("{course}");
+                    let scenes = [large, middle, small];
+                    each_ran_once_and_none_failed(&crowd, &scenes).await;
+                    no_more_ran_at_a_time_than_may(&scenes).await;
+                    a_wait_was_visible(&scenes);
+                    the_small_namespace_was_not_starved(&course, large, small);
+                    the_artifact_was_fetched_once(&crowd).await;
+                })
+                .await;
+            })
+            .await;
+        })
+        .await;
+    });
+}
+
+async fn each_ran_once_and_none_failed(crowd: &Crowd<'_>, scenes: &[&Scene]) {
+    let updates: Vec<Update> = scenes.iter().flat_map(|scene| scene.timeline.states_of::<Update>()).collect();
+    let conditions = |update: &Update| update.status.clone().unwrap_or_default().conditions;
+    let failed: Vec<&Update> = updates.iter().filter(|update| is_true(&conditions(update), FAILED)).collect();
+    assert!(failed.is_empty(), "no run fails: {failed:?}");
+    let runs: BTreeSet<Option<String>> = updates.iter().map(Update::uid).collect();
+    assert_eq!(runs.len(), crowd.stacks.len(), "one run for each Stack");
+    let pods: Vec<Pod> = scenes.iter().flat_map(|scene| scene.timeline.states_of::<Pod>()).collect();
+    let uids: BTreeSet<Option<String>> = pods.iter().map(Pod::uid).collect();
+    assert_eq!(uids.len(), crowd.stacks.len(), "one pod for each Stack");
+    let containers =
+        pods.iter().flat_map(|pod| &pod.status).flat_map(|status| status.container_statuses.iter().flatten());
+    assert_eq!(containers.map(|container| container.restart_count).max(), Some(0), "no container died");
+    for stack in &crowd.stacks {
+        assert_eq!(stack.log.sentences().await, once(&["create member"]), "{}", stack.name);
+    }
+}
+
+/// From the moment when a run is written down until its end is. The API server gives every write a higher number.
+async fn no_more_ran_at_a_time_than_may(scenes: &[&Scene]) {
+    let version = |update: &Update| update.resource_version().and_then(|version| version.parse::<u64>().ok());
+    let states = scenes.iter().flat_map(|scene| scene.timeline.states_of::<Update>());
+    let in_order: BTreeMap<Option<u64>, Update> = states.map(|update| (version(&update), update)).collect();
+    let mut open = BTreeSet::new();
+    let mut most = 0;
+    for update in in_order.values() {
+        match update.status.as_ref().is_some_and(|status| status.run.is_some()) && !update.is_complete() {
+            true => open.insert(update.uid()),
+            false => open.remove(&update.uid()),
+        };
+        most = most.max(open.len());
+    }
+    let may = runs_that_may_be_open_on_one_node().await;
+    println!("{most} runs were open at once; {may} may be");
+    assert!(most > 1, "runs go on side by side");
+    assert!(most <= may, "{most} runs were open at once, and only {may} may be");
+}
+
+/// What the installed controller was told, or the defaults.
+async fn runs_that_may_be_open_on_one_node() -> usize {
+    let pod = Controller::new(&client().await).pod().await;
+    let arguments = pod.spec.and_then(|spec| spec.containers.into_iter().next()).and_then(|container| container.args);
+    let line = std::iter::once("pulumi-controller".to_owned()).chain(arguments.unwrap_or_default());
+    match CommandLine::try_parse_from(line).map(CommandLine::into_role) {
+        Ok(Role::Manager(flags)) => flags.max_concurrent_runs.min(flags.max_concurrent_runs_per_node),
+        other => panic!("the controller's arguments are not the manager's: {other:?}"),
+    }
+}
+
+fn a_wait_was_visible(scenes: &[&Scene]) {
+    let states: Vec<Stack> = scenes.iter().flat_map(|scene| scene.timeline.states_of::<Stack>()).collect();
+    let says = |stack: &&Stack| condition(stack, RECONCILING).is_some_and(|c| c.message.contains("waits for its turn"));
+    let waiting: BTreeSet<Option<String>> = states.iter().filter(says).map(Stack::uid).collect();
+    println!("{} Stacks said that they wait for their turn", waiting.len());
+    assert!(!waiting.is_empty(), "no condition of any Stack said that it waits for its turn");
+}
+
+fn the_small_namespace_was_not_starved(course: &Course, large: &Scene, small: &Scene) {
+    let (large, small) = (&course.done[&large.namespace], &course.done[&small.namespace]);
+    let half_of_large = large[large.len() / 2 - 1];
+    let last_of_small = small[small.len() - 1];
+    assert!(
+        last_of_small <= half_of_large,
+        "the two were done after {last_of_small:?}, half of the forty after {half_of_large:?}"
+    );
+}
+
+async fn the_artifact_was_fetched_once(crowd: &Crowd<'_>) {
+    let lines = Controller::new(&client().await).log_lines(&crowd.digest).await;
+    let fetched: Vec<&String> = lines.iter().filter(|line| line.contains("fetched artifact")).collect();
+    assert_eq!(fetched.len(), 1, "{fetched:?}");
+}

@@ -1,0 +1,38 @@
+//! What a program depends on, where it cannot be installed.
+
+use pulumi_controller::api::conditions::{READY, stack_reason, workspace_reason};
+use serde_json::json;
+
+use crate::harness::{File, Patience, Program, Scene, condition, once, run, says};
+
+/// The image of the tests has no Node.js.
+#[test]
+fn a_source_whose_dependencies_cannot_be_installed_is_said_to_be_so_and_the_next_one_is_taken() {
+    run("dependencies", async |scene: &Scene| {
+        let source = scene.source("app").await;
+        let program = Program::new("dependencies");
+        let first = source.push(&program.clone().step("step", json!({"value": "one"})).files()).await;
+        let main = scene.start(scene.stack("main", &source)).await;
+        main.until_applied(&first).await;
+        let placed = main.workspace().await.status.and_then(|status| status.artifact);
+
+        let project = "name: dependencies\nruntime: nodejs\n".to_owned();
+        source.push(&[File { path: "Pulumi.yaml".to_owned(), content: project }]).await;
+        let stack = main
+            .until("to say that the dependencies cannot be installed", Patience::Reaction, |stack| {
+                says(stack, READY, "False", stack_reason::WORKSPACE_FAILED)
+                    && condition(stack, READY)
+                        .is_some_and(|ready| ready.message.contains(workspace_reason::INSTALLATION_FAILED))
+            })
+            .await;
+        let message = condition(&stack, READY).map(|ready| ready.message.clone()).unwrap_or_default();
+        assert!(message.contains("`pulumi install` failed") && message.contains("nodejs"), "{message}");
+        assert_eq!(main.workspace().await.status.and_then(|status| status.artifact), placed, "the old source stays");
+        assert!(main.pod_log("pulumi").await.contains("install: "), "the pod's log shows what was said");
+
+        let third = source.push(&program.step("step", json!({"value": "two"})).files()).await;
+        main.until_applied(&third).await;
+        assert_eq!(main.updates().await.len(), 2, "nothing ran on the source in between");
+        assert_eq!(main.log.sentences().await, once(&["create step", "update step"]));
+    });
+}

@@ -1,0 +1,129 @@
+//! A crowd: many Stacks in several namespaces, created at once on one source.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::pin::pin;
+use std::time::{Duration, Instant};
+
+use futures::TryStreamExt;
+use futures::future::join_all;
+use kube::runtime::{WatchStreamExt, watcher};
+use kube::{Api, ResourceExt};
+use pulumi_controller::api::pulumi::Stack;
+use serde_json::json;
+use tokio::time::timeout;
+
+use super::program::Program;
+use super::scene::Scene;
+use super::stack::{StackHandle, describe, is_done};
+use super::wait::Patience;
+
+/// On each Stack of a crowd; the value is the crowd's own.
+const LABEL: &str = "pulumi-controller.test/crowd";
+/// The name of the GitRepository in each namespace.
+const REPOSITORY: &str = "app";
+
+/// The Stacks, created and on their way.
+pub struct Crowd<'a> {
+    pub stacks: Vec<StackHandle<'a>>,
+    /// Of the artifact that all of them run.
+    pub digest: String,
+    scene: &'a Scene,
+    began: Instant,
+}
+
+/// When which Stack was done, from the moment when the first was created.
+#[derive(Debug)]
+pub struct Course {
+    /// By namespace, in order.
+    pub done: BTreeMap<String, Vec<Duration>>,
+    pub all_done: Duration,
+}
+
+impl<'a> Crowd<'a> {
+    /// Creates so many Stacks in each scene, all at once, of a program with one resource. The source is served before.
+    pub async fn start(groups: &[(&'a Scene, usize)]) -> Crowd<'a> {
+        let (scene, _) = *groups.first().expect("a crowd is in a namespace at least");
+        let source = scene.source(REPOSITORY).await;
+        let program =
+            Program::new("crowd").step("member", json!({"value": scene.id})).output("n", json!("${member.count}"));
+        let commit = source.push(&program.files()).await;
+        for (other, _) in groups.iter().skip(1) {
+            source.follow_in(other).await;
+        }
+        let mut digests = BTreeSet::new();
+        for (member, _) in groups {
+            digests.insert(member.until_served(REPOSITORY, &commit).await.digest);
+        }
+        assert_eq!(digests.len(), 1, "the same commit is the same bytes: {digests:?}");
+        let digest = digests.pop_first().expect("it was counted");
+        let began = Instant::now();
+        let wanted = groups.iter().flat_map(|(scene, count)| (0..*count).map(move |number| (*scene, number)));
+        let stacks = join_all(wanted.map(|(member, number)| async move {
+            let mut stack = member.stack_on(&format!("s{number:02}"), REPOSITORY);
+            stack.labels_mut().insert(LABEL.to_owned(), scene.id.clone());
+            member.start(stack).await
+        }));
+        Crowd { stacks: stacks.await, digest, scene, began }
+    }
+
+    /// Waits until each Stack has applied the commit. It watches: asking for sixty Stacks again and again would be a load
+    /// of its own.
+    pub async fn until_done(&self, patience: Patience) -> Course {
+        let mut latest: BTreeMap<(String, String), Stack> = BTreeMap::new();
+        let mut done: BTreeMap<(String, String), Duration> = BTreeMap::new();
+        let watching = async {
+            let all = watcher::Config::default().labels(&format!("{LABEL}={}", self.scene.id));
+            let changes = watcher(Api::<Stack>::all(self.scene.client.clone()), all);
+            let mut changes = pin!(changes.default_backoff().applied_objects());
+            while done.len() < self.stacks.len() {
+                // Errors are waited out: a watch ends whenever the API server wants it to.
+                let Ok(Some(stack)) = changes.try_next().await else { continue };
+                let key = (stack.namespace().unwrap_or_default(), stack.name_any());
+                if is_done(&stack) {
+                    done.entry(key.clone()).or_insert_with(|| self.began.elapsed());
+                }
+                latest.insert(key, stack);
+            }
+        };
+        let in_time = timeout(patience.limit(), watching).await.is_ok();
+        let open: Vec<Stack> =
+            latest.into_iter().filter(|(key, _)| !done.contains_key(key)).map(|(_, stack)| stack).collect();
+        assert!(
+            in_time,
+            "waited {:?} for {} Stacks to be done; {} are. The others:\n{}",
+            patience.limit(),
+            self.stacks.len(),
+            done.len(),
+            describe(&open)
+        );
+        Course::new(&done)
+    }
+}
+
+impl Course {
+    fn new(done: &BTreeMap<(String, String), Duration>) -> Course {
+        let mut by_namespace: BTreeMap<String, Vec<Duration>> = BTreeMap::new();
+        for ((namespace, _), time) in done {
+            by_namespace.entry(namespace.clone()).or_default().push(*time);
+        }
+        by_namespace.values_mut().for_each(|times| times.sort());
+        Course { done: by_namespace, all_done: done.values().max().copied().unwrap_or_default() }
+    }
+}
+
+impl std::fmt::Display for Course {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let count: usize = self.done.values().map(Vec::len).sum();
+        write!(formatter, "{count} Stacks were done in {:.1} s", self.all_done.as_secs_f64())?;
+        for (namespace, times) in &self.done {
+            let at = |index: usize| times.get(index).copied().unwrap_or_default().as_secs_f64();
+            let (first, half, last) = (at(0), at((times.len() - 1) / 2), at(times.len() - 1));
+            write!(
+                formatter,
+                "; {} in {namespace}: the first after {first:.1} s, half after {half:.1} s, the last after {last:.1} s",
+                times.len()
+            )?;
+        }
+        Ok(())
+    }
+}

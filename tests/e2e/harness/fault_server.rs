@@ -1,0 +1,76 @@
+//! The source server that lies (`tests/cluster/services/faultserver`): what it serves, and how badly.
+
+use std::time::Duration;
+
+use pulumi_controller::api::source::SourceArtifact;
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::environment::Environment;
+use super::http;
+use super::scene::Scene;
+
+/// What the server says of a file.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Described {
+    pub size: i64,
+    pub digest: String,
+    /// How often it was asked for.
+    pub requests: u64,
+}
+
+/// The server, seen through the files of one scene.
+pub struct FaultServer {
+    folder: String,
+}
+
+/// Generating a large archive takes its time.
+const LIMIT: Duration = Duration::from_secs(120);
+
+impl FaultServer {
+    pub fn of(scene: &Scene) -> FaultServer {
+        FaultServer { folder: scene.namespace.clone() }
+    }
+
+    /// Uploads a file, which is served well from now on; its name is its revision.
+    pub async fn upload(&self, name: &str, content: Vec<u8>) -> SourceArtifact {
+        let described = self.put(&format!("content/{}/{name}", self.folder), content).await;
+        self.artifact(name, &described)
+    }
+
+    /// Says how a file is served from now on; `{}` is well.
+    pub async fn behave(&self, name: &str, behaviour: Value) -> SourceArtifact {
+        let described =
+            self.put(&format!("behaviour/{}/{name}", self.folder), behaviour.to_string().into_bytes()).await;
+        self.artifact(name, &described)
+    }
+
+    pub async fn requests(&self, name: &str) -> u64 {
+        let url = format!("{}/control/described/{}/{name}", Environment::get().source_faults_url, self.folder);
+        ask(http::client().get(&url), &url).await.requests
+    }
+
+    fn artifact(&self, name: &str, described: &Described) -> SourceArtifact {
+        let url = format!("{}/files/{}/{name}", Environment::get().source_faults_url_in_cluster, self.folder);
+        let checksum = described.digest.clone();
+        SourceArtifact {
+            url,
+            revision: format!("{name}@{checksum}"),
+            digest: checksum,
+            size: Some(described.size),
+            ..SourceArtifact::default()
+        }
+    }
+
+    async fn put(&self, order: &str, body: Vec<u8>) -> Described {
+        let url = format!("{}/control/{order}", Environment::get().source_faults_url);
+        ask(http::client().put(&url).body(body), &url).await
+    }
+}
+
+async fn ask(request: reqwest::RequestBuilder, url: &str) -> Described {
+    let doing = format!("asking the source server {url}");
+    let answer = http::send(&doing, request.timeout(LIMIT)).await.text().await;
+    let text = answer.unwrap_or_else(|error| panic!("{doing}: {error:?}"));
+    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{doing}: the answer is {text}: {error}"))
+}

@@ -1,0 +1,166 @@
+//! The controller with more than one replica: who leads, and what each of them does.
+
+use std::path::PathBuf;
+
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{Patch, PatchParams};
+use kube::{Api, ResourceExt};
+use rustix::process::{Pid, Signal, kill_process};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::controller::{Controller, DEPLOYMENT, NAMESPACE};
+use super::timeline::Timeline;
+use super::wait::{Look, Patience, api_call, wait_until};
+
+const LEASE: &str = "pulumi-controller-leader-election";
+/// What the API server wrote down about the controller's writes, in the folder of a cluster that is our own.
+const AUDIT_LOG: &str = "logs/audit.log";
+
+impl Controller {
+    /// With so many replicas. While there is more than one, a process that does not answer is not killed for it.
+    pub async fn scale(&self, replicas: i32) {
+        let failures = if replicas > 1 { 60 } else { 3 };
+        let probe = json!({"name": "manager", "livenessProbe": {"failureThreshold": failures}});
+        let patch = json!({"spec": {"replicas": replicas, "template": {"spec": {"containers": [probe]}}}});
+        self.patch_deployment("scaling the controller", patch).await;
+        self.until_replicas(replicas).await;
+    }
+
+    /// As `kubectl rollout restart` does it.
+    pub async fn restart(&self, replicas: i32) {
+        let at = json!({"pulumi-controller.test/restarted": fastrand::u64(..).to_string()});
+        let patch = json!({"spec": {"template": {"metadata": {"annotations": at}}}});
+        self.patch_deployment("restarting the controller", patch).await;
+        self.until_replicas(replicas).await;
+    }
+
+    async fn patch_deployment(&self, doing: &str, patch: Value) {
+        let call = self.deployments.patch(DEPLOYMENT, &PatchParams::default(), &Patch::Strategic(patch));
+        api_call(doing.to_owned(), call).await;
+    }
+
+    /// The states of the Lease from now on.
+    pub fn watch_lease(&self) -> Timeline {
+        Timeline::of::<Lease>(Api::namespaced(self.client.clone(), NAMESPACE))
+    }
+
+    /// The pod that leads, as soon as it is one of those that are there, and not this one.
+    pub async fn until_one_leads_but(&self, not: &str) -> String {
+        let leases: Api<Lease> = Api::namespaced(self.client.clone(), NAMESPACE);
+        wait_until(format!("a pod other than {not:?} to lead"), Patience::Reaction, async || {
+            let holder = match leases.get(LEASE).await {
+                Ok(lease) => holder(&lease),
+                Err(error) => return Look::NotYet(error.to_string()),
+            };
+            let pods: Vec<String> = self.pods().await.iter().map(Pod::name_any).collect();
+            if holder != not && pods.contains(&holder) {
+                return Look::Found(holder);
+            }
+            Look::NotYet(format!("{holder:?} leads, of {pods:?}"))
+        })
+        .await
+    }
+
+    /// What a pod answers at an endpoint.
+    pub async fn ask(&self, pod: &str, port: u16, path: &str) -> String {
+        let url = format!("/api/v1/namespaces/{NAMESPACE}/pods/{pod}:{port}/proxy{path}");
+        let request = axum::http::Request::get(&url).body(Vec::new()).expect("a path of a pod's endpoint");
+        api_call(format!("asking {url}"), self.client.request_text(request)).await
+    }
+
+    /// Waits until the container of a pod was started again, and tells how the one before ended.
+    pub async fn until_started_again(&self, pod: &str) -> i32 {
+        wait_until(format!("the container of {pod} to have ended and started"), Patience::Reaction, async || {
+            let pods = self.pods().await;
+            let status = pods.into_iter().find(|found| found.name_any() == pod).and_then(|found| found.status);
+            let container = status.and_then(|status| status.container_statuses?.into_iter().next());
+            let Some(container) = container else { return Look::NotYet("no container".to_owned()) };
+            let ended = container.last_state.as_ref().and_then(|state| state.terminated.as_ref());
+            match ended {
+                Some(ended) if container.ready => Look::Found(ended.exit_code),
+                _ => Look::NotYet(format!("{container:?}")),
+            }
+        })
+        .await
+    }
+}
+
+/// The pod behind the identity of a Lease's holder; empty when nobody holds it.
+pub fn holder(lease: &Lease) -> String {
+    let identity = lease.spec.as_ref().and_then(|spec| spec.holder_identity.clone()).unwrap_or_default();
+    identity.split('_').next().unwrap_or_default().to_owned()
+}
+
+/// A process that is stopped, as a machine that hangs stops it, until this is dropped.
+pub struct StoppedProcess(Pid);
+
+impl StoppedProcess {
+    /// The controller in a pod; possible where the node is this machine.
+    pub fn in_pod(pod: &str) -> StoppedProcess {
+        let named = format!("HOSTNAME={pod}\0");
+        let is_it = |pid: i32| {
+            let file = |name: &str| std::fs::read(format!("/proc/{pid}/{name}")).unwrap_or_default();
+            let environment = String::from_utf8_lossy(&file("environ")).into_owned();
+            environment.contains(&named)
+                && String::from_utf8_lossy(&file("cmdline")).contains("--enable-leader-election")
+        };
+        let processes = std::fs::read_dir("/proc").expect("/proc can be listed").flatten();
+        let mut ids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+        let pid = ids.find(|pid| is_it(*pid)).and_then(Pid::from_raw);
+        let pid = pid.unwrap_or_else(|| panic!("no process of {pod} is on this machine"));
+        kill_process(pid, Signal::STOP).expect("a process of the cluster can be stopped");
+        StoppedProcess(pid)
+    }
+}
+
+impl Drop for StoppedProcess {
+    fn drop(&mut self) {
+        if let Err(error) = kill_process(self.0, Signal::CONT) {
+            println!("the controller's process could not be made to go on: {error}");
+        }
+    }
+}
+
+/// Who of the controller's pods wrote what, as the API server tells.
+pub struct AuditLog(PathBuf);
+
+/// One write.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Write {
+    verb: String,
+    #[serde(rename = "requestURI")]
+    uri: String,
+    user: User,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+struct User {
+    #[serde(default)]
+    extra: std::collections::BTreeMap<String, Vec<String>>,
+}
+
+impl Write {
+    /// The pod whose ServiceAccount token was shown.
+    fn pod(&self) -> &str {
+        let names = self.user.extra.get("authentication.kubernetes.io/pod-name");
+        names.and_then(|names| names.first()).map_or("", String::as_str)
+    }
+}
+
+impl AuditLog {
+    /// Only a cluster of our own shows its log.
+    pub fn open() -> Option<AuditLog> {
+        let folder = std::env::var_os("CLUSTER_RUN_DIR")?;
+        Some(AuditLog(PathBuf::from(folder).join(AUDIT_LOG)))
+    }
+
+    /// What a pod has written, in order.
+    pub fn writes_of(&self, pod: &str) -> Vec<String> {
+        let text = std::fs::read_to_string(&self.0)
+            .unwrap_or_else(|error| panic!("the audit log {} cannot be read: {error}", self.0.display()));
+        let writes = text.lines().filter_map(|line| serde_json::from_str::<Write>(line).ok());
+        writes.filter(|write| write.pod() == pod).map(|write| format!("{} {}", write.verb, write.uri)).collect()
+    }
+}

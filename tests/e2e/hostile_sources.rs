@@ -1,0 +1,349 @@
+//! Sources that mean harm or cannot help it: each is refused by its fault, the workspace keeps the source that it has, and
+//! the next good one mends all.
+
+use std::io::Write;
+use std::path::Path;
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use kube::ResourceExt;
+use pulumi_controller::api::conditions::{READY, RECONCILING, STALLED, stack_reason};
+use pulumi_controller::api::pulumi::Stack;
+use pulumi_controller::api::source::SourceArtifact;
+use serde_json::{Value, json};
+
+use crate::harness::{
+    FaultServer, File, FluxObject, Patience, Program, Scene, StackHandle, condition, is_done, once, run, says,
+};
+
+/// A Stack that runs well on a source, and is then offered others.
+struct Place<'a> {
+    server: FaultServer,
+    source: FluxObject<'a>,
+    stack: StackHandle<'a>,
+    good: SourceArtifact,
+    pod: (String, i32),
+}
+
+impl<'a> Place<'a> {
+    async fn new(scene: &'a Scene, test: &str) -> Place<'a> {
+        let server = FaultServer::of(scene);
+        let source = scene.flux_object("ExternalArtifact", "externalartifacts", "app");
+        source.create(json!({})).await;
+        let good = server.upload("good", archive(&program(test, "one"))).await;
+        source.offer(&good).await;
+        let stack = scene.start(scene.stack_on_kind("main", None, &source)).await;
+        stack.until_revision(&good.revision).await;
+        let pod = stack.pod_and_restarts().await;
+        Place { server, source, stack, good, pod }
+    }
+
+    /// Offers an artifact and waits until the Stack says what is wrong with it, and that nothing else has changed.
+    async fn expect_refusal(&self, artifact: &SourceArtifact, words: &[&str]) {
+        self.source.offer(artifact).await;
+        self.expect_words(&artifact.revision, words).await;
+    }
+
+    async fn expect_words(&self, of: &str, words: &[&str]) {
+        let named = |stack: &Stack| {
+            condition(stack, READY).is_some_and(|ready| words.iter().all(|word| ready.message.contains(word)))
+        };
+        let what = format!("to say of {of} that its source is unavailable: {words:?}");
+        let stack = self
+            .stack
+            .until(&what, Patience::Reaction, |stack| {
+                says(stack, READY, "False", stack_reason::SOURCE_UNAVAILABLE)
+                    && says(stack, RECONCILING, "True", stack_reason::SOURCE_UNAVAILABLE)
+                    && named(stack)
+            })
+            .await;
+        assert_eq!(condition(&stack, STALLED), None, "{of}: a better source mends it");
+        self.assert_last_good_state(&stack, of).await;
+    }
+
+    async fn assert_last_good_state(&self, stack: &Stack, of: &str) {
+        let status = stack.status.clone().unwrap_or_default();
+        assert_eq!(status.last_applied_revision.as_ref(), Some(&self.good.revision), "{of}");
+        assert_eq!(status.outputs.get("said"), Some(&json!("one")), "{of}: the outputs stay");
+        let placed = self.stack.workspace().await.status.and_then(|status| status.artifact).unwrap_or_default();
+        assert_eq!(placed.digest, self.good.digest, "{of}: the pod keeps its source");
+        assert_eq!(self.stack.pod_and_restarts().await, self.pod, "{of}: the pod stays");
+        assert_eq!(self.stack.updates().await.len(), 1, "{of}: nothing has run");
+    }
+
+    /// A good artifact puts an end to all of it, in the same pod.
+    async fn expect_recovery(&self, test: &str) {
+        let better = self.server.upload("better", archive(&program(test, "two"))).await;
+        self.source.offer(&better).await;
+        self.stack.until_revision(&better.revision).await;
+        assert_eq!(self.stack.pod_and_restarts().await, self.pod);
+        assert_eq!(self.stack.log.sentences().await, once(&["create step", "update step"]));
+    }
+}
+
+fn program(test: &str, value: &str) -> Vec<File> {
+    Program::new(test).step("step", json!({"value": value})).output("said", json!("${step.value}")).files()
+}
+
+/// An archive as Flux makes it.
+fn archive(files: &[File]) -> Vec<u8> {
+    let mut builder = tar::Builder::new(Vec::new());
+    for file in files {
+        let mut header = tar::Header::new_gnu();
+        header.set_size(file.content.len() as u64);
+        header.set_mode(0o644);
+        builder.append_data(&mut header, &file.path, file.content.as_bytes()).expect("memory takes it");
+    }
+    compressed(&builder.into_inner().expect("memory takes it"))
+}
+
+fn compressed(bytes: &[u8]) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+    encoder.write_all(bytes).expect("memory takes it");
+    encoder.finish().expect("memory takes it")
+}
+
+/// The archives that `tests/fuzz_corpora` proves to be refused, without a cluster.
+fn seed(name: &str) -> Vec<u8> {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fuzz/corpus/archive").join(format!("{name}.tar"));
+    std::fs::read(&file).unwrap_or_else(|error| panic!("reading {}: {error}", file.display()))
+}
+
+/// Each archive, and the words that its refusal names it by.
+const HOSTILE_ARCHIVES: [(&str, &[&str]); 19] = [
+    ("parent", &["\"../evil\"", "\"..\""]),
+    ("absolute", &["\"/etc/evil\"", "absolute"]),
+    ("backslash", &["evil", "backslash"]),
+    ("nul", &["evil", "NUL"]),
+    ("character-device", &["\"evil\"", "character device"]),
+    ("block-device", &["\"evil\"", "block device"]),
+    ("fifo", &["\"evil\"", "named pipe"]),
+    ("hard-link", &["\"evil\"", "hard link"]),
+    ("sparse", &["\"evil\"", "sparse"]),
+    ("link-absolute", &["\"evil\" to \"/etc\"", "absolute"]),
+    ("link-out", &["\"evil\" to \"../../etc\"", "leads out"]),
+    ("link-up-behind-a-name", &["\"evil\"", "behind a name"]),
+    ("write-through-a-link", &["\"evil/through\"", "symbolic link"]),
+    ("directory-over-a-file", &["\"evil/b\"", "is a file"]),
+    ("too-deep", &["65 levels deep"]),
+    ("too-long", &["1100 bytes long"]),
+    ("too-long-a-name", &["256 bytes long"]),
+    ("truncated", &["cut short"]),
+    ("more-behind-its-end", &["behind its end"]),
+];
+
+#[test]
+fn hostile_archives_are_refused_by_the_thing_in_them_and_the_old_source_stays() {
+    run("hostile-archives", async |scene| {
+        let place = Place::new(scene, "hostile-archives").await;
+        for (name, words) in HOSTILE_ARCHIVES {
+            let artifact = place.server.upload(name, compressed(&seed(name))).await;
+            place.expect_refusal(&artifact, &[&[artifact.revision.as_str()], words].concat()).await;
+        }
+        let whole = compressed(&seed("good"));
+        let torn = place.server.upload("torn-gzip", whole[..whole.len() / 2].to_vec()).await;
+        place.expect_refusal(&torn, &["cut short"]).await;
+        let plain = place.server.upload("no-gzip", seed("good")).await;
+        place.expect_refusal(&plain, &["not a sound tar.gz"]).await;
+        place.expect_recovery("hostile-archives").await;
+    });
+}
+
+#[test]
+fn archives_that_would_fill_the_disk_are_stopped_at_the_limits() {
+    run("huge-archives", async |scene| {
+        let place = Place::new(scene, "huge-archives").await;
+        let bomb = place.server.behave("bomb", json!({"generated": "bomb"})).await;
+        place.expect_refusal(&bomb, &["looks like a bomb", "\"zeros\""]).await;
+        let many = place.server.behave("many", json!({"generated": "entries"})).await;
+        place.expect_refusal(&many, &["more than 200000 entries"]).await;
+        place.expect_recovery("huge-archives").await;
+    });
+}
+
+#[test]
+fn a_source_that_goes_back_to_its_last_good_artifact_is_done_without_a_run() {
+    run("rollback", async |scene| {
+        let place = Place::new(scene, "rollback").await;
+        let bad = place.server.upload("bad", compressed(&seed("parent"))).await;
+        place.expect_refusal(&bad, &["\"../evil\""]).await;
+        place.source.offer(&place.good).await;
+        let stack = place.stack.until("to be done again", Patience::Reaction, is_done).await;
+        place.assert_last_good_state(&stack, "the artifact before").await;
+        let asked = place.stack.workspace().await.spec.artifact.unwrap_or_default();
+        assert_eq!(asked.digest, place.good.digest, "nobody tries the bad one any more");
+    });
+}
+
+#[test]
+fn a_stack_whose_new_source_is_hostile_is_destroyed_from_the_source_in_its_pod() {
+    run("hostile-deletion", async |scene| {
+        let place = Place::new(scene, "hostile-deletion").await;
+        place.stack.change(json!({"spec": {"destroyOnFinalize": true}})).await;
+        place.stack.until_revision(&place.good.revision).await;
+        let bad = place.server.upload("bad", compressed(&seed("parent"))).await;
+        place.source.offer(&bad).await;
+        place
+            .stack
+            .until("to refuse the archive", Patience::Reaction, |stack| {
+                condition(stack, READY).is_some_and(|ready| ready.message.contains("../evil"))
+            })
+            .await;
+        place.stack.delete().await;
+        place.stack.until_gone().await;
+        assert_eq!(place.stack.log.sentences().await, once(&["create step", "delete step"]));
+    });
+}
+
+#[test]
+fn a_digest_that_verifies_nothing_is_refused_before_anything_is_fetched() {
+    run("digests", async |scene| {
+        let place = Place::new(scene, "digests").await;
+        let artifact = place.server.upload("other", archive(&program("digests", "other"))).await;
+        let hex = artifact.digest.trim_start_matches("sha256:").to_owned();
+        let table = [
+            ("sha1", format!("sha1:{}", &hex[..40]), vec!["sha1", "does not protect against forgery"]),
+            ("md5", format!("md5:{}", &hex[..32]), vec!["md5", "does not protect against forgery"]),
+            ("unknown", format!("blake3:{hex}"), vec!["\"blake3\"", "supported are sha256, sha384 and sha512"]),
+            ("short", format!("sha256:{}", &hex[..62]), vec!["has 64 hexadecimal digits, this one has 62"]),
+            ("upper", format!("sha256:{}", hex.to_uppercase()), vec!["0-9 and a-f"]),
+        ];
+        for (name, digest, words) in table {
+            let artifact = SourceArtifact { digest, ..artifact.clone() };
+            place.source.offer(&artifact).await;
+            place.expect_words(name, &words).await;
+        }
+        place.source.offer(&SourceArtifact { digest: String::new(), ..artifact.clone() }).await;
+        place.expect_words("none", &["digest is empty"]).await;
+        assert_eq!(place.server.requests("other").await, 0);
+
+        let wrong = format!("sha256:{}", hex.chars().rev().collect::<String>());
+        let artifact = SourceArtifact { digest: wrong.clone(), ..artifact };
+        place.expect_refusal(&artifact, &[&wrong, &hex]).await;
+        place.expect_recovery("digests").await;
+    });
+}
+
+#[test]
+fn what_a_server_answers_is_named_and_the_artifact_is_fetched_once_it_is_there() {
+    run("answers", async |scene| {
+        let place = Place::new(scene, "answers").await;
+        let table = [
+            ("not-found", json!({"status": 404}), vec!["404"]),
+            ("oops", json!({"status": 500}), vec!["status 500"]),
+            ("moved", json!({"status": 302}), vec!["302", "redirects are not followed"]),
+            ("too-short", json!({"extraLength": 100}), vec!["connection broke"]),
+            ("too-long", json!({"extraLength": -100}), vec!["have digest"]),
+            ("endless", json!({"endless": true}), vec!["larger than 268435456 bytes"]),
+        ];
+        for (name, behaviour, words) in table {
+            place.server.upload(name, archive(&program("answers", name))).await;
+            let artifact = place.server.behave(name, behaviour).await;
+            place.expect_refusal(&artifact, &[&[artifact.url.as_str()], words.as_slice()].concat()).await;
+        }
+        // It is there a moment later, and nobody but the controller itself looks for it.
+        let better = place.server.upload("better", archive(&program("answers", "two"))).await;
+        place.server.behave("better", json!({"status": 404, "times": 1})).await;
+        place.expect_refusal(&better, &["404"]).await;
+        place.stack.until_revision(&better.revision).await;
+        assert_eq!(place.stack.log.sentences().await, once(&["create step", "update step"]));
+    });
+}
+
+#[test]
+fn a_server_that_asks_for_patience_is_left_alone_for_that_long() {
+    run("patience", async |scene| {
+        let place = Place::new(scene, "patience").await;
+        let other = place.server.upload("slow-down", archive(&program("patience", "three"))).await;
+        place.server.behave("slow-down", json!({"status": 429, "retryAfter": "3600"})).await;
+        place.expect_refusal(&other, &["429", "try again in 600s"]).await;
+
+        let better = place.server.upload("better", archive(&program("patience", "two"))).await;
+        place.server.behave("better", json!({"status": 503, "retryAfter": "12", "times": 1})).await;
+        place.expect_refusal(&better, &["503", "try again in 12s"]).await;
+        for _ in 0..5 {
+            place.source.request().await;
+        }
+        place.stack.until_revision(&better.revision).await;
+        assert_eq!(place.server.requests("better").await, 2, "the one that was refused, and the one after the wait");
+        assert_eq!(place.server.requests("slow-down").await, 1);
+    });
+}
+
+#[test]
+fn a_server_that_hangs_is_given_up_and_a_slow_one_is_not() {
+    run("hanging", async |scene| {
+        let place = Place::new(scene, "hanging").await;
+        for (name, behaviour, words) in [
+            ("no-answer", json!({"hang": "header"}), "waiting for an answer"),
+            ("half", json!({"hang": "body"}), "waiting for data"),
+        ] {
+            place.server.upload(name, archive(&program("hanging", name))).await;
+            let artifact = place.server.behave(name, behaviour).await;
+            place.expect_refusal(&artifact, &[&artifact.url, "given up", words]).await;
+        }
+        let slow = place.server.upload("slow", archive(&program("hanging", "two"))).await;
+        place.server.behave("slow", json!({"pieces": 50, "pause": "100ms"})).await;
+        place.source.offer(&slow).await;
+        place.stack.until_revision(&slow.revision).await;
+    });
+}
+
+#[test]
+fn an_artifact_is_fetched_from_allowed_hosts_only_whatever_a_source_says() {
+    run("hosts", async |scene| {
+        let place = Place::new(scene, "hosts").await;
+        let artifact = place.server.upload("other", archive(&program("hosts", "other"))).await;
+        let host = "source-faults.test-services.svc.cluster.local";
+        let with = |from: &str, to: &str| artifact.url.replacen(from, to, 1);
+        let table = [
+            (with(host, "kubernetes.default.svc.cluster.local"), vec!["kubernetes.default.svc", "--artifact-hosts"]),
+            (with(host, "169.254.169.254"), vec!["169.254.169.254", "--artifact-hosts"]),
+            (with(host, "127.0.0.1:9440"), vec!["127.0.0.1", "--artifact-hosts"]),
+            (with(host, "git.test-services.svc.cluster.local"), vec!["git.test-services.svc", "--artifact-hosts"]),
+            (with(host, &format!("{host}.example.com")), vec!["example.com", "--artifact-hosts"]),
+            (with("http://", "http://me:hidden-word@"), vec!["user name or password"]),
+            (with("http://", "ftp://"), vec!["only http and https"]),
+            ("file:///etc/passwd".to_owned(), vec!["file:///etc/passwd"]),
+        ];
+        for (url, words) in table {
+            let artifact = SourceArtifact { url, ..artifact.clone() };
+            place.expect_refusal(&artifact, &words).await;
+            assert!(!format!("{:?}", place.stack.get().await.status).contains("hidden-word"));
+        }
+        assert_eq!(place.server.requests("other").await, 0);
+        place.expect_recovery("hosts").await;
+    });
+}
+
+#[test]
+fn a_directory_that_is_not_there_or_leads_out_is_named() {
+    run("directories", async |scene| {
+        let place = Place::new(scene, "directories").await;
+        let nested = Program::new("directories").step("step", json!({"value": "two"}));
+        let nested = nested.output("said", json!("${step.value}")).file("infra/Pulumi.yaml");
+        let readme = File { path: "README.md".to_owned(), content: "no program here\n".to_owned() };
+        let better = place.server.upload("nested", archive(&[nested, readme])).await;
+        place.expect_refusal(&better, &["no Pulumi.yaml", "README.md, infra"]).await;
+        let dir = |dir: Value| json!({"spec": {"fluxSource": {"dir": dir}}});
+        place.stack.change(dir(json!("infrastructure"))).await;
+        place.expect_words("a directory that is not there", &["\"infrastructure\"", "README.md, infra"]).await;
+        for (outside, word) in [("../secrets", "\"..\""), ("/etc", "absolute")] {
+            place.stack.change(dir(json!(outside))).await;
+            let stack = place
+                .stack
+                .until(&format!("to be stalled by {outside}"), Patience::Reaction, |stack| {
+                    says(stack, READY, "False", stack_reason::NOT_READY_STALLED)
+                        && says(stack, STALLED, "True", stack_reason::SPEC_INVALID)
+                        && condition(stack, STALLED)
+                            .is_some_and(|c| c.message.contains(outside) && c.message.contains(word))
+                })
+                .await;
+            place.assert_last_good_state(&stack, outside).await;
+        }
+        place.stack.change(dir(json!("./infra/"))).await;
+        let stack = place.stack.until_revision(&better.revision).await;
+        assert_eq!(stack.name_any(), place.stack.name);
+        assert_eq!(place.stack.pod_and_restarts().await, place.pod);
+    });
+}

@@ -1,0 +1,267 @@
+//! Who may call an agent, and the certificate authority as people change it while Stacks run.
+//!
+//! The authority is everybody's: all tests that run beside these are witnesses that a change cuts nothing.
+
+use std::collections::BTreeMap;
+
+use jiff::{Timestamp, ToSpan};
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::Secret;
+use kube::api::{DeleteParams, Patch, PatchParams};
+use kube::{Api, ResourceExt};
+use pulumi_controller::api::names::{self, workspace_server_name, workspace_tls_secret};
+use pulumi_controller::rpc::client::{AgentAddress, Agents};
+use pulumi_controller::rpc::identity::{Authority, Issued};
+use serde_json::{Value, json};
+use tokio::sync::Mutex;
+
+use crate::harness::{Look, Patience, Program, Scene, Source, StackHandle, api_call, once, run, wait_until};
+
+const NAMESPACE: &str = "flux-system";
+const SECRET: &str = "pulumi-controller-authority";
+
+/// The controller looks at the Secret three times a minute.
+const LONG_RUN: u32 = 45;
+
+/// There is one authority: these tests change it one after the other.
+static AUTHORITY_IS_LEFT_ALONE: Mutex<()> = Mutex::const_new(());
+
+#[test]
+fn the_authoritys_secret_deleted_during_a_run_comes_back_and_nothing_is_cut() {
+    run("authority-deleted", async |scene| {
+        let _alone = AUTHORITY_IS_LEFT_ALONE.lock().await;
+        let running = Running::start(scene, "authority-deleted", LONG_RUN).await;
+        let before = secret(scene).await;
+
+        let doing = format!("deleting the Secret {NAMESPACE}/{SECRET}");
+        api_call(doing, secrets(scene).delete(SECRET, &DeleteParams::default())).await;
+        wait_until("the authority's Secret to be there again", Patience::Reaction, async || {
+            match secrets(scene).get_opt(SECRET).await {
+                Ok(Some(found)) if found.uid() != before.uid() => {
+                    assert!(found.data == before.data, "it holds the authority of before");
+                    Look::Found(())
+                }
+                other => Look::NotYet(format!("{:?}", other.map(|found| found.and_then(|secret| secret.uid())))),
+            }
+        })
+        .await;
+        running.went_on().await;
+        running.ends_and_the_next_push_runs("two", 1).await;
+    });
+}
+
+#[test]
+fn another_authority_put_in_place_during_a_run_cuts_nothing_and_takes_over() {
+    run("authority-replaced", async |scene| {
+        let _alone = AUTHORITY_IS_LEFT_ALONE.lock().await;
+        let running = Running::start(scene, "authority-replaced", LONG_RUN).await;
+        let before = authority(&secret(scene).await);
+
+        let other = Authority::generate(Timestamp::now()).expect("an authority");
+        let data = json!({"ca.crt": base64(other.certificate_pem()), "ca.key": base64(&other.key_pem())});
+        change(scene, json!({ "data": data })).await;
+        running.until_certified_by(&other, before.certificate_pem()).await;
+        running.went_on().await;
+        // By now the pod has the files of before or those of after, as the kubelet pleases.
+        running.ends_and_the_next_push_runs("two", 1).await;
+
+        let alone = Agents::new(&[client(&other)], other.certificate_pem()).expect("a client of the new authority");
+        wait_until("the agent to serve and to trust the new authority", Patience::Long, async || {
+            match status(&alone, &running.stack, scene).await {
+                Ok(()) => Look::Found(()),
+                Err(message) => Look::NotYet(message),
+            }
+        })
+        .await;
+        running.ends_and_the_next_push_runs("three", 2).await;
+    });
+}
+
+#[test]
+fn a_rotation_that_a_person_asks_for_announces_the_next_authority_before_it_signs() {
+    run("authority-rotated", async |scene| {
+        let _alone = AUTHORITY_IS_LEFT_ALONE.lock().await;
+        let running = Running::start(scene, "authority-rotated", 5).await;
+        let before = secret(scene).await;
+
+        change(scene, json!({"metadata": {"annotations": {"pulumi.com/rotate": "now"}}})).await;
+        let announced = until_secret(scene, "to hold a next authority", |secret| {
+            secret.annotations().contains_key("pulumi.com/promote-at") && text(secret, "next.crt").is_some()
+        })
+        .await;
+        assert_eq!(text(&announced, "ca.crt"), text(&before, "ca.crt"), "it does not sign yet");
+        assert!(!announced.annotations().contains_key("pulumi.com/rotate"), "the request is answered");
+        let next = text(&announced, "next.crt").expect("a next authority");
+        running.until_certified_by(&authority(&before), &next).await;
+
+        // The hour that pods are given is over.
+        let past = Timestamp::now().checked_sub(1.minute()).expect("a time").to_string();
+        change(scene, json!({"metadata": {"annotations": {"pulumi.com/promote-at": past}}})).await;
+        let promoted = until_secret(scene, "to sign with the next authority", |secret| {
+            text(secret, "ca.crt").as_ref() == Some(&next)
+        })
+        .await;
+        assert_eq!(text(&promoted, "previous.crt"), text(&before, "ca.crt"), "the one before is still trusted");
+        running.until_certified_by(&authority(&promoted), authority(&before).certificate_pem()).await;
+        running.ends_and_the_next_push_runs("two", 1).await;
+    });
+}
+
+#[test]
+fn nobody_but_the_controller_can_call_an_agent_and_no_agent_can_pass_for_another() {
+    run("mutual-tls", async |scene| {
+        let _alone = AUTHORITY_IS_LEFT_ALONE.lock().await;
+        let running = Running::start(scene, "mutual-tls", 10).await;
+        let authority = authority(&secret(scene).await);
+        let (secrets, name) = (scene.api::<Secret>(), workspace_tls_secret(&running.stack.name));
+        let own = api_call("reading the workspace's TLS Secret", secrets.get(&name)).await;
+        let own_text = |key: &str| text(&own, key).expect("the Secret is complete");
+        let own = Issued { certificate_pem: own_text("tls.crt"), key_pem: own_text("tls.key") };
+        let trusted = own_text("ca.crt");
+        let long_ago = Timestamp::now().checked_sub((91 * 24).hours()).expect("a time");
+        let expired = authority.issue_client(long_ago).expect("a certificate");
+        let stranger = Authority::generate(Timestamp::now()).expect("an authority");
+        let agents = |clients: &[Issued]| Agents::new(clients, &trusted).expect("the certificates can be used");
+
+        status(&agents(&[client(&authority)]), &running.stack, scene).await.expect("the controller can call");
+        for (clients, answer) in [
+            (vec![], "wants a certificate and was shown none"),
+            (vec![own], "was shown is not for this end of a connection"),
+            (vec![expired], "was shown has expired"),
+            (vec![client(&stranger)], "does not trust the authority of the certificate that it was shown"),
+        ] {
+            let refused = status(&agents(&clients), &running.stack, scene).await.expect_err(answer);
+            assert!(refused.contains("the agent ") && refused.contains(answer), "{answer}: {refused}");
+        }
+        let address = AgentAddress {
+            server_name: workspace_server_name("another", &scene.namespace),
+            ..address(&running.stack, scene).await
+        };
+        let refused = agents(&[client(&authority)]).connect(&address).await.map(|_| ()).expect_err("another workspace");
+        assert!(refused.message.contains("certificate is that of another workspace"), "{refused}");
+        running.went_on().await;
+        running.ends_and_the_next_push_runs("two", 1).await;
+    });
+}
+
+/// A Stack with a run open in it.
+struct Running<'a> {
+    scene: &'a Scene,
+    name: &'static str,
+    seconds: u32,
+    source: Source<'a>,
+    stack: StackHandle<'a>,
+    pod: (String, i32),
+}
+
+impl<'a> Running<'a> {
+    async fn start(scene: &'a Scene, name: &'static str, seconds: u32) -> Self {
+        let source = scene.source("app").await;
+        source.push(&program(name, seconds, "one").files()).await;
+        let stack = scene.start(scene.stack("main", &source)).await;
+        stack.log.wait_for("create", "slow", "begin").await;
+        let pod = stack.pod_and_restarts().await;
+        Running { scene, name, seconds, source, stack, pod }
+    }
+
+    async fn went_on(&self) {
+        assert_eq!(self.stack.log.sentences().await, ["create slow begin"], "the run is open all the time");
+    }
+
+    /// The run that was open, and those since, each happened once; the next one runs in the same pod.
+    async fn ends_and_the_next_push_runs(&self, text: &str, runs_before: usize) {
+        let updates = self.stack.updates().await;
+        assert_eq!(updates.len(), runs_before, "no run was repeated");
+        self.stack.until("to have ended what runs", Patience::Run, crate::harness::is_done).await;
+        let second = self.source.push(&program(self.name, self.seconds, text).files()).await;
+        self.stack.until_applied(&second).await;
+        assert_eq!(self.stack.updates().await.len(), runs_before + 1);
+        assert_eq!(self.stack.pod_and_restarts().await, self.pod, "it is the same pod");
+        let mut steps = vec!["create slow", "create said"];
+        steps.extend(std::iter::repeat_n("update said", runs_before));
+        assert_eq!(self.stack.log.sentences().await, once(&steps));
+    }
+
+    /// Waits until the workspace's Secret holds a certificate of this authority, and trusts another one too.
+    async fn until_certified_by(&self, authority: &Authority, trusted: &str) {
+        let name = workspace_tls_secret(&self.stack.name);
+        wait_until(format!("the Secret {name} to be of the other authority"), Patience::Reaction, async || {
+            let secret = match self.scene.api::<Secret>().get(&name).await {
+                Ok(secret) => secret,
+                Err(error) => return Look::NotYet(error.to_string()),
+            };
+            let (certificate, bundle) = (text(&secret, "tls.crt"), text(&secret, "ca.crt").unwrap_or_default());
+            let issued = certificate.is_some_and(|pem| authority.has_issued(&pem).is_ok_and(|issued| issued));
+            let trusts = bundle.contains(authority.certificate_pem()) && bundle.contains(trusted);
+            if issued && trusts { Look::Found(()) } else { Look::NotYet(format!("issued {issued}, trusts {trusts}")) }
+        })
+        .await;
+    }
+}
+
+/// The first run takes a while; the second has nothing to do but the step after it.
+fn program(name: &str, seconds: u32, text: &str) -> Program {
+    let slow = json!({"seconds": seconds, "steps": seconds});
+    Program::new(name).step("slow", slow).step("said", json!({"value": format!("{text} ${{slow.count}}")}))
+}
+
+fn secrets(scene: &Scene) -> Api<Secret> {
+    Api::namespaced(scene.client.clone(), NAMESPACE)
+}
+
+async fn secret(scene: &Scene) -> Secret {
+    api_call(format!("reading the Secret {NAMESPACE}/{SECRET}"), secrets(scene).get(SECRET)).await
+}
+
+async fn change(scene: &Scene, patch: Value) {
+    let (secrets, parameters) = (secrets(scene), PatchParams::default());
+    let patch = Patch::Merge(&patch);
+    api_call(format!("changing the Secret {NAMESPACE}/{SECRET}"), secrets.patch(SECRET, &parameters, &patch)).await;
+}
+
+async fn until_secret(scene: &Scene, what: &str, is_so: impl Fn(&Secret) -> bool) -> Secret {
+    wait_until(format!("the authority's Secret {what}"), Patience::Reaction, async || {
+        match secrets(scene).get(SECRET).await {
+            Ok(secret) if is_so(&secret) => Look::Found(secret),
+            Ok(secret) => {
+                let keys: Vec<_> = secret.data.iter().flat_map(BTreeMap::keys).cloned().collect();
+                Look::NotYet(format!("keys {keys:?}, annotations {:?}", secret.annotations()))
+            }
+            Err(error) => Look::NotYet(error.to_string()),
+        }
+    })
+    .await
+}
+
+fn text(secret: &Secret, key: &str) -> Option<String> {
+    let ByteString(bytes) = secret.data.as_ref()?.get(key)?;
+    String::from_utf8(bytes.clone()).ok()
+}
+
+fn authority(secret: &Secret) -> Authority {
+    let part = |key: &str| text(secret, key).unwrap_or_else(|| panic!("the Secret has no {key}"));
+    Authority::from_pem(&part("ca.crt"), &part("ca.key")).expect("the Secret holds an authority")
+}
+
+fn base64(text: &str) -> Value {
+    json!(ByteString(text.as_bytes().to_vec()))
+}
+
+fn client(authority: &Authority) -> Issued {
+    authority.issue_client(Timestamp::now()).expect("a certificate")
+}
+
+async fn address(stack: &StackHandle<'_>, scene: &Scene) -> AgentAddress {
+    let ip = stack.pod().await.status.and_then(|status| status.pod_ip).expect("the pod has an address");
+    AgentAddress {
+        ip: ip.parse().expect("an address"),
+        port: names::AGENT_PORT,
+        server_name: workspace_server_name(&stack.name, &scene.namespace),
+    }
+}
+
+/// One call of a Stack's agent, or why it was not answered.
+async fn status(agents: &Agents, stack: &StackHandle<'_>, scene: &Scene) -> Result<(), String> {
+    let connected = agents.connect(&address(stack, scene).await).await.map_err(|error| error.to_string())?;
+    connected.status().await.map(|_| ()).map_err(|error| error.to_string())
+}

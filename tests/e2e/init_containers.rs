@@ -1,0 +1,143 @@
+//! Init containers of the user in the pod that a Stack runs in.
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+use pulumi_controller::api::conditions::{READY, RECONCILING, STALLED, stack_reason};
+use pulumi_controller::api::pulumi::Stack;
+use serde_json::{Value, json};
+
+use crate::harness::{File, Patience, Program, Scene, condition, once, run, says};
+
+/// The program's output is what an init container has made of a file of the source.
+fn files(project: &str, word: &str) -> Vec<File> {
+    let program = Program::new(project).step("step", json!({"value": word}));
+    let mut files = program.output("made", json!({"fn::readFile": "./made.txt"})).files();
+    files.push(File { path: "word.txt".to_owned(), content: word.to_owned() });
+    files
+}
+
+const MAKE: &str = "tr a-z A-Z </share/workspace/word.txt >/share/workspace/made.txt";
+/// Runs beside Pulumi, and ends when it is told to.
+const STAY: &str = "trap 'exit 0' TERM; while :; do sleep 1 & wait $!; done";
+
+/// An init container that runs a script.
+fn container(scene: &Scene, name: &str, script: &str) -> Value {
+    json!({
+        "name": name,
+        "image": scene.pulumi_image(),
+        "imagePullPolicy": "IfNotPresent",
+        "command": ["sh", "-c", script],
+        "volumeMounts": [{"name": "share", "mountPath": "/share"}],
+        "resources": {"requests": {"cpu": "1m", "memory": "8Mi"}},
+        "securityContext": {"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}},
+    })
+}
+
+fn template(init_containers: &[Value]) -> Value {
+    json!({"spec": {"podTemplate": {"spec": {"initContainers": init_containers, "terminationGracePeriodSeconds": 30}}}})
+}
+
+fn set_template(stack: &mut Stack, init_containers: &[Value]) {
+    let wanted = template(init_containers);
+    stack.spec.workspace_template.get_or_insert_default()["spec"]["podTemplate"] =
+        wanted["spec"]["podTemplate"].clone();
+}
+
+fn init_containers(pod: &Pod) -> Vec<String> {
+    let containers = pod.spec.iter().flat_map(|spec| spec.init_containers.iter().flatten());
+    containers.map(|container| container.name.clone()).collect()
+}
+
+fn says_of_the_pod(stack: &Stack, words: &[&str]) -> bool {
+    says(stack, READY, "False", stack_reason::WORKSPACE_FAILED)
+        && says(stack, RECONCILING, "True", stack_reason::WORKSPACE_FAILED)
+        && condition(stack, STALLED).is_none()
+        && condition(stack, READY).is_some_and(|ready| words.iter().all(|word| ready.message.contains(word)))
+}
+
+#[test]
+fn an_init_container_works_on_the_source_and_another_source_gets_another_pod() {
+    run("init", async |scene| {
+        let source = scene.source("app").await;
+        let first = source.push(&files("init", "one")).await;
+        let mut stack = scene.stack("main", &source);
+        let make = container(scene, "make", MAKE);
+        set_template(&mut stack, &[make]);
+        let main = scene.start(stack).await;
+        let stack = main.until_applied(&first).await;
+        assert_eq!(json!(stack.status.expect("a status").outputs), json!({"made": "ONE"}));
+        let pod = main.pod().await;
+        assert_eq!(init_containers(&pod), ["bootstrap", "fetch", "make"]);
+
+        let second = source.push(&files("init", "two")).await;
+        let stack = main.until_applied(&second).await;
+        assert_eq!(json!(stack.status.expect("a status").outputs), json!({"made": "TWO"}));
+        assert_ne!(main.pod().await.uid(), pod.uid(), "the work of the init container was for the source before");
+        assert_eq!(main.log.sentences().await, once(&["create step", "update step"]));
+    });
+}
+
+#[test]
+fn a_side_car_needs_no_source_and_stays_with_the_pod() {
+    run("side-car", async |scene| {
+        let source = scene.source("app").await;
+        let program = |text: &str| Program::new("side-car").output("said", json!(text)).files();
+        let first = source.push(&program("one")).await;
+        let mut stack = scene.stack("main", &source);
+        let mut proxy = container(scene, "proxy", STAY);
+        proxy["restartPolicy"] = json!("Always");
+        set_template(&mut stack, &[proxy]);
+        let main = scene.start(stack).await;
+        main.until_applied(&first).await;
+        let pod = main.pod().await;
+        assert_eq!(init_containers(&pod), ["bootstrap", "proxy"]);
+
+        let second = source.push(&program("two")).await;
+        main.until_applied(&second).await;
+        assert_eq!(main.pod().await.uid(), pod.uid(), "the source was exchanged in the pod");
+    });
+}
+
+#[test]
+fn an_init_container_that_fails_is_named_and_recovers_when_it_is_mended() {
+    run("init-fails", async |scene| {
+        let source = scene.source("app").await;
+        let commit = source.push(&files("init-fails", "one")).await;
+        let mut stack = scene.stack("main", &source);
+        let fail = container(scene, "make", "echo there is no database >/dev/termination-log; exit 3");
+        let make = container(scene, "make", MAKE);
+        set_template(&mut stack, &[fail]);
+        let main = scene.start(stack).await;
+        main.until("to name the init container", Patience::Run, |stack| {
+            says_of_the_pod(stack, &["init container make", "exit code 3", "there is no database"])
+        })
+        .await;
+
+        main.change(json!({"spec": {"workspaceTemplate": template(&[make])}})).await;
+        let stack = main.until_applied(&commit).await;
+        assert_eq!(json!(stack.status.expect("a status").outputs), json!({"made": "ONE"}));
+    });
+}
+
+#[test]
+fn a_source_that_fails_its_init_container_is_mended_by_the_next_push() {
+    run("init-source", async |scene| {
+        let source = scene.source("app").await;
+        let mut incomplete = files("init-source", "one");
+        incomplete.retain(|file| file.path != "word.txt");
+        source.push(&incomplete).await;
+        let mut stack = scene.stack("main", &source);
+        let script = format!("[ -f /share/workspace/word.txt ] || exit 4; {MAKE}");
+        let make = container(scene, "make", &script);
+        set_template(&mut stack, &[make]);
+        let main = scene.start(stack).await;
+        main.until("to name the init container", Patience::Run, |stack| {
+            says_of_the_pod(stack, &["init container make", "exit code 4"])
+        })
+        .await;
+
+        let mended = source.push(&files("init-source", "two")).await;
+        let stack = main.until_applied(&mended).await;
+        assert_eq!(json!(stack.status.expect("a status").outputs), json!({"made": "TWO"}));
+    });
+}

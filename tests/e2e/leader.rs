@@ -1,0 +1,168 @@
+//! Two replicas, of which one leads. These tests have the controller to themselves.
+
+use std::panic::{AssertUnwindSafe, resume_unwind};
+
+use futures::FutureExt;
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::Event;
+use kube::api::ListParams;
+use kube::{Api, ResourceExt};
+use serde_json::json;
+
+use crate::harness::{
+    AuditLog, Controller, Look, Patience, Program, Scene, StoppedProcess, client, holder, in_scene, once, run_alone,
+    wait_until,
+};
+
+/// Runs a test with two replicas, and leaves one.
+fn run_with_two_replicas(name: &str, test: impl AsyncFnOnce(&Controller, &Scene)) {
+    run_alone(async || {
+        let controller = Controller::new(&client().await);
+        controller.scale(2).await;
+        let outcome =
+            AssertUnwindSafe(in_scene(name, async |scene| test(&controller, scene).await)).catch_unwind().await;
+        controller.scale(1).await;
+        if let Err(failure) = outcome {
+            resume_unwind(failure);
+        }
+    });
+}
+
+/// A run that is open for so many seconds.
+fn slow_program(seconds: u32) -> Program {
+    Program::new("slow").step("slow", json!({"seconds": seconds, "steps": seconds})).output("n", json!("${slow.count}"))
+}
+
+#[test]
+fn a_leader_killed_in_a_run_is_followed_by_the_other_replica_which_records_the_run_once() {
+    run_with_two_replicas("leader-killed", async |controller, scene| {
+        let source = scene.source("app").await;
+        let commit = source.push(&slow_program(20).files()).await;
+        let main = scene.start(scene.stack("main", &source)).await;
+        main.log.wait_for("create", "slow", "begin").await;
+        let pod = main.pod_and_restarts().await;
+
+        let leader = controller.until_one_leads_but("").await;
+        controller.kill_pod(&leader).await;
+        let next = controller.until_one_leads_but(&leader).await;
+        until_it_is_said_that_it_leads(scene, &next).await;
+
+        let stack = main.until_applied(&commit).await;
+        assert_eq!(json!(stack.status.expect("a status").outputs), json!({"n": 0}));
+        assert_eq!(main.log.sentences().await, once(&["create slow"]));
+        assert_eq!(main.pod_and_restarts().await, pod, "the run went on where it was");
+        assert_eq!(main.updates().await.len(), 1);
+    });
+}
+
+/// The Event that client-go makes.
+async fn until_it_is_said_that_it_leads(scene: &Scene, pod: &str) {
+    let events: Api<Event> = Api::namespaced(scene.client.clone(), "flux-system");
+    let of_elections = ListParams::default().fields("reason=LeaderElection");
+    wait_until(format!("an Event that {pod} leads"), Patience::Reaction, async || {
+        let messages: Vec<String> = match events.list(&of_elections).await {
+            Ok(found) => found.items.into_iter().filter_map(|event| event.message).collect(),
+            Err(error) => return Look::NotYet(error.to_string()),
+        };
+        let says_so = |message: &String| message.starts_with(pod) && message.ends_with("became leader");
+        if messages.iter().any(says_so) { Look::Found(()) } else { Look::NotYet(format!("{messages:?}")) }
+    })
+    .await;
+}
+
+/// The machine of the leader hangs, and goes on when another has long taken over and the run has ended: all that the
+/// leader was about to write is stale then.
+#[test]
+fn a_leader_that_hung_for_longer_than_its_lease_writes_nothing_when_it_goes_on() {
+    let Some(audit) = AuditLog::open() else {
+        println!(
+            "not run: the cluster is not our own, so its processes cannot be stopped and its audit log not be read"
+        );
+        return;
+    };
+    run_with_two_replicas("leader-hung", async |controller, scene| {
+        let source = scene.source("app").await;
+        let commit = source.push(&slow_program(20).files()).await;
+        let main = scene.start(scene.stack("main", &source)).await;
+        main.log.wait_for("create", "slow", "begin").await;
+
+        let leader = controller.until_one_leads_but("").await;
+        assert!(!audit.writes_of(&leader).is_empty(), "what the leader writes is seen in the audit log");
+        let stopped = StoppedProcess::in_pod(&leader);
+        let next = controller.until_one_leads_but(&leader).await;
+        main.until_applied(&commit).await;
+        assert!(!audit.writes_of(&next).is_empty(), "the other one did the rest");
+        let before = audit.writes_of(&leader);
+        drop(stopped);
+        let code = controller.until_started_again(&leader).await;
+        assert_eq!(code, 1, "it gave up by itself, with an error");
+        assert_eq!(audit.writes_of(&leader), before, "it wrote nothing any more");
+
+        assert_eq!(controller.until_one_leads_but("").await, next, "and it is a follower now");
+        assert_eq!(main.log.sentences().await, once(&["create slow"]));
+        assert_eq!(main.updates().await.len(), 1);
+    });
+}
+
+#[test]
+fn a_restart_in_a_run_hands_the_lease_over_instead_of_letting_it_end() {
+    run_alone(async || {
+        in_scene("handed-over", async |scene| {
+            let controller = Controller::new(&scene.client);
+            let source = scene.source("app").await;
+            let commit = source.push(&slow_program(20).files()).await;
+            let main = scene.start(scene.stack("main", &source)).await;
+            main.log.wait_for("create", "slow", "begin").await;
+
+            let before = controller.until_one_leads_but("").await;
+            let states = controller.watch_lease();
+            controller.restart(1).await;
+            let after = controller.until_one_leads_but(&before).await;
+            let mut holders: Vec<String> = states.states_of::<Lease>().iter().map(holder).collect();
+            holders.dedup();
+            assert_eq!(holders, [before.as_str(), "", after.as_str()], "released by the one, taken by the other");
+
+            main.until_applied(&commit).await;
+            assert_eq!(main.log.sentences().await, once(&["create slow"]));
+            assert_eq!(main.updates().await.len(), 1);
+        })
+        .await;
+    });
+}
+
+#[test]
+fn both_replicas_answer_for_their_health_and_metrics_and_only_one_says_that_it_leads() {
+    run_with_two_replicas("endpoints", async |controller, scene| {
+        let source = scene.source("app").await;
+        let commit = source.push(&Program::new("metrics").step("step", json!({"value": "one"})).files()).await;
+        let main = scene.start(scene.stack("main", &source)).await;
+        main.until_applied(&commit).await;
+        let leader = controller.until_one_leads_but("").await;
+        let of_the_stack = format!("kind=\"Stack\",name=\"{}\",namespace=\"{}\"", main.name, scene.namespace);
+        for pod in controller.pods().await.iter().map(ResourceExt::name_any) {
+            assert_eq!(controller.ask(&pod, 9440, "/healthz").await, "ok");
+            assert_eq!(controller.ask(&pod, 9440, "/readyz").await, "ok");
+            let metrics = controller.ask(&pod, 8080, "/metrics").await;
+            let leads = u8::from(pod == leader);
+            let status = format!("leader_election_master_status{{name=\"pulumi-controller-leader-election\"}} {leads}");
+            assert!(metrics.lines().any(|line| line == status), "{pod} says {status} in\n{metrics}");
+            for name in ["rest_client_requests_total{", "process_cpu_seconds_total ", "process_resident_memory_bytes "]
+            {
+                assert!(metrics.lines().any(|line| line.starts_with(name)), "{pod} shows {name} in\n{metrics}");
+            }
+            let reconciles = format!("gotk_reconcile_duration_seconds_count{{{of_the_stack}}}");
+            assert_eq!(
+                metrics.contains(&reconciles),
+                pod == leader,
+                "who leads reconciles the Stack: {pod}\n{metrics}"
+            );
+        }
+        main.delete().await;
+        main.until_gone().await;
+        wait_until("the series of the Stack to be gone", Patience::Reaction, async || {
+            let metrics = controller.ask(&leader, 8080, "/metrics").await;
+            if metrics.contains(&of_the_stack) { Look::NotYet(of_the_stack.clone()) } else { Look::Found(()) }
+        })
+        .await;
+    });
+}

@@ -1,0 +1,150 @@
+//! What keeps a pod from starting: the Stack names it in the cluster's own words, and goes on when it is mended.
+
+use k8s_openapi::api::core::v1::{ResourceQuota, Secret, ServiceAccount};
+use pulumi_controller::api::conditions::{READY, RECONCILING, STALLED, stack_reason};
+use pulumi_controller::api::names::PULUMI_CONTAINER;
+use serde_json::{Value, json};
+
+use crate::harness::{Look, Patience, Program, Scene, StackHandle, condition, run, says, wait_until};
+
+/// A Stack whose Workspace gets these words on top, which must fail for a reason with these words, and run once it is mended.
+struct Case<'a> {
+    name: &'a str,
+    /// Merged over the template of the Workspace's spec.
+    template: Value,
+    words: &'a [&'a str],
+}
+
+impl Case<'_> {
+    async fn run(&self, scene: &Scene, mend: impl AsyncFnOnce(&StackHandle<'_>)) {
+        let source = scene.source("app").await;
+        let commit = source.push(&Program::new(self.name).output("text", json!("hello")).files()).await;
+        let mut stack = scene.stack("main", &source);
+        let spec = &mut stack.spec.workspace_template.get_or_insert_default()["spec"];
+        for (field, value) in self.template.as_object().expect("fields") {
+            spec[field] = value.clone();
+        }
+        let main = scene.start(stack).await;
+        main.until(&format!("to say {:?}", self.words), Patience::Run, |stack| {
+            says(stack, READY, "False", stack_reason::WORKSPACE_FAILED)
+                && says(stack, RECONCILING, "True", stack_reason::WORKSPACE_FAILED)
+                && condition(stack, STALLED).is_none()
+                && condition(stack, READY)
+                    .is_some_and(|ready| self.words.iter().all(|word| ready.message.contains(word)))
+        })
+        .await;
+        mend(&main).await;
+        main.until_applied_within(Patience::Long, &commit).await;
+    }
+}
+
+/// Takes a field of the Workspace's template back.
+async fn without(main: &StackHandle<'_>, field: &str) {
+    main.change(json!({"spec": {"workspaceTemplate": {"spec": {field: null}}}})).await;
+}
+
+/// A quota that is in force when this returns.
+async fn quota(scene: &Scene, hard: Value) {
+    scene.create::<ResourceQuota>(json!({"metadata": {"name": "tight"}, "spec": {"hard": hard}})).await;
+    wait_until("the quota to be in force", Patience::Reaction, async || {
+        match scene.api::<ResourceQuota>().get("tight").await {
+            Ok(quota) if quota.status.as_ref().is_some_and(|status| status.hard.is_some()) => Look::Found(()),
+            other => Look::NotYet(format!("{other:?}")),
+        }
+    })
+    .await;
+}
+
+async fn lift_quota(scene: &Scene) {
+    scene.delete::<ResourceQuota>("tight").await;
+}
+
+#[test]
+fn an_image_that_cannot_be_pulled() {
+    run("no-image", async |scene| {
+        let template = json!({"image": "localhost/there-is-no-such-image:test"});
+        let words = ["container pulumi: ", "Image", "there-is-no-such-image"];
+        let image = scene.pulumi_image();
+        let case = Case { name: "no-image", template, words: &words };
+        case.run(scene, async |main| {
+            main.change(json!({"spec": {"workspaceTemplate": {"spec": {"image": image}}}})).await;
+        })
+        .await;
+    });
+}
+
+#[test]
+fn a_pod_that_the_quota_of_the_namespace_forbids() {
+    run("pod-quota", async |scene| {
+        quota(scene, json!({"pods": "0"})).await;
+        let case =
+            Case { name: "pod-quota", template: json!({}), words: &["no pod can be made", "exceeded quota: tight"] };
+        case.run(scene, async |_| lift_quota(scene).await).await;
+    });
+}
+
+#[test]
+fn a_stateful_set_that_the_quota_of_the_namespace_forbids() {
+    run("set-quota", async |scene| {
+        quota(scene, json!({"count/statefulsets.apps": "0"})).await;
+        let case = Case { name: "set-quota", template: json!({}), words: &["main-workspace", "exceeded quota: tight"] };
+        case.run(scene, async |_| lift_quota(scene).await).await;
+    });
+}
+
+#[test]
+fn a_workspace_that_the_quota_of_the_namespace_forbids() {
+    run("own-quota", async |scene| {
+        quota(scene, json!({"count/workspaces.auto.pulumi.com": "0"})).await;
+        let case = Case { name: "own-quota", template: json!({}), words: &["Workspace", "quota: tight"] };
+        case.run(scene, async |_| lift_quota(scene).await).await;
+    });
+}
+
+#[test]
+fn a_pod_that_pod_security_refuses() {
+    run("privileged", async |scene| {
+        let context = json!({"privileged": true, "allowPrivilegeEscalation": true});
+        let container = json!({"name": PULUMI_CONTAINER, "securityContext": context});
+        let template = json!({"podTemplate": {"spec": {"containers": [container]}}});
+        let case = Case { name: "privileged", template, words: &["violates PodSecurity", "privileged"] };
+        case.run(scene, async |main| without(main, "podTemplate").await).await;
+    });
+}
+
+#[test]
+fn a_pod_that_fits_on_no_node() {
+    run("no-node", async |scene| {
+        let template = json!({"podTemplate": {"spec": {"nodeSelector": {"there-is": "no-such-node"}}}});
+        let case = Case { name: "no-node", template, words: &["cannot be scheduled", "node"] };
+        case.run(scene, async |main| without(main, "podTemplate").await).await;
+    });
+}
+
+#[test]
+fn a_service_account_that_is_not_there() {
+    run("no-account", async |scene| {
+        let template = json!({"serviceAccountName": "deployer"});
+        let words = ["no pod can be made", "serviceaccount \"deployer\" not found"];
+        let case = Case { name: "no-account", template, words: &words };
+        case.run(scene, async |_| {
+            scene.create::<ServiceAccount>(json!({"metadata": {"name": "deployer"}})).await;
+        })
+        .await;
+    });
+}
+
+#[test]
+fn a_volume_whose_secret_is_not_there() {
+    run("no-secret", async |scene| {
+        let volume = json!({"name": "extra", "secret": {"secretName": "later"}});
+        let mount = json!({"name": "extra", "mountPath": "/extra"});
+        let container = json!({"name": PULUMI_CONTAINER, "volumeMounts": [mount]});
+        let template = json!({"podTemplate": {"spec": {"volumes": [volume], "containers": [container]}}});
+        let case = Case { name: "no-secret", template, words: &["FailedMount", "secret \"later\" not found"] };
+        case.run(scene, async |_| {
+            scene.create::<Secret>(json!({"metadata": {"name": "later"}, "stringData": {"key": "value"}})).await;
+        })
+        .await;
+    });
+}

@@ -1,0 +1,188 @@
+//! What is done with foreign bytes, and what has to hold whatever they are. The fuzz targets call it with what they make
+//! up, `tests/fuzz_corpora` with the files that are kept.
+
+use std::collections::BTreeSet;
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Component, Path};
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use pulumi_controller::artifact::{Digest, Directory, Limits, Revision, UnpackError, Unpacked, unpack};
+use pulumi_controller::pulumi::events::{EngineEvent, EventError, LineSplitter, RunSummary};
+use pulumi_controller::pulumi::failure::{self, Exit};
+
+/// One body for each target, by its name.
+pub const BODIES: [(&str, fn(&[u8])); 6] = [
+    ("archive", archive),
+    ("gzip", gzip),
+    ("digest", digest),
+    ("directory", directory),
+    ("event-log", event_log),
+    ("revision", revision),
+];
+
+/// Small enough that the fuzzer reaches each of them.
+fn limits() -> Limits {
+    Limits {
+        unpacked_bytes: 256 * 1024,
+        entries: 40,
+        depth: 6,
+        name_bytes: 120,
+        component_bytes: 40,
+        ratio: 100,
+        ratio_free_bytes: 128 * 1024,
+        ..Limits::default()
+    }
+}
+
+/// A tar stream: it is compressed first, so that the fuzzer works on what matters.
+pub fn archive(tar: &[u8]) {
+    gzip(&compressed(tar));
+}
+
+pub fn compressed(bytes: &[u8]) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+    encoder.write_all(bytes).expect("memory takes it");
+    encoder.finish().expect("memory takes it")
+}
+
+/// An archive as it comes from a source.
+pub fn gzip(bytes: &[u8]) {
+    let _ = unpacked(bytes, &limits());
+}
+
+/// Unpacks beside a file that nobody may touch, and checks what is there afterwards, whether it was refused or not.
+pub fn unpacked(bytes: &[u8], limits: &Limits) -> Result<Unpacked, UnpackError> {
+    const WITNESS: &str = "nobody writes here";
+    let place = tempfile::tempdir().expect("a temporary directory");
+    let (into, witness) = (place.path().join("into"), place.path().join("witness"));
+    std::fs::create_dir(&into).expect("a directory");
+    std::fs::write(&witness, WITNESS).expect("a file");
+    let result = unpack(bytes, &into, limits);
+    let beside: BTreeSet<_> =
+        std::fs::read_dir(place.path()).expect("a directory").flatten().map(|e| e.file_name()).collect();
+    assert_eq!(beside.len(), 2, "something was written outside: {beside:?}");
+    assert_eq!(std::fs::read_to_string(&witness).expect("the witness is there"), WITNESS);
+    let mut found = Found::default();
+    found.walk(&into, &into, 0, limits);
+    assert!(found.entries <= limits.entries, "{} entries", found.entries);
+    assert!(found.bytes <= limits.unpacked_bytes, "{} bytes", found.bytes);
+    if let Ok(unpacked) = &result {
+        assert_eq!(unpacked.files, found.files);
+        assert!(unpacked.bytes >= found.bytes, "{unpacked:?}, but {} bytes are there", found.bytes);
+    }
+    result
+}
+
+#[derive(Default)]
+struct Found {
+    entries: u64,
+    files: u64,
+    bytes: u64,
+}
+
+impl Found {
+    fn walk(&mut self, root: &Path, directory: &Path, depth: usize, limits: &Limits) {
+        assert!(depth <= limits.depth, "{} is too deep", directory.display());
+        for entry in std::fs::read_dir(directory).expect("a directory that was made can be read") {
+            let path = entry.expect("an entry can be read").path();
+            let metadata = std::fs::symlink_metadata(&path).expect("what is there can be looked at");
+            self.entries += 1;
+            if metadata.is_dir() {
+                self.walk(root, &path, depth + 1, limits);
+            } else if metadata.is_symlink() {
+                let target = std::fs::read_link(&path).expect("a link can be read");
+                stays_inside(root, &path, &target);
+            } else {
+                assert!(metadata.is_file(), "{} is neither file nor directory nor link", path.display());
+                assert_eq!(metadata.permissions().mode() & 0o7022, 0, "{}", path.display());
+                self.files += 1;
+                self.bytes += metadata.len();
+            }
+        }
+    }
+}
+
+/// As the kernel walks it when there are no other links on the way; and as it really walks it, when it leads anywhere.
+fn stays_inside(root: &Path, link: &Path, target: &Path) {
+    let mut depth = link.strip_prefix(root).expect("it is below").components().count() as i64 - 1;
+    for component in target.components() {
+        match component {
+            Component::ParentDir => depth -= 1,
+            Component::Normal(_) => depth += 1,
+            Component::CurDir => {}
+            Component::RootDir | Component::Prefix(_) => depth = -1,
+        }
+        assert!(depth >= 0, "{} leads out to {}", link.display(), target.display());
+    }
+    if let Ok(real) = link.canonicalize() {
+        let root = root.canonicalize().expect("the root is there");
+        assert!(real.starts_with(root), "{} leads out to {}", link.display(), real.display());
+    }
+}
+
+pub fn digest(bytes: &[u8]) {
+    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    match text.parse::<Digest>() {
+        Ok(digest) => {
+            assert_eq!(digest.to_string(), text);
+            assert_eq!(digest.hex().len(), digest.algorithm().hex_digits());
+            assert!(digest.verify(&digest) && !digest.verify(&Digest::of(b"other bytes")));
+        }
+        Err(error) => is_for_people(&error.to_string()),
+    }
+}
+
+pub fn directory(bytes: &[u8]) {
+    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    match text.parse::<Directory>() {
+        Ok(directory) => {
+            let inside = directory.under(Path::new("/root"));
+            assert!(inside.starts_with("/root"), "{}", inside.display());
+            assert!(inside.components().all(|c| !matches!(c, Component::ParentDir | Component::CurDir)));
+            assert_eq!(directory.to_string().parse(), Ok(directory));
+        }
+        Err(error) => is_for_people(&error.to_string()),
+    }
+}
+
+pub fn revision(bytes: &[u8]) {
+    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    let revision = Revision::parse(text);
+    assert_eq!(revision.as_str(), text);
+    assert!(revision.short().len() <= text.len());
+    for part in [revision.name(), revision.algorithm(), revision.checksum()].into_iter().flatten() {
+        assert!(text.contains(part), "{part:?} is not in {text:?}");
+    }
+}
+
+/// The event log is the same however it is cut, and what is kept of it is bounded.
+pub fn event_log(bytes: &[u8]) {
+    const LONGEST_LINE: usize = 4 * 1024;
+    let whole = lines(std::iter::once(bytes), LONGEST_LINE);
+    assert_eq!(whole, lines(bytes.chunks(7), LONGEST_LINE));
+    let mut run = RunSummary::default();
+    for event in whole.into_iter().filter_map(|line| EngineEvent::parse(&line.ok()?).ok()) {
+        run.observe(&event);
+    }
+    let errors: usize = run.errors().iter().map(|error| error.message.len() + error.urn.len()).sum();
+    let words: usize = run.program_words().iter().map(|words| words.len()).sum();
+    assert!(errors <= 16 * 1024 && words <= 8 * 1024, "{errors} bytes of errors, {words} of words");
+    for exit in [Exit { code: Some(255), signal: None }, Exit { code: None, signal: Some(9) }] {
+        let failure = failure::classify(exit, "", "", &run);
+        assert!(failure.message.len() <= 8 * 1024);
+        assert!(failure.message.chars().all(|c| !c.is_control() || "\n\t".contains(c)), "{:?}", failure.message);
+    }
+}
+
+fn lines<'a>(pieces: impl Iterator<Item = &'a [u8]>, longest: usize) -> Vec<Result<Vec<u8>, EventError>> {
+    let mut splitter = LineSplitter::new(longest);
+    pieces.flat_map(|piece| splitter.push(piece)).collect()
+}
+
+/// Foreign text in a message is bounded and has nothing that a terminal obeys.
+fn is_for_people(message: &str) {
+    assert!(message.len() <= 4096, "{} bytes", message.len());
+    assert!(message.chars().all(|character| !character.is_control()), "{message:?}");
+}

@@ -1,0 +1,73 @@
+//! The corpora of the fuzz targets, replayed on a stable compiler; `make fuzz` goes on from them where a nightly one is.
+//! `REGENERATE=1 cargo test --test fuzz_corpora` writes the seeds anew; what the fuzzer found lies beside them.
+#![allow(clippy::expect_used, clippy::panic, reason = "what a test stands on fails the test")]
+
+#[path = "../fuzz/bodies.rs"]
+mod bodies;
+mod seeds;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use pulumi_controller::artifact::Limits;
+
+use crate::seeds::Verdict;
+
+fn corpora() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fuzz/corpus")
+}
+
+#[test]
+fn every_file_of_every_corpus_keeps_what_must_hold() {
+    for (target, body) in bodies::BODIES {
+        let folder = corpora().join(target);
+        let files = std::fs::read_dir(&folder).unwrap_or_else(|error| panic!("reading {}: {error}", folder.display()));
+        let mut count = 0;
+        for file in files.flatten() {
+            let bytes = std::fs::read(file.path()).expect("a file of a corpus can be read");
+            // Its name is the last line before the panic, if there is one.
+            println!("{}", file.path().display());
+            body(&bytes);
+            count += 1;
+        }
+        assert!(count > 0, "{} is empty", folder.display());
+    }
+}
+
+#[test]
+fn the_seeds_are_what_they_are_made_from() {
+    let regenerate = std::env::var_os("REGENERATE").is_some();
+    for (target, seeds) in seeds::all() {
+        let folder = corpora().join(target);
+        if regenerate {
+            std::fs::create_dir_all(&folder).expect("a folder can be made");
+        }
+        for (name, bytes) in seeds {
+            let file = folder.join(name);
+            if regenerate {
+                std::fs::write(&file, &bytes).expect("a seed can be written");
+            }
+            let found = std::fs::read(&file).unwrap_or_else(|error| panic!("reading {}: {error}", file.display()));
+            assert!(found == bytes, "{} is out of date: REGENERATE=1 cargo test --test fuzz_corpora", file.display());
+        }
+    }
+}
+
+/// With the limits that hold in a workspace.
+#[test]
+fn each_hostile_archive_is_refused_by_its_fault() {
+    let archives: BTreeMap<_, _> = seeds::archives().into_iter().map(|a| (a.name, a)).collect();
+    assert!(archives.len() > 20);
+    for (name, archive) in archives {
+        let result = bodies::unpacked(&bodies::compressed(&archive.tar), &Limits::default());
+        match (archive.verdict, result) {
+            (Verdict::Taken, Ok(_)) => {}
+            (Verdict::Refused(words), Err(error)) => {
+                let message = error.to_string();
+                assert!(words.iter().all(|word| message.contains(word)), "{name}: {message:?} does not say {words:?}");
+            }
+            (Verdict::Taken, Err(error)) => panic!("{name} is refused: {error}"),
+            (Verdict::Refused(_), Ok(_)) => panic!("{name} is taken"),
+        }
+    }
+}

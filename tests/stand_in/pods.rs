@@ -1,0 +1,45 @@
+//! Which pod a workspace has: an agent says the UID of its pod, and the controller holds it to that.
+
+use std::time::Duration;
+
+use anyhow::Context as _;
+use futures::StreamExt;
+use k8s_openapi::api::core::v1::Pod;
+use kube::core::PartialObjectMeta;
+use kube::runtime::reflector::{self, ObjectRef, Store};
+use kube::runtime::{WatchStreamExt, watcher};
+use kube::{Api, Client, ResourceExt};
+use pulumi_controller::api::names::{LABEL_COMPONENT, workspace_pod};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use super::workspace::Key;
+
+/// How long the first list may take.
+const LIST_LIMIT: Duration = Duration::from_secs(60);
+
+pub(super) struct Pods(Store<PartialObjectMeta<Pod>>);
+
+impl Pods {
+    /// Watches the pods of all workspaces.
+    pub(super) async fn watch(client: &Client, tasks: &mut JoinSet<()>) -> anyhow::Result<Pods> {
+        let (store, writer) = reflector::store();
+        let workspaces = watcher::Config::default().labels(&format!("{LABEL_COMPONENT}=workspace"));
+        let pods = watcher(Api::<PartialObjectMeta<Pod>>::all(client.clone()), workspaces)
+            .default_backoff()
+            .modify(|pod| pod.managed_fields_mut().clear())
+            .reflect(writer);
+        tasks.spawn(pods.for_each(|_| std::future::ready(())));
+        timeout(LIST_LIMIT, store.wait_until_ready())
+            .await
+            .context("the pods of workspaces could not be listed in time")?
+            .context("the watch on pods ended")?;
+        Ok(Pods(store))
+    }
+
+    /// The UID of a workspace's pod, if it has one that is not about to go.
+    pub(super) fn uid(&self, workspace: &Key) -> Option<String> {
+        let pod = self.0.get(&ObjectRef::new(&workspace_pod(&workspace.name)).within(&workspace.namespace))?;
+        pod.uid().filter(|_| pod.metadata.deletion_timestamp.is_none())
+    }
+}

@@ -1,0 +1,157 @@
+//! What an agent keeps, for each workspace, in memory. A new pod begins with nothing.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use pulumi_controller::rpc::proto;
+use pulumi_controller::rpc::settings::settings_digest;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tonic::Status;
+
+/// How many operations a workspace remembers.
+const REMEMBERED: usize = 5;
+
+/// Which workspace.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Key {
+    pub(super) namespace: String,
+    pub(super) name: String,
+}
+
+/// All that were called.
+#[derive(Default)]
+pub(super) struct Workspaces(Mutex<HashMap<Key, Workspace>>);
+
+impl Workspaces {
+    /// Does something with a workspace whose pod is this one.
+    pub(super) fn with<T>(&self, key: &Key, pod_uid: &str, act: impl FnOnce(&mut Workspace) -> T) -> T {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let workspace = all.entry(key.clone()).or_insert_with(|| Workspace::new(pod_uid));
+        if workspace.pod_uid != pod_uid {
+            *workspace = Workspace::new(pod_uid);
+        }
+        act(workspace)
+    }
+}
+
+pub(super) struct Workspace {
+    pod_uid: String,
+    start_id: String,
+    artifact: Option<proto::Artifact>,
+    settings_digest: String,
+    draining: bool,
+    operations: VecDeque<Arc<Operation>>,
+}
+
+/// A run that succeeds when its time has come, unless it is cancelled before.
+pub(super) struct Operation {
+    id: String,
+    began: jiff::Timestamp,
+    pub(super) ends: Instant,
+    pub(super) cancelled: CancellationToken,
+}
+
+impl Operation {
+    fn is_open(&self) -> bool {
+        Instant::now() < self.ends && !self.cancelled.is_cancelled()
+    }
+
+    pub(super) fn started(&self) -> proto::Progress {
+        let event = proto::progress::Event::Started(proto::Started { pid: 1 });
+        proto::Progress { sequence: 0, time: self.began.as_millisecond(), event: Some(event) }
+    }
+
+    pub(super) fn result(&self) -> proto::Result {
+        let outcome = if self.cancelled.is_cancelled() { proto::Outcome::Canceled } else { proto::Outcome::Succeeded };
+        let output = proto::Output { name: "text".to_owned(), value: "\"hello\"".to_owned(), secret: false };
+        proto::Result {
+            outcome: outcome.into(),
+            started: self.began.as_millisecond(),
+            ended: jiff::Timestamp::now().as_millisecond(),
+            outputs: vec![output],
+            changes: [("same".to_owned(), 1)].into(),
+            ..proto::Result::default()
+        }
+    }
+}
+
+impl Workspace {
+    fn new(pod_uid: &str) -> Workspace {
+        Workspace {
+            pod_uid: pod_uid.to_owned(),
+            start_id: format!("{:016x}", fastrand::u64(..)),
+            artifact: None,
+            settings_digest: String::new(),
+            draining: false,
+            operations: VecDeque::new(),
+        }
+    }
+
+    pub(super) fn status(&self) -> proto::StatusReply {
+        proto::StatusReply {
+            agent_version: env!("CARGO_PKG_VERSION").to_owned(),
+            pulumi_version: "v3.0.0".to_owned(),
+            start_id: self.start_id.clone(),
+            pod_uid: self.pod_uid.clone(),
+            artifact: self.artifact.clone(),
+            settings_digest: self.settings_digest.clone(),
+            open_operation: self.open_operation(),
+            draining: self.draining,
+        }
+    }
+
+    pub(super) fn open_operation(&self) -> String {
+        let open = self.operations.iter().find(|operation| operation.is_open());
+        open.map(|operation| operation.id.clone()).unwrap_or_default()
+    }
+
+    /// Whether the source was in place before.
+    pub(super) fn put(&mut self, artifact: proto::Artifact) -> Result<bool, Status> {
+        if self.artifact.as_ref() == Some(&artifact) {
+            return Ok(true);
+        }
+        if !self.open_operation().is_empty() {
+            return Err(Status::failed_precondition("a run is open"));
+        }
+        self.artifact = Some(artifact);
+        Ok(false)
+    }
+
+    /// Whether the run was known before. What it is bound to has to be what is here.
+    pub(super) fn run(&mut self, request: &proto::RunRequest, run_time: Duration) -> Result<bool, Status> {
+        if self.find(&request.id).is_some() {
+            return Ok(true);
+        }
+        let settings = request.settings.clone().unwrap_or_default();
+        let refused = [
+            (self.draining, "the agent is being drained"),
+            (!self.open_operation().is_empty(), "another run is open"),
+            (request.pod_uid != self.pod_uid, "the pod is another one"),
+            (request.start_id != self.start_id, "the agent was started anew"),
+            (request.artifact != self.artifact, "another source is in place"),
+            (request.settings_digest != settings_digest(&settings), "the settings do not fit their digest"),
+        ];
+        if let Some((_, why)) = refused.into_iter().find(|(is_so, _)| *is_so) {
+            return Err(Status::failed_precondition(why));
+        }
+        self.settings_digest.clone_from(&request.settings_digest);
+        self.operations.truncate(REMEMBERED - 1);
+        self.operations.push_front(Arc::new(Operation {
+            id: request.id.clone(),
+            began: jiff::Timestamp::now(),
+            ends: Instant::now() + run_time,
+            cancelled: CancellationToken::new(),
+        }));
+        Ok(false)
+    }
+
+    pub(super) fn find(&self, id: &str) -> Option<Arc<Operation>> {
+        self.operations.iter().find(|operation| operation.id == id).cloned()
+    }
+
+    pub(super) fn drain(&mut self) {
+        self.draining = true;
+    }
+}
