@@ -65,6 +65,7 @@ impl Timeline {
     }
 
     /// Looks no longer: with thousands of objects that would be most of the work.
+    #[allow(dead_code, reason = "for the benchmarks, which stand on this harness, too")]
     pub fn end(&mut self) {
         self.watches.abort_all();
     }
