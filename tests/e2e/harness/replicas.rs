@@ -37,8 +37,8 @@ impl Controller {
     }
 
     async fn patch_deployment(&self, doing: &str, patch: Value) {
-        let call = self.deployments.patch(DEPLOYMENT, &PatchParams::default(), &Patch::Strategic(patch));
-        api_call(doing.to_owned(), call).await;
+        let (parameters, patch) = (PatchParams::default(), Patch::Strategic(patch));
+        api_call(doing, self.deployments.patch(DEPLOYMENT, &parameters, &patch)).await;
     }
 
     /// The states of the Lease from now on.
