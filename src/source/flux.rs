@@ -129,7 +129,11 @@ impl Sources {
                     format!("cannot read {what}: its kind is not served as {served} any more; looking for it");
                 return Err(Unavailable::NotYet(message));
             }
-            Ok(Err(Error::Api(status))) if status.code == 403 => return Err(missing_right(&resource, &status.message)),
+            Ok(Err(Error::Api(status))) if status.code == 403 => {
+                // That is also what is said of a kind that went away together with the right to it.
+                self.kinds.doubt().await;
+                return Err(missing_right(&resource, &status.message));
+            }
             Ok(Err(error)) => return Err(Unavailable::NotYet(format!("cannot read {what}: {error}"))),
             Err(_) => {
                 let message = format!("cannot read {what}: no answer within {} s", READ_TIMEOUT.as_secs());

@@ -20,7 +20,6 @@ mod parts_result;
 mod path;
 mod processes;
 mod progress;
-mod served;
 mod size;
 mod table;
 

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use futures::future::join_all;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use pulumi_controller::api::auto::{Update, Workspace};
@@ -11,15 +10,13 @@ use pulumi_controller::api::names::LABEL_COMPONENT;
 use tokio::time::sleep;
 
 use crate::api_writes::{ApiWrites, sentence};
-use crate::harness::{Controller, Program, Scene, in_scene, is_done};
+use crate::harness::{Controller, Crowd, Patience, Scene, in_scene};
 use crate::moments::{Moments, now};
 use crate::processes::Process;
-use crate::progress::until_count;
 use crate::table::{Row, Step};
 
 const STACKS: usize = 60;
 const BUDGET: f64 = 110.0;
-const LIMIT: Duration = Duration::from_secs(600);
 /// In MiB.
 const AGENT_BUDGET: f64 = 10.0;
 /// How long nothing may have been written for the controller to be at rest, and how long that may take to come.
@@ -40,18 +37,11 @@ pub async fn measure(with_rest: bool) -> Vec<Row> {
 }
 
 async fn crowd(scene: &Scene) -> Row {
-    let source = scene.source("app").await;
-    let commit = source.push(&Program::new("bench-crowd").output("text", "hello".into()).files()).await;
-    source.artifact_of(&commit).await;
     let (workspaces, updates) = (Moments::<Workspace>::watch(scene.api()), Moments::<Update>::watch(scene.api()));
-    let began = now();
-    join_all((0..STACKS).map(|number| scene.start(scene.stack(&format!("stack-{number:02}"), &source)))).await;
-    until_count("Stacks of the crowd are Ready", STACKS, LIMIT, async || {
-        let stacks = scene.list::<pulumi_controller::api::pulumi::Stack>().await;
-        (stacks.iter().filter(|stack| is_done(stack)).count(), String::new())
-    })
-    .await;
-    let total = now() - began;
+    println!("{STACKS} Stacks are made; waiting until all are Ready, {:?} at most", Patience::Long.limit());
+    let course = Crowd::start(&[(scene, STACKS)]).await.until_done(Patience::Long).await;
+    println!("{course}");
+    let (total, began) = (course.all_done.as_secs_f64(), now() - course.all_done.as_secs_f64());
     let failed = scene.list::<Update>().await.iter().filter(|update| is_failed(update)).count();
     let ready = workspaces.first_of_each(|workspace| {
         let conditions = workspace.status.as_ref().map(|status| status.conditions.as_slice());

@@ -15,10 +15,9 @@ use tokio::time::{Instant, sleep};
 use crate::api_writes::{ApiWrites, sentence};
 use crate::crowd::{controller, rest_seconds};
 use crate::fake_nodes;
-use crate::harness::{Controller, GitRepository, Program, Scene, api_call, is_done};
+use crate::harness::{Controller, FluxObject, Program, Scene, api_call, is_done};
 use crate::processes::Process;
 use crate::progress::until_count;
-use crate::served;
 use crate::stand_in::StandIn;
 use crate::table::Row;
 
@@ -44,14 +43,15 @@ pub async fn measure() -> Vec<Row> {
     let source = scene.source("app").await;
     let commit = source.push(&Program::new("bench-memory").output("text", "hello".into()).files()).await;
     let artifact = source.artifact_of(&commit).await;
-    served::create(&scene, "served").await;
-    served::serve(&scene.api::<GitRepository>(), "served", &artifact).await;
+    let external = scene.flux_object("ExternalArtifact", "externalartifacts", "served");
+    external.create(serde_json::json!({})).await;
+    external.offer(&artifact).await;
     restart(&scene).await;
     let done = Done::watch(scene.api());
     let (mut rows, mut there) = (Vec::new(), 0);
     for (stacks, budget) in wanted() {
         println!("\n{stacks} Stacks");
-        rows.push(with_stacks(&scene, &stand_in, &done, there..stacks, budget).await);
+        rows.push(with_stacks(&scene, &external, &stand_in, &done, there..stacks, budget).await);
         there = stacks;
     }
     println!("the objects are left in the namespace {}: they end with the cluster", scene.namespace);
@@ -83,6 +83,7 @@ async fn restart(scene: &Scene) {
 
 async fn with_stacks(
     scene: &Scene,
+    source: &FluxObject<'_>,
     stand_in: &StandIn,
     done: &Done,
     numbers: std::ops::Range<usize>,
@@ -92,7 +93,7 @@ async fn with_stacks(
     let limit = LEAST_LIMIT + LIMIT_FOR_EACH * u32::try_from(numbers.len()).expect("a small number");
     let mut writes = ApiWrites::from_now();
     tokio::join!(
-        create(scene, numbers.clone()),
+        create(scene, source, numbers.clone()),
         until_count("Stacks are Ready", stacks, limit, async || (done.number(), stand_in.calls())),
     );
     let (pace, making) = (numbers.len() as f64 / began.elapsed().as_secs_f64(), writes.news());
@@ -135,11 +136,12 @@ async fn at_rest(process: Process, writes: &mut ApiWrites) -> Rest {
     Rest { memory, processor, written: writes.news() }
 }
 
-async fn create(scene: &Scene, numbers: std::ops::Range<usize>) {
+async fn create(scene: &Scene, source: &FluxObject<'_>, numbers: std::ops::Range<usize>) {
     let api: Api<Stack> = scene.api();
     stream::iter(numbers)
         .map(|number| {
-            let (api, stack) = (api.clone(), on_fake_node(scene.stack_on(&format!("stack-{number:05}"), "served")));
+            let stack = scene.stack_on_kind(&format!("stack-{number:05}"), None, source);
+            let (api, stack) = (api.clone(), on_fake_node(stack));
             async move { api_call("creating a Stack", api.create(&PostParams::default(), &stack)).await }
         })
         .buffer_unordered(AT_ONCE)

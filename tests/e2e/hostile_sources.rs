@@ -41,7 +41,8 @@ impl<'a> Place<'a> {
     /// Offers an artifact and waits until the Stack says what is wrong with it, and that nothing else has changed.
     async fn expect_refusal(&self, artifact: &SourceArtifact, words: &[&str]) {
         self.source.offer(artifact).await;
-        self.expect_words(&artifact.revision, words).await;
+        let revision = artifact.revision.as_str();
+        self.expect_words(revision, &[&[revision], words].concat()).await;
     }
 
     async fn expect_words(&self, of: &str, words: &[&str]) {
@@ -51,7 +52,7 @@ impl<'a> Place<'a> {
         let what = format!("to say of {of} that its source is unavailable: {words:?}");
         let stack = self
             .stack
-            .until(&what, Patience::Reaction, |stack| {
+            .until(&what, Patience::Run, |stack| {
                 says(stack, READY, "False", stack_reason::SOURCE_UNAVAILABLE)
                     && says(stack, RECONCILING, "True", stack_reason::SOURCE_UNAVAILABLE)
                     && named(stack)
@@ -138,7 +139,7 @@ fn hostile_archives_are_refused_by_the_thing_in_them_and_the_old_source_stays() 
         let place = Place::new(scene, "hostile-archives").await;
         for (name, words) in HOSTILE_ARCHIVES {
             let artifact = place.server.upload(name, compressed(&seed(name))).await;
-            place.expect_refusal(&artifact, &[&[artifact.revision.as_str()], words].concat()).await;
+            place.expect_refusal(&artifact, words).await;
         }
         let whole = compressed(&seed("good"));
         let torn = place.server.upload("torn-gzip", whole[..whole.len() / 2].to_vec()).await;

@@ -6,7 +6,6 @@ use std::time::Duration;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
 use serde_json::{Value, json};
-use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::decide::{Found, TRUSTED_AFTER_IT_SIGNED, TRUSTED_BEFORE_IT_SIGNS};
@@ -16,6 +15,7 @@ use super::secret;
 use crate::rpc::identity::Authority;
 use crate::runtime::events::Events;
 use crate::runtime::fake_api::{Answer, Asked, Log, client};
+use crate::runtime::leadership::Leadership;
 use crate::runtime::reads::Reader;
 use crate::runtime::writes::Writer;
 use crate::telemetry::metrics::Metrics;
@@ -133,10 +133,9 @@ impl Kept {
             true => Answer::Json(201, asked.body.clone()),
             false => answering.answer(asked),
         });
-        let (_, may_write) = watch::channel(true);
         let metrics = Metrics::default();
         let limit = Duration::from_secs(5);
-        let writer = Writer::new(client.clone(), limit, may_write, metrics.clone());
+        let writer = Writer::new(client.clone(), limit, Leadership::sole(), metrics.clone());
         let (events, task) = Events::new(writer.clone(), "pulumi-controller", "pod", metrics.clone());
         let place = Place { reader: Reader::new(client, limit), writer, namespace: "flux-system".to_owned() };
         let keeper = Keeper::start(place, events, metrics.clone()).await.map_err(|error| error.to_string())?;

@@ -61,20 +61,6 @@ start_api_server() {
     wait_for 60 "the API server to be ready" "show_log kube-apiserver" own_kubectl get --raw /readyz
 }
 
-# What the controller under test writes, and nothing else: at rest it shall write nothing.
-write_audit_policy() {
-    cat >"$run_folder/audit-policy.yaml" <<'END'
-apiVersion: audit.k8s.io/v1
-kind: Policy
-omitStages: [RequestReceived]
-rules:
-  - level: Metadata
-    users: ["system:serviceaccount:flux-system:pulumi-controller"]
-    verbs: [create, update, patch, delete, deletecollection]
-  - level: None
-END
-}
-
 start_controllers() {
     local folder=$credentials_folder
     # The rates are those of a cluster where a test makes sixty stacks at once.

@@ -221,6 +221,13 @@ async fn a_right_that_is_missing_is_named_and_no_watch_begins_without_it() {
     assert_eq!(scene.log.verbs(), ["GET /apis".to_owned(), format!("GET {REPORTS}")]);
     scene.server.set(SERVED);
     assert!(scene.look().await.is_ok(), "the right counts at once");
+
+    scene.server.set(FORBIDDEN);
+    assert!(scene.look().await.is_err());
+    scene.server.set(NOT_SERVED);
+    tokio::time::advance(ASK_AGAIN).await;
+    let error = scene.look().await.expect_err("it went away with the right to it").to_string();
+    assert!(error.contains("does not serve Report"), "{error}");
 }
 
 #[tokio::test(start_paused = true)]
