@@ -2,6 +2,7 @@
 //! end.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::channel::mpsc;
 use k8s_openapi::api::coordination::v1::Lease;

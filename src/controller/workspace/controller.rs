@@ -14,7 +14,7 @@ use kube::{Resource, ResourceExt};
 use tokio_util::sync::CancellationToken;
 
 use super::{Context, pod_state, reconcile};
-use crate::api::auto::{Update, UpdateStatus, Workspace, WorkspaceSpec};
+use crate::api::auto::{Update, Workspace, WorkspaceSpec};
 use crate::api::conditions::{COMPLETE, is_true};
 use crate::api::names::{LABEL_COMPONENT, LABEL_WORKSPACE_NAME};
 use crate::controller::authority::Generations;
