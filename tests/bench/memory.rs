@@ -37,7 +37,8 @@ const QUIET_LIMIT: Duration = Duration::from_secs(600);
 const REST_SECONDS: u64 = 150;
 
 pub async fn measure() -> Vec<Row> {
-    let scene = Scene::new("bench-memory").await;
+    let mut scene = Scene::new("bench-memory").await;
+    scene.timeline.end();
     fake_nodes::create(&scene.client).await;
     let stand_in = StandIn::start(scene.client.clone(), fake_nodes::address(), RUN_TIME).await.expect("a stand-in");
     let source = scene.source("app").await;

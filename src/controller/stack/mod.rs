@@ -59,7 +59,7 @@ impl std::fmt::Debug for Context {
 impl Context {
     fn updates_of(&self, namespace: &str, stack: &str) -> Vec<Arc<Update>> {
         let is_ours = |update: &Arc<Update>| {
-            update.namespace().as_deref() == Some(namespace)
+            update.metadata.namespace.as_deref() == Some(namespace)
                 && update.owner_references().iter().any(|o| o.kind == "Stack" && o.name == stack)
         };
         self.updates.state().into_iter().filter(is_ours).collect()

@@ -14,7 +14,7 @@ use kube::core::PartialObjectMeta;
 use kube::runtime::reflector::{ObjectRef, Store as Reflected};
 use kube::runtime::watcher::Event;
 use kube::runtime::{WatchStreamExt, watcher};
-use kube::{Client, Error, ResourceExt};
+use kube::{Client, Error};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -198,7 +198,7 @@ fn names(stack: &Stack, kind: &GroupKind) -> bool {
 fn is_fed(stack: &Stack, kind: &GroupKind, source: &PartialObjectMeta) -> bool {
     let reference = &stack.spec.flux_source.source_ref;
     source.metadata.name.as_deref() == Some(reference.name.as_str())
-        && source.namespace() == stack.namespace()
+        && source.metadata.namespace == stack.metadata.namespace
         && flux::names_kind(reference, kind)
 }
 

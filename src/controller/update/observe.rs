@@ -72,7 +72,7 @@ fn ahead(update: &Update, all: &[Arc<Update>]) -> Option<String> {
     let mine = place(update);
     all.iter()
         .filter(|other| {
-            other.namespace() == update.namespace()
+            other.metadata.namespace == update.metadata.namespace
                 && other.spec.workspace_name == update.spec.workspace_name
                 && other.uid() != update.uid()
                 && !other.is_complete()

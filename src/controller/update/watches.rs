@@ -79,7 +79,7 @@ pub async fn controller(
 /// The open Updates of a Workspace.
 fn waiting(updates: &Reflected<Update>, namespace: &Option<String>, workspace: &str) -> Vec<ObjectRef<Update>> {
     let open = |update: &Arc<Update>| {
-        update.namespace() == *namespace && update.spec.workspace_name == workspace && !update.is_complete()
+        update.metadata.namespace == *namespace && update.spec.workspace_name == workspace && !update.is_complete()
     };
     updates.state().iter().filter(|u| open(u)).map(|u| ObjectRef::from_obj(u.as_ref())).collect()
 }

@@ -232,7 +232,7 @@ fn open_runs(context: &Context, namespace: &str, name: &str) -> Vec<OpenRun> {
     let is_open = |update: &Update| {
         let status = update.status.as_ref();
         update.spec.workspace_name == name
-            && update.namespace().as_deref() == Some(namespace)
+            && update.metadata.namespace.as_deref() == Some(namespace)
             && status.is_some_and(|status| status.run.is_some() && !is_true(&status.conditions, COMPLETE))
     };
     let updates = context.updates.state();

@@ -30,6 +30,7 @@ use tokio::sync::RwLock;
 
 pub use controller::Controller;
 pub use crowd::{Course, Crowd};
+#[allow(unused_imports, reason = "for the benchmarks, which stand on this harness, too")]
 pub use environment::Environment;
 pub use fault_server::FaultServer;
 pub use flux_object::FluxObject;

@@ -31,7 +31,7 @@ pub struct Sighting {
 /// The watches end with it.
 pub struct Timeline {
     sightings: Arc<Mutex<Vec<Sighting>>>,
-    _watches: JoinSet<()>,
+    watches: JoinSet<()>,
 }
 
 impl Timeline {
@@ -44,7 +44,7 @@ impl Timeline {
         watches.spawn(watch(Api::<Workspace>::namespaced(client.clone(), namespace), Arc::clone(&sightings), started));
         watches.spawn(watch(Api::<Update>::namespaced(client.clone(), namespace), Arc::clone(&sightings), started));
         watches.spawn(watch(Api::<Pod>::namespaced(client.clone(), namespace), Arc::clone(&sightings), started));
-        Timeline { sightings, _watches: watches }
+        Timeline { sightings, watches }
     }
 
     /// Watches one kind, anywhere.
@@ -61,7 +61,13 @@ impl Timeline {
         let sightings = Arc::default();
         let mut watches = JoinSet::new();
         watches.spawn(watch(api, Arc::clone(&sightings), Instant::now()));
-        Timeline { sightings, _watches: watches }
+        Timeline { sightings, watches }
+    }
+
+    /// Looks no longer: with thousands of objects that would be most of the work.
+    #[allow(dead_code, reason = "for the benchmarks, which stand on this harness, too")]
+    pub fn end(&mut self) {
+        self.watches.abort_all();
     }
 
     /// Every state that objects of a type were seen in.
