@@ -99,7 +99,7 @@ impl Workspace {
             settings_digest: self.settings_digest.clone(),
             open_operation: self.open_operation(),
             draining: self.draining,
-            ..proto::StatusReply::default()
+            candidate: None,
         }
     }
 

@@ -54,7 +54,7 @@ pub(super) fn at_rest() -> Observed {
         pod: Some(pod()),
         warning: None,
         open_runs: Vec::new(),
-        agent: Agent::Answered(reply("sha256:new")),
+        agent: answered(reply("sha256:new")),
         artifact_stored: true,
     }
 }
@@ -82,6 +82,10 @@ pub(super) fn reply(digest: &str) -> StatusReply {
         artifact: Some(Artifact { digest: digest.to_owned(), directory: "infra".to_owned() }),
         ..StatusReply::default()
     }
+}
+
+pub(super) fn answered(reply: StatusReply) -> Agent {
+    Agent::Answered(Box::new(reply))
 }
 
 pub(super) fn run() -> Vec<OpenRun> {
@@ -219,7 +223,7 @@ fn an_agent_is_believed_when_it_is_that_of_the_ready_pod() {
 }
 
 fn draining(digest: &str) -> Agent {
-    Agent::Answered(StatusReply { draining: true, ..reply(digest) })
+    answered(StatusReply { draining: true, ..reply(digest) })
 }
 
 #[test]

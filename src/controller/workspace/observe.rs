@@ -69,7 +69,7 @@ pub(super) enum Agent {
     /// There is none to ask yet.
     NotAsked,
     Unreachable(String),
-    Answered(StatusReply),
+    Answered(Box<StatusReply>),
 }
 
 impl Part {
@@ -258,7 +258,7 @@ async fn ask(name: &str, namespace: &str, pod: &PodState, context: &Context) -> 
     let server_name = names::workspace_server_name(name, namespace);
     let address = AgentAddress { ip, port: names::AGENT_PORT, server_name };
     match status(&address, context).await {
-        Ok((reply, client)) => (Agent::Answered(reply), Some(client)),
+        Ok((reply, client)) => (Agent::Answered(Box::new(reply)), Some(client)),
         // Its own readiness says that it is not there yet.
         Err(_) if !pod.ready && pod.fetching.is_none() => (Agent::NotAsked, None),
         Err(error) => (Agent::Unreachable(error.to_string()), None),

@@ -1,7 +1,7 @@
 //! What is decided about the source of a pod: of one that runs, and of one whose init containers wait for it.
 
 use super::decide::Action;
-use super::decide_tests::{Change, Is, check, deleted, now, pod, reference, reply, run, stale, workspace};
+use super::decide_tests::{Change, Is, answered, check, deleted, now, pod, reference, reply, run, stale, workspace};
 use super::observe::{Agent, Observed};
 use super::pod_state::PodState;
 use super::report::State;
@@ -22,26 +22,26 @@ fn the_source_that_is_wanted_is_put_in_place() {
         ),
         (
             "an empty pod",
-            |o| o.agent = Agent::Answered(StatusReply { artifact: None, ..reply("") }),
+            |o| o.agent = answered(StatusReply { artifact: None, ..reply("") }),
             Is::Action(Action::PutSource { artifact: reference("sha256:new") }),
         ),
         (
             "an older source",
-            |o| o.agent = Agent::Answered(reply("sha256:old")),
+            |o| o.agent = answered(reply("sha256:old")),
             Is::Action(Action::PutSource { artifact: reference("sha256:new") }),
         ),
         (
             "another directory of it",
             |o| {
                 let artifact = Some(Artifact { digest: "sha256:new".to_owned(), directory: String::new() });
-                o.agent = Agent::Answered(StatusReply { artifact, ..reply("") });
+                o.agent = answered(StatusReply { artifact, ..reply("") });
             },
             Is::Action(Action::PutSource { artifact: reference("sha256:new") }),
         ),
         (
             "bytes that are not there",
             |o| {
-                o.agent = Agent::Answered(reply("sha256:old"));
+                o.agent = answered(reply("sha256:old"));
                 o.artifact_stored = false;
             },
             Is::Report(State::Failing, reason::ARTIFACT_UNAVAILABLE, "main@sha1:2"),
@@ -60,7 +60,7 @@ fn the_source_is_not_swapped_under_a_run() {
         (
             "a run that is recorded as open",
             |o| {
-                o.agent = Agent::Answered(reply("sha256:old"));
+                o.agent = answered(reply("sha256:old"));
                 o.open_runs = run();
             },
             Is::Report(State::Working, reason::INSTALLING, "when the run app-12 has ended"),
@@ -69,7 +69,7 @@ fn the_source_is_not_swapped_under_a_run() {
             "a run that only the agent knows",
             |o| {
                 let open_operation = "unknown".to_owned();
-                o.agent = Agent::Answered(StatusReply { open_operation, ..reply("sha256:old") });
+                o.agent = answered(StatusReply { open_operation, ..reply("sha256:old") });
             },
             Is::Report(State::Working, reason::INSTALLING, "when the run unknown has ended"),
         ),
@@ -84,7 +84,7 @@ fn the_source_is_not_swapped_under_a_run() {
 fn on_its_way(digest: &str, failure: &str, in_place: &str) -> Agent {
     let artifact = Some(Artifact { digest: digest.to_owned(), directory: "infra".to_owned() });
     let candidate = Candidate { artifact, doing: "installing".to_owned(), failure: failure.to_owned() };
-    Agent::Answered(StatusReply { candidate: Some(candidate), ..reply(in_place) })
+    answered(StatusReply { candidate: Some(candidate), ..reply(in_place) })
 }
 
 #[test]
@@ -118,7 +118,7 @@ fn a_source_on_its_way_is_waited_for_and_another_one_has_to_give_way() {
 fn fetching(observed: &mut Observed, seconds: i64) {
     let since = now() - k8s_openapi::jiff::SignedDuration::from_secs(seconds);
     observed.pod = Some(PodState { running: false, ready: false, fetching: Some(since), ..pod() });
-    observed.agent = Agent::Answered(reply("sha256:old"));
+    observed.agent = answered(reply("sha256:old"));
 }
 
 fn silent(observed: &mut Observed, seconds: i64) {
@@ -142,7 +142,7 @@ fn the_source_is_given_to_the_init_container_that_waits_for_it() {
             "it runs once more and has the source already: else it would not end",
             |o| {
                 fetching(o, 1);
-                o.agent = Agent::Answered(reply("sha256:new"));
+                o.agent = answered(reply("sha256:new"));
             },
             put(),
         ),
