@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader, BufWriter};
 
 use super::redactor::Redactor;
 
@@ -55,10 +55,11 @@ pub async fn copy(output: impl AsyncRead + Unpin, log: PodLog, see: impl FnMut(&
 async fn copy_to(
     output: impl AsyncRead + Unpin,
     log: PodLog,
-    mut to: impl AsyncWrite + Unpin,
+    to: impl AsyncWrite + Unpin,
     mut see: impl FnMut(&str),
 ) -> Tail {
     let mut reader = BufReader::with_capacity(LONGEST_LINE, output);
+    let mut to = BufWriter::with_capacity(LONGEST_LINE, to);
     let mut tail = Tail::default();
     let mut line = Vec::new();
     while read_line(&mut reader, &mut line).await {
@@ -68,10 +69,14 @@ async fn copy_to(
         let printed = format!("{}: {text}\n", log.name);
         // A log that cannot be written to must not stop the run.
         let _ = to.write_all(printed.as_bytes()).await;
-        let _ = to.flush().await;
+        // One write for all lines that are there: a program that prints millions is not to wait for each of them.
+        if !reader.buffer().contains(&b'\n') {
+            let _ = to.flush().await;
+        }
         tail.push(text);
         line.clear();
     }
+    let _ = to.flush().await;
     tail
 }
 

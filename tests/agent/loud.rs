@@ -17,7 +17,7 @@ for word; do case "$word" in --event-log=*) log=${word#--event-log=} ;; esac; do
     printf '"}}\n{"diagnosticEvent":{"severity":"error","message":"what really went wrong"}}\n'
 } >"$log"
 head -c 52428800 /dev/zero | tr '\0' y
-yes 'so much to say' | head -c 52428800 >&2
+yes "$(printf '%0100d' 0)" | head -c 52428800 >&2
 exit 255
 "#;
 
