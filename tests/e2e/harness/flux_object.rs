@@ -96,8 +96,7 @@ impl FluxObject<'_> {
             "lastTransitionTime": "2026-01-01T00:00:00Z", "observedGeneration": 1,
         });
         let artifact = json!({
-            "url": artifact.url, "path": path, "revision": artifact.revision,
-            "digest": Some(&artifact.digest).filter(|digest| !digest.is_empty()),
+            "url": artifact.url, "path": path, "revision": artifact.revision, "digest": artifact.digest,
             "size": artifact.size, "lastUpdateTime": "2026-01-01T00:00:00Z",
         });
         let status = Patch::Merge(json!({"status": {"artifact": artifact, "conditions": [ready]}}));
