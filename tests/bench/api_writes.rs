@@ -40,7 +40,7 @@ impl ApiWrites {
         let whole = text.rfind('\n').map_or(0, |end| end + 1);
         self.read += whole as u64;
         let mut writes = BTreeMap::new();
-        for line in text[..whole].lines() {
+        for line in text.get(..whole).unwrap_or_default().lines() {
             let event: Value = serde_json::from_str(line).expect("a line of the audit log is JSON");
             let word = |path: &str| event.pointer(path).and_then(Value::as_str).unwrap_or_default().to_owned();
             let resource = word("/objectRef/resource");
