@@ -22,7 +22,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::server::{Acceptor, NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::{RootCertStore, ServerConfig};
 use thiserror::Error;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::Instant;
 use tokio_rustls::LazyConfigAcceptor;
@@ -47,6 +47,9 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 const HANDSHAKES_AT_ONCE: usize = 32;
 /// How long nobody is accepted after the system refused to, for instance for want of file descriptors.
 const PAUSE_AFTER_ACCEPT_ERROR: Duration = Duration::from_millis(200);
+/// How long, and how much, a client that was refused is still listened to.
+const REFUSED_LINGER: Duration = Duration::from_secs(1);
+const REFUSED_BYTES: u64 = 64 * 1024;
 /// The longest of the files.
 const LONGEST_FILE: u64 = 1024 * 1024;
 
@@ -139,8 +142,13 @@ impl TlsAcceptor {
     pub(super) async fn handshake(&self, stream: TcpStream, greeted: &AtomicBool) -> io::Result<Connection> {
         let greeting = LazyConfigAcceptor::new(Acceptor::default(), stream).await?;
         greeted.store(true, Ordering::Relaxed);
-        let accepted = greeting.into_stream(self.current().await).await;
-        accepted.map(Connection).map_err(|error| tls_fault::explain(error, "client"))
+        match greeting.into_stream(self.current().await).into_fallible().await {
+            Ok(stream) => Ok(Connection(stream)),
+            Err((error, stream)) => {
+                let_the_alert_arrive(stream).await;
+                Err(tls_fault::explain(error, "client"))
+            }
+        }
     }
 
     /// Says in the log why a client was refused.
@@ -273,6 +281,16 @@ impl AsyncWrite for Connection {
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.0).poll_shutdown(context)
     }
+}
+
+/// A socket that is closed with unread bytes in it resets the connection, and the client would not read why it was refused.
+async fn let_the_alert_arrive(mut stream: TcpStream) {
+    let listening = async {
+        stream.shutdown().await?;
+        tokio::io::copy(&mut stream.take(REFUSED_BYTES), &mut tokio::io::sink()).await
+    };
+    // Whether the client has read it makes no difference here.
+    let _ = tokio::time::timeout(REFUSED_LINGER, listening).await;
 }
 
 fn read_files(directory: &Path) -> Result<Files, ServerTlsError> {

@@ -3,14 +3,13 @@
 use std::panic::{AssertUnwindSafe, resume_unwind};
 
 use futures::FutureExt;
-use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Event;
 use kube::api::ListParams;
 use kube::{Api, ResourceExt};
 use serde_json::json;
 
 use crate::harness::{
-    AuditLog, Controller, Look, Patience, Program, Scene, StoppedProcess, client, holder, in_scene, once, run_alone,
+    AuditLog, Controller, Look, Patience, Program, Scene, StoppedProcess, client, holders, in_scene, once, run_alone,
     wait_until,
 };
 
@@ -118,8 +117,7 @@ fn a_restart_in_a_run_hands_the_lease_over_instead_of_letting_it_end() {
             let states = controller.watch_lease();
             controller.restart(1).await;
             let after = controller.until_one_leads_but(&before).await;
-            let mut holders: Vec<String> = states.states_of::<Lease>().iter().map(holder).collect();
-            holders.dedup();
+            let holders = holders(&states);
             assert_eq!(holders, [before.as_str(), "", after.as_str()], "released by the one, taken by the other");
 
             main.until_applied(&commit).await;

@@ -36,7 +36,7 @@ pub use fault_server::FaultServer;
 pub use flux_object::FluxObject;
 pub use program::{File, Program};
 pub use provider_log::once;
-pub use replicas::{AuditLog, StoppedProcess, holder};
+pub use replicas::{AuditLog, StoppedProcess, holders};
 pub use scene::{STATE_SECRET, Scene, client, from_json};
 pub use source::{GitRepository, Source};
 pub use stack::{StackHandle, condition, is_done, says};

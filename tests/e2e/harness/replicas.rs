@@ -87,8 +87,16 @@ impl Controller {
     }
 }
 
+/// Who held the controller's Lease, one after the other: other controllers have theirs in the same namespace.
+pub fn holders(states: &Timeline) -> Vec<String> {
+    let leases = states.states_of::<Lease>();
+    let mut holders: Vec<String> = leases.iter().filter(|lease| lease.name_any() == LEASE).map(holder).collect();
+    holders.dedup();
+    holders
+}
+
 /// The pod behind the identity of a Lease's holder; empty when nobody holds it.
-pub fn holder(lease: &Lease) -> String {
+fn holder(lease: &Lease) -> String {
     let identity = lease.spec.as_ref().and_then(|spec| spec.holder_identity.clone()).unwrap_or_default();
     identity.split('_').next().unwrap_or_default().to_owned()
 }
