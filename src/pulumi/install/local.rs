@@ -42,13 +42,13 @@ mod tests {
     #[test]
     fn paths_are_told_from_names() {
         for (text, wanted) in [
-            ("file:../shared", true),
+            ("file:../sibling", true),
             ("npm:left-pad@1.0.0", false),
             ("workspace:*", true),
             ("\"foo@link:./foo\"", true),
             ("profile:x", false),
             ("./shared", true),
-            ("../shared", true),
+            ("../sibling", true),
             ("/opt/shared", true),
             ("~/shared", true),
             ("^1.0.0", false),
@@ -61,7 +61,7 @@ mod tests {
     #[test]
     fn paths_in_toml_are_found() {
         for (text, wanted) in [
-            ("shared = { path = \"../shared\" }", true),
+            ("shared = { path = \"../sibling\" }", true),
             ("source = { editable = \".\" }", true),
             ("source = { virtual = \".\" }", false),
             ("source = { virtual = \"member\" }", true),

@@ -149,7 +149,7 @@ mod tests {
             ("name @ https://example.com/name-1.0.tar.gz", Floating),
             ("six==1.0\npulumi", Floating),
             ("-e .", Elsewhere),
-            ("--editable ../shared", Elsewhere),
+            ("--editable ../sibling", Elsewhere),
             ("-r other.txt", Elsewhere),
             ("-c constraints.txt", Elsewhere),
             ("--find-links wheels", Elsewhere),
