@@ -114,24 +114,29 @@ pub struct EventTask {
 }
 
 impl EventTask {
-    /// Until `end` is cancelled; then what waits is still written, for a few seconds.
+    /// Until `end` is cancelled; then what waits, and what is on its way, has a few seconds more.
     pub async fn run(mut self, end: CancellationToken) {
-        loop {
-            let event = tokio::select! {
-                event = self.events.recv() => event,
-                () = end.cancelled() => break,
-            };
-            let Some(event) = event else { return };
-            self.write(event).await;
-        }
-        self.events.close();
-        let rest = async {
-            while let Some(event) = self.events.recv().await {
-                self.write(event).await;
-            }
+        let too_late = async {
+            end.cancelled().await;
+            tokio::time::sleep(LAST_WRITES).await;
         };
-        if tokio::time::timeout(LAST_WRITES, rest).await.is_err() {
-            tracing::info!("events were not written in time before the end");
+        tokio::select! {
+            () = self.write_all(&end) => {}
+            () = too_late => tracing::info!("events were not written in time before the end"),
+        }
+    }
+
+    /// Until `end` is cancelled and nothing waits any more.
+    async fn write_all(&mut self, end: &CancellationToken) {
+        loop {
+            tokio::select! {
+                biased;
+                () = end.cancelled(), if !self.events.is_closed() => self.events.close(),
+                event = self.events.recv() => match event {
+                    Some(event) => self.write(event).await,
+                    None => return,
+                },
+            }
         }
     }
 
