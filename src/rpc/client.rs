@@ -15,8 +15,8 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 
-use super::client_tls;
 pub use super::client_tls::ClientIdentityError;
+use super::client_tls::{self, Verdict};
 use crate::rpc::identity::Issued;
 use crate::rpc::proto;
 use crate::rpc::proto::agent_client::AgentClient as Calls;
@@ -124,6 +124,16 @@ impl RpcError {
             None => RpcError::new(call, code, status.message()),
         }
     }
+
+    /// With the reason for which the connection ended, if the call has not heard it.
+    fn because_of(self, verdict: &Verdict) -> Self {
+        match verdict.get() {
+            Some(words) if self.is_unavailable() && !self.message.contains(&words) => {
+                RpcError::new(self.call, self.code, &format!("{words}: {}", self.message))
+            }
+            _ => self,
+        }
+    }
 }
 
 /// Where an agent is and which name its certificate has to carry.
@@ -167,9 +177,11 @@ impl Agents {
             .keep_alive_timeout(KEEPALIVE_TIMEOUT)
             .keep_alive_while_idle(true);
         let (tls, target) = (self.tls.clone(), SocketAddr::new(address.ip, address.port));
+        let verdict = Verdict::default();
+        let ended = verdict.clone();
         let connector = tower::service_fn(move |_| {
-            let (tls, name) = (tls.load_full(), name.clone());
-            async move { client_tls::connect(target, name, tls).await.map(TokioIo::new) }
+            let (tls, name, ended) = (tls.load_full(), name.clone(), ended.clone());
+            async move { client_tls::connect(target, name, tls, ended).await.map(TokioIo::new) }
         });
         let connecting = tokio::time::timeout(CONNECT_TIMEOUT, endpoint.connect_with_connector(connector));
         let channel = match connecting.await {
@@ -182,7 +194,7 @@ impl Agents {
                 return Err(RpcError::new(call, Code::Unavailable, &message));
             }
         };
-        Ok(AgentClient { calls: Calls::new(channel).max_decoding_message_size(LARGEST_REPLY) })
+        Ok(AgentClient { calls: Calls::new(channel).max_decoding_message_size(LARGEST_REPLY), verdict })
     }
 }
 
@@ -190,13 +202,14 @@ impl Agents {
 #[derive(Clone)]
 pub struct AgentClient {
     calls: Calls<Channel>,
+    verdict: Verdict,
 }
 
 impl AgentClient {
     /// What is in the pod: versions, source, settings, open operation.
     pub async fn status(&self) -> Result<proto::StatusReply, RpcError> {
         let mut calls = self.calls.clone();
-        let mut reply = unary("Status", CALL_TIMEOUT, calls.status(proto::StatusRequest {})).await?;
+        let mut reply = self.unary("Status", CALL_TIMEOUT, calls.status(proto::StatusRequest {})).await?;
         if let Some(candidate) = &mut reply.candidate {
             // They end up in conditions.
             candidate.doing = bounded(&candidate.doing);
@@ -215,7 +228,7 @@ impl AgentClient {
         let broken = Arc::new(Mutex::new(None));
         let messages = source_messages(header, reader, broken.clone());
         let mut calls = self.calls.clone();
-        let reply = unary(call, PUT_SOURCE_TIMEOUT, calls.put_source(messages)).await;
+        let reply = self.unary(call, PUT_SOURCE_TIMEOUT, calls.put_source(messages)).await;
         let broken = broken.lock().ok().and_then(|mut error| error.take());
         match broken {
             Some(error) => Err(RpcError::new(call, Code::Aborted, &format!("cannot read the artifact: {error}"))),
@@ -226,35 +239,44 @@ impl AgentClient {
     /// Starts an operation, or finds it started: the id decides.
     pub async fn run(&self, request: proto::RunRequest) -> Result<proto::RunReply, RpcError> {
         let mut calls = self.calls.clone();
-        unary("Run", RUN_TIMEOUT, calls.run(request)).await
+        self.unary("Run", RUN_TIMEOUT, calls.run(request)).await
     }
 
     /// Follows an operation from a sequence number on.
     pub async fn attach(&self, id: &str, from: u64) -> Result<Attachment, RpcError> {
         let mut calls = self.calls.clone();
         let request = proto::AttachRequest { id: id.to_owned(), from };
-        let stream = unary("Attach", CALL_TIMEOUT, calls.attach(request)).await?;
-        Ok(Attachment { stream })
+        let stream = self.unary("Attach", CALL_TIMEOUT, calls.attach(request)).await?;
+        Ok(Attachment { stream, verdict: self.verdict.clone() })
     }
 
     /// The result is recorded outside the pod.
     pub async fn acknowledge(&self, id: &str) -> Result<(), RpcError> {
         let mut calls = self.calls.clone();
         let request = proto::AcknowledgeRequest { id: id.to_owned() };
-        unary("Acknowledge", CALL_TIMEOUT, calls.acknowledge(request)).await.map(|_| ())
+        self.unary("Acknowledge", CALL_TIMEOUT, calls.acknowledge(request)).await.map(|_| ())
     }
 
     /// Ends an operation: gracefully the first time, harder the second time.
     pub async fn cancel(&self, id: &str) -> Result<(), RpcError> {
         let mut calls = self.calls.clone();
         let request = proto::CancelRequest { id: id.to_owned() };
-        unary("Cancel", CALL_TIMEOUT, calls.cancel(request)).await.map(|_| ())
+        self.unary("Cancel", CALL_TIMEOUT, calls.cancel(request)).await.map(|_| ())
     }
 
     /// No new operation starts from now on. The reply names the one that is open.
     pub async fn drain(&self) -> Result<proto::DrainReply, RpcError> {
         let mut calls = self.calls.clone();
-        unary("Drain", CALL_TIMEOUT, calls.drain(proto::DrainRequest {})).await
+        self.unary("Drain", CALL_TIMEOUT, calls.drain(proto::DrainRequest {})).await
+    }
+
+    async fn unary<T>(
+        &self,
+        call: &'static str,
+        limit: Duration,
+        request: impl Future<Output = Result<tonic::Response<T>, Status>>,
+    ) -> Result<T, RpcError> {
+        unary(call, limit, request).await.map_err(|error| error.because_of(&self.verdict))
     }
 }
 
@@ -262,13 +284,15 @@ impl AgentClient {
 #[derive(Debug)]
 pub struct Attachment {
     stream: tonic::Streaming<proto::AttachReply>,
+    verdict: Verdict,
 }
 
 impl Attachment {
     /// The next message; none when the agent has ended the stream. It waits as long as the operation is silent: a peer
     /// that is gone is noticed by the connection's keepalive.
     pub async fn next(&mut self) -> Result<Option<proto::AttachReply>, RpcError> {
-        self.stream.message().await.map_err(|status| RpcError::status("Attach", &status))
+        let next = self.stream.message().await;
+        next.map_err(|status| RpcError::status("Attach", &status).because_of(&self.verdict))
     }
 }
 

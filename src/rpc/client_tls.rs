@@ -7,7 +7,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 
 use rustls::client::ResolvesClientCert;
@@ -57,16 +57,32 @@ pub(super) fn configuration(clients: &[Issued], authorities_pem: &str) -> Result
     Ok(config)
 }
 
-/// Connects, and makes sure that it is the agent of that name.
+/// Connects, and makes sure that it is the agent of that name. Why it ends the connection is left in `verdict`.
 pub(super) async fn connect(
     target: SocketAddr,
     name: ServerName<'static>,
     tls: Arc<ClientConfig>,
+    verdict: Verdict,
 ) -> io::Result<AgentStream> {
+    verdict.set(None);
     let stream = TcpStream::connect(target).await?;
     stream.set_nodelay(true)?;
     let connected = tokio_rustls::TlsConnector::from(tls).connect(name, stream).await;
-    connected.map(AgentStream).map_err(|error| tls_fault::explain(error, "agent"))
+    connected.map(|stream| AgentStream { stream, verdict }).map_err(|error| tls_fault::explain(error, "agent"))
+}
+
+/// Why a connection ended. A call that was not sent yet only learns that there is no connection.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Verdict(Arc<Mutex<Option<String>>>);
+
+impl Verdict {
+    pub fn get(&self) -> Option<String> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn set(&self, words: Option<String>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = words;
+    }
 }
 
 /// The controller's certificates, the preferred one first.
@@ -106,7 +122,10 @@ impl ResolvesClientCert for Identities {
 
 /// A connection to an agent. The agent's verdict on the controller's certificate comes with the first bytes that are
 /// read, so it is put into words here.
-pub(super) struct AgentStream(TlsStream<TcpStream>);
+pub(super) struct AgentStream {
+    stream: TlsStream<TcpStream>,
+    verdict: Verdict,
+}
 
 impl AsyncRead for AgentStream {
     fn poll_read(
@@ -114,20 +133,25 @@ impl AsyncRead for AgentStream {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_read(context, buffer).map_err(|error| tls_fault::explain(error, "agent"))
+        let this = &mut *self;
+        Pin::new(&mut this.stream).poll_read(context, buffer).map_err(|error| {
+            let error = tls_fault::explain(error, "agent");
+            this.verdict.set(Some(error.to_string()));
+            error
+        })
     }
 }
 
 impl AsyncWrite for AgentStream {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write(context, bytes)
+        Pin::new(&mut self.stream).poll_write(context, bytes)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_flush(context)
+        Pin::new(&mut self.stream).poll_flush(context)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_shutdown(context)
+        Pin::new(&mut self.stream).poll_shutdown(context)
     }
 }

@@ -147,8 +147,9 @@ fn strangers(authority: &Authority) -> [(&'static str, Vec<Issued>, &'static str
 #[tokio::test]
 async fn nobody_else_gets_through_and_each_is_told_why() {
     let serving = Serving::start(FakeAgent::default()).await;
-    for (who, clients, _, told) in strangers(&serving.authority) {
-        let message = serving.refusal(&clients).await;
+    // Now and then the connection is gone before the call was sent on it.
+    for (who, clients, _, told) in strangers(&serving.authority).iter().cycle().take(100) {
+        let message = serving.refusal(clients).await;
         assert!(message.contains("the agent ") && message.contains(told), "{who}: {message}");
     }
 }
