@@ -150,13 +150,9 @@ pub struct ManagerFlags {
     pub source_controller_localhost: Option<String>,
 }
 
-/// Flags of the agent.
+/// Flags of what runs in the pod of a workspace.
 #[derive(Clone, Debug, Args)]
-pub struct AgentFlags {
-    /// Be the agent itself, and not the process that watches over it.
-    #[arg(long)]
-    pub child: bool,
-
+pub struct PodFlags {
     /// Directory that is shared with the other containers of the pod.
     #[arg(long, default_value = names::SHARE_DIRECTORY)]
     pub share: PathBuf,
@@ -165,9 +161,24 @@ pub struct AgentFlags {
     #[arg(long, default_value = names::TLS_DIRECTORY)]
     pub tls_directory: PathBuf,
 
-    /// Address of the agent's service.
+    /// Address of the service.
     #[arg(long, default_value_t = format!(":{}", names::AGENT_PORT), value_name = "HOST:PORT")]
     pub address: String,
+
+    /// UID of the pod.
+    #[arg(long, env = "POD_UID", default_value = "", hide_default_value = true)]
+    pub pod_uid: String,
+}
+
+/// Flags of the agent.
+#[derive(Clone, Debug, Args)]
+pub struct AgentFlags {
+    /// Be the agent itself, and not the process that watches over it.
+    #[arg(long)]
+    pub child: bool,
+
+    #[command(flatten)]
+    pub pod: PodFlags,
 
     /// Address of the readiness endpoint.
     #[arg(long, default_value_t = format!(":{}", names::AGENT_HEALTH_PORT), value_name = "HOST:PORT")]
@@ -176,10 +187,6 @@ pub struct AgentFlags {
     /// File for the last words, which the kubelet reads.
     #[arg(long, default_value = "/dev/termination-log")]
     pub termination_log: PathBuf,
-
-    /// UID of the pod.
-    #[arg(long, env = "POD_UID", default_value = "", hide_default_value = true)]
-    pub pod_uid: String,
 
     /// Name of the pod.
     #[arg(long, env = "POD_NAME", default_value = "", hide_default_value = true)]
@@ -209,21 +216,8 @@ pub struct BootstrapFlags {
 /// Flags of the init container that takes the source.
 #[derive(Clone, Debug, Args)]
 pub struct FetchFlags {
-    /// Directory that is shared with the other containers of the pod.
-    #[arg(long, default_value = names::SHARE_DIRECTORY)]
-    pub share: PathBuf,
-
-    /// Directory with the agent's certificate, its key, and the authorities that it trusts.
-    #[arg(long, default_value = names::TLS_DIRECTORY)]
-    pub tls_directory: PathBuf,
-
-    /// Address of the service.
-    #[arg(long, default_value_t = format!(":{}", names::AGENT_PORT), value_name = "HOST:PORT")]
-    pub address: String,
-
-    /// UID of the pod.
-    #[arg(long, env = "POD_UID", default_value = "", hide_default_value = true)]
-    pub pod_uid: String,
+    #[command(flatten)]
+    pub pod: PodFlags,
 
     #[command(flatten)]
     pub log: LogFlags,
@@ -294,7 +288,7 @@ mod tests {
         match parse(&["agent", "--child", "--share", "/s"]) {
             Ok(Role::Agent(flags)) => {
                 assert!(flags.child);
-                assert_eq!((flags.share, flags.address.as_str()), (PathBuf::from("/s"), ":50051"));
+                assert_eq!((flags.pod.share, flags.pod.address.as_str()), (PathBuf::from("/s"), ":50051"));
             }
             other => panic!("{other:?}"),
         }
@@ -302,7 +296,7 @@ mod tests {
             Ok(Role::Launch(flags)) => assert_eq!(flags.arguments, ["pulumi", "up", "--yes"]),
             other => panic!("{other:?}"),
         }
-        assert!(matches!(parse(&["fetch"]), Ok(Role::Fetch(flags)) if flags.address == ":50051"));
+        assert!(matches!(parse(&["fetch"]), Ok(Role::Fetch(flags)) if flags.pod.address == ":50051"));
         assert!(matches!(parse(&["bootstrap", "--to", "/share/agent"]), Ok(Role::Bootstrap(_))));
         assert!(matches!(parse(&["crds"]), Ok(Role::Crds)));
         assert!(parse(&["bootstrap"]).unwrap_err().contains("--to"));

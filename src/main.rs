@@ -58,12 +58,12 @@ fn run(role: Role) -> anyhow::Result<ExitCode> {
 
 fn agent_config(flags: AgentFlags) -> anyhow::Result<agent::AgentConfig> {
     Ok(agent::AgentConfig {
-        address: agent_address("address", &flags.address)?,
+        address: agent_address("address", &flags.pod.address)?,
         health_address: agent_address("health-address", &flags.health_address)?,
-        share: flags.share,
-        tls_directory: flags.tls_directory,
+        share: flags.pod.share,
+        tls_directory: flags.pod.tls_directory,
         termination_log: flags.termination_log,
-        pod_uid: flags.pod_uid,
+        pod_uid: flags.pod.pod_uid,
         pod_name: flags.pod_name,
         termination_grace: Duration::from_secs(flags.termination_grace_seconds),
         version_after: Duration::from_secs(flags.version_after_seconds),
@@ -72,10 +72,10 @@ fn agent_config(flags: AgentFlags) -> anyhow::Result<agent::AgentConfig> {
 
 fn fetch_config(flags: FetchFlags) -> anyhow::Result<agent::FetchConfig> {
     Ok(agent::FetchConfig {
-        address: agent_address("address", &flags.address)?,
-        share: flags.share,
-        tls_directory: flags.tls_directory,
-        pod_uid: flags.pod_uid,
+        address: agent_address("address", &flags.pod.address)?,
+        share: flags.pod.share,
+        tls_directory: flags.pod.tls_directory,
+        pod_uid: flags.pod.pod_uid,
     })
 }
 

@@ -24,7 +24,7 @@ use crate::runtime::client;
 use crate::runtime::drive::Drive;
 use crate::runtime::events::{Event, EventKind, Events};
 use crate::runtime::leadership::Leadership;
-use crate::runtime::lease::{Elector, Term};
+use crate::runtime::lease::{Elector, Identity, Term};
 use crate::runtime::reads::Reader;
 use crate::runtime::runs::{Limits, RunGate};
 use crate::runtime::scope::Scope;
@@ -85,8 +85,9 @@ pub async fn run(config: ManagerConfig, end: CancellationToken) -> anyhow::Resul
         None => (None, Leadership::sole()),
         Some(election) => {
             let lease = (config.runtime_namespace.as_str(), election.lease_name.as_str());
+            let identity = Identity::new(&instance(), &std::env::var("POD_UID").unwrap_or_default());
             let (elector, leadership) =
-                Elector::new(client.clone(), lease, identity(), election.clone(), metrics.clone());
+                Elector::new(client.clone(), lease, identity, election.clone(), metrics.clone());
             (Some(elector), leadership)
         }
     };
@@ -107,11 +108,6 @@ pub async fn run(config: ManagerConfig, end: CancellationToken) -> anyhow::Resul
     };
     term.end(config.leader_election.is_some_and(|election| election.release)).await;
     led
-}
-
-/// Different for each process, as client-go makes it.
-fn identity() -> String {
-    format!("{}_{}", instance(), uuid::Uuid::new_v4())
 }
 
 /// The name of the pod.

@@ -209,7 +209,7 @@ impl AgentClient {
     /// What is in the pod: versions, source, settings, open operation.
     pub async fn status(&self) -> Result<proto::StatusReply, RpcError> {
         let mut calls = self.calls.clone();
-        let mut reply = self.unary("Status", CALL_TIMEOUT, calls.status(proto::StatusRequest {})).await?;
+        let mut reply = unary(&self.verdict, "Status", CALL_TIMEOUT, calls.status(proto::StatusRequest {})).await?;
         if let Some(candidate) = &mut reply.candidate {
             // They end up in conditions.
             candidate.doing = bounded(&candidate.doing);
@@ -228,7 +228,7 @@ impl AgentClient {
         let broken = Arc::new(Mutex::new(None));
         let messages = source_messages(header, reader, broken.clone());
         let mut calls = self.calls.clone();
-        let reply = self.unary(call, PUT_SOURCE_TIMEOUT, calls.put_source(messages)).await;
+        let reply = unary(&self.verdict, call, PUT_SOURCE_TIMEOUT, calls.put_source(messages)).await;
         let broken = broken.lock().ok().and_then(|mut error| error.take());
         match broken {
             Some(error) => Err(RpcError::new(call, Code::Aborted, &format!("cannot read the artifact: {error}"))),
@@ -239,14 +239,14 @@ impl AgentClient {
     /// Starts an operation, or finds it started: the id decides.
     pub async fn run(&self, request: proto::RunRequest) -> Result<proto::RunReply, RpcError> {
         let mut calls = self.calls.clone();
-        self.unary("Run", RUN_TIMEOUT, calls.run(request)).await
+        unary(&self.verdict, "Run", RUN_TIMEOUT, calls.run(request)).await
     }
 
     /// Follows an operation from a sequence number on.
     pub async fn attach(&self, id: &str, from: u64) -> Result<Attachment, RpcError> {
         let mut calls = self.calls.clone();
         let request = proto::AttachRequest { id: id.to_owned(), from };
-        let stream = self.unary("Attach", CALL_TIMEOUT, calls.attach(request)).await?;
+        let stream = unary(&self.verdict, "Attach", CALL_TIMEOUT, calls.attach(request)).await?;
         Ok(Attachment { stream, verdict: self.verdict.clone() })
     }
 
@@ -254,29 +254,20 @@ impl AgentClient {
     pub async fn acknowledge(&self, id: &str) -> Result<(), RpcError> {
         let mut calls = self.calls.clone();
         let request = proto::AcknowledgeRequest { id: id.to_owned() };
-        self.unary("Acknowledge", CALL_TIMEOUT, calls.acknowledge(request)).await.map(|_| ())
+        unary(&self.verdict, "Acknowledge", CALL_TIMEOUT, calls.acknowledge(request)).await.map(|_| ())
     }
 
     /// Ends an operation: gracefully the first time, harder the second time.
     pub async fn cancel(&self, id: &str) -> Result<(), RpcError> {
         let mut calls = self.calls.clone();
         let request = proto::CancelRequest { id: id.to_owned() };
-        self.unary("Cancel", CALL_TIMEOUT, calls.cancel(request)).await.map(|_| ())
+        unary(&self.verdict, "Cancel", CALL_TIMEOUT, calls.cancel(request)).await.map(|_| ())
     }
 
     /// No new operation starts from now on. The reply names the one that is open.
     pub async fn drain(&self) -> Result<proto::DrainReply, RpcError> {
         let mut calls = self.calls.clone();
-        self.unary("Drain", CALL_TIMEOUT, calls.drain(proto::DrainRequest {})).await
-    }
-
-    async fn unary<T>(
-        &self,
-        call: &'static str,
-        limit: Duration,
-        request: impl Future<Output = Result<tonic::Response<T>, Status>>,
-    ) -> Result<T, RpcError> {
-        unary(call, limit, request).await.map_err(|error| error.because_of(&self.verdict))
+        unary(&self.verdict, "Drain", CALL_TIMEOUT, calls.drain(proto::DrainRequest {})).await
     }
 }
 
@@ -297,13 +288,14 @@ impl Attachment {
 }
 
 async fn unary<T>(
+    verdict: &Verdict,
     call: &'static str,
     limit: Duration,
     request: impl Future<Output = Result<tonic::Response<T>, Status>>,
 ) -> Result<T, RpcError> {
     match tokio::time::timeout(limit, request).await {
         Ok(Ok(response)) => Ok(response.into_inner()),
-        Ok(Err(status)) => Err(RpcError::status(call, &status)),
+        Ok(Err(status)) => Err(RpcError::status(call, &status).because_of(verdict)),
         Err(_) => Err(RpcError::timeout(call, limit)),
     }
 }
@@ -355,7 +347,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_call_without_an_answer_ends_in_time() {
         let silence = std::future::pending::<Result<tonic::Response<()>, Status>>();
-        let error = unary("Status", CALL_TIMEOUT, silence).await.unwrap_err();
+        let error = unary(&Verdict::default(), "Status", CALL_TIMEOUT, silence).await.unwrap_err();
         assert_eq!(error.to_string(), "call Status of the agent failed: no answer within 10 s (DeadlineExceeded)");
         assert!(error.is_unavailable());
     }

@@ -84,3 +84,22 @@ async fn read(request: Request<Body>) -> Asked {
         body: serde_json::from_slice(&bytes).unwrap_or_default(),
     }
 }
+
+/// RFC 7386, as the API server applies it.
+pub(crate) fn merge(target: &mut Value, patch: &Value) {
+    let Value::Object(patch) = patch else {
+        *target = patch.clone();
+        return;
+    };
+    if !target.is_object() {
+        *target = json!({});
+    }
+    let target = target.as_object_mut().unwrap();
+    for (key, value) in patch {
+        if value.is_null() {
+            target.remove(key);
+        } else {
+            merge(target.entry(key.clone()).or_insert(Value::Null), value);
+        }
+    }
+}

@@ -3,6 +3,9 @@
 //! The clocks of two machines are never compared. A holder is taken for dead when this process has seen its Lease
 //! unchanged for as long as the Lease is to last, by its own monotonic clock. The holder stops writing before that: its
 //! deadline counts from the start of the last request with which it renewed, and nobody can have seen that earlier.
+//!
+//! One thing client-go does not know: a container is started again only once its process is gone. A holder that was an
+//! earlier process of the same container is dead for certain, and its Lease is taken at once.
 
 use std::time::Duration;
 
@@ -92,12 +95,43 @@ pub(super) enum Step {
     Wait,
 }
 
+/// Who a candidate is.
+#[derive(Clone, Debug)]
+pub struct Identity {
+    /// Different for each process, also for the next one in the same container.
+    pub(super) process: String,
+    /// What the identities of all processes of this container begin with, where it is known.
+    pub(super) container: Option<String>,
+}
+
+impl Identity {
+    /// Of this process: in the pod of that name and, if it is known, that UID. A name alone is no proof of anything: two
+    /// machines may have the same.
+    pub fn new(pod_name: &str, pod_uid: &str) -> Self {
+        let process = uuid::Uuid::new_v4();
+        if pod_uid.is_empty() {
+            return Identity { process: format!("{pod_name}_{process}"), container: None };
+        }
+        let container = format!("{pod_name}_{pod_uid}_");
+        Identity { process: format!("{container}{process}"), container: Some(container) }
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.process
+    }
+
+    pub(super) fn is_successor_of(&self, holder: &str) -> bool {
+        self.container.as_ref().is_some_and(|container| holder.starts_with(container.as_str()))
+    }
+}
+
 /// Pure: from what was seen and this process's own clock.
-pub(super) fn decide(seen: Option<&Sighting>, identity: &str, ours: Duration, now: Instant) -> Step {
+pub(super) fn decide(seen: Option<&Sighting>, identity: &Identity, ours: Duration, now: Instant) -> Step {
     let Some(seen) = seen else { return Step::Create };
     match seen.holder() {
         None => Step::Take,
-        Some(holder) if holder == identity => Step::Renew,
+        Some(holder) if holder == identity.process => Step::Renew,
+        Some(holder) if identity.is_successor_of(holder) => Step::Take,
         Some(_) if now.duration_since(seen.since) < seen.lasts(ours) => Step::Wait,
         Some(_) => Step::Take,
     }
@@ -127,8 +161,7 @@ pub struct Elector {
     writer: Writer,
     namespace: String,
     name: String,
-    /// Different for each process, also for the next one in the same container.
-    identity: String,
+    identity: Identity,
     times: LeaderElection,
     until: watch::Sender<Option<Instant>>,
     seen: Option<Sighting>,
@@ -142,7 +175,7 @@ impl Elector {
     pub fn new(
         client: Client,
         (namespace, name): (&str, &str),
-        identity: String,
+        identity: Identity,
         times: LeaderElection,
         metrics: Metrics,
     ) -> (Self, Leadership) {
@@ -166,7 +199,7 @@ impl Elector {
     }
 
     pub fn identity(&self) -> &str {
-        &self.identity
+        self.identity.as_str()
     }
 
     /// The Lease as it was seen last.
@@ -232,7 +265,7 @@ impl Elector {
             if self.look_first {
                 self.look().await?;
             }
-            let Some(seen) = self.seen.clone().filter(|seen| seen.holder() == Some(&self.identity)) else {
+            let Some(seen) = self.seen.clone().filter(|seen| seen.holder() == Some(self.identity())) else {
                 return Ok(());
             };
             match self.write(&seen, &free).await {
@@ -270,7 +303,7 @@ impl Elector {
         // Also when the answer is not waited for to its end.
         self.look_first = true;
         let before = self.seen.as_ref().map(Sighting::spec).unwrap_or_default();
-        let spec = wanted(step, &before, &self.identity, self.times.lease_duration, Timestamp::now());
+        let spec = wanted(step, &before, self.identity(), self.times.lease_duration, Timestamp::now());
         let granted = match self.seen.clone() {
             Some(seen) => self.write(&seen, &spec).await?,
             None => match self.writer.create(&self.new_lease(spec)).await? {
@@ -309,7 +342,7 @@ impl Elector {
     }
 
     fn is_ours(&self) -> bool {
-        self.seen.as_ref().and_then(Sighting::holder) == Some(&self.identity)
+        self.seen.as_ref().and_then(Sighting::holder) == Some(self.identity())
     }
 
     fn new_lease(&self, spec: LeaseSpec) -> Lease {
@@ -334,7 +367,7 @@ impl Elector {
     fn lost(&self, cause: String) -> LeaseLost {
         self.stop_writing();
         let lease = format!("{}/{}", self.namespace, self.name);
-        match self.seen.as_ref().and_then(Sighting::holder).filter(|holder| *holder != self.identity) {
+        match self.seen.as_ref().and_then(Sighting::holder).filter(|holder| *holder != self.identity()) {
             Some(holder) => LeaseLost::Taken { lease, holder: holder.to_owned() },
             None => LeaseLost::NotRenewed { lease, limit: self.times.renew_deadline, cause },
         }

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use crate::config::LeaderElection;
 use crate::runtime::fake_api::{Answer, Asked, Log, client};
 use crate::runtime::leadership::Leadership;
-use crate::runtime::lease::{Elector, LeaseLost, Sighting, Step, Term, decide, wanted};
+use crate::runtime::lease::{Elector, Identity, LeaseLost, Sighting, Step, Term, decide, wanted};
 use crate::telemetry::metrics::Metrics;
 
 const LEASE: Duration = Duration::from_secs(35);
@@ -56,7 +56,7 @@ impl Server {
             release: true,
         };
         let (elector, leadership) =
-            Elector::new(client, ("flux-system", "lead"), identity.to_owned(), times, Metrics::default());
+            Elector::new(client, ("flux-system", "lead"), called(identity), times, Metrics::default());
         (elector, leadership, log)
     }
 
@@ -132,6 +132,10 @@ async fn leading(server: &Server, identity: &str) -> (Term, Leadership, Log) {
     (Term::begin(elector), leadership, log)
 }
 
+fn called(process: &str) -> Identity {
+    Identity { process: process.to_owned(), container: None }
+}
+
 fn spec(holder: &str, seconds: i32) -> LeaseSpec {
     let duration = Some(seconds).filter(|seconds| *seconds > 0);
     LeaseSpec { holder_identity: Some(holder.to_owned()), lease_duration_seconds: duration, ..LeaseSpec::default() }
@@ -154,12 +158,25 @@ async fn a_lease_is_taken_only_after_it_was_seen_unchanged_for_as_long_as_it_las
         ("another's, which asked for less", Some(spec("other", 15)), 15_000, Step::Take),
         ("another's, which did not say", Some(spec("other", 0)), 34_999, Step::Wait),
         ("another's, which did not say, at our own end", Some(spec("other", 0)), 35_000, Step::Take),
+        ("our container's, whose process has ended", Some(spec("pod_1_x", 35)), 0, Step::Take),
+        ("a pod's of the same name", Some(spec("pod_2_x", 35)), 0, Step::Wait),
     ];
+    let me = Identity { container: Some("pod_1_".to_owned()), ..called("me") };
     for (case, spec, milliseconds, step) in cases {
         let seen = spec.map(|spec| Sighting { lease: Lease { spec: Some(spec), ..Lease::default() }, since });
         let now = since + Duration::from_millis(milliseconds);
-        assert_eq!(decide(seen.as_ref(), "me", LEASE, now), step, "{case}");
+        assert_eq!(decide(seen.as_ref(), &me, LEASE, now), step, "{case}");
     }
+}
+
+#[test]
+fn processes_of_one_pod_know_each_other_and_those_of_pods_of_one_name_do_not() {
+    let [before, after, namesake] = ["1", "1", "2"].map(|uid| Identity::new("pod", uid));
+    assert_ne!(before.as_str(), after.as_str());
+    assert!(after.is_successor_of(before.as_str()));
+    assert!(!namesake.is_successor_of(before.as_str()));
+    let [one, other] = ["", ""].map(|uid| Identity::new("pod", uid));
+    assert!(one.as_str() != other.as_str() && !one.is_successor_of(other.as_str()));
 }
 
 #[test]
@@ -347,7 +364,7 @@ async fn what_is_wrong_is_said_with_the_lease() {
         release: true,
     };
     let (mut elector, leadership) =
-        Elector::new(client, ("flux-system", "lead"), "a".to_owned(), times, Metrics::default());
+        Elector::new(client, ("flux-system", "lead"), called("a"), times, Metrics::default());
     let error = elector.attempt().await.unwrap_err();
     assert_eq!(error.to_string(), "cannot create Lease flux-system/lead: it is Forbidden (Forbidden, 403)");
     assert!(!leadership.is_held());

@@ -4,7 +4,7 @@ use std::fmt::Debug;
 use std::time::Duration;
 
 use k8s_openapi::NamespaceResourceScope;
-use kube::api::{Api, ApiResource, DynamicObject, ListParams};
+use kube::api::{Api, ListParams};
 use kube::core::PartialObjectMeta;
 use kube::{Client, Resource};
 use serde::de::DeserializeOwned;
@@ -28,11 +28,6 @@ pub enum ReadError {
 impl ReadError {
     pub fn is_forbidden(&self) -> bool {
         matches!(self, ReadError::Refused { code: 403, .. })
-    }
-
-    /// Whether the API server does not know the kind (an object that is not there is no error).
-    pub fn is_not_found(&self) -> bool {
-        matches!(self, ReadError::Refused { code: 404, .. })
     }
 }
 
@@ -80,17 +75,6 @@ impl Reader {
     {
         let api: Api<K> = Api::all(self.client.clone());
         self.call(|| format!("{} {name}", K::kind(&())), api.get_opt(name)).await
-    }
-
-    /// One object of a kind that is known only at run time, or none.
-    pub async fn get_dynamic_opt(
-        &self,
-        kind: &ApiResource,
-        namespace: &str,
-        name: &str,
-    ) -> Result<Option<DynamicObject>, ReadError> {
-        let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), namespace, kind);
-        self.call(|| format!("{} {namespace}/{name}", kind.kind), api.get_opt(name)).await
     }
 
     /// The objects of a namespace that carry these labels, as a label selector; at most 500.

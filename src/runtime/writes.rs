@@ -424,25 +424,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-
-    /// RFC 7386, as the API server applies it.
-    fn merge(target: &mut Value, patch: &Value) {
-        let Value::Object(patch) = patch else {
-            *target = patch.clone();
-            return;
-        };
-        if !target.is_object() {
-            *target = json!({});
-        }
-        let target = target.as_object_mut().unwrap();
-        for (key, value) in patch {
-            if value.is_null() {
-                target.remove(key);
-            } else {
-                merge(target.entry(key.clone()).or_insert(Value::Null), value);
-            }
-        }
-    }
+    use crate::runtime::fake_api::merge;
 
     fn json() -> impl Strategy<Value = Value> {
         let leaf = prop_oneof![Just(Value::Null), any::<bool>().prop_map(Value::from), (0..3).prop_map(Value::from)];

@@ -208,6 +208,14 @@ impl Workspace {
         fs::read_to_string(self.path("log")).unwrap()
     }
 
+    pub async fn until_logged(&self, words: &str) {
+        let end = Instant::now() + PATIENCE;
+        while !self.log().contains(words) {
+            assert!(Instant::now() < end, "not logged: {words}; the log of the pod:\n{}", self.log());
+            tokio::time::sleep(POLL).await;
+        }
+    }
+
     /// Process id of the container's first process.
     pub fn init_pid(&self) -> u32 {
         self.agent.as_ref().unwrap().id()

@@ -132,7 +132,7 @@ async fn a_second_call_to_cancel_ends_a_run_whose_steps_do_not_stop() {
     workspace.until_working(&request.id).await;
     let client = workspace.connect().await;
     client.cancel(&request.id).await.unwrap();
-    tokio::time::sleep(std::time::Duration::from_secs(3)).await;
+    workspace.until_logged("interrupting the CLI").await;
     assert_eq!(workspace.status().await.open_operation, request.id, "the step goes on");
     client.cancel(&request.id).await.unwrap();
     let (result, _) = workspace.result(&request.id).await;

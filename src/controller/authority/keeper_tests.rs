@@ -14,7 +14,7 @@ use super::keeper::{Keeper, Place};
 use super::secret;
 use crate::rpc::identity::Authority;
 use crate::runtime::events::Events;
-use crate::runtime::fake_api::{Answer, Asked, Log, client};
+use crate::runtime::fake_api::{Answer, Asked, Log, client, merge};
 use crate::runtime::leadership::Leadership;
 use crate::runtime::reads::Reader;
 use crate::runtime::writes::Writer;
@@ -88,25 +88,6 @@ impl Store for (Option<Value>, u64) {
         secret["metadata"]["resourceVersion"] = json!(self.1.to_string());
         self.0 = Some(secret.clone());
         Answer::Json(200, secret)
-    }
-}
-
-/// RFC 7386.
-fn merge(target: &mut Value, patch: &Value) {
-    let Some(patch) = patch.as_object() else {
-        *target = patch.clone();
-        return;
-    };
-    if !target.is_object() {
-        *target = json!({});
-    }
-    let target = target.as_object_mut().unwrap();
-    for (key, value) in patch {
-        if value.is_null() {
-            target.remove(key);
-        } else {
-            merge(target.entry(key.clone()).or_insert(Value::Null), value);
-        }
     }
 }
 
