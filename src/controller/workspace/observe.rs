@@ -8,6 +8,7 @@ use k8s_openapi::jiff::Timestamp;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Resource, ResourceExt};
 use serde_json::Value;
+use tokio::time::Instant;
 
 use super::context::Context;
 use super::pod_state::{self, PodState};
@@ -196,6 +197,7 @@ async fn parts(
         let current = Part::Current;
         return Ok(Parts { service: current, tls: current, stateful_set: current, stateful_set_uid: None });
     }
+    let begun = Instant::now();
     let (object, secret) = (names::workspace_object(&name), names::workspace_tls_secret(&name));
     let reader = &context.reader;
     let (service, secret, stateful_set) = tokio::try_join!(
@@ -212,7 +214,7 @@ async fn parts(
         stateful_set_uid: stateful_set.and_then(|stateful_set| stateful_set.uid()),
     };
     match hash.filter(|_| [parts.service, parts.tls, parts.stateful_set] == [Part::Current; 3]) {
-        Some(hash) => trust.note(key, hash, &authority),
+        Some(hash) => trust.note(key, hash, &authority, begun),
         None => trust.end(key),
     }
     Ok(parts)

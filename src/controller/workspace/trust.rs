@@ -17,7 +17,14 @@ const TRUSTED_FOR: Duration = Duration::from_secs(60);
 #[derive(Default)]
 pub(super) struct Trust {
     /// Locked for short sections only.
-    seen: Mutex<HashMap<(String, String), Seen>>,
+    known: Mutex<HashMap<(String, String), Known>>,
+}
+
+/// What is known of the parts of one Workspace.
+enum Known {
+    Right(Seen),
+    /// Something has changed. What was read before may be from before.
+    ChangedAt(Instant),
 }
 
 /// What they were right for, and when.
@@ -30,28 +37,46 @@ struct Seen {
 impl Trust {
     /// Whether the parts need not be read, if this is what is wanted of them.
     pub(super) fn holds(&self, workspace: (&str, &str), rendered_hash: &str, authority: &Arc<Generations>) -> bool {
-        self.lock().get(&key(workspace)).is_some_and(|seen| {
-            seen.rendered_hash == rendered_hash
-                && Arc::ptr_eq(&seen.authority, authority)
-                && seen.at.elapsed() < TRUSTED_FOR
-        })
+        let known = self.lock();
+        let Some(Known::Right(seen)) = known.get(&key(workspace)) else { return false };
+        seen.rendered_hash == rendered_hash
+            && Arc::ptr_eq(&seen.authority, authority)
+            && seen.at.elapsed() < TRUSTED_FOR
     }
 
-    /// All parts were seen, and they are as wanted.
-    pub(super) fn note(&self, workspace: (&str, &str), rendered_hash: &str, authority: &Arc<Generations>) {
-        let seen = Seen { rendered_hash: rendered_hash.to_owned(), authority: authority.clone(), at: Instant::now() };
+    /// All parts were read, from `begun` on, and they are as wanted.
+    pub(super) fn note(
+        &self,
+        workspace: (&str, &str),
+        rendered_hash: &str,
+        authority: &Arc<Generations>,
+        begun: Instant,
+    ) {
         let mut known = self.lock();
-        known.retain(|_, seen| seen.at.elapsed() < TRUSTED_FOR);
-        known.insert(key(workspace), seen);
+        known.retain(|_, known| known.at().elapsed() < TRUSTED_FOR);
+        if matches!(known.get(&key(workspace)), Some(Known::ChangedAt(changed)) if *changed >= begun) {
+            return;
+        }
+        let seen = Seen { rendered_hash: rendered_hash.to_owned(), authority: authority.clone(), at: begun };
+        known.insert(key(workspace), Known::Right(seen));
     }
 
-    /// Something has changed, or is about to.
+    /// Something has changed, or is not as wanted.
     pub(super) fn end(&self, workspace: (&str, &str)) {
-        self.lock().remove(&key(workspace));
+        self.lock().insert(key(workspace), Known::ChangedAt(Instant::now()));
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<(String, String), Seen>> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, HashMap<(String, String), Known>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Known {
+    fn at(&self) -> Instant {
+        match self {
+            Known::Right(seen) => seen.at,
+            Known::ChangedAt(changed) => *changed,
+        }
     }
 }
 
@@ -76,15 +101,21 @@ mod tests {
     async fn parts_are_trusted_for_a_while_and_only_for_what_they_were_seen_to_be() {
         let (trust, ours, next) = (Trust::default(), authority(), authority());
         assert!(!trust.holds(APP, "a", &ours), "never seen");
-        trust.note(APP, "a", &ours);
+        trust.note(APP, "a", &ours, Instant::now());
         assert!(trust.holds(APP, "a", &ours));
         assert!(!trust.holds(APP, "b", &ours), "another spec");
         assert!(!trust.holds(APP, "a", &next), "another authority");
         assert!(!trust.holds(("team", "other"), "a", &ours));
         tokio::time::advance(TRUSTED_FOR).await;
         assert!(!trust.holds(APP, "a", &ours), "long ago");
-        trust.note(APP, "a", &ours);
+        let begun = Instant::now();
+        trust.note(APP, "a", &ours, begun);
         trust.end(APP);
         assert!(!trust.holds(APP, "a", &ours), "changed since");
+        trust.note(APP, "a", &ours, begun);
+        assert!(!trust.holds(APP, "a", &ours), "changed while it was read");
+        tokio::time::advance(Duration::from_millis(1)).await;
+        trust.note(APP, "a", &ours, Instant::now());
+        assert!(trust.holds(APP, "a", &ours), "read anew");
     }
 }
