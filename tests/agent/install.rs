@@ -228,9 +228,13 @@ async fn installing(stand_in: &StandIn) -> (Workspace, proto::Artifact) {
     let (artifact, bytes) =
         archive(&[NODE, ("package.json", "{}"), ("package-lock.json", "{\"a\": 1}"), ("endless", "")]);
     assert!(!workspace.put_archive(artifact.clone(), bytes).await.unwrap(), "the answer does not wait for the end");
-    let status = workspace.until("it installs", |_| workspace.path("share/workspace/node_modules/half").exists()).await;
-    let candidate = status.candidate.unwrap();
-    assert_eq!((candidate.artifact, candidate.doing.as_str()), (Some(artifact), "installing its dependencies"));
+    let half = workspace.path("share/workspace/node_modules/half");
+    let is_installing = |status: &proto::StatusReply| {
+        let candidate = status.candidate.as_ref();
+        candidate.is_some_and(|candidate| candidate.doing == "installing its dependencies") && half.exists()
+    };
+    let status = workspace.until("it installs", is_installing).await;
+    assert_eq!(status.candidate.unwrap().artifact, Some(artifact));
     assert_eq!(status.artifact.as_ref(), Some(&good), "until then the old one counts");
     let request = workspace.request(&[]).await;
     let refusal = workspace.run(&request).await.unwrap_err();
