@@ -18,6 +18,7 @@ mod report;
 mod revision;
 mod status;
 mod tls;
+mod version;
 mod warnings;
 
 #[cfg(test)]

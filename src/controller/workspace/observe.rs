@@ -4,20 +4,22 @@ use std::str::FromStr;
 
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{Pod, Secret, Service};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::jiff::Timestamp;
 use kube::{Resource, ResourceExt};
+use serde::Serialize;
 use serde_json::Value;
 
 use super::context::Context;
 use super::pod_state::{self, PodState};
 use super::render::{ANNOTATION_RENDERED, Rendered, SpecError, normal, render};
-use super::{tls, warnings};
+use super::{tls, version, warnings};
 use crate::api::auto::{ArtifactReference, Update, Workspace};
 use crate::api::conditions::{COMPLETE, is_true};
 use crate::api::names;
 use crate::artifact::Digest;
 use crate::rpc::client::{AgentAddress, AgentClient, RpcError};
-use crate::rpc::proto::{Artifact, Candidate, StatusReply};
+use crate::rpc::proto::{Artifact, Candidate, Person, StatusReply};
 use crate::runtime::drive::ReconcileError;
 
 /// What was seen.
@@ -28,12 +30,16 @@ pub(super) struct Observed {
     pub wanted: Result<Wanted, String>,
     pub service: Part,
     pub tls: Part,
+    /// The PodDisruptionBudget.
+    pub budget: Part,
     pub stateful_set: Part,
     pub pod: Option<PodState>,
     /// Why there is no pod, or why it does not start, if only events say so.
     pub warning: Option<String>,
     pub open_runs: Vec<OpenRun>,
     pub agent: Agent,
+    /// Its agent is older than those that the controller speaks to.
+    pub is_agent_too_old: bool,
     /// Whether the store has the bytes of the wanted artifact.
     pub artifact_stored: bool,
 }
@@ -85,6 +91,7 @@ impl Observed {
         let object = names::workspace_object(&name);
         [
             (self.service, "Service", object.clone()),
+            (self.budget, "PodDisruptionBudget", object.clone()),
             (self.stateful_set, "StatefulSet", object),
             (self.tls, "Secret", names::workspace_tls_secret(&name)),
         ]
@@ -103,6 +110,14 @@ impl Observed {
         match operation {
             Some(uid) => Some(named(uid).unwrap_or_else(|| uid.clone())),
             None => self.open_runs.first().map(|run| run.name.clone()),
+        }
+    }
+
+    /// Somebody who works with the CLI in the pod.
+    pub(super) fn person(&self) -> Option<&Person> {
+        match &self.agent {
+            Agent::Answered(reply) => reply.person.as_ref(),
+            Agent::NotAsked | Agent::Unreachable(_) => None,
         }
     }
 
@@ -139,10 +154,11 @@ pub(super) async fn observe(
     let (object, pod) = (names::workspace_object(name), names::workspace_pod(name));
     let secret = names::workspace_tls_secret(name);
     let reader = &context.reader;
-    let (workspace, service, secret, stateful_set, pod) = tokio::try_join!(
+    let (workspace, service, secret, budget, stateful_set, pod) = tokio::try_join!(
         reader.get_opt::<Workspace>(namespace, name),
         reader.get_opt::<Service>(namespace, &object),
         reader.get_opt::<Secret>(namespace, &secret),
+        reader.get_opt::<PodDisruptionBudget>(namespace, &object),
         reader.get_opt::<StatefulSet>(namespace, &object),
         reader.get_opt::<Pod>(namespace, &pod),
     )?;
@@ -162,12 +178,16 @@ pub(super) async fn observe(
     let authority = context.authority.borrow().clone();
     let certified = |secret: &Secret| tls::is_current(secret, &server_name, &authority, now);
     let observed = Observed {
-        service: part(name, service.as_ref(), |service| is_as_rendered(service, rendered)),
+        service: part(name, service.as_ref(), |service| {
+            is_as_wanted(service, rendered.map(|rendered| &rendered.service))
+        }),
         tls: part(name, secret.as_ref(), certified),
+        budget: part(name, budget.as_ref(), |budget| is_as_wanted(budget, rendered.map(|rendered| &rendered.budget))),
         stateful_set: part(name, stateful_set.as_ref(), |found| is_applied(found, rendered, context)),
         pod: state,
         warning,
         open_runs: open_runs(context, namespace, name),
+        is_agent_too_old: is_too_old(&agent),
         agent,
         artifact_stored: wanted.as_ref().is_ok_and(|wanted| is_stored(wanted, context)),
         wanted: wanted.map_err(|error| error.to_string()),
@@ -180,6 +200,10 @@ fn wanted(name: &str, namespace: &str, workspace: &Workspace, context: &Context)
     let rendered = render(name, namespace, workspace, &context.pods)?;
     let artifact = workspace.spec.artifact.as_ref().map(normal).transpose()?;
     Ok(Wanted { rendered, artifact })
+}
+
+fn is_too_old(agent: &Agent) -> bool {
+    matches!(agent, Agent::Answered(reply) if version::is_too_old(&reply.agent_version, version::OWN))
 }
 
 fn is_stored(wanted: &Wanted, context: &Context) -> bool {
@@ -200,9 +224,9 @@ fn part<K: Resource>(name: &str, found: Option<&K>, is_current: impl FnOnce(&K) 
     }
 }
 
-fn is_as_rendered(service: &Service, rendered: Option<&Rendered>) -> bool {
-    let found = serde_json::to_value(service).unwrap_or_default();
-    rendered.is_some_and(|rendered| covers(&found, &rendered.service))
+fn is_as_wanted<K: Serialize>(found: &K, wanted: Option<&Value>) -> bool {
+    let found = serde_json::to_value(found).unwrap_or_default();
+    wanted.is_some_and(|wanted| covers(&found, wanted))
 }
 
 /// The API server writes quantities in its own form, so a StatefulSet is not compared field by field.
