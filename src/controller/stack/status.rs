@@ -323,6 +323,8 @@ pub fn absorbed(stack: &Stack, update: &Update, outputs: Option<&Secret>, now: T
 fn creations_after(before: Option<PendingCreates>, reason: &str, cut_off: Option<bool>) -> Option<PendingCreates> {
     match reason {
         update_reason::RUN_OUTCOME_UNKNOWN | update_reason::PENDING_CREATES => Some(PendingCreates::Stop),
+        // Nothing has run: what a person has said about the run before still stands.
+        update_reason::UPDATE_CONFLICT | update_reason::RUN_REFUSED if before.is_some() => before,
         _ if cut_off == Some(true) => Some(PendingCreates::Stop),
         _ => before,
     }

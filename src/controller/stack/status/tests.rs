@@ -222,7 +222,9 @@ fn the_next_run_reads_the_state_until_one_has_succeeded() {
         ("nobody knows how it ended", None, failed_so("RunOutcomeUnknown", false), stop),
         ("creations are in doubt", stop, failed_so("PendingCreates", false), stop),
         ("the stack was locked then", stop, failed_so("UpdateConflict", false), stop),
-        ("a person has answered, and the stack was locked", keep, failed_so("UpdateConflict", false), keep),
+        ("a person has answered, and the stack was locked", keep, failed_so("UpdateConflict", true), keep),
+        ("a person has answered, and the run could not start", keep, failed_so("RunRefused", false), keep),
+        ("the stack was locked, and the state is in doubt", None, failed_so("UpdateConflict", true), stop),
         ("a person has answered, and it was cut off again", keep, failed_so("Aborted", true), stop),
         ("it succeeded", stop, ended(None), None),
     ];
