@@ -135,9 +135,12 @@ pub struct RunRequest {
     /// After this many seconds it is ended gracefully; 0 for never.
     #[prost(uint64, tag = "14")]
     pub timeout_seconds: u64,
-    /// After this many seconds without progress and output it is ended gracefully; 0 for never.
+    /// After this many seconds without progress and output it is ended gracefully; 0 for never. After half of it that is told.
     #[prost(uint64, tag = "15")]
     pub idle_timeout_seconds: u64,
+    /// Whether locks of dead runs are removed, those that the agent itself knows to be dead included. Without it no lock is.
+    #[prost(bool, tag = "16")]
+    pub lock_recovery: bool,
 }
 /// A process of the CLI that did not come to unlock the stack, and of which nothing is left.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
