@@ -203,6 +203,7 @@ async fn build(config: &ManagerConfig, ground: Ground, end: &CancellationToken) 
 async fn run_controllers(config: &ManagerConfig, parts: Parts, end: &CancellationToken) {
     let (updates, updates_writer) = reflector::store::<Update>();
     let (wake_workspace, woken_workspaces) = mpsc::channel::<ObjectRef<Workspace>>(WAKE_UPS);
+    let knocks = workspace::Knocks::new(wake_workspace.clone(), parts.tasks.clone(), end.clone());
     let (update_news, news) = mpsc::channel::<ObjectRef<Update>>(WAKE_UPS);
     let limits = Limits { all: config.max_concurrent_runs, each_node: config.max_concurrent_runs_per_node };
     let gate = RunGate::new(limits, parts.metrics.clone());
@@ -252,7 +253,7 @@ async fn run_controllers(config: &ManagerConfig, parts: Parts, end: &Cancellatio
             ended()
         ),
         update::controller(parts.client.clone(), &parts.scope, feeds, update_drive, runs, config.concurrent, ended()),
-        workspaces(config, &parts, woken_workspaces, end.clone()),
+        workspaces(config, &parts, knocks, woken_workspaces, end.clone()),
     );
 }
 
@@ -272,6 +273,7 @@ fn drive<K: Resource<DynamicType = ()>>(
 async fn workspaces(
     config: &ManagerConfig,
     parts: &Parts,
+    knocks: workspace::Knocks,
     wakes: mpsc::Receiver<ObjectRef<Workspace>>,
     end: CancellationToken,
 ) {
@@ -292,6 +294,7 @@ async fn workspaces(
             agent_image_pull_policy: None,
             default_image: config.default_workspace_image.clone(),
         },
+        knocks,
         memory: workspace::Memory::default(),
     });
     let watches = workspace::Watches { scope: parts.scope.clone(), workspaces, updates: updates_writer, wakes };

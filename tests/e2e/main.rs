@@ -9,6 +9,7 @@
     reason = "what a test stands on fails the test"
 )]
 
+mod api_server;
 mod artifact;
 mod bad_programs;
 mod conditions;

@@ -107,6 +107,8 @@ impl Act<'_> {
         };
         let writer = &self.context.writer;
         let rendered = &wanted.rendered;
+        let workspace = &self.observed.workspace;
+        self.context.memory.trust.end((&workspace.namespace().unwrap_or_default(), &workspace.name_any()));
         if stateful_set {
             // An unknown field in the user's part is an error here; an apply would drop it in silence.
             writer.check::<StatefulSet>(&rendered.stateful_set).await?;

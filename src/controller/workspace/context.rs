@@ -8,7 +8,9 @@ use kube::runtime::reflector::Store;
 use kube::{Client, ResourceExt};
 use tokio::sync::{Semaphore, watch};
 
+use super::knocks::Knocks;
 use super::render::PodSettings;
+use super::trust::Trust;
 use crate::api::auto::Update;
 use crate::artifact;
 use crate::controller::authority::Generations;
@@ -35,6 +37,7 @@ pub struct Context {
     pub updates: Store<Update>,
     pub events: Events,
     pub pods: PodSettings,
+    pub knocks: Knocks,
     pub memory: Memory,
 }
 
@@ -43,11 +46,13 @@ pub struct Memory {
     /// Each StatefulSet after our last apply, by namespace and name. Locked for short sections only.
     applied: Mutex<HashMap<(String, String), Version>>,
     streams: Semaphore,
+    /// The Workspaces whose Service, certificate and StatefulSet need not be read again yet.
+    pub(super) trust: Trust,
 }
 
 impl Default for Memory {
     fn default() -> Self {
-        Self { applied: Mutex::default(), streams: Semaphore::new(STREAMS) }
+        Self { applied: Mutex::default(), streams: Semaphore::new(STREAMS), trust: Trust::default() }
     }
 }
 

@@ -54,10 +54,15 @@ pub async fn controller<W>(
     let pods = watcher(scope.api::<Pod>(client.clone()), labelled.clone());
     let stateful_sets = watcher(scope.api::<StatefulSet>(client), labelled);
     let runs = run_changes(&scope, &context, updates);
+    let changed = context.clone();
     Controller::for_stream(changes, reader)
         .with_config(Config::default().concurrency(concurrency))
         .watches_stream(news(pods.default_backoff(), decisive), |pod| workspace_of(&pod))
-        .watches_stream(news(stateful_sets.default_backoff(), spec_state), |stateful_set| workspace_of(&stateful_set))
+        .watches_stream(news(stateful_sets.default_backoff(), spec_state), move |stateful_set| {
+            let workspace = workspace_of(&stateful_set)?;
+            changed.memory.trust.end((workspace.namespace.as_deref().unwrap_or_default(), &workspace.name));
+            Some(workspace)
+        })
         .watches_stream(runs, |update| {
             let namespace = update.namespace().unwrap_or_default();
             Some(ObjectRef::new(&update.spec.workspace_name).within(&namespace))

@@ -98,7 +98,6 @@ pub(super) fn decide(observed: &Observed, now: Timestamp) -> Action {
         return Action::Report(Report::initializing(&pod.name, Some(container)));
     }
     match &observed.agent {
-        Agent::Answered(_) if !pod.ready => Action::Report(Report::starting(&pod.name, observed.warning.as_deref())),
         Agent::NotAsked => Action::Report(Report::starting(&pod.name, observed.warning.as_deref())),
         Agent::Unreachable(message) => Action::Report(Report::unreachable(message)),
         Agent::Answered(reply) if reply.pod_uid != pod.uid => Action::Report(another_pod(&reply.pod_uid)),

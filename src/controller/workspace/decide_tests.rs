@@ -206,12 +206,12 @@ fn a_pod_that_does_not_start_says_why() {
 }
 
 #[test]
-fn an_agent_is_believed_when_it_is_that_of_the_ready_pod() {
+fn an_agent_is_believed_when_it_is_that_of_the_pod() {
     check(vec![
         (
-            "an agent that answers before its pod is ready",
-            |o| o.pod = Some(PodState { ready: false, ..pod() }),
-            Is::Report(State::Working, reason::WAITING_FOR_REPLICAS, "is starting"),
+            "an agent that answers before the kubelet says so",
+            |o| o.pod = Some(PodState { ready: false, running: false, ..pod() }),
+            Is::Report(State::Ready, reason::SUCCEEDED, "is in place"),
         ),
         (
             "an agent out of reach",

@@ -10,6 +10,7 @@ mod decide;
 mod environment;
 mod guard;
 mod init_containers;
+mod knocks;
 mod observe;
 mod pod;
 mod pod_state;
@@ -18,6 +19,7 @@ mod report;
 mod revision;
 mod status;
 mod tls;
+mod trust;
 mod version;
 mod warnings;
 
@@ -37,6 +39,7 @@ use kube::ResourceExt;
 pub use context::{Context, Memory};
 pub use controller::{Watches, controller};
 pub use environment::run_environment;
+pub use knocks::Knocks;
 pub use render::{PodSettings, Rendered, SpecError, render};
 
 use crate::api::auto::Workspace;

@@ -6,6 +6,7 @@ use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{Pod, Secret, Service};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::jiff::Timestamp;
+use kube::runtime::reflector::ObjectRef;
 use kube::{Resource, ResourceExt};
 use serde::Serialize;
 use serde_json::Value;
@@ -151,39 +152,28 @@ pub(super) async fn observe(
     context: &Context,
     now: Timestamp,
 ) -> Result<Option<(Observed, Option<AgentClient>)>, ReconcileError> {
-    let (object, pod) = (names::workspace_object(name), names::workspace_pod(name));
-    let secret = names::workspace_tls_secret(name);
+    let pod = names::workspace_pod(name);
     let reader = &context.reader;
-    let (workspace, service, secret, budget, stateful_set, pod) = tokio::try_join!(
-        reader.get_opt::<Workspace>(namespace, name),
-        reader.get_opt::<Service>(namespace, &object),
-        reader.get_opt::<Secret>(namespace, &secret),
-        reader.get_opt::<PodDisruptionBudget>(namespace, &object),
-        reader.get_opt::<StatefulSet>(namespace, &object),
-        reader.get_opt::<Pod>(namespace, &pod),
-    )?;
+    let (workspace, pod) =
+        tokio::try_join!(reader.get_opt::<Workspace>(namespace, name), reader.get_opt::<Pod>(namespace, &pod))?;
     let Some(workspace) = workspace else {
         return Ok(None);
     };
     let wanted = wanted(name, namespace, &workspace, context);
     let rendered = wanted.as_ref().ok().map(|wanted| &wanted.rendered);
     let pod = pod.filter(|pod| is_ours(pod, name));
+    let parts = parts(&workspace, pod.is_some(), rendered, context, now).await?;
     let state = pod.as_ref().map(pod_state::read);
-    let warning = warnings::find(&workspace, stateful_set.as_ref(), pod.as_ref(), context, now).await?;
-    let (agent, client) = match state.as_ref().filter(|pod| shall_be_asked(pod, &workspace, rendered)) {
+    let warning = warnings::find(&workspace, parts.stateful_set_uid.as_deref(), pod.as_ref(), context, now).await?;
+    let (agent, client) = match state.as_ref().filter(|pod| shall_be_asked(pod, &workspace, rendered, context)) {
         Some(pod) => ask(name, namespace, pod, context).await,
         None => (Agent::NotAsked, None),
     };
-    let server_name = names::workspace_server_name(name, namespace);
-    let authority = context.authority.borrow().clone();
-    let certified = |secret: &Secret| tls::is_current(secret, &server_name, &authority, now);
     let observed = Observed {
-        service: part(name, service.as_ref(), |service| {
-            is_as_wanted(service, rendered.map(|rendered| &rendered.service))
-        }),
-        tls: part(name, secret.as_ref(), certified),
-        budget: part(name, budget.as_ref(), |budget| is_as_wanted(budget, rendered.map(|rendered| &rendered.budget))),
-        stateful_set: part(name, stateful_set.as_ref(), |found| is_applied(found, rendered, context)),
+        service: parts.service,
+        tls: parts.tls,
+        budget: parts.budget,
+        stateful_set: parts.stateful_set,
         pod: state,
         warning,
         open_runs: open_runs(context, namespace, name),
@@ -194,6 +184,66 @@ pub(super) async fn observe(
         workspace,
     };
     Ok(Some((observed, client)))
+}
+
+/// What a Workspace is made of, besides its pod.
+struct Parts {
+    service: Part,
+    tls: Part,
+    budget: Part,
+    stateful_set: Part,
+    /// Unless it is trusted unseen.
+    stateful_set_uid: Option<String>,
+}
+
+/// They are not read each time: while there is a pod, and they were right a short while ago.
+async fn parts(
+    workspace: &Workspace,
+    has_pod: bool,
+    rendered: Option<&Rendered>,
+    context: &Context,
+    now: Timestamp,
+) -> Result<Parts, ReconcileError> {
+    let (namespace, name) = (workspace.namespace().unwrap_or_default(), workspace.name_any());
+    let trust = &context.memory.trust;
+    let authority = context.authority.borrow().clone();
+    let key = (namespace.as_str(), name.as_str());
+    let hash = rendered.map(|rendered| rendered.rendered_hash.as_str());
+    let may_trust = has_pod && workspace.metadata.deletion_timestamp.is_none();
+    if may_trust && hash.is_some_and(|hash| trust.holds(key, hash, &authority)) {
+        let current = Part::Current;
+        return Ok(Parts {
+            service: current,
+            tls: current,
+            budget: current,
+            stateful_set: current,
+            stateful_set_uid: None,
+        });
+    }
+    let (object, secret) = (names::workspace_object(&name), names::workspace_tls_secret(&name));
+    let reader = &context.reader;
+    let (service, secret, budget, stateful_set) = tokio::try_join!(
+        reader.get_opt::<Service>(&namespace, &object),
+        reader.get_opt::<Secret>(&namespace, &secret),
+        reader.get_opt::<PodDisruptionBudget>(&namespace, &object),
+        reader.get_opt::<StatefulSet>(&namespace, &object),
+    )?;
+    let server_name = names::workspace_server_name(&name, &namespace);
+    let certified = |secret: &Secret| tls::is_current(secret, &server_name, &authority, now);
+    let parts = Parts {
+        service: part(&name, service.as_ref(), |service| {
+            is_as_wanted(service, rendered.map(|rendered| &rendered.service))
+        }),
+        tls: part(&name, secret.as_ref(), certified),
+        budget: part(&name, budget.as_ref(), |budget| is_as_wanted(budget, rendered.map(|rendered| &rendered.budget))),
+        stateful_set: part(&name, stateful_set.as_ref(), |found| is_applied(found, rendered, context)),
+        stateful_set_uid: stateful_set.and_then(|stateful_set| stateful_set.uid()),
+    };
+    match hash.filter(|_| [parts.service, parts.tls, parts.budget, parts.stateful_set] == [Part::Current; 4]) {
+        Some(hash) => trust.note(key, hash, &authority),
+        None => trust.end(key),
+    }
+    Ok(parts)
 }
 
 fn wanted(name: &str, namespace: &str, workspace: &Workspace, context: &Context) -> Result<Wanted, SpecError> {
@@ -264,15 +314,22 @@ fn open_runs(context: &Context, namespace: &str, name: &str) -> Vec<OpenRun> {
     open.map(|update| OpenRun { name: update.name_any(), uid: update.uid().unwrap_or_default() }).collect()
 }
 
-/// A pod that is on its way has no agent to ask, but for its init container `fetch`. One that is to go has, ready or not: a
-/// run could be open in it.
-fn shall_be_asked(pod: &PodState, workspace: &Workspace, rendered: Option<&Rendered>) -> bool {
+/// A pod that is on its way has no agent to ask, but for its init container `fetch`, until the agent opens. One that is to go
+/// has, ready or not: a run could be open in it.
+fn shall_be_asked(pod: &PodState, workspace: &Workspace, rendered: Option<&Rendered>, context: &Context) -> bool {
     let stale = rendered.is_some_and(|rendered| pod.revision_hash.as_ref() != Some(&rendered.revision_hash));
     let deleted = workspace.metadata.deletion_timestamp.is_some();
     let was_ready = workspace.status.as_ref().is_some_and(|status| status.pod_uid.as_ref() == Some(&pod.uid));
     let runs = pod.running && (pod.ready || stale || deleted || was_ready);
     let fetches = pod.fetching.is_some() && !stale && !deleted;
-    !pod.terminating && (runs || fetches)
+    let opens = || pod.initialized && !pod.ready && pod.trouble.is_none() && is_open(pod, workspace, context);
+    !pod.terminating && (runs || fetches || opens())
+}
+
+/// Whether the agent of a pod that starts has opened already.
+fn is_open(pod: &PodState, workspace: &Workspace, context: &Context) -> bool {
+    let ip = pod.ip.as_ref().and_then(|ip| ip.parse().ok());
+    ip.is_some_and(|ip| context.knocks.is_open(ObjectRef::from_obj(workspace), &pod.uid, ip))
 }
 
 async fn ask(name: &str, namespace: &str, pod: &PodState, context: &Context) -> (Agent, Option<AgentClient>) {

@@ -25,6 +25,8 @@ pub(super) struct PodState {
     pub terminating: bool,
     /// It carries the finalizer of an open run.
     pub held: bool,
+    /// All init containers have done their work: the `pulumi` container starts, or has started.
+    pub initialized: bool,
     /// The `pulumi` container runs.
     pub running: bool,
     /// The `pulumi` container is ready.
@@ -55,6 +57,7 @@ pub(super) fn read(pod: &Pod) -> PodState {
         revision_hash: pod.annotations().get(ANNOTATION_REVISION_HASH).cloned(),
         terminating: pod.metadata.deletion_timestamp.is_some(),
         held: pod.finalizers().iter().any(|finalizer| finalizer == RUN_FINALIZER),
+        initialized: !over && is_initialized(pod),
         running: container.as_ref().is_some_and(runs),
         ready: !over && container.is_some_and(|container| container.ready),
         fetching: running_init.clone().find(|container| container.name == FETCH_CONTAINER).and_then(started),
@@ -63,6 +66,11 @@ pub(super) fn read(pod: &Pod) -> PodState {
             .map(|container| container.name.clone()),
         trouble: trouble(pod),
     }
+}
+
+fn is_initialized(pod: &Pod) -> bool {
+    let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    conditions.into_iter().any(|condition| condition.type_ == "Initialized" && condition.status == "True")
 }
 
 fn trouble(pod: &Pod) -> Option<String> {

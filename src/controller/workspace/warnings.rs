@@ -3,7 +3,6 @@
 
 use std::time::Duration;
 
-use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{Event, Pod};
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, ListParams};
@@ -18,7 +17,7 @@ use crate::runtime::drive::ReconcileError;
 /// How long no pod may be there before anybody wonders, in seconds.
 const NO_POD_SECONDS: i64 = 4;
 /// How long a pod may take to start before anybody wonders, in seconds.
-const SLOW_START_SECONDS: i64 = 20;
+const SLOW_START_SECONDS: i64 = 40;
 /// An event that is older than this, in seconds, is about something else. A StatefulSet tries again after 1000 s at the latest.
 const OLD_SECONDS: i64 = 1200;
 /// How many events of one object are read at most; Kubernetes lets nobody write many more of one object.
@@ -28,13 +27,13 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// What was last said about the object that holds up the Workspace, if it is held up and that is a warning.
 pub(super) async fn find(
     workspace: &Workspace,
-    stateful_set: Option<&StatefulSet>,
+    stateful_set_uid: Option<&str>,
     pod: Option<&Pod>,
     context: &Context,
     now: Timestamp,
 ) -> Result<Option<String>, ReconcileError> {
-    let uid = match (stateful_set, pod) {
-        (Some(stateful_set), None) if unready_seconds(workspace, now) > NO_POD_SECONDS => stateful_set.uid(),
+    let uid = match (stateful_set_uid, pod) {
+        (Some(uid), None) if unready_seconds(workspace, now) > NO_POD_SECONDS => Some(uid.to_owned()),
         (_, Some(pod)) if starts_slowly(pod, now) => pod.uid(),
         _ => None,
     };
