@@ -153,8 +153,8 @@ async fn lost_run(scene: &Scene, node: &str) -> String {
         "nodeName": node, "containerID": "containerd://gone",
     });
     let patch = Patch::Merge(json!({"status": {"run": run, "startTime": "2026-01-01T00:00:00Z"}}));
-    let written = scene.api::<Update>().patch_status(name, &PatchParams::default(), &patch);
-    api_call("writing the run down", written).await;
+    let (api, parameters) = (scene.api::<Update>(), PatchParams::default());
+    api_call("writing the run down", api.patch_status(name, &parameters, &patch)).await;
     look_again(scene, name, "1").await;
     let doubt = until_update(scene, name, "to be in doubt", Patience::Reaction, |update| {
         update.status.as_ref().is_some_and(|status| status.phase == Some(UpdatePhase::OutcomeUnknown))

@@ -114,7 +114,7 @@ pub fn recorded(update: &Update, verdict: &Verdict, progress: Option<&RunProgres
 
 /// What is left of the progress: nothing is in work any more, and a lock may still name the process.
 fn ended(last: Option<&RunProgress>, written: Option<&RunProgress>, verdict: &Verdict) -> Option<RunProgress> {
-    let pid = last.and_then(|last| last.pid).or(written.and_then(|written| written.pid));
+    let pid = last.and_then(|last| last.pid).or_else(|| written.and_then(|written| written.pid));
     let changes = summary_of_changes(verdict.changes.iter());
     let steps_done = last.map_or(0, |last| last.steps_done);
     let summary = match last {

@@ -101,7 +101,7 @@ impl Verdict {
         let mut verdict = Verdict::failed(update_reason::ABORTED, &words.message);
         verdict.failure = failure(outcome);
         verdict.proof = Some(EndProof::Container);
-        verdict.cut_off = words.cut_off.unwrap_or(verdict.failure.is_some());
+        verdict.cut_off = words.cut_off.unwrap_or_else(|| verdict.failure.is_some());
         if verdict.failure.is_none() {
             verdict.message =
                 "it succeeded; the values of its outputs were lost with its pod, and the next run brings \

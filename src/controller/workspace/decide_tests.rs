@@ -370,6 +370,7 @@ fn a_deleted_workspace_waits_for_its_run() {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table")]
 fn a_deleted_workspace_is_taken_down_in_order() {
     check(vec![
         (
