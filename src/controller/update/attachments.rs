@@ -305,3 +305,6 @@ fn words(text: &str) -> String {
     let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     conditions::shorten(&line, LONGEST_WORDS)
 }
+
+#[cfg(test)]
+mod tests;
