@@ -129,4 +129,7 @@ async fn a_persons_commands_find_project_stack_and_backend_after_the_first_run()
     assert!(workspace.exec("pulumi stack ls").contains("dev*"), "it is the selected one");
     assert_eq!(workspace.exec("pulumi config get size").trim(), "big");
     assert_eq!(workspace.exec("pulumi stack output one").trim(), "1");
+    let import = "pulumi import testing:index:Step mine some-id --yes --generate-code=false --protect=false";
+    let said = workspace.exec(import);
+    assert!(said.contains("1 imported"), "{said}");
 }

@@ -116,7 +116,7 @@ async fn a_known_id_attaches_and_another_one_is_refused_while_it_is_open_and_can
     let (result, _) = workspace.result(&request.id).await;
     assert_eq!(result.outcome(), Outcome::Canceled, "{}", result.message);
     assert!(!result.cut_off, "its steps came to an end");
-    assert!(result.last_output.contains("Updating (dev)"), "{}", result.last_output);
+    assert!(result.last_output.contains("Duration: "), "{}", result.last_output);
     assert_eq!(workspace.locks(), Vec::<std::path::PathBuf>::new());
     assert_eq!(workspace.status().await.artifact, Some(artifact));
     assert_eq!(workspace.status().await.open_operation, "");
