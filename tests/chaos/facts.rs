@@ -46,6 +46,7 @@ pub struct Event {
 pub struct RemovedByHand {
     pub urn: String,
     pub after: u64,
+    pub at: Timestamp,
 }
 
 /// The state of a Pulumi stack.

@@ -1,5 +1,6 @@
 //! What a person does about a Stack that waits for one.
 
+use jiff::Timestamp;
 use kube::ResourceExt;
 use pulumi_controller::api::conditions::{STALLED, find, is_true};
 use pulumi_controller::api::pulumi::Stack;
@@ -61,7 +62,11 @@ async fn answer(stage: &mut Stage<'_>, question: Question) -> Answer {
     stage.scene.patch::<Stack>(&question.stack, answer).await;
     let removed: Vec<String> = found.iter().map(|urn| name_of(urn).to_owned()).collect();
     if let Some(member) = stage.stacks.get_mut(&question.stack) {
-        member.removed_by_hand.extend(found.into_iter().map(|urn| RemovedByHand { urn, after: last }));
+        member.removed_by_hand.extend(found.into_iter().map(|urn| RemovedByHand {
+            urn,
+            after: last,
+            at: Timestamp::now(),
+        }));
         member.answered.insert(question.update);
     }
     Answer { stack: question.stack, removed, baseless }

@@ -17,7 +17,7 @@ pub fn look_into(facts: &Facts) -> Result<InDoubt, String> {
     if facts.state.pending_creates.is_empty() {
         return Err("the state has no creation that was cut off".to_owned());
     }
-    let there = life::there(facts, |_| true);
+    let there = life::there(facts, None);
     let mut found = InDoubt::default();
     for urn in &facts.state.pending_creates {
         if facts.state.resources.contains_key(urn) {

@@ -2,34 +2,37 @@
 
 use std::collections::BTreeMap;
 
-use crate::facts::{Event, Facts, Operation, Phase, name_of};
+use jiff::Timestamp;
+
+use crate::facts::{Event, Facts, Operation, Phase, RemovedByHand, name_of};
 
 /// One step of the lives of a Stack's resources.
 enum Step<'a> {
     Event(&'a Event),
-    RemovedByHand(&'a str),
+    RemovedByHand(&'a RemovedByHand),
 }
 
 /// The provider's reports and what people did, in order.
 fn steps(facts: &Facts) -> impl Iterator<Item = Step<'_>> {
     let events = facts.events.iter().map(|event| ((event.sequence, 0), Step::Event(event)));
-    let people = facts.removed_by_hand.iter().map(|removed| ((removed.after, 1), Step::RemovedByHand(&removed.urn)));
+    let people = facts.removed_by_hand.iter().map(|removed| ((removed.after, 1), Step::RemovedByHand(removed)));
     let mut steps: Vec<_> = events.chain(people).collect();
     steps.sort_by_key(|(order, _)| *order);
     steps.into_iter().map(|(_, step)| step)
 }
 
-/// What was there once the events that count had happened: by URN, what each was called last.
-pub(super) fn there(facts: &Facts, counts: impl Fn(&Event) -> bool) -> BTreeMap<&str, &str> {
+/// What was there at a time, or is there now: by URN, what each was called last.
+pub(super) fn there(facts: &Facts, until: Option<Timestamp>) -> BTreeMap<&str, &str> {
+    let counts = |time: Timestamp| until.is_none_or(|until| time <= until);
     let mut there = BTreeMap::new();
     for step in steps(facts) {
         match step {
-            Step::RemovedByHand(urn) => drop(there.remove(urn)),
-            Step::Event(event) if event.phase == Phase::Done && counts(event) => match event.operation {
+            Step::RemovedByHand(removed) if counts(removed.at) => drop(there.remove(removed.urn.as_str())),
+            Step::Event(event) if event.phase == Phase::Done && counts(event.time) => match event.operation {
                 Operation::Create | Operation::Update => drop(there.insert(event.urn.as_str(), event.called.as_str())),
                 Operation::Delete => drop(there.remove(event.urn.as_str())),
             },
-            Step::Event(_) => {}
+            Step::RemovedByHand(_) | Step::Event(_) => {}
         }
     }
     there
@@ -43,8 +46,8 @@ pub(super) fn doubled(facts: &Facts) -> Vec<String> {
         let event = match step {
             Step::Event(event) if event.phase == Phase::Done => event,
             Step::Event(_) => continue,
-            Step::RemovedByHand(urn) => {
-                there.remove(urn);
+            Step::RemovedByHand(removed) => {
+                there.remove(removed.urn.as_str());
                 continue;
             }
         };

@@ -77,7 +77,7 @@ pub fn judge(facts: &Facts) -> Vec<Broken> {
 
 /// What was created, was not deleted, and is in no state.
 fn orphans(facts: &Facts) -> Vec<String> {
-    let there = life::there(facts, |_| true).into_keys();
+    let there = life::there(facts, None).into_keys();
     there
         .filter(|urn| !facts.state.resources.contains_key(*urn))
         .map(|urn| format!("{} was created and not deleted, and is not in the state", name_of(urn)))

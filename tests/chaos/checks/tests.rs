@@ -70,6 +70,11 @@ fn run(update: &str, number: u64, ended: i64, verdict: Option<Verdict>) -> Run {
     }
 }
 
+/// A while after the event with this number.
+fn removed_by_hand(name: &str, after: u64) -> RemovedByHand {
+    RemovedByHand { urn: urn(name), after, at: at(i64::try_from(after).unwrap() + 2) }
+}
+
 fn failed(reason: &str) -> Option<Verdict> {
     Some(Verdict::Failed { reason: reason.to_owned(), message: "it broke".to_owned() })
 }
@@ -155,7 +160,7 @@ fn histories_that_keep_the_promise() {
             "what a person has removed may be created again",
             with(|facts| {
                 and_then(facts, "create first@1 begin #2; create first@1 done #2");
-                facts.removed_by_hand.push(RemovedByHand { urn: urn("first"), after: 8 });
+                facts.removed_by_hand.push(removed_by_hand("first", 8));
                 second_run(facts, Some(Verdict::Succeeded));
             }),
         ),
@@ -195,7 +200,7 @@ fn histories_that_break_it() {
             "removed by hand before, but created twice after that",
             with(|facts| {
                 and_then(facts, "create first@1 begin; create first@1 done; create first@1 begin; create first@1 done");
-                facts.removed_by_hand.push(RemovedByHand { urn: urn("first"), after: 8 });
+                facts.removed_by_hand.push(removed_by_hand("first", 8));
             }),
             Kind::Doubled,
             "again at",
@@ -233,7 +238,7 @@ fn histories_that_break_it() {
         ("no end", with(|facts| facts.runs.push(run("u2", 1, 0, None))), Kind::NoVerdict, "u2 has not ended"),
         (
             "a run has succeeded that had not done its work by then",
-            with(|facts| facts.runs[0].ended = Some(at(5))),
+            with(|facts| facts.runs[0].ended = Some(at(4))),
             Kind::FalseVerdict,
             "u1 has succeeded, but second@1 was not made by then",
         ),
@@ -298,7 +303,7 @@ fn a_person_who_is_asked_finds_out_what_exists_and_what_does_not() {
     let found = look_into(&cut_off).unwrap();
     assert_eq!(found, InDoubt { exist: vec![urn("first")], do_not_exist: vec![urn("third")] });
 
-    cut_off.removed_by_hand.push(RemovedByHand { urn: urn("first"), after: 3 });
+    cut_off.removed_by_hand.push(removed_by_hand("first", 3));
     assert_eq!(look_into(&cut_off).unwrap().exist, Vec::<String>::new(), "it is removed once");
 
     assert!(look_into(&good()).unwrap_err().contains("no creation that was cut off"));

@@ -36,7 +36,7 @@ fn contradiction(facts: &Facts, run: &Run) -> Option<String> {
 
 /// What a run that has succeeded has not done.
 fn undone(facts: &Facts, run: &Run, end: Timestamp) -> Option<String> {
-    let there = life::there(facts, |event| event.time <= end + PRECISION);
+    let there = life::there(facts, Some(end + PRECISION));
     let wanted = if run.is_destroy { Vec::new() } else { resources_of(run.number).to_vec() };
     for name in &wanted {
         let expected = called(name, run.number);
