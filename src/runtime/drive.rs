@@ -145,6 +145,10 @@ impl Drive {
         };
         let (action, result) = span.in_scope(|| self.conclude(&key, end));
         self.metrics.reconcile_ended(self.controller, (self.kind, &key.0, &key.1), result, begun.elapsed());
+        // The object went away meanwhile, perhaps by this reconcile.
+        if !self.known.lock().unwrap_or_else(PoisonError::into_inner).contains(&key) {
+            self.forget_key(&key);
+        }
         Ok(action)
     }
 

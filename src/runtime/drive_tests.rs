@@ -53,6 +53,20 @@ async fn the_end_of_a_reconcile_decides_when_the_next_one_runs() {
 }
 
 #[tokio::test]
+async fn nothing_is_kept_of_an_object_that_goes_away_while_it_is_reconciled() {
+    let (drive, metrics) = drive();
+    let going = workspace("going");
+    let work = async {
+        drive.forget(&going);
+        Ok(Outcome::Settled)
+    };
+    drive.run(&going, work).await.unwrap();
+    drive.run(&workspace("staying"), async { Ok(Outcome::Settled) }).await.unwrap();
+    let text = metrics.encode().unwrap();
+    assert!(!text.contains("name=\"going\"") && text.contains("name=\"staying\""), "{text}");
+}
+
+#[tokio::test]
 async fn delays_may_be_others_and_what_stalls_is_counted_as_terminal() {
     let (drive, metrics) = drive();
     let (shortest, longest) = (Duration::from_secs(2), Duration::from_secs(3));

@@ -1,6 +1,6 @@
 //! A new Stack: from its pod's creation to a workspace that a run can start in. The images are on the node.
 
-use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
+use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use pulumi_controller::api::auto::Workspace;
 use pulumi_controller::api::conditions::{READY, is_true};
@@ -14,12 +14,10 @@ const ROUNDS: usize = 5;
 const BUDGET: f64 = 3.0;
 
 /// The steps, in order. Each ends at a moment that was seen.
-const STEPS: [&str; 5] = [
+const STEPS: [&str; 3] = [
     "scheduled",
-    "sandbox and volumes made, `bootstrap` has copied the agent",
-    "the container `pulumi` runs",
-    "the agent is ready, and the kubelet says so",
-    "the source is in place, the Workspace ready",
+    "sandbox and volumes made, `bootstrap` has copied the agent, and the kubelet says so",
+    "the agent has opened, the source is in place, the Workspace ready",
 ];
 
 pub async fn measure() -> Row {
@@ -69,20 +67,9 @@ fn moments_of(stack: &str, pods: &Moments<Pod>, workspaces: &Moments<Workspace>)
         first("at all", &|_| true),
         first("scheduled", &|pod| is_condition(pod, "PodScheduled")),
         first("initialized", &|pod| is_condition(pod, "Initialized")),
-        first("with its container running", &|pod| container(pod).is_some_and(is_running)),
-        first("ready", &|pod| container(pod).is_some_and(|container| container.ready)),
         workspaces.first("ready", |workspace| {
             let status = workspace.status.clone().unwrap_or_default();
             workspace.name_any() == stack && status.artifact.is_some() && is_true(&status.conditions, READY)
         }),
     ]
-}
-
-fn container(pod: &Pod) -> Option<&ContainerStatus> {
-    let statuses = pod.status.as_ref()?.container_statuses.as_ref()?;
-    statuses.iter().find(|container| container.name == names::PULUMI_CONTAINER)
-}
-
-fn is_running(container: &ContainerStatus) -> bool {
-    container.state.as_ref().is_some_and(|state| state.running.is_some())
 }
