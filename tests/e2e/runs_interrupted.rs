@@ -48,7 +48,9 @@ async fn in_doubt(scene: &Scene, main: &StackHandle<'_>) -> String {
     let killed = read(scene, &killed).await;
     let status = killed.status.clone().unwrap_or_default();
     assert_eq!((failure(&killed), status.cut_off), (Some(update_reason::ABORTED), Some(true)));
-    assert_eq!(main.log.sentences().await, ["create slow begin"], "it was not created a second time");
+    // The provider, which lost its CLI, may have said that it was cancelled.
+    let begun = main.log.sentences().await.into_iter().filter(|sentence| sentence == "create slow begin").count();
+    assert_eq!(begun, 1, "it was not created a second time");
     stack.status.and_then(|status| status.last_update?.name).expect("a run has a name")
 }
 
@@ -69,8 +71,10 @@ fn answered(name: &str, word: &str) {
         main.annotate(ANNOTATION_RESOLVE, &answer).await;
         let stack = main.until_applied_within(Patience::Long, &commit).await;
         assert_eq!(stack.status.and_then(|status| status.handled_resolve), Some(answer));
+        let mut sentences = main.log.sentences().await;
+        sentences.retain(|sentence| sentence != "create slow cancelled");
         let wanted = ["create slow begin", "create slow begin", "create slow done"];
-        assert_eq!(main.log.sentences().await, wanted, "a person has said so");
+        assert_eq!(sentences, wanted, "a person has said so");
     });
 }
 
@@ -119,7 +123,9 @@ fn a_lock_of_a_dead_run_stays_when_a_person_recovers_locks() {
         let mut stack = scene.stack("main", &source);
         stack.spec.lock_recovery = LockRecovery::Manual;
         let main = scene.start(stack).await;
-        kill_cli(scene, &main).await;
+        // To read the state takes no lock, to change it does.
+        let doubtful = in_doubt(scene, &main).await;
+        main.annotate(ANNOTATION_RESOLVE, &format!("{doubtful}=clear")).await;
         let locked = main
             .until("to name who holds the lock", Patience::Run, |stack| {
                 says(stack, READY, "False", stack_reason::UPDATE_CONFLICT)
@@ -128,7 +134,9 @@ fn a_lock_of_a_dead_run_stays_when_a_person_recovers_locks() {
         let message = condition(&locked, READY).map(|ready| ready.message.clone()).unwrap_or_default();
         assert!(message.contains("main-workspace-0") && message.contains(" ago"), "{message}");
         main.change(json!({"spec": {"lockRecovery": "Automatic"}})).await;
-        assert!(!ended_because(&main, update_reason::PENDING_CREATES).await.is_empty(), "the lock is gone");
+        main.until("to ask again", Patience::Run, |stack| says(stack, STALLED, "True", stack_reason::PENDING_CREATES))
+            .await;
+        assert_eq!(ended_because(&main, update_reason::PENDING_CREATES).await.len(), 2, "it was told twice");
     });
 }
 

@@ -84,6 +84,12 @@ fn a_drain_waits_for_an_open_run_and_passes_an_idle_pod() {
         let commit = source.push(&slow("drain", 12).files()).await;
         let main = scene.start(scene.stack("main", &source)).await;
         main.log.wait_for("create", "slow", "begin").await;
+        // A pod that the kubelet calls pending may be evicted whatever a budget says.
+        wait_until("the kubelet to say that the pod runs", Patience::Reaction, async || {
+            let phase = main.pod().await.status.and_then(|status| status.phase);
+            if phase.as_deref() == Some("Running") { Look::Found(()) } else { Look::NotYet(format!("{phase:?}")) }
+        })
+        .await;
         assert_eq!(evict(scene, "main").await, Err(429), "a run is open");
 
         main.until_applied(&commit).await;

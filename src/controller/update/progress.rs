@@ -44,6 +44,9 @@ struct Work {
     since: Option<Timestamp>,
 }
 
+/// The resource that stands for the whole stack.
+const STACK_ITSELF: &str = "pulumi:pulumi:Stack";
+
 impl Progress {
     /// Takes note of what the agent says.
     pub fn observe(&mut self, progress: &proto::Progress) -> News {
@@ -69,11 +72,15 @@ impl Progress {
     }
 
     fn step(&mut self, step: &proto::ResourceStep, time: i64) {
+        let (kind, name) = kind_and_name(&step.urn);
+        // It is in work from the beginning to the end, and says nothing.
+        if kind == STACK_ITSELF {
+            return;
+        }
         let hash = hash(&step.urn);
         let known = self.in_work.iter().position(|work| work.hash == hash);
         match (step.state(), known) {
             (StepState::Begun, None) if step.operation != "same" && self.in_work.len() < MOST_IN_WORK => {
-                let (kind, name) = kind_and_name(&step.urn);
                 let since = Timestamp::from_millisecond(time).ok();
                 let operation = word(&step.operation);
                 self.in_work.push(Work { hash, operation, kind, name, since });
@@ -186,6 +193,14 @@ mod tests {
         }))
     }
 
+    fn stack_itself() -> proto::Progress {
+        said(progress::Event::Resource(proto::ResourceStep {
+            urn: "urn:pulumi:dev::app::pulumi:pulumi:Stack::app-dev".to_owned(),
+            operation: "create".to_owned(),
+            state: StepState::Begun.into(),
+        }))
+    }
+
     fn started(pid: u32) -> proto::Progress {
         said(progress::Event::Started(proto::Started { pid }))
     }
@@ -196,6 +211,7 @@ mod tests {
         assert_eq!(progress.observe(&started(42)), News::Urgent);
         assert_eq!(progress.observe(&started(42)), News::None);
         let rows = [
+            (stack_itself(), "0 done"),
             (step("a", "same", StepState::Begun), "0 done"),
             (step("a", "same", StepState::Done), "0 done"),
             (step("logs", "create", StepState::Begun), "0 done, creating aws:s3:Bucket logs"),
