@@ -1,7 +1,7 @@
 # What there is to do here. The work is done by scripts that can be called by themselves.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-down test generate image fmt clippy unit services fuzz e2e bench tools cluster-up cluster-down test-cluster
+.PHONY: help demo demo-down test generate image fmt clippy unit services fuzz e2e chaos bench tools cluster-up cluster-down test-cluster
 
 help: ## list what there is to do
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F '|' '{ printf "%-20s %s\n", $$1, $$2 }'
@@ -38,6 +38,9 @@ fuzz: ## fuzz what comes from outside, a minute for each target (nightly Rust an
 
 e2e: ## end-to-end tests only, on a cluster of their own (root)
 	@tests/run install e2e
+
+chaos: ## ten minutes of faults, and the proof that nothing was lost and nothing came twice (root); CHAOS_SEED, CHAOS_SECONDS
+	@CHAOS_SECONDS=$${CHAOS_SECONDS:-600} tests/run install chaos
 
 bench: ## measure speed, memory and size against their budgets (root); BENCH="path cold" measures these only
 	@tests/bench/run $(BENCH)

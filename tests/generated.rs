@@ -1,10 +1,14 @@
 //! Generated files are what their sources say. `REGENERATE=1 cargo test --test generated` writes them anew.
 
+#[path = "protocol/compatibility.rs"]
+mod compatibility;
+
 use std::path::Path;
 
 use anyhow::{Context, Result};
 use clap::{ArgAction, CommandFactory};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use protox::prost_reflect::DescriptorPool;
 use pulumi_controller::api::schema::custom_resource_definitions;
 use pulumi_controller::cli::CommandLine;
 use serde_json::Value;
@@ -40,6 +44,27 @@ fn the_rpc_code_is_what_the_proto_says() -> Result<()> {
     tonic_prost_build::configure().out_dir(directory.path()).compile_fds(descriptors)?;
     let code = std::fs::read_to_string(directory.path().join("pulumi.controller.agent.v1.rs"))?;
     expect_file(&root().join("src/rpc/proto.rs"), &code)
+}
+
+/// Agents and controllers of other versions speak what is in it: it is written anew when something was added, and never
+/// when something that it has would be lost.
+#[test]
+fn the_released_descriptor_set_is_what_the_proto_says() -> Result<()> {
+    let protos = root().join("src/rpc/protos");
+    let path = protos.join("agent.v1.binpb");
+    let mut compiler = protox::Compiler::new([&protos])?;
+    let today = compiler.include_source_info(false).open_file("agent.proto")?.encode_file_descriptor_set();
+    let released = std::fs::read(&path).with_context(|| format!("cannot read {}", path.display()));
+    if std::env::var_os("REGENERATE").is_none() {
+        anyhow::ensure!(released? == today, "{} is out of date: run `make generate`", path.display());
+        return Ok(());
+    }
+    if let Ok(released) = released {
+        let pools = [DescriptorPool::decode(released.as_slice())?, DescriptorPool::decode(today.as_slice())?];
+        let broken = compatibility::broken(&pools[0], &pools[1]);
+        anyhow::ensure!(broken.is_empty(), "what is released stays; add instead:\n{}", broken.join("\n"));
+    }
+    std::fs::write(&path, today).with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// `pulumi.com_stacks.yaml`: the name that controller-gen would give it.

@@ -76,6 +76,8 @@ pub struct Call<'a> {
     pub limit: Duration,
     pub log: PodLog,
     pub stdout: Stdout,
+    /// Is told the process id when it is started.
+    pub begun: &'a (dyn Fn(u32) + Send + Sync),
 }
 
 /// How a call ended.
@@ -120,6 +122,7 @@ impl Call<'_> {
     async fn run_unlimited(&self) -> Result<Ended, CallError> {
         let mut child =
             spawn(&self.arguments, self.directory, self.environment, self.operation).map_err(CallError::Start)?;
+        child.id().into_iter().for_each(self.begun);
         let family = Family::new(self.operation, child.id().into_iter().collect());
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
         let out = async {

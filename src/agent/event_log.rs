@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::PathBuf;
 
+use super::redactor::Redactor;
 use crate::pulumi::events::{EngineEvent, EventError, LineSplitter};
 
 const READ_SIZE: usize = 64 * 1024;
@@ -15,11 +16,14 @@ pub struct EventLog {
     splitter: LineSplitter,
     buffer: Vec<u8>,
     malformed: usize,
+    redactor: Redactor,
 }
 
 impl EventLog {
-    pub fn new(path: PathBuf) -> Self {
-        EventLog { path, file: None, splitter: LineSplitter::default(), buffer: vec![0; READ_SIZE], malformed: 0 }
+    /// No message that is read will hold what the redactor knows.
+    pub fn new(path: PathBuf, redactor: Redactor) -> Self {
+        let (splitter, buffer) = (LineSplitter::default(), vec![0; READ_SIZE]);
+        EventLog { path, file: None, splitter, buffer, malformed: 0, redactor }
     }
 
     /// The events that were written since the last call, at most one piece of the file; empty when there is nothing new.
@@ -39,7 +43,8 @@ impl EventLog {
                 break;
             }
             for line in self.splitter.push(self.buffer.get(..length).unwrap_or_default()) {
-                match line.and_then(|line| EngineEvent::parse(&line)) {
+                let hide = |text: &str| self.redactor.redact(text);
+                match line.and_then(|line| EngineEvent::parse_without(&line, &hide)) {
                     Ok(event) => events.push(event),
                     Err(error) => note(&mut self.malformed, &error),
                 }

@@ -4,10 +4,13 @@ use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 
+use super::processes::{self, MARKER};
+
 /// What a shell answers when the program cannot be started.
 const NOT_STARTED: u8 = 127;
 
-/// Begins a session and becomes the program: its process id is then the session's id, and all that it starts belongs to it.
+/// Begins a session, takes on the mark of the operation, and becomes the program: its process id is then the session's id, and
+/// all that it starts belongs to it.
 /// Comes back only when the program cannot be started.
 pub fn launch(command: &[OsString]) -> ExitCode {
     let Some((program, arguments)) = command.split_first() else {
@@ -18,6 +21,12 @@ pub fn launch(command: &[OsString]) -> ExitCode {
     if let Err(error) = rustix::process::setsid() {
         eprintln!("error: cannot begin a session for {}: {error}", program.to_string_lossy());
         return ExitCode::from(NOT_STARTED);
+    }
+    if let Some(operation) = std::env::var_os(MARKER)
+        && let Err(error) = processes::mark(&operation.to_string_lossy())
+    {
+        // It is known by its session and its environment as well.
+        eprintln!("warning: cannot mark {} as the operation's: {error}", program.to_string_lossy());
     }
     let error = Command::new(program).args(arguments).exec();
     eprintln!("error: cannot start {}: {error}", program.to_string_lossy());

@@ -10,14 +10,16 @@ use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
-use super::cancellation::Wish;
+use super::cancellation::{Cause, Wish};
 use super::environment;
 use super::gate::{Gate, Pass};
 use super::journal::{self, Journal, JournalError, JournalRecord, Reader, Request};
 use super::layout::Layout;
+use super::liveness::Liveness;
+use super::people;
 use super::processes::{self, Family};
 use super::refusal::Refusal;
-use super::run::Run;
+use super::run::{Asked, Run};
 use super::settings::Settings;
 use super::source::{InPlace, Source};
 use crate::pulumi::arguments::OperationKind;
@@ -44,10 +46,22 @@ pub struct Operations {
     pub settings: Arc<Settings>,
     pub tasks: TaskTracker,
     open: Mutex<Option<Open>>,
+    /// How long a run has to end gracefully, whoever ends it.
+    patience: Duration,
     /// From when on a run is ended harder; set when the pod is being terminated.
     harder: Mutex<Option<Instant>>,
     /// The stack that a person's commands in the pod find.
     selected: Arc<Mutex<Option<String>>>,
+}
+
+/// What came of a call to run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Admission {
+    Begun,
+    /// It was known before.
+    Known,
+    /// It may begin another time, for the reason that is given. Nothing of it is kept.
+    Held(String),
 }
 
 /// The operation that is running.
@@ -64,10 +78,11 @@ impl Operations {
         journal: Arc<Journal>,
         source: Arc<Source>,
         settings: Arc<Settings>,
-        tasks: TaskTracker,
+        patience: Duration,
     ) -> Self {
+        let tasks = source.tasks.clone();
         let (open, harder, selected) = Default::default();
-        Operations { identity, layout, gate, journal, source, settings, tasks, open, harder, selected }
+        Operations { identity, layout, gate, journal, source, settings, tasks, open, patience, harder, selected }
     }
 
     /// Gives a result to what an agent before this one left open: it is over, because this one cannot wait for it.
@@ -88,6 +103,7 @@ impl Operations {
                         .to_owned(),
                 started: request.started,
                 ended: journal::now(),
+                cut_off: true,
                 ..proto::Result::default()
             };
             self.journal.finish(&record, result);
@@ -95,13 +111,13 @@ impl Operations {
         Ok(())
     }
 
-    /// Starts an operation; true when it is known already.
-    pub fn run(self: &Arc<Self>, request: proto::RunRequest) -> Result<bool, Refusal> {
+    /// Starts an operation, unless it is known already or a person works in the pod.
+    pub fn run(self: &Arc<Self>, request: proto::RunRequest) -> Result<Admission, Refusal> {
         journal::validate_id(&request.id).map_err(|error| Refusal::Invalid(error.to_string()))?;
         if let Some(record) = self.journal.find(&request.id) {
-            return same_content(&record, &request).map(|()| true);
+            return same_content(&record, &request).map(|()| Admission::Known);
         }
-        let kind = kind(&request)?;
+        let asked = Asked::of(&request)?;
         self.refuse_other_agent(&request)?;
         // Before the gate: who ends the agent waits for whoever got through, however far it is.
         let token = self.tasks.token();
@@ -109,23 +125,50 @@ impl Operations {
         let in_place = self.refuse_other_source(&request)?;
         let wanted = fitting_settings(&request)?;
         let environment = environment::build(&self.layout, &request.environment)?;
-        let (sender, wish) = watch::channel(Wish::default());
+        if let Some(person) = people::find(&self.layout)? {
+            return Ok(Admission::Held(people::described(&person)));
+        }
+        let (wish, _) = watch::channel(Wish::default());
+        let record = self.begin(&request, &wanted, &wish)?;
+        // The pod may have been terminated since the gate, before there was anything to be ended.
+        self.end_if_terminated();
+        let select = *lock(&self.selected) != Some(wanted.stack.clone());
+        let (layout, settings) = (self.layout.clone(), self.settings.clone());
+        let (journal, patience, liveness) = (self.journal.clone(), self.patience, Liveness::begin());
+        let run = Run {
+            layout,
+            settings,
+            journal,
+            record,
+            asked,
+            wanted,
+            in_place,
+            environment,
+            wish,
+            patience,
+            liveness,
+            select,
+        };
+        self.tasks.spawn(self.clone().finish(run, pass, token));
+        Ok(Admission::Begun)
+    }
+
+    /// Journals an operation as the one that is running.
+    fn begin(
+        &self,
+        request: &proto::RunRequest,
+        wanted: &proto::Settings,
+        wish: &watch::Sender<Wish>,
+    ) -> Result<Arc<JournalRecord>, Refusal> {
         // Before it is in the journal: from there on it can be found, and what can be found can be cancelled.
-        *lock(&self.open) = Some(Open { id: request.id.clone(), wish: sender });
-        let record = self.journal.begin(self.journalled(&request, &wanted)).map_err(|error| {
+        *lock(&self.open) = Some(Open { id: request.id.clone(), wish: wish.clone() });
+        self.journal.begin(self.journalled(request, wanted)).map_err(|error| {
             *lock(&self.open) = None;
             match error {
                 JournalError::Write { id, source } => Refusal::system(format!("cannot journal operation {id}"))(source),
                 other => Refusal::Precondition(other.to_string()),
             }
-        })?;
-        // The pod may have been terminated since the gate, before there was anything to be ended.
-        self.end_if_terminated();
-        let select = *lock(&self.selected) != Some(wanted.stack.clone());
-        let (layout, settings) = (self.layout.clone(), self.settings.clone());
-        let run = Run { layout, settings, record, kind, wanted, in_place, environment, wish, select };
-        self.tasks.spawn(self.clone().finish(run, pass, token));
-        Ok(false)
+        })
     }
 
     /// Runs to the end and journals the result, whatever happens.
@@ -140,10 +183,10 @@ impl Operations {
                 let message = "a bug in the agent ended the operation; no process of it is left".to_owned();
                 let outcome = proto::Outcome::Interrupted.into();
                 let (started, ended) = (request.started, journal::now());
-                proto::Result { outcome, message, started, ended, ..proto::Result::default() }
+                proto::Result { outcome, message, started, ended, cut_off: true, ..proto::Result::default() }
             }
         };
-        if run.select && result.outcome() == proto::Outcome::Succeeded && run.kind == OperationKind::Up {
+        if run.select && result.outcome() == proto::Outcome::Succeeded && run.asked.kind == OperationKind::Up {
             *lock(&self.selected) = Some(run.wanted.stack.clone());
         }
         tracing::info!(operation = request.id, update = request.name, outcome = ?result.outcome(), "operation ended");
@@ -153,20 +196,21 @@ impl Operations {
         self.journal.finish(&run.record, result);
     }
 
-    /// Ends an operation: gracefully the first time, harder the second time. One that has ended is left alone.
+    /// Ends an operation: gracefully the first time, and harder the second time or when its patience is at an end. One that has
+    /// ended is left alone.
     pub fn cancel(&self, id: &str) -> Result<(), Refusal> {
         if self.journal.find(id).is_none() {
             return Err(Refusal::UnknownOperation(id.to_owned()));
         }
         if let Some(open) = lock(&self.open).as_ref().filter(|open| open.id == id) {
-            open.wish.send_modify(|wish| wish.escalate(Instant::now()));
+            open.wish.send_modify(|wish| wish.escalate(Instant::now(), self.patience));
         }
         Ok(())
     }
 
-    /// Nothing new gets in; what runs is ended gracefully, and harder after `patience`.
-    pub fn terminate(&self, patience: Duration) {
-        *lock(&self.harder) = Some(Instant::now() + patience);
+    /// Nothing new gets in; what runs is ended gracefully, and harder when its patience is at an end.
+    pub fn terminate(&self) {
+        *lock(&self.harder) = Some(Instant::now() + self.patience);
         self.gate.terminate();
         self.end_if_terminated();
     }
@@ -175,7 +219,7 @@ impl Operations {
         let Some(harder) = *lock(&self.harder) else { return };
         if let Some(open) = lock(&self.open).as_ref() {
             tracing::info!(operation = open.id, "ending the operation: the pod is being terminated");
-            open.wish.send_modify(|wish| wish.terminate(Instant::now(), harder));
+            open.wish.send_modify(|wish| wish.end(Cause::Terminated, Instant::now(), harder));
         }
     }
 
@@ -233,16 +277,6 @@ impl Identity {
     }
 }
 
-fn kind(request: &proto::RunRequest) -> Result<OperationKind, Refusal> {
-    match request.kind() {
-        proto::OperationKind::Up => Ok(OperationKind::Up),
-        proto::OperationKind::Destroy => Ok(OperationKind::Destroy),
-        proto::OperationKind::Unspecified => {
-            Err(Refusal::Invalid(format!("the agent does not know operations of kind {}", request.kind)))
-        }
-    }
-}
-
 fn fitting_settings(request: &proto::RunRequest) -> Result<proto::Settings, Refusal> {
     let settings = request.settings.clone().unwrap_or_default();
     if settings.stack.is_empty() {
@@ -287,6 +321,8 @@ mod tests {
 
     use super::*;
 
+    const PATIENCE: Duration = Duration::from_secs(60);
+
     fn operations(share: &std::path::Path) -> Operations {
         let (layout, gate) = (Layout::new(share), Gate::default());
         layout.create().unwrap();
@@ -295,16 +331,15 @@ mod tests {
         let source = Arc::new(Source::open(layout.clone(), gate.clone(), settings.clone(), stop).unwrap());
         let journal = Arc::new(Journal::open(&layout.operations()).unwrap());
         let identity = Identity::new("pod".into()).unwrap();
-        Operations::new(identity, layout, gate, journal, source, settings, TaskTracker::new())
+        Operations::new(identity, layout, gate, journal, source, settings, PATIENCE)
     }
 
     #[test]
     fn a_run_that_was_let_in_before_the_pod_is_terminated_and_opens_after_is_ended_as_well() {
         let directory = tempfile::tempdir().unwrap();
         let operations = operations(directory.path());
-        let patience = Duration::from_secs(60);
-        operations.terminate(patience);
-        let latest = Instant::now() + patience;
+        operations.terminate();
+        let latest = Instant::now() + PATIENCE;
         let (sender, wish) = watch::channel(Wish::default());
         *lock(&operations.open) = Some(Open { id: "late".into(), wish: sender });
         assert!(!wish.borrow().is_made());

@@ -1,10 +1,12 @@
 //! What the CLI prints: copied to the pod's log line by line as it comes, and its last part kept for messages.
 
 use std::collections::VecDeque;
+use std::time::Instant;
 
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader, BufWriter};
 
 use super::redactor::Redactor;
+use crate::pulumi::console;
 
 /// Longer lines are cut into several.
 const LONGEST_LINE: usize = 64 * 1024;
@@ -19,32 +21,46 @@ pub struct PodLog {
     pub redactor: Redactor,
 }
 
-/// The last lines of an output, with secrets taken out.
+/// The last lines of an output, without colours and with secrets taken out.
 #[derive(Debug, Default)]
 pub struct Tail {
-    lines: VecDeque<String>,
+    lines: VecDeque<Line>,
     length: usize,
 }
 
+#[derive(Debug)]
+struct Line {
+    text: String,
+    read: Instant,
+}
+
 impl Tail {
-    fn push(&mut self, line: String) {
-        self.length += line.len() + 1;
-        self.lines.push_back(line);
+    fn push(&mut self, text: String) {
+        self.length += text.len() + 1;
+        self.lines.push_back(Line { text, read: Instant::now() });
         while self.length > TAIL {
             let Some(old) = self.lines.pop_front() else { break };
-            self.length -= old.len() + 1;
+            self.length -= old.text.len() + 1;
         }
     }
 
     pub fn text(&self) -> String {
-        self.lines.iter().flat_map(|line| [line.as_str(), "\n"]).collect()
+        self.lines.iter().flat_map(|line| [line.text.as_str(), "\n"]).collect()
     }
 
     /// The last `count` lines that say anything.
     pub fn last_lines(&self, count: usize) -> String {
-        let said: Vec<&str> = self.lines.iter().map(String::as_str).filter(|line| !line.trim().is_empty()).collect();
-        said.get(said.len().saturating_sub(count)..).unwrap_or_default().join("\n")
+        last_lines([self], count)
     }
+}
+
+/// The last `count` lines of some outputs together that say anything, in the order in which they were read.
+pub fn last_lines<'a>(tails: impl IntoIterator<Item = &'a Tail>, count: usize) -> String {
+    let said = tails.into_iter().flat_map(|tail| &tail.lines).filter(|line| !line.text.trim().is_empty());
+    let mut said: Vec<&Line> = said.collect();
+    said.sort_by_key(|line| line.read);
+    let last = said.get(said.len().saturating_sub(count)..).unwrap_or_default();
+    last.iter().map(|line| line.text.as_str()).collect::<Vec<_>>().join("\n")
 }
 
 /// Copies an output to the pod's log until it ends, and shows each line to `see`. An error of reading is an end.
@@ -62,30 +78,56 @@ async fn copy_to(
     let mut to = BufWriter::with_capacity(LONGEST_LINE, to);
     let mut tail = Tail::default();
     let mut line = Vec::new();
-    while read_line(&mut reader, &mut line).await {
-        let text = String::from_utf8_lossy(&line);
+    loop {
+        let end = read_line(&mut reader, &mut line).await;
+        if end == End::Output && line.is_empty() {
+            break;
+        }
+        // Of a line in pieces a secret may lie in two: what may be its beginning waits for the rest.
+        let certain = if end == End::Piece { log.redactor.certain(&line) } else { line.len() };
+        let certain = if certain == 0 { line.len() } else { certain };
+        let text = String::from_utf8_lossy(line.get(..certain).unwrap_or_default());
         see(&text);
-        let text = log.redactor.redact(&text);
-        let printed = format!("{}: {text}\n", log.name);
+        let (printed, kept) = without_secrets(&text, &log.redactor);
+        let printed = format!("{}: {printed}\n", log.name);
         // A log that cannot be written to must not stop the run.
         let _ = to.write_all(printed.as_bytes()).await;
         // One write for all lines that are there: a program that prints millions is not to wait for each of them.
         if !reader.buffer().contains(&b'\n') {
             let _ = to.flush().await;
         }
-        tail.push(text);
-        line.clear();
+        tail.push(kept);
+        line.drain(..certain);
     }
     let _ = to.flush().await;
     tail
 }
 
-/// Reads up to the end of a line, or as much of it as is allowed. False at the end of the output.
-async fn read_line(reader: &mut BufReader<impl AsyncRead + Unpin>, line: &mut Vec<u8>) -> bool {
+/// A line as it is printed, and as it is kept: without colours. A secret that has colours in it costs them all.
+fn without_secrets(line: &str, redactor: &Redactor) -> (String, String) {
+    let printed = redactor.redact(line);
+    if !line.contains(['\u{1b}', '<']) {
+        return (printed.clone(), printed);
+    }
+    let kept = redactor.redact(&console::without_colours(line));
+    if console::without_colours(&printed) == kept { (printed, kept) } else { (kept.clone(), kept) }
+}
+
+/// What ends that which was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    Line,
+    /// Nothing: the line is too long to be read as a whole.
+    Piece,
+    Output,
+}
+
+/// Reads on up to the end of a line, or as much of it as is allowed.
+async fn read_line(reader: &mut BufReader<impl AsyncRead + Unpin>, line: &mut Vec<u8>) -> End {
     loop {
-        let Ok(bytes) = reader.fill_buf().await else { return !line.is_empty() };
+        let Ok(bytes) = reader.fill_buf().await else { return End::Output };
         if bytes.is_empty() {
-            return !line.is_empty();
+            return End::Output;
         }
         let room = LONGEST_LINE.saturating_sub(line.len()).min(bytes.len());
         let usable = bytes.get(..room).unwrap_or_default();
@@ -95,13 +137,13 @@ async fn read_line(reader: &mut BufReader<impl AsyncRead + Unpin>, line: &mut Ve
                 line.pop();
             }
             reader.consume(end + 1);
-            return true;
+            return End::Line;
         }
         line.extend_from_slice(usable);
         let used = usable.len();
         reader.consume(used);
         if line.len() >= LONGEST_LINE {
-            return true;
+            return End::Piece;
         }
     }
 }
@@ -126,6 +168,39 @@ mod tests {
         assert_eq!(printed, "update: one\nupdate: \nupdate: key [secret]\nupdate: no end\n");
         assert_eq!(tail.text(), "one\n\nkey [secret]\nno end\n");
         assert_eq!(tail.last_lines(2), "key [secret]\nno end");
+    }
+
+    #[tokio::test]
+    async fn a_secret_that_lies_across_two_pieces_of_a_line_is_hidden() {
+        for before in (LONGEST_LINE - 9)..=LONGEST_LINE {
+            let output = format!("{}hunter22{}\nlast hunter22", "x".repeat(before), "y".repeat(LONGEST_LINE));
+            let (_, printed, tail) = lines_of(output.as_bytes()).await;
+            let together = |text: &str| text.replace("\nupdate: ", "").replace('\n', "");
+            assert!(together(&printed).contains("x[secret]y"), "{before}");
+            assert!(
+                !together(&printed).contains("hunter22") && !together(&tail.text()).contains("hunter22"),
+                "{before}"
+            );
+            assert!(tail.text().ends_with("last [secret]\n"));
+        }
+    }
+
+    #[tokio::test]
+    async fn colours_are_printed_and_not_kept_and_hide_no_secret() {
+        let (_, printed, tail) = lines_of(b"\x1b[31mred\x1b[0m\n\x1b[31mhunt\x1b[1mer22").await;
+        assert_eq!(printed, "update: \u{1b}[31mred\u{1b}[0m\nupdate: [secret]\n");
+        assert_eq!(tail.text(), "red\n[secret]\n");
+    }
+
+    #[tokio::test]
+    async fn the_last_lines_of_two_outputs_are_in_the_order_in_which_they_were_read() {
+        let line = |text: &str, read| Line { text: text.to_owned(), read };
+        let start = Instant::now();
+        let at = |seconds| start + std::time::Duration::from_secs(seconds);
+        let tail = |lines: [Line; 2]| Tail { lines: lines.into(), length: 0 };
+        let out = tail([line("one", at(1)), line("three", at(3))]);
+        let err = tail([line("two", at(2)), line(" ", at(4))]);
+        assert_eq!(last_lines([&out, &err], 2), "two\nthree");
     }
 
     #[tokio::test]

@@ -5,11 +5,22 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal};
+use rustix::process::{Pid, Resource, Signal};
+use sha2::{Digest as _, Sha256};
 use tokio::time::{Instant, sleep};
 
 /// Set in the environment of every process of a run: finds those too that began a session of their own.
 pub const MARKER: &str = "PULUMI_CONTROLLER_OPERATION";
+
+/// The mark again, where no process takes it off by accident: as its limit of time under a real-time scheduler, in
+/// microseconds. Every descendant inherits it, also one with a session of its own and an empty environment, and a process that
+/// a person started in the container does not have it, whoever its parent is. No limit is as high, so that it limits nothing.
+const LIMIT: Resource = Resource::Rttime;
+/// How `/proc/<pid>/limits` calls it.
+const LIMIT_NAME: &str = "Max realtime timeout";
+/// The upper bits of the limit: that it is a mark. The lower ones say of which operation.
+const MARKED: u64 = 0x5043 << OPERATION_BITS;
+const OPERATION_BITS: u32 = 44;
 
 /// How long what is left of a run may take to end by itself, once the CLI has ended.
 const SETTLE: Duration = Duration::from_secs(2);
@@ -26,6 +37,8 @@ pub struct Process {
     /// The first 15 bytes of the program's name.
     pub name: String,
     pub session: u32,
+    /// When it was started, in the kernel's ticks since the boot.
+    pub started: u64,
 }
 
 /// All living processes that can be seen. Zombies do not count: they do nothing any more.
@@ -55,7 +68,13 @@ fn parse_stat(stat: &str) -> Option<Process> {
     if matches!(state, "Z" | "X" | "x") {
         return None;
     }
-    Some(Process { pid: pid.trim().parse().ok()?, name: name.to_owned(), session: session.parse().ok()? })
+    let started = fields.nth(15)?;
+    Some(Process {
+        pid: pid.trim().parse().ok()?,
+        name: name.to_owned(),
+        session: session.parse().ok()?,
+        started: started.parse().ok()?,
+    })
 }
 
 /// Where a process's working directory is; `None` when it is another user's or has ended.
@@ -70,6 +89,26 @@ pub fn process_space() -> io::Result<String> {
     Ok(format!("{} {}", boot.trim(), namespace.display()))
 }
 
+/// Marks this process and all its descendants to come as the operation's. Without it they are still known by their session and
+/// their environment.
+pub fn mark(operation: &str) -> io::Result<()> {
+    let mut limit = rustix::process::getrlimit(LIMIT);
+    limit.current = Some(limit_of(operation));
+    Ok(rustix::process::setrlimit(LIMIT, limit)?)
+}
+
+fn limit_of(operation: &str) -> u64 {
+    let digest = Sha256::digest(operation.as_bytes());
+    let first = digest.iter().take(size_of::<u64>()).fold(0, |number, byte| (number << 8) | u64::from(*byte));
+    MARKED | (first & ((1 << OPERATION_BITS) - 1))
+}
+
+/// Whether a process belongs to any operation of any agent.
+pub fn is_of_an_operation(pid: u32) -> bool {
+    limit(pid).is_some_and(|limit| limit >> OPERATION_BITS == MARKED >> OPERATION_BITS)
+        || has_variable(pid, |variable| variable.starts_with(MARKER.as_bytes()))
+}
+
 /// The processes of one run.
 #[derive(Clone, Debug)]
 pub struct Family {
@@ -82,7 +121,7 @@ impl Family {
         Family { operation: operation.to_owned(), sessions }
     }
 
-    /// Those that live: in one of the run's sessions, or with its mark in their environment.
+    /// Those that live: in one of the run's sessions, or with its mark.
     pub fn living(&self) -> io::Result<Vec<Process>> {
         let own = std::process::id();
         let mut processes = living()?;
@@ -147,9 +186,23 @@ pub fn send(pid: u32, signal: Signal) {
 }
 
 fn is_marked(pid: u32, operation: &str) -> bool {
-    let Ok(environment) = std::fs::read(format!("/proc/{pid}/environ")) else { return false };
     let mark = format!("{MARKER}={operation}");
-    environment.split(|byte| *byte == 0).any(|variable| variable == mark.as_bytes())
+    limit(pid) == Some(limit_of(operation)) || has_variable(pid, |variable| variable == mark.as_bytes())
+}
+
+fn has_variable(pid: u32, is_meant: impl Fn(&[u8]) -> bool) -> bool {
+    let Ok(environment) = std::fs::read(format!("/proc/{pid}/environ")) else { return false };
+    environment.split(|byte| *byte == 0).any(is_meant)
+}
+
+/// The limit by which a process may be marked.
+fn limit(pid: u32) -> Option<u64> {
+    parse_limit(&std::fs::read_to_string(format!("/proc/{pid}/limits")).ok()?)
+}
+
+fn parse_limit(limits: &str) -> Option<u64> {
+    let line = limits.lines().find_map(|line| line.strip_prefix(LIMIT_NAME))?;
+    line.split_ascii_whitespace().next()?.parse().ok()
 }
 
 #[cfg(test)]
@@ -158,16 +211,38 @@ mod tests {
 
     #[test]
     fn a_stat_line_is_read_whatever_the_name_holds() {
-        let process = |name: &str| Some(Process { pid: 42, name: name.to_owned(), session: 40 });
+        let process = |name: &str| Some(Process { pid: 42, name: name.to_owned(), session: 40, started: 4711 });
+        let rest = "1 41 40 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 4711 100 200";
         for (line, wanted) in [
-            ("42 (pulumi) S 1 41 40 0 -1 4194560", process("pulumi")),
-            ("42 (a) b (c)) R 1 41 40 0 -1 4194560", process("a) b (c)")),
+            (format!("42 (pulumi) S {rest}").as_str(), process("pulumi")),
+            (format!("42 (a) b (c)) R {rest}").as_str(), process("a) b (c)")),
             ("42 (gone) Z 1 41 40 0 -1 4194560", None),
             ("42 (short) S 1", None),
             ("", None),
         ] {
             assert_eq!(parse_stat(line), wanted, "{line}");
         }
+    }
+
+    #[test]
+    fn a_mark_is_a_limit_that_says_of_which_operation_it_is() {
+        let limits = |limit: &str| {
+            format!(
+                "Limit Soft Limit Hard Limit Units\nMax cpu time 1 2 seconds\n{LIMIT_NAME}      {limit} unlimited us\n"
+            )
+        };
+        let mark = limit_of("one");
+        for (text, wanted) in [
+            (limits("unlimited"), None),
+            (limits("17"), Some(17)),
+            (limits(&mark.to_string()), Some(mark)),
+            (String::new(), None),
+        ] {
+            assert_eq!(parse_limit(&text), wanted, "{text}");
+        }
+        assert_eq!(mark >> OPERATION_BITS, MARKED >> OPERATION_BITS);
+        assert_ne!(mark, limit_of("another"));
+        assert!(mark < i64::MAX.cast_unsigned(), "no kernel takes it for no limit");
     }
 
     #[tokio::test]

@@ -38,11 +38,41 @@ impl Redactor {
         }
         redacted
     }
+
+    /// How many bytes of a text that goes on are certain: those before what may be the beginning of a value.
+    pub fn certain(&self, text: &[u8]) -> usize {
+        let uncertain = self.values.iter().filter_map(|value| beginning_at_the_end(text, value.as_bytes()));
+        text.len() - uncertain.max().unwrap_or_default()
+    }
+}
+
+/// The length of the longest end of a text that a value begins with.
+fn beginning_at_the_end(text: &[u8], value: &[u8]) -> Option<usize> {
+    let longest = text.len().min(value.len().saturating_sub(1));
+    (1..=longest).rev().find(|length| value.get(..*length).is_some_and(|beginning| text.ends_with(beginning)))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_may_be_the_beginning_of_a_value_is_not_certain() {
+        let redactor = Redactor::new(["hunter22", "terrific"]);
+        for (text, certain) in [
+            ("", ""),
+            ("it is hunter22", "it is hunter22"),
+            ("it is hunter2", "it is "),
+            ("it is hun", "it is "),
+            ("it is h", "it is "),
+            ("it is hunter", "it is "),
+            ("it is terri", "it is "),
+            ("it is hunt e", "it is hunt e"),
+            ("hunter2", ""),
+        ] {
+            assert_eq!(redactor.certain(text.as_bytes()), certain.len(), "{text}");
+        }
+    }
 
     #[test]
     fn values_are_hidden_wherever_they_are_printed() {

@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic::transport::Server;
 
+use super::cancellation;
 use super::config::AgentConfig;
 use super::gate::Gate;
 use super::health;
@@ -106,6 +107,6 @@ fn open(config: &AgentConfig, stop: &CancellationToken) -> anyhow::Result<Operat
     let source = Arc::new(Source::open(layout.clone(), gate.clone(), settings.clone(), stop.clone())?);
     let journal = Arc::new(Journal::open(&layout.operations())?);
     let identity = Identity::new(config.pod_uid.clone()).context("cannot read /proc")?;
-    let tasks = source.tasks.clone();
-    Ok(Operations::new(identity, layout, gate, journal, source, settings, tasks))
+    let patience = cancellation::patience(config.termination_grace);
+    Ok(Operations::new(identity, layout, gate, journal, source, settings, patience))
 }

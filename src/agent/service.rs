@@ -7,7 +7,8 @@ use futures::Stream;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::journal::{Item, Reader};
-use super::operations::Operations;
+use super::operations::{Admission, Operations};
+use super::people;
 use super::refusal::Refusal;
 use crate::rpc::proto;
 use crate::rpc::proto::agent_server::Agent;
@@ -40,6 +41,7 @@ impl Agent for Service {
             open_operation: operations.gate.open_operation().unwrap_or_default(),
             draining: operations.gate.is_draining(),
             candidate: operations.source.candidate(),
+            person: people::find(&operations.layout)?,
         }))
     }
 
@@ -57,8 +59,12 @@ impl Agent for Service {
     }
 
     async fn run(&self, request: Request<proto::RunRequest>) -> Result<Response<proto::RunReply>, Status> {
-        let known = self.operations.run(request.into_inner())?;
-        Ok(Response::new(proto::RunReply { known }))
+        let (known, held) = match self.operations.run(request.into_inner())? {
+            Admission::Begun => (false, String::new()),
+            Admission::Known => (true, String::new()),
+            Admission::Held(why) => (false, why),
+        };
+        Ok(Response::new(proto::RunReply { known, held }))
     }
 
     async fn attach(&self, request: Request<proto::AttachRequest>) -> Result<Response<Replies>, Status> {

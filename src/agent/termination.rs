@@ -7,16 +7,12 @@ use std::time::Duration;
 use serde::Serialize;
 use tokio::time::{Instant, timeout_at};
 
+use super::cancellation;
 use super::journal::JournalRecord;
 use super::operations::Operations;
 
 /// How long the agent waits for its results to be recorded.
 const LINGER: Duration = Duration::from_secs(30);
-/// What is left of the pod's grace for the verdict, the lingering and the exit. The CLI is made to end as long before that:
-/// from the second SIGINT to SIGKILL, and to the end of all that it started, it takes its time.
-const RESERVE: Duration = Duration::from_secs(60);
-/// No more than this part of a short grace is reserved.
-const RESERVED_PART: u32 = 4;
 /// Kubernetes takes no more than 4 KiB.
 const LONGEST_LOG: usize = 4096;
 /// A character may take six bytes as JSON; with this many the rest has room in any case.
@@ -32,10 +28,9 @@ struct TerminationMessage<'a> {
 /// Comes back when nothing runs any more, and the results are recorded or nobody came to.
 pub async fn terminate(operations: &Arc<Operations>, grace: Duration, log: &Path) {
     let begin = Instant::now();
-    let reserve = RESERVE.min(grace / RESERVED_PART);
-    operations.terminate(grace.saturating_sub(reserve * 2));
+    operations.terminate();
     operations.tasks.close();
-    if timeout_at(begin + grace.saturating_sub(reserve), operations.tasks.wait()).await.is_err() {
+    if timeout_at(begin + grace.saturating_sub(cancellation::reserve(grace)), operations.tasks.wait()).await.is_err() {
         tracing::error!("the operation did not end in the time that the pod has");
     }
     let pending = operations.journal.unacknowledged();

@@ -73,6 +73,7 @@ impl CliVersion {
             limit: LIMIT,
             log: PodLog { name: "version".to_owned(), redactor: environment.redactor() },
             stdout: Stdout::Captured,
+            begun: &|_| {},
         };
         let ended = call.run().await?;
         if !ended.exit.success() {

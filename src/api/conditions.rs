@@ -24,6 +24,8 @@ pub mod stack_reason {
     pub const WORKSPACE_FAILED: &str = "WorkspaceFailed";
     pub const NAMESPACE_TERMINATING: &str = "NamespaceTerminating";
     pub const RUN_OUTCOME_UNKNOWN: &str = "RunOutcomeUnknown";
+    /// The state names resources that a run was creating when it was cut off.
+    pub const PENDING_CREATES: &str = "PendingCreates";
 }
 
 /// Reasons of the Workspace's conditions.
@@ -56,9 +58,17 @@ pub mod update_reason {
     pub const UPDATE_CONFLICT: &str = "UpdateConflict";
     pub const INVALID_ACCESS_TOKEN: &str = "InvalidAccessToken";
     pub const CANCELED: &str = "Canceled";
+    /// It was cut off, or ended with its pod: nobody's failure.
     pub const ABORTED: &str = "Aborted";
+    /// The state names resources that a run was creating when it was cut off. Nothing has run.
+    pub const PENDING_CREATES: &str = "PendingCreates";
+    /// The run waits until a person's command in the pod has ended.
+    pub const PERSON_IN_POD: &str = "PersonInPod";
+    /// The spec is not valid. Nothing has run.
+    pub const SPEC_INVALID: &str = "SpecInvalid";
     /// The workspace is not in the state that the run needs: a Secret is missing, for example. Nothing has run.
     pub const RUN_REFUSED: &str = "RunRefused";
+    /// Nobody knows whether the run still goes on. It stays open until there is a proof, or a person's answer.
     pub const RUN_OUTCOME_UNKNOWN: &str = "RunOutcomeUnknown";
 }
 

@@ -2,7 +2,9 @@
 
 pub mod auto;
 pub mod conditions;
+pub mod duration;
 pub mod names;
 pub mod pulumi;
+pub mod resolve;
 pub mod schema;
 pub mod source;

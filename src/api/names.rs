@@ -26,6 +26,10 @@ pub const LABEL_SHARD: &str = "sharding.fluxcd.io/key";
 pub const LABEL_COMPONENT: &str = "auto.pulumi.com/component";
 /// Label with the Workspace's name.
 pub const LABEL_WORKSPACE_NAME: &str = "auto.pulumi.com/workspace-name";
+/// Label on a workspace pod while a run is open in it: what the Workspace's PodDisruptionBudget selects.
+pub const LABEL_RUN: &str = "auto.pulumi.com/run";
+/// The value of that label.
+pub const RUN_OPEN: &str = "open";
 /// Label with the Update's name, on its outputs Secret.
 pub const LABEL_UPDATE_NAME: &str = "auto.pulumi.com/update-name";
 
@@ -33,6 +37,8 @@ pub const LABEL_UPDATE_NAME: &str = "auto.pulumi.com/update-name";
 pub const ANNOTATION_RECONCILIATION_REQUEST: &str = "pulumi.com/reconciliation-request";
 /// Flux's annotation: a new value asks for a reconcile now; on a Stack it asks for a run.
 pub const ANNOTATION_REQUESTED_AT: &str = "reconcile.fluxcd.io/requestedAt";
+/// A person's answer to a run that is in doubt, `<update>=retry|clear|abandon`: on the Stack, or on an Update made by hand.
+pub const ANNOTATION_RESOLVE: &str = "pulumi.com/resolve";
 /// On a workspace pod while a run is open: UID of the Update.
 pub const ANNOTATION_RUN: &str = "auto.pulumi.com/run-id";
 /// Hash of the user's inputs of a workspace pod; a pod whose value differs from the wanted one is stale.
@@ -45,6 +51,9 @@ pub const ANNOTATION_SECRETS: &str = "pulumi.com/secrets";
 pub const ANNOTATION_SAFE_TO_EVICT: &str = "cluster-autoscaler.kubernetes.io/safe-to-evict";
 /// On a workspace pod while a run is open: keeps Karpenter away.
 pub const ANNOTATION_DO_NOT_DISRUPT: &str = "karpenter.sh/do-not-disrupt";
+
+/// The taint by which an administrator says that nothing runs on a node any more.
+pub const TAINT_OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 
 /// The port of the agent's gRPC service.
 pub const AGENT_PORT: u16 = 50051;
@@ -63,7 +72,7 @@ pub const TLS_DIRECTORY: &str = "/var/run/pulumi-controller/tls";
 /// Below this directory each Secret behind the environment is mounted as a directory of its own.
 pub const SECRETS_DIRECTORY: &str = "/var/run/secrets/stacks.pulumi.com/secrets";
 
-/// StatefulSet and Service of a Workspace.
+/// StatefulSet, Service and PodDisruptionBudget of a Workspace.
 pub fn workspace_object(workspace: &str) -> String {
     format!("{workspace}-workspace")
 }

@@ -28,6 +28,11 @@ pub fn any_value(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"x-kubernetes-preserve-unknown-fields": true})
 }
 
+/// A duration as Flux has it: decimal numbers with a unit, such as `1h30m` or `45s`.
+pub fn duration(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({"type": "string", "pattern": "^([0-9]+(\\.[0-9]+)?(ms|s|m|h))+$"})
+}
+
 /// A list of environment variables, merged by name; each is a core/v1 EnvVar.
 pub fn environment(_: &mut SchemaGenerator) -> Schema {
     json_schema!({

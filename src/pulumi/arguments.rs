@@ -67,6 +67,21 @@ pub fn stack_output(stack: &str) -> Vec<OsString> {
     on_stack(&["stack", "output", "--json", "--show-secrets"], stack)
 }
 
+/// Writes the state of a stack to a file; secrets stay encrypted.
+pub fn stack_export(stack: &str, file: &Path) -> Vec<OsString> {
+    on_stack_with_file(&["stack", "export"], stack, file)
+}
+
+/// Makes what is in a file the state of a stack.
+pub fn stack_import(stack: &str, file: &Path) -> Vec<OsString> {
+    on_stack_with_file(&["stack", "import"], stack, file)
+}
+
+/// Removes all locks of a stack in a file-type backend.
+pub fn cancel(stack: &str) -> Vec<OsString> {
+    on_stack(&["cancel", "--yes"], stack)
+}
+
 /// Prints the version of the CLI.
 pub fn version() -> Vec<OsString> {
     command_line(&["version"])
@@ -80,6 +95,14 @@ pub fn install() -> Vec<OsString> {
 fn on_stack(words: &[&str], stack: &str) -> Vec<OsString> {
     let mut arguments = command_line(words);
     arguments.push(flag("--stack", stack));
+    arguments
+}
+
+fn on_stack_with_file(words: &[&str], stack: &str, file: &Path) -> Vec<OsString> {
+    let mut arguments = on_stack(words, stack);
+    let mut flag = OsString::from("--file=");
+    flag.push(file);
+    arguments.push(flag);
     arguments
 }
 
@@ -130,7 +153,15 @@ mod tests {
             message: Some("-y"),
             ..operation(OperationKind::Destroy)
         };
-        let small = [stack_init("--help"), stack_select_or_init("--help"), stack_output("--help")];
+        let file = Path::new("-x");
+        let small = [
+            stack_init("--help"),
+            stack_select_or_init("--help"),
+            stack_output("--help"),
+            stack_export("--help", file),
+            stack_import("--help", file),
+            cancel("--help"),
+        ];
         for arguments in [arguments(&operation)].into_iter().chain(small) {
             assert!(arguments.contains(&"--stack=--help".into()), "{arguments:?}");
             assert!(!arguments.iter().any(|argument| argument == "--help" || argument == "-x" || argument == "-y"));
@@ -143,6 +174,9 @@ mod tests {
             (stack_init("o/p/dev"), "stack init --no-select --stack=o/p/dev"),
             (stack_select_or_init("dev"), "stack select --create --stack=dev"),
             (stack_output("dev"), "stack output --json --show-secrets --stack=dev"),
+            (stack_export("dev", Path::new("/s/state")), "stack export --stack=dev --file=/s/state"),
+            (stack_import("dev", Path::new("/s/state")), "stack import --stack=dev --file=/s/state"),
+            (cancel("dev"), "cancel --yes --stack=dev"),
             (version(), "version"),
             (install(), "install"),
         ];

@@ -33,6 +33,11 @@ pub fn without_colours(text: &str) -> String {
     out
 }
 
+/// A text without colours and without characters that a terminal obeys.
+pub fn for_people(text: &str) -> String {
+    without_colours(text).chars().filter(|character| !character.is_control() || "\n\t".contains(*character)).collect()
+}
+
 /// The length of the colour that a text begins with, 0 if it begins with none.
 fn colour_length(text: &str) -> usize {
     if text.starts_with("<{%") {

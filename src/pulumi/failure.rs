@@ -14,7 +14,7 @@ const EXIT_AUTHENTICATION: i32 = 3;
 /// The CLI's exit code for a stack that is not there (from CLI 3.227 on).
 const EXIT_NO_STACK: i32 = 6;
 /// The CLI's exit code after a second signal (from CLI 3.227 on).
-const EXIT_CANCELED: i32 = 8;
+pub const EXIT_CANCELED: i32 = 8;
 
 /// How the process of the CLI ended. A process ends by a code or by a signal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -79,7 +79,7 @@ pub fn classify(exit: Exit, stdout_tail: &str, stderr_tail: &str, run: &RunSumma
         FailureKind::Canceled => said_before("the run was cancelled", &cause),
         _ => cause.join("\n"),
     };
-    Failure { kind, message: console::shorten(&for_people(&message), LONGEST_MESSAGE) }
+    Failure { kind, message: console::shorten(&console::for_people(&message), LONGEST_MESSAGE) }
 }
 
 fn kind(exit: Exit, stderr: &str, run: &RunSummary) -> FailureKind {
@@ -234,14 +234,6 @@ fn locked(holders: &[Lock]) -> String {
         "the stack is locked by {}; if nothing runs there any more, `pulumi cancel` removes the lock",
         named.join(", ")
     )
-}
-
-/// Without colours and without characters that a terminal obeys.
-fn for_people(text: &str) -> String {
-    console::without_colours(text)
-        .chars()
-        .filter(|character| !character.is_control() || "\n\t".contains(*character))
-        .collect()
 }
 
 /// The locks that the CLI names in its error, one per line: `<url>: created by USER@HOST (pid P) at TIME`.

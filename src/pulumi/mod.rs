@@ -1,13 +1,16 @@
 //! The engine's edge: what the Pulumi CLI is given (arguments, environment, settings documents, project files) and what it
-//! gives back (event log, outputs, failures, locks). Pure: no process, no clock, no other room; whoever runs the CLI uses it.
+//! gives back (event log, outputs, failures, locks, states). Pure: no process, no clock, no other room; whoever runs the CLI uses it.
 
 pub mod arguments;
+pub mod commands;
 pub mod console;
 mod document;
 pub mod environment;
 pub mod events;
 pub mod failure;
 pub mod install;
+pub mod locks;
 pub mod outputs;
 pub mod project;
 pub mod settings;
+pub mod state;

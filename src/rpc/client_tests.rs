@@ -76,7 +76,7 @@ impl Agent for FakeAgent {
         self.note(format!("run {}", request.into_inner().id));
         match &self.refusal {
             Some(status) => Err(status.clone()),
-            None => Ok(Response::new(proto::RunReply { known: true })),
+            None => Ok(Response::new(proto::RunReply { known: true, ..Default::default() })),
         }
     }
 

@@ -36,6 +36,21 @@ pub struct StatusReply {
     /// Absent when none is on its way.
     #[prost(message, optional, tag = "9")]
     pub candidate: ::core::option::Option<Candidate>,
+    /// Absent unless somebody works with the CLI in the pod.
+    #[prost(message, optional, tag = "10")]
+    pub person: ::core::option::Option<Person>,
+}
+/// Somebody who works with the CLI in the pod: until it ends no source is exchanged and no operation starts.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Person {
+    /// The command, as it was typed, without the values of its options.
+    #[prost(string, tag = "1")]
+    pub command: ::prost::alloc::string::String,
+    #[prost(uint32, tag = "2")]
+    pub pid: u32,
+    /// Milliseconds since 1970.
+    #[prost(int64, tag = "3")]
+    pub since: i64,
 }
 /// A source that is on its way to its place. Until it is there, or when it does not get there, the source in place stays.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -112,6 +127,34 @@ pub struct RunRequest {
     pub refresh: bool,
     #[prost(string, tag = "11")]
     pub message: ::prost::alloc::string::String,
+    /// Runs of this stack that are proven dead. A lock that is exactly one of theirs, and the only one, is removed.
+    #[prost(message, repeated, tag = "12")]
+    pub dead_runs: ::prost::alloc::vec::Vec<DeadRun>,
+    #[prost(enumeration = "PendingCreates", tag = "13")]
+    pub pending_creates: i32,
+    /// After this many seconds it is ended gracefully; 0 for never.
+    #[prost(uint64, tag = "14")]
+    pub timeout_seconds: u64,
+    /// After this many seconds without progress and output it is ended gracefully; 0 for never. After half of it that is told.
+    #[prost(uint64, tag = "15")]
+    pub idle_timeout_seconds: u64,
+    /// Whether locks of dead runs are removed, those that the agent itself knows to be dead included. Without it no lock is.
+    #[prost(bool, tag = "16")]
+    pub lock_recovery: bool,
+}
+/// A process of the CLI that did not come to unlock the stack, and of which nothing is left.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DeadRun {
+    /// As the lock names the machine: the pod's name.
+    #[prost(string, tag = "1")]
+    pub host: ::prost::alloc::string::String,
+    #[prost(uint32, tag = "2")]
+    pub pid: u32,
+    /// Milliseconds since 1970: when the run began, and the latest time at which it can have lived.
+    #[prost(int64, tag = "3")]
+    pub started: i64,
+    #[prost(int64, tag = "4")]
+    pub ended: i64,
 }
 /// The stack's settings, as a whole: what is not here is not in force.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -148,11 +191,14 @@ pub mod environment_variable {
         File(::prost::alloc::string::String),
     }
 }
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RunReply {
     /// Whether the operation was known before the call.
     #[prost(bool, tag = "1")]
     pub known: bool,
+    /// Why it is not started yet though nothing is wrong with it, for people: a person works in the pod. Ask again.
+    #[prost(string, tag = "2")]
+    pub held: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct AttachRequest {
@@ -184,7 +230,7 @@ pub struct Progress {
     /// Milliseconds since 1970.
     #[prost(int64, tag = "2")]
     pub time: i64,
-    #[prost(oneof = "progress::Event", tags = "3, 4, 5")]
+    #[prost(oneof = "progress::Event", tags = "3, 4, 5, 6")]
     pub event: ::core::option::Option<progress::Event>,
 }
 /// Nested message and enum types in `Progress`.
@@ -200,7 +246,16 @@ pub mod progress {
         /// An error or a warning.
         #[prost(message, tag = "5")]
         Diagnostic(super::Diagnostic),
+        /// Nothing was seen or heard of it for long.
+        #[prost(message, tag = "6")]
+        Idle(super::Idle),
     }
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Idle {
+    /// Milliseconds since 1970: when it was last seen or heard of.
+    #[prost(int64, tag = "1")]
+    pub since: i64,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Started {
@@ -246,6 +301,31 @@ pub struct Result {
     pub changes: ::std::collections::HashMap<::prost::alloc::string::String, u32>,
     #[prost(string, tag = "7")]
     pub permalink: ::prost::alloc::string::String,
+    /// The last lines that the CLI printed, bounded, without secrets.
+    #[prost(string, tag = "8")]
+    pub last_output: ::prost::alloc::string::String,
+    /// Who holds the lock, after a conflict; empty when the backend does not say.
+    #[prost(message, repeated, tag = "9")]
+    pub holders: ::prost::alloc::vec::Vec<LockHolder>,
+    /// URNs of the creations in doubt, bounded.
+    #[prost(string, repeated, tag = "10")]
+    pub pending_creates: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Whether the CLI was cut off: its state may name operations that were under way. Unlocked or not, the next run reads it.
+    #[prost(bool, tag = "11")]
+    pub cut_off: bool,
+}
+/// A lock of a file-type backend.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct LockHolder {
+    #[prost(string, tag = "1")]
+    pub user: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub host: ::prost::alloc::string::String,
+    #[prost(uint32, tag = "3")]
+    pub pid: u32,
+    /// RFC 3339.
+    #[prost(string, tag = "4")]
+    pub time: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Output {
@@ -308,6 +388,44 @@ impl OperationKind {
         }
     }
 }
+/// What to do about resources that an earlier run was creating when it was cut off: nobody knows whether they exist, and
+/// the CLI would create them a second time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum PendingCreates {
+    /// The run before ended in order: the state is not read for it.
+    Unspecified = 0,
+    /// The run before was cut off: the state is read first and, if there are any, nothing is run.
+    Stop = 1,
+    /// A person says: run all the same.
+    Keep = 2,
+    /// A person says that they do not exist: take them out of the state, then run.
+    Clear = 3,
+}
+impl PendingCreates {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "PENDING_CREATES_UNSPECIFIED",
+            Self::Stop => "PENDING_CREATES_STOP",
+            Self::Keep => "PENDING_CREATES_KEEP",
+            Self::Clear => "PENDING_CREATES_CLEAR",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "PENDING_CREATES_UNSPECIFIED" => Some(Self::Unspecified),
+            "PENDING_CREATES_STOP" => Some(Self::Stop),
+            "PENDING_CREATES_KEEP" => Some(Self::Keep),
+            "PENDING_CREATES_CLEAR" => Some(Self::Clear),
+            _ => None,
+        }
+    }
+}
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum StepState {
@@ -355,6 +473,8 @@ pub enum Outcome {
     Interrupted = 5,
     /// The backend refused the access token.
     InvalidAccessToken = 6,
+    /// Nothing was run: the state names creations in doubt.
+    PendingCreates = 7,
 }
 impl Outcome {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -370,6 +490,7 @@ impl Outcome {
             Self::Conflict => "OUTCOME_CONFLICT",
             Self::Interrupted => "OUTCOME_INTERRUPTED",
             Self::InvalidAccessToken => "OUTCOME_INVALID_ACCESS_TOKEN",
+            Self::PendingCreates => "OUTCOME_PENDING_CREATES",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -382,6 +503,7 @@ impl Outcome {
             "OUTCOME_CONFLICT" => Some(Self::Conflict),
             "OUTCOME_INTERRUPTED" => Some(Self::Interrupted),
             "OUTCOME_INVALID_ACCESS_TOKEN" => Some(Self::InvalidAccessToken),
+            "OUTCOME_PENDING_CREATES" => Some(Self::PendingCreates),
             _ => None,
         }
     }

@@ -14,13 +14,13 @@ use kube::runtime::{Predicate, WatchStreamExt};
 use kube::{Api, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 
-use crate::api::auto::{Update, UpdateStatus};
+use crate::api::auto::{RunProgress, Update, UpdateStatus};
 use crate::api::conditions::COMPLETE;
-use crate::api::names::{ANNOTATION_RECONCILIATION_REQUEST, ANNOTATION_REQUESTED_AT};
+use crate::api::names::{ANNOTATION_RECONCILIATION_REQUEST, ANNOTATION_REQUESTED_AT, ANNOTATION_RESOLVE};
 use crate::runtime::drive::Drive;
 
 /// A new value of one of these asks for a reconcile.
-const REQUEST_ANNOTATIONS: [&str; 2] = [ANNOTATION_RECONCILIATION_REQUEST, ANNOTATION_REQUESTED_AT];
+const REQUEST_ANNOTATIONS: [&str; 3] = [ANNOTATION_RECONCILIATION_REQUEST, ANNOTATION_REQUESTED_AT, ANNOTATION_RESOLVE];
 
 /// The objects whose change asks for a reconcile, for `Controller::for_stream`. All objects go into `store`; those that
 /// are gone are forgotten by `drive`.
@@ -67,11 +67,21 @@ pub fn cut_down_metadata<K: Resource>(object: &mut K) {
     }
 }
 
-/// Leaves of an Update what tells how far its run is.
+/// Leaves of an Update what tells how far its run is, and by what a lock of it is known.
 pub fn cut_down_update(update: &mut Update) {
     update.status = update.status.take().map(|status| {
         let conditions = status.conditions.into_iter().filter(|condition| condition.type_ == COMPLETE).collect();
-        UpdateStatus { conditions, run: status.run, ..UpdateStatus::default() }
+        let pid = status.progress.and_then(|progress| progress.pid);
+        UpdateStatus {
+            conditions,
+            run: status.run,
+            progress: pid.map(|pid| RunProgress { pid: Some(pid), ..RunProgress::default() }),
+            start_time: status.start_time,
+            end_time: status.end_time,
+            cut_off: status.cut_off,
+            end_proof: status.end_proof,
+            ..UpdateStatus::default()
+        }
     });
 }
 

@@ -54,7 +54,8 @@ async fn spec_finalizers_deletion_and_requests_ask_for_a_reconcile_and_the_statu
         ("MODIFIED", workspace("web", 7, requested("reconcile.fluxcd.io/requestedAt", "1"), "changed")),
         ("MODIFIED", workspace("web", 8, requested("reconcile.fluxcd.io/requestedAt", "2"), "")),
         ("MODIFIED", workspace("web", 9, requested("pulumi.com/reconciliation-request", "2"), "")),
-        ("MODIFIED", workspace("web", 10, json!({ "deletionTimestamp": "2026-01-01T00:00:00Z" }), "")),
+        ("MODIFIED", workspace("web", 10, requested("pulumi.com/resolve", "web-1=retry"), "")),
+        ("MODIFIED", workspace("web", 11, json!({ "deletionTimestamp": "2026-01-01T00:00:00Z" }), "")),
     ];
     let watches = AtomicUsize::new(0);
     let (client, _log) = client(move |asked| {
@@ -66,11 +67,11 @@ async fn spec_finalizers_deletion_and_requests_ask_for_a_reconcile_and_the_statu
     let drive = Arc::new(Drive::new::<Workspace>("workspace", Duration::from_secs(5), Metrics::default()));
     let (store, writer) = reflector::store::<Workspace>();
     let stream = pin!(changes(Api::all(client), Scope::default().own_kinds(), |_| {}, writer, drive));
-    let seen = stream.map_ok(|object| object.resource_version().unwrap()).take(7).try_collect::<Vec<_>>();
+    let seen = stream.map_ok(|object| object.resource_version().unwrap()).take(8).try_collect::<Vec<_>>();
     let seen = tokio::time::timeout(Duration::from_secs(10), seen).await.expect("all changes come").unwrap();
-    assert_eq!(seen, ["1", "4", "5", "6", "8", "9", "10"]);
+    assert_eq!(seen, ["1", "4", "5", "6", "8", "9", "10", "11"]);
     let kept = store.state();
-    assert_eq!(kept[0].resource_version().as_deref(), Some("10"), "the store has every change");
+    assert_eq!(kept[0].resource_version().as_deref(), Some("11"), "the store has every change");
     assert!(kept[0].managed_fields().is_empty());
 }
 
@@ -152,12 +153,18 @@ fn of_an_update_the_stores_keep_who_it_is_and_how_far_its_run_is() {
             "managedFields": [{ "manager": "someone" }] },
         "spec": { "workspaceName": "app", "stackName": "dev", "type": "up", "artifact": { "digest": "d", "revision": "r" } },
         "status": { "conditions": [condition("Progressing"), condition("Complete")], "message": "a long story",
-            "run": { "podUID": "p", "agentStartID": "a", "settingsDigest": "s" } },
+            "run": { "podUID": "p", "agentStartID": "a", "settingsDigest": "s", "host": "app-workspace-0" },
+            "progress": { "summary": "3 done", "stepsDone": 3, "inWork": 0, "pid": 42 }, "phase": "Failed",
+            "startTime": "2026-01-01T00:00:00Z", "endTime": "2026-01-01T00:01:00Z", "duration": "1m0s",
+            "cutOff": true, "endProof": "Container", "lastOutput": "a long story" },
     });
     let mut kept = whole.clone();
     kept["metadata"]["annotations"] = json!({ requested: "1" });
     kept["metadata"].as_object_mut().unwrap().remove("managedFields");
-    kept["status"] = json!({ "conditions": [condition("Complete")], "run": whole["status"]["run"] });
+    let status = &whole["status"];
+    kept["status"] = json!({ "conditions": [condition("Complete")], "run": status["run"], "cutOff": true,
+        "endProof": "Container", "progress": { "summary": "", "stepsDone": 0, "inWork": 0, "pid": 42 },
+        "startTime": status["startTime"], "endTime": status["endTime"] });
     let mut update: Update = serde_json::from_value(whole).unwrap();
     let kept: Update = serde_json::from_value(kept).unwrap();
     cut_down_metadata(&mut update);

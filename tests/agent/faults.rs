@@ -22,6 +22,7 @@ async fn a_killed_cli_is_an_interrupted_run_and_its_descendants_are_gone() {
     signal(cli, "KILL");
     let (result, _) = workspace.result(&request.id).await;
     assert_eq!(result.outcome(), Outcome::Interrupted, "{}", result.message);
+    assert!(result.cut_off && result.last_output.contains("Updating (dev)"), "{}", result.last_output);
     let living = processes();
     let left: Vec<_> = plugins.iter().filter(|pid| living.get(pid).is_some_and(|(_, state)| *state != 'Z')).collect();
     assert!(left.is_empty(), "{left:?}");
@@ -83,7 +84,7 @@ async fn a_killed_agent_that_is_started_anew_knows_what_was_interrupted_and_what
 
     let (result, progress) = workspace.result(&open.id).await;
     assert_eq!(result.outcome(), Outcome::Interrupted);
-    assert!(result.message.contains("started anew"), "{}", result.message);
+    assert!(result.cut_off && result.message.contains("started anew"), "{}", result.message);
     assert!(!progress.is_empty());
     assert!(!processes().contains_key(&cli) || processes()[&cli].1 == 'Z');
     let (result, _) = workspace.result(&finished.id).await;
@@ -92,8 +93,10 @@ async fn a_killed_agent_that_is_started_anew_knows_what_was_interrupted_and_what
     assert!(workspace.run(&open).await.unwrap(), "the id stands for the run that was interrupted");
 }
 
-/// Leaves an orphan that ends soon, and one that would stay.
-const ORPHANS: &str = "case \"$*\" in *up*) (setsid sleep 0.2 &); (setsid sleep 1000 &); exit 1;; esac";
+/// Leaves an orphan that ends soon, one that would stay, and one that would stay and has nothing of its environment.
+const ORPHANS: &str = "case \"$*\" in *up*)
+    (setsid sleep 0.2 &); (setsid sleep 1000 &); (env -i \"$(command -v setsid)\" \"$(command -v sleep)\" 1000 &)
+    exit 1;; esac";
 
 #[tokio::test]
 async fn orphans_below_an_agent_that_is_not_the_first_process_are_collected() {
@@ -117,6 +120,10 @@ async fn leaves_no_orphans(workspace: &Workspace, init: u32) {
     let request = workspace.request(&[]).await;
     let result = workspace.run_to_end(&request).await;
     assert_eq!(result.outcome(), Outcome::Failed, "{}", result.message);
+    let living = processes();
+    let left: Vec<_> =
+        children(init).into_iter().filter(|pid| living.get(pid).is_some_and(|(_, state)| *state != 'Z')).collect();
+    assert_eq!(left.len(), 1, "no verdict before all that was started has ended: {left:?}");
     let end = Instant::now() + PATIENCE;
     while descendants(init).len() != 1 {
         assert!(Instant::now() < end, "below the first process: {:?}", descendants(init));

@@ -15,6 +15,8 @@ use pulumi_controller::rpc::proto::environment_variable::Source;
 use pulumi_controller::rpc::proto::{self, progress};
 use pulumi_controller::rpc::settings::settings_digest;
 
+pub use crate::processes::{Person, children, descendants, processes, signal};
+
 /// How long anything may take that the tests wait for.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 const SERVER_NAME: &str = "example-workspace.default.svc";
@@ -22,6 +24,8 @@ const POD_UID: &str = "11111111-2222-3333-4444-555555555555";
 pub const POLL: Duration = Duration::from_millis(20);
 /// The value of a mounted Secret: must not be seen in any log.
 pub const TOKEN: &str = "token-that-nobody-may-see";
+
+const PASSPHRASE: &str = "correct horse";
 
 /// Whether the programs are there that a test needs; says so when they are not.
 pub fn has_programs(test: &str, programs: &[&str]) -> bool {
@@ -100,6 +104,14 @@ impl Workspace {
         fs::create_dir(&programs).unwrap();
         write_script(&programs.join("pulumi"), script);
         self.programs = Some(programs);
+    }
+
+    /// In a pod that has so many seconds to end.
+    pub async fn start_with_grace(seconds: u32) -> Self {
+        let mut workspace = Self::prepare();
+        workspace.variables.push(("POD_TERMINATION_GRACE_SECONDS", seconds.to_string().into()));
+        workspace.start_agent().await;
+        workspace
     }
 
     /// With the variable, and without places of `PATH` that have the program.
@@ -310,7 +322,6 @@ impl Workspace {
         let settings = proto::Settings { stack: "dev".into(), config: config.iter().map(item).collect() };
         let id = uuid::Uuid::new_v4().to_string();
         let value = |name: &str, value: String| variable(name, Source::Value(value));
-        let backend = format!("file://{}", self.path("state").display());
         proto::RunRequest {
             name: format!("update-{}", &id[..8]),
             id,
@@ -321,18 +332,65 @@ impl Workspace {
             settings_digest: settings_digest(&settings),
             settings: Some(settings),
             environment: vec![
-                value("PULUMI_BACKEND_URL", backend),
-                value("PULUMI_CONFIG_PASSPHRASE", "correct horse".into()),
+                value("PULUMI_BACKEND_URL", self.backend()),
+                value("PULUMI_CONFIG_PASSPHRASE", PASSPHRASE.into()),
                 value("PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION", "true".into()),
                 variable("TOKEN", Source::File(self.path("secrets/token").to_str().unwrap().into())),
             ],
-            refresh: false,
             message: "a test".into(),
+            ..proto::RunRequest::default()
         }
     }
 
     pub async fn run(&self, request: &proto::RunRequest) -> Result<bool, RpcError> {
-        Ok(self.connect().await.run(request.clone()).await?.known)
+        let reply = self.connect().await.run(request.clone()).await?;
+        assert_eq!(reply.held, "", "nobody works in the pod");
+        Ok(reply.known)
+    }
+
+    /// Why a run does not begin yet.
+    pub async fn held(&self, request: &proto::RunRequest) -> String {
+        self.connect().await.run(request.clone()).await.unwrap().held
+    }
+
+    /// Starts a program by the CLI's name in the workspace, as a person does. It waits until it is dropped.
+    pub fn person(&self, arguments: &[&str]) -> Person {
+        self.person_by(&[], &self.path("share/workspace"), arguments)
+    }
+
+    /// The same, with words before its command line and in a directory.
+    pub fn person_by(&self, wrapper: &[&str], directory: &Path, arguments: &[&str]) -> Person {
+        let program = self.path("pulumi");
+        if !program.exists() {
+            write_script(&program, "read line");
+        }
+        let mut words = wrapper.iter().copied().chain([program.to_str().unwrap()]);
+        let mut command = Command::new(words.next().unwrap());
+        command.args(words).args(arguments).current_dir(directory).stdin(Stdio::piped());
+        Person(command.spawn().unwrap())
+    }
+
+    /// Runs a command of the CLI in the workspace's directory with the container's environment, as `kubectl exec` does.
+    pub fn exec(&self, command: &str) -> String {
+        let line = format!("cd {} && {command}", self.path("share/workspace").display());
+        let ended = Command::new("sh")
+            .args(["-c", &line])
+            .env_clear()
+            .env("PATH", std::env::var_os("PATH").unwrap())
+            .env("HOME", self.path("home"))
+            .env("PULUMI_BACKEND_URL", self.backend())
+            .env("PULUMI_CONFIG_PASSPHRASE", PASSPHRASE)
+            .env("PULUMI_SKIP_UPDATE_CHECK", "true")
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        let [out, err] = [ended.stdout, ended.stderr].map(|bytes| String::from_utf8(bytes).unwrap());
+        assert!(ended.status.success(), "{command}: {out}{err}");
+        out
+    }
+
+    fn backend(&self) -> String {
+        format!("file://{}", self.path("state").display())
     }
 
     pub async fn attach(&self, id: &str) -> Attachment {
@@ -383,6 +441,14 @@ impl Workspace {
         pid
     }
 
+    /// Puts a lock of the stack `dev` into the backend.
+    pub fn put_lock(&self, host: &str, pid: u32, time: &str) {
+        let locks = self.path("state/.pulumi/locks/organization/example/dev");
+        fs::create_dir_all(&locks).unwrap();
+        let lock = format!(r#"{{"pid":{pid},"username":"somebody","hostname":"{host}","timestamp":"{time}"}}"#);
+        fs::write(locks.join(format!("{}.json", uuid::Uuid::new_v4())), lock).unwrap();
+    }
+
     /// The lock files in the backend.
     pub fn locks(&self) -> Vec<PathBuf> {
         let mut files = files_below(&self.path("state/.pulumi/locks"));
@@ -427,32 +493,4 @@ fn files_below(directory: &Path) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(directory) else { return Vec::new() };
     let paths = entries.map(|entry| entry.unwrap().path());
     paths.flat_map(|path| if path.is_dir() { files_below(&path) } else { vec![path] }).collect()
-}
-
-/// Sends a signal to a process that this test started.
-pub fn signal(pid: u32, name: &str) {
-    Command::new("kill").args([&format!("-{name}"), &pid.to_string()]).stderr(Stdio::null()).status().unwrap();
-}
-
-/// Parent and state of each process.
-pub fn processes() -> BTreeMap<u32, (u32, char)> {
-    let mut processes = BTreeMap::new();
-    for entry in fs::read_dir("/proc").unwrap() {
-        let Some(pid) = entry.unwrap().file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
-        let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else { continue };
-        let Some((_, rest)) = stat.rsplit_once(')') else { continue };
-        let mut fields = rest.split_whitespace();
-        let state = fields.next().and_then(|state| state.chars().next()).unwrap();
-        processes.insert(pid, (fields.next().unwrap().parse().unwrap(), state));
-    }
-    processes
-}
-
-pub fn children(parent: u32) -> Vec<u32> {
-    processes().into_iter().filter(|(_, (of, _))| *of == parent).map(|(pid, _)| pid).collect()
-}
-
-/// All processes below one.
-pub fn descendants(parent: u32) -> Vec<u32> {
-    children(parent).into_iter().flat_map(|child| [descendants(child), vec![child]].concat()).collect()
 }

@@ -12,7 +12,12 @@
 mod faults;
 mod harness;
 mod install;
+mod limits;
+mod locks;
 mod loud;
+mod pending;
+mod people;
+mod processes;
 mod registry;
 mod runs;
 mod sources;

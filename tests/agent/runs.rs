@@ -115,6 +115,8 @@ async fn a_known_id_attaches_and_another_one_is_refused_while_it_is_open_and_can
     workspace.connect().await.cancel(&request.id).await.unwrap();
     let (result, _) = workspace.result(&request.id).await;
     assert_eq!(result.outcome(), Outcome::Canceled, "{}", result.message);
+    assert!(!result.cut_off, "its steps came to an end");
+    assert!(result.last_output.contains("Duration: "), "{}", result.last_output);
     assert_eq!(workspace.locks(), Vec::<std::path::PathBuf>::new());
     assert_eq!(workspace.status().await.artifact, Some(artifact));
     assert_eq!(workspace.status().await.open_operation, "");
@@ -137,6 +139,7 @@ async fn a_second_call_to_cancel_ends_a_run_whose_steps_do_not_stop() {
     client.cancel(&request.id).await.unwrap();
     let (result, _) = workspace.result(&request.id).await;
     assert_eq!(result.outcome(), Outcome::Canceled, "{}", result.message);
+    assert!(result.cut_off, "a step was left");
     assert_eq!(workspace.locks(), Vec::<std::path::PathBuf>::new());
 }
 
@@ -149,14 +152,15 @@ async fn a_lock_of_somebody_else_is_a_conflict_that_names_the_holder() {
     workspace.put(OUTPUTS).await;
     let first = workspace.request(&[]).await;
     workspace.run_to_end(&first).await;
-    let locks = workspace.path("state/.pulumi/locks/organization/example/dev");
-    std::fs::create_dir_all(&locks).unwrap();
-    let lock = r#"{"pid":4711,"username":"somebody","hostname":"elsewhere","timestamp":"2026-01-01T00:00:00Z"}"#;
-    std::fs::write(locks.join("0d9e5a0e-7ef0-4d5c-a2f6-3f0c8c0a6f0e.json"), lock).unwrap();
+    workspace.put_lock("elsewhere", 4711, "2026-01-01T00:00:00Z");
     let second = workspace.request(&[]).await;
     let result = workspace.run_to_end(&second).await;
     assert_eq!(result.outcome(), Outcome::Conflict, "{}", result.message);
     assert!(result.message.contains("elsewhere"), "{}", result.message);
+    let time = "2026-01-01T00:00:00Z".to_owned();
+    let holder = proto::LockHolder { user: "somebody".into(), host: "elsewhere".into(), pid: 4711, time };
+    assert_eq!(result.holders, [holder]);
+    assert!(!result.cut_off);
 }
 
 #[tokio::test]
@@ -223,6 +227,32 @@ async fn a_rotated_secret_reaches_the_next_run_and_never_the_log() {
     for text in [&log, &result.message] {
         assert!(!text.contains(TOKEN) && !text.contains("rotated-token"), "{text}");
     }
+}
+
+/// What is cut before it is told could leave a part of a secret that nobody recognises.
+#[tokio::test]
+async fn a_secret_across_the_place_where_a_message_is_cut_is_not_told_in_parts() {
+    let cli = r#"
+        case "$*" in *--event-log=*) ;; *) exit 0 ;; esac
+        for word; do case "$word" in --event-log=*) log=${word#--event-log=} ;; esac; done
+        pad() { head -c "$1" /dev/zero | tr '\0' x; }
+        for length in 2040 2045 4090 8170 8190; do
+            printf '{"diagnosticEvent":{"severity":"error","message":"%s"}}\n' "$(pad $length)$TOKEN$(pad 40000)"
+        done >"$log"
+        printf '%s\n' "$(pad 65530)$TOKEN$(pad 4060)$TOKEN$(pad 20)" >&2
+        exit 255
+    "#;
+    let workspace = Workspace::start_with(Some(cli), &[]).await;
+    workspace.put(OUTPUTS).await;
+    let request = workspace.request(&[]).await;
+    workspace.run(&request).await.unwrap();
+    let (result, progress) = workspace.result(&request.id).await;
+    assert_eq!(result.outcome(), Outcome::Failed);
+    let told = format!("{}{}{progress:?}{}", result.message, result.last_output, workspace.log());
+    for part in ["token-", "that", "nobody", "-may", "-see"] {
+        assert!(!told.contains(part), "{part} is told");
+    }
+    assert!(told.contains("[secret]") && result.last_output.ends_with(&"x".repeat(20)), "{}", result.last_output);
 }
 
 #[tokio::test]

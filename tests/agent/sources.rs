@@ -1,7 +1,5 @@
 //! Sources over the wire.
 
-use std::process::Command;
-
 use std::time::Instant;
 
 use crate::harness::{PATIENCE, POLL, Workspace, archive};
@@ -22,24 +20,6 @@ async fn a_source_with_a_wrong_digest_is_refused_and_the_old_one_stays() {
     assert!(!workspace.path("share/workspace/more").exists());
     let (_, bytes) = archive(&[("Pulumi.yaml", YAML)]);
     assert!(workspace.put_archive(before, bytes).await.unwrap(), "what is in place is unchanged");
-}
-
-#[tokio::test]
-async fn a_source_waits_until_nobody_runs_pulumi_in_the_workspace() {
-    let workspace = Workspace::start_with(Some("exit 0"), &[]).await;
-    let before = workspace.put(YAML).await;
-    let pulumi = workspace.path("pulumi");
-    std::fs::copy("/bin/sleep", &pulumi).unwrap();
-    let mut person = Command::new(pulumi).arg("1000").current_dir(workspace.path("share/workspace")).spawn().unwrap();
-    let (artifact, bytes) = archive(&[("Pulumi.yaml", YAML), ("more", "more")]);
-    workspace.put_archive(artifact.clone(), bytes).await.unwrap();
-    let status = workspace.status().await;
-    let doing = status.candidate.unwrap().doing;
-    assert_eq!(doing, format!("waiting until nobody runs pulumi in the workspace (process {})", person.id()));
-    assert_eq!(status.artifact, Some(before));
-    person.kill().unwrap();
-    person.wait().unwrap();
-    workspace.until_in_place(&artifact).await.unwrap();
 }
 
 #[tokio::test]

@@ -9,6 +9,7 @@
     reason = "what a test stands on fails the test"
 )]
 
+mod api_server;
 mod artifact;
 mod bad_programs;
 mod conditions;
@@ -28,6 +29,10 @@ mod pod_failures;
 mod push;
 mod requests;
 mod restart;
+mod runs_interrupted;
+mod runs_parts;
+mod runs_progress;
+mod runs_shared;
 mod settings;
 mod sources;
 mod suspend;

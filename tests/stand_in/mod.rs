@@ -2,34 +2,54 @@
 //! than a machine has room for pods. Fake pods (`tests/cluster/cluster fake-nodes`) name that address as theirs.
 //!
 //! It is called as agents are: TLS with the workspace's own certificate, told apart by the server name that the
-//! controller asks for. It takes sources and forgets their bytes, and every run succeeds after a while.
+//! controller asks for. It takes sources and forgets their bytes, and every run succeeds after a while. Where it is told
+//! so it is an agent of an earlier version.
+#![allow(dead_code, reason = "each who has agents stood in for needs a part of it")]
 
 mod connections;
+mod older;
 mod pods;
 mod service;
 mod workspace;
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anyhow::Context as _;
 use kube::Client;
 use pulumi_controller::rpc::proto::agent_server::AgentServer;
+use pulumi_controller::rpc::server_tls::TlsAcceptor;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
 use tonic::transport::Server;
 
 use pods::Pods;
 use service::Service;
-use workspace::Workspaces;
+use workspace::Key;
 
 /// The stand-in at work; it ends when this is dropped.
 pub struct StandIn {
     counts: Arc<Counts>,
+    /// Ends all runs.
+    finished: CancellationToken,
     _tasks: JoinSet<()>,
 }
+
+/// What kind of agent a workspace has.
+#[derive(Clone, Copy, Debug)]
+pub struct Manner {
+    /// How long a run takes, unless all are ended before.
+    pub run_time: Duration,
+    /// Whether it is of an earlier version.
+    pub is_older: bool,
+}
+
+/// By the workspace's name.
+type Manners = Arc<dyn Fn(&str) -> Manner + Send + Sync>;
 
 /// What it was asked for since it began.
 #[derive(Debug, Default)]
@@ -37,31 +57,86 @@ struct Counts {
     statuses: AtomicU64,
     sources: AtomicU64,
     runs: AtomicU64,
+    acknowledged: AtomicU64,
+    /// How often somebody began to follow a run.
+    attachments: AtomicU64,
+    /// Streams of progress that are open now.
+    attached: AtomicUsize,
 }
 
 impl StandIn {
     /// Answers at an address for all workspaces of the cluster whose pods name it. A run takes `run_time`.
     pub async fn start(client: Client, address: SocketAddr, run_time: Duration) -> anyhow::Result<StandIn> {
+        StandIn::start_with(client, address, move |_| Manner { run_time, is_older: false }).await
+    }
+
+    /// The same, with what each workspace's agent is like.
+    pub async fn start_with(
+        client: Client,
+        address: SocketAddr,
+        manners: impl Fn(&str) -> Manner + Send + Sync + 'static,
+    ) -> anyhow::Result<StandIn> {
         let listener =
             TcpListener::bind(address).await.with_context(|| format!("cannot stand in for agents at {address}"))?;
-        let counts = Arc::new(Counts::default());
         let mut tasks = JoinSet::new();
         let pods = Pods::watch(&client, &mut tasks).await?;
         let connections = connections::accept(listener, client, &mut tasks);
-        let service = Service { workspaces: Workspaces::default(), pods, run_time, counts: counts.clone() };
+        let service = Service::new(pods, None, Arc::new(manners))?;
+        let (counts, finished) = (service.counts.clone(), service.finished.clone());
         let serving = Server::builder().serve_with_incoming(AgentServer::new(service), connections);
-        tasks.spawn(async move {
-            if let Err(error) = serving.await {
-                println!("the agents' stand-in ended: {error}");
-            }
-        });
-        Ok(StandIn { counts, _tasks: tasks })
+        tasks.spawn(end_of(serving));
+        Ok(StandIn { counts, finished, _tasks: tasks })
+    }
+
+    /// Stands in for one agent, without a cluster: with the certificates in a folder, as an agent has them.
+    pub fn alone(listener: TcpListener, tls: &Path, pod_uid: &str, manner: Manner) -> anyhow::Result<StandIn> {
+        let acceptor = TlsAcceptor::from_directory(tls).context("the certificates of the agent")?;
+        let key = Key { namespace: "default".to_owned(), name: "example".to_owned() };
+        let service = Service::new(Pods::One(pod_uid.to_owned()), Some(key), Arc::new(move |_: &str| manner))?;
+        let (counts, finished) = (service.counts.clone(), service.finished.clone());
+        let connections = acceptor.incoming(listener);
+        let mut tasks = JoinSet::new();
+        tasks.spawn(end_of(async move {
+            Server::builder().serve_with_incoming(AgentServer::new(service), connections).await
+        }));
+        Ok(StandIn { counts, finished, _tasks: tasks })
+    }
+
+    /// Ends all runs that are open; those that begin from now on end at once.
+    pub fn finish_all(&self) {
+        self.finished.cancel();
+    }
+
+    /// How many runs were started, each counted once.
+    pub fn runs(&self) -> u64 {
+        self.counts.runs.load(Ordering::Relaxed)
+    }
+
+    /// How often somebody began to follow a run.
+    pub fn attachments(&self) -> u64 {
+        self.counts.attachments.load(Ordering::Relaxed)
+    }
+
+    /// How many runs the controller follows now.
+    pub fn attached(&self) -> usize {
+        self.counts.attached.load(Ordering::Relaxed)
+    }
+
+    /// How many results were acknowledged, each counted once.
+    pub fn acknowledged(&self) -> u64 {
+        self.counts.acknowledged.load(Ordering::Relaxed)
     }
 
     /// A sentence about the calls so far.
     pub fn calls(&self) -> String {
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let Counts { statuses, sources, runs } = &*self.counts;
+        let Counts { statuses, sources, runs, .. } = &*self.counts;
         format!("agents were asked {} times, got {} sources, ran {}", count(statuses), count(sources), count(runs))
+    }
+}
+
+async fn end_of(serving: impl Future<Output = Result<(), tonic::transport::Error>>) {
+    if let Err(error) = serving.await {
+        println!("the agents' stand-in ended: {error}");
     }
 }

@@ -18,7 +18,12 @@ use super::workspace::Key;
 /// How long the first list may take.
 const LIST_LIMIT: Duration = Duration::from_secs(60);
 
-pub(super) struct Pods(Store<PartialObjectMeta<Pod>>);
+pub(super) enum Pods {
+    /// Those of the cluster.
+    Watched(Store<PartialObjectMeta<Pod>>),
+    /// Every workspace has this one.
+    One(String),
+}
 
 impl Pods {
     /// Watches the pods of all workspaces.
@@ -34,12 +39,16 @@ impl Pods {
             .await
             .context("the pods of workspaces could not be listed in time")?
             .context("the watch on pods ended")?;
-        Ok(Pods(store))
+        Ok(Pods::Watched(store))
     }
 
     /// The UID of a workspace's pod, if it has one that is not about to go.
     pub(super) fn uid(&self, workspace: &Key) -> Option<String> {
-        let pod = self.0.get(&ObjectRef::new(&workspace_pod(&workspace.name)).within(&workspace.namespace))?;
+        let store = match self {
+            Pods::Watched(store) => store,
+            Pods::One(uid) => return Some(uid.clone()),
+        };
+        let pod = store.get(&ObjectRef::new(&workspace_pod(&workspace.name)).within(&workspace.namespace))?;
         pod.uid().filter(|_| pod.metadata.deletion_timestamp.is_none())
     }
 }

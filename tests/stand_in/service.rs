@@ -4,42 +4,81 @@ use std::pin::Pin;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use futures::{Stream, StreamExt};
+use prost::Message;
 use pulumi_controller::artifact::{Digest, Hasher};
 use pulumi_controller::rpc::proto;
 use pulumi_controller::rpc::proto::agent_server::Agent;
 use pulumi_controller::rpc::proto::attach_reply::Part as Attached;
 use pulumi_controller::rpc::proto::put_source_request::Part;
+use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::Counts;
+use super::older::{self, Older};
 use super::pods::Pods;
 use super::workspace::{Key, Operation, Workspace, Workspaces};
+use super::{Counts, Manner, Manners};
 
 pub(super) struct Service {
-    pub(super) workspaces: Workspaces,
-    pub(super) pods: Pods,
-    /// How long a run takes.
-    pub(super) run_time: Duration,
+    workspaces: Workspaces,
+    pods: Pods,
+    /// The one workspace that it is about, if it is only one.
+    only: Option<Key>,
+    manners: Manners,
+    older: Arc<Older>,
     pub(super) counts: Arc<Counts>,
+    pub(super) finished: CancellationToken,
 }
 
 impl Service {
-    /// Does something with the workspace that the connection is about.
+    pub(super) fn new(pods: Pods, only: Option<Key>, manners: Manners) -> anyhow::Result<Service> {
+        let older = Arc::new(Older::load()?);
+        let (workspaces, counts, finished) = Default::default();
+        Ok(Service { workspaces, pods, only, manners, older, counts, finished })
+    }
+
+    /// The workspace that the connection is about.
+    fn key<R>(&self, request: &Request<R>) -> Result<Key, Status> {
+        let known = self.only.as_ref().or_else(|| request.extensions().get::<Key>());
+        known.cloned().ok_or_else(|| Status::internal("called by nobody"))
+    }
+
+    /// Does something with that workspace.
     fn with<T, R>(
         &self,
         request: &Request<R>,
         act: impl FnOnce(&mut Workspace) -> Result<T, Status>,
     ) -> Result<T, Status> {
-        let key = request.extensions().get::<Key>().ok_or_else(|| Status::internal("called by nobody"))?;
-        let uid = self.pods.uid(key).ok_or_else(|| Status::unavailable("the workspace has no pod"))?;
-        self.workspaces.with(key, &uid, act)
+        let key = self.key(request)?;
+        let uid = self.pods.uid(&key).ok_or_else(|| Status::unavailable("the workspace has no pod"))?;
+        self.workspaces.with(&key, &uid, act)
     }
 
     fn operation<R>(&self, request: &Request<R>, id: &str) -> Result<Arc<Operation>, Status> {
         self.with(request, |workspace| workspace.find(id).ok_or_else(|| Status::not_found("no such operation")))
+    }
+
+    fn manner<R>(&self, request: &Request<R>) -> Result<Manner, Status> {
+        Ok((self.manners)(&self.key(request)?.name))
+    }
+
+    /// How a message of this kind travels to and from the workspace that the connection is about.
+    fn passage<R>(&self, request: &Request<R>) -> Result<Passage, Status> {
+        Ok(Passage(self.manner(request)?.is_older.then(|| self.older.clone())))
+    }
+}
+
+/// What becomes of messages on their way: an older agent does not know all of today's.
+#[derive(Clone)]
+struct Passage(Option<Arc<Older>>);
+
+impl Passage {
+    fn pass<M: Message + Default>(&self, name: &str, message: M) -> Result<M, Status> {
+        match &self.0 {
+            None => Ok(message),
+            Some(older) => older.pass(name, &message).map_err(|error| Status::internal(format!("{error:#}"))),
+        }
     }
 }
 
@@ -51,7 +90,11 @@ impl Agent for Service {
 
     async fn status(&self, request: Request<proto::StatusRequest>) -> Result<Response<proto::StatusReply>, Status> {
         self.counts.statuses.fetch_add(1, Ordering::Relaxed);
-        self.with(&request, |workspace| Ok(workspace.status())).map(Response::new)
+        let mut reply = self.with(&request, |workspace| Ok(workspace.status()))?;
+        if self.manner(&request)?.is_older {
+            older::VERSION.clone_into(&mut reply.agent_version);
+        }
+        self.passage(&request)?.pass("StatusReply", reply).map(Response::new)
     }
 
     async fn put_source(
@@ -61,34 +104,42 @@ impl Agent for Service {
         let artifact = receive(request.get_mut()).await?;
         self.counts.sources.fetch_add(1, Ordering::Relaxed);
         let unchanged = self.with(&request, |workspace| workspace.put(artifact))?;
-        Ok(Response::new(proto::PutSourceReply { unchanged }))
+        self.passage(&request)?.pass("PutSourceReply", proto::PutSourceReply { unchanged }).map(Response::new)
     }
 
     async fn run(&self, request: Request<proto::RunRequest>) -> Result<Response<proto::RunReply>, Status> {
-        let known = self.with(&request, |workspace| workspace.run(request.get_ref(), self.run_time))?;
+        let passage = self.passage(&request)?;
+        let heard = passage.pass("RunRequest", request.get_ref().clone())?;
+        let run_time = self.manner(&request)?.run_time;
+        let finished = self.finished.clone();
+        let known = self.with(&request, |workspace| workspace.run(&heard, run_time, finished))?;
         self.counts.runs.fetch_add(u64::from(!known), Ordering::Relaxed);
-        Ok(Response::new(proto::RunReply { known }))
+        let reply = proto::RunReply { known, ..proto::RunReply::default() };
+        passage.pass("RunReply", reply).map(Response::new)
     }
 
     async fn attach(&self, request: Request<proto::AttachRequest>) -> Result<Response<Replies>, Status> {
         let operation = self.operation(&request, &request.get_ref().id)?;
+        let passage = self.passage(&request)?;
+        let attached = Attachment::new(&self.counts);
         let started = (request.get_ref().from == 0).then(|| Attached::Progress(operation.started()));
         let result = futures::stream::once(async move {
-            tokio::select! {
-                () = tokio::time::sleep_until(operation.ends) => {}
-                () = operation.cancelled.cancelled() => {}
-            }
+            // Followed until the result is on its way, or nobody listens.
+            let _attached = attached;
+            operation.until_it_ended().await;
             Attached::Result(operation.result())
         });
         let parts = futures::stream::iter(started).chain(result);
-        Ok(Response::new(Box::pin(parts.map(|part| Ok(proto::AttachReply { part: Some(part) })))))
+        let replies = parts.map(move |part| passage.pass("AttachReply", proto::AttachReply { part: Some(part) }));
+        Ok(Response::new(Box::pin(replies)))
     }
 
     async fn acknowledge(
         &self,
         request: Request<proto::AcknowledgeRequest>,
     ) -> Result<Response<proto::AcknowledgeReply>, Status> {
-        self.operation(&request, &request.get_ref().id)?;
+        let is_first = self.operation(&request, &request.get_ref().id)?.acknowledge();
+        self.counts.acknowledged.fetch_add(u64::from(is_first), Ordering::Relaxed);
         Ok(Response::new(proto::AcknowledgeReply {}))
     }
 
@@ -102,7 +153,24 @@ impl Agent for Service {
             workspace.drain();
             Ok(workspace.open_operation())
         })?;
-        Ok(Response::new(proto::DrainReply { open_operation }))
+        self.passage(&request)?.pass("DrainReply", proto::DrainReply { open_operation }).map(Response::new)
+    }
+}
+
+/// Counts as one stream that is open, as long as it lives.
+struct Attachment(Arc<Counts>);
+
+impl Attachment {
+    fn new(counts: &Arc<Counts>) -> Attachment {
+        counts.attachments.fetch_add(1, Ordering::Relaxed);
+        counts.attached.fetch_add(1, Ordering::Relaxed);
+        Attachment(counts.clone())
+    }
+}
+
+impl Drop for Attachment {
+    fn drop(&mut self) {
+        self.0.attached.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -1,6 +1,7 @@
 //! What an agent keeps, for each workspace, in memory. A new pod begins with nothing.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -45,17 +46,32 @@ pub(super) struct Workspace {
     operations: VecDeque<Arc<Operation>>,
 }
 
-/// A run that succeeds when its time has come, unless it is cancelled before.
+/// A run that succeeds when its time has come or all are ended, unless it is cancelled before.
 pub(super) struct Operation {
     id: String,
     began: jiff::Timestamp,
-    pub(super) ends: Instant,
+    ends: Instant,
+    finished: CancellationToken,
     pub(super) cancelled: CancellationToken,
+    is_acknowledged: AtomicBool,
 }
 
 impl Operation {
     fn is_open(&self) -> bool {
-        Instant::now() < self.ends && !self.cancelled.is_cancelled()
+        Instant::now() < self.ends && !self.finished.is_cancelled() && !self.cancelled.is_cancelled()
+    }
+
+    pub(super) async fn until_it_ended(&self) {
+        tokio::select! {
+            () = tokio::time::sleep_until(self.ends) => {}
+            () = self.finished.cancelled() => {}
+            () = self.cancelled.cancelled() => {}
+        }
+    }
+
+    /// Whether it was not acknowledged before.
+    pub(super) fn acknowledge(&self) -> bool {
+        !self.is_acknowledged.swap(true, Ordering::Relaxed)
     }
 
     pub(super) fn started(&self) -> proto::Progress {
@@ -72,6 +88,7 @@ impl Operation {
             ended: jiff::Timestamp::now().as_millisecond(),
             outputs: vec![output],
             changes: [("same".to_owned(), 1)].into(),
+            last_output: "Resources:\n    1 unchanged\n".to_owned(),
             ..proto::Result::default()
         }
     }
@@ -100,6 +117,7 @@ impl Workspace {
             open_operation: self.open_operation(),
             draining: self.draining,
             candidate: None,
+            person: None,
         }
     }
 
@@ -121,7 +139,12 @@ impl Workspace {
     }
 
     /// Whether the run was known before. What it is bound to has to be what is here.
-    pub(super) fn run(&mut self, request: &proto::RunRequest, run_time: Duration) -> Result<bool, Status> {
+    pub(super) fn run(
+        &mut self,
+        request: &proto::RunRequest,
+        run_time: Duration,
+        finished: CancellationToken,
+    ) -> Result<bool, Status> {
         if self.find(&request.id).is_some() {
             return Ok(true);
         }
@@ -143,7 +166,9 @@ impl Workspace {
             id: request.id.clone(),
             began: jiff::Timestamp::now(),
             ends: Instant::now() + run_time,
+            finished,
             cancelled: CancellationToken::new(),
+            is_acknowledged: AtomicBool::new(false),
         }));
         Ok(false)
     }

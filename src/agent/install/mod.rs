@@ -60,6 +60,7 @@ pub async fn install(
         limit: LIMIT,
         log: PodLog { name: "install".to_owned(), redactor: environment.redactor() },
         stdout: Stdout::Logged,
+        begun: &|_| {},
     };
     let ended = tokio::select! {
         ended = call.run() => ended?,

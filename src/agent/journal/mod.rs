@@ -135,6 +135,12 @@ impl Journal {
         self.records().values().filter(|record| record.result().is_none()).cloned().collect()
     }
 
+    /// Those of a stack that have a result: no process of theirs is left.
+    pub fn finished(&self, stack: &str) -> Vec<Arc<JournalRecord>> {
+        let is_meant = |record: &&Arc<JournalRecord>| record.request().stack == stack && record.result().is_some();
+        self.records().values().filter(is_meant).cloned().collect()
+    }
+
     /// Those that have a result which nobody has recorded yet, the latest last.
     pub fn unacknowledged(&self) -> Vec<Arc<JournalRecord>> {
         let mut records: Vec<_> =

@@ -19,6 +19,7 @@ const REQUEST: &str = "request.json";
 const RESULT: &str = "result";
 const ACKNOWLEDGED: &str = "acknowledged";
 const EVENT_LOG: &str = "events.jsonl";
+const STATE: &str = "state.json";
 const SEGMENT_PREFIX: &str = "progress-";
 
 /// How far an operation is. Everything that it speaks of has been written before.
@@ -91,6 +92,11 @@ impl JournalRecord {
         self.directory.join(EVENT_LOG)
     }
 
+    /// Where the stack's state is while it is looked at.
+    pub fn state_file(&self) -> PathBuf {
+        self.directory.join(STATE)
+    }
+
     pub fn result(&self) -> Option<Arc<proto::Result>> {
         self.state.borrow().result.clone()
     }
@@ -152,8 +158,9 @@ impl JournalRecord {
         if self.result().is_some() {
             return Ok(());
         }
-        // The largest file first: the disk may be full because of it.
+        // The largest files first: the disk may be full because of them.
         let _ = durable::remove(&self.event_log());
+        let _ = durable::remove(&self.state_file());
         let written = self.write_result(&writer, &result).or_else(|_| {
             self.remove_progress()?;
             self.write_result(&writer, &result)

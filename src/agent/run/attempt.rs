@@ -18,10 +18,9 @@ use crate::agent::durable;
 use crate::agent::event_log::EventLog;
 use crate::agent::output::{self, Tail};
 use crate::agent::processes::{self, Family};
-use crate::agent::redactor::Redactor;
 use crate::pulumi::console;
 use crate::pulumi::events::{EngineEvent, EventKind, ResourceStep, RunSummary};
-use crate::pulumi::failure::{self, Exit, FailureKind};
+use crate::pulumi::failure::{self, Exit, Failure, FailureKind};
 use crate::rpc::proto::{self, StepState, progress};
 
 /// How often the event log is looked at.
@@ -51,13 +50,31 @@ pub(super) struct Attempt {
     pub(super) stderr: Tail,
     pub(super) summary: RunSummary,
     pub(super) permalink: Option<String>,
+    /// Whether the CLI was told to leave what it was at.
+    was_hard: bool,
 }
 
 impl Attempt {
+    /// Why it failed, if it did.
+    pub(super) fn failure(&self) -> Failure {
+        failure::classify(self.exit, &self.stdout.text(), &self.stderr.text(), &self.summary)
+    }
+
     /// Whether the CLI ended before its engine began, because the backend has no such stack.
     pub(super) fn is_stack_missing(&self) -> bool {
-        let kind = || failure::classify(self.exit, &self.stdout.text(), &self.stderr.text(), &self.summary).kind;
-        !self.exit.success() && !self.summary.began() && kind() == FailureKind::StackMissing
+        !self.exit.success() && !self.summary.began() && self.failure().kind == FailureKind::StackMissing
+    }
+
+    /// Whether the CLI ended because of a lock.
+    pub(super) fn is_kept_out(&self) -> bool {
+        !self.exit.success() && matches!(self.failure().kind, FailureKind::Conflict { .. })
+    }
+
+    /// Whether the state may name operations that were under way when the CLI ended: then its engine came to no end.
+    pub(super) fn is_cut_off(&self) -> bool {
+        let engine_is_missing_its_end = self.summary.began() && self.summary.summary().is_none();
+        let left = self.exit.code == Some(failure::EXIT_CANCELED) || self.exit.signal.is_some();
+        !self.exit.success() && (left || self.was_hard || engine_is_missing_its_end)
     }
 
     pub(super) fn changes(&self) -> BTreeMap<String, u64> {
@@ -77,11 +94,15 @@ pub(super) async fn run(run: &Run, arguments: Vec<OsString>) -> Result<Attempt, 
         run.record.append(progress::Event::Started(proto::Started { pid }));
     }
     let log = run.log();
+    run.liveness.note();
     let mut permalink = None;
     let (out, err) = (child.stdout.take(), child.stderr.take());
     let reading = async {
         let out = async {
-            let see = |line: &str| permalink = permalink.take().or_else(|| console::permalink(line));
+            let see = |line: &str| {
+                run.liveness.note();
+                permalink = permalink.take().or_else(|| console::permalink(line));
+            };
             match out {
                 Some(out) => output::copy(out, log.clone(), see).await,
                 None => Tail::default(),
@@ -89,17 +110,19 @@ pub(super) async fn run(run: &Run, arguments: Vec<OsString>) -> Result<Attempt, 
         };
         let err = async {
             match err {
-                Some(err) => output::copy(err, log.clone(), |_| {}).await,
+                Some(err) => output::copy(err, log.clone(), |_| run.liveness.note()).await,
                 None => Tail::default(),
             }
         };
         tokio::join!(out, err)
     };
-    let mut watch = Watch { run, family: &family, events: Events::new(run), cancellation: Cancellation::default() };
+    let cancellation = Cancellation::default();
+    let mut watch = Watch { run, family: &family, events: Events::new(run), cancellation, is_idle: false };
     let (status, (stdout, stderr)) = beside(reading, watch.until_ended(&mut child)).await;
     let exit = command::exit(status?);
+    let was_hard = watch.cancellation.was_hard();
     let summary = watch.events.summary;
-    Ok(Attempt { exit, stdout, stderr, summary, permalink })
+    Ok(Attempt { exit, stdout, stderr, summary, permalink, was_hard })
 }
 
 /// Reads the output for as long as the process lives, and a little longer.
@@ -118,6 +141,8 @@ struct Watch<'a> {
     family: &'a Family,
     events: Events<'a>,
     cancellation: Cancellation,
+    /// Whether it was told that nothing is seen or heard of it.
+    is_idle: bool,
 }
 
 impl Watch<'_> {
@@ -131,6 +156,7 @@ impl Watch<'_> {
                 status = child.wait() => break status.map_err(AttemptError::Wait)?,
                 _ = poll.tick() => {
                     self.events.read();
+                    self.tell_idle();
                     self.cancel(pid)?;
                 }
             }
@@ -142,7 +168,18 @@ impl Watch<'_> {
         Ok(status)
     }
 
+    /// Once for each silence.
+    fn tell_idle(&mut self) {
+        let was_idle = std::mem::replace(&mut self.is_idle, self.run.asked.limits.is_idle(self.run.liveness.silent()));
+        if self.is_idle && !was_idle {
+            tracing::warn!(operation = self.run.record.request().id, "the run neither goes on nor prints anything");
+            let since = self.run.liveness.last_time();
+            self.run.record.append(progress::Event::Idle(proto::Idle { since }));
+        }
+    }
+
     fn cancel(&mut self, pid: Option<u32>) -> Result<(), AttemptError> {
+        self.run.end_at_limits(self.run.liveness.silent());
         if self.events.summary.began() {
             self.cancellation.engine_began();
         }
@@ -167,15 +204,14 @@ impl Watch<'_> {
 struct Events<'a> {
     run: &'a Run,
     log: EventLog,
-    redactor: Redactor,
     summary: RunSummary,
     readable: bool,
 }
 
 impl<'a> Events<'a> {
     fn new(run: &'a Run) -> Self {
-        let log = EventLog::new(run.record.event_log());
-        Events { run, log, redactor: run.redactor(), summary: RunSummary::default(), readable: true }
+        let log = EventLog::new(run.record.event_log(), run.redactor());
+        Events { run, log, summary: RunSummary::default(), readable: true }
     }
 
     /// Reads what is new; false when nothing is. A log that cannot be read costs progress, not the run.
@@ -185,6 +221,9 @@ impl<'a> Events<'a> {
         }
         match self.log.read() {
             Ok(events) => {
+                if !events.is_empty() {
+                    self.run.liveness.note();
+                }
                 for event in &events {
                     self.summary.observe(event);
                     if let Some(progress) = self.progress(event) {
@@ -217,7 +256,7 @@ impl<'a> Events<'a> {
                 Some(progress::Event::Diagnostic(proto::Diagnostic {
                     severity: diagnostic.severity.clone(),
                     urn: bounded(&diagnostic.urn, LONGEST_URN),
-                    message: bounded(&self.redactor.redact(&diagnostic.message), LONGEST_DIAGNOSTIC),
+                    message: bounded(&diagnostic.message, LONGEST_DIAGNOSTIC),
                 }))
             }
             _ => None,

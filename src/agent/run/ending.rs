@@ -3,7 +3,10 @@
 use std::collections::BTreeMap;
 
 use crate::agent::journal;
+use crate::agent::output::{self, Tail};
 use crate::agent::redactor::Redactor;
+use crate::pulumi::console;
+use crate::pulumi::failure::{FailureKind, Lock};
 use crate::pulumi::outputs::Output;
 use crate::rpc::proto;
 
@@ -11,6 +14,15 @@ use crate::rpc::proto;
 const LONGEST_MESSAGE: usize = 8 * 1024;
 /// The most that all outputs may have, in bytes: what a Secret can hold.
 const LARGEST_OUTPUTS: usize = 1024 * 1024;
+/// How much of what the CLI printed last is told, in lines and in bytes.
+const LAST_LINES: usize = 20;
+const LONGEST_LAST_OUTPUT: usize = 4 * 1024;
+/// How many creations in doubt and how many locks are told, and how long each name in them may be, in bytes.
+const MOST_PENDING: usize = 50;
+const MOST_HOLDERS: usize = 10;
+const LONGEST_NAME: usize = 4 * 1024;
+/// How many creations in doubt the message names.
+const NAMED: usize = 5;
 
 /// How an operation ended.
 #[derive(Debug, Default)]
@@ -20,6 +32,14 @@ pub(super) struct Ending {
     pub(super) outputs: Vec<Output>,
     pub(super) changes: BTreeMap<String, u64>,
     pub(super) permalink: Option<String>,
+    /// What the CLI printed last, without secrets.
+    pub(super) last_output: String,
+    pub(super) holders: Vec<Lock>,
+    pub(super) pending_creates: Vec<String>,
+    /// Whether the state may name operations that were under way.
+    pub(super) cut_off: bool,
+    /// Whether the engine worked on the state: what was in doubt before is settled.
+    pub(super) engine_began: bool,
 }
 
 impl Ending {
@@ -27,8 +47,27 @@ impl Ending {
         Ending { outcome: proto::Outcome::Succeeded, message: message.to_owned(), ..Ending::default() }
     }
 
-    pub(super) fn canceled(message: &str) -> Self {
-        Ending { outcome: proto::Outcome::Canceled, message: message.to_owned(), ..Ending::default() }
+    pub(super) fn failed(message: String) -> Self {
+        Ending { outcome: proto::Outcome::Failed, message, ..Ending::default() }
+    }
+
+    /// Nothing was run because of the creations that an earlier run left under way.
+    pub(super) fn pending_creates(urns: Vec<String>) -> Self {
+        let named = urns.iter().take(NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
+        let more = urns.len().saturating_sub(NAMED);
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        let resources = if urns.len() == 1 { "a resource" } else { "resources" };
+        let message = format!(
+            "an earlier run was cut off while it created {resources}, and nobody knows whether it came to that: {named}{more}; \
+             nothing was run, because the CLI would create again what may be there"
+        );
+        let outcome = proto::Outcome::PendingCreates;
+        Ending { outcome, message, pending_creates: urns, ..Ending::default() }
+    }
+
+    /// With what a call of the CLI printed last.
+    pub(super) fn after(self, stdout: &Tail, stderr: &Tail) -> Self {
+        Ending { last_output: output::last_lines([stdout, stderr], LAST_LINES), ..self }
     }
 
     /// The message as it is journalled: bounded, and without secrets in its text. The outputs keep theirs.
@@ -42,6 +81,7 @@ impl Ending {
                 format!("the outputs have {size} bytes and were left out: no more than {LARGEST_OUTPUTS} can be kept");
         }
         let changes = self.changes.into_iter().map(|(word, count)| (word, u32::try_from(count).unwrap_or(u32::MAX)));
+        let pending_creates = self.pending_creates.iter().take(MOST_PENDING).map(|urn| bounded(urn, LONGEST_NAME));
         proto::Result {
             outcome: self.outcome.into(),
             message: bounded(&redactor.redact(&message), LONGEST_MESSAGE),
@@ -50,7 +90,33 @@ impl Ending {
             outputs,
             changes: changes.collect(),
             permalink: self.permalink.unwrap_or_default(),
+            last_output: end_of(&redactor.redact(&console::for_people(&self.last_output)), LONGEST_LAST_OUTPUT),
+            holders: self.holders.iter().take(MOST_HOLDERS).map(holder).collect(),
+            pending_creates: pending_creates.collect(),
+            cut_off: self.cut_off,
         }
+    }
+}
+
+/// What a failure means for the operation.
+pub(super) fn outcome(kind: &FailureKind, is_cancelled: bool) -> proto::Outcome {
+    match kind {
+        // It had no chance to save its state and to unlock, whoever killed it.
+        FailureKind::Killed { signal } if *signal == super::SIGKILL => proto::Outcome::Interrupted,
+        _ if is_cancelled => proto::Outcome::Canceled,
+        FailureKind::Killed { .. } => proto::Outcome::Interrupted,
+        FailureKind::Canceled => proto::Outcome::Canceled,
+        FailureKind::Conflict { .. } => proto::Outcome::Conflict,
+        FailureKind::InvalidAccessToken => proto::Outcome::InvalidAccessToken,
+        FailureKind::StackMissing | FailureKind::Failed => proto::Outcome::Failed,
+    }
+}
+
+/// Who holds the lock, after a conflict.
+pub(super) fn holders(kind: FailureKind) -> Vec<Lock> {
+    match kind {
+        FailureKind::Conflict { holders } => holders,
+        _ => Vec::new(),
     }
 }
 
@@ -58,10 +124,25 @@ fn output(output: Output) -> proto::Output {
     proto::Output { name: output.name, value: output.value.to_string(), secret: output.secret }
 }
 
-/// At most `limit` bytes of a text.
+fn holder(lock: &Lock) -> proto::LockHolder {
+    proto::LockHolder {
+        user: bounded(&lock.user, LONGEST_NAME),
+        host: bounded(&lock.host, LONGEST_NAME),
+        pid: lock.pid,
+        time: bounded(&lock.time, LONGEST_NAME),
+    }
+}
+
+/// At most `limit` bytes of a text: its beginning.
 pub(super) fn bounded(text: &str, limit: usize) -> String {
     let end = text.floor_char_boundary(limit);
     text.get(..end).unwrap_or_default().to_owned()
+}
+
+/// At most `limit` bytes of a text: its end.
+fn end_of(text: &str, limit: usize) -> String {
+    let start = text.ceil_char_boundary(text.len().saturating_sub(limit));
+    text.get(start..).unwrap_or_default().to_owned()
 }
 
 #[cfg(test)]
@@ -70,21 +151,65 @@ mod tests {
 
     use super::*;
 
+    fn canceled(message: &str) -> Ending {
+        Ending { outcome: proto::Outcome::Canceled, message: message.to_owned(), ..Ending::default() }
+    }
+
     #[test]
     fn a_message_shows_no_secret_and_the_outputs_keep_theirs() {
         let output = Output { name: "password".into(), value: json!("hunter22"), secret: true };
-        let ending = Ending { outputs: vec![output], ..Ending::canceled("cannot use hunter22") };
+        let last_output = "hunter22\nit is \u{1b}[1mhunt\u{1b}[0mer22\u{7}".to_owned();
+        let ending = Ending { outputs: vec![output], last_output, ..canceled("cannot use hunter22") };
         let result = ending.into_result(&Redactor::new(["hunter22"]), 1);
         assert_eq!(result.message, "cannot use [secret]");
+        assert_eq!(result.last_output, "[secret]\nit is [secret]");
         assert_eq!(result.outputs[0].value, "\"hunter22\"");
     }
 
     #[test]
-    fn outputs_and_messages_are_bounded() {
+    fn outputs_and_messages_are_bounded_and_no_part_of_a_secret_is_left() {
         let output = Output { name: "big".into(), value: json!("x".repeat(LARGEST_OUTPUTS)), secret: false };
         let result = Ending { outputs: vec![output], ..Ending::succeeded("") }.into_result(&Redactor::default(), 1);
         assert!(result.outputs.is_empty() && result.message.contains("left out"));
-        let result = Ending::canceled(&"ä".repeat(LONGEST_MESSAGE)).into_result(&Redactor::default(), 1);
-        assert!(result.message.len() <= LONGEST_MESSAGE);
+        let lock =
+            Lock { url: String::new(), user: "u".repeat(5000), host: "h".into(), pid: 1, time: "t".repeat(5000) };
+        let secret = "s3cr3t".repeat(10);
+        let result = Ending {
+            last_output: format!("{secret}{}end", "ä".repeat(LONGEST_LAST_OUTPUT / 2 - 5)),
+            holders: vec![lock; 100],
+            pending_creates: vec!["u".repeat(5000); 100],
+            ..canceled(&format!("{}{secret}", "ä".repeat(LONGEST_MESSAGE / 2 - 5)))
+        };
+        let result = result.into_result(&Redactor::new([secret.as_str()]), 1);
+        assert!(result.message.len() <= LONGEST_MESSAGE && result.last_output.len() <= LONGEST_LAST_OUTPUT);
+        assert!(!result.message.contains("s3c") && !result.last_output.contains("3t"), "{}", result.last_output);
+        assert!(result.last_output.ends_with("end"));
+        assert_eq!((result.holders.len(), result.pending_creates.len()), (MOST_HOLDERS, MOST_PENDING));
+        assert!(result.holders[0].user.len() + result.pending_creates[0].len() <= 2 * LONGEST_NAME);
+    }
+
+    #[test]
+    fn creations_in_doubt_are_named() {
+        let one = Ending::pending_creates(vec!["urn:a".into()]);
+        assert!(one.message.contains("created a resource, ") && one.message.contains(": urn:a; nothing was run"));
+        let many = Ending::pending_creates((0..7).map(|number| format!("urn:{number}")).collect());
+        assert!(many.message.contains("urn:4 and 2 more; nothing was run"), "{}", many.message);
+        assert_eq!(many.pending_creates.len(), 7);
+    }
+
+    #[test]
+    fn an_outcome_is_what_the_failure_and_the_wish_make_of_it() {
+        use proto::Outcome::{Canceled, Conflict, Failed, Interrupted, InvalidAccessToken};
+        for (kind, alone, cancelled) in [
+            (FailureKind::Killed { signal: 9 }, Interrupted, Interrupted),
+            (FailureKind::Killed { signal: 2 }, Interrupted, Canceled),
+            (FailureKind::Canceled, Canceled, Canceled),
+            (FailureKind::Conflict { holders: vec![] }, Conflict, Canceled),
+            (FailureKind::InvalidAccessToken, InvalidAccessToken, Canceled),
+            (FailureKind::StackMissing, Failed, Canceled),
+            (FailureKind::Failed, Failed, Canceled),
+        ] {
+            assert_eq!((outcome(&kind, false), outcome(&kind, true)), (alone, cancelled), "{kind:?}");
+        }
     }
 }

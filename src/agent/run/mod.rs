@@ -1,49 +1,58 @@
 //! One operation from its settings to its result.
 
+mod asked;
 mod attempt;
 mod ending;
+mod locks;
+mod pending;
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
+use tokio::time::Instant;
 
-use super::cancellation::Wish;
+use super::cancellation::{Cause, Wish};
 use super::command::{Call, CallError, Ended, Stdout};
 use super::environment::Environment;
-use super::journal::JournalRecord;
+use super::journal::{Journal, JournalRecord};
 use super::layout::Layout;
+use super::liveness::Liveness;
 use super::output::PodLog;
 use super::processes::Family;
 use super::redactor::Redactor;
 use super::settings::{ApplyError, Settings};
 use super::source::InPlace;
 use crate::pulumi::arguments::{self, OperationKind};
-use crate::pulumi::events::RunSummary;
-use crate::pulumi::failure::{self, FailureKind};
+use crate::pulumi::failure;
 use crate::pulumi::outputs::{self, Output, OutputsError};
-use crate::rpc::proto;
+use crate::rpc::proto::{self, PendingCreates, progress};
 
+pub use asked::Asked;
 use attempt::{Attempt, AttemptError};
 use ending::Ending;
+use pending::LookError;
 
 const SIGKILL: i32 = rustix::process::Signal::KILL.as_raw();
 
 /// How long a call of the CLI beside the run itself may take.
 const CALL_LIMIT: Duration = Duration::from_secs(120);
+/// What the message of a run begins with that was cancelled.
+const CANCELED: &str = "the run was cancelled";
 
 #[derive(Debug, thiserror::Error)]
-pub enum RunError {
+enum RunError {
     #[error("the stack's settings cannot be put in force: {0}")]
     Settings(#[from] ApplyError),
     #[error(transparent)]
     Attempt(#[from] AttemptError),
-    #[error("cannot make the stack: {0}")]
-    Init(CallError),
-    #[error("the stack cannot be made: {0}")]
-    InitFailed(String),
+    #[error("cannot {doing}: {error}")]
+    Call { doing: &'static str, error: CallError },
+    #[error("nobody knows of creations that an earlier run left under way, and nothing was run: {0}")]
+    State(LookError),
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -60,12 +69,16 @@ enum RevealError {
 pub struct Run {
     pub layout: Layout,
     pub settings: Arc<Settings>,
+    pub journal: Arc<Journal>,
     pub record: Arc<JournalRecord>,
-    pub kind: OperationKind,
+    pub asked: Asked,
     pub wanted: proto::Settings,
     pub in_place: InPlace,
     pub environment: Environment,
-    pub wish: watch::Receiver<Wish>,
+    pub wish: watch::Sender<Wish>,
+    /// How long it has to end gracefully.
+    pub patience: Duration,
+    pub liveness: Liveness,
     /// Whether a person's commands in the pod do not find the stack yet.
     pub select: bool,
 }
@@ -73,14 +86,17 @@ pub struct Run {
 impl Run {
     /// Runs to the end; whatever happens becomes a result.
     pub async fn execute(&self) -> proto::Result {
-        let ending = match self.perform().await {
+        let mut ending = match self.perform().await {
             Ok(ending) => ending,
             Err(error) => {
                 self.end_processes().await;
                 let outcome = if self.is_cancelled() { proto::Outcome::Canceled } else { proto::Outcome::Failed };
-                Ending { outcome, message: error.to_string(), ..Ending::default() }
+                Ending { outcome, ..Ending::failed(self.explained(&error.to_string())) }
             }
         };
+        // Creations in doubt are so until the engine has worked on the state.
+        let was_in_doubt = self.asked.pending_creates != PendingCreates::Unspecified;
+        ending.cut_off |= was_in_doubt && !ending.engine_began && ending.outcome != proto::Outcome::Succeeded;
         ending.into_result(&self.redactor(), self.record.request().started)
     }
 
@@ -96,37 +112,52 @@ impl Run {
         let digest = &self.record.request().settings_digest;
         self.settings.apply(&self.wanted, digest, &self.in_place)?;
         if self.is_cancelled() {
-            return Ok(Ending::canceled("canceled before the CLI was started"));
+            return Ok(self.canceled("before the CLI was started"));
         }
-        if self.select && self.kind == OperationKind::Up {
+        if let Some(ending) = self.settle_pending_creates().await? {
+            return Ok(ending);
+        }
+        if self.select && self.asked.kind == OperationKind::Up && !self.is_cancelled() {
             self.select_or_init().await;
-            if self.is_cancelled() {
-                return Ok(Ending::canceled("canceled before the CLI was started"));
-            }
         }
-        let first = self.attempt().await?;
+        if self.is_cancelled() {
+            return Ok(self.canceled("before the CLI was started"));
+        }
+        let first = self.unlocked_attempt().await?;
         if !first.is_stack_missing() {
             return Ok(self.conclude(first).await);
         }
-        if self.kind == OperationKind::Destroy {
+        if self.asked.kind == OperationKind::Destroy {
             return Ok(Ending::succeeded("the backend has no such stack: there was nothing to destroy"));
         }
         if self.is_cancelled() {
-            return Ok(Ending::canceled("canceled before the stack was made"));
+            return Ok(self.canceled("before the stack was made"));
         }
-        self.init().await?;
+        if let Some(ending) = self.init().await? {
+            return Ok(ending);
+        }
         if self.is_cancelled() {
-            return Ok(Ending::canceled("canceled before the CLI was started"));
+            return Ok(self.canceled("before the CLI was started"));
         }
         let second = self.attempt().await?;
         Ok(self.conclude(second).await)
+    }
+
+    /// An attempt, and another one when a dead run's lock was all that kept it from the stack.
+    async fn unlocked_attempt(&self) -> Result<Attempt, AttemptError> {
+        let first = self.attempt().await?;
+        if !first.is_kept_out() || self.is_cancelled() || !self.removed_dead_lock(&first.stderr.text()).await {
+            return Ok(first);
+        }
+        // The lock is gone, but what kept the run from it stays told.
+        if self.is_cancelled() { Ok(first) } else { self.attempt().await }
     }
 
     async fn attempt(&self) -> Result<Attempt, AttemptError> {
         let request = self.record.request();
         let event_log = self.record.event_log();
         let operation = arguments::Operation {
-            kind: self.kind,
+            kind: self.asked.kind,
             stack: &self.wanted.stack,
             event_log: &event_log,
             refresh: request.refresh,
@@ -135,29 +166,30 @@ impl Run {
         attempt::run(self, arguments::arguments(&operation)).await
     }
 
-    /// Makes the stack. That another one made it in between is as good.
-    async fn init(&self) -> Result<(), RunError> {
-        let ended =
-            self.call(arguments::stack_init(&self.wanted.stack), Stdout::Logged).await.map_err(RunError::Init)?;
-        let stderr = ended.stderr.text();
-        if ended.exit.success() || failure::stack_exists(&stderr) {
-            return Ok(());
+    /// Makes the stack; the ending, when it cannot be made. That another one made it in between is as good.
+    async fn init(&self) -> Result<Option<Ending>, RunError> {
+        let ended = self.locking_call(arguments::stack_init(&self.wanted.stack)).await;
+        let ended = ended.map_err(|error| RunError::Call { doing: "make the stack", error })?;
+        if ended.exit.success() || failure::stack_exists(&ended.stderr.text()) {
+            return Ok(None);
         }
-        let failure = failure::classify(ended.exit, &ended.stdout.text(), &stderr, &RunSummary::default());
-        Err(RunError::InitFailed(failure.message))
+        Ok(Some(self.failed_call("the stack cannot be made", &ended)))
     }
 
     /// From how the CLI ended to what is reported.
     async fn conclude(&self, attempt: Attempt) -> Ending {
-        let changes = attempt.changes();
-        let mut ending = if attempt.exit.success() { self.success(&attempt).await } else { self.failure(&attempt) };
-        ending.changes = changes;
-        ending.permalink = attempt.permalink;
-        ending
+        let ending = if attempt.exit.success() { self.success(&attempt).await } else { self.failure(&attempt) };
+        let ending = Ending {
+            changes: attempt.changes(),
+            cut_off: attempt.is_cut_off(),
+            engine_began: attempt.summary.began(),
+            ..ending.after(&attempt.stdout, &attempt.stderr)
+        };
+        Ending { permalink: attempt.permalink, ..ending }
     }
 
     async fn success(&self, attempt: &Attempt) -> Ending {
-        if self.kind == OperationKind::Destroy {
+        if self.asked.kind == OperationKind::Destroy {
             return Ending::succeeded("");
         }
         let said = attempt.summary.outputs().unwrap_or_default();
@@ -172,18 +204,27 @@ impl Run {
     }
 
     fn failure(&self, attempt: &Attempt) -> Ending {
-        let failure = failure::classify(attempt.exit, &attempt.stdout.text(), &attempt.stderr.text(), &attempt.summary);
-        let outcome = match failure.kind {
-            // It had no chance to save its state and to unlock, whoever killed it.
-            FailureKind::Killed { signal } if signal == SIGKILL => proto::Outcome::Interrupted,
-            _ if self.is_cancelled() => proto::Outcome::Canceled,
-            FailureKind::Killed { .. } => proto::Outcome::Interrupted,
-            FailureKind::Canceled => proto::Outcome::Canceled,
-            FailureKind::Conflict { .. } => proto::Outcome::Conflict,
-            FailureKind::InvalidAccessToken => proto::Outcome::InvalidAccessToken,
-            FailureKind::StackMissing | FailureKind::Failed => proto::Outcome::Failed,
-        };
-        Ending { outcome, message: failure.message, ..Ending::default() }
+        let failure = attempt.failure();
+        let outcome = ending::outcome(&failure.kind, self.is_cancelled());
+        let message = self.explained(&failure.message);
+        Ending { outcome, message, holders: ending::holders(failure.kind), ..Ending::default() }
+    }
+
+    /// The ending of a run that was cancelled at a time at which nothing of it was running.
+    fn canceled(&self, when: &str) -> Ending {
+        let message = self.explained(&format!("{CANCELED} {when}"));
+        Ending { outcome: proto::Outcome::Canceled, ..Ending::failed(message) }
+    }
+
+    /// A message with the reason before it for which the run was ended, if nobody asked for that.
+    fn explained(&self, message: &str) -> String {
+        match self.wish.borrow().cause {
+            None | Some(Cause::Asked) => message.to_owned(),
+            Some(cause) => match message.strip_prefix(CANCELED) {
+                Some(rest) => format!("{cause}{rest}"),
+                None => format!("{cause}: {message}"),
+            },
+        }
     }
 
     /// The outputs with the real values of the secret ones; another call of the CLI only when there are any.
@@ -201,14 +242,29 @@ impl Run {
     /// Before the first run in a pod, for a person's commands there. It makes a new stack as well: else a run would fail,
     /// the stack be made, and the run be tried again. What is wrong with stack or backend, the run itself says.
     async fn select_or_init(&self) {
-        match self.call(arguments::stack_select_or_init(&self.wanted.stack), Stdout::Logged).await {
+        match self.locking_call(arguments::stack_select_or_init(&self.wanted.stack)).await {
             Ok(ended) if ended.exit.success() => {}
             Ok(ended) => tracing::warn!(said = ended.stderr.last_lines(5), "cannot select the stack"),
             Err(error) => tracing::warn!(%error, "cannot select the stack"),
         }
     }
 
-    async fn call(&self, arguments: Vec<std::ffi::OsString>, stdout: Stdout) -> Result<Ended, CallError> {
+    async fn call(&self, arguments: Vec<OsString>, stdout: Stdout) -> Result<Ended, CallError> {
+        self.call_and_tell(arguments, stdout, &|_| {}).await
+    }
+
+    /// A call that takes the stack's lock: its process is journalled, so that its lock can be told when it dies.
+    async fn locking_call(&self, arguments: Vec<OsString>) -> Result<Ended, CallError> {
+        let begun = |pid| self.record.append(progress::Event::Started(proto::Started { pid }));
+        self.call_and_tell(arguments, Stdout::Logged, &begun).await
+    }
+
+    async fn call_and_tell(
+        &self,
+        arguments: Vec<OsString>,
+        stdout: Stdout,
+        begun: &(dyn Fn(u32) + Send + Sync),
+    ) -> Result<Ended, CallError> {
         let call = Call {
             arguments,
             directory: &self.directory(),
@@ -217,6 +273,7 @@ impl Run {
             limit: CALL_LIMIT,
             log: self.log(),
             stdout,
+            begun,
         };
         call.run().await
     }
@@ -234,6 +291,18 @@ impl Run {
     }
 
     fn is_cancelled(&self) -> bool {
+        self.end_at_limits(Duration::ZERO);
         self.wish.borrow().is_made()
+    }
+
+    /// Ends the run when it has reached one of its limits, after a silence of its processes.
+    fn end_at_limits(&self, silent: Duration) {
+        let Some(cause) = self.asked.limits.exceeded(self.liveness.since_begin(), silent) else { return };
+        if self.wish.borrow().is_made() {
+            return;
+        }
+        tracing::warn!(operation = self.record.request().id, ?cause, "ending the run");
+        let now = Instant::now();
+        self.wish.send_modify(|wish| wish.end(cause, now, now + self.patience));
     }
 }

@@ -15,7 +15,7 @@ use super::{Source, State, Wanted, swap, unpack};
 use crate::agent::gate::Pass;
 use crate::agent::install::{self, InstallError, carry};
 use crate::agent::refusal::Refusal;
-use crate::agent::{durable, processes};
+use crate::agent::{durable, people};
 use crate::pulumi::install::{Carry, Plan};
 use crate::pulumi::project::Project;
 
@@ -249,24 +249,13 @@ impl Source {
             if stop.is_cancelled() {
                 return Err(AttemptError::Stopped);
             }
-            let Some(process) = self.person_at_work()? else { return Ok(()) };
-            if said != Some(process) {
-                candidate.say(format!("waiting until nobody runs pulumi in the workspace (process {process})"));
-                said = Some(process);
+            let Some(person) = people::find(&self.layout)? else { return Ok(()) };
+            if said != Some(person.pid) {
+                candidate.say(format!("waiting: {}", people::described(&person)));
+                said = Some(person.pid);
             }
             let _ = tokio::time::timeout(POLL, stop.cancelled()).await;
         }
-    }
-
-    /// The process of a person's `pulumi` in the source.
-    fn person_at_work(&self) -> Result<Option<u32>, Refusal> {
-        let source = std::fs::canonicalize(self.layout.source()).unwrap_or_else(|_| self.layout.source());
-        let living = processes::living().map_err(Refusal::system("cannot look for other processes"))?;
-        let is_at_work = |process: &&processes::Process| {
-            process.name == "pulumi"
-                && processes::working_directory(process.pid).is_some_and(|directory| directory.starts_with(&source))
-        };
-        Ok(living.iter().find(is_at_work).map(|process| process.pid))
     }
 }
 

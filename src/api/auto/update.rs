@@ -22,10 +22,13 @@ use crate::api::{conditions, schema};
     doc = "Update is one run of Pulumi in a Workspace.",
     printcolumn = r#"{"name":"Workspace","type":"string","jsonPath":".spec.workspaceName"}"#,
     printcolumn = r#"{"name":"Type","type":"string","jsonPath":".spec.type"}"#,
-    printcolumn = r#"{"name":"Progressing","type":"string","jsonPath":".status.conditions[?(@.type==\"Progressing\")].status"}"#,
-    printcolumn = r#"{"name":"Failed","type":"string","jsonPath":".status.conditions[?(@.type==\"Failed\")].status"}"#,
-    printcolumn = r#"{"name":"Complete","type":"string","jsonPath":".status.conditions[?(@.type==\"Complete\")].status"}"#,
+    printcolumn = r#"{"name":"Phase","type":"string","jsonPath":".status.phase"}"#,
+    printcolumn = r#"{"name":"Progress","type":"string","jsonPath":".status.progress.summary"}"#,
+    printcolumn = r#"{"name":"Duration","type":"string","jsonPath":".status.duration"}"#,
     printcolumn = r#"{"name":"Revision","type":"string","jsonPath":".spec.artifact.revision"}"#,
+    printcolumn = r#"{"name":"Progressing","type":"string","jsonPath":".status.conditions[?(@.type==\"Progressing\")].status","priority":10}"#,
+    printcolumn = r#"{"name":"Failed","type":"string","jsonPath":".status.conditions[?(@.type==\"Failed\")].status","priority":10}"#,
+    printcolumn = r#"{"name":"Complete","type":"string","jsonPath":".status.conditions[?(@.type==\"Complete\")].status","priority":10}"#,
     printcolumn = r#"{"name":"Start Time","type":"date","jsonPath":".status.startTime","priority":10}"#,
     printcolumn = r#"{"name":"End Time","type":"date","jsonPath":".status.endTime","priority":10}"#,
     printcolumn = r#"{"name":"URL","type":"string","jsonPath":".status.permalink","priority":10}"#,
@@ -53,6 +56,47 @@ pub struct UpdateSpec {
     /// Refresh the state first (`--refresh`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refresh: Option<bool>,
+
+    /// A run that takes longer is ended gracefully. A duration such as `1h30m`; none, or `0s`, is for ever.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schema::duration")]
+    pub timeout: Option<String>,
+
+    /// A run without progress and output for this long is reported, then ended gracefully. A duration such as `10m`; none, or
+    /// `0s`, is for ever.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schema::duration")]
+    pub idle_timeout: Option<String>,
+
+    /// Whether the lock that an earlier run of ours left is removed, once that run is proven dead.
+    #[serde(default)]
+    pub lock_recovery: LockRecovery,
+
+    /// What to do about resources that an earlier run was creating when it was cut off. Without it the state is not read for
+    /// them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pending_creates: Option<PendingCreates>,
+}
+
+/// Whether a lock that a dead run left is removed.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
+pub enum LockRecovery {
+    /// If it is exactly the lock of a run of ours that is proven dead, and the only one.
+    #[default]
+    Automatic,
+    /// Never: a person does it.
+    Manual,
+}
+
+/// What to do about resources that an earlier run was creating when it was cut off: nobody knows whether they exist.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
+pub enum PendingCreates {
+    /// Run nothing if the state names any.
+    Stop,
+    /// Run all the same.
+    Keep,
+    /// Take them out of the state, then run.
+    Clear,
 }
 
 impl Update {
@@ -95,6 +139,14 @@ pub struct UpdateStatus {
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
 
+    /// Where the run is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub phase: Option<UpdatePhase>,
+
+    /// How far the run is; once it has ended, what it did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub progress: Option<RunProgress>,
+
     /// When the run started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start_time: Option<Time>,
@@ -102,6 +154,10 @@ pub struct UpdateStatus {
     /// When the run ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub end_time: Option<Time>,
+
+    /// How long it took, such as `1m3s`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub duration: Option<String>,
 
     /// Why it failed, or what it did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -119,9 +175,96 @@ pub struct UpdateStatus {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub changes: BTreeMap<String, i64>,
 
+    /// The last lines that the CLI printed, bounded, without secrets.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_output: Option<String>,
+
+    /// URNs of the resources that an earlier run was creating when it was cut off. Nothing has run.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pending_creates: Vec<String>,
+
     /// What the run is bound to, written before it starts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run: Option<RunBinding>,
+
+    /// Whether the run was cut off: the state may name operations that were under way.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cut_off: Option<bool>,
+
+    /// By what it is known that nothing of the run is left.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub end_proof: Option<EndProof>,
+
+    /// The value of `pulumi.com/resolve` that ended the run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub handled_resolve: Option<String>,
+}
+
+/// Where a run is.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
+pub enum UpdatePhase {
+    /// It cannot start yet.
+    Waiting,
+    /// It is announced, and its process is not known yet.
+    Starting,
+    /// Its process is known.
+    Running,
+    /// It was asked to end.
+    Canceling,
+    /// Nobody knows whether it still goes on.
+    OutcomeUnknown,
+    /// It has ended, and did what it should.
+    Succeeded,
+    /// It has ended, or never began; `message` says why.
+    Failed,
+}
+
+/// How far a run is.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct RunProgress {
+    /// All of it in one line, such as `3 done, creating aws:s3:Bucket logs`; once the run has ended, its changes.
+    #[serde(default)]
+    pub summary: String,
+    /// How many resources have been worked on; those that stayed the same do not count.
+    #[serde(default)]
+    pub steps_done: i64,
+    /// How many resources are being worked on.
+    #[serde(default)]
+    pub in_work: i64,
+    /// The engine's word for what is being done to the resource that has been worked on longest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub operation: Option<String>,
+    /// That resource's type.
+    #[serde(default, rename = "type", skip_serializing_if = "Option::is_none")]
+    pub kind: Option<String>,
+    /// That resource's name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Since when it is being worked on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since: Option<Time>,
+    /// Since when nothing was seen or heard of the run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idle_since: Option<Time>,
+    /// Process id of the CLI in the pod, as a lock of the stack names it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pid: Option<i64>,
+}
+
+/// By what it is known that nothing of a run is left.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
+pub enum EndProof {
+    /// The agent has seen the end of the CLI and of all that it started.
+    Agent,
+    /// The kubelet has seen the end of the container.
+    Container,
+    /// The Node object is gone.
+    NodeGone,
+    /// The node is tainted `node.kubernetes.io/out-of-service`.
+    NodeOutOfService,
+    /// Nothing proves it: a person has decided so.
+    Person,
 }
 
 /// Which pod, which start of its agent, and which inputs a run is bound to. It is written before the run is started:
@@ -137,4 +280,13 @@ pub struct RunBinding {
     pub agent_start_id: String,
     /// Digest of the stack's settings.
     pub settings_digest: String,
+    /// The pod's name as a lock of the stack names it; empty where it is not the pod's alone.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub host: String,
+    /// The node that the pod is on.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub node_name: String,
+    /// The container of that start of the agent, as the kubelet names it.
+    #[serde(default, rename = "containerID", skip_serializing_if = "String::is_empty")]
+    pub container_id: String,
 }

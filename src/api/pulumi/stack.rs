@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::api::auto::UpdateKind;
+use crate::api::auto::{LockRecovery, PendingCreates, UpdateKind};
 use crate::api::schema;
 
 /// A Pulumi stack, kept up to date with its source.
@@ -68,6 +68,21 @@ pub struct StackSpec {
     /// Start no new run. A run that is open is observed to its end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspend: Option<bool>,
+
+    /// A run that takes longer is ended gracefully, and counts as failed. A duration such as `1h30m`; none, or `0s`, is for ever.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schema::duration")]
+    pub timeout: Option<String>,
+
+    /// A run without progress and output for this long is reported, then ended gracefully. A duration such as `10m`; none, or
+    /// `0s`, is for ever.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schema::duration")]
+    pub idle_timeout: Option<String>,
+
+    /// Whether the lock that an earlier run of this Stack left is removed, once that run is proven dead. Default: `Automatic`.
+    #[serde(default)]
+    pub lock_recovery: LockRecovery,
 
     /// Merged over the generated Workspace, as `kubectl patch --type=strategic` does: `metadata` and `spec` with `image`,
     /// `resources`, `podTemplate` and the other fields of a Workspace.
@@ -158,6 +173,10 @@ pub struct StackStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_handled_reconcile_at: Option<String>,
 
+    /// The value of `pulumi.com/resolve` that was acted on last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub handled_resolve: Option<String>,
+
     /// `Ready`, `Reconciling` and `Stalled`.
     #[serde(default)]
     #[schemars(schema_with = "schema::conditions")]
@@ -223,6 +242,9 @@ pub struct CurrentUpdate {
     /// Why it was started.
     #[serde(default)]
     pub message: String,
+    /// What it does about creations that were cut off.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pending_creates: Option<PendingCreates>,
 }
 
 /// The last run that ended.
@@ -271,4 +293,10 @@ pub struct LastUpdate {
     /// Failures in a row; the first failure of a generation counts as 0, as in the Pulumi Kubernetes Operator.
     #[serde(default)]
     pub failures: i64,
+    /// Runs in a row that were cut off, or ended with their pod.
+    #[serde(default)]
+    pub interruptions: i64,
+    /// What the next run does about creations that were cut off; nothing once a run has succeeded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pending_creates: Option<PendingCreates>,
 }

@@ -16,6 +16,7 @@ use crate::controller::stack::decide::{Action, Settled, artifact_of};
 use crate::controller::stack::observe::Observed;
 use crate::controller::stack::status::{self, State};
 use crate::controller::stack::{Context, plan};
+use crate::controller::update::dead_run;
 use crate::runtime::drive::ReconcileError;
 use crate::runtime::events::{Event, EventKind};
 use crate::runtime::failpoint;
@@ -60,6 +61,11 @@ pub async fn act(
         Action::CreateUpdate(current) => create_update(stack, &current, context, now).await,
         Action::RevokeUpdate(message) => revoke_update(observed, message, context, now).await,
         Action::AwaitUpdate(message) => rest(stack, &State::Working(message), Some(WATCHED_RETRY), context, now).await,
+        Action::Doubt(doubt) => {
+            rest(stack, &State::InDoubt(stack_reason::RUN_OUTCOME_UNKNOWN, doubt), Some(WATCHED_RETRY), context, now)
+                .await
+        }
+        Action::Answer(answer) => hand_on(observed, answer, context).await,
         Action::Absorb => absorb(observed, context, now).await,
         Action::Invalid(message) => {
             context.events.publish(Event::new(stack, EventKind::Warning, "StackConfigInvalid", message.as_str()));
@@ -130,6 +136,15 @@ async fn revoke_update(
     rest(&observed.stack, &State::Working(message), Some(WATCHED_RETRY), context, now).await
 }
 
+/// A person's answer to the open run goes to its Update: only that one's controller ends it.
+async fn hand_on(observed: &Observed, answer: String, context: &Context) -> Result<Next, ReconcileError> {
+    if let Some(update) = &observed.update {
+        let mark = [(names::ANNOTATION_RESOLVE.to_owned(), Some(answer))].into();
+        context.writer.annotate(update, &mark).await?;
+    }
+    Ok(Next::Rest(Some(WATCHED_RETRY)))
+}
+
 async fn create_update(
     stack: &Stack,
     current: &CurrentUpdate,
@@ -162,6 +177,10 @@ fn update_object(stack: &Stack, current: &CurrentUpdate) -> Update {
         artifact: artifact_of(current),
         message: Some(current.message.clone()),
         refresh: stack.spec.refresh.filter(|_| current.kind == UpdateKind::Up),
+        timeout: stack.spec.timeout.clone(),
+        idle_timeout: stack.spec.idle_timeout.clone(),
+        lock_recovery: stack.spec.lock_recovery,
+        pending_creates: current.pending_creates,
     };
     let metadata = ObjectMeta {
         name: Some(current.name.clone()),
@@ -275,7 +294,9 @@ async fn settle(
         Settled::Suspended => (State::Suspended, None),
         Settled::DeletionSuspended => (State::DeletionSuspended, None),
         Settled::GivenUp => (State::GivenUp, None),
-        Settled::OutcomeUnknown => (State::OutcomeUnknown, None),
+        Settled::OutcomeUnknown => (State::Unanswered(stack_reason::RUN_OUTCOME_UNKNOWN), None),
+        Settled::PendingCreates => (State::Unanswered(stack_reason::PENDING_CREATES), None),
+        Settled::Abandoned => (State::Abandoned, None),
         Settled::RetryAfter(wait) => (State::Failed, Some(wait.unsigned_abs())),
     };
     let next = rest(&observed.stack, &state, after, context, now).await?;
@@ -294,10 +315,17 @@ async fn tidy_updates(observed: &Observed, context: &Context, kept: usize) -> Re
             other => other?,
         }
     }
-    for update in complete.into_iter().skip(kept).filter(|u| u.metadata.deletion_timestamp.is_none()) {
+    let older = complete.into_iter().skip(kept).filter(|u| u.metadata.deletion_timestamp.is_none());
+    for update in older.filter(|u| !may_hold_a_lock(&observed.stack, u)) {
         delete_update(update, context).await?;
     }
     Ok(())
+}
+
+/// Whether a lock may be left that is known by this Update alone: until a run has succeeded.
+fn may_hold_a_lock(stack: &Stack, update: &Update) -> bool {
+    let last = stack.status.as_ref().and_then(|status| status.last_update.as_ref());
+    last.is_some_and(|last| last.pending_creates.is_some()) && dead_run(update).is_some()
 }
 
 async fn delete_update(update: &Update, context: &Context) -> Result<(), ReconcileError> {

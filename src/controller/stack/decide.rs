@@ -3,13 +3,14 @@
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 
-use crate::api::auto::{ArtifactReference, Update, UpdateKind, Workspace};
+use crate::api::auto::{ArtifactReference, PendingCreates, Update, UpdateKind, Workspace};
 use crate::api::conditions::{self, update_reason, workspace_reason};
 use crate::api::names;
 use crate::api::pulumi::{CurrentUpdate, LastUpdate, Stack};
+use crate::api::resolve::Answer;
 use crate::controller::stack::observe::{Observed, in_place, last_in_place, requests};
-use crate::controller::stack::plan;
 use crate::controller::stack::schedule::{self, Due, Inputs};
+use crate::controller::stack::{plan, resolve};
 use crate::source::{Resolved, Unavailable};
 
 /// The next step.
@@ -23,6 +24,10 @@ pub enum Action {
     /// A run that has not started is for inputs that are gone, or waits for what will not come.
     RevokeUpdate(String),
     AwaitUpdate(String),
+    /// Nobody knows whether the open run still goes on: why.
+    Doubt(String),
+    /// A person has answered to it: the Update is told.
+    Answer(String),
     /// The run has ended: its result goes into the status.
     Absorb,
     /// The spec, or something that it names, is not valid.
@@ -49,6 +54,8 @@ impl Action {
             Action::ForgetUpdate => "ForgetUpdate",
             Action::RevokeUpdate(_) => "RevokeUpdate",
             Action::AwaitUpdate(_) => "AwaitUpdate",
+            Action::Doubt(_) => "Doubt",
+            Action::Answer(_) => "Answer",
             Action::Absorb => "Absorb",
             Action::Invalid(_) => "Invalid",
             Action::WaitForSource(_) => "WaitForSource",
@@ -74,6 +81,10 @@ pub enum Settled {
     GivenUp,
     /// Nobody knows how the last run ended: a person has to say that it may run again.
     OutcomeUnknown,
+    /// The state names creations in doubt: the same.
+    PendingCreates,
+    /// A person has given up the last run.
+    Abandoned,
 }
 
 /// The next step for what was observed.
@@ -103,8 +114,19 @@ fn open_run(observed: &Observed) -> Option<Action> {
     }
     let what = format!("{} of revision {}", current.kind.as_str(), current.commit.as_deref().unwrap_or("unknown"));
     let bound = update.status.as_ref().is_some_and(|s| s.run.is_some());
+    if let Some(doubt) = doubt(update) {
+        let answer = resolve::for_open(&observed.stack, &current.name);
+        let is_news = |answer: &&str| update.annotations().get(names::ANNOTATION_RESOLVE).is_none_or(|a| a != answer);
+        return Some(match answer.filter(is_news) {
+            Some(answer) => Action::Answer(answer.to_owned()),
+            None => Action::Doubt(doubt.to_owned()),
+        });
+    }
     if bound {
-        return Some(Action::AwaitUpdate(format!("running {what} ({})", current.name)));
+        return Some(Action::AwaitUpdate(match waiting(update) {
+            Some(why) => format!("{what} ({}) waits: {why}", current.name),
+            None => format!("running {what} ({})", current.name),
+        }));
     }
     if let Some(why) = revocation(observed, current) {
         return Some(Action::RevokeUpdate(format!("{what} ({}) is taken back: {why}", current.name)));
@@ -115,10 +137,17 @@ fn open_run(observed: &Observed) -> Option<Action> {
     }))
 }
 
+/// Why nobody knows whether an open run still goes on, in its Update's words.
+fn doubt(update: &Update) -> Option<&str> {
+    let progressing = conditions::find(&update.status.as_ref()?.conditions, conditions::PROGRESSING)?;
+    (progressing.reason == update_reason::RUN_OUTCOME_UNKNOWN).then_some(progressing.message.as_str())
+}
+
 /// Why an Update has not begun, in its own words.
 fn waiting(update: &Update) -> Option<&str> {
     let progressing = conditions::find(&update.status.as_ref()?.conditions, conditions::PROGRESSING)?;
-    let waits = progressing.status == "False" && progressing.reason == update_reason::QUEUED;
+    let reasons = [update_reason::QUEUED, update_reason::PERSON_IN_POD];
+    let waits = progressing.status == "False" && reasons.contains(&progressing.reason.as_str());
     waits.then_some(progressing.message.as_str())
 }
 
@@ -226,14 +255,19 @@ pub fn is_destroyed(stack: &Stack) -> bool {
 fn run_if_due(observed: &Observed, resolved: &Resolved, kind: UpdateKind, now: Timestamp) -> Action {
     let stack = &observed.stack;
     let last = stack.status.as_ref().and_then(|s| s.last_update.as_ref());
-    let reason = match schedule::due(last, &inputs(stack, resolved), kind, now) {
+    let reason = match schedule::due(last, resolve::in_force(stack), &inputs(stack, resolved), kind, now) {
         Due::Done => return settled_on(observed, resolved, kind),
         Due::GivenUp => return Action::Settled(Settled::GivenUp),
         Due::OutcomeUnknown => return Action::Settled(Settled::OutcomeUnknown),
+        Due::PendingCreates => return Action::Settled(Settled::PendingCreates),
+        Due::Abandoned => return Action::Settled(Settled::Abandoned),
         Due::After(wait) => return Action::Settled(Settled::RetryAfter(wait)),
         Due::Now(reason) => reason,
     };
     let artifact = reference(resolved);
+    if let Err(error) = plan::check_limits(stack) {
+        return Action::Invalid(error.to_string());
+    }
     let wanted = match plan::workspace(stack, &artifact) {
         Ok(wanted) => wanted,
         Err(error) => return Action::Invalid(error.to_string()),
@@ -334,6 +368,16 @@ fn current_update(stack: &Stack, resolved: &Resolved, kind: UpdateKind, message:
         dir: Some(resolved.directory.as_str().to_owned()),
         kind,
         message,
+        pending_creates: pending_creates(stack),
+    }
+}
+
+/// What the next run does about creations that were cut off: what a person has said, else what follows from the last run.
+fn pending_creates(stack: &Stack) -> Option<PendingCreates> {
+    match resolve::in_force(stack) {
+        Some(Answer::Retry) => Some(PendingCreates::Keep),
+        Some(Answer::Clear) => Some(PendingCreates::Clear),
+        Some(Answer::Abandon) | None => stack.status.as_ref()?.last_update.as_ref()?.pending_creates,
     }
 }
 

@@ -4,6 +4,7 @@ mod act;
 mod decide;
 mod observe;
 mod plan;
+mod resolve;
 mod schedule;
 mod source_watches;
 mod status;

@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
 use crate::api::auto::{ArtifactReference, ConfigItem, Workspace, WorkspaceSpec, WorkspaceStack};
-use crate::api::names;
 use crate::api::pulumi::{ResourceRef, Stack};
+use crate::api::{duration, names};
 use crate::controller::merge;
 
 /// On a Workspace: a hash of what its Stack wants of it.
@@ -24,6 +24,8 @@ pub enum PlanError {
     NullConfig(String),
     #[error("spec.{0}")]
     Template(String),
+    #[error("spec.{field}: {value:?} is no duration; give one such as 1h30m or 45s")]
+    Duration { field: &'static str, value: String },
     #[error("the Stack has no {0} in its metadata")]
     Metadata(&'static str),
 }
@@ -46,6 +48,17 @@ pub fn workspace(stack: &Stack, artifact: &ArtifactReference) -> Result<Workspac
         None => generated,
     };
     finish(stack, merged)
+}
+
+/// Whether the limits of runs can be read.
+pub fn check_limits(stack: &Stack) -> Result<(), PlanError> {
+    let limits = [("timeout", &stack.spec.timeout), ("idleTimeout", &stack.spec.idle_timeout)];
+    for (field, value) in limits {
+        if let Some(value) = value.as_ref().filter(|value| duration::seconds(value).is_none()) {
+            return Err(PlanError::Duration { field, value: value.clone() });
+        }
+    }
+    Ok(())
 }
 
 /// Puts name, owner and hash where no template can reach them.
@@ -178,6 +191,14 @@ mod tests {
         assert_eq!(workspace["metadata"]["name"], json!("app"));
         assert_eq!(workspace["metadata"]["namespace"], json!("apps"));
         assert_eq!(workspace["metadata"]["labels"]["team"], json!("a"));
+    }
+
+    #[test]
+    fn a_limit_that_is_no_duration_is_named() {
+        let with = |timeout: &str| stack(StackSpec { timeout: Some(timeout.to_owned()), ..StackSpec::default() });
+        assert_eq!(check_limits(&with("1h30m")), Ok(()));
+        let error = check_limits(&with("99999999999999999999h")).expect_err("it is refused").to_string();
+        assert!(error.contains("spec.timeout"), "{error}");
     }
 
     #[test]

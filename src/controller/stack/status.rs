@@ -8,11 +8,12 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::ResourceExt;
 use serde_json::Value;
 
-use crate::api::auto::{Update, UpdateKind};
+use crate::api::auto::{EndProof, PendingCreates, Update, UpdateKind};
 use crate::api::conditions::{self, Claim, READY, RECONCILING, STALLED, Status, stack_reason, update_reason};
 use crate::api::names;
 use crate::api::pulumi::{CurrentUpdate, LastUpdate, Stack, StackStatus};
 use crate::controller::stack::observe::requests;
+use crate::controller::stack::resolve;
 use crate::controller::stack::schedule::{self, Inputs, MAX_FAILURES};
 
 /// What an output that is secret reads in the status.
@@ -37,8 +38,12 @@ pub enum State {
     Failed,
     /// The last run failed too often.
     GivenUp,
-    /// Nobody knows how the last run ended.
-    OutcomeUnknown,
+    /// Nobody knows whether the open run still goes on: the reason, and the Update's words.
+    InDoubt(&'static str, String),
+    /// The last run is in doubt for this reason, and waits for a person's answer.
+    Unanswered(&'static str),
+    /// A person has given up the last run.
+    Abandoned,
     Invalid(String),
     Done,
     Suspended,
@@ -56,7 +61,14 @@ pub fn with_state(stack: &Stack, state: &State, now: Timestamp) -> StackStatus {
     } else {
         let last = status.last_update.clone();
         status.suspended = None;
-        claim(&mut status.conditions, &claims(state, last.as_ref()), generation, now);
+        let mut claims = claims(state, last.as_ref());
+        if let Some(complaint) = resolve::complaint(stack) {
+            claims.complain(&complaint);
+        }
+        claim(&mut status.conditions, &claims, generation, now);
+    }
+    if *state == State::Abandoned {
+        status.handled_resolve = resolve::acted_on(stack).or(status.handled_resolve);
     }
     status.observed_generation = Some(generation);
     status.observed_reconcile_request = reconcile_request;
@@ -72,6 +84,16 @@ struct Claims {
     ready: (Status, Words),
     reconciling: Option<Words>,
     stalled: Option<Words>,
+}
+
+impl Claims {
+    /// Says in each of them what is wrong with a person's answer.
+    fn complain(&mut self, complaint: &str) {
+        let others = [&mut self.reconciling, &mut self.stalled].into_iter().flatten();
+        for Words(_, message) in std::iter::once(&mut self.ready.1).chain(others) {
+            message.push_str(&format!(" ({complaint})"));
+        }
+    }
 }
 
 fn claims(state: &State, last: Option<&LastUpdate>) -> Claims {
@@ -91,11 +113,18 @@ fn claims(state: &State, last: Option<&LastUpdate>) -> Claims {
             let message = format!("{kind} failed {} times. {REVIVAL}", MAX_FAILURES + 1);
             given_up(stack_reason::UPDATE_FAILED, &cause, &message)
         }
-        State::OutcomeUnknown => Claims {
-            ready: (Status::False, Words(stack_reason::RUN_OUTCOME_UNKNOWN, cause.clone())),
-            reconciling: None,
-            stalled: Some(Words(stack_reason::RUN_OUTCOME_UNKNOWN, format!("{cause}. {REVIVAL}"))),
-        },
+        State::InDoubt(reason, doubt) => stalled(reason, doubt, doubt),
+        State::Unanswered(reason) => {
+            let message = format!("{cause}. {}. {REVIVAL}", how_to_answer(last));
+            stalled(reason, &message, &message)
+        }
+        State::Abandoned => {
+            let reason = match last.and_then(|l| l.reason.as_deref()) {
+                Some(update_reason::PENDING_CREATES) => stack_reason::PENDING_CREATES,
+                _ => stack_reason::RUN_OUTCOME_UNKNOWN,
+            };
+            stalled(reason, &cause, &format!("a person has given up the last run. {REVIVAL}"))
+        }
         State::Invalid(message) => given_up(stack_reason::SPEC_INVALID, message, message),
         State::Done | State::Suspended => Claims {
             ready: (Status::True, Words(stack_reason::PROCESSING_COMPLETED, done(last))),
@@ -125,12 +154,32 @@ fn failed(last: Option<&LastUpdate>, cause: String) -> Claims {
     let seconds = last.map_or(0, |last| schedule::pause_after(last).as_secs());
     let retry = match last.and_then(|l| l.reason.as_deref()) {
         Some(update_reason::RUN_REFUSED) => format!("nothing has run; tried again after {seconds}s"),
+        Some(update_reason::ABORTED) => format!("the run was interrupted; it runs again after {seconds}s"),
         _ => format!("{} update failure(s); tried again after {seconds}s", last.map_or(1, |l| l.failures + 1)),
     };
     Claims {
         ready: (Status::False, Words(stack_reason::UPDATE_FAILED, cause)),
         reconciling: Some(Words(stack_reason::RETRYING_AFTER_FAILURE, retry)),
         stalled: None,
+    }
+}
+
+/// How a person answers to the last run.
+fn how_to_answer(last: Option<&LastUpdate>) -> String {
+    let name = last.and_then(|last| last.name.as_deref()).unwrap_or("<update>");
+    let annotation = names::ANNOTATION_RESOLVE;
+    format!(
+        "Answer with the annotation {annotation}: {name}=retry runs again with what is in the state, {name}=clear takes \
+         creations in doubt out of the state before, {name}=abandon leaves all as it is"
+    )
+}
+
+/// A person has to do something.
+fn stalled(reason: &'static str, cause: &str, message: &str) -> Claims {
+    Claims {
+        ready: (Status::False, Words(reason, cause.to_owned())),
+        reconciling: None,
+        stalled: Some(Words(reason, message.to_owned())),
     }
 }
 
@@ -200,6 +249,7 @@ pub fn started(stack: &Stack, current: &CurrentUpdate, now: Timestamp) -> StackS
     status.attempts = Some(status.attempts.unwrap_or_default() + 1);
     status.last_attempted_revision = current.commit.clone();
     status.current_update = Some(current.clone());
+    status.handled_resolve = resolve::acted_on(stack).or(status.handled_resolve);
     status
 }
 
@@ -232,7 +282,10 @@ pub fn absorbed(stack: &Stack, update: &Update, outputs: Option<&Secret>, now: T
     };
     if failed.is_none() && current.kind == UpdateKind::Up {
         status.last_applied_revision = current.commit.clone();
-        status.outputs = masked(outputs);
+        // Where the pod ended first, only the next run brings them.
+        if result.end_proof != Some(EndProof::Container) {
+            status.outputs = masked(outputs);
+        }
     }
     status.last_update = Some(LastUpdate {
         name: Some(update.name_any()),
@@ -249,13 +302,32 @@ pub fn absorbed(stack: &Stack, update: &Update, outputs: Option<&Secret>, now: T
         permalink: result.permalink,
         last_resync_time: Some(Time(now)),
         failures: failed.map_or(0, |f| schedule::failures_after(previous.as_ref(), &inputs, &f.reason)),
+        interruptions: schedule::interruptions_after(previous.as_ref(), &inputs, failed.map(|f| f.reason.as_str())),
+        pending_creates: failed.and_then(|f| creations_after(current.pending_creates, &f.reason, result.cut_off)),
     });
     // Whoever suspends the Stack now finds it as this run has left it.
     if Some(inputs.generation) == stack.metadata.generation {
-        let state = if failed.is_some() { State::Failed } else { State::Done };
+        let state = match status.last_update.as_ref().and_then(|last| last.reason.as_deref()) {
+            None => State::Done,
+            Some(update_reason::PENDING_CREATES) => State::Unanswered(stack_reason::PENDING_CREATES),
+            Some(update_reason::RUN_OUTCOME_UNKNOWN) => State::Unanswered(stack_reason::RUN_OUTCOME_UNKNOWN),
+            Some(_) => State::Failed,
+        };
         return with_state(&Stack { status: Some(status), ..stack.clone() }, &state, now);
     }
     status
+}
+
+/// What the next run does about creations that were cut off. Only a run that succeeds ends the doubt; one that was not cut off
+/// itself leaves what was said before.
+fn creations_after(before: Option<PendingCreates>, reason: &str, cut_off: Option<bool>) -> Option<PendingCreates> {
+    match reason {
+        update_reason::RUN_OUTCOME_UNKNOWN | update_reason::PENDING_CREATES => Some(PendingCreates::Stop),
+        // Nothing has run: what a person has said about the run before still stands.
+        update_reason::UPDATE_CONFLICT | update_reason::RUN_REFUSED if before.is_some() => before,
+        _ if cut_off == Some(true) => Some(PendingCreates::Stop),
+        _ => before,
+    }
 }
 
 /// The outputs of an outputs Secret, with `[secret]` in place of what is secret.

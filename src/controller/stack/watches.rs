@@ -66,14 +66,14 @@ pub async fn controller(
         .await;
 }
 
-/// Of an Update that is open, whether it waits, and for what; of one that is to be let go, everything.
+/// Of an Update that is open, whether it waits or is in doubt, and why; of one that is to be let go, everything.
 fn update_state(update: &Update) -> String {
     if update.is_complete() || update.metadata.deletion_timestamp.is_some() {
         return format!("{:?}", update.metadata.resource_version);
     }
     let conditions = update.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
     let progressing = conditions::find(conditions, conditions::PROGRESSING);
-    let waits = progressing.filter(|condition| condition.status == "False");
+    let waits = progressing.filter(|condition| condition.status != "True");
     format!("{:?}", waits.map(|condition| (&condition.reason, &condition.message)))
 }
 

@@ -12,11 +12,12 @@ use kube::{Resource, ResourceExt};
 use serde_json::{Value, json};
 
 use crate::api::auto::{RunBinding, Update, UpdateKind, UpdateStatus};
-use crate::api::conditions::update_reason;
+use crate::api::conditions::{self, update_reason};
 use crate::api::names;
-use crate::controller::update::attachments::Target;
+use crate::controller::update::attachments::{Seen, Target};
+use crate::controller::update::dead_runs::dead_runs;
 use crate::controller::update::decide::Action;
-use crate::controller::update::observe::Observed;
+use crate::controller::update::observe::{Observed, Owner, binding};
 use crate::controller::update::verdict::Verdict;
 use crate::controller::update::{Context, request, status};
 use crate::rpc::client::AgentAddress;
@@ -29,6 +30,10 @@ use crate::runtime::runs::Run;
 const WATCHED_RETRY: Duration = Duration::from_secs(30);
 /// How soon a queued run looks again whether the one before it has ended.
 const QUEUE_RETRY: Duration = Duration::from_secs(2);
+/// How soon a run is looked at again whose agent tells of it: its task wakes the reconciler.
+const TOLD_RETRY: Duration = Duration::from_secs(120);
+/// How soon the witnesses of a run in doubt are asked again.
+const DOUBT_RETRY: Duration = Duration::from_secs(30);
 /// How soon an agent that could not be asked to cancel is asked again.
 const CANCEL_RETRY: Duration = Duration::from_secs(5);
 /// How soon something is tried again that the API server has forbidden; nothing tells when it would allow it.
@@ -66,11 +71,19 @@ pub async fn act(
         Action::Announce(binding) => announce(observed, &binding, context, now).await,
         Action::Attach(binding) => attach(observed, &binding, context),
         Action::Await(message) => {
-            context.writer.status(update, &status::running(update, &message, now)).await?;
+            let status = status::running(update, observed.progress.as_ref(), &message, now);
+            context.writer.status(update, &status).await?;
+            let is_told = observed.seen == Some(Seen::Running);
+            Ok(Next::Rest(Some(if is_told { TOLD_RETRY } else { WATCHED_RETRY })))
+        }
+        Action::Hold(why) => {
+            let status = status::waiting(update, update_reason::PERSON_IN_POD, &why, now);
+            context.writer.status(update, &status).await?;
             Ok(Next::Rest(Some(WATCHED_RETRY)))
         }
+        Action::Doubt(doubt) => hesitate(observed, &doubt, context, now).await,
         Action::Cancel => cancel(observed, context, now).await,
-        Action::Record(verdict) => record(update, &verdict, context, now).await,
+        Action::Record(verdict) => record(observed, &verdict, context, now).await,
         Action::Release => release(observed, context).await,
         Action::Abandon => {
             context.writer.remove_finalizer(update, names::STACK_FINALIZER).await?;
@@ -118,7 +131,8 @@ fn run_in(pod: &Pod, uid: &str) -> Run {
     Run { uid: uid.to_owned(), namespace: pod.namespace().unwrap_or_default(), node }
 }
 
-/// The finalizer keeps a force-deleted pod readable; the annotations keep autoscalers away.
+/// The finalizer keeps a force-deleted pod readable; the annotations keep autoscalers away, and the label makes the
+/// Workspace's PodDisruptionBudget hold a drain.
 async fn mark_pod(pod: &Pod, uid: &str, context: &Context) -> Result<(), ReconcileError> {
     let mut finalizers = pod.finalizers().to_vec();
     if !finalizers.iter().any(|f| f == names::RUN_FINALIZER) {
@@ -129,7 +143,7 @@ async fn mark_pod(pod: &Pod, uid: &str, context: &Context) -> Result<(), Reconci
         names::ANNOTATION_SAFE_TO_EVICT: "false",
         names::ANNOTATION_DO_NOT_DISRUPT: "true",
     });
-    patch_pod(pod, &finalizers, &annotations, context).await
+    patch_pod(pod, &finalizers, &annotations, Some(names::RUN_OPEN), context).await
 }
 
 async fn unmark_pod(pod: &Pod, context: &Context) -> Result<(), ReconcileError> {
@@ -139,19 +153,21 @@ async fn unmark_pod(pod: &Pod, context: &Context) -> Result<(), ReconcileError> 
         names::ANNOTATION_SAFE_TO_EVICT: null,
         names::ANNOTATION_DO_NOT_DISRUPT: null,
     });
-    patch_pod(pod, &finalizers, &annotations, context).await
+    patch_pod(pod, &finalizers, &annotations, None, context).await
 }
 
 async fn patch_pod(
     pod: &Pod,
     finalizers: &[String],
     annotations: &Value,
+    run: Option<&str>,
     context: &Context,
 ) -> Result<(), ReconcileError> {
     let patch = json!({"metadata": {
         "resourceVersion": pod.resource_version(),
         "finalizers": finalizers,
         "annotations": annotations,
+        "labels": {names::LABEL_RUN: run},
     }});
     let namespace = pod.namespace().unwrap_or_default();
     context.writer.merge::<Pod>(&namespace, &pod.name_any(), &patch).await?;
@@ -166,8 +182,11 @@ fn attach(observed: &Observed, binding: &RunBinding, context: &Context) -> Resul
     };
     let uid = update.uid().unwrap_or_default();
     context.attachments.keep(&uid, context.gate.adopt(&run_in(pod, &uid)));
-    let request = request::run(update, workspace, binding).map_err(|e| ReconcileError::stalled(e.to_string()))?;
-    context.attachments.attach(Target { update: ObjectRef::from_obj(update), address, request });
+    let dead_runs = dead_runs(update, &context.updates.state());
+    let request =
+        request::run(update, workspace, binding, dead_runs).map_err(|e| ReconcileError::stalled(e.to_string()))?;
+    let may_start = update.metadata.deletion_timestamp.is_none() || observed.stack == Owner::Deleting;
+    context.attachments.attach(Target { update: ObjectRef::from_obj(update), address, request, may_start });
     Ok(Next::Rest(Some(WATCHED_RETRY)))
 }
 
@@ -187,31 +206,58 @@ async fn cancel(observed: &Observed, context: &Context, now: Timestamp) -> Resul
     if !asked && let Some(address) = address(observed) {
         if let Err(error) = context.attachments.cancel(&address, &uid).await {
             let message = format!("the run could not be cancelled yet: {error}");
-            context.writer.status(update, &status::running(update, &message, now)).await?;
+            let status = status::canceling(update, observed.progress.as_ref(), &message, now);
+            context.writer.status(update, &status).await?;
             return Ok(Next::Rest(Some(CANCEL_RETRY)));
         }
         let mark = [(names::ANNOTATION_CANCEL_REQUESTED.to_owned(), Some(now.to_string()))].into();
         context.writer.annotate(update, &mark).await?;
     }
-    context.writer.status(update, &status::running(update, "the run is being cancelled", now)).await?;
+    let status = status::canceling(update, observed.progress.as_ref(), "the run is being cancelled", now);
+    context.writer.status(update, &status).await?;
     Ok(Next::Rest(Some(WATCHED_RETRY)))
 }
 
+/// Nothing proves how the run ended: it stays open. A pod that is gone is asked no more, and its place is free.
+async fn hesitate(observed: &Observed, doubt: &str, context: &Context, now: Timestamp) -> Result<Next, ReconcileError> {
+    let update = &observed.update;
+    let bound_to = binding(update).map(|binding| binding.pod_uid.as_str());
+    if observed.pod.as_ref().and_then(|pod| pod.metadata.uid.as_deref()) != bound_to {
+        context.attachments.detach(&update.uid().unwrap_or_default());
+    }
+    let is_news = |status: &UpdateStatus| {
+        let progressing = conditions::find(&status.conditions, conditions::PROGRESSING);
+        progressing.is_none_or(|progressing| progressing.reason != update_reason::RUN_OUTCOME_UNKNOWN)
+    };
+    let is_news = update.status.as_ref().is_none_or(is_news);
+    context.writer.status(update, &status::doubtful(update, doubt, now)).await?;
+    if is_news {
+        context.events.publish(Event::new(update, EventKind::Warning, update_reason::RUN_OUTCOME_UNKNOWN, doubt));
+    }
+    Ok(Next::Rest(Some(DOUBT_RETRY)))
+}
+
 /// The outputs are written before the status that names them.
-async fn record(update: &Update, verdict: &Verdict, context: &Context, now: Timestamp) -> Result<Next, ReconcileError> {
+async fn record(
+    observed: &Observed,
+    verdict: &Verdict,
+    context: &Context,
+    now: Timestamp,
+) -> Result<Next, ReconcileError> {
+    let (update, progress) = (&observed.update, observed.progress.as_ref());
     failpoint::hit("update-result-seen");
     if !verdict.outputs.is_empty() {
         match context.writer.create(&outputs_secret(update, verdict)).await {
             Err(error) if error.is_forbidden() => {
                 let message = format!("the run has ended; its outputs cannot be kept yet: {error}");
-                context.writer.status(update, &status::running(update, &message, now)).await?;
+                context.writer.status(update, &status::running(update, progress, &message, now)).await?;
                 return Ok(Next::Rest(Some(REFUSED_RETRY)));
             }
             other => drop(other?),
         }
         failpoint::hit("update-outputs-written");
     }
-    let next = again(update, &status::recorded(update, verdict, now), context).await?;
+    let next = again(update, &status::recorded(update, verdict, progress, now), context).await?;
     let event = match verdict.failure {
         None => Event::new(update, EventKind::Normal, "UpdateSucceeded", succeeded(update)),
         Some(reason) => {

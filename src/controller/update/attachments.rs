@@ -3,30 +3,45 @@
 //! A task reads what the agent says and wakes the reconciler; it never writes to the API.
 
 use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures::channel::mpsc;
 use kube::runtime::reflector::ObjectRef;
+use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
-use crate::api::auto::Update;
-use crate::rpc::client::{AgentAddress, Agents, RpcError};
+use crate::api::auto::{RunProgress, Update};
+use crate::api::conditions;
+use crate::controller::update::progress::{News, Progress};
+use crate::rpc::client::{self as rpc, AgentAddress, Agents, RpcError};
 use crate::rpc::proto::{self, attach_reply::Part};
 use crate::runtime::runs::Permit;
 
 /// The first wait before an agent that did not answer is called again; it doubles up to the longest.
 const FIRST_RETRY: Duration = Duration::from_millis(250);
 const LONGEST_RETRY: Duration = Duration::from_secs(5);
+/// How soon a run is asked for again that waits for a person in the pod.
+const HELD_RETRY: Duration = Duration::from_secs(3);
+/// Progress is told at most this often.
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
+/// The longest of an agent's words that end up in a condition, in bytes.
+const LONGEST_WORDS: usize = 1024;
 
 /// What a task knows of its run.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Seen {
     /// Nothing yet.
     Connecting,
-    /// The run goes on.
+    /// The run goes on, and the agent tells of it.
     Running,
+    /// The agent will start it, but not yet: why, in its words.
+    Held(String),
+    /// The agent does not have this run, and was not asked to start it.
+    NeverStarted,
     /// The agent does not answer.
     Unreachable(String),
     /// The agent does not have this run and will not start it.
@@ -35,6 +50,16 @@ pub enum Seen {
     NotNow(String),
     /// The run has ended.
     Ended(Box<proto::Result>),
+}
+
+/// What is known of a run that a task is attached to.
+#[derive(Clone, Debug)]
+pub struct Look {
+    pub seen: Seen,
+    /// How far it is, as it was told last.
+    pub progress: Option<RunProgress>,
+    /// Where the agent is asked.
+    pub ip: IpAddr,
 }
 
 /// All attachments of this process, by the Update's UID.
@@ -49,10 +74,16 @@ pub struct Attachments {
     open: Arc<Mutex<HashMap<String, Attachment>>>,
     /// The places of open runs, given back when a run is detached. The same kind of mutex.
     permits: Arc<Mutex<HashMap<String, Permit<ObjectRef<Update>>>>>,
+    serials: Arc<AtomicU64>,
 }
 
 struct Attachment {
+    /// Of its task: one that was replaced says nothing any more.
+    serial: u64,
     seen: Seen,
+    progress: Option<RunProgress>,
+    address: AgentAddress,
+    may_start: bool,
     /// Ends the task when the attachment is dropped.
     _guard: DropGuard,
 }
@@ -64,6 +95,8 @@ pub struct Target {
     pub address: AgentAddress,
     /// What starts the run if the agent does not know it yet.
     pub request: proto::RunRequest,
+    /// Whether it shall start at all; else it is only looked for.
+    pub may_start: bool,
 }
 
 impl std::fmt::Debug for Attachments {
@@ -79,30 +112,39 @@ impl Attachments {
         tasks: TaskTracker,
         end: CancellationToken,
     ) -> Self {
-        Attachments { agents, wake, tasks, end, open: Arc::default(), permits: Arc::default() }
+        Attachments { agents, wake, tasks, end, open: Arc::default(), permits: Arc::default(), serials: Arc::default() }
     }
 
     /// What is known of a run; `None` when nothing is attached to it.
-    pub fn seen(&self, uid: &str) -> Option<Seen> {
-        self.lock().get(uid).map(|a| a.seen.clone())
+    pub fn look(&self, uid: &str) -> Option<Look> {
+        let open = self.lock();
+        let attachment = open.get(uid)?;
+        let (seen, progress) = (attachment.seen.clone(), attachment.progress.clone());
+        Some(Look { seen, progress, ip: attachment.address.ip })
     }
 
-    /// Attaches to a run, starting it if the agent does not know it. Does nothing when a task is there already.
+    /// Attaches to a run. Does nothing when a task is there already that asks at this address for the same.
     pub fn attach(&self, target: Target) {
         let uid = target.request.id.clone();
         let token = self.end.child_token();
+        let serial = self.serials.fetch_add(1, Ordering::Relaxed);
         {
             let mut open = self.lock();
-            if open.contains_key(&uid) {
+            let before = open.get(&uid);
+            if before.is_some_and(|a| a.address == target.address && a.may_start == target.may_start) {
                 return;
             }
-            open.insert(uid, Attachment { seen: Seen::Connecting, _guard: token.clone().drop_guard() });
+            let progress = before.and_then(|a| a.progress.clone());
+            let (address, may_start) = (target.address.clone(), target.may_start);
+            let _guard = token.clone().drop_guard();
+            let seen = Seen::Connecting;
+            open.insert(uid, Attachment { serial, seen, progress, address, may_start, _guard });
         }
         let this = self.clone();
         self.tasks.spawn(async move {
             tokio::select! {
                 () = token.cancelled() => {}
-                () = this.follow(target) => {}
+                () = this.follow(target, serial) => {}
             }
         });
     }
@@ -132,43 +174,47 @@ impl Attachments {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn follow(&self, target: Target) {
+    async fn follow(&self, target: Target, serial: u64) {
+        let mut following = Following { target, serial, from: 0, progress: Progress::default(), told: None, due: None };
         let mut wait = FIRST_RETRY;
-        let mut from = 0;
         loop {
-            let seen = match self.follow_once(&target, &mut from).await {
+            let seen = match self.follow_once(&mut following).await {
                 Ok(seen) => seen,
                 Err(error) => Seen::Unreachable(error.to_string()),
             };
-            let ended = matches!(seen, Seen::Ended(_) | Seen::Refused(_) | Seen::NotNow(_));
-            self.tell(&target, seen);
-            if ended {
-                return;
-            }
-            tokio::time::sleep(wait).await;
+            let pause = match seen {
+                Seen::Ended(_) | Seen::Refused(_) | Seen::NotNow(_) | Seen::NeverStarted => None,
+                Seen::Held(_) => Some(HELD_RETRY),
+                Seen::Connecting | Seen::Running | Seen::Unreachable(_) => Some(wait),
+            };
+            self.tell(&mut following, seen);
+            let Some(pause) = pause else { return };
+            tokio::time::sleep(pause).await;
             wait = (wait * 2).min(LONGEST_RETRY);
         }
     }
 
     /// One connection: attach, start the run if it is not known, read until it ends.
-    async fn follow_once(&self, target: &Target, from: &mut u64) -> Result<Seen, RpcError> {
-        let agent = self.agents.connect(&target.address).await?;
-        let id = &target.request.id;
-        let mut attachment = match agent.attach(id, *from).await {
+    async fn follow_once(&self, following: &mut Following) -> Result<Seen, RpcError> {
+        let agent = self.agents.connect(&following.target.address).await?;
+        let id = following.target.request.id.clone();
+        let mut attachment = match agent.attach(&id, following.from).await {
+            Err(error) if error.is_not_found() && !following.target.may_start => return Ok(Seen::NeverStarted),
             Err(error) if error.is_not_found() => {
-                match agent.run(target.request.clone()).await {
+                match agent.run(following.target.request.clone()).await {
                     Err(error) if error.is_precondition() => return Ok(Seen::NotNow(error.message)),
                     Err(error) if error.is_refusal() => return Ok(Seen::Refused(error.message)),
+                    Ok(reply) if !reply.held.is_empty() => return Ok(Seen::Held(words(&reply.held))),
                     other => other?,
                 };
-                agent.attach(id, *from).await?
+                agent.attach(&id, following.from).await?
             }
             other => other?,
         };
-        self.tell(target, Seen::Running);
-        while let Some(reply) = attachment.next().await? {
+        self.tell(following, Seen::Running);
+        while let Some(reply) = self.next(&mut attachment, following).await? {
             match reply.part {
-                Some(Part::Progress(progress)) => *from = progress.sequence + 1,
+                Some(Part::Progress(progress)) => self.note(following, &progress),
                 Some(Part::Result(result)) => return Ok(Seen::Ended(Box::new(result))),
                 None => {}
             }
@@ -176,18 +222,89 @@ impl Attachments {
         Ok(Seen::Unreachable("the agent ended the stream without a result".to_owned()))
     }
 
-    /// Keeps what was seen and wakes the reconciler if it is news.
-    fn tell(&self, target: &Target, seen: Seen) {
-        {
-            let mut open = self.lock();
-            let Some(attachment) = open.get_mut(&target.request.id) else { return };
-            if attachment.seen == seen {
-                return;
+    /// The next message. Progress that has waited long enough is told meanwhile.
+    async fn next(
+        &self,
+        attachment: &mut rpc::Attachment,
+        following: &mut Following,
+    ) -> Result<Option<proto::AttachReply>, RpcError> {
+        let mut next = std::pin::pin!(attachment.next());
+        loop {
+            let Some(due) = following.due else { return next.await };
+            tokio::select! {
+                reply = &mut next => return reply,
+                () = tokio::time::sleep_until(due) => self.tell_progress(following),
             }
-            attachment.seen = seen;
         }
+    }
+
+    fn note(&self, following: &mut Following, progress: &proto::Progress) {
+        following.from = progress.sequence + 1;
+        let now = Instant::now();
+        match following.progress.observe(progress) {
+            News::None => {}
+            News::Urgent => self.tell_progress(following),
+            News::Some => {
+                let due = following.told.map_or(now, |told| told + PROGRESS_INTERVAL);
+                following.due.get_or_insert(due);
+            }
+        }
+    }
+
+    /// Lets the reconciler see the progress, and wakes it.
+    fn tell_progress(&self, following: &mut Following) {
+        (following.told, following.due) = (Some(Instant::now()), None);
+        let progress = following.progress.status();
+        if self.keep_seen(following, |attachment| attachment.progress.replace(progress.clone()) != Some(progress)) {
+            self.wake(&following.target);
+        }
+    }
+
+    /// Keeps what was seen and wakes the reconciler if it is news. The last progress goes with an end.
+    fn tell(&self, following: &mut Following, seen: Seen) {
+        let progress = matches!(seen, Seen::Ended(_)).then(|| following.progress.status());
+        let is_news = self.keep_seen(following, |attachment| {
+            let is_news = attachment.seen != seen;
+            attachment.seen = seen;
+            attachment.progress = progress.or_else(|| attachment.progress.take());
+            is_news
+        });
+        if is_news {
+            self.wake(&following.target);
+        }
+    }
+
+    /// Changes what is kept of a run; false when another task follows it now, or none shall.
+    fn keep_seen(&self, following: &Following, change: impl FnOnce(&mut Attachment) -> bool) -> bool {
+        let mut open = self.lock();
+        open.get_mut(&following.target.request.id).filter(|a| a.serial == following.serial).is_some_and(change)
+    }
+
+    fn wake(&self, target: &Target) {
         if self.wake.clone().try_send(target.update.clone()).is_err() {
             tracing::debug!(update = %target.update, "the reconciler could not be woken; it looks again by itself");
         }
     }
 }
+
+/// A run that a task follows.
+struct Following {
+    target: Target,
+    serial: u64,
+    /// The next sequence number.
+    from: u64,
+    progress: Progress,
+    /// When progress was told last.
+    told: Option<Instant>,
+    /// When it is to be told next; none while there is nothing new.
+    due: Option<Instant>,
+}
+
+/// What the agent says to people, bounded and on one line.
+fn words(text: &str) -> String {
+    let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    conditions::shorten(&line, LONGEST_WORDS)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,15 +1,19 @@
 //! What an Update needs next. Pure and total: no client, no clock.
 
-use k8s_openapi::api::core::v1::Pod;
+use std::net::IpAddr;
+
+use jiff::Timestamp;
 use kube::ResourceExt;
 
-use crate::api::auto::{RunBinding, Workspace};
+use crate::api::auto::{RunBinding, Update, Workspace};
 use crate::api::conditions::{self, update_reason};
-use crate::api::names;
+use crate::api::{names, resolve};
 use crate::controller::update::attachments::Seen;
 use crate::controller::update::observe::{Observed, Owner, binding};
+use crate::controller::update::pod_end::{self, End, Recorded};
 use crate::controller::update::request;
 use crate::controller::update::verdict::Verdict;
+use crate::rpc::proto;
 
 /// The next step.
 #[derive(Clone, Debug, PartialEq)]
@@ -22,6 +26,10 @@ pub enum Action {
     Attach(RunBinding),
     /// The run goes on.
     Await(String),
+    /// The agent will start the run, but not yet.
+    Hold(String),
+    /// Nobody knows whether the run still goes on.
+    Doubt(String),
     /// The run is to be ended.
     Cancel,
     /// The run has ended: its result goes into the status.
@@ -41,6 +49,8 @@ impl Action {
             Action::Announce(_) => "Announce",
             Action::Attach(_) => "Attach",
             Action::Await(_) => "Await",
+            Action::Hold(_) => "Hold",
+            Action::Doubt(_) => "Doubt",
             Action::Cancel => "Cancel",
             Action::Record(_) => "Record",
             Action::Release => "Release",
@@ -51,7 +61,7 @@ impl Action {
 }
 
 /// The next step for what was observed.
-pub fn decide(observed: &Observed) -> Action {
+pub fn decide(observed: &Observed, now: Timestamp) -> Action {
     let update = &observed.update;
     if update.is_complete() {
         let has = |name: &str| update.finalizers().iter().any(|f| f == name);
@@ -62,7 +72,7 @@ pub fn decide(observed: &Observed) -> Action {
         };
     }
     match binding(update) {
-        Some(binding) => announced(observed, binding),
+        Some(binding) => announced(observed, binding, now),
         None if update.metadata.deletion_timestamp.is_some() => {
             Action::Record(Box::new(Verdict::failed(update_reason::CANCELED, "deleted before it started")))
         }
@@ -71,55 +81,98 @@ pub fn decide(observed: &Observed) -> Action {
 }
 
 /// The run was written down: it is in that pod, or it is nowhere.
-fn announced(observed: &Observed, binding: &RunBinding) -> Action {
-    if let Some(Seen::Ended(result)) = &observed.seen {
-        return Action::Record(Box::new(Verdict::of(result)));
+fn announced(observed: &Observed, binding: &RunBinding, now: Timestamp) -> Action {
+    match &observed.seen {
+        Some(Seen::Ended(result)) => return Action::Record(Box::new(told(observed, binding, result, now))),
+        // The agent tells: nobody knows better.
+        Some(Seen::Running | Seen::Held(_)) => return by_task(observed, binding, None),
+        _ => {}
     }
-    let pod = observed.pod.as_ref().filter(|p| p.uid().as_deref() == Some(binding.pod_uid.as_str()));
-    let Some(pod) = pod else {
-        let message = "the pod that it ran in is gone, and nobody knows how far it came; read the stack's state before \
-                       you run it again";
-        return Action::Record(Box::new(Verdict::failed(update_reason::RUN_OUTCOME_UNKNOWN, message)));
+    let id = observed.update.uid().unwrap_or_default();
+    let pod_name = names::workspace_pod(&observed.update.spec.workspace_name);
+    let run = Recorded { id: &id, binding, pod_name: &pod_name, now };
+    match pod_end::judge(run, observed.pod.as_ref(), &observed.node) {
+        End::Proven(verdict) if was_asked_to_end(observed) => Action::Record(verdict),
+        End::Proven(verdict) => Action::Record(Box::new(verdict.with_its_pod())),
+        End::Unknown(doubt) => in_doubt(&observed.update, &doubt),
+        End::Open(known) => by_task(observed, binding, known.as_deref()),
+    }
+}
+
+/// What the agent said of the end, with what the cluster knows of it.
+fn told(observed: &Observed, binding: &RunBinding, result: &proto::Result, now: Timestamp) -> Verdict {
+    let pod = observed.pod.as_ref();
+    let verdict = Verdict::of(result, now);
+    let with_its_pod = !was_asked_to_end(observed) && pod_end::is_pod_ending(binding, pod);
+    let verdict = if with_its_pod { verdict.with_its_pod() } else { verdict };
+    verdict.because(pod_end::cause(binding, pod))
+}
+
+/// Whether somebody has deleted the Update to end its run.
+fn was_asked_to_end(observed: &Observed) -> bool {
+    observed.update.metadata.deletion_timestamp.is_some() && observed.stack != Owner::Deleting
+}
+
+/// Nothing proves how the run ended. It stays open until something does, or a person says so.
+fn in_doubt(update: &Update, doubt: &str) -> Action {
+    let how = format!(
+        "If you know that the run is over, answer with the annotation {}: {}=retry, =clear or =abandon",
+        names::ANNOTATION_RESOLVE,
+        update.name_any()
+    );
+    let Some(answer) = update.annotations().get(names::ANNOTATION_RESOLVE) else {
+        return Action::Doubt(format!("{doubt}. {how}"));
     };
-    if let Some(verdict) = ended_for_good(pod, &observed.update.uid().unwrap_or_default()) {
-        return Action::Record(Box::new(verdict));
+    match resolve::parse(answer) {
+        Ok(resolution) if resolution.update == update.name_any() => {
+            Action::Record(Box::new(Verdict::answered(answer, doubt)))
+        }
+        Ok(resolution) => Action::Doubt(format!("{doubt}. {how} (it names {} now)", resolution.update)),
+        Err(what) => Action::Doubt(format!("{doubt}. {how} (its value {what})")),
     }
+}
+
+/// What the attached task says of a run that may go on.
+fn by_task(observed: &Observed, binding: &RunBinding, known: Option<&str>) -> Action {
+    let cancels = was_asked_to_end(observed);
     match &observed.seen {
         None => Action::Attach(binding.clone()),
+        Some(Seen::NeverStarted) => {
+            Action::Record(Box::new(Verdict::failed(update_reason::CANCELED, "deleted before it started")))
+        }
         Some(Seen::Refused(why)) => {
             let message = format!("it never started: {why}");
-            Action::Record(Box::new(Verdict::failed(update_reason::ABORTED, &message)))
+            Action::Record(Box::new(Verdict::failed(update_reason::UPDATE_FAILED, &message)))
         }
         Some(Seen::NotNow(why)) => {
             let message = format!("it could not start: {why}");
             Action::Record(Box::new(Verdict::failed(update_reason::RUN_REFUSED, &message)))
         }
-        Some(_) if observed.update.metadata.deletion_timestamp.is_some() && observed.stack != Owner::Deleting => {
-            Action::Cancel
+        // It shall not start any more: it is looked for, and no more.
+        Some(Seen::Held(_)) if cancels => Action::Attach(binding.clone()),
+        Some(Seen::Held(why)) => Action::Hold(why.clone()),
+        Some(Seen::Unreachable(_) | Seen::Connecting) if has_moved(observed) => Action::Attach(binding.clone()),
+        Some(Seen::Running | Seen::Unreachable(_)) if cancels => Action::Cancel,
+        Some(Seen::Unreachable(why)) => {
+            let known = known.map(|known| format!("; {known}")).unwrap_or_default();
+            Action::Await(format!("the agent does not answer: {why}{known}"))
         }
-        Some(Seen::Unreachable(why)) => Action::Await(format!("the agent does not answer: {why}")),
         Some(Seen::Connecting | Seen::Running | Seen::Ended(_)) => Action::Await("the run goes on".to_owned()),
     }
 }
 
-/// How the run ended with its pod, when the kubelet will not start the container again.
-fn ended_for_good(pod: &Pod, id: &str) -> Option<Verdict> {
-    let status = pod.status.as_ref()?;
-    let final_phase = matches!(status.phase.as_deref(), Some("Failed" | "Succeeded"));
-    if pod.metadata.deletion_timestamp.is_none() && !final_phase {
-        return None;
-    }
-    let container = status.container_statuses.iter().flatten().find(|c| c.name == names::PULUMI_CONTAINER);
-    match container.and_then(|c| c.state.as_ref()?.terminated.as_ref()) {
-        Some(terminated) => Some(Verdict::of_container(terminated, id)),
-        // Whoever ended the pod, such as for a node that is gone, knew nothing of its containers.
-        None => final_phase.then(|| Verdict::of_pod(status)),
-    }
+/// Whether the pod has another address now: a sandbox that was made anew has one.
+fn has_moved(observed: &Observed) -> bool {
+    let ip = observed.pod.as_ref().and_then(|pod| pod.status.as_ref()?.pod_ip.as_deref()?.parse::<IpAddr>().ok());
+    ip.is_some() && observed.asked.is_some() && ip != observed.asked
 }
 
 fn waiting(observed: &Observed) -> Action {
     let update = &observed.update;
     let name = &update.spec.workspace_name;
+    if let Err(error) = request::limits(update) {
+        return Action::Record(Box::new(Verdict::failed(update_reason::SPEC_INVALID, &error.to_string())));
+    }
     if let Some(ahead) = &observed.ahead {
         return Action::Wait(update_reason::QUEUED, format!("waits for update {ahead} of the same workspace"));
     }
@@ -129,7 +182,7 @@ fn waiting(observed: &Observed) -> Action {
     if let Some(why) = not_ready(workspace, observed) {
         return Action::Wait(update_reason::WORKSPACE_NOT_READY, format!("workspace {name} {why}"));
     }
-    match request::binding(update, workspace) {
+    match observed.pod.as_ref().and_then(|pod| request::binding(update, workspace, pod)) {
         Some(binding) => Action::Announce(binding),
         None => Action::Wait(update_reason::WORKSPACE_NOT_READY, format!("workspace {name} has no agent yet")),
     }

@@ -2,8 +2,11 @@
 
 mod act;
 mod attachments;
+mod dead_runs;
 mod decide;
 mod observe;
+mod pod_end;
+mod progress;
 mod request;
 mod status;
 mod verdict;
@@ -16,6 +19,7 @@ use kube::ResourceExt;
 use kube::runtime::reflector::{ObjectRef, Store as Reflected};
 
 pub use attachments::Attachments;
+pub use dead_runs::dead_run;
 pub use watches::{Feeds, controller};
 
 use crate::api::auto::Update;
@@ -60,9 +64,10 @@ pub async fn reconcile(update: Arc<Update>, context: Arc<Context>) -> Result<Out
     let mut update = Box::new(live);
     for _ in 0..STEPS {
         let observed = observe::observe(*update, &context).await?;
-        let action = decide::decide(&observed);
+        let now = Timestamp::now();
+        let action = decide::decide(&observed, now);
         tracing::debug!(action = action.name(), "decided");
-        match act::act(&observed, action, &context, Timestamp::now()).await? {
+        match act::act(&observed, action, &context, now).await? {
             Next::Again(next) => update = next,
             Next::Rest(None) => return Ok(Outcome::Settled),
             Next::Rest(Some(after)) => return Ok(Outcome::After(after)),

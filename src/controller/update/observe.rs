@@ -1,27 +1,37 @@
 //! The only reads of an Update's reconcile.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::ResourceExt;
 
-use crate::api::auto::{RunBinding, Update, Workspace};
+use crate::api::auto::{RunBinding, RunProgress, Update, Workspace};
 use crate::api::names;
 use crate::api::pulumi::Stack;
 use crate::controller::update::Context;
-use crate::controller::update::attachments::Seen;
+use crate::controller::update::attachments::{Look, Seen};
+use crate::controller::update::pod_end::{self, NodeState};
 use crate::runtime::reads::ReadError;
 
 /// What is known at the start of a pass.
 #[derive(Clone, Debug)]
 pub struct Observed {
     pub update: Update,
+    /// Not read while the agent tells of the run.
     pub workspace: Option<Workspace>,
+    /// The same.
     pub pod: Option<Pod>,
+    /// Read only in doubt.
+    pub node: NodeState,
     /// Another Update of the Workspace that goes first.
     pub ahead: Option<String>,
     /// What the attached task knows.
     pub seen: Option<Seen>,
+    /// How far the run is, as the attached task knows it.
+    pub progress: Option<RunProgress>,
+    /// Where the attached task asks.
+    pub asked: Option<IpAddr>,
     /// How the Stack stands that owns the Update. It matters only once the Update is being deleted.
     pub stack: Owner,
 }
@@ -40,10 +50,16 @@ pub enum Owner {
 pub async fn observe(update: Update, context: &Context) -> Result<Observed, ReadError> {
     let namespace = update.namespace().unwrap_or_default();
     let name = update.spec.workspace_name.clone();
-    let workspace = context.reader.get_opt::<Workspace>(&namespace, &name).await?;
-    let pod = context.reader.get_opt::<Pod>(&namespace, &names::workspace_pod(&name)).await?;
+    let look = context.attachments.look(&update.uid().unwrap_or_default());
+    let (workspace, pod) = match is_told_of(&update, look.as_ref()) {
+        true => (None, None),
+        false => (
+            context.reader.get_opt::<Workspace>(&namespace, &name).await?,
+            context.reader.get_opt::<Pod>(&namespace, &names::workspace_pod(&name)).await?,
+        ),
+    };
+    let node = node(&update, pod.as_ref(), look.as_ref(), context).await?;
     let ahead = ahead(&update, &context.updates.state());
-    let seen = context.attachments.seen(&update.uid().unwrap_or_default());
     let stack = match (update.metadata.deletion_timestamp.is_some(), owner(&update)) {
         (true, Some((name, uid))) => match context.reader.get_opt::<Stack>(&namespace, &name).await? {
             Some(stack) if stack.uid().as_ref() != Some(&uid) => Owner::Gone,
@@ -53,7 +69,35 @@ pub async fn observe(update: Update, context: &Context) -> Result<Observed, Read
         },
         _ => Owner::Lives,
     };
-    Ok(Observed { update, workspace, pod, ahead, seen, stack })
+    let asked = look.as_ref().map(|look| look.ip);
+    let (seen, progress) = look.map_or((None, None), |look| (Some(look.seen), look.progress));
+    Ok(Observed { update, workspace, pod, node, ahead, seen, progress, asked, stack })
+}
+
+/// Whether the agent tells of an open run at this moment: then it needs no other witness. To end it, its pod is needed.
+fn is_told_of(update: &Update, look: Option<&Look>) -> bool {
+    let tells = look.is_some_and(|look| matches!(look.seen, Seen::Running | Seen::Held(_)));
+    tells && binding(update).is_some() && !update.is_complete() && update.metadata.deletion_timestamp.is_none()
+}
+
+/// How the node of a run is that nobody tells of.
+async fn node(
+    update: &Update,
+    pod: Option<&Pod>,
+    look: Option<&Look>,
+    context: &Context,
+) -> Result<NodeState, ReadError> {
+    let Some(binding) = binding(update).filter(|_| !update.is_complete()) else { return Ok(NodeState::NotAsked) };
+    let is_told = look.is_some_and(|look| matches!(look.seen, Seen::Running | Seen::Held(_) | Seen::Ended(_)));
+    let is_unreachable = look.is_some_and(|look| matches!(look.seen, Seen::Unreachable(_)));
+    if is_told || !pod_end::needs_node(binding, pod, is_unreachable) {
+        return Ok(NodeState::NotAsked);
+    }
+    match context.reader.get_cluster_opt::<Node>(&binding.node_name).await {
+        Ok(node) => Ok(NodeState::of(node.as_ref())),
+        Err(error) if error.is_forbidden() => Ok(NodeState::Unreadable(error.to_string())),
+        Err(error) => Err(error),
+    }
 }
 
 /// What an Update's run is bound to, once it was announced.

@@ -4,9 +4,10 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 
-use crate::api::auto::{RunBinding, Update, UpdateStatus};
+use crate::api::auto::{EndProof, RunBinding, RunProgress, Update, UpdatePhase, UpdateStatus};
 use crate::api::conditions::{self, COMPLETE, Claim, FAILED, PROGRESSING, Status, update_reason};
-use crate::api::names;
+use crate::api::{duration, names};
+use crate::controller::update::progress::summary_of_changes;
 use crate::controller::update::verdict::Verdict;
 
 /// The longest message that the status keeps.
@@ -28,28 +29,47 @@ fn with(update: &Update, claims: Claims<'_>, now: Timestamp) -> UpdateStatus {
 
 /// The run cannot start yet.
 pub fn waiting(update: &Update, reason: &str, message: &str, now: Timestamp) -> UpdateStatus {
-    let open = update_reason::PROGRESSING;
-    let claims = [
-        (PROGRESSING, Status::False, reason, message),
-        (FAILED, Status::False, open, ""),
-        (COMPLETE, Status::False, open, ""),
-    ];
-    with(update, claims, now)
+    let mut status = open(update, Status::False, reason, message, now);
+    status.phase = Some(UpdatePhase::Waiting);
+    status
 }
 
 /// The run may start: this is written before it does.
 pub fn announced(update: &Update, binding: &RunBinding, now: Timestamp) -> UpdateStatus {
-    let mut status = running(update, "the run is starting", now);
+    let mut status = running(update, None, "the run is starting", now);
     status.run = Some(binding.clone());
     status.start_time = Some(Time(now));
     status
 }
 
 /// The run goes on.
-pub fn running(update: &Update, message: &str, now: Timestamp) -> UpdateStatus {
+pub fn running(update: &Update, progress: Option<&RunProgress>, message: &str, now: Timestamp) -> UpdateStatus {
+    let mut status = open(update, Status::True, update_reason::PROGRESSING, message, now);
+    status.progress = progress.cloned().or(status.progress);
+    let has_process = status.progress.as_ref().is_some_and(|progress| progress.pid.is_some());
+    status.phase = Some(if has_process { UpdatePhase::Running } else { UpdatePhase::Starting });
+    status
+}
+
+/// The run was asked to end.
+pub fn canceling(update: &Update, progress: Option<&RunProgress>, message: &str, now: Timestamp) -> UpdateStatus {
+    let mut status = running(update, progress, message, now);
+    status.phase = Some(UpdatePhase::Canceling);
+    status
+}
+
+/// Nobody knows whether the run still goes on.
+pub fn doubtful(update: &Update, message: &str, now: Timestamp) -> UpdateStatus {
+    let mut status = open(update, Status::Unknown, update_reason::RUN_OUTCOME_UNKNOWN, message, now);
+    status.phase = Some(UpdatePhase::OutcomeUnknown);
+    status
+}
+
+fn open(update: &Update, progressing: Status, reason: &str, message: &str, now: Timestamp) -> UpdateStatus {
     let open = update_reason::PROGRESSING;
+    let message = conditions::shorten(message, LONGEST_MESSAGE);
     let claims = [
-        (PROGRESSING, Status::True, open, message),
+        (PROGRESSING, progressing, reason, message.as_str()),
         (FAILED, Status::False, open, ""),
         (COMPLETE, Status::False, open, ""),
     ];
@@ -57,7 +77,7 @@ pub fn running(update: &Update, message: &str, now: Timestamp) -> UpdateStatus {
 }
 
 /// The run has ended.
-pub fn recorded(update: &Update, verdict: &Verdict, now: Timestamp) -> UpdateStatus {
+pub fn recorded(update: &Update, verdict: &Verdict, progress: Option<&RunProgress>, now: Timestamp) -> UpdateStatus {
     let message = conditions::shorten(&verdict.message, LONGEST_MESSAGE);
     let claims = match verdict.failure {
         None => [
@@ -73,10 +93,107 @@ pub fn recorded(update: &Update, verdict: &Verdict, now: Timestamp) -> UpdateSta
     };
     let mut status = with(update, claims, now);
     status.start_time = verdict.started.map(Time).or(status.start_time);
-    status.end_time = Some(Time(verdict.ended.unwrap_or(now)));
+    let end = verdict.ended.unwrap_or(now);
+    status.end_time = Some(Time(end));
+    status.duration = status.start_time.as_ref().map(|start| duration::display(end.duration_since(start.0)));
+    status.phase = Some(if verdict.failure.is_none() { UpdatePhase::Succeeded } else { UpdatePhase::Failed });
+    status.progress = ended(progress.or(status.progress.as_ref()), status.progress.as_ref(), verdict);
     status.message = Some(message).filter(|m| !m.is_empty());
     status.permalink = verdict.permalink.clone();
     status.changes = verdict.changes.clone();
+    status.last_output = verdict.last_output.clone();
+    status.pending_creates = verdict.pending_creates.clone();
+    status.cut_off = verdict.cut_off.then_some(true);
+    status.end_proof = verdict.proof;
     status.outputs = (!verdict.outputs.is_empty()).then(|| names::outputs_secret(&update.name_any()));
+    let answer =
+        update.annotations().get(names::ANNOTATION_RESOLVE).filter(|_| verdict.proof == Some(EndProof::Person));
+    status.handled_resolve = answer.cloned();
     status
+}
+
+/// What is left of the progress: nothing is in work any more, and a lock may still name the process.
+fn ended(last: Option<&RunProgress>, written: Option<&RunProgress>, verdict: &Verdict) -> Option<RunProgress> {
+    let pid = last.and_then(|last| last.pid).or_else(|| written.and_then(|written| written.pid));
+    let changes = summary_of_changes(verdict.changes.iter());
+    let steps_done = last.map_or(0, |last| last.steps_done);
+    let summary = match last {
+        _ if !changes.is_empty() => changes,
+        Some(_) => format!("{steps_done} done"),
+        None => return None,
+    };
+    Some(RunProgress { summary, steps_done, pid, ..RunProgress::default() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::auto::UpdateSpec;
+    use crate::rpc::proto;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).expect("in range")
+    }
+
+    fn progress(pid: Option<i64>) -> RunProgress {
+        RunProgress {
+            summary: "3 done, creating aws:s3:Bucket logs".to_owned(),
+            steps_done: 3,
+            in_work: 1,
+            name: Some("logs".to_owned()),
+            pid,
+            ..RunProgress::default()
+        }
+    }
+
+    /// An Update with this status.
+    fn so(status: UpdateStatus) -> Update {
+        let mut update = Update::new("app-1", UpdateSpec::default());
+        update.status = Some(status);
+        update
+    }
+
+    #[test]
+    fn a_run_is_told_from_its_start_to_its_end() {
+        let waiting = waiting(&so(UpdateStatus::default()), update_reason::QUEUED, "waits", at(1));
+        assert_eq!(waiting.phase, Some(UpdatePhase::Waiting));
+        let announced = announced(&so(waiting), &RunBinding::default(), at(2));
+        assert_eq!(announced.phase, Some(UpdatePhase::Starting));
+        let runs = running(&so(announced), Some(&progress(Some(42))), "the run goes on", at(3));
+        assert_eq!((runs.phase, runs.progress.clone()), (Some(UpdatePhase::Running), Some(progress(Some(42)))));
+        // The next controller has seen nothing yet.
+        let runs = running(&so(runs), None, "the run goes on", at(4));
+        assert_eq!((runs.phase, runs.progress.clone()), (Some(UpdatePhase::Running), Some(progress(Some(42)))));
+        let changes = [("create".to_owned(), 2), ("same".to_owned(), 1)].into();
+        let verdict = Verdict::of(
+            &proto::Result {
+                outcome: proto::Outcome::Succeeded.into(),
+                started: 2_000,
+                ended: 65_000,
+                changes,
+                last_output: "Resources:\n".to_owned(),
+                ..proto::Result::default()
+            },
+            at(66),
+        );
+        let done = recorded(&so(runs), &verdict, Some(&progress(None)), at(66));
+        assert_eq!((done.phase, done.duration.as_deref()), (Some(UpdatePhase::Succeeded), Some("1m3s")));
+        assert_eq!((done.last_output.as_deref(), done.end_proof), (Some("Resources:"), Some(EndProof::Agent)));
+        let left = done.progress.expect("it is kept");
+        assert_eq!((left.summary.as_str(), left.pid, left.in_work, left.name), ("2 create, 1 same", Some(42), 0, None));
+    }
+
+    #[test]
+    fn a_run_in_doubt_is_open_and_one_that_a_person_ended_says_so() {
+        let doubtful = doubtful(&so(UpdateStatus::default()), "nobody knows", at(1));
+        let progressing = conditions::find(&doubtful.conditions, PROGRESSING).expect("there");
+        assert_eq!((progressing.status.as_str(), progressing.reason.as_str()), ("Unknown", "RunOutcomeUnknown"));
+        assert!(!conditions::is_true(&doubtful.conditions, COMPLETE));
+        let mut update = so(doubtful);
+        update.annotations_mut().insert(names::ANNOTATION_RESOLVE.to_owned(), "app-1=retry".to_owned());
+        let ended = recorded(&update, &Verdict::answered("app-1=retry", "nobody knows"), None, at(2));
+        assert_eq!(ended.handled_resolve.as_deref(), Some("app-1=retry"));
+        assert_eq!((ended.cut_off, ended.end_proof), (Some(true), Some(EndProof::Person)));
+        assert!(conditions::is_true(&ended.conditions, COMPLETE));
+    }
 }

@@ -2,12 +2,21 @@
 
 use std::collections::BTreeMap;
 
-use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{ContainerStateTerminated, PodStatus};
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::ContainerStateTerminated;
 use serde::Deserialize;
 
-use crate::api::conditions::update_reason;
+use crate::api::auto::EndProof;
+use crate::api::conditions::{self, update_reason};
+use crate::api::{duration, names};
 use crate::rpc::proto;
+
+/// The most of the CLI's last output that is kept, in bytes.
+const LONGEST_OUTPUT: usize = 2048;
+/// The most creations in doubt, and holders of a lock, that are named.
+const MOST_NAMED: usize = 50;
+/// The longest word of an agent's that is kept, in bytes.
+const LONGEST_WORD: usize = 512;
 
 /// How a run ended.
 #[derive(Clone, Debug, PartialEq)]
@@ -20,19 +29,29 @@ pub struct Verdict {
     pub outputs: Vec<proto::Output>,
     pub changes: BTreeMap<String, i64>,
     pub permalink: Option<String>,
+    pub last_output: Option<String>,
+    /// URNs of creations in doubt.
+    pub pending_creates: Vec<String>,
+    /// Whether the state may name operations that were under way.
+    pub cut_off: bool,
+    /// By what its end is known; `None` when it never began.
+    pub proof: Option<EndProof>,
 }
 
 /// What the agent writes as the container's termination message.
 #[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
 struct TerminationMessage {
     id: String,
     outcome: String,
     #[serde(default)]
     message: String,
+    /// Agents of old do not say it.
+    cut_off: Option<bool>,
 }
 
 impl Verdict {
-    /// A failure that the controller itself has to tell.
+    /// A failure that the controller itself has to tell: nothing has run.
     pub fn failed(reason: &'static str, message: &str) -> Self {
         Verdict {
             failure: Some(reason),
@@ -42,12 +61,16 @@ impl Verdict {
             outputs: Vec::new(),
             changes: BTreeMap::new(),
             permalink: None,
+            last_output: None,
+            pending_creates: Vec::new(),
+            cut_off: false,
+            proof: None,
         }
     }
 
     /// What the agent said. Nothing of it is trusted: an outcome that is not known is a failure.
-    pub fn of(result: &proto::Result) -> Self {
-        Verdict {
+    pub fn of(result: &proto::Result, now: Timestamp) -> Self {
+        let mut verdict = Verdict {
             failure: failure(result.outcome()),
             message: result.message.clone(),
             started: Timestamp::from_millisecond(result.started).ok(),
@@ -55,34 +78,116 @@ impl Verdict {
             outputs: result.outputs.clone(),
             changes: result.changes.iter().map(|(word, count)| (word.clone(), i64::from(*count))).collect(),
             permalink: Some(result.permalink.clone()).filter(|link| !link.is_empty()),
+            last_output: Some(tail(&result.last_output)).filter(|output| !output.is_empty()),
+            pending_creates: result.pending_creates.iter().take(MOST_NAMED).map(|urn| word(urn)).collect(),
+            cut_off: result.cut_off || result.outcome() == proto::Outcome::Interrupted,
+            proof: Some(EndProof::Agent),
+        };
+        match result.outcome() {
+            proto::Outcome::Conflict => verdict.message = conflict(&verdict.message, &result.holders, now),
+            proto::Outcome::PendingCreates => verdict.message = in_doubt(&verdict.pending_creates),
+            _ => {}
+        }
+        verdict
+    }
+
+    /// The agent's last words, if it wrote them for this run. They have room for little.
+    pub fn of_last_words(terminated: &ContainerStateTerminated, id: &str) -> Option<Self> {
+        let words: TerminationMessage = serde_json::from_str(terminated.message.as_deref()?).ok()?;
+        if words.id != id {
+            return None;
+        }
+        let outcome = proto::Outcome::from_str_name(&words.outcome).unwrap_or(proto::Outcome::Unspecified);
+        let mut verdict = Verdict::failed(update_reason::ABORTED, &words.message);
+        verdict.failure = failure(outcome);
+        verdict.proof = Some(EndProof::Container);
+        verdict.cut_off = words.cut_off.unwrap_or_else(|| verdict.failure.is_some());
+        if verdict.failure.is_none() {
+            verdict.message =
+                "it succeeded; the values of its outputs were lost with its pod, and the next run brings \
+                               them"
+                    .to_owned();
+        }
+        Some(verdict)
+    }
+
+    /// It was cut off, and this proves that nothing of it is left.
+    pub fn cut_off(why: &str, proof: EndProof, ended: Option<Timestamp>) -> Self {
+        let message = format!("the run was cut off: {why}");
+        Verdict { cut_off: true, proof: Some(proof), ended, ..Verdict::failed(update_reason::ABORTED, &message) }
+    }
+
+    /// A person has decided that it is over.
+    pub fn answered(answer: &str, doubt: &str) -> Self {
+        let message = format!("a person has answered {}: {answer}; {doubt}", names::ANNOTATION_RESOLVE);
+        Verdict {
+            cut_off: true,
+            proof: Some(EndProof::Person),
+            ..Verdict::failed(update_reason::RUN_OUTCOME_UNKNOWN, &message)
         }
     }
 
-    /// What the container's end says: the agent's last words if it wrote them for this run, else how the container ended.
-    pub fn of_container(terminated: &ContainerStateTerminated, id: &str) -> Self {
-        let last_words = terminated.message.as_deref().and_then(|m| serde_json::from_str::<TerminationMessage>(m).ok());
-        if let Some(words) = last_words.filter(|words| words.id == id) {
-            let outcome = proto::Outcome::from_str_name(&words.outcome).unwrap_or(proto::Outcome::Unspecified);
-            return Verdict { failure: failure(outcome), ..Verdict::failed(update_reason::ABORTED, &words.message) };
-        }
-        let why = terminated.reason.as_deref().unwrap_or("unknown reason");
-        Verdict::cut_off(&format!("{why}, exit code {}", terminated.exit_code))
+    /// With the time of the end, where it is not known yet.
+    pub fn ended_by(self, ended: Option<Timestamp>) -> Self {
+        Verdict { ended: self.ended.or(ended), ..self }
     }
 
-    /// What the pod's end says where nothing is known of its container.
-    pub fn of_pod(status: &PodStatus) -> Self {
-        let reason = status.reason.as_deref().or(status.phase.as_deref()).unwrap_or("unknown reason");
-        match status.message.as_deref().map(str::trim).filter(|message| !message.is_empty()) {
-            Some(message) => Verdict::cut_off(&format!("{reason}: {message}")),
-            None => Verdict::cut_off(reason),
+    /// An end in order that nobody asked for: the pod was told to end. It is nobody's failure.
+    pub fn with_its_pod(mut self) -> Self {
+        if self.failure == Some(update_reason::CANCELED) {
+            self.failure = Some(update_reason::ABORTED);
+            self.message = format!("its pod was told to end: {}", self.message);
         }
+        self
     }
 
-    fn cut_off(why: &str) -> Self {
-        let message =
-            format!("the pod ended before the run did ({why}); read the stack's state before you run it again");
-        Verdict::failed(update_reason::ABORTED, &message)
+    /// With the cluster's own reason for an end that the agent could only see from inside.
+    pub fn because(mut self, cause: Option<String>) -> Self {
+        if let Some(cause) = cause.filter(|_| self.failure == Some(update_reason::ABORTED)) {
+            self.message = format!("{} ({cause})", self.message);
+        }
+        self
     }
+}
+
+/// Whose lock it is, and how old.
+fn conflict(said: &str, holders: &[proto::LockHolder], now: Timestamp) -> String {
+    if holders.is_empty() {
+        return said.to_owned();
+    }
+    let describe = |holder: &proto::LockHolder| {
+        let time = word(&holder.time);
+        let age = time.parse::<Timestamp>().ok().map(|since| now.duration_since(since));
+        let age = age.map(|age: SignedDuration| format!(", {} ago", duration::display(age))).unwrap_or_default();
+        format!("{}@{} (pid {}) since {time}{age}", word(&holder.user), word(&holder.host), holder.pid)
+    };
+    let all: Vec<String> = holders.iter().take(MOST_NAMED).map(describe).collect();
+    format!("the stack is locked by {}", all.join(" and by "))
+}
+
+fn in_doubt(urns: &[String]) -> String {
+    format!(
+        "nothing was run: an earlier run was cut off while it created {}. Nobody knows whether they exist, and a run would \
+         create them again",
+        urns.join(", ")
+    )
+}
+
+/// The last lines of an output.
+fn tail(output: &str) -> String {
+    let output = output.trim_end();
+    let begin = output.ceil_char_boundary(output.len().saturating_sub(LONGEST_OUTPUT));
+    let tail = output.get(begin..).unwrap_or_default();
+    match tail.split_once('\n') {
+        Some((_, whole_lines)) if begin > 0 => whole_lines.to_owned(),
+        _ => tail.to_owned(),
+    }
+}
+
+/// A word of the agent's, bounded and on one line.
+fn word(text: &str) -> String {
+    let line: String = text.chars().take(LONGEST_WORD).map(|c| if c.is_control() { ' ' } else { c }).collect();
+    conditions::shorten(&line, LONGEST_WORD)
 }
 
 fn failure(outcome: proto::Outcome) -> Option<&'static str> {
@@ -93,6 +198,7 @@ fn failure(outcome: proto::Outcome) -> Option<&'static str> {
         proto::Outcome::Conflict => Some(update_reason::UPDATE_CONFLICT),
         proto::Outcome::Interrupted => Some(update_reason::ABORTED),
         proto::Outcome::InvalidAccessToken => Some(update_reason::INVALID_ACCESS_TOKEN),
+        proto::Outcome::PendingCreates => Some(update_reason::PENDING_CREATES),
     }
 }
 
@@ -109,22 +215,72 @@ mod tests {
         }
     }
 
+    fn now() -> Timestamp {
+        "2026-01-01T12:10:30Z".parse().expect("a time")
+    }
+
     #[test]
     fn the_agents_last_words_count_for_the_run_they_name_only() {
         let words = r#"{"id":"u1","outcome":"OUTCOME_SUCCEEDED","message":""}"#;
-        assert_eq!(Verdict::of_container(&terminated(Some(words)), "u1").failure, None);
-        let other = Verdict::of_container(&terminated(Some(words)), "u2");
-        assert_eq!(other.failure, Some(update_reason::ABORTED));
-        assert!(other.message.contains("OOMKilled"), "{}", other.message);
-        let garbage = Verdict::of_container(&terminated(Some("not json")), "u1");
-        assert_eq!(garbage.failure, Some(update_reason::ABORTED));
+        let succeeded = Verdict::of_last_words(&terminated(Some(words)), "u1").expect("they are for it");
+        assert_eq!((succeeded.failure, succeeded.cut_off), (None, false));
+        assert!(succeeded.message.contains("outputs were lost"), "{}", succeeded.message);
+        assert_eq!(Verdict::of_last_words(&terminated(Some(words)), "u2"), None);
+        assert_eq!(Verdict::of_last_words(&terminated(Some("not json")), "u1"), None);
+        assert_eq!(Verdict::of_last_words(&terminated(None), "u1"), None);
         let unknown = r#"{"id":"u1","outcome":"WHATEVER"}"#;
-        assert_eq!(Verdict::of_container(&terminated(Some(unknown)), "u1").failure, Some(update_reason::UPDATE_FAILED));
+        let unknown = Verdict::of_last_words(&terminated(Some(unknown)), "u1").expect("they are for it");
+        assert_eq!((unknown.failure, unknown.cut_off), (Some(update_reason::UPDATE_FAILED), true));
+        let in_order = r#"{"id":"u1","outcome":"OUTCOME_CANCELED","cutOff":false}"#;
+        let in_order = Verdict::of_last_words(&terminated(Some(in_order)), "u1").expect("they are for it");
+        assert!(!in_order.cut_off);
     }
 
     #[test]
     fn an_outcome_that_is_not_known_is_a_failure() {
         let result = proto::Result { outcome: 99, ..proto::Result::default() };
-        assert_eq!(Verdict::of(&result).failure, Some(update_reason::UPDATE_FAILED));
+        assert_eq!(Verdict::of(&result, now()).failure, Some(update_reason::UPDATE_FAILED));
+    }
+
+    #[test]
+    fn a_lock_is_told_with_its_holder_and_its_age() {
+        let holder = |time: &str| proto::LockHolder {
+            user: "alice".to_owned(),
+            host: "laptop\n".to_owned(),
+            pid: 7,
+            time: time.to_owned(),
+        };
+        let result = proto::Result {
+            outcome: proto::Outcome::Conflict.into(),
+            message: "as the CLI says it".to_owned(),
+            holders: vec![holder("2026-01-01T12:00:00Z"), holder("yesterday")],
+            ..proto::Result::default()
+        };
+        assert_eq!(
+            Verdict::of(&result, now()).message,
+            "the stack is locked by alice@laptop  (pid 7) since 2026-01-01T12:00:00Z, 10m30s ago and by alice@laptop  (pid 7) \
+             since yesterday"
+        );
+        let cloud = proto::Result { holders: Vec::new(), ..result };
+        assert_eq!(Verdict::of(&cloud, now()).message, "as the CLI says it");
+    }
+
+    #[test]
+    fn the_last_whole_lines_of_the_output_are_kept() {
+        assert_eq!(tail("one\ntwo\n"), "one\ntwo");
+        let long = tail(&format!("{}\n{}last", "ä".repeat(2000), "line\n".repeat(100)));
+        assert!(long.len() <= LONGEST_OUTPUT && long.starts_with("line\n") && long.ends_with("last"), "{long}");
+    }
+
+    #[test]
+    fn an_end_with_the_pod_is_nobodys_failure() {
+        let of = |outcome: proto::Outcome| {
+            Verdict::of(&proto::Result { outcome: outcome.into(), ..Default::default() }, now())
+        };
+        assert_eq!(of(proto::Outcome::Canceled).with_its_pod().failure, Some(update_reason::ABORTED));
+        assert_eq!(of(proto::Outcome::Succeeded).with_its_pod().failure, None);
+        assert_eq!(of(proto::Outcome::Failed).with_its_pod().failure, Some(update_reason::UPDATE_FAILED));
+        let interrupted = of(proto::Outcome::Interrupted).because(Some("OOMKilled".to_owned()));
+        assert!(interrupted.cut_off && interrupted.message.ends_with("(OOMKilled)"), "{}", interrupted.message);
     }
 }

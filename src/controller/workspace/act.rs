@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{Pod, Secret, Service};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 
@@ -53,7 +54,9 @@ impl Act<'_> {
             Action::Ignore => return Ok(Step::Done(Outcome::Settled)),
             Action::Report(report) => return self.report(&report).await,
             Action::AddFinalizer => writer.add_finalizer(workspace, names::WORKSPACE_FINALIZER).await?,
-            Action::Apply { service, tls, stateful_set } => return self.apply(service, tls, stateful_set).await,
+            Action::Apply { service, tls, budget, stateful_set } => {
+                return self.apply([service, tls, budget, stateful_set]).await;
+            }
             Action::Drain => return self.drain().await,
             Action::DeletePod { uid } => {
                 tracing::info!(pod = names::workspace_pod(&name), uid, "pod deleted");
@@ -69,6 +72,7 @@ impl Act<'_> {
             Action::DeleteTlsSecret => {
                 writer.delete::<Secret>(&namespace, &names::workspace_tls_secret(&name), None).await?;
             }
+            Action::DeleteBudget => writer.delete::<PodDisruptionBudget>(&namespace, &object, None).await?,
             Action::RemoveFinalizer => {
                 writer.remove_finalizer(workspace, names::WORKSPACE_FINALIZER).await?;
                 return Ok(Step::Done(Outcome::Settled));
@@ -87,8 +91,8 @@ impl Act<'_> {
         }))
     }
 
-    async fn apply(&self, service: bool, tls: bool, stateful_set: bool) -> Result<Step, ReconcileError> {
-        match self.apply_parts(service, tls, stateful_set).await {
+    async fn apply(&self, parts: [bool; 4]) -> Result<Step, ReconcileError> {
+        match self.apply_parts(parts).await {
             Ok(()) => Ok(Step::Again),
             Err(error) if is_invalid(&error) => self.report(&Report::stalled(refusal(&error))).await,
             Err(error) if error.is_forbidden() => self.report(&Report::not_applied(refusal(&error))).await,
@@ -96,7 +100,8 @@ impl Act<'_> {
         }
     }
 
-    async fn apply_parts(&self, service: bool, tls: bool, stateful_set: bool) -> Result<(), WriteError> {
+    /// Of Service, certificate, PodDisruptionBudget and StatefulSet those that are to be applied.
+    async fn apply_parts(&self, [service, tls, budget, stateful_set]: [bool; 4]) -> Result<(), WriteError> {
         let Ok(wanted) = &self.observed.wanted else {
             return Ok(());
         };
@@ -111,6 +116,9 @@ impl Act<'_> {
         }
         if tls {
             self.apply_certificate().await?;
+        }
+        if budget {
+            writer.apply::<PodDisruptionBudget>(&rendered.budget).await?;
         }
         if stateful_set {
             let applied = writer.apply::<StatefulSet>(&rendered.stateful_set).await?;

@@ -26,6 +26,7 @@ pub(super) enum Action {
     Apply {
         service: bool,
         tls: bool,
+        budget: bool,
         stateful_set: bool,
     },
     /// Tells the agent to start no new run.
@@ -42,6 +43,7 @@ pub(super) enum Action {
     DeleteStatefulSet,
     DeleteService,
     DeleteTlsSecret,
+    DeleteBudget,
     RemoveFinalizer,
     /// Nothing to do now but to say how things are.
     Report(Report),
@@ -67,9 +69,10 @@ pub(super) fn decide(observed: &Observed, now: Timestamp) -> Action {
     let apply = Action::Apply {
         service: observed.service != Part::Current,
         tls: observed.tls != Part::Current,
+        budget: observed.budget != Part::Current,
         stateful_set: observed.stateful_set != Part::Current,
     };
-    if apply != (Action::Apply { service: false, tls: false, stateful_set: false }) {
+    if apply != (Action::Apply { service: false, tls: false, budget: false, stateful_set: false }) {
         return apply;
     }
     let Some(pod) = &observed.pod else {
@@ -80,6 +83,9 @@ pub(super) fn decide(observed: &Observed, now: Timestamp) -> Action {
     }
     let draining = matches!(&observed.agent, Agent::Answered(reply) if reply.draining);
     if draining || pod.revision_hash.as_deref() != Some(&wanted.rendered.revision_hash) {
+        return retire(observed, pod, reason::ROLLING_UPDATE, now);
+    }
+    if observed.is_agent_too_old {
         return retire(observed, pod, reason::ROLLING_UPDATE, now);
     }
     if let Some(trouble) = pod.trouble.as_ref().filter(|_| !pod.ready) {
@@ -135,7 +141,7 @@ fn fetching(
 /// The pod runs and its agent answers: is the wanted source in place?
 fn source(observed: &Observed, wanted: Option<&ArtifactReference>) -> Action {
     let Some(wanted) = wanted else {
-        return Action::Report(Report::ready(None));
+        return Action::Report(ready(observed, None));
     };
     let is_wanted = |found: &ArtifactReference| found.digest == wanted.digest && found.dir == wanted.dir;
     let candidate = observed.candidate();
@@ -145,10 +151,13 @@ fn source(observed: &Observed, wanted: Option<&ArtifactReference>) -> Action {
     let run = observed.open_run();
     // Another one on its way would take its place: it has to give way first. Under a run it does not move.
     if observed.in_place().is_some_and(|found| is_wanted(&found)) && (candidate.is_none() || run.is_some()) {
-        return Action::Report(Report::ready(observed.workspace.spec.artifact.as_ref()));
+        return Action::Report(ready(observed, observed.workspace.spec.artifact.as_ref()));
     }
     if let Some(run) = run {
         return Action::Report(Report::source_waits_for_run(wanted, &run));
+    }
+    if let Some(person) = observed.person() {
+        return Action::Report(Report::source_waits_for_person(wanted, person));
     }
     if !observed.artifact_stored {
         return Action::Report(Report::artifact_missing(wanted));
@@ -156,13 +165,24 @@ fn source(observed: &Observed, wanted: Option<&ArtifactReference>) -> Action {
     Action::PutSource { artifact: wanted.clone() }
 }
 
-/// Deletes a pod, once no new run can start in it and none is open.
+/// The source is in place. A run that comes now waits for a person in the pod, who is named.
+fn ready(observed: &Observed, artifact: Option<&ArtifactReference>) -> Report {
+    match observed.person() {
+        Some(person) => Report::ready(artifact).beside(person),
+        None => Report::ready(artifact),
+    }
+}
+
+/// Deletes a pod, once no new run can start in it, none is open, and nobody works in it.
 fn retire(observed: &Observed, pod: &PodState, why: &'static str, now: Timestamp) -> Action {
     if matches!(&observed.agent, Agent::Answered(reply) if !reply.draining) {
         return Action::Drain;
     }
     if let Some(run) = observed.open_run() {
         return Action::Report(Report::pod_waits_for_run(why, &pod.name, &run));
+    }
+    if let Some(person) = observed.person() {
+        return Action::Report(Report::pod_waits_for_person(why, &pod.name, person));
     }
     match &observed.agent {
         // It may have come back without having said so: a run could be open in it that nobody has recorded.
@@ -212,6 +232,9 @@ fn clean_up(observed: &Observed, now: Timestamp) -> Action {
     }
     if observed.tls.is_ours() {
         return Action::DeleteTlsSecret;
+    }
+    if observed.budget.is_ours() {
+        return Action::DeleteBudget;
     }
     Action::RemoveFinalizer
 }

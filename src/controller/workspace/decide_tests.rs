@@ -8,7 +8,7 @@ use super::report::{Report, State};
 use super::{PodSettings, render};
 use crate::api::auto::{ArtifactReference, Workspace, WorkspaceSpec};
 use crate::api::conditions::workspace_reason as reason;
-use crate::rpc::proto::{Artifact, StatusReply};
+use crate::rpc::proto::{Artifact, Person, StatusReply};
 
 pub(super) const HASH: &str = "current";
 
@@ -50,11 +50,13 @@ pub(super) fn at_rest() -> Observed {
         wanted: Ok(Wanted { rendered, artifact }),
         service: Part::Current,
         tls: Part::Current,
+        budget: Part::Current,
         stateful_set: Part::Current,
         pod: Some(pod()),
         warning: None,
         open_runs: Vec::new(),
         agent: answered(reply("sha256:new")),
+        is_agent_too_old: false,
         artifact_stored: true,
     }
 }
@@ -132,7 +134,7 @@ pub(super) fn check(cases: Vec<(&'static str, Change, Is)>) {
 
 #[test]
 fn what_is_missing_is_made_and_what_is_invalid_is_named() {
-    let apply = |service, tls, stateful_set| Is::Action(Action::Apply { service, tls, stateful_set });
+    let apply = |service, tls, budget, stateful_set| Is::Action(Action::Apply { service, tls, budget, stateful_set });
     check(vec![
         ("at rest", |_| {}, Is::Report(State::Ready, reason::SUCCEEDED, "main@sha1:2 is in place")),
         ("new", |o| o.workspace = workspace(json!({"finalizers": []}), "Succeeded"), Is::Action(Action::AddFinalizer)),
@@ -151,12 +153,14 @@ fn what_is_missing_is_made_and_what_is_invalid_is_named() {
             |o| {
                 o.service = Part::Missing;
                 o.tls = Part::Missing;
+                o.budget = Part::Missing;
                 o.stateful_set = Part::Missing;
             },
-            apply(true, true, true),
+            apply(true, true, true, true),
         ),
-        ("a certificate that is due", |o| o.tls = Part::Outdated, apply(false, true, false)),
-        ("another template", |o| o.stateful_set = Part::Outdated, apply(false, false, true)),
+        ("a certificate that is due", |o| o.tls = Part::Outdated, apply(false, true, false, false)),
+        ("a workspace of an older controller", |o| o.budget = Part::Missing, apply(false, false, true, false)),
+        ("another template", |o| o.stateful_set = Part::Outdated, apply(false, false, false, true)),
     ]);
 }
 
@@ -366,6 +370,7 @@ fn a_deleted_workspace_waits_for_its_run() {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table")]
 fn a_deleted_workspace_is_taken_down_in_order() {
     check(vec![
         (
@@ -412,13 +417,81 @@ fn a_deleted_workspace_is_taken_down_in_order() {
             Is::Action(Action::DeleteTlsSecret),
         ),
         (
+            "then the PodDisruptionBudget",
+            |o| {
+                without_pod(o);
+                o.service = Part::Missing;
+                o.tls = Part::Missing;
+            },
+            Is::Action(Action::DeleteBudget),
+        ),
+        (
             "then the finalizer; what is somebody else's stays",
             |o| {
                 without_pod(o);
                 o.service = Part::Foreign;
                 o.tls = Part::Missing;
+                o.budget = Part::Foreign;
             },
             Is::Action(Action::RemoveFinalizer),
+        ),
+    ]);
+}
+
+fn with_person(reply: StatusReply) -> Agent {
+    let person = Person { command: "pulumi import".to_owned(), pid: 7, since: 0 };
+    answered(StatusReply { person: Some(person), ..reply })
+}
+
+#[test]
+fn nothing_is_taken_from_under_a_person_who_works_in_the_pod() {
+    let waits = |why| Is::Report(State::Working, why, "when a person's `pulumi import` in the pod (pid 7) has ended");
+    check(vec![
+        (
+            "at rest",
+            |o| o.agent = with_person(reply("sha256:new")),
+            Is::Report(State::Ready, reason::SUCCEEDED, "in place; a run waits until a person's `pulumi import`"),
+        ),
+        ("another source", |o| o.agent = with_person(reply("sha256:old")), waits(reason::INSTALLING)),
+        (
+            "other inputs",
+            |o| {
+                stale(o);
+                o.agent = with_person(StatusReply { draining: true, ..reply("sha256:new") });
+            },
+            waits(reason::ROLLING_UPDATE),
+        ),
+        (
+            "the Workspace is being deleted",
+            |o| {
+                deleted(o);
+                o.agent = with_person(StatusReply { draining: true, ..reply("sha256:new") });
+            },
+            waits(reason::DELETING),
+        ),
+    ]);
+}
+
+#[test]
+fn an_agent_that_is_too_old_is_renewed_when_it_is_idle() {
+    check(vec![
+        ("at rest", |o| o.is_agent_too_old = true, Is::Action(Action::Drain)),
+        (
+            "a run is open",
+            |o| {
+                o.is_agent_too_old = true;
+                o.agent = draining("sha256:new");
+                o.open_runs = run();
+            },
+            Is::Report(State::Working, reason::ROLLING_UPDATE, "when the run app-12 has ended"),
+        ),
+        (
+            "idle",
+            |o| {
+                o.is_agent_too_old = true;
+                o.agent = draining("sha256:new");
+            },
+            Is::Action(Action::DeletePod { uid: "pod".to_owned() }),
         ),
     ]);
 }

@@ -8,7 +8,7 @@ use super::init_containers;
 use super::pod;
 use super::render::SpecError;
 use crate::api::names::{
-    ANNOTATION_REVISION_HASH, PULUMI_CONTAINER, SECRETS_DIRECTORY, SHARE_DIRECTORY, TLS_DIRECTORY,
+    ANNOTATION_REVISION_HASH, LABEL_RUN, PULUMI_CONTAINER, SECRETS_DIRECTORY, SHARE_DIRECTORY, TLS_DIRECTORY,
 };
 
 /// Directories of the share volume in which the agent exchanges and removes things.
@@ -69,6 +69,9 @@ fn check_metadata(generated: &Value, merged: &Value) -> Result<(), SpecError> {
         if merged.pointer("/metadata/labels").and_then(|labels| labels.get(label)) != Some(value) {
             return protected(format!("the label {label}"));
         }
+    }
+    if merged.pointer("/metadata/labels").is_some_and(|labels| labels.get(LABEL_RUN).is_some()) {
+        return protected(format!("the label {LABEL_RUN}"));
     }
     let annotations = merged.pointer("/metadata/annotations");
     if annotations.is_some_and(|annotations| annotations.get(ANNOTATION_REVISION_HASH).is_some()) {

@@ -20,6 +20,7 @@ mod revision;
 mod status;
 mod tls;
 mod trust;
+mod version;
 mod warnings;
 
 #[cfg(test)]

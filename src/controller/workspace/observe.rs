@@ -4,22 +4,24 @@ use std::str::FromStr;
 
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{Pod, Secret, Service};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::jiff::Timestamp;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Resource, ResourceExt};
+use serde::Serialize;
 use serde_json::Value;
 use tokio::time::Instant;
 
 use super::context::Context;
 use super::pod_state::{self, PodState};
 use super::render::{ANNOTATION_RENDERED, Rendered, SpecError, normal, render};
-use super::{tls, warnings};
+use super::{tls, version, warnings};
 use crate::api::auto::{ArtifactReference, Update, Workspace};
 use crate::api::conditions::{COMPLETE, is_true};
 use crate::api::names;
 use crate::artifact::Digest;
 use crate::rpc::client::{AgentAddress, AgentClient, RpcError};
-use crate::rpc::proto::{Artifact, Candidate, StatusReply};
+use crate::rpc::proto::{Artifact, Candidate, Person, StatusReply};
 use crate::runtime::drive::ReconcileError;
 
 /// What was seen.
@@ -30,12 +32,16 @@ pub(super) struct Observed {
     pub wanted: Result<Wanted, String>,
     pub service: Part,
     pub tls: Part,
+    /// The PodDisruptionBudget.
+    pub budget: Part,
     pub stateful_set: Part,
     pub pod: Option<PodState>,
     /// Why there is no pod, or why it does not start, if only events say so.
     pub warning: Option<String>,
     pub open_runs: Vec<OpenRun>,
     pub agent: Agent,
+    /// Its agent is older than those that the controller speaks to.
+    pub is_agent_too_old: bool,
     /// Whether the store has the bytes of the wanted artifact.
     pub artifact_stored: bool,
 }
@@ -87,6 +93,7 @@ impl Observed {
         let object = names::workspace_object(&name);
         [
             (self.service, "Service", object.clone()),
+            (self.budget, "PodDisruptionBudget", object.clone()),
             (self.stateful_set, "StatefulSet", object),
             (self.tls, "Secret", names::workspace_tls_secret(&name)),
         ]
@@ -105,6 +112,14 @@ impl Observed {
         match operation {
             Some(uid) => Some(named(uid).unwrap_or_else(|| uid.clone())),
             None => self.open_runs.first().map(|run| run.name.clone()),
+        }
+    }
+
+    /// Somebody who works with the CLI in the pod.
+    pub(super) fn person(&self) -> Option<&Person> {
+        match &self.agent {
+            Agent::Answered(reply) => reply.person.as_ref(),
+            Agent::NotAsked | Agent::Unreachable(_) => None,
         }
     }
 
@@ -158,10 +173,12 @@ pub(super) async fn observe(
     let observed = Observed {
         service: parts.service,
         tls: parts.tls,
+        budget: parts.budget,
         stateful_set: parts.stateful_set,
         pod: state,
         warning,
         open_runs: open_runs(context, namespace, name),
+        is_agent_too_old: is_too_old(&agent),
         agent,
         artifact_stored: wanted.as_ref().is_ok_and(|wanted| is_stored(wanted, context)),
         wanted: wanted.map_err(|error| error.to_string()),
@@ -174,6 +191,7 @@ pub(super) async fn observe(
 struct Parts {
     service: Part,
     tls: Part,
+    budget: Part,
     stateful_set: Part,
     /// Unless it is trusted unseen.
     stateful_set_uid: Option<String>,
@@ -195,25 +213,35 @@ async fn parts(
     let may_trust = has_pod && workspace.metadata.deletion_timestamp.is_none();
     if may_trust && hash.is_some_and(|hash| trust.holds(key, hash, &authority)) {
         let current = Part::Current;
-        return Ok(Parts { service: current, tls: current, stateful_set: current, stateful_set_uid: None });
+        return Ok(Parts {
+            service: current,
+            tls: current,
+            budget: current,
+            stateful_set: current,
+            stateful_set_uid: None,
+        });
     }
     let begun = Instant::now();
     let (object, secret) = (names::workspace_object(&name), names::workspace_tls_secret(&name));
     let reader = &context.reader;
-    let (service, secret, stateful_set) = tokio::try_join!(
+    let (service, secret, budget, stateful_set) = tokio::try_join!(
         reader.get_opt::<Service>(&namespace, &object),
         reader.get_opt::<Secret>(&namespace, &secret),
+        reader.get_opt::<PodDisruptionBudget>(&namespace, &object),
         reader.get_opt::<StatefulSet>(&namespace, &object),
     )?;
     let server_name = names::workspace_server_name(&name, &namespace);
     let certified = |secret: &Secret| tls::is_current(secret, &server_name, &authority, now);
     let parts = Parts {
-        service: part(&name, service.as_ref(), |service| is_as_rendered(service, rendered)),
+        service: part(&name, service.as_ref(), |service| {
+            is_as_wanted(service, rendered.map(|rendered| &rendered.service))
+        }),
         tls: part(&name, secret.as_ref(), certified),
+        budget: part(&name, budget.as_ref(), |budget| is_as_wanted(budget, rendered.map(|rendered| &rendered.budget))),
         stateful_set: part(&name, stateful_set.as_ref(), |found| is_applied(found, rendered, context)),
         stateful_set_uid: stateful_set.and_then(|stateful_set| stateful_set.uid()),
     };
-    match hash.filter(|_| [parts.service, parts.tls, parts.stateful_set] == [Part::Current; 3]) {
+    match hash.filter(|_| [parts.service, parts.tls, parts.budget, parts.stateful_set] == [Part::Current; 4]) {
         Some(hash) => trust.note(key, hash, &authority, begun),
         None => trust.end(key),
     }
@@ -224,6 +252,10 @@ fn wanted(name: &str, namespace: &str, workspace: &Workspace, context: &Context)
     let rendered = render(name, namespace, workspace, &context.pods)?;
     let artifact = workspace.spec.artifact.as_ref().map(normal).transpose()?;
     Ok(Wanted { rendered, artifact })
+}
+
+fn is_too_old(agent: &Agent) -> bool {
+    matches!(agent, Agent::Answered(reply) if version::is_too_old(&reply.agent_version, version::OWN))
 }
 
 fn is_stored(wanted: &Wanted, context: &Context) -> bool {
@@ -244,9 +276,9 @@ fn part<K: Resource>(name: &str, found: Option<&K>, is_current: impl FnOnce(&K) 
     }
 }
 
-fn is_as_rendered(service: &Service, rendered: Option<&Rendered>) -> bool {
-    let found = serde_json::to_value(service).unwrap_or_default();
-    rendered.is_some_and(|rendered| covers(&found, &rendered.service))
+fn is_as_wanted<K: Serialize>(found: &K, wanted: Option<&Value>) -> bool {
+    let found = serde_json::to_value(found).unwrap_or_default();
+    wanted.is_some_and(|wanted| covers(&found, wanted))
 }
 
 /// The API server writes quantities in its own form, so a StatefulSet is not compared field by field.

@@ -1,4 +1,4 @@
-//! What a Workspace is made of: a headless Service and a StatefulSet with one pod. Pure; both stay JSON until they are
+//! What a Workspace is made of: a headless Service, a StatefulSet with one pod, and a PodDisruptionBudget. Pure; all stay JSON until they are
 //! applied, because the user's part of the pod may hold fields that our library does not know.
 //!
 //! They carry no ownerReferences: a foreground deletion of the Workspace would take the pod away under a run. The
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::revision::{hash, revision_hash};
 use super::{environment, guard, init_containers, pod};
 use crate::api::auto::{ArtifactReference, Workspace};
-use crate::api::names::{AGENT_PORT, LABEL_COMPONENT, LABEL_WORKSPACE_NAME, workspace_object};
+use crate::api::names::{AGENT_PORT, LABEL_COMPONENT, LABEL_RUN, LABEL_WORKSPACE_NAME, RUN_OPEN, workspace_object};
 use crate::artifact::{Digest, Directory};
 use crate::controller::merge::{MergeError, POD_TEMPLATE, merge};
 
@@ -63,6 +63,8 @@ pub struct PodSettings {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rendered {
     pub service: Value,
+    /// Holds a drain while a run is open.
+    pub budget: Value,
     pub stateful_set: Value,
     /// Hash of the user's inputs, as the pod carries it.
     pub revision_hash: String,
@@ -103,7 +105,8 @@ pub fn render(
     if let Some(metadata) = stateful_set.get_mut("metadata").and_then(Value::as_object_mut) {
         metadata.insert("annotations".to_owned(), json!({ANNOTATION_RENDERED: rendered_hash}));
     }
-    Ok(Rendered { service: service(name, namespace), stateful_set, revision_hash, rendered_hash })
+    let (service, budget) = (service(name, namespace), budget(name, namespace));
+    Ok(Rendered { service, budget, stateful_set, revision_hash, rendered_hash })
 }
 
 /// An artifact with its digest and directory in normal form.
@@ -152,6 +155,17 @@ fn service(name: &str, namespace: &str) -> Value {
             "publishNotReadyAddresses": true,
             "selector": labels(name),
             "ports": [{"name": "grpc", "port": AGENT_PORT}],
+        },
+    })
+}
+
+/// Selects the pod only while a run is open in it: an idle one may be evicted.
+fn budget(name: &str, namespace: &str) -> Value {
+    json!({
+        "metadata": metadata(name, namespace),
+        "spec": {
+            "minAvailable": 1,
+            "selector": {"matchLabels": {LABEL_WORKSPACE_NAME: name, LABEL_RUN: RUN_OPEN}},
         },
     })
 }

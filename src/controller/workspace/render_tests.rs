@@ -49,6 +49,7 @@ fn a_workspace_is_a_service_and_a_stateful_set() {
     let pretty = |value: &Value| serde_json::to_string_pretty(value).expect("JSON");
     insta::assert_snapshot!("service", pretty(&rendered.service));
     insta::assert_snapshot!("stateful_set", pretty(&rendered.stateful_set));
+    insta::assert_snapshot!("budget", pretty(&rendered.budget));
 }
 
 #[test]
@@ -132,6 +133,7 @@ fn a_pod_template_that_would_break_the_workspace_is_refused_by_name() {
         (json!({"spec": {"initContainers": null}}), "the init container bootstrap"),
         (json!({"spec": {"$patch": "replace", "containers": []}}), "the init container bootstrap"),
         (json!({"metadata": {"labels": {"auto.pulumi.com/component": "x"}}}), "the label auto.pulumi.com/component"),
+        (json!({"metadata": {"labels": {"auto.pulumi.com/run": "open"}}}), "the label auto.pulumi.com/run"),
         (
             json!({"metadata": {"annotations": {"auto.pulumi.com/revision-hash": "x"}}}),
             "the annotation auto.pulumi.com/revision-hash",

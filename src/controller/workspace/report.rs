@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::api::auto::ArtifactReference;
 use crate::api::conditions::workspace_reason as reason;
 use crate::config::AGENT_STATUS_INTERVAL;
-use crate::rpc::proto::Candidate;
+use crate::rpc::proto::{Candidate, Person};
 
 /// Changes of pods and runs are watched; this is for what a watch has missed.
 const BACKSTOP: Duration = Duration::from_secs(30);
@@ -13,6 +13,9 @@ const BACKSTOP: Duration = Duration::from_secs(30);
 const SOON: Duration = Duration::from_secs(5);
 /// How soon an agent is asked again that is putting a source in place.
 const WATCH: Duration = Duration::from_secs(2);
+
+/// The most of a person's command that is told, in characters.
+const LONGEST_COMMAND: usize = 200;
 
 /// How soon a process is tried again that has just been started.
 const AT_ONCE: Duration = Duration::from_millis(300);
@@ -102,6 +105,22 @@ impl Report {
         Self::working(why, format!("pod {pod} goes away when the run {run} has ended"), BACKSTOP)
     }
 
+    /// Nothing tells us that somebody has ended; so we ask.
+    pub(super) fn pod_waits_for_person(why: &'static str, pod: &str, person: &Person) -> Self {
+        Self::working(why, format!("pod {pod} goes away when {} has ended", command(person)), SOON)
+    }
+
+    pub(super) fn source_waits_for_person(artifact: &ArtifactReference, person: &Person) -> Self {
+        let message = format!("the source {} is put in place when {} has ended", name(artifact), command(person));
+        Self::working(reason::INSTALLING, message, SOON)
+    }
+
+    /// The same, and somebody works in the pod.
+    pub(super) fn beside(self, person: &Person) -> Self {
+        let message = format!("{}; a run waits until {} has ended", self.message, command(person));
+        Self { message, again: Some(SOON), ..self }
+    }
+
     pub(super) fn pod_going(why: &'static str, pod: &str) -> Self {
         Self::working(why, format!("pod {pod} is going away"), SOON)
     }
@@ -155,6 +174,13 @@ impl Report {
     fn failing(reason: &'static str, message: String, again: Duration) -> Self {
         Self { state: State::Failing, reason, message, again: Some(again) }
     }
+}
+
+/// What a person does in the pod, bounded and on one line: the agent is not trusted.
+fn command(person: &Person) -> String {
+    let typed: String =
+        person.command.chars().take(LONGEST_COMMAND).map(|c| if c.is_control() { ' ' } else { c }).collect();
+    format!("a person's `{typed}` in the pod (pid {})", person.pid)
 }
 
 /// How people call an artifact.

@@ -190,8 +190,14 @@ struct NewState {
 impl EngineEvent {
     /// Reads one line. Never panics, whatever the bytes.
     pub fn parse(line: &[u8]) -> Result<EngineEvent, EventError> {
+        EngineEvent::parse_without(line, &str::to_owned)
+    }
+
+    /// Reads one line and takes out of its messages what must not be shown: `hide` gives a text without. It sees them whole,
+    /// because of what is cut no part would be found any more.
+    pub fn parse_without(line: &[u8], hide: &dyn Fn(&str) -> String) -> Result<EngineEvent, EventError> {
         let read: Line = serde_json::from_slice(line).map_err(|error| malformed(&error))?;
-        Ok(EngineEvent { sequence: read.sequence, timestamp: read.timestamp, kind: kind(read, line)? })
+        Ok(EngineEvent { sequence: read.sequence, timestamp: read.timestamp, kind: kind(read, line, hide)? })
     }
 }
 
@@ -201,7 +207,7 @@ fn malformed(error: &serde_json::Error) -> EventError {
     EventError::Malformed { reason: format!("{what} at column {}", error.column()) }
 }
 
-fn kind(read: Line, line: &[u8]) -> Result<EventKind, EventError> {
+fn kind(read: Line, line: &[u8], hide: &dyn Fn(&str) -> String) -> Result<EventKind, EventError> {
     Ok(if let Some(step) = read.resource_pre_event {
         EventKind::ResourcePre(resource_step(step))
     } else if let Some(step) = read.res_outputs_event {
@@ -213,7 +219,7 @@ fn kind(read: Line, line: &[u8]) -> Result<EventKind, EventError> {
     } else if let Some(step) = read.res_op_failed_event {
         EventKind::ResourceFailed(resource_step(step))
     } else if let Some(said) = read.diagnostic_event {
-        let message = said_plainly(&said.message);
+        let message = said_plainly(&said.message, hide);
         EventKind::Diagnostic(Diagnostic { severity: said.severity, urn: said.urn, message, ephemeral: said.ephemeral })
     } else if let Some(account) = read.summary_event {
         EventKind::Summary(Summary {
@@ -222,9 +228,9 @@ fn kind(read: Line, line: &[u8]) -> Result<EventKind, EventError> {
             result: account.result,
         })
     } else if let Some(said) = read.stdout_event {
-        EventKind::Stdout { message: said_plainly(&said.message) }
+        EventKind::Stdout { message: said_plainly(&said.message, hide) }
     } else if let Some(progress) = read.progress_event {
-        let message = said_plainly(&progress.message);
+        let message = said_plainly(&progress.message, hide);
         EventKind::Progress(PluginProgress { kind: progress.r#type, message, done: progress.done })
     } else if read.prelude_event.is_some() {
         EventKind::Prelude
@@ -246,10 +252,12 @@ fn stack_outputs(line: &[u8]) -> Result<Vec<Output>, EventError> {
     Ok(outputs::from_events(outputs.unwrap_or_default()))
 }
 
-/// A message without colours and without the line ends after it, bounded. What is far too long is cut before it is read.
-fn said_plainly(message: &str) -> String {
-    let cut = console::shorten(message.trim_end(), 4 * LONGEST_MESSAGE);
-    console::shorten(console::without_colours(&cut).trim_end(), LONGEST_MESSAGE)
+/// A message without colours, without the line ends after it and without what is to be hidden, bounded. What is far too long
+/// is cut before it is read.
+fn said_plainly(message: &str, hide: &dyn Fn(&str) -> String) -> String {
+    let cut = console::shorten(&hide(message.trim_end()), 4 * LONGEST_MESSAGE);
+    // Once more: colours may have been in between.
+    console::shorten(hide(&console::without_colours(&cut)).trim_end(), LONGEST_MESSAGE)
 }
 
 /// A run by the text of its event log.
@@ -351,6 +359,24 @@ mod tests {
         let kind = parse(&json!({"diagnosticEvent": {"message": "é".repeat(1_000_000), "severity": "error"}}));
         let EventKind::Diagnostic(diagnostic) = kind else { panic!("another kind") };
         assert!(diagnostic.message.len() <= LONGEST_MESSAGE, "{}", diagnostic.message.len());
+    }
+
+    #[test]
+    fn what_is_to_be_hidden_is_hidden_before_it_is_cut() {
+        let secret = "s3cr3t-".repeat(20);
+        // The secret lies across each place where a message is cut, with and without colours in it.
+        for (length, said) in [
+            (LONGEST_MESSAGE / 2, secret.clone()),
+            (2 * LONGEST_MESSAGE, secret.clone()),
+            (10, secret.replacen("s3cr", "s3<{%reset%}>cr", 1)),
+        ] {
+            let message = format!("{}{said}{}", "x".repeat(length - 10), "y".repeat(5 * LONGEST_MESSAGE - length));
+            let line = json!({"diagnosticEvent": {"message": message, "severity": "error"}}).to_string();
+            let hide = |text: &str| text.replace(&secret, "[secret]");
+            let event = EngineEvent::parse_without(line.as_bytes(), &hide).expect("it is an event");
+            let EventKind::Diagnostic(diagnostic) = event.kind else { panic!("another kind") };
+            assert!(!diagnostic.message.contains("3cr3t"), "a part of it is left, {length} bytes into the message");
+        }
     }
 
     proptest! {

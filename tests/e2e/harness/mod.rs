@@ -3,6 +3,7 @@
 //! A test is `run("name", async |scene| …)`. Tests run side by side, each in a namespace of its own; those that restart
 //! the controller use `run_alone` and have the cluster to themselves.
 
+mod api_server;
 mod bucket;
 mod controller;
 mod crowd;
@@ -28,6 +29,7 @@ use futures::FutureExt;
 use tokio::runtime::Runtime;
 use tokio::sync::RwLock;
 
+pub use api_server::{Absence, AwayApiServer, not_run};
 pub use controller::Controller;
 pub use crowd::{Course, Crowd};
 #[allow(unused_imports, reason = "for the benchmarks, which stand on this harness, too")]

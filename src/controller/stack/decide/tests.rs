@@ -277,3 +277,97 @@ fn a_destroyed_stack_goes_although_its_source_is_gone() {
     assert_eq!(decide(&Observed { source: gone, ..observed(destroyed.clone()) }, now()), Action::LetGo);
     assert_eq!(decide(&Observed { source: None, ..observed(destroyed) }, now()), Action::LetGo);
 }
+
+/// A Stack with an open run, and its Update with this Progressing condition.
+fn open(status: Status, reason: &str) -> Observed {
+    let mut open = stack();
+    let current = current_update(&open, &resolved(), UpdateKind::Up, "why".to_owned());
+    let mut update = Update::new(&current.name, UpdateSpec::default());
+    open.status.as_mut().expect("there").current_update = Some(current);
+    let mut conditions = Vec::new();
+    conditions::set(&mut conditions, &Claim { kind: PROGRESSING, status, reason, message: "said" }, 1, now());
+    let run = Some(crate::api::auto::RunBinding::default());
+    update.status = Some(UpdateStatus { conditions, run, ..UpdateStatus::default() });
+    Observed { update: Some(update), workspace: Some(workspace(&stack(), Status::True, "Succeeded")), ..observed(open) }
+}
+
+#[test]
+fn a_run_in_doubt_is_said_and_a_persons_answer_is_handed_on_once() {
+    let doubt = || open(Status::Unknown, "RunOutcomeUnknown");
+    assert_eq!(decide(&doubt(), now()), Action::Doubt("said".to_owned()));
+    let name = doubt().update.expect("there").name_any();
+    let answered = |value: String| {
+        let mut observed = doubt();
+        observed.stack.annotations_mut().insert(names::ANNOTATION_RESOLVE.to_owned(), value);
+        observed
+    };
+    let answer = format!("{name}=retry");
+    let mut told = answered(answer.clone());
+    assert_eq!(decide(&told, now()), Action::Answer(answer.clone()));
+    let update = told.update.as_mut().expect("there");
+    update.annotations_mut().insert(names::ANNOTATION_RESOLVE.to_owned(), answer);
+    assert_eq!(decide(&told, now()), Action::Doubt("said".to_owned()), "its Update knows");
+    assert_eq!(decide(&answered("app-0=retry".to_owned()), now()), Action::Doubt("said".to_owned()));
+}
+
+#[test]
+fn a_run_that_waits_for_a_person_in_the_pod_says_so() {
+    let Action::AwaitUpdate(message) = decide(&open(Status::False, "PersonInPod"), now()) else { panic!("it waits") };
+    assert!(message.starts_with("up of revision main@sha1:a") && message.ends_with("waits: said"), "{message}");
+    let Action::AwaitUpdate(message) = decide(&open(Status::True, "Progressing"), now()) else { panic!("it runs") };
+    assert!(message.starts_with("running up of revision main@sha1:a"), "{message}");
+}
+
+#[test]
+fn what_the_next_run_does_about_creations_follows_from_the_last_run_and_a_persons_answer() {
+    let started = |answer: Option<&str>| {
+        let mut cut = stack();
+        let last = LastUpdate {
+            name: Some("app-1".to_owned()),
+            reason: Some("Aborted".to_owned()),
+            pending_creates: Some(PendingCreates::Stop),
+            interruptions: 1,
+            ..last("up", "failed")
+        };
+        cut.status = Some(StackStatus { last_update: Some(last), ..StackStatus::default() });
+        if let Some(answer) = answer {
+            cut.annotations_mut().insert(names::ANNOTATION_RESOLVE.to_owned(), answer.to_owned());
+        }
+        let observed = Observed { workspace: Some(workspace(&cut, Status::True, "Succeeded")), ..observed(cut) };
+        match decide(&observed, now()) {
+            Action::Start(current) => Some((current.pending_creates, current.message)),
+            other => {
+                assert_eq!(other, Action::Settled(Settled::Abandoned));
+                None
+            }
+        }
+    };
+    let again = "Run again after an interruption: 0s".to_owned();
+    assert_eq!(started(None), Some((Some(PendingCreates::Stop), again.clone())));
+    assert_eq!(started(Some("app-0=clear")), Some((Some(PendingCreates::Stop), again)), "it names another run");
+    let answered = "A person has answered".to_owned();
+    assert_eq!(started(Some("app-1=retry")), Some((Some(PendingCreates::Keep), answered.clone())));
+    assert_eq!(started(Some("app-1=clear")), Some((Some(PendingCreates::Clear), answered)));
+    assert_eq!(started(Some("app-1=abandon")), None);
+}
+
+#[test]
+fn limits_that_are_no_durations_are_invalid() {
+    let mut wrong = stack();
+    wrong.spec.timeout = Some("99999999999999999999h".to_owned());
+    let Action::Invalid(message) = decide(&observed(wrong), now()) else { panic!("it is taken") };
+    assert!(message.contains("spec.timeout"), "{message}");
+}
+
+#[test]
+fn two_leaders_announce_the_same_run() {
+    let ready = || Observed { workspace: Some(workspace(&stack(), Status::True, "Succeeded")), ..observed(stack()) };
+    let Action::Start(first) = decide(&ready(), now()) else { panic!("it is not started") };
+    let later = now().checked_add(SignedDuration::from_secs(3)).expect("in range");
+    let Action::Start(second) = decide(&ready(), later) else { panic!("it is not started") };
+    assert_eq!(first, second, "whoever decides on the same status makes the same Update");
+    let mut announced = stack();
+    announced.status.as_mut().expect("there").current_update = Some(first.clone());
+    let made = Observed { stack: announced, ..ready() };
+    assert_eq!(decide(&made, later), Action::CreateUpdate(first), "whoever comes after finds it announced");
+}

@@ -32,6 +32,7 @@ fn brief(status: &StackStatus) -> Vec<String> {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table")]
 fn each_state_has_its_row() {
     let text = |s: &str| s.to_owned();
     let rows: Vec<(State, Option<LastUpdate>, &[&str])> = vec![
@@ -62,9 +63,29 @@ fn each_state_has_its_row() {
             &["Ready=False/NotReadyStalled", "Stalled=True/UpdateFailed"],
         ),
         (
-            State::OutcomeUnknown,
+            State::InDoubt("RunOutcomeUnknown", text("nobody knows")),
+            None,
+            &["Ready=False/RunOutcomeUnknown", "Stalled=True/RunOutcomeUnknown"],
+        ),
+        (
+            State::Unanswered("RunOutcomeUnknown"),
             Some(failed("RunOutcomeUnknown", 0)),
             &["Ready=False/RunOutcomeUnknown", "Stalled=True/RunOutcomeUnknown"],
+        ),
+        (
+            State::Unanswered("PendingCreates"),
+            Some(failed("PendingCreates", 0)),
+            &["Ready=False/PendingCreates", "Stalled=True/PendingCreates"],
+        ),
+        (
+            State::Abandoned,
+            Some(failed("PendingCreates", 0)),
+            &["Ready=False/PendingCreates", "Stalled=True/PendingCreates"],
+        ),
+        (
+            State::Failed,
+            Some(failed("Aborted", 0)),
+            &["Ready=False/UpdateFailed", "Reconciling=True/RetryingAfterFailure"],
         ),
         (
             State::NamespaceTerminating(text("it goes away")),
@@ -178,4 +199,67 @@ fn a_failure_is_counted_and_the_last_good_revision_stays() {
     assert_eq!(last.last_successful_commit.as_deref(), Some("main@sha1:a"));
     let last = absorbed(&stack, &ended(Some("UpdateConflict")), None, at(20)).last_update.expect("there");
     assert_eq!(last.failures, 1, "a lock spends no retry");
+}
+
+fn failed_so(reason: &str, cut_off: bool) -> Update {
+    let mut update = ended(Some(reason));
+    update.status.as_mut().expect("there").cut_off = cut_off.then_some(true);
+    update
+}
+
+#[test]
+fn the_next_run_reads_the_state_until_one_has_succeeded() {
+    let next = |before: Option<PendingCreates>, update: &Update| {
+        let mut stack = stack(None);
+        stack.status = Some(started(&stack, &CurrentUpdate { pending_creates: before, ..current() }, at(10)));
+        absorbed(&stack, update, None, at(20)).last_update.expect("there").pending_creates
+    };
+    let (stop, keep) = (Some(PendingCreates::Stop), Some(PendingCreates::Keep));
+    let rows = [
+        ("it failed in order", None, failed_so("UpdateFailed", false), None),
+        ("it was cut off", None, failed_so("Aborted", true), stop),
+        ("it was cancelled hard", None, failed_so("Canceled", true), stop),
+        ("it ended with its pod, in order", None, failed_so("Aborted", false), None),
+        ("nobody knows how it ended", None, failed_so("RunOutcomeUnknown", false), stop),
+        ("creations are in doubt", stop, failed_so("PendingCreates", false), stop),
+        ("the stack was locked then", stop, failed_so("UpdateConflict", false), stop),
+        ("a person has answered, and the stack was locked", keep, failed_so("UpdateConflict", true), keep),
+        ("a person has answered, and the run could not start", keep, failed_so("RunRefused", false), keep),
+        ("the stack was locked, and the state is in doubt", None, failed_so("UpdateConflict", true), stop),
+        ("a person has answered, and it was cut off again", keep, failed_so("Aborted", true), stop),
+        ("it succeeded", stop, ended(None), None),
+    ];
+    for (name, before, update, wanted) in rows {
+        assert_eq!(next(before, &update), wanted, "{name}");
+    }
+}
+
+#[test]
+fn an_answer_is_acted_on_once_and_a_wrong_one_is_said() {
+    let doubtful = |answer: &str| {
+        let mut stack = stack(Some(LastUpdate { name: Some("app-0".to_owned()), ..failed("PendingCreates", 0) }));
+        stack.annotations_mut().insert(names::ANNOTATION_RESOLVE.to_owned(), answer.to_owned());
+        stack
+    };
+    let begun = started(&doubtful("app-0=retry"), &current(), at(10));
+    assert_eq!(begun.handled_resolve.as_deref(), Some("app-0=retry"));
+    let abandoned = with_state(&doubtful("app-0=abandon"), &State::Abandoned, at(10));
+    assert_eq!(abandoned.handled_resolve.as_deref(), Some("app-0=abandon"));
+    let wrong = with_state(&doubtful("app-9=retry"), &State::Unanswered("PendingCreates"), at(10));
+    assert_eq!(wrong.handled_resolve, None);
+    for condition in &wrong.conditions {
+        assert!(condition.message.contains("names app-9; the run in doubt is app-0"), "{}", condition.message);
+        assert!(condition.message.contains("app-0=clear"), "{}", condition.message);
+    }
+}
+
+#[test]
+fn outputs_that_were_lost_with_the_pod_stay_as_they_were() {
+    let mut stack = stack(None);
+    stack.status = Some(started(&stack, &current(), at(10)));
+    stack.status.as_mut().expect("there").outputs = [("url".to_owned(), Value::from("http://x"))].into();
+    let mut lost = ended(None);
+    lost.status.as_mut().expect("there").end_proof = Some(EndProof::Container);
+    assert_eq!(absorbed(&stack, &lost, None, at(20)).outputs.len(), 1);
+    assert!(absorbed(&stack, &ended(None), None, at(20)).outputs.is_empty());
 }

@@ -3,8 +3,9 @@
 use super::*;
 use crate::api::auto::{ArtifactReference, Update, UpdateSpec, UpdateStatus, WorkspaceSpec, WorkspaceStatus};
 use crate::api::conditions::{Claim, Status};
+use crate::controller::update::pod_end::NodeState;
 use crate::rpc::proto;
-use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, PodStatus};
+use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, Pod, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 fn now() -> jiff::Timestamp {
@@ -22,6 +23,10 @@ fn update(run: Option<RunBinding>) -> Update {
     update.metadata.finalizers = Some(vec![names::UPDATE_FINALIZER.to_owned()]);
     update.status = Some(UpdateStatus { run, ..UpdateStatus::default() });
     update
+}
+
+fn decide(observed: &Observed) -> Action {
+    super::decide(observed, now())
 }
 
 fn bound() -> RunBinding {
@@ -56,8 +61,11 @@ fn observed(update: Update) -> Observed {
         update,
         workspace: Some(workspace()),
         pod: Some(pod("pod-uid")),
+        node: NodeState::NotAsked,
         ahead: None,
         seen: None,
+        progress: None,
+        asked: None,
         stack: Owner::Lives,
     }
 }
@@ -117,8 +125,12 @@ fn an_announced_run_is_found_again_and_never_started_elsewhere() {
         assert!(action.starts_with(wanted), "{seen:?}: {action}");
     }
     let elsewhere = Observed { pod: Some(pod("other")), ..announced() };
-    let Action::Record(verdict) = decide(&elsewhere) else { panic!("it is not recorded") };
-    assert_eq!(verdict.failure, Some(update_reason::RUN_OUTCOME_UNKNOWN));
+    assert!(matches!(decide(&elsewhere), Action::Doubt(_)), "it may still go on where it was started");
+    let refused = Some(Seen::NotNow("another pod".to_owned()));
+    assert!(
+        matches!(decide(&Observed { seen: refused, ..elsewhere }), Action::Doubt(_)),
+        "what another pod says is nothing"
+    );
 }
 
 #[test]
@@ -161,33 +173,133 @@ fn a_deleted_update_is_cancelled_unless_its_stack_goes_too() {
     assert_eq!(verdict.failure, Some(update_reason::CANCELED));
 }
 
+/// The pod of the run with its container in this state.
+fn pod_with(phase: &str, state: ContainerState) -> Pod {
+    let mut pod = pod("pod-uid");
+    let container = ContainerStatus { name: "pulumi".to_owned(), state: Some(state), ..ContainerStatus::default() };
+    let containers = Some(vec![container]);
+    pod.status =
+        Some(PodStatus { phase: Some(phase.to_owned()), container_statuses: containers, ..PodStatus::default() });
+    pod
+}
+
 #[test]
-fn a_pod_that_is_over_ends_its_run_even_when_nothing_is_known_of_its_container() {
+fn a_run_in_doubt_stays_open_until_a_proof_or_a_persons_answer() {
     let running = ContainerState { running: Some(Default::default()), ..ContainerState::default() };
-    let container = ContainerStatus { name: "pulumi".to_owned(), state: Some(running), ..ContainerStatus::default() };
-    let ended = |phase: &str, reason: Option<&str>, containers: Vec<ContainerStatus>| {
-        let mut pod = pod("pod-uid");
-        pod.status = Some(PodStatus {
-            phase: Some(phase.to_owned()),
-            reason: reason.map(str::to_owned),
-            message: reason.map(|_| "The node was low on memory.".to_owned()),
-            container_statuses: Some(containers),
-            ..PodStatus::default()
-        });
-        let seen = Some(Seen::Unreachable("no route".to_owned()));
-        decide(&Observed { pod: Some(pod), seen, ..observed(update(Some(bound()))) })
+    let seen = || Some(Seen::Unreachable("no route".to_owned()));
+    let lost = |update: Update| Observed {
+        pod: Some(pod_with("Failed", running.clone())),
+        seen: seen(),
+        node: NodeState::Ready,
+        ..observed(update)
     };
-    for (action, wanted) in [
-        (ended("Failed", Some("Evicted"), Vec::new()), "Evicted: The node was low on memory."),
-        (ended("Failed", None, vec![container.clone()]), "(Failed)"),
-        (ended("Succeeded", None, Vec::new()), "(Succeeded)"),
-    ] {
-        let Action::Record(verdict) = action else { panic!("{wanted}: {action:?}") };
-        assert_eq!(verdict.failure, Some(update_reason::ABORTED));
-        assert!(verdict.message.contains(wanted), "{}", verdict.message);
+    let answered = |answer: Option<&str>| {
+        let mut update = update(Some(bound()));
+        if let Some(answer) = answer {
+            update.annotations_mut().insert(names::ANNOTATION_RESOLVE.to_owned(), answer.to_owned());
+        }
+        lost(update)
+    };
+    let rows =
+        [(None, "app-1=retry"), (Some("app-0=retry"), "names app-0 now"), (Some("nonsense"), "is not of the form")];
+    for (answer, wanted) in rows {
+        let Action::Doubt(message) = decide(&answered(answer)) else { panic!("{answer:?}: it is decided") };
+        assert!(message.contains(wanted) && message.contains("app-workspace-0"), "{message}");
     }
-    let goes_on = ended("Running", None, vec![container]);
-    assert_eq!(goes_on, Action::Await("the agent does not answer: no route".to_owned()));
+    for answer in ["app-1=retry", "app-1=clear", "app-1=abandon"] {
+        let Action::Record(verdict) = decide(&answered(Some(answer))) else { panic!("{answer}: it is open") };
+        assert_eq!((verdict.failure, verdict.cut_off), (Some(update_reason::RUN_OUTCOME_UNKNOWN), true));
+    }
+    let Action::Record(verdict) = decide(&Observed { node: NodeState::Gone, ..answered(None) }) else {
+        panic!("a proof that comes later decides")
+    };
+    assert_eq!(verdict.failure, Some(update_reason::ABORTED));
+    let goes_on = Observed { pod: Some(pod_with("Running", running.clone())), ..answered(None) };
+    assert_eq!(decide(&goes_on), Action::Await("the agent does not answer: no route".to_owned()));
+    let tells = Observed { seen: Some(Seen::Running), pod: None, node: NodeState::NotAsked, ..answered(None) };
+    assert_eq!(decide(&tells), Action::Await("the run goes on".to_owned()), "an agent that tells is the best witness");
+}
+
+#[test]
+fn a_run_that_ended_with_its_pod_is_nobodys_failure_and_a_cancelled_one_is_cancelled() {
+    let canceled = || proto::Result { outcome: proto::Outcome::Canceled.into(), ..proto::Result::default() };
+    let ended = |update: Update, pod: Option<Pod>| {
+        let seen = Some(Seen::Ended(Box::new(canceled())));
+        match decide(&Observed { seen, pod, ..observed(update) }) {
+            Action::Record(verdict) => verdict.failure,
+            other => panic!("{other:?}"),
+        }
+    };
+    let mut going = pod("pod-uid");
+    going.metadata.deletion_timestamp = Some(Time(now()));
+    let mut deleted = update(Some(bound()));
+    deleted.metadata.deletion_timestamp = Some(Time(now()));
+    let (aborted, canceled) = (Some(update_reason::ABORTED), Some(update_reason::CANCELED));
+    assert_eq!(ended(update(Some(bound())), Some(pod("pod-uid"))), canceled, "by its timeout, for example");
+    assert_eq!(ended(update(Some(bound())), Some(going.clone())), aborted);
+    assert_eq!(ended(update(Some(bound())), None), aborted);
+    assert_eq!(ended(deleted, Some(going)), canceled);
+}
+
+#[test]
+fn the_cluster_tells_why_a_run_was_interrupted() {
+    let end = k8s_openapi::api::core::v1::ContainerStateTerminated {
+        container_id: Some("c1".to_owned()),
+        exit_code: 137,
+        reason: Some("OOMKilled".to_owned()),
+        ..Default::default()
+    };
+    let mut restarted = pod_with("Running", ContainerState { running: Some(Default::default()), ..Default::default() });
+    let containers = restarted.status.as_mut().and_then(|status| status.container_statuses.as_mut());
+    containers.expect("there")[0].last_state =
+        Some(ContainerState { terminated: Some(end), ..ContainerState::default() });
+    let binding = RunBinding { container_id: "c1".to_owned(), ..bound() };
+    let result = proto::Result { outcome: proto::Outcome::Interrupted.into(), ..proto::Result::default() };
+    let seen = Some(Seen::Ended(Box::new(result)));
+    let Action::Record(verdict) = decide(&Observed { seen, pod: Some(restarted), ..observed(update(Some(binding))) })
+    else {
+        panic!("it is not recorded")
+    };
+    assert!(verdict.message.contains("OOMKilled") && verdict.cut_off, "{}", verdict.message);
+}
+
+#[test]
+fn a_run_that_waits_for_a_person_is_not_started_any_more_once_it_is_deleted() {
+    let held = || Some(Seen::Held("alice runs `pulumi import`".to_owned()));
+    let waits = Observed { seen: held(), pod: None, workspace: None, ..observed(update(Some(bound()))) };
+    assert_eq!(decide(&waits), Action::Hold("alice runs `pulumi import`".to_owned()));
+    let mut deleted = update(Some(bound()));
+    deleted.metadata.deletion_timestamp = Some(Time(now()));
+    assert_eq!(
+        decide(&Observed { seen: held(), ..observed(deleted.clone()) }),
+        Action::Attach(bound()),
+        "to look only"
+    );
+    let Action::Record(verdict) = decide(&Observed { seen: Some(Seen::NeverStarted), ..observed(deleted) }) else {
+        panic!("it is not recorded")
+    };
+    assert_eq!(verdict.failure, Some(update_reason::CANCELED));
+}
+
+#[test]
+fn a_pod_with_a_new_address_is_asked_there() {
+    let mut moved = pod("pod-uid");
+    moved.status = Some(PodStatus { pod_ip: Some("10.0.0.2".to_owned()), ..PodStatus::default() });
+    let at = |ip: &str, seen: Seen| {
+        let asked = Some(ip.parse().expect("an address"));
+        decide(&Observed { seen: Some(seen), asked, pod: Some(moved.clone()), ..observed(update(Some(bound()))) })
+    };
+    assert_eq!(at("10.0.0.1", Seen::Unreachable("no route".to_owned())), Action::Attach(bound()));
+    assert!(matches!(at("10.0.0.2", Seen::Unreachable("no route".to_owned())), Action::Await(_)));
+    assert!(matches!(at("10.0.0.1", Seen::Running), Action::Await(_)));
+}
+
+#[test]
+fn a_limit_that_is_no_duration_ends_it_before_it_starts() {
+    let mut wrong = update(None);
+    wrong.spec.idle_timeout = Some("99999999999999999999h".to_owned());
+    let Action::Record(verdict) = decide(&observed(wrong)) else { panic!("it is not recorded") };
+    assert_eq!(verdict.failure, Some(update_reason::SPEC_INVALID));
 }
 
 #[test]
@@ -211,6 +323,6 @@ fn the_log_does_not_hold_what_a_verdict_carries() {
         outputs: vec![proto::Output { name: "token".to_owned(), value: "hidden".to_owned(), secret: true }],
         ..proto::Result::default()
     };
-    let action = Action::Record(Box::new(Verdict::of(&result)));
+    let action = Action::Record(Box::new(Verdict::of(&result, now())));
     assert_eq!(action.name(), "Record");
 }

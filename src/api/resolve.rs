@@ -1,0 +1,51 @@
+//! A person's answer to a run that is in doubt: `<update>=retry|clear|abandon`.
+
+/// What shall happen after a run that is in doubt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// Run again with what is in the state.
+    Retry,
+    /// Take the creations in doubt out of the state, then run again.
+    Clear,
+    /// Do not run again until an input changes.
+    Abandon,
+}
+
+/// An answer, and the Update that it is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Resolution<'a> {
+    pub update: &'a str,
+    pub answer: Answer,
+}
+
+/// Reads the value of the annotation; an error says what is wrong with it.
+pub fn parse(value: &str) -> Result<Resolution<'_>, &'static str> {
+    const FORM: &str = "is not of the form <update>=retry, <update>=clear or <update>=abandon";
+    let (update, word) = value.trim().split_once('=').ok_or(FORM)?;
+    let answer = match word.trim() {
+        "retry" => Answer::Retry,
+        "clear" => Answer::Clear,
+        "abandon" => Answer::Abandon,
+        _ => return Err(FORM),
+    };
+    match update.trim() {
+        "" => Err(FORM),
+        update => Ok(Resolution { update, answer }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_names_an_update_and_one_of_three_words() {
+        let rows = [("a=retry", Answer::Retry), (" a = clear ", Answer::Clear), ("a=abandon", Answer::Abandon)];
+        for (text, answer) in rows {
+            assert_eq!(parse(text), Ok(Resolution { update: "a", answer }), "{text}");
+        }
+        for text in ["", "retry", "a", "a=", "=retry", "a=yes", "a=Retry", "a=b=retry"] {
+            assert!(parse(text).is_err(), "{text:?}");
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! What a person has answered to a run that is in doubt. Pure.
+
+use kube::ResourceExt;
+
+use crate::api::conditions::update_reason;
+use crate::api::names::ANNOTATION_RESOLVE;
+use crate::api::pulumi::{LastUpdate, Stack};
+use crate::api::resolve::{Answer, parse};
+
+/// Failures that a person may answer.
+const ANSWERABLE: [&str; 3] =
+    [update_reason::RUN_OUTCOME_UNKNOWN, update_reason::PENDING_CREATES, update_reason::ABORTED];
+
+/// The answer that is in force for the last run. One that was acted on counts no more, but that a run was abandoned stays so.
+pub fn in_force(stack: &Stack) -> Option<Answer> {
+    let value = value(stack)?;
+    let resolution = parse(value).ok()?;
+    let names_it = |last: &&LastUpdate| last.name.as_deref() == Some(resolution.update) && is_answerable(last);
+    last(stack).filter(names_it)?;
+    (!is_handled(stack, value) || resolution.answer == Answer::Abandon).then_some(resolution.answer)
+}
+
+/// The value that is acted on with this answer.
+pub fn acted_on(stack: &Stack) -> Option<String> {
+    in_force(stack).and_then(|_| value(stack)).map(str::to_owned)
+}
+
+/// The value, if it answers this Update, whose run is open.
+pub fn for_open<'a>(stack: &'a Stack, update: &str) -> Option<&'a str> {
+    value(stack).filter(|value| parse(value).is_ok_and(|resolution| resolution.update == update))
+}
+
+/// What is wrong with an answer that nothing can be done about, for people.
+pub fn complaint(stack: &Stack) -> Option<String> {
+    let value = value(stack).filter(|value| !is_handled(stack, value))?;
+    let resolution = match parse(value) {
+        Ok(resolution) => resolution,
+        Err(what) => return Some(format!("the annotation {ANNOTATION_RESOLVE} {what}")),
+    };
+    let status = stack.status.as_ref();
+    let is_open = status.and_then(|s| s.current_update.as_ref()).is_some_and(|open| open.name == resolution.update);
+    if is_open || in_force(stack).is_some() {
+        return None;
+    }
+    let named = resolution.update;
+    Some(match last(stack).filter(|last| is_answerable(last)).and_then(|last| last.name.as_deref()) {
+        Some(doubtful) => format!("the annotation {ANNOTATION_RESOLVE} names {named}; the run in doubt is {doubtful}"),
+        None => format!("the annotation {ANNOTATION_RESOLVE} names {named}, which is not in doubt"),
+    })
+}
+
+fn value(stack: &Stack) -> Option<&str> {
+    stack.annotations().get(ANNOTATION_RESOLVE).map(String::as_str)
+}
+
+fn is_handled(stack: &Stack, value: &str) -> bool {
+    stack.status.as_ref().and_then(|status| status.handled_resolve.as_deref()) == Some(value)
+}
+
+fn last(stack: &Stack) -> Option<&LastUpdate> {
+    stack.status.as_ref()?.last_update.as_ref()
+}
+
+fn is_answerable(last: &LastUpdate) -> bool {
+    last.reason.as_deref().is_some_and(|reason| ANSWERABLE.contains(&reason))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::pulumi::{CurrentUpdate, StackSpec, StackStatus};
+
+    fn stack(value: &str, handled: Option<&str>, reason: Option<&str>) -> Stack {
+        let mut stack = Stack::new("app", StackSpec::default());
+        stack.annotations_mut().insert(ANNOTATION_RESOLVE.to_owned(), value.to_owned());
+        let last =
+            LastUpdate { name: Some("app-1".to_owned()), reason: reason.map(str::to_owned), ..LastUpdate::default() };
+        stack.status = Some(StackStatus {
+            handled_resolve: handled.map(str::to_owned),
+            last_update: Some(last),
+            ..StackStatus::default()
+        });
+        stack
+    }
+
+    #[test]
+    fn an_answer_counts_once_for_the_run_it_names() {
+        let doubt = Some("PendingCreates");
+        let rows = [
+            ("app-1=retry", None, doubt, Some(Answer::Retry), ""),
+            ("app-1=clear", Some("app-1=retry"), Some("RunOutcomeUnknown"), Some(Answer::Clear), ""),
+            ("app-1=retry", Some("app-1=retry"), doubt, None, ""),
+            ("app-1=abandon", None, Some("Aborted"), Some(Answer::Abandon), ""),
+            ("app-1=abandon", Some("app-1=abandon"), doubt, Some(Answer::Abandon), ""),
+            ("app-0=retry", None, doubt, None, "names app-0; the run in doubt is app-1"),
+            ("app-0=retry", Some("app-0=retry"), doubt, None, ""),
+            ("app-1=retry", None, Some("UpdateFailed"), None, "names app-1, which is not in doubt"),
+            ("app-1=retry", None, None, None, "names app-1, which is not in doubt"),
+            ("app-1=yes", None, doubt, None, "is not of the form"),
+        ];
+        for (value, handled, reason, wanted, said) in rows {
+            let stack = stack(value, handled, reason);
+            assert_eq!(in_force(&stack), wanted, "{value} {handled:?} {reason:?}");
+            let complaint = complaint(&stack).unwrap_or_default();
+            assert!(
+                if said.is_empty() { complaint.is_empty() } else { complaint.contains(said) },
+                "{value}: {complaint}"
+            );
+        }
+    }
+
+    #[test]
+    fn an_answer_to_the_open_run_is_handed_on() {
+        let mut stack = stack("app-2=retry", None, Some("UpdateFailed"));
+        let open = CurrentUpdate { name: "app-2".to_owned(), ..CurrentUpdate::default() };
+        stack.status.as_mut().expect("there").current_update = Some(open);
+        assert_eq!(for_open(&stack, "app-2"), Some("app-2=retry"));
+        assert_eq!(for_open(&stack, "app-1"), None);
+        assert_eq!((in_force(&stack), complaint(&stack)), (None, None));
+    }
+}

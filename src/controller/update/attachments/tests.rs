@@ -1,0 +1,118 @@
+//! What a task tells of its run, and when.
+
+use super::*;
+use crate::rpc::identity::Authority;
+use crate::rpc::proto::{ResourceStep, Started, StepState, progress};
+
+type News = mpsc::Receiver<ObjectRef<Update>>;
+
+fn attachments() -> (Attachments, News) {
+    let now = jiff::Timestamp::now();
+    let authority = Authority::generate(now).expect("an authority");
+    let client = authority.issue_client(now).expect("a certificate");
+    let agents = Agents::new(&[client], authority.certificate_pem()).expect("an identity");
+    let (wake, news) = mpsc::channel(16);
+    (Attachments::new(agents, wake, TaskTracker::new(), CancellationToken::new()), news)
+}
+
+fn target() -> Target {
+    Target {
+        update: ObjectRef::new("app-1").within("apps"),
+        address: AgentAddress { ip: [10, 0, 0, 1].into(), port: 1, server_name: "app".to_owned() },
+        request: proto::RunRequest { id: "uid".to_owned(), ..Default::default() },
+        may_start: true,
+    }
+}
+
+/// A run that is followed by a task with this serial number, without a task.
+fn followed(attachments: &Attachments, serial: u64) -> Following {
+    let target = target();
+    let attachment = Attachment {
+        serial,
+        seen: Seen::Connecting,
+        progress: None,
+        address: target.address.clone(),
+        may_start: true,
+        _guard: CancellationToken::new().drop_guard(),
+    };
+    attachments.lock().insert("uid".to_owned(), attachment);
+    Following { target, serial, from: 0, progress: Progress::default(), told: None, due: None }
+}
+
+fn said(sequence: u64, event: progress::Event) -> proto::Progress {
+    proto::Progress { sequence, time: 1_000, event: Some(event) }
+}
+
+fn begun(sequence: u64) -> proto::Progress {
+    let urn = format!("urn:pulumi:dev::app::aws:s3/bucket:Bucket::b{sequence}");
+    let step = ResourceStep { urn, operation: "create".to_owned(), state: StepState::Begun.into() };
+    said(sequence, progress::Event::Resource(step))
+}
+
+/// How often the reconciler was woken since.
+fn wakes(news: &mut News) -> usize {
+    std::iter::from_fn(|| news.try_recv().ok()).count()
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_process_is_told_at_once_and_the_rest_at_most_every_five_seconds() {
+    let (attachments, mut news) = attachments();
+    let mut following = followed(&attachments, 1);
+    attachments.note(&mut following, &said(0, progress::Event::Started(Started { pid: 42 })));
+    assert_eq!((wakes(&mut news), following.due), (1, None), "and nothing is left to be told");
+    let told = |attachments: &Attachments| attachments.look("uid").and_then(|look| look.progress).expect("it is told");
+    assert_eq!(told(&attachments).pid, Some(42));
+
+    let begin = Instant::now();
+    for sequence in 1..100 {
+        attachments.note(&mut following, &begun(sequence));
+    }
+    assert_eq!((wakes(&mut news), following.due), (0, Some(begin + PROGRESS_INTERVAL)));
+    assert_eq!((told(&attachments).in_work, following.from), (0, 100), "who looks sees what was told");
+    tokio::time::advance(PROGRESS_INTERVAL).await;
+    attachments.tell_progress(&mut following);
+    assert_eq!((wakes(&mut news), following.due), (1, None));
+    assert!(told(&attachments).summary.contains("aws:s3:Bucket b1 and "), "{:?}", told(&attachments));
+
+    attachments.note(&mut following, &begun(5));
+    assert_eq!((wakes(&mut news), following.due), (0, None), "what is known already is not told again");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_last_progress_goes_with_the_end() {
+    let (attachments, mut news) = attachments();
+    let mut following = followed(&attachments, 1);
+    following.told = Some(Instant::now());
+    attachments.note(&mut following, &begun(1));
+    attachments.tell(&mut following, Seen::Ended(Box::default()));
+    assert_eq!(wakes(&mut news), 1);
+    let look = attachments.look("uid").expect("it is kept");
+    assert_eq!((look.seen, look.progress.map(|progress| progress.in_work)), (Seen::Ended(Box::default()), Some(1)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_task_that_was_replaced_says_nothing_any_more_and_what_it_told_stays() {
+    let (attachments, mut news) = attachments();
+    let mut old = followed(&attachments, 1);
+    attachments.note(&mut old, &said(0, progress::Event::Started(Started { pid: 42 })));
+    let elsewhere = AgentAddress { ip: [10, 0, 0, 2].into(), ..target().address };
+    attachments.attach(Target { address: elsewhere, ..target() });
+    assert_eq!(wakes(&mut news), 1);
+    let look = attachments.look("uid").expect("it is followed");
+    assert_eq!((look.ip.to_string(), look.seen.clone()), ("10.0.0.2".to_owned(), Seen::Connecting));
+    assert_eq!(look.progress.and_then(|progress| progress.pid), Some(42));
+    let mut old = Following { serial: u64::MAX, ..old };
+    attachments.tell(&mut old, Seen::Unreachable("no route".to_owned()));
+    assert_eq!((wakes(&mut news), attachments.look("uid").map(|look| look.seen)), (0, Some(Seen::Connecting)));
+    attachments.attach(Target { address: AgentAddress { ip: [10, 0, 0, 2].into(), ..target().address }, ..target() });
+    attachments.detach("uid");
+    assert!(attachments.look("uid").is_none());
+    attachments.tell(&mut old, Seen::Running);
+    assert!(attachments.look("uid").is_none(), "nothing comes back");
+}
+
+#[test]
+fn an_agents_words_are_bounded_and_on_one_line() {
+    let said = words(&format!("somebody\nworks {}", "x".repeat(9000)));
+    assert!(said.starts_with("somebody works x") && said.len() <= LONGEST_WORDS, "{said}");
+}

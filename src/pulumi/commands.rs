@@ -1,0 +1,76 @@
+//! Which command of the CLI somebody typed: its words, and nothing of what was given to them, which may be secret.
+
+/// The commands that have commands of their own, and these.
+const GROUPS: [(&str, &str); 11] = [
+    (
+        "stack",
+        "change-secrets-provider export graph history import init ls output rename rm select tag unselect webhook",
+    ),
+    ("config", "cp env get refresh rm rm-all set set-all"),
+    ("state", "delete edit move protect rename repair taint unprotect untaint upgrade"),
+    ("plugin", "install ls rm run"),
+    ("policy", "disable enable group install ls new publish rm validate-config"),
+    ("org", "get-default role search set-default team webhook"),
+    ("env", "clone diff edit get init ls open rm rotate run set tag version"),
+    ("package", "add delete gen-sdk get-mapping get-schema info pack-sdk publish"),
+    ("schema", "check"),
+    ("deployment", "run settings"),
+    ("project", "ls new"),
+];
+/// The commands that have none.
+const COMMANDS: &str = "about ai cancel completion console convert convert-trace destroy dn down help import install login \
+                        logout logs new pre preview refresh replay-events template up update version watch whoami";
+/// What only asks the CLI about itself.
+const HARMLESS: [&str; 3] = ["completion", "help", "version"];
+const CLI: &str = "pulumi";
+
+/// The command in words, such as `pulumi config set`; none when it only asks the CLI about itself.
+pub fn command_in_words<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Option<String> {
+    let mut arguments = arguments.into_iter().peekable();
+    // Only at the first place: behind an option it may be the name of a stack.
+    if arguments.peek().is_some_and(|first| HARMLESS.contains(first)) {
+        return None;
+    }
+    // A value of an option may be one of these words as well; then it is shown, and tells nothing.
+    let Some(first) = arguments.find(|word| group(word).is_some() || is_among(COMMANDS, word)) else {
+        return Some(CLI.to_owned());
+    };
+    let second = group(first).and_then(|words| arguments.find(|word| is_among(words, word)));
+    Some([CLI, first].into_iter().chain(second).collect::<Vec<_>>().join(" "))
+}
+
+fn group(word: &str) -> Option<&'static str> {
+    GROUPS.iter().find(|(name, _)| *name == word).map(|(_, words)| *words)
+}
+
+fn is_among(words: &str, word: &str) -> bool {
+    words.split_ascii_whitespace().any(|known| known == word)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_is_told_by_its_words_and_no_value_is_shown() {
+        let table = [
+            ("up", Some("pulumi up")),
+            ("--non-interactive -C /share/workspace up --yes", Some("pulumi up")),
+            ("--stack organization/web/dev import aws:s3/bucket:Bucket mine hunter2", Some("pulumi import")),
+            ("config set --secret password hunter2", Some("pulumi config set")),
+            ("config --secret=hunter2 set password hunter2", Some("pulumi config set")),
+            ("config hunter2", Some("pulumi config")),
+            ("stack", Some("pulumi stack")),
+            ("stack --stack hunter2 ls", Some("pulumi stack ls")),
+            ("hunter2 --config a=hunter2", Some("pulumi")),
+            ("", Some("pulumi")),
+            ("version", None),
+            ("--color never version", Some("pulumi version")),
+            ("--stack help up", Some("pulumi help")),
+            ("help up", None),
+        ];
+        for (arguments, expected) in table {
+            assert_eq!(command_in_words(arguments.split_whitespace()).as_deref(), expected, "{arguments}");
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! Whose lock it is: only one that is exactly a dead run's, and the only one, may be removed.
+
+use jiff::Timestamp;
+
+use super::failure::{self, Lock};
+
+/// A process of the CLI of which nothing is left.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeadProcess {
+    /// As the lock names the machine.
+    pub host: String,
+    pub pid: u32,
+    /// Milliseconds since 1970: when its run began.
+    pub started: i64,
+    /// The latest time at which it can have lived.
+    pub ended: i64,
+}
+
+/// The lock that keeps a call from the stack, when the CLI counts one and names it. None when there are more, or when any of
+/// them is not named: Pulumi Cloud names none.
+pub fn only_lock(stderr: &str) -> Option<Lock> {
+    let mut locks = failure::parse_locks(stderr);
+    let lock = locks.pop()?;
+    (locks.is_empty() && announced(stderr) == Some(1)).then_some(lock)
+}
+
+/// How many locks the CLI says there are.
+fn announced(stderr: &str) -> Option<u32> {
+    let (_, rest) = stderr.split_once("the stack is currently locked by ")?;
+    rest.split_once(" lock(s)")?.0.parse().ok()
+}
+
+/// The dead process that the lock is proven to be of: its machine, its id, and a time in its life.
+pub fn dead_holder<'a>(lock: &Lock, dead: &'a [DeadProcess]) -> Option<&'a DeadProcess> {
+    let time = lock.time.parse::<Timestamp>().ok()?.as_millisecond();
+    dead.iter().find(|process| {
+        // The lock's time has whole seconds, rounded down.
+        let earliest = process.started - process.started.rem_euclid(1000);
+        lock.host == process.host && lock.pid == process.pid && (earliest..=process.ended).contains(&time)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn error(count: u32, locks: &[(&str, u32, &str)]) -> String {
+        let mut text = format!(
+            "error: the stack is currently locked by {count} lock(s). Either wait for the other process(es) to end or delete \
+             the lock file with `pulumi cancel`.\n"
+        );
+        for (host, pid, time) in locks {
+            text.push_str(&format!("  s3://state/{pid}.json: created by pulumi@{host} (pid {pid}) at {time}\n"));
+        }
+        text
+    }
+
+    fn millisecond(time: &str) -> i64 {
+        time.parse::<Timestamp>().expect("a time").as_millisecond()
+    }
+
+    #[test]
+    fn a_lock_is_a_dead_runs_only_when_all_of_it_fits() {
+        let dead = |host: &str, pid, started, ended| DeadProcess {
+            host: host.into(),
+            pid,
+            started: millisecond(started),
+            ended: millisecond(ended),
+        };
+        let ours = dead("web-0", 42, "2026-11-21T10:00:00.700Z", "2026-11-21T10:05:00.200Z");
+        let earlier = dead("web-0", 41, "2026-11-21T09:00:00Z", "2026-11-21T09:05:00Z");
+        let (during, host) = ("2026-11-21T10:02:00Z", "web-0");
+        let table = [
+            (error(1, &[(host, 42, during)]), true),
+            // The first and the last second, and another zone.
+            (error(1, &[(host, 42, "2026-11-21T10:00:00Z")]), true),
+            (error(1, &[(host, 42, "2026-11-21T10:05:00Z")]), true),
+            (error(1, &[(host, 42, "2026-11-21T11:02:00+01:00")]), true),
+            (error(1, &[(host, 42, "2026-11-21T09:59:59Z")]), false),
+            (error(1, &[(host, 42, "2026-11-21T10:05:01Z")]), false),
+            (error(1, &[(host, 42, "yesterday")]), false),
+            (error(1, &[("web-1", 42, during)]), false),
+            (error(1, &[("WEB-0", 42, during)]), false),
+            (error(1, &[(host, 43, during)]), false),
+            // Another run's process id at this run's time.
+            (error(1, &[(host, 41, during)]), false),
+            // More locks than one, whoever they are of, and such as are not named.
+            (error(2, &[(host, 42, during), (host, 42, during)]), false),
+            (error(2, &[(host, 42, during), ("laptop", 7, during)]), false),
+            (error(2, &[(host, 42, during)]), false),
+            (error(1, &[(host, 42, during), ("laptop", 7, during)]), false),
+            (error(1, &[]), false),
+            ("error: [409] Conflict: Another update is currently in progress.\n".to_owned(), false),
+            (format!("  s3://a.json: created by pulumi@{host} (pid 42) at {during}\n"), false),
+        ];
+        let known = [earlier, ours.clone()];
+        for (stderr, is_dead) in table {
+            let lock = only_lock(&stderr);
+            let holder = lock.as_ref().and_then(|lock| dead_holder(lock, &known));
+            assert_eq!(holder, is_dead.then_some(&ours), "{stderr}");
+        }
+        let lock = only_lock(&error(1, &[(host, 42, during)])).expect("there is one");
+        assert_eq!(dead_holder(&lock, &[]), None, "without a proof no lock is a dead run's");
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_makes_it_panic(stderr in "(the stack is currently locked by | lock\\(s\\)|: created by |@| \\(pid |\\) at |[0-9]|.|\\n){0,30}", started in any::<i64>()) {
+            let dead = DeadProcess { host: String::new(), pid: 1, started, ended: i64::MAX };
+            if let Some(lock) = only_lock(&stderr) {
+                let _ = dead_holder(&lock, &[dead]);
+            }
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! The state of a stack as `pulumi stack export` writes it: which creations were under way when a run was cut off.
+//!
+//! States may be large: they are read as a stream, of which only what was under way is kept, and changed without a look at
+//! anything else.
+
+use std::io::Read;
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+/// The engine's word for a resource that was being created.
+const CREATING: &str = "creating";
+
+/// Why a state cannot be read. Nothing of the state is quoted: it may be secret.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum StateError {
+    #[error("the state that the CLI exported is not as expected at line {line}, column {column}")]
+    Malformed { line: usize, column: usize },
+    #[error("the state that the CLI exported cannot be read: {0}")]
+    Read(String),
+}
+
+impl From<serde_json::Error> for StateError {
+    fn from(error: serde_json::Error) -> Self {
+        match error.io_error_kind() {
+            Some(kind) => StateError::Read(kind.to_string()),
+            None => StateError::Malformed { line: error.line(), column: error.column() },
+        }
+    }
+}
+
+#[derive(Deserialize)]
+struct Exported {
+    deployment: Option<Deployment>,
+}
+
+#[derive(Deserialize)]
+struct Deployment {
+    pending_operations: Option<Vec<PendingOperation>>,
+}
+
+#[derive(Deserialize)]
+struct PendingOperation {
+    #[serde(default)]
+    r#type: String,
+    resource: Option<Resource>,
+}
+
+#[derive(Deserialize)]
+struct Resource {
+    #[serde(default)]
+    urn: String,
+}
+
+#[derive(Deserialize)]
+struct RawExported<'a> {
+    #[serde(borrow)]
+    deployment: Option<RawDeployment<'a>>,
+}
+
+#[derive(Deserialize)]
+struct RawDeployment<'a> {
+    #[serde(borrow)]
+    pending_operations: Option<&'a RawValue>,
+}
+
+/// The URNs of the resources that were being created.
+pub fn pending_creates(state: impl Read) -> Result<Vec<String>, StateError> {
+    let exported: Exported = serde_json::from_reader(state)?;
+    let pending = exported.deployment.and_then(|deployment| deployment.pending_operations).unwrap_or_default();
+    let creating = pending.into_iter().filter(|operation| operation.r#type == CREATING);
+    Ok(creating.map(|operation| operation.resource.map(|resource| resource.urn).unwrap_or_default()).collect())
+}
+
+/// The state without the creations that were under way; every other byte is as it was. None when there are no such creations.
+pub fn without_pending_creates(state: &str) -> Result<Option<String>, StateError> {
+    let exported: RawExported<'_> = serde_json::from_str(state)?;
+    let Some(pending) = exported.deployment.and_then(|deployment| deployment.pending_operations) else {
+        return Ok(None);
+    };
+    let operations: Option<Vec<&RawValue>> = serde_json::from_str(pending.get())?;
+    let operations = operations.unwrap_or_default();
+    let mut kept = Vec::with_capacity(operations.len());
+    for operation in &operations {
+        let read: PendingOperation = serde_json::from_str(operation.get())?;
+        if read.r#type != CREATING {
+            kept.push(operation.get());
+        }
+    }
+    if kept.len() == operations.len() {
+        return Ok(None);
+    }
+    // The list was borrowed from the text, so that its place there is known.
+    let start = pending.get().as_ptr().addr() - state.as_ptr().addr();
+    let mut changed = state.to_owned();
+    changed.replace_range(start..start + pending.get().len(), &format!("[{}]", kept.join(",")));
+    Ok(Some(changed))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// With what a rewriting would change: large numbers, order, blanks, escapes, and a string that looks like what is sought.
+    fn state(pending: &str) -> String {
+        format!(
+            "{{\n  \"version\": 3,\n  \"deployment\": {{\"zeta\": 123456789012345678901234567890.10,  \"alpha\":\"\\u00e9\",\n\
+             \"resources\": [{{\"urn\": \"urn:a\", \"inputs\": {{\"pending_operations\": [{{\"type\": \"creating\"}}]}}}}]{pending},\n\
+             \"metadata\": {{}}}}}}\n"
+        )
+    }
+
+    const CREATE: &str = r#"{"resource": {"urn": "urn:new", "inputs": {"n": 1.0}}, "type": "creating"}"#;
+    const UPDATE: &str = r#"{"resource": {"urn": "urn:old", "inputs": {"n": 1.0}}, "type": "updating"}"#;
+
+    #[test]
+    fn creations_under_way_are_found_and_taken_out_and_nothing_else_is_changed() {
+        let pending = |operations: &[&str]| state(&format!(",\"pending_operations\": [{}]", operations.join(", ")));
+        let left = |operations: &[&str]| state(&format!(",\"pending_operations\": [{}]", operations.join(",")));
+        let table = [
+            (state(""), vec![], None),
+            (state(",\"pending_operations\": null"), vec![], None),
+            (pending(&[]), vec![], None),
+            (pending(&[UPDATE]), vec![], None),
+            (pending(&[CREATE]), vec!["urn:new"], Some(left(&[]))),
+            (pending(&[UPDATE, CREATE, UPDATE]), vec!["urn:new"], Some(left(&[UPDATE, UPDATE]))),
+            (pending(&[CREATE, r#"{"type": "creating"}"#]), vec!["urn:new", ""], Some(left(&[]))),
+            (r#"{"version": 3, "deployment": null}"#.to_owned(), vec![], None),
+            (r#"{"version": 3}"#.to_owned(), vec![], None),
+        ];
+        for (text, found, changed) in table {
+            assert_eq!(pending_creates(text.as_bytes()).expect("a state"), found, "{text}");
+            assert_eq!(without_pending_creates(&text).expect("a state"), changed, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_state_is_refused_and_not_quoted() {
+        for text in
+            ["", "hunter2", "[]", "{\"deployment\": \"hunter2\"}", "{\"deployment\": {\"pending_operations\": {}}}"]
+        {
+            let error = pending_creates(text.as_bytes()).expect_err("it is no state");
+            assert!(!error.to_string().contains("hunter2"), "{error}");
+            let error = without_pending_creates(text).expect_err("it is no state");
+            assert!(!error.to_string().contains("hunter2"), "{error}");
+        }
+        let error = pending_creates(Broken).expect_err("it cannot be read");
+        assert!(matches!(error, StateError::Read(_)), "{error}");
+    }
+
+    struct Broken;
+
+    impl Read for Broken {
+        fn read(&mut self, _: &mut [u8]) -> std::io::Result<usize> {
+            Err(std::io::ErrorKind::PermissionDenied.into())
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_makes_it_panic(text in "(\\{|\\}|\\[|\\]|\"deployment\":|\"pending_operations\":|\"type\":|\"creating\"|,|null|.){0,40}") {
+            let _ = pending_creates(text.as_bytes());
+            let _ = without_pending_creates(&text);
+        }
+
+        #[test]
+        fn a_change_takes_exactly_the_creations_out(updates in proptest::collection::vec(any::<bool>(), 0..6)) {
+            let operations: Vec<_> = updates.iter().map(|update| if *update { UPDATE } else { CREATE }).collect();
+            let text = state(&format!(",\"pending_operations\": [{}]", operations.join(" , ")));
+            let creations = updates.iter().filter(|update| !**update).count();
+            prop_assert_eq!(pending_creates(text.as_bytes()).expect("a state").len(), creations);
+            let changed = without_pending_creates(&text).expect("a state").unwrap_or(text);
+            prop_assert_eq!(pending_creates(changed.as_bytes()).expect("a state").len(), 0);
+            prop_assert_eq!(changed.matches("urn:old").count(), updates.len() - creations);
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! What the agent ends by itself, and how hard.
+
+use std::time::Duration;
+
+use pulumi_controller::rpc::proto::{Outcome, Progress, RunRequest, progress};
+
+use crate::harness::{Workspace, has_pulumi};
+use crate::runs::SLOW;
+
+fn idle(progress: &[Progress]) -> Vec<i64> {
+    let since = |step: &Progress| match &step.event {
+        Some(progress::Event::Idle(idle)) => Some(idle.since),
+        _ => None,
+    };
+    progress.iter().filter_map(since).collect()
+}
+
+#[tokio::test]
+async fn a_run_that_takes_longer_than_its_timeout_is_ended_gracefully() {
+    if !has_pulumi("a_run_that_takes_longer_than_its_timeout_is_ended_gracefully") {
+        return;
+    }
+    let workspace = Workspace::start().await;
+    workspace.put(SLOW).await;
+    let request = RunRequest { timeout_seconds: 3, ..workspace.request(&[]).await };
+    let result = workspace.run_to_end(&request).await;
+    assert_eq!(result.outcome(), Outcome::Canceled, "{}", result.message);
+    assert!(
+        result.message.starts_with("the run took longer than its timeout of 3s and was ended"),
+        "{}",
+        result.message
+    );
+    assert!(!result.cut_off && result.ended - result.started >= 3000);
+    assert_eq!(workspace.locks(), Vec::<std::path::PathBuf>::new());
+}
+
+#[tokio::test]
+async fn a_run_that_neither_goes_on_nor_says_anything_is_reported_and_then_ended() {
+    if !has_pulumi("a_run_that_neither_goes_on_nor_says_anything_is_reported_and_then_ended") {
+        return;
+    }
+    let workspace = Workspace::start().await;
+    workspace.put(&SLOW.replace("steps: 60", "steps: 1")).await;
+    let request = RunRequest { idle_timeout_seconds: 4, ..workspace.request(&[]).await };
+    workspace.run(&request).await.unwrap();
+    let (result, progress) = workspace.result(&request.id).await;
+    assert_eq!(result.outcome(), Outcome::Canceled, "{}", result.message);
+    assert!(result.message.contains("for 4s, its idle timeout, and was ended"), "{}", result.message);
+    let told = idle(&progress);
+    assert!(!told.is_empty() && told.iter().all(|since| (result.started..result.ended).contains(since)), "{told:?}");
+    assert_eq!(workspace.locks(), Vec::<std::path::PathBuf>::new());
+}
+
+#[tokio::test]
+async fn a_run_that_says_something_now_and_then_is_not_idle() {
+    let cli = "case \"$*\" in *up*) for word in $(seq 20); do echo $word; sleep 0.4; done;; esac";
+    let workspace = Workspace::start_with(Some(cli), &[]).await;
+    workspace.put("name: example\nruntime: yaml\n").await;
+    let request = RunRequest { idle_timeout_seconds: 5, ..workspace.request(&[]).await };
+    let result = workspace.run_to_end(&request).await;
+    assert_eq!(result.outcome(), Outcome::Succeeded, "{}", result.message);
+    assert!(result.ended - result.started > 7000, "it took longer than it may be silent");
+    let said: Vec<_> = result.last_output.lines().collect();
+    assert_eq!((said.first(), said.last(), said.len()), (Some(&"1"), Some(&"20"), 20));
+}
+
+#[tokio::test]
+async fn a_cancelled_run_whose_steps_do_not_stop_is_ended_harder_when_the_pods_grace_allows_no_more() {
+    if !has_pulumi("a_cancelled_run_whose_steps_do_not_stop_is_ended_harder_when_the_pods_grace_allows_no_more") {
+        return;
+    }
+    // Of 16 seconds 4 are left for the verdict, and 4 for the end that is not graceful.
+    let workspace = Workspace::start_with_grace(16).await;
+    workspace.put(&SLOW.replace("name: slow", "name: slow, ignoreCancel: true")).await;
+    let request = workspace.request(&[]).await;
+    workspace.run(&request).await.unwrap();
+    workspace.until_working(&request.id).await;
+    let asked = std::time::Instant::now();
+    workspace.connect().await.cancel(&request.id).await.unwrap();
+    let (result, _) = workspace.result(&request.id).await;
+    assert!(asked.elapsed() >= Duration::from_secs(8), "it was ended after {:?}", asked.elapsed());
+    assert_eq!(result.outcome(), Outcome::Canceled, "{}", result.message);
+    assert!(result.cut_off, "a step was left");
+    assert_eq!(workspace.locks(), Vec::<std::path::PathBuf>::new());
+}

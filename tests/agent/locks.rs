@@ -1,0 +1,121 @@
+//! Locks that dead runs have left, and those of others.
+
+use pulumi_controller::rpc::proto::{DeadRun, Outcome, PendingCreates, RunRequest};
+
+use crate::harness::{Workspace, has_pulumi, signal};
+use crate::runs::SLOW;
+
+const QUICK: &str = "name: example\nruntime: yaml\noutputs: {one: 1}\n";
+
+/// A stack with the lock of a run whose CLI was killed; the process id of that.
+async fn with_dead_lock(workspace: &Workspace) -> u32 {
+    workspace.put(SLOW).await;
+    let request = workspace.request(&[]).await;
+    workspace.run(&request).await.unwrap();
+    let cli = workspace.until_working(&request.id).await;
+    signal(cli, "KILL");
+    let (result, _) = workspace.result(&request.id).await;
+    assert_eq!(result.outcome(), Outcome::Interrupted, "{}", result.message);
+    assert_eq!(workspace.locks().len(), 1);
+    workspace.put(QUICK).await;
+    cli
+}
+
+#[tokio::test]
+async fn the_lock_of_a_run_that_the_agent_knows_to_be_dead_is_removed_when_that_is_wanted() {
+    if !has_pulumi("the_lock_of_a_run_that_the_agent_knows_to_be_dead_is_removed_when_that_is_wanted") {
+        return;
+    }
+    let workspace = Workspace::start().await;
+    let cli = with_dead_lock(&workspace).await;
+    let manual = workspace.request(&[]).await;
+    let result = workspace.run_to_end(&manual).await;
+    assert_eq!(result.outcome(), Outcome::Conflict, "{}", result.message);
+    assert_eq!(result.holders.iter().map(|holder| holder.pid).collect::<Vec<_>>(), [cli]);
+    assert_eq!(workspace.locks().len(), 1, "nobody wanted it to be removed");
+
+    let automatic = RunRequest { lock_recovery: true, ..workspace.request(&[]).await };
+    let result = workspace.run_to_end(&automatic).await;
+    assert_eq!(result.outcome(), Outcome::Succeeded, "{}", result.message);
+    assert!(workspace.log().contains("removed the lock of a dead run"));
+    assert_eq!(workspace.locks(), Vec::<std::path::PathBuf>::new());
+}
+
+#[tokio::test]
+async fn an_agent_that_is_started_anew_knows_from_its_journal_whose_lock_it_is() {
+    if !has_pulumi("an_agent_that_is_started_anew_knows_from_its_journal_whose_lock_it_is") {
+        return;
+    }
+    let mut workspace = Workspace::start().await;
+    workspace.put(SLOW).await;
+    let request = workspace.request(&[]).await;
+    workspace.run(&request).await.unwrap();
+    workspace.until_working(&request.id).await;
+    signal(workspace.agent_pid(), "KILL");
+    workspace.ended().await;
+    workspace.start_agent().await;
+    assert_eq!(workspace.locks().len(), 1);
+    workspace.put(QUICK).await;
+    let automatic = RunRequest { lock_recovery: true, ..workspace.request(&[]).await };
+    let result = workspace.run_to_end(&automatic).await;
+    assert_eq!(result.outcome(), Outcome::Succeeded, "{}", result.message);
+}
+
+#[tokio::test]
+async fn the_lock_of_a_run_in_another_pod_is_removed_only_with_its_proof() {
+    if !has_pulumi("the_lock_of_a_run_in_another_pod_is_removed_only_with_its_proof") {
+        return;
+    }
+    let workspace = Workspace::start().await;
+    workspace.put(QUICK).await;
+    let first = workspace.request(&[]).await;
+    workspace.run_to_end(&first).await;
+    workspace.put_lock("gone-0", 4711, "2026-01-01T00:00:30Z");
+    let time = |text: &str| text.parse::<jiff::Timestamp>().unwrap().as_millisecond();
+    let dead = DeadRun {
+        host: "gone-0".into(),
+        pid: 4711,
+        started: time("2026-01-01T00:00:00Z"),
+        ended: time("2026-01-01T00:01:00Z"),
+    };
+    let run = async |dead_runs: Vec<DeadRun>| {
+        let request = RunRequest { lock_recovery: true, dead_runs, ..workspace.request(&[]).await };
+        workspace.run_to_end(&request).await.outcome()
+    };
+    let early = DeadRun { ended: time("2026-01-01T00:00:10Z"), ..dead.clone() };
+    for (dead_runs, why) in [
+        (vec![], "there is no proof"),
+        (
+            vec![DeadRun { pid: 4712, ..dead.clone() }, DeadRun { host: "other-0".into(), ..dead.clone() }],
+            "others are dead",
+        ),
+        (vec![early], "the lock is younger than the run"),
+    ] {
+        assert_eq!(run(dead_runs).await, Outcome::Conflict, "{why}");
+        assert_eq!(workspace.locks().len(), 1, "{why}");
+    }
+    workspace.put_lock("laptop", 7, "2026-01-01T00:00:40Z");
+    assert_eq!(run(vec![dead.clone()]).await, Outcome::Conflict, "another one holds the stack, too");
+    assert_eq!(workspace.locks().len(), 2);
+    let foreign = |lock: &std::path::PathBuf| std::fs::read_to_string(lock).unwrap().contains("laptop");
+    std::fs::remove_file(workspace.locks().into_iter().find(foreign).unwrap()).unwrap();
+    assert_eq!(run(vec![dead]).await, Outcome::Succeeded);
+    assert_eq!(workspace.locks(), Vec::<std::path::PathBuf>::new());
+}
+
+#[tokio::test]
+async fn a_dead_runs_lock_does_not_keep_creations_in_doubt_from_being_cleared() {
+    if !has_pulumi("a_dead_runs_lock_does_not_keep_creations_in_doubt_from_being_cleared") {
+        return;
+    }
+    let workspace = Workspace::start().await;
+    with_dead_lock(&workspace).await;
+    let clear = RunRequest {
+        lock_recovery: true,
+        pending_creates: PendingCreates::Clear.into(),
+        ..workspace.request(&[]).await
+    };
+    let result = workspace.run_to_end(&clear).await;
+    assert_eq!(result.outcome(), Outcome::Succeeded, "{}", result.message);
+    assert!(!result.cut_off);
+}

@@ -1,0 +1,97 @@
+//! Creations that a killed run left under way.
+
+use pulumi_controller::rpc::proto::{Outcome, PendingCreates, Progress, RunRequest, progress};
+
+use crate::harness::{Workspace, has_pulumi, signal};
+use crate::runs::SLOW;
+
+async fn with_pending_create(workspace: &Workspace) {
+    workspace.put(SLOW).await;
+    let request = workspace.request(&[]).await;
+    workspace.run(&request).await.unwrap();
+    signal(workspace.until_working(&request.id).await, "KILL");
+    let (result, _) = workspace.result(&request.id).await;
+    assert!(result.cut_off, "{}", result.message);
+    workspace.put(&SLOW.replace("seconds: 60", "seconds: 0.1")).await;
+}
+
+async fn request(workspace: &Workspace, pending_creates: PendingCreates) -> RunRequest {
+    let pending_creates = pending_creates.into();
+    RunRequest { lock_recovery: true, pending_creates, ..workspace.request(&[]).await }
+}
+
+fn was_started(progress: &[Progress]) -> bool {
+    progress.iter().any(|step| matches!(step.event, Some(progress::Event::Started(_))))
+}
+
+#[tokio::test]
+async fn creations_in_doubt_stop_the_run_until_somebody_says_that_they_came_to_nothing() {
+    if !has_pulumi("creations_in_doubt_stop_the_run_until_somebody_says_that_they_came_to_nothing") {
+        return;
+    }
+    let workspace = Workspace::start().await;
+    with_pending_create(&workspace).await;
+    for _ in 0..2 {
+        let stop = request(&workspace, PendingCreates::Stop).await;
+        workspace.run(&stop).await.unwrap();
+        let (result, progress) = workspace.result(&stop.id).await;
+        assert_eq!(result.outcome(), Outcome::PendingCreates, "{}", result.message);
+        let urn = "urn:pulumi:dev::example::testing:index:Step::step";
+        assert_eq!(result.pending_creates, [urn]);
+        assert!(result.message.contains(urn) && result.message.contains("nothing was run"), "{}", result.message);
+        assert!(result.cut_off, "the doubt stays");
+        assert!(!was_started(&progress));
+        assert_eq!(workspace.locks().len(), 1, "the dead run's lock: nothing was run");
+    }
+    let clear = request(&workspace, PendingCreates::Clear).await;
+    let result = workspace.run_to_end(&clear).await;
+    assert_eq!(result.outcome(), Outcome::Succeeded, "{}", result.message);
+    assert_eq!(result.changes.get("create"), Some(&1), "{:?}", result.changes);
+    assert!(!result.cut_off);
+    let stop = request(&workspace, PendingCreates::Stop).await;
+    let result = workspace.run_to_end(&stop).await;
+    assert_eq!(result.outcome(), Outcome::Succeeded, "nothing is in doubt any more: {}", result.message);
+    assert!(!workspace.path("share/operations").join(&stop.id).join("state.json").exists());
+}
+
+#[tokio::test]
+async fn creations_in_doubt_are_made_again_when_somebody_says_so() {
+    if !has_pulumi("creations_in_doubt_are_made_again_when_somebody_says_so") {
+        return;
+    }
+    let workspace = Workspace::start().await;
+    with_pending_create(&workspace).await;
+    let keep = request(&workspace, PendingCreates::Keep).await;
+    let result = workspace.run_to_end(&keep).await;
+    assert_eq!(result.outcome(), Outcome::Succeeded, "{}", result.message);
+    assert_eq!(result.changes.get("create"), Some(&1), "{:?}", result.changes);
+}
+
+#[tokio::test]
+async fn a_stack_that_is_not_there_has_no_creations_in_doubt() {
+    if !has_pulumi("a_stack_that_is_not_there_has_no_creations_in_doubt") {
+        return;
+    }
+    for answer in [PendingCreates::Stop, PendingCreates::Clear] {
+        let workspace = Workspace::start().await;
+        workspace.put("name: example\nruntime: yaml\noutputs: {one: 1}\n").await;
+        let first = request(&workspace, answer).await;
+        let result = workspace.run_to_end(&first).await;
+        assert_eq!(result.outcome(), Outcome::Succeeded, "{}", result.message);
+    }
+}
+
+#[tokio::test]
+async fn a_state_that_cannot_be_read_runs_nothing_and_the_doubt_stays() {
+    let cli = "case \"$*\" in
+        *export*) echo 'error: the bucket is on fire' >&2; exit 1;;
+        *up*) touch \"$HOME/ran\";;
+    esac";
+    let workspace = Workspace::start_with(Some(cli), &[]).await;
+    workspace.put("name: example\nruntime: yaml\n").await;
+    let stop = request(&workspace, PendingCreates::Stop).await;
+    let result = workspace.run_to_end(&stop).await;
+    assert_eq!(result.outcome(), Outcome::Failed);
+    assert!(result.cut_off && result.message.contains("the bucket is on fire"), "{}", result.message);
+    assert!(result.last_output.contains("the bucket is on fire") && !workspace.path("home/ran").exists());
+}

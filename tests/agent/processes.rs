@@ -1,0 +1,55 @@
+//! Processes as the tests see and end them.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::process::{Child, Command, Stdio};
+
+/// Somebody who works with the CLI in the pod.
+pub struct Person(pub Child);
+
+impl Person {
+    pub fn pid(&self) -> u32 {
+        self.0.id()
+    }
+
+    pub fn is_at_work(&mut self) -> bool {
+        self.0.try_wait().unwrap().is_none()
+    }
+}
+
+impl Drop for Person {
+    fn drop(&mut self) {
+        // What it was started by may be killed, and not itself: but it ends when nobody can say anything to it any more.
+        drop(self.0.stdin.take());
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Sends a signal to a process that this test started.
+pub fn signal(pid: u32, name: &str) {
+    Command::new("kill").args([&format!("-{name}"), &pid.to_string()]).stderr(Stdio::null()).status().unwrap();
+}
+
+/// Parent and state of each process.
+pub fn processes() -> BTreeMap<u32, (u32, char)> {
+    let mut processes = BTreeMap::new();
+    for entry in fs::read_dir("/proc").unwrap() {
+        let Some(pid) = entry.unwrap().file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+        let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else { continue };
+        let Some((_, rest)) = stat.rsplit_once(')') else { continue };
+        let mut fields = rest.split_whitespace();
+        let state = fields.next().and_then(|state| state.chars().next()).unwrap();
+        processes.insert(pid, (fields.next().unwrap().parse().unwrap(), state));
+    }
+    processes
+}
+
+pub fn children(parent: u32) -> Vec<u32> {
+    processes().into_iter().filter(|(_, (of, _))| *of == parent).map(|(pid, _)| pid).collect()
+}
+
+/// All processes below one.
+pub fn descendants(parent: u32) -> Vec<u32> {
+    children(parent).into_iter().flat_map(|child| [descendants(child), vec![child]].concat()).collect()
+}

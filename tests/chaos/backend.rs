@@ -1,0 +1,153 @@
+//! The states of the stacks, as their backend on the S3 server has them.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use rusty_s3::{Bucket, Credentials, S3Action, UrlStyle};
+use serde::Deserialize;
+
+use crate::facts::State;
+use crate::harness::Environment;
+use crate::provider_log::get;
+
+const REGION: &str = "us-east-1";
+/// The bucket with everybody's state, as the cluster makes it.
+const BUCKET: &str = "state";
+/// How long a signed request is good for.
+const SIGNED_FOR: Duration = Duration::from_secs(300);
+/// What the resources of the test provider are called.
+const STEP: &str = "testing:index:Step";
+
+pub struct Backend {
+    bucket: Bucket,
+    credentials: Credentials,
+    project: String,
+}
+
+impl Backend {
+    pub fn of(project: &str) -> Backend {
+        let environment = Environment::get();
+        let endpoint = environment.s3_url.parse().expect("S3_URL is a URL");
+        let bucket = Bucket::new(endpoint, UrlStyle::Path, BUCKET, REGION).expect("a bucket's name");
+        let credentials = Credentials::new(environment.s3_access_key.clone(), environment.s3_secret_key.clone());
+        Backend { bucket, credentials, project: project.to_owned() }
+    }
+
+    /// The state of a stack; an empty one when it has none.
+    pub async fn state(&self, stack: &str) -> State {
+        let key = format!(".pulumi/stacks/{}/{stack}.json", self.project);
+        if !self.keys(&key).await.contains(&key) {
+            return State::default();
+        }
+        let url = self.bucket.get_object(Some(&self.credentials), &key).sign(SIGNED_FOR);
+        let text = get(url.as_str()).await;
+        read(&text).unwrap_or_else(|error| panic!("the state {key} cannot be read: {error}\n{text}"))
+    }
+
+    /// The lock files of a stack.
+    pub async fn locks(&self, stack: &str) -> Vec<String> {
+        self.keys(&format!(".pulumi/locks/organization/{}/{stack}/", self.project)).await
+    }
+
+    /// The client that is here signs requests for objects; a list is what the server gives for the object without a name.
+    async fn keys(&self, prefix: &str) -> Vec<String> {
+        let mut list = self.bucket.get_object(Some(&self.credentials), "");
+        list.query_mut().insert("list-type", "2");
+        list.query_mut().insert("prefix", prefix.to_owned());
+        let text = get(list.sign(SIGNED_FOR).as_str()).await;
+        keys_in(&text).unwrap_or_else(|| panic!("the list of {prefix} is not whole:\n{text}"))
+    }
+}
+
+/// The keys in a list of objects; none if it is no list, or not all of one. They are plain words here.
+fn keys_in(text: &str) -> Option<Vec<String>> {
+    let is_whole = text.contains("<ListBucketResult") && !text.contains("<IsTruncated>true</IsTruncated>");
+    let keys = || text.split("<Key>").skip(1).filter_map(|rest| rest.split_once("</Key>"));
+    is_whole.then(|| keys().map(|(key, _)| key.to_owned()).collect())
+}
+
+/// The fields of a state file that matter.
+#[derive(Deserialize)]
+struct File {
+    checkpoint: Checkpoint,
+}
+
+#[derive(Deserialize)]
+struct Checkpoint {
+    latest: Option<Snapshot>,
+}
+
+#[derive(Deserialize)]
+struct Snapshot {
+    #[serde(default)]
+    resources: Vec<Resource>,
+    #[serde(default)]
+    pending_operations: Vec<PendingOperation>,
+}
+
+#[derive(Deserialize)]
+struct Resource {
+    urn: String,
+    #[serde(rename = "type")]
+    kind: String,
+    #[serde(default)]
+    inputs: BTreeMap<String, serde_json::Value>,
+}
+
+#[derive(Deserialize)]
+struct PendingOperation {
+    resource: Resource,
+    #[serde(rename = "type")]
+    kind: String,
+}
+
+fn read(text: &str) -> serde_json::Result<State> {
+    let file: File = serde_json::from_str(text)?;
+    let Some(snapshot) = file.checkpoint.latest else { return Ok(State::default()) };
+    let called = |resource: &Resource| {
+        resource.inputs.get("name").and_then(serde_json::Value::as_str).unwrap_or_default().to_owned()
+    };
+    let resources = snapshot.resources.into_iter().filter(|resource| resource.kind == STEP);
+    let pending = snapshot.pending_operations.into_iter();
+    let creations = pending.filter(|operation| operation.kind == "creating" && operation.resource.kind == STEP);
+    Ok(State {
+        resources: resources.map(|resource| (resource.urn.clone(), called(&resource))).collect(),
+        pending_creates: creations.map(|operation| operation.resource.urn).collect(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_of_objects_tells_their_keys_and_whether_it_is_all_of_them() {
+        let list =
+            |inner: &str| format!("<?xml version=\"1.0\"?><ListBucketResult xmlns=\"s3\">{inner}</ListBucketResult>");
+        let two = "<Contents><Key>a/b.json</Key></Contents><Contents><Key>a/c.json</Key></Contents>";
+        assert_eq!(keys_in(&list(two)).unwrap(), ["a/b.json", "a/c.json"]);
+        assert_eq!(keys_in(&list("<KeyCount>0</KeyCount>")).unwrap(), [""; 0]);
+        assert_eq!(keys_in(&list("<IsTruncated>true</IsTruncated>")), None);
+        assert_eq!(keys_in("<Error><Code>NoSuchKey</Code></Error>"), None);
+    }
+
+    #[test]
+    fn a_state_file_tells_its_resources_and_what_was_cut_off() {
+        let urn = |name: &str| format!("urn:pulumi:dev::chaos::testing:index:Step::{name}");
+        let step = |name: &str| serde_json::json!({"urn": urn(name), "type": STEP, "custom": true, "id": "x", "inputs": {"name": format!("{name}@3")}});
+        let root = serde_json::json!({"urn": "urn:pulumi:dev::chaos::pulumi:pulumi:Stack::chaos-dev", "type": "pulumi:pulumi:Stack"});
+        let latest = serde_json::json!({
+            "manifest": {}, "resources": [root, step("first")],
+            "pending_operations": [{"resource": step("second"), "type": "creating"}, {"resource": step("third"), "type": "updating"}],
+        });
+        let file =
+            serde_json::json!({"version": 3, "checkpoint": {"stack": "organization/chaos/dev", "latest": latest}});
+        let state = read(&file.to_string()).unwrap();
+        assert_eq!(state.resources, BTreeMap::from([(urn("first"), "first@3".to_owned())]));
+        assert_eq!(state.pending_creates, [urn("second")].into());
+
+        let empty = serde_json::json!({"version": 3, "checkpoint": {"stack": "organization/chaos/dev"}});
+        assert!(read(&empty.to_string()).unwrap().resources.is_empty());
+        assert!(read("{}").is_err());
+    }
+}

@@ -1,0 +1,97 @@
+//! The lives of resources, as the provider tells them.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+
+use crate::facts::{Event, Facts, Operation, Phase, RemovedByHand, name_of};
+
+/// One step of the lives of a Stack's resources.
+enum Step<'a> {
+    Event(&'a Event),
+    RemovedByHand(&'a RemovedByHand),
+}
+
+/// The provider's reports and what people did, in order.
+fn steps(facts: &Facts) -> impl Iterator<Item = Step<'_>> {
+    let events = facts.events.iter().map(|event| ((event.sequence, 0), Step::Event(event)));
+    let people = facts.removed_by_hand.iter().map(|removed| ((removed.after, 1), Step::RemovedByHand(removed)));
+    let mut steps: Vec<_> = events.chain(people).collect();
+    steps.sort_by_key(|(order, _)| *order);
+    steps.into_iter().map(|(_, step)| step)
+}
+
+/// What was there at a time, or is there now: by URN, what each was called last.
+pub(super) fn there(facts: &Facts, until: Option<Timestamp>) -> BTreeMap<&str, &str> {
+    let counts = |time: Timestamp| until.is_none_or(|until| time <= until);
+    let mut there = BTreeMap::new();
+    for step in steps(facts) {
+        match step {
+            Step::RemovedByHand(removed) if counts(removed.at) => drop(there.remove(removed.urn.as_str())),
+            Step::Event(event) if event.phase == Phase::Done && counts(event.time) => match event.operation {
+                Operation::Create | Operation::Update => drop(there.insert(event.urn.as_str(), event.called.as_str())),
+                Operation::Delete => drop(there.remove(event.urn.as_str())),
+            },
+            Step::RemovedByHand(_) | Step::Event(_) => {}
+        }
+    }
+    there
+}
+
+/// What was created while it was there.
+pub(super) fn doubled(facts: &Facts) -> Vec<String> {
+    let mut there: BTreeMap<&str, &Event> = BTreeMap::new();
+    let mut doubled = Vec::new();
+    for step in steps(facts) {
+        let event = match step {
+            Step::Event(event) if event.phase == Phase::Done => event,
+            Step::Event(_) => continue,
+            Step::RemovedByHand(removed) => {
+                there.remove(removed.urn.as_str());
+                continue;
+            }
+        };
+        match event.operation {
+            Operation::Update => {}
+            Operation::Delete => drop(there.remove(event.urn.as_str())),
+            Operation::Create => {
+                if let Some(first) = there.insert(&event.urn, event) {
+                    let name = name_of(&event.urn);
+                    doubled.push(format!("{name} was created at {} and again at {}", first.time, event.time));
+                }
+            }
+        }
+    }
+    doubled
+}
+
+/// Operations of one process that began before, and ended after, one of another process began.
+pub(super) fn two_runs_at_once(facts: &Facts) -> Vec<String> {
+    let ends: BTreeMap<&str, &Event> = facts
+        .events
+        .iter()
+        .filter(|event| event.phase != Phase::Begin)
+        .map(|event| (event.id.as_str(), event))
+        .collect();
+    let begins: Vec<&Event> = facts.events.iter().filter(|event| event.phase == Phase::Begin).collect();
+    let mut overlaps = Vec::new();
+    for (position, first) in begins.iter().enumerate() {
+        let Some(end) = ends.get(first.id.as_str()) else { continue };
+        let other = begins.iter().skip(position + 1).take_while(|second| second.sequence < end.sequence);
+        for second in other.filter(|second| second.pid != first.pid) {
+            overlaps.push(format!(
+                "{:?} of {} by process {} lasted from {} to {}, and process {} began {:?} of {} at {}",
+                first.operation,
+                first.called,
+                first.pid,
+                first.time,
+                end.time,
+                second.pid,
+                second.operation,
+                second.called,
+                second.time
+            ));
+        }
+    }
+    overlaps
+}

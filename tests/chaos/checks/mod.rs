@@ -1,0 +1,108 @@
+//! What the promise says, checked. Pure: facts in, broken promises out.
+
+mod doubt;
+mod life;
+mod verdicts;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+pub use doubt::look_into;
+pub use verdicts::was_hit;
+
+use crate::facts::{Facts, called, name_of, resources_of};
+
+/// How the promise can be broken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    Doubled,
+    TwoRunsAtOnce,
+    Orphan,
+    Lock,
+    NotApplied,
+    NoVerdict,
+    FalseVerdict,
+    Stuck,
+    CreationLeftInDoubt,
+}
+
+impl Kind {
+    /// Whether it is something that was asked for and never came.
+    pub fn is_loss(self) -> bool {
+        matches!(self, Kind::NotApplied | Kind::NoVerdict | Kind::Orphan)
+    }
+
+    /// Whether it is something that came twice.
+    pub fn is_double(self) -> bool {
+        matches!(self, Kind::Doubled | Kind::TwoRunsAtOnce)
+    }
+}
+
+/// A promise that was broken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Broken {
+    pub stack: String,
+    pub kind: Kind,
+    pub how: String,
+}
+
+impl fmt::Display for Broken {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}: {:?}: {}", self.stack, self.kind, self.how)
+    }
+}
+
+/// Everything that is wrong with a Stack.
+pub fn judge(facts: &Facts) -> Vec<Broken> {
+    let found = [
+        (Kind::Doubled, life::doubled(facts)),
+        (Kind::TwoRunsAtOnce, life::two_runs_at_once(facts)),
+        (Kind::Orphan, orphans(facts)),
+        (Kind::Lock, facts.locks.iter().map(|lock| format!("the lock {lock} is left")).collect()),
+        (Kind::NotApplied, not_applied(facts)),
+        (Kind::NoVerdict, verdicts::missing(facts)),
+        (Kind::FalseVerdict, verdicts::wrong(facts)),
+        (Kind::Stuck, facts.stuck.iter().cloned().collect()),
+        (Kind::CreationLeftInDoubt, left_in_doubt(facts)),
+    ];
+    let broken = |(kind, how): (Kind, Vec<String>)| {
+        let stack = facts.stack.clone();
+        how.into_iter().map(move |how| Broken { stack: stack.clone(), kind, how })
+    };
+    found.into_iter().flat_map(broken).collect()
+}
+
+/// What was created, was not deleted, and is in no state.
+fn orphans(facts: &Facts) -> Vec<String> {
+    let there = life::there(facts, None).into_keys();
+    there
+        .filter(|urn| !facts.state.resources.contains_key(*urn))
+        .map(|urn| format!("{} was created and not deleted, and is not in the state", name_of(urn)))
+        .collect()
+}
+
+fn not_applied(facts: &Facts) -> Vec<String> {
+    let mut problems = Vec::new();
+    let wanted = &facts.wanted;
+    if facts.applied.as_ref() != Some(&wanted.revision) {
+        problems.push(format!("{} was pushed last, and {:?} is applied", wanted.revision, facts.applied));
+    }
+    let expected: BTreeMap<String, String> =
+        resources_of(wanted.number).into_iter().map(|name| (name.clone(), called(&name, wanted.number))).collect();
+    let found: BTreeMap<String, String> =
+        facts.state.resources.iter().map(|(urn, called)| (name_of(urn).to_owned(), called.clone())).collect();
+    if found != expected {
+        problems.push(format!("the state has {found:?} instead of {expected:?}"));
+    }
+    problems
+}
+
+fn left_in_doubt(facts: &Facts) -> Vec<String> {
+    let names = facts.state.pending_creates.iter().map(|urn| name_of(urn));
+    names
+        .map(|name| format!("the state still has a creation of {name} that was cut off, and nobody was asked"))
+        .collect()
+}

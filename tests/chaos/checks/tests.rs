@@ -1,0 +1,322 @@
+//! Small histories, good and bad: each check finds what it is there for.
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::doubt::InDoubt;
+use super::*;
+use crate::facts::{Event, Phase, RemovedByHand, Run, State, Verdict, Wanted};
+
+/// A whole life up to revision 1, and the state that it leaves.
+const FIRST_REVISION: &str = "create first@1 begin; create third@1 begin; create first@1 done; create third@1 done; \
+                              create second@1 begin; create second@1 done; create turn1@1 begin; create turn1@1 done";
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(1_000 + second).unwrap()
+}
+
+fn urn(name: &str) -> String {
+    format!("urn:pulumi:dev::chaos::testing:index:Step::{name}")
+}
+
+/// `create first@1 begin`, and so on, one in each second; `#2` at the end names another process than the first.
+fn history(text: &str) -> Vec<Event> {
+    let mut events = Vec::new();
+    for (sequence, sentence) in (1_u64..).zip(text.split("; ").filter(|sentence| !sentence.is_empty())) {
+        let (sentence, pid) = sentence.split_once(" #").unwrap_or((sentence, "1"));
+        let words: Vec<&str> = sentence.split(' ').collect();
+        let (operation, called, phase) = (words[0], words[1], words[2]);
+        let (name, _) = called.split_once('@').unwrap();
+        let begins =
+            |event: &&Event| event.phase == Phase::Begin && event.called == called && event.pid.to_string() == pid;
+        let id = match phase {
+            "begin" => sequence.to_string(),
+            _ => events.iter().rfind(begins).map(|event| event.id.clone()).unwrap_or_default(),
+        };
+        events.push(Event {
+            sequence,
+            urn: urn(name),
+            called: called.to_owned(),
+            operation: word(operation),
+            phase: word(phase),
+            pid: pid.parse().unwrap(),
+            time: at(i64::try_from(sequence).unwrap()),
+            id,
+        });
+    }
+    events
+}
+
+fn word<T: serde::de::DeserializeOwned>(word: &str) -> T {
+    serde_json::from_value(serde_json::json!(word)).unwrap()
+}
+
+fn state(called: &[&str], pending: &[&str]) -> State {
+    let name = |called: &str| called.split('@').next().unwrap().to_owned();
+    State {
+        resources: called.iter().map(|called| (urn(&name(called)), (*called).to_owned())).collect(),
+        pending_creates: pending.iter().map(|name| urn(name)).collect(),
+    }
+}
+
+fn run(update: &str, number: u64, ended: i64, verdict: Option<Verdict>) -> Run {
+    Run {
+        update: update.to_owned(),
+        number,
+        is_destroy: false,
+        created: at(0),
+        ended: verdict.as_ref().map(|_| at(ended)),
+        verdict,
+        is_there: true,
+    }
+}
+
+/// A while after the event with this number.
+fn removed_by_hand(name: &str, after: u64) -> RemovedByHand {
+    RemovedByHand { urn: urn(name), after, at: at(i64::try_from(after).unwrap() + 2) }
+}
+
+fn failed(reason: &str) -> Option<Verdict> {
+    Some(Verdict::Failed { reason: reason.to_owned(), message: "it broke".to_owned() })
+}
+
+/// A Stack on revision 1, to which nothing was done.
+fn good() -> Facts {
+    Facts {
+        stack: "s".to_owned(),
+        events: history(FIRST_REVISION),
+        removed_by_hand: Vec::new(),
+        state: state(&["first@1", "second@1", "third@1", "turn1@1"], &[]),
+        locks: Vec::new(),
+        wanted: Wanted { revision: "main@sha1:1".to_owned(), number: 1 },
+        applied: Some("main@sha1:1".to_owned()),
+        stuck: None,
+        runs: vec![run("u1", 1, 8, Some(Verdict::Succeeded))],
+        hits: Vec::new(),
+    }
+}
+
+/// The kinds of promises that are broken, and what is said about them.
+fn found(facts: &Facts) -> (Vec<Kind>, String) {
+    let broken = judge(facts);
+    let text = broken.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
+    (broken.into_iter().map(|broken| broken.kind).collect(), text)
+}
+
+fn with(change: impl FnOnce(&mut Facts)) -> Facts {
+    let mut facts = good();
+    change(&mut facts);
+    facts
+}
+
+fn and_then(facts: &mut Facts, more: &str) {
+    facts.events = history(&format!("{FIRST_REVISION}; {more}"));
+}
+
+#[test]
+#[expect(clippy::too_many_lines, reason = "a table")]
+fn histories_that_keep_the_promise() {
+    let second_run = |facts: &mut Facts, verdict| {
+        facts.hits.push(at(9));
+        facts.runs.push(run("u2", 1, 20, verdict));
+    };
+    let examples = [
+        ("a life without faults", good()),
+        (
+            "a creation that was cut off was not done: it is done by the next run",
+            with(|facts| {
+                facts.events = history(&format!("create first@1 begin; {FIRST_REVISION}"));
+                facts.runs.insert(0, run("u0", 1, 1, failed("Aborted")));
+                facts.runs[1].ended = Some(at(9));
+                facts.hits.push(at(1));
+            }),
+        ),
+        (
+            "a creation that was cancelled was not done either",
+            with(|facts| {
+                let before = "create first@1 begin; create first@1 cancelled";
+                facts.events = history(&format!("{before}; {FIRST_REVISION}"));
+                facts.runs[0].ended = Some(at(10));
+            }),
+        ),
+        (
+            "deleted by a push, and created again by another one",
+            with(|facts| {
+                and_then(facts, "delete turn1@1 begin; delete turn1@1 done; create turn1@1 begin; create turn1@1 done");
+                second_run(facts, Some(Verdict::Succeeded));
+            }),
+        ),
+        (
+            "a deletion that no state has seen is done again",
+            with(|facts| {
+                and_then(
+                    facts,
+                    "delete turn1@1 begin; delete turn1@1 done; delete turn1@1 begin #2; delete turn1@1 done #2; \
+                     create turn1@1 begin #2; create turn1@1 done #2",
+                );
+                second_run(facts, Some(Verdict::Succeeded));
+            }),
+        ),
+        (
+            "what a person has removed may be created again",
+            with(|facts| {
+                and_then(facts, "create first@1 begin #2; create first@1 done #2");
+                facts.removed_by_hand.push(removed_by_hand("first", 8));
+                second_run(facts, Some(Verdict::Succeeded));
+            }),
+        ),
+        (
+            "an operation of a process that was killed lasts for ever, and that is no second run",
+            with(|facts| {
+                and_then(facts, "update first@1 begin; update first@1 begin #2; update first@1 done #2");
+                second_run(facts, failed("UpdateFailed"));
+            }),
+        ),
+        (
+            "a run that found the lock of an earlier one was not hit itself",
+            with(|facts| facts.runs.push(run("u2", 1, 900, failed("UpdateConflict")))),
+        ),
+        (
+            "an Update that is gone with its Stack need not say how it ended",
+            with(|facts| facts.runs.push(Run { is_there: false, ..run("u0", 1, 0, None) })),
+        ),
+    ];
+    for (what, facts) in examples {
+        let (kinds, text) = found(&facts);
+        assert!(kinds.is_empty(), "{what}: {text}");
+    }
+}
+
+#[test]
+#[expect(clippy::too_many_lines, reason = "a table")]
+fn histories_that_break_it() {
+    let examples: Vec<(&str, Facts, Kind, &str)> = vec![
+        (
+            "created twice",
+            with(|facts| and_then(facts, "create first@1 begin; create first@1 done")),
+            Kind::Doubled,
+            "first was created at",
+        ),
+        (
+            "removed by hand before, but created twice after that",
+            with(|facts| {
+                and_then(facts, "create first@1 begin; create first@1 done; create first@1 begin; create first@1 done");
+                facts.removed_by_hand.push(removed_by_hand("first", 8));
+            }),
+            Kind::Doubled,
+            "again at",
+        ),
+        (
+            "a second run began while the first went on",
+            with(|facts| {
+                and_then(
+                    facts,
+                    "update first@1 begin; update third@1 begin #2; update first@1 done; update third@1 done #2",
+                );
+            }),
+            Kind::TwoRunsAtOnce,
+            "process 2 began Update of third@1",
+        ),
+        (
+            "created, and forgotten",
+            with(|facts| and_then(facts, "create turn0@0 begin; create turn0@0 done")),
+            Kind::Orphan,
+            "turn0 was created and not deleted",
+        ),
+        ("a lock", with(|facts| facts.locks.push(".pulumi/locks/x".to_owned())), Kind::Lock, "x is left"),
+        (
+            "an older revision is applied",
+            with(|facts| facts.applied = Some("main@sha1:0".to_owned())),
+            Kind::NotApplied,
+            "main@sha1:1 was pushed last",
+        ),
+        (
+            "the Stack says that it is applied, and the state says otherwise",
+            with(|facts| facts.state = state(&["first@1", "second@0", "third@1", "turn1@1"], &[])),
+            Kind::NotApplied,
+            "second@0",
+        ),
+        ("no end", with(|facts| facts.runs.push(run("u2", 1, 0, None))), Kind::NoVerdict, "u2 has not ended"),
+        (
+            "a run has succeeded that had not done its work by then",
+            with(|facts| facts.runs[0].ended = Some(at(4))),
+            Kind::FalseVerdict,
+            "u1 has succeeded, but second@1 was not made by then",
+        ),
+        (
+            "a run has succeeded that left what it had to delete",
+            with(|facts| {
+                facts.events = history(&format!("create turn0@0 begin; create turn0@0 done; {FIRST_REVISION}"));
+                facts.runs[0].ended = Some(at(10));
+            }),
+            Kind::FalseVerdict,
+            "u1 has succeeded, but turn0@0 was still there",
+        ),
+        (
+            "a destroy has succeeded, and all is still there",
+            with(|facts| facts.runs.push(Run { is_destroy: true, ..run("u2", 1, 9, Some(Verdict::Succeeded)) })),
+            Kind::FalseVerdict,
+            "u2 has succeeded, but first@1 was still there",
+        ),
+        (
+            "a run has failed to which nothing was done",
+            with(|facts| facts.runs.push(run("u2", 1, 9, failed("UpdateFailed")))),
+            Kind::FalseVerdict,
+            "u2 has failed (UpdateFailed: it broke), but nothing was done to it",
+        ),
+        (
+            "what was done to it was long before",
+            with(|facts| {
+                facts.hits.push(at(-300));
+                facts.runs.push(run("u2", 1, 9, failed("Aborted")));
+            }),
+            Kind::FalseVerdict,
+            "nothing was done to it",
+        ),
+        ("stuck", with(|facts| facts.stuck = Some("Stalled: given up".to_owned())), Kind::Stuck, "given up"),
+        (
+            "a creation in doubt that nobody was asked about",
+            with(|facts| facts.state.pending_creates.extend([urn("turn2")])),
+            Kind::CreationLeftInDoubt,
+            "a creation of turn2",
+        ),
+    ];
+    for (what, facts, kind, said) in examples {
+        let (kinds, text) = found(&facts);
+        assert!(kinds.contains(&kind), "{what}: {kinds:?}: {text}");
+        assert!(text.contains(said), "{what}: {text}");
+    }
+}
+
+#[test]
+fn a_check_finds_what_it_is_for_and_no_other_is_set_off() {
+    let twice = with(|facts| and_then(facts, "create first@1 begin; create first@1 done"));
+    assert_eq!(found(&twice).0, [Kind::Doubled]);
+    let late = with(|facts| facts.runs.push(run("u2", 1, 0, None)));
+    assert_eq!(found(&late).0, [Kind::NoVerdict]);
+}
+
+#[test]
+fn a_person_who_is_asked_finds_out_what_exists_and_what_does_not() {
+    let mut cut_off = good();
+    cut_off.events = history("create first@1 begin; create third@1 begin; create first@1 done");
+    cut_off.state = state(&[], &["first", "third"]);
+    let found = look_into(&cut_off).unwrap();
+    assert_eq!(found, InDoubt { exist: vec![urn("first")], do_not_exist: vec![urn("third")] });
+
+    cut_off.removed_by_hand.push(removed_by_hand("first", 3));
+    assert_eq!(look_into(&cut_off).unwrap().exist, Vec::<String>::new(), "it is removed once");
+
+    assert!(look_into(&good()).unwrap_err().contains("no creation that was cut off"));
+    let in_the_state = with(|facts| facts.state.pending_creates.extend([urn("first")]));
+    assert!(look_into(&in_the_state).unwrap_err().contains("is in the state"));
+}
+
+#[test]
+fn the_cause_of_a_failure_may_come_a_little_before_it_but_not_after() {
+    let mut facts = good();
+    let run = Run { created: at(100), ..run("u", 1, 120, failed("Aborted")) };
+    for (hit, counts) in [(30, false), (50, true), (110, true), (121, true), (130, false)] {
+        facts.hits = vec![at(0) + SignedDuration::from_secs(hit)];
+        assert_eq!(verdicts::was_hit(&facts, &run), counts, "{hit}");
+    }
+}

@@ -1,0 +1,76 @@
+//! Everything that is known about a Stack, gathered.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::Timestamp;
+use kube::ResourceExt;
+use pulumi_controller::api::auto::{Update, UpdateKind};
+use pulumi_controller::api::conditions::{FAILED, find, is_true};
+use pulumi_controller::api::pulumi::Stack;
+
+use crate::backend::Backend;
+use crate::facts::{Facts, Run, Verdict};
+use crate::harness::is_done;
+use crate::provider_log;
+use crate::stage::{PROJECT, Stage};
+
+/// What is known about one Stack now; of its runs, with these states in which any Updates were seen before.
+pub async fn of(stage: &Stage<'_>, name: &str, seen: &[Update]) -> Facts {
+    let stack = stage.scene.list::<Stack>().await.into_iter().find(|stack| stack.name_any() == name);
+    let there = stage.scene.list::<Update>().await;
+    let member = &stage.stacks[name];
+    let backend = Backend::of(PROJECT);
+    Facts {
+        stack: name.to_owned(),
+        events: provider_log::events(&member.pulumi_stack).await,
+        removed_by_hand: member.removed_by_hand.clone(),
+        state: backend.state(&member.pulumi_stack).await,
+        locks: backend.locks(&member.pulumi_stack).await,
+        wanted: stage.wanted(member).clone(),
+        applied: stack.as_ref().and_then(|stack| stack.status.as_ref()?.last_applied_revision.clone()),
+        stuck: stuck(stack.as_ref()),
+        runs: runs(stage, name, seen, &there),
+        hits: member.hits.clone(),
+    }
+}
+
+/// What keeps a Stack from being done.
+fn stuck(stack: Option<&Stack>) -> Option<String> {
+    let Some(stack) = stack else { return Some("it is gone, and was not created again".to_owned()) };
+    if is_done(stack) {
+        return None;
+    }
+    let conditions = stack.status.iter().flat_map(|status| &status.conditions);
+    let said: Vec<String> =
+        conditions.map(|c| format!("{}={} {}: {}", c.type_, c.status, c.reason, c.message)).collect();
+    Some(if said.is_empty() { "it says nothing".to_owned() } else { said.join("; ") })
+}
+
+/// Every run of it that was ever seen, as it was seen last: a watch may have missed how it is now.
+fn runs(stage: &Stage<'_>, name: &str, seen: &[Update], there: &[Update]) -> Vec<Run> {
+    let is_there: BTreeSet<Option<String>> = there.iter().map(Update::uid).collect();
+    let its = seen.iter().chain(there).filter(|update| update.spec.workspace_name == name);
+    let last: BTreeMap<Option<String>, &Update> = its.map(|update| (update.uid(), update)).collect();
+    let mut runs: Vec<Run> = last.iter().map(|(uid, update)| run(stage, update, is_there.contains(uid))).collect();
+    runs.sort_by(|one, other| (one.created, &one.update).cmp(&(other.created, &other.update)));
+    runs
+}
+
+fn run(stage: &Stage<'_>, update: &Update, is_there: bool) -> Run {
+    let status = update.status.clone().unwrap_or_default();
+    let verdict = update.is_complete().then(|| match find(&status.conditions, FAILED) {
+        Some(failed) if is_true(&status.conditions, FAILED) => {
+            Verdict::Failed { reason: failed.reason.clone(), message: status.message.clone().unwrap_or_default() }
+        }
+        _ => Verdict::Succeeded,
+    });
+    Run {
+        update: update.name_any(),
+        number: stage.numbers.get(&update.spec.artifact.revision).copied().unwrap_or_default(),
+        is_destroy: update.spec.kind == UpdateKind::Destroy,
+        created: update.creation_timestamp().map_or(Timestamp::UNIX_EPOCH, |time| time.0),
+        ended: status.end_time.map(|time| time.0),
+        verdict,
+        is_there,
+    }
+}

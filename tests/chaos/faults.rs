@@ -1,0 +1,126 @@
+//! What the plan says, done: to this scene's pods, to the controller, and to the API server of our own node, and to
+//! nothing else.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::DeleteParams;
+use kube::{Api, ResourceExt};
+use pulumi_controller::api::pulumi::Stack;
+use tokio::time::{Duration, sleep};
+
+use crate::harness::{Absence, AwayApiServer, Controller, Look, Patience, api_call, wait_until};
+use crate::plan::{API_SERVER_AWAY, Act, Kind};
+use crate::processes::{Process, Role, find};
+use crate::stage::Stage;
+
+/// Where the controller is.
+const NAMESPACE: &str = "flux-system";
+/// A container that was killed more often is started late by the kubelet: then its pod is replaced instead.
+const RESTARTS: i32 = 2;
+/// When in the absence of the API server something else happens.
+const IN_ITS_ABSENCE: Duration = Duration::from_secs(5);
+
+/// What came of an act: what was done and to whom; none when nobody was there to do it to.
+pub async fn perform(stage: &mut Stage<'_>, controller: &Controller, act: Act) -> Option<String> {
+    match act.kind {
+        Kind::PushRevision => Some(stage.push_to(act.pick).await),
+        Kind::RecreateStack => stage.delete_one(act.pick).await,
+        Kind::KillController => kill_controller(controller, act.pick).await,
+        Kind::MoveLeader => Some(move_leader(stage, controller, act.pick).await),
+        Kind::DeletePod => delete_pod(stage, act.pick, false).await,
+        Kind::ForceDeletePod => delete_pod(stage, act.pick, true).await,
+        Kind::KillAgent => kill_in_a_pod(stage, Role::Agent, act.pick).await,
+        Kind::KillPulumi => kill_in_a_pod(stage, Role::Pulumi, act.pick).await,
+        Kind::KillProvider => kill_in_a_pod(stage, Role::Provider, act.pick).await,
+        Kind::StopApiServer => Some(without_api_server(stage, act.pick).await),
+    }
+}
+
+async fn kill_controller(controller: &Controller, pick: usize) -> Option<String> {
+    let pods = controller.pods().await;
+    let restarts = |pod: &Pod| -> i32 {
+        let containers = pod.status.iter().flat_map(|status| status.container_statuses.iter().flatten());
+        containers.map(|container| container.restart_count).sum()
+    };
+    let by_uid: BTreeMap<String, String> = pods
+        .iter()
+        .filter(|pod| restarts(pod) < RESTARTS)
+        .filter_map(|pod| Some((pod.uid()?, pod.name_any())))
+        .collect();
+    match one_of(find(&by_uid, Role::Controller), pick) {
+        Some(process) => process.kill().then(|| process.owner.clone()),
+        None => {
+            let name = pods.get(pick.checked_rem(pods.len())?)?.name_any();
+            controller.kill_pod(&name).await;
+            Some(format!("{name}, with its pod"))
+        }
+    }
+}
+
+/// Released by the one or left to end, as it comes.
+async fn move_leader(stage: &Stage<'_>, controller: &Controller, pick: usize) -> String {
+    let leader = controller.until_one_leads_but("").await;
+    if pick.is_multiple_of(2) {
+        controller.kill_pod(&leader).await;
+        return format!("{leader}, by force");
+    }
+    let pods: Api<Pod> = Api::namespaced(stage.scene.client.clone(), NAMESPACE);
+    api_call(format!("deleting the leader {leader}"), pods.delete(&leader, &DeleteParams::default())).await;
+    leader
+}
+
+async fn delete_pod(stage: &mut Stage<'_>, pick: usize, by_force: bool) -> Option<String> {
+    let pods = stage.pods().await;
+    // Those in which a run is open are worth more.
+    let running = find(&pods, Role::Pulumi).into_iter().map(|process| process.owner).collect::<Vec<_>>();
+    let candidates = if running.is_empty() { pods.into_values().collect() } else { running };
+    let stack = candidates.get(pick.checked_rem(candidates.len())?)?;
+    stage.stacks.get_mut(stack)?.was_hit();
+    stage.delete_pod(stack, by_force).await;
+    Some(stack.clone())
+}
+
+async fn kill_in_a_pod(stage: &mut Stage<'_>, role: Role, pick: usize) -> Option<String> {
+    let pods = stage.pods().await;
+    kill_one(stage, &pods, role, pick)
+}
+
+fn kill_one(stage: &mut Stage<'_>, pods: &BTreeMap<String, String>, role: Role, pick: usize) -> Option<String> {
+    let process = one_of(find(pods, role), pick)?;
+    let member = stage.stacks.get_mut(&process.owner)?;
+    // Before, so that whatever follows is seen to follow.
+    member.was_hit();
+    process.kill().then(|| process.owner.clone())
+}
+
+fn one_of(mut found: Vec<Process>, pick: usize) -> Option<Process> {
+    let index = pick.checked_rem(found.len())?;
+    Some(found.swap_remove(index))
+}
+
+/// While it is away a run dies, too: what nobody could write down is to be found out afterwards.
+async fn without_api_server(stage: &mut Stage<'_>, pick: usize) -> String {
+    let pods = stage.pods().await;
+    let absence = if pick.is_multiple_of(2) { Absence::Stopped } else { Absence::Paused };
+    let away = AwayApiServer::take(absence).await;
+    sleep(IN_ITS_ABSENCE).await;
+    let killed = kill_one(stage, &pods, Role::Pulumi, pick);
+    sleep(API_SERVER_AWAY.saturating_sub(IN_ITS_ABSENCE)).await;
+    away.bring_back().await;
+    until_it_answers(stage).await;
+    match killed {
+        Some(stack) => format!("{absence:?}; in the meantime `pulumi` of {stack} was killed"),
+        None => format!("{absence:?}"),
+    }
+}
+
+async fn until_it_answers(stage: &Stage<'_>) {
+    wait_until("the API server to answer again", Patience::Reaction, async || {
+        match stage.scene.api::<Stack>().list(&Default::default()).await {
+            Ok(_) => Look::Found(()),
+            Err(error) => Look::NotYet(error.to_string()),
+        }
+    })
+    .await;
+}

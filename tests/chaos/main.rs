@@ -1,0 +1,89 @@
+//! A storm of faults over Stacks on a real cluster, and the proof that nothing was lost and nothing came twice. `make chaos`
+//! runs it; docs/reliability.md says what is promised.
+#![allow(
+    clippy::panic,
+    clippy::expect_used,
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::large_futures,
+    reason = "what a test stands on fails the test"
+)]
+
+mod backend;
+mod checks;
+mod evidence;
+mod facts;
+mod faults;
+mod many_runs;
+mod person;
+mod plan;
+mod processes;
+mod provider_log;
+mod report;
+mod stage;
+mod storm;
+
+#[allow(dead_code, reason = "the rules are for the end-to-end tests; the harness holds every scene to them")]
+#[path = "../e2e/conformance.rs"]
+mod conformance;
+#[path = "../bench/fake_nodes.rs"]
+mod fake_nodes;
+#[allow(dead_code, unused_imports, reason = "a storm needs a part of what the end-to-end tests stand on")]
+#[path = "../e2e/harness/mod.rs"]
+mod harness;
+#[path = "../bench/progress.rs"]
+mod progress;
+#[path = "../stand_in/mod.rs"]
+mod stand_in;
+
+use std::panic::{AssertUnwindSafe, resume_unwind};
+use std::time::Duration;
+
+use futures::FutureExt;
+use jiff::Timestamp;
+
+use crate::harness::{AwayApiServer, Controller, Scene, client, in_scene, not_run, run_alone};
+
+/// How long faults happen, unless `CHAOS_SECONDS` says otherwise.
+const SECONDS: u64 = 120;
+
+#[test]
+fn a_storm_of_faults_loses_nothing_and_doubles_nothing() {
+    if !AwayApiServer::is_possible() {
+        not_run("chaos", "the cluster is not our own, so its processes cannot be killed");
+        return;
+    }
+    let seed = number("CHAOS_SEED").unwrap_or_else(|| u64::from(fastrand::u32(..)));
+    let length = Duration::from_secs(number("CHAOS_SECONDS").unwrap_or(SECONDS));
+    println!("CHAOS_SEED={seed} CHAOS_SECONDS={} make chaos", length.as_secs());
+    run_alone(async || {
+        let controller = Controller::new(&client().await);
+        controller.scale(2).await;
+        let storm = in_scene("chaos", async |scene| storm_in(scene, &controller, seed, length).await);
+        let outcome = AssertUnwindSafe(storm).catch_unwind().await;
+        controller.scale(1).await;
+        if let Err(failure) = outcome {
+            resume_unwind(failure);
+        }
+    });
+}
+
+async fn storm_in(scene: &Scene, controller: &Controller, seed: u64, length: Duration) {
+    let began = Timestamp::now();
+    let aftermath = storm::run(scene, controller, seed, length, began).await;
+    let tally = aftermath.tally();
+    let report = tally.publish(seed, length);
+    println!("The report: {}", report.display());
+    for facts in &aftermath.facts {
+        if tally.broken.iter().any(|broken| broken.stack == facts.stack) {
+            println!("\n===== {}\n{}", facts.stack, storm::timeline(scene, &aftermath, facts));
+        }
+    }
+    assert!(tally.is_good(), "the promise is broken (CHAOS_SEED={seed}):\n{}", tally.markdown(seed, length));
+}
+
+/// A number in the environment; another word there is a mistake that is told.
+fn number(variable: &str) -> Option<u64> {
+    let text = std::env::var(variable).ok().filter(|text| !text.is_empty())?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{variable}={text} is not a number")))
+}

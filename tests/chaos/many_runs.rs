@@ -1,0 +1,221 @@
+//! Five hundred runs that are open at once: they hold nobody up, a controller that starts follows them all, and each result
+//! is recorded once. One in ten has an agent of an earlier version.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::panic::{AssertUnwindSafe, resume_unwind};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures::{FutureExt, StreamExt, stream};
+use k8s_openapi::api::apps::v1::Deployment;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::runtime::{WatchStreamExt, watcher};
+use kube::{Api, Client, ResourceExt};
+use pulumi_controller::api::auto::Update;
+use pulumi_controller::api::pulumi::Stack;
+use serde_json::json;
+use tokio::task::JoinSet;
+
+use crate::fake_nodes;
+use crate::harness::{
+    AwayApiServer, Controller, FluxObject, Program, Scene, api_call, client, in_scene, is_done, not_run, run_alone,
+};
+use crate::progress::until_count;
+use crate::stand_in::{Manner, StandIn};
+
+const RUNS: usize = 500;
+/// Longer than the test: runs end when it says so.
+const RUN_TIME: Duration = Duration::from_secs(3600);
+/// How many Stacks are created at the same time.
+const AT_ONCE: usize = 16;
+/// How long something may take that is done five hundred times.
+const LIMIT: Duration = Duration::from_secs(400);
+/// Of the Stacks that the stand-in runs.
+const PREFIX: &str = "many-";
+
+#[test]
+fn five_hundred_open_runs_hold_nobody_up_and_are_recorded_once_each_across_a_restart() {
+    if !AwayApiServer::is_possible() {
+        not_run("five hundred open runs", "the cluster is not our own, so it has no fake nodes");
+        return;
+    }
+    run_alone(async || {
+        let client = client().await;
+        let controller = Controller::new(&client);
+        let before = arguments(&client).await;
+        let limits = ["--max-concurrent-runs=600", "--max-concurrent-runs-per-node=600"].map(str::to_owned);
+        set_arguments(&client, &[before.as_slice(), &limits].concat()).await;
+        controller.until_available().await;
+        let test = in_scene("many-runs", async |scene| many_runs(scene, &controller).await);
+        let outcome = AssertUnwindSafe(test).catch_unwind().await;
+        set_arguments(&client, &before).await;
+        controller.until_available().await;
+        if let Err(failure) = outcome {
+            resume_unwind(failure);
+        }
+    });
+}
+
+async fn many_runs(scene: &Scene, controller: &Controller) {
+    fake_nodes::create(&scene.client).await;
+    let manner = |workspace: &str| Manner { run_time: RUN_TIME, is_older: workspace.ends_with('7') };
+    let stand_in =
+        StandIn::start_with(scene.client.clone(), fake_nodes::address(), manner).await.expect("a stand-in for agents");
+    let runs = Runs::watch(scene.api());
+
+    // One with an agent of its own, on the real node.
+    let prompt_source = scene.source("prompt").await;
+    let saying = |text: &str| Program::new("prompt").step("step", json!({"value": text}));
+    let first = prompt_source.push(&saying("one").files()).await;
+    let prompt = scene.start(scene.stack("prompt", &prompt_source)).await;
+    prompt.until_applied(&first).await;
+
+    let served = served(scene).await;
+    tokio::join!(
+        create(scene, &served),
+        until_count("runs are open", RUNS, LIMIT, async || (runs.open(), stand_in.calls())),
+    );
+    until_count("runs are followed", RUNS, LIMIT, async || (stand_in.attached(), stand_in.calls())).await;
+    let second = prompt_source.push(&saying("two").files()).await;
+    prompt.until_applied(&second).await;
+    assert_eq!(runs.open(), RUNS, "another Stack's change was run while all of them were open");
+
+    let followed = stand_in.attachments();
+    controller.kill().await;
+    controller.until_available().await;
+    let again = || usize::try_from(stand_in.attachments() - followed).unwrap_or(usize::MAX);
+    until_count("runs are followed again", RUNS, LIMIT, async || (again(), stand_in.calls())).await;
+    until_count("runs are followed now", RUNS, LIMIT, async || (stand_in.attached(), stand_in.calls())).await;
+    assert_eq!(runs.open(), RUNS, "none of them ended with the controller");
+    let third = prompt_source.push(&saying("three").files()).await;
+    prompt.until_applied(&third).await;
+
+    stand_in.finish_all();
+    until_count("runs have ended", RUNS, LIMIT, async || (runs.ended(), stand_in.calls())).await;
+    let acknowledged = || usize::try_from(stand_in.acknowledged()).unwrap_or(usize::MAX);
+    until_count("results are acknowledged", RUNS, LIMIT, async || (acknowledged(), stand_in.calls())).await;
+    until_count("Stacks are Ready", RUNS, LIMIT, async || (ready(scene).await, String::new())).await;
+    assert_eq!(runs.with_two_ends(), Vec::<String>::new(), "each result is recorded once");
+    assert_eq!((stand_in.runs(), stand_in.acknowledged()), (RUNS as u64, RUNS as u64), "each ran once");
+    remove(scene).await;
+}
+
+/// A source that is served to all of them.
+async fn served(scene: &Scene) -> FluxObject<'_> {
+    let source = scene.source("app").await;
+    let commit = source.push(&Program::new("many-runs").output("text", "hello".into()).files()).await;
+    let artifact = source.artifact_of(&commit).await;
+    let external = scene.flux_object("ExternalArtifact", "externalartifacts", "served");
+    external.create(json!({})).await;
+    external.offer(&artifact).await;
+    external
+}
+
+async fn create(scene: &Scene, source: &FluxObject<'_>) {
+    let api: Api<Stack> = scene.api();
+    stream::iter(0..RUNS)
+        .map(|number| {
+            let mut stack = scene.stack_on_kind(&format!("{PREFIX}{number:03}"), None, source);
+            if let Some(template) = &mut stack.spec.workspace_template {
+                template["spec"]["podTemplate"] = json!({"spec": fake_nodes::placement()});
+            }
+            let api = api.clone();
+            async move { api_call("creating a Stack", api.create(&PostParams::default(), &stack)).await }
+        })
+        .buffer_unordered(AT_ONCE)
+        .for_each(|_| std::future::ready(()))
+        .await;
+}
+
+async fn ready(scene: &Scene) -> usize {
+    let stacks = scene.list::<Stack>().await;
+    stacks.iter().filter(|stack| stack.name_any().starts_with(PREFIX) && is_done(stack)).count()
+}
+
+/// So many are gone later than a scene waits for.
+async fn remove(scene: &Scene) {
+    let api: Api<Stack> = scene.api();
+    let (how, which) = (DeleteParams::default(), ListParams::default());
+    drop(api_call("deleting the Stacks", api.delete_collection(&how, &which)).await);
+    until_count("no Stack is left", 1, LIMIT, async || {
+        let left = scene.list::<Stack>().await.len();
+        (usize::from(left == 0), format!("{left} are left"))
+    })
+    .await;
+}
+
+/// The runs of the stand-in's Stacks, by a watch: listing hundreds again and again would be most of the work.
+struct Runs {
+    seen: Arc<Mutex<BTreeMap<String, Seen>>>,
+    _watch: JoinSet<()>,
+}
+
+/// What an Update was seen in.
+#[derive(Default)]
+struct Seen {
+    is_bound: bool,
+    /// Every end that its status ever told.
+    ends: BTreeSet<String>,
+}
+
+impl Runs {
+    fn watch(api: Api<Update>) -> Runs {
+        let seen: Arc<Mutex<BTreeMap<String, Seen>>> = Arc::default();
+        let (mut watch, all) = (JoinSet::new(), seen.clone());
+        let updates = watcher(api, watcher::Config::default()).default_backoff().applied_objects();
+        watch.spawn(updates.for_each(move |update| {
+            if let Ok(update) = update.as_ref()
+                && update.spec.workspace_name.starts_with(PREFIX)
+            {
+                let mut all = all.lock().unwrap_or_else(PoisonError::into_inner);
+                let seen = all.entry(update.name_any()).or_default();
+                let status = update.status.clone().unwrap_or_default();
+                seen.is_bound |= status.run.is_some();
+                if update.is_complete() {
+                    seen.ends.insert(format!("{:?} {:?}", status.end_time, status.message));
+                }
+            }
+            std::future::ready(())
+        }));
+        Runs { seen, _watch: watch }
+    }
+
+    fn count(&self, is_so: impl Fn(&Seen) -> bool) -> usize {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner).values().filter(|seen| is_so(seen)).count()
+    }
+
+    fn open(&self) -> usize {
+        self.count(|seen| seen.is_bound && seen.ends.is_empty())
+    }
+
+    fn ended(&self) -> usize {
+        self.count(|seen| !seen.ends.is_empty())
+    }
+
+    fn with_two_ends(&self) -> Vec<String> {
+        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.iter()
+            .filter(|(_, seen)| seen.ends.len() > 1)
+            .map(|(name, seen)| format!("{name}: {:?}", seen.ends))
+            .collect()
+    }
+}
+
+fn deployments(client: &Client) -> Api<Deployment> {
+    Api::namespaced(client.clone(), "flux-system")
+}
+
+/// The controller's arguments, as they are installed.
+async fn arguments(client: &Client) -> Vec<String> {
+    let deployment =
+        api_call("reading the controller's Deployment", deployments(client).get("pulumi-controller")).await;
+    let containers = deployment.spec.and_then(|spec| spec.template.spec).map(|pod| pod.containers).unwrap_or_default();
+    containers.into_iter().next().and_then(|container| container.args).expect("the controller has arguments")
+}
+
+async fn set_arguments(client: &Client, arguments: &[String]) {
+    let container = json!({"name": "manager", "args": arguments});
+    let patch = Patch::Strategic(json!({"spec": {"template": {"spec": {"containers": [container]}}}}));
+    let doing = format!("setting the controller's arguments to {arguments:?}");
+    api_call(doing, deployments(client).patch("pulumi-controller", &PatchParams::default(), &patch)).await;
+}

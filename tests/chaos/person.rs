@@ -1,0 +1,128 @@
+//! What a person does about a Stack that waits for one.
+
+use jiff::Timestamp;
+use kube::ResourceExt;
+use pulumi_controller::api::conditions::{STALLED, find, is_true};
+use pulumi_controller::api::pulumi::Stack;
+use serde_json::json;
+
+use crate::checks::look_into;
+use crate::evidence;
+use crate::facts::{RemovedByHand, name_of};
+use crate::stage::Stage;
+
+/// The annotation that answers.
+const RESOLVE: &str = "pulumi.com/resolve";
+const PENDING_CREATES: &str = "PendingCreates";
+const RUN_OUTCOME_UNKNOWN: &str = "RunOutcomeUnknown";
+
+/// What waits for a person.
+struct Question {
+    stack: String,
+    reason: String,
+    message: String,
+    /// The Update that it is about.
+    update: String,
+}
+
+/// An answer that was given, or why there is nothing to ask.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    pub stack: String,
+    /// Resources that exist without a state that knows them: they were removed by hand.
+    pub removed: Vec<String>,
+    /// Why the question should not have been asked.
+    pub baseless: Option<String>,
+}
+
+/// Answers for every Stack that waits, once for each run.
+pub async fn answer_all(stage: &mut Stage<'_>, stacks: &[Stack]) -> Vec<Answer> {
+    let mut answers = Vec::new();
+    for question in stacks.iter().filter_map(question) {
+        let is_new = |member: &crate::stage::Member| !member.answered.contains(&question.update);
+        if stage.stacks.get(&question.stack).is_some_and(is_new) {
+            answers.push(answer(stage, question).await);
+        }
+    }
+    answers
+}
+
+async fn answer(stage: &mut Stage<'_>, question: Question) -> Answer {
+    let facts = evidence::of(stage, &question.stack, &[]).await;
+    let last = facts.events.last().map_or(0, |event| event.sequence);
+    let (found, baseless) = match look_into(&facts) {
+        Ok(found) => (found.exist, None),
+        // Of a run of which nothing is known the state need not tell anything.
+        Err(_) if question.reason == RUN_OUTCOME_UNKNOWN => (Vec::new(), None),
+        Err(why) => {
+            (Vec::new(), Some(format!("{} was asked about ({}), but {why}", question.update, question.message)))
+        }
+    };
+    let answer = json!({"metadata": {"annotations": {RESOLVE: format!("{}=clear", question.update)}}});
+    stage.scene.patch::<Stack>(&question.stack, answer).await;
+    let removed: Vec<String> = found.iter().map(|urn| name_of(urn).to_owned()).collect();
+    if let Some(member) = stage.stacks.get_mut(&question.stack) {
+        member.removed_by_hand.extend(found.into_iter().map(|urn| RemovedByHand {
+            urn,
+            after: last,
+            at: Timestamp::now(),
+        }));
+        member.answered.insert(question.update);
+    }
+    Answer { stack: question.stack, removed, baseless }
+}
+
+/// What a Stack waits for a person with, if it does.
+fn question(stack: &Stack) -> Option<Question> {
+    let status = stack.status.as_ref()?;
+    let stalled = find(&status.conditions, STALLED).filter(|_| is_true(&status.conditions, STALLED))?;
+    if ![PENDING_CREATES, RUN_OUTCOME_UNKNOWN].contains(&stalled.reason.as_str()) {
+        return None;
+    }
+    let last = status.last_update.as_ref().and_then(|last| last.name.clone());
+    let current = status.current_update.as_ref().map(|current| current.name.clone());
+    // The message names it; of a run that is still open the Stack speaks before the last one that ended.
+    let names = [current, last].into_iter().flatten().collect::<Vec<_>>();
+    let named = names.iter().find(|name| stalled.message.contains(name.as_str())).or_else(|| names.first())?;
+    Some(Question {
+        stack: stack.name_any(),
+        reason: stalled.reason.clone(),
+        message: stalled.message.clone(),
+        update: named.clone(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stack(reason: &str, message: &str, current: Option<&str>) -> Stack {
+        let stalled = json!({
+            "type": "Stalled", "status": "True", "reason": reason, "message": message, "lastTransitionTime": "2026-01-01T00:00:00Z",
+        });
+        let mut status = json!({"conditions": [stalled], "lastUpdate": {"name": "s-1"}});
+        if let Some(current) = current {
+            status["currentUpdate"] = json!({"name": current});
+        }
+        let spec = json!({"stack": "dev", "fluxSource": {"sourceRef": {"kind": "GitRepository", "name": "r"}}});
+        serde_json::from_value(json!({
+            "apiVersion": "pulumi.com/v1", "kind": "Stack", "metadata": {"name": "s"}, "spec": spec, "status": status,
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn a_stack_that_waits_for_a_person_says_for_which_run() {
+        let examples = [
+            ("PendingCreates", "answer for s-1", None, Some("s-1")),
+            ("PendingCreates", "answer for s-1", Some("s-2"), Some("s-1")),
+            ("RunOutcomeUnknown", "nobody knows", Some("s-2"), Some("s-2")),
+            ("RunOutcomeUnknown", "nobody knows", None, Some("s-1")),
+            ("UpdateFailed", "given up", None, None),
+        ];
+        for (reason, message, current, update) in examples {
+            let asked = question(&stack(reason, message, current)).map(|question| question.update);
+            assert_eq!(asked.as_deref(), update, "{reason} {message}");
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! What came of it, in figures.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::checks::{Broken, was_hit};
+use crate::facts::{Facts, Run, Verdict};
+use crate::plan::Kind;
+use crate::storm::Aftermath;
+
+/// The figures of a storm.
+#[derive(Debug)]
+pub struct Tally {
+    /// How often each thing was done.
+    pub done: BTreeMap<Kind, usize>,
+    pub runs: usize,
+    /// Runs that did not come to their end because of what was done to them.
+    pub interrupted: usize,
+    /// Those of them after which another run of the Stack has succeeded.
+    pub recovered: usize,
+    /// How often a person was asked.
+    pub in_doubt: usize,
+    pub settled_after: Option<Duration>,
+    pub broken: Vec<Broken>,
+    /// Questions without a reason.
+    pub baseless: Vec<String>,
+}
+
+impl Tally {
+    pub fn of(aftermath: &Aftermath, broken: Vec<Broken>) -> Tally {
+        let mut done: BTreeMap<Kind, usize> = Kind::all().map(|kind| (kind, 0)).collect();
+        for kind in aftermath.happenings.iter().filter_map(|happening| happening.kind) {
+            *done.entry(kind).or_default() += 1;
+        }
+        let interrupted: usize = aftermath.facts.iter().map(|facts| interrupted(facts).count()).sum();
+        let recovered = aftermath.facts.iter().map(interrupted_and_recovered).sum();
+        Tally {
+            done,
+            runs: aftermath.facts.iter().map(|facts| facts.runs.len()).sum(),
+            interrupted,
+            recovered,
+            in_doubt: aftermath.answers.len(),
+            settled_after: aftermath.settled_after,
+            broken,
+            baseless: aftermath.answers.iter().filter_map(|answer| answer.baseless.clone()).collect(),
+        }
+    }
+
+    /// What was asked for and never came.
+    pub fn lost(&self) -> usize {
+        self.broken.iter().filter(|broken| broken.kind.is_loss()).count()
+    }
+
+    /// What came twice.
+    pub fn doubled(&self) -> usize {
+        self.broken.iter().filter(|broken| broken.kind.is_double()).count()
+    }
+
+    pub fn is_good(&self) -> bool {
+        self.broken.is_empty() && self.baseless.is_empty() && self.settled_after.is_some()
+    }
+
+    /// As Markdown, which can be read as it is.
+    pub fn markdown(&self, seed: u64, length: Duration) -> String {
+        let mut text = format!("Seed {seed}, {} s of faults.\n\n| | |\n|---|---:|\n", length.as_secs());
+        let mut row = |what: String, number: String| text.push_str(&format!("| {what} | {number} |\n"));
+        for (kind, count) in &self.done {
+            row(kind.to_string(), count.to_string());
+        }
+        let faults: usize = self.done.iter().filter(|(kind, _)| kind.is_fault()).map(|(_, count)| count).sum();
+        row("**faults**".to_owned(), faults.to_string());
+        row("**runs**".to_owned(), self.runs.to_string());
+        row("interrupted".to_owned(), self.interrupted.to_string());
+        row("recovered".to_owned(), self.recovered.to_string());
+        row("in doubt, answered by a person".to_owned(), self.in_doubt.to_string());
+        row("**lost**".to_owned(), self.lost().to_string());
+        row("**doubled**".to_owned(), self.doubled().to_string());
+        let settled = self
+            .settled_after
+            .map_or_else(|| "not settled".to_owned(), |after| format!("{:.0} s", after.as_secs_f64()));
+        row("settled after the last fault".to_owned(), settled);
+        for problem in self.broken.iter().map(ToString::to_string).chain(self.baseless.iter().cloned()) {
+            let _ = writeln!(text, "\n- {problem}");
+        }
+        text
+    }
+
+    /// Writes the report beside what was built, and names it.
+    pub fn publish(&self, seed: u64, length: Duration) -> PathBuf {
+        let text = self.markdown(seed, length);
+        println!("\n{text}");
+        let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).with_file_name("chaos");
+        let file = folder.join("report.md");
+        if let Err(error) = std::fs::create_dir_all(&folder).and_then(|()| std::fs::write(&file, text)) {
+            println!("the report could not be written to {}: {error}", file.display());
+        }
+        file
+    }
+}
+
+fn interrupted(facts: &Facts) -> impl Iterator<Item = (usize, &Run)> {
+    let is_interrupted = |run: &Run| matches!(run.verdict, Some(Verdict::Failed { .. })) && was_hit(facts, run);
+    facts.runs.iter().enumerate().filter(move |(_, run)| is_interrupted(run))
+}
+
+fn interrupted_and_recovered(facts: &Facts) -> usize {
+    let recovered = |(position, _): &(usize, &Run)| {
+        let later = facts.runs.iter().skip(position + 1);
+        later.clone().any(|run| run.verdict == Some(Verdict::Succeeded))
+    };
+    interrupted(facts).filter(recovered).count()
+}

@@ -1,0 +1,211 @@
+//! The Stacks that the storm is about, the repositories that they follow, and what was pushed there.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+use kube::api::DeleteParams;
+use pulumi_controller::api::names::workspace_pod;
+use pulumi_controller::api::pulumi::Stack;
+use serde_json::{Value, json};
+
+use crate::facts::{RemovedByHand, Wanted, called, resources_of};
+use crate::harness::{File, Scene, Source, api_call};
+
+/// How many Stacks there are.
+pub const STACKS: usize = 20;
+/// How many repositories they follow.
+const REPOSITORIES: usize = 4;
+/// Of all programs.
+pub const PROJECT: &str = "chaos";
+/// How often what runs for a Stack may be cut off between two pushes: after four failures in a row on the same revision a
+/// Stack gives up, as it should, and waits for the next.
+const HITS_PER_REVISION: usize = 2;
+
+/// All there is to be broken.
+pub struct Stage<'a> {
+    pub scene: &'a Scene,
+    sources: Vec<Source<'a>>,
+    /// What was pushed last to each repository.
+    wanted: Vec<Wanted>,
+    /// The number of each revision that was ever pushed.
+    pub numbers: BTreeMap<String, u64>,
+    pub stacks: BTreeMap<String, Member>,
+}
+
+/// A Stack and what was done to it.
+#[derive(Debug, Default)]
+pub struct Member {
+    pub repository: usize,
+    /// As the Pulumi CLI knows it.
+    pub pulumi_stack: String,
+    /// It was deleted, and is created again once it is gone.
+    pub is_leaving: bool,
+    pub hits: Vec<Timestamp>,
+    hits_on_revision: usize,
+    pub removed_by_hand: Vec<RemovedByHand>,
+    /// Updates that a person has answered for.
+    pub answered: BTreeSet<String>,
+}
+
+impl Member {
+    pub fn was_hit(&mut self) {
+        self.hits.push(Timestamp::now());
+        self.hits_on_revision += 1;
+    }
+
+    fn may_be_hit(&self) -> bool {
+        self.hits_on_revision < HITS_PER_REVISION
+    }
+}
+
+impl<'a> Stage<'a> {
+    /// Everything is created, and on its way.
+    pub async fn set(scene: &'a Scene) -> Stage<'a> {
+        let mut stage =
+            Stage { scene, sources: Vec::new(), wanted: Vec::new(), numbers: BTreeMap::new(), stacks: BTreeMap::new() };
+        for repository in 0..REPOSITORIES {
+            stage.sources.push(scene.source(&repository_name(repository)).await);
+            let wanted = stage.push(repository).await;
+            stage.wanted.push(wanted);
+        }
+        for number in 0..STACKS {
+            let name = format!("s{number:02}");
+            let stack = stage.object(&name, number % REPOSITORIES);
+            let member = Member {
+                repository: number % REPOSITORIES,
+                pulumi_stack: stack.spec.stack.clone(),
+                ..Member::default()
+            };
+            scene.start(stack).await;
+            stage.stacks.insert(name, member);
+        }
+        stage
+    }
+
+    fn object(&self, name: &str, repository: usize) -> Stack {
+        let mut stack = self.scene.stack_on(name, &repository_name(repository));
+        stack.spec.destroy_on_finalize = Some(true);
+        stack
+    }
+
+    async fn push(&mut self, repository: usize) -> Wanted {
+        let number = u64::try_from(self.numbers.len()).expect("a small number") + 1;
+        let file = File { path: "Pulumi.yaml".to_owned(), content: format!("{:#}\n", program(number)) };
+        let revision = self.sources[repository].push(&[file]).await.revision();
+        self.numbers.insert(revision.clone(), number);
+        Wanted { revision, number }
+    }
+
+    /// Another revision in one of the repositories. The answer is which.
+    pub async fn push_to(&mut self, pick: usize) -> String {
+        let repository = pick % REPOSITORIES;
+        self.wanted[repository] = self.push(repository).await;
+        // What is being destroyed is not given another chance by a push.
+        let follows = |member: &&mut Member| member.repository == repository && !member.is_leaving;
+        for member in self.stacks.values_mut().filter(follows) {
+            member.hits_on_revision = 0;
+        }
+        format!("revision {} to {}", self.wanted[repository].number, repository_name(repository))
+    }
+
+    pub fn wanted(&self, member: &Member) -> &Wanted {
+        &self.wanted[member.repository]
+    }
+
+    /// Asks for a Stack's deletion; [`Stage::create_again`] follows. None when all are on their way already.
+    pub async fn delete_one(&mut self, pick: usize) -> Option<String> {
+        let staying: Vec<String> =
+            self.stacks.iter().filter(|(_, member)| !member.is_leaving).map(|(name, _)| name.clone()).collect();
+        let name = staying.get(pick.checked_rem(staying.len())?)?.clone();
+        self.scene.delete::<Stack>(&name).await;
+        let member = self.stacks.get_mut(&name)?;
+        member.is_leaving = true;
+        // Its run is awaited, but what is not begun is given up.
+        member.hits.push(Timestamp::now());
+        Some(name)
+    }
+
+    /// Creates those again that are gone by now. The answer is which.
+    pub async fn create_again(&mut self, there: &[Stack]) -> Vec<String> {
+        let is_there = |name: &str| there.iter().any(|stack| stack.name_any() == name);
+        let gone = self.stacks.iter().filter(|(name, member)| member.is_leaving && !is_there(name));
+        let gone: Vec<(String, usize)> = gone.map(|(name, member)| (name.clone(), member.repository)).collect();
+        for (name, repository) in &gone {
+            self.scene.start(self.object(name, *repository)).await;
+            if let Some(member) = self.stacks.get_mut(name) {
+                member.is_leaving = false;
+                member.hits_on_revision = 0;
+            }
+        }
+        gone.into_iter().map(|(name, _)| name).collect()
+    }
+
+    /// The pods of Stacks that may be hit, by UID.
+    pub async fn pods(&self) -> BTreeMap<String, String> {
+        let pods = self.scene.list::<Pod>().await;
+        let owner = |pod: &Pod| {
+            let is_its =
+                |(name, member): &(&String, &Member)| workspace_pod(name) == pod.name_any() && member.may_be_hit();
+            self.stacks.iter().find(is_its).map(|(name, _)| name.clone())
+        };
+        pods.iter().filter_map(|pod| Some((pod.uid()?, owner(pod)?))).collect()
+    }
+
+    /// Asks for a pod's deletion, with or without time to say goodbye.
+    pub async fn delete_pod(&self, stack: &str, by_force: bool) {
+        let name = workspace_pod(stack);
+        let parameters = if by_force { DeleteParams::default().grace_period(0) } else { DeleteParams::default() };
+        api_call(format!("deleting the pod {name}"), self.scene.api::<Pod>().delete(&name, &parameters)).await;
+    }
+
+    /// Nothing is destroyed at the end of the scene: what there is to prove is proven.
+    pub async fn leave_resources(&self) {
+        for name in self.stacks.keys() {
+            self.scene.patch::<Stack>(name, json!({"spec": {"destroyOnFinalize": false}})).await;
+        }
+    }
+}
+
+fn repository_name(repository: usize) -> String {
+    format!("r{repository}")
+}
+
+/// Four resources, two of them one after the other, each of some seconds and several steps. What the provider calls them
+/// says of which revision they are, and one comes and goes with each.
+fn program(number: u64) -> Value {
+    let step = |name: &str, seconds: f64, value: &str| {
+        let properties = json!({"name": called(name, number), "seconds": seconds, "steps": 3, "value": value});
+        json!({"type": "testing:index:Step", "properties": properties})
+    };
+    let [first, second, third, turn] = resources_of(number);
+    json!({
+        "name": PROJECT,
+        "runtime": "yaml",
+        "resources": {
+            &first: step(&first, 2.0, "one"),
+            &second: step(&second, 2.0, "${first.createdAt}"),
+            &third: step(&third, 3.0, "three"),
+            &turn: step(&turn, 1.5, "${second.createdAt}"),
+        },
+        "outputs": {"revision": number},
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_revision_has_its_resources_by_names_that_tell_it() {
+        let program = program(7);
+        let resources = program["resources"].as_object().unwrap();
+        let names: BTreeSet<&String> = resources.keys().collect();
+        assert_eq!(names, resources_of(7).iter().collect());
+        for (name, resource) in resources {
+            assert_eq!(resource["properties"]["name"], json!(format!("{name}@7")));
+        }
+        assert_ne!(resources_of(7), resources_of(8), "one comes and one goes");
+    }
+}

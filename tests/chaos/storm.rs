@@ -1,0 +1,196 @@
+//! The storm from its begin to its end: acts at their times, people who answer, and a calm in which all has to settle.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use kube::ResourceExt;
+use pulumi_controller::api::auto::Update;
+use pulumi_controller::api::pulumi::Stack;
+use tokio::time::{Instant, sleep, sleep_until};
+
+use crate::checks::judge;
+use crate::evidence;
+use crate::facts::{Facts, Operation, Phase};
+use crate::faults::perform;
+use crate::harness::{Controller, Look, Patience, Scene, is_done, wait_until};
+use crate::person::{Answer, answer_all};
+use crate::plan::{Kind, plan};
+use crate::processes::{Role, find};
+use crate::report::Tally;
+use crate::stage::Stage;
+
+/// How often somebody looks after the Stacks.
+const LOOK_AFTER: Duration = Duration::from_secs(2);
+/// How long all may take to settle when nothing is broken any more. A container that was killed a few times is started again
+/// after minutes.
+const CALM: Duration = Duration::from_secs(480);
+
+/// Something that happened.
+#[derive(Clone, Debug)]
+pub struct Happening {
+    pub at: Timestamp,
+    pub kind: Option<Kind>,
+    pub what: String,
+}
+
+/// What the storm has left.
+pub struct Aftermath {
+    pub facts: Vec<Facts>,
+    pub happenings: Vec<Happening>,
+    pub answers: Vec<Answer>,
+    /// How long all took to settle; none when it did not.
+    pub settled_after: Option<Duration>,
+    /// When the scene began, for its timeline.
+    pub began: Timestamp,
+}
+
+/// Lets it all happen, and gathers what came of it.
+pub async fn run(scene: &Scene, controller: &Controller, seed: u64, length: Duration, began: Timestamp) -> Aftermath {
+    let mut stage = Stage::set(scene).await;
+    let mut aftermath =
+        Aftermath { facts: Vec::new(), happenings: Vec::new(), answers: Vec::new(), settled_after: None, began };
+    until_the_first_run(&stage).await;
+    let begin = Instant::now();
+    for act in plan(seed, length) {
+        while Instant::now() + LOOK_AFTER < begin + act.at {
+            look_after(&mut stage, &mut aftermath).await;
+            sleep(LOOK_AFTER.min((begin + act.at).saturating_duration_since(Instant::now()))).await;
+        }
+        sleep_until(begin + act.at).await;
+        let at = Timestamp::now();
+        match perform(&mut stage, controller, act).await {
+            Some(whom) => aftermath.note(at, Some(act.kind), format!("{}: {whom}", act.kind)),
+            None => aftermath.note(at, None, format!("nobody was there for this: {}", act.kind)),
+        }
+    }
+    settle(&mut stage, &mut aftermath).await;
+    let seen = scene.timeline.states_of::<Update>();
+    for name in stage.stacks.keys() {
+        aftermath.facts.push(evidence::of(&stage, name, &seen).await);
+    }
+    stage.leave_resources().await;
+    aftermath
+}
+
+impl Aftermath {
+    fn note(&mut self, at: Timestamp, kind: Option<Kind>, what: String) {
+        let seconds = at.duration_since(self.began).as_secs_f64();
+        println!("{seconds:7.2} s  {what}");
+        self.happenings.push(Happening { at, kind, what });
+    }
+
+    /// The figures.
+    pub fn tally(&self) -> Tally {
+        let broken: Vec<_> = self.facts.iter().flat_map(judge).collect();
+        Tally::of(self, broken)
+    }
+}
+
+async fn until_the_first_run(stage: &Stage<'_>) {
+    wait_until("the first run to begin", Patience::Run, async || {
+        let pods = stage.pods().await;
+        if find(&pods, Role::Provider).is_empty() {
+            Look::NotYet(format!("{} pods", pods.len()))
+        } else {
+            Look::Found(())
+        }
+    })
+    .await;
+}
+
+/// People answer, and what is gone is created again. The answer is how all Stacks are.
+async fn look_after(stage: &mut Stage<'_>, aftermath: &mut Aftermath) -> Vec<Stack> {
+    let stacks = stage.scene.list::<Stack>().await;
+    for name in stage.create_again(&stacks).await {
+        aftermath.note(Timestamp::now(), None, format!("{name} was gone, and is created again"));
+    }
+    for answer in answer_all(stage, &stacks).await {
+        let Answer { stack, removed, baseless } = &answer;
+        let what = match (baseless, removed.is_empty()) {
+            (Some(why), _) => format!("a person was asked about {stack} without a reason: {why}"),
+            (None, true) => format!("a person has answered for {stack}: nothing of it exists"),
+            (None, false) => format!("a person has answered for {stack}, and removed {}", removed.join(", ")),
+        };
+        aftermath.note(Timestamp::now(), None, what);
+        aftermath.answers.push(answer);
+    }
+    stacks
+}
+
+/// Waits until each Stack is there and Ready on what was pushed last.
+async fn settle(stage: &mut Stage<'_>, aftermath: &mut Aftermath) {
+    let (begin, mut told) = (Instant::now(), Instant::now());
+    aftermath.note(Timestamp::now(), None, "the storm is over".to_owned());
+    while begin.elapsed() < CALM {
+        let stacks = look_after(stage, aftermath).await;
+        let open: Vec<&String> = stage.stacks.keys().filter(|name| !is_settled(&*stage, name, &stacks)).collect();
+        if open.is_empty() {
+            aftermath.settled_after = Some(begin.elapsed());
+            return;
+        }
+        if told.elapsed() > Duration::from_secs(15) {
+            told = Instant::now();
+            println!(
+                "{:7.2} s after the storm {} Stacks are not settled: {open:?}",
+                begin.elapsed().as_secs_f64(),
+                open.len()
+            );
+        }
+        sleep(LOOK_AFTER).await;
+    }
+}
+
+fn is_settled(stage: &Stage<'_>, name: &str, stacks: &[Stack]) -> bool {
+    let member = &stage.stacks[name];
+    let wanted = Some(stage.wanted(member).revision.as_str());
+    let is_so = |stack: &Stack| {
+        let applied = stack.status.as_ref().and_then(|status| status.last_applied_revision.as_deref());
+        is_done(stack) && applied == wanted && stack.metadata.deletion_timestamp.is_none()
+    };
+    !member.is_leaving && stacks.iter().any(|stack| stack.name_any() == name && is_so(stack))
+}
+
+/// Everything that happened to a Stack, in order: what its objects were seen in, what its provider did, what was broken.
+pub fn timeline(scene: &Scene, aftermath: &Aftermath, facts: &Facts) -> String {
+    let seconds = |at: Timestamp| at.duration_since(aftermath.began).as_secs_f64();
+    let mut lines: Vec<(f64, String)> = Vec::new();
+    for line in scene.timeline.text().lines().filter(|line| line.contains(&facts.stack)) {
+        let at = line.split_once(" s ").and_then(|(number, _)| number.trim().parse().ok()).unwrap_or_default();
+        lines.push((at, line.to_owned()));
+    }
+    for event in &facts.events {
+        let at = seconds(event.time);
+        let (operation, phase) = (operation_word(event.operation), phase_word(event.phase));
+        lines.push((at, format!("{at:7.2} s  provider {}: {operation} {} {phase}", event.pid, event.called)));
+    }
+    for happening in &aftermath.happenings {
+        let at = seconds(happening.at);
+        let is_its = happening.what.contains(&facts.stack);
+        let is_everybodys = matches!(
+            happening.kind,
+            Some(Kind::KillController | Kind::MoveLeader | Kind::StopApiServer | Kind::PushRevision)
+        );
+        if is_its || is_everybodys {
+            lines.push((at, format!("{at:7.2} s  *** {}", happening.what)));
+        }
+    }
+    lines.sort_by(|(one, _), (other, _)| one.total_cmp(other));
+    lines.into_iter().map(|(_, line)| line).collect::<Vec<_>>().join("\n")
+}
+
+fn operation_word(operation: Operation) -> &'static str {
+    match operation {
+        Operation::Create => "create",
+        Operation::Update => "update",
+        Operation::Delete => "delete",
+    }
+}
+
+fn phase_word(phase: Phase) -> &'static str {
+    match phase {
+        Phase::Begin => "begin",
+        Phase::Done => "done",
+        Phase::Failed => "failed",
+        Phase::Cancelled => "cancelled",
+    }
+}

@@ -1,0 +1,124 @@
+//! The API server is away in the middle of runs. These tests have the cluster to themselves.
+
+use std::collections::BTreeSet;
+
+use kube::ResourceExt;
+use pulumi_controller::api::auto::Update;
+use pulumi_controller::api::pulumi::Stack;
+use serde_json::json;
+
+use crate::harness::{
+    Absence, AwayApiServer, Controller, Look, Patience, Program, Scene, in_scene, not_run, once, run_alone, wait_until,
+};
+
+/// Runs a test where the API server can be taken away.
+fn run_where_it_can_go(name: &str, test: impl AsyncFnOnce(&Controller, &Scene)) {
+    if !AwayApiServer::is_possible() {
+        not_run(name, "the cluster is not our own, so its API server is not ours to stop");
+        return;
+    }
+    run_alone(async || {
+        in_scene(name, async |scene| {
+            let controller = Controller::new(&scene.client);
+            test(&controller, scene).await;
+        })
+        .await;
+    });
+}
+
+#[test]
+fn a_run_goes_on_while_the_api_server_is_gone_and_is_recorded_once() {
+    run_where_it_can_go("api-gone", async |controller, scene| {
+        a_run_ends_while_it_is_away(controller, scene, Absence::Stopped).await;
+    });
+}
+
+#[test]
+fn a_run_goes_on_while_the_api_server_hangs_and_is_recorded_once() {
+    run_where_it_can_go("api-hangs", async |controller, scene| {
+        a_run_ends_while_it_is_away(controller, scene, Absence::Paused).await;
+    });
+}
+
+/// The run begins before, and ends before it is back: twenty seconds, in which the controller loses its Lease.
+async fn a_run_ends_while_it_is_away(controller: &Controller, scene: &Scene, absence: Absence) {
+    let source = scene.source("app").await;
+    let slow = |value: &str| {
+        let properties = json!({"seconds": 20, "steps": 20, "value": value});
+        Program::new("api-away").step("slow", properties).output("n", json!("${slow.count}"))
+    };
+    let first = source.push(&slow("one").files()).await;
+    let main = scene.start(scene.stack("main", &source)).await;
+    main.log.wait_for("create", "slow", "begin").await;
+    let pod = main.pod_and_restarts().await;
+
+    let away = AwayApiServer::take(absence).await;
+    // The provider's log is a Service: the node needs no API server to reach it.
+    main.log.wait_for("create", "slow", "done").await;
+    away.bring_back().await;
+    until_it_answers(scene).await;
+
+    let stack = main.until_applied(&first).await;
+    assert_eq!(json!(stack.status.expect("a status").outputs), json!({"n": 0}));
+    assert_eq!(main.log.sentences().await, once(&["create slow"]), "nothing was doubled");
+    assert_eq!(main.pod_and_restarts().await, pod, "the run went on where it was");
+    assert_eq!(main.updates().await.len(), 1);
+    controller.until_available().await;
+
+    // What was pushed right after is run: nothing that watched is deaf now.
+    let second = source.push(&Program::new("api-away").step("slow", json!({"value": "two"})).files()).await;
+    main.until_applied(&second).await;
+    assert_eq!(main.log.sentences().await, once(&["create slow", "update slow"]));
+    each_result_was_recorded_once(scene);
+}
+
+/// All watches have ended, and what they would go on from is too old for the API server that was started anew.
+#[test]
+fn a_commit_pushed_right_after_the_api_server_came_back_is_run() {
+    run_where_it_can_go("api-watches", async |controller, scene| {
+        let source = scene.source("app").await;
+        let saying = |text: &str| Program::new("api-watches").step("step", json!({"value": text}));
+        let first = source.push(&saying("one").files()).await;
+        let main = scene.start(scene.stack("main", &source)).await;
+        main.until_applied(&first).await;
+        let pod = main.pod_and_restarts().await;
+
+        AwayApiServer::take(Absence::Stopped).await.bring_back().await;
+        until_it_answers(scene).await;
+        let second = source.push(&saying("two").files()).await;
+        main.until_applied(&second).await;
+        assert_eq!(main.log.sentences().await, once(&["create step", "update step"]));
+        assert_eq!(main.pod_and_restarts().await, pod, "no pod was rolled");
+        assert_eq!(main.updates().await.len(), 2, "one run for each commit");
+        controller.until_available().await;
+        each_result_was_recorded_once(scene);
+    });
+}
+
+/// Connections of before have ended; calls that fail for it are asked again here, not in what follows.
+async fn until_it_answers(scene: &Scene) {
+    wait_until("the API server to answer again", Patience::Reaction, async || {
+        match scene.api::<Stack>().list(&Default::default()).await {
+            Ok(_) => Look::Found(()),
+            Err(error) => Look::NotYet(error.to_string()),
+        }
+    })
+    .await;
+}
+
+/// No Update and no Stack was seen with two different ends of the same run.
+fn each_result_was_recorded_once(scene: &Scene) {
+    let mut ends = BTreeSet::new();
+    for update in scene.timeline.states_of::<Update>().iter().filter(|update| update.is_complete()) {
+        let status = update.status.clone().unwrap_or_default();
+        ends.insert((update.name_any(), status.end_time.map(|time| time.0), status.message));
+    }
+    let names: BTreeSet<&String> = ends.iter().map(|(name, ..)| name).collect();
+    assert_eq!(names.len(), ends.len(), "an Update ended twice: {ends:?}");
+    let mut recorded = BTreeSet::new();
+    for last in scene.timeline.states_of::<Stack>().into_iter().filter_map(|stack| stack.status?.last_update) {
+        recorded.insert((last.name, last.last_resync_time.map(|time| time.0)));
+    }
+    let names: BTreeSet<&Option<String>> = recorded.iter().map(|(name, _)| name).collect();
+    assert_eq!(names.len(), recorded.len(), "a Stack recorded a run twice: {recorded:?}");
+}

@@ -1,0 +1,258 @@
+//! Runs that are cut off: what is proven, what is in doubt, and what a person answers.
+
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::{Api, ResourceExt};
+use pulumi_controller::api::auto::{EndProof, LockRecovery, Update, UpdatePhase};
+use pulumi_controller::api::conditions::{self, PROGRESSING, READY, STALLED, stack_reason, update_reason};
+use pulumi_controller::api::names::{
+    ANNOTATION_REQUESTED_AT, ANNOTATION_RESOLVE, TAINT_OUT_OF_SERVICE, UPDATE_FINALIZER, workspace_pod,
+};
+use serde_json::json;
+
+use crate::harness::{Patience, Scene, StackHandle, api_call, condition, from_json, run, says};
+use crate::runs_parts::{ended_because, failure, kill_cli, read, running_update, slow, until_update};
+
+#[test]
+fn a_pod_deleted_in_a_run_costs_a_run_and_no_retry_and_everything_is_made_once() {
+    run("pod-deleted", async |scene| {
+        let source = scene.source("app").await;
+        let commit = source.push(&slow("pod-deleted", 12).files()).await;
+        let main = scene.start(scene.stack("main", &source)).await;
+        main.log.wait_for("create", "slow", "begin").await;
+        let first = running_update(scene, &main).await.name_any();
+        scene.delete::<Pod>(&workspace_pod("main")).await;
+
+        let stack = main.until_applied_within(Patience::Long, &commit).await;
+        let aborted = read(scene, &first).await;
+        assert_eq!(failure(&aborted), Some(update_reason::ABORTED), "{:?}", aborted.status);
+        assert_eq!(stack.status.and_then(|status| status.last_update).map(|last| last.failures), Some(0));
+        let wanted = ["create slow begin", "create slow cancelled", "create slow begin", "create slow done"];
+        assert_eq!(main.log.sentences().await, wanted);
+        assert_eq!(main.updates().await.len(), 2);
+    });
+}
+
+/// A Stack whose CLI was killed while it created something: the creation is in doubt. Answers the name of the Update that
+/// found out.
+async fn in_doubt(scene: &Scene, main: &StackHandle<'_>) -> String {
+    let killed = kill_cli(scene, main).await.name_any();
+    let stack = main
+        .until("to name the creation in doubt", Patience::Long, |stack| {
+            says(stack, READY, "False", stack_reason::PENDING_CREATES)
+                && says(stack, STALLED, "True", stack_reason::PENDING_CREATES)
+        })
+        .await;
+    let message = condition(&stack, STALLED).map(|stalled| stalled.message.clone()).unwrap_or_default();
+    assert!(message.contains("testing:index:Step::slow") && message.contains(ANNOTATION_RESOLVE), "{message}");
+    let killed = read(scene, &killed).await;
+    let status = killed.status.clone().unwrap_or_default();
+    assert_eq!((failure(&killed), status.cut_off), (Some(update_reason::ABORTED), Some(true)));
+    // The provider, which lost its CLI, may have said that it was cancelled.
+    let begun = main.log.sentences().await.into_iter().filter(|sentence| sentence == "create slow begin").count();
+    assert_eq!(begun, 1, "it was not created a second time");
+    stack.status.and_then(|status| status.last_update?.name).expect("a run has a name")
+}
+
+/// After this answer the Stack runs through.
+fn answered(name: &str, word: &str) {
+    run(name, async |scene| {
+        let source = scene.source("app").await;
+        let commit = source.push(&slow(name, 10).files()).await;
+        let main = scene.start(scene.stack("main", &source)).await;
+        let doubtful = in_doubt(scene, &main).await;
+
+        main.annotate(ANNOTATION_RESOLVE, "another-update=retry").await;
+        main.until("to say that the answer names another run", Patience::Reaction, |stack| {
+            condition(stack, READY).is_some_and(|ready| ready.message.contains("names another-update"))
+        })
+        .await;
+        let answer = format!("{doubtful}={word}");
+        main.annotate(ANNOTATION_RESOLVE, &answer).await;
+        let stack = main.until_applied_within(Patience::Long, &commit).await;
+        assert_eq!(stack.status.and_then(|status| status.handled_resolve), Some(answer));
+        let mut sentences = main.log.sentences().await;
+        sentences.retain(|sentence| sentence != "create slow cancelled");
+        let wanted = ["create slow begin", "create slow begin", "create slow done"];
+        assert_eq!(sentences, wanted, "a person has said so");
+    });
+}
+
+#[test]
+fn a_killed_cli_leaves_no_lock_and_a_creation_in_doubt_which_a_person_clears() {
+    answered("doubt-clear", "clear");
+}
+
+#[test]
+fn a_creation_in_doubt_is_run_again_when_a_person_says_so() {
+    answered("doubt-retry", "retry");
+}
+
+#[test]
+fn a_run_that_a_person_abandons_waits_for_another_input() {
+    run("doubt-abandon", async |scene| {
+        let source = scene.source("app").await;
+        source.push(&slow("doubt-abandon", 10).files()).await;
+        let main = scene.start(scene.stack("main", &source)).await;
+        let doubtful = in_doubt(scene, &main).await;
+        let runs = main.updates().await.len();
+        let answer = format!("{doubtful}=abandon");
+        main.annotate(ANNOTATION_RESOLVE, &answer).await;
+        main.until("to have taken note of it", Patience::Reaction, |stack| {
+            stack.status.as_ref().and_then(|status| status.handled_resolve.as_deref()) == Some(&answer)
+                && condition(stack, STALLED).is_some_and(|stalled| stalled.message.contains("given up"))
+        })
+        .await;
+        assert_eq!(main.updates().await.len(), runs);
+        main.annotate(ANNOTATION_REQUESTED_AT, "now").await;
+        let again = main
+            .until("to have looked again", Patience::Run, |stack| {
+                let last = stack.status.as_ref().and_then(|status| status.last_update.as_ref());
+                last.is_some_and(|last| last.requested_at.as_deref() == Some("now"))
+            })
+            .await;
+        assert!(says(&again, STALLED, "True", stack_reason::PENDING_CREATES), "nothing was run, and it asks again");
+    });
+}
+
+#[test]
+fn a_lock_of_a_dead_run_stays_when_a_person_recovers_locks() {
+    run("manual-lock", async |scene| {
+        let source = scene.source("app").await;
+        source.push(&slow("manual-lock", 10).files()).await;
+        let mut stack = scene.stack("main", &source);
+        stack.spec.lock_recovery = LockRecovery::Manual;
+        let main = scene.start(stack).await;
+        // To read the state takes no lock, to change it does.
+        let doubtful = in_doubt(scene, &main).await;
+        main.annotate(ANNOTATION_RESOLVE, &format!("{doubtful}=clear")).await;
+        let locked = main
+            .until("to name who holds the lock", Patience::Run, |stack| {
+                says(stack, READY, "False", stack_reason::UPDATE_CONFLICT)
+            })
+            .await;
+        let message = condition(&locked, READY).map(|ready| ready.message.clone()).unwrap_or_default();
+        assert!(message.contains("main-workspace-0") && message.contains(" ago"), "{message}");
+        main.change(json!({"spec": {"lockRecovery": "Automatic"}})).await;
+        main.until("to ask again", Patience::Run, |stack| says(stack, STALLED, "True", stack_reason::PENDING_CREATES))
+            .await;
+        assert_eq!(ended_because(&main, update_reason::PENDING_CREATES).await.len(), 2, "it was told twice");
+    });
+}
+
+/// An Update as a controller leaves it that had announced a run in a pod on this node, and which nobody has heard of since.
+///
+/// The test cluster has one node, which all tests share: it cannot be lost. So the Node is a bare object without a machine,
+/// and the run is one that was written down and never was. Everything that the controller looks at is real.
+async fn lost_run(scene: &Scene, node: &str) -> String {
+    let name = "ghost-1";
+    scene
+        .create::<Update>(json!({
+            "metadata": {"name": name, "finalizers": [UPDATE_FINALIZER]},
+            "spec": {"workspaceName": "ghost", "stackName": "dev", "type": "up", "artifact": {"digest": "sha256:0"}},
+        }))
+        .await;
+    until_update(scene, name, "to be seen", Patience::Reaction, |update| {
+        update.status.as_ref().is_some_and(|status| !status.conditions.is_empty())
+    })
+    .await;
+    let run = json!({
+        "podUID": "gone", "agentStartID": "start", "settingsDigest": "sha256:0", "host": "ghost-workspace-0",
+        "nodeName": node, "containerID": "containerd://gone",
+    });
+    let patch = Patch::Merge(json!({"status": {"run": run, "startTime": "2026-01-01T00:00:00Z"}}));
+    let (api, parameters) = (scene.api::<Update>(), PatchParams::default());
+    api_call("writing the run down", api.patch_status(name, &parameters, &patch)).await;
+    look_again(scene, name, "1").await;
+    let doubt = until_update(scene, name, "to be in doubt", Patience::Reaction, |update| {
+        update.status.as_ref().is_some_and(|status| status.phase == Some(UpdatePhase::OutcomeUnknown))
+    })
+    .await;
+    let conditions = doubt.status.unwrap_or_default().conditions;
+    let progressing = conditions::find(&conditions, PROGRESSING).expect("it is there");
+    assert_eq!(progressing.reason, update_reason::RUN_OUTCOME_UNKNOWN);
+    for word in ["ghost-workspace-0", node, "ghost-1=retry"] {
+        assert!(progressing.message.contains(word), "{word} is not in {}", progressing.message);
+    }
+    name.to_owned()
+}
+
+async fn look_again(scene: &Scene, update: &str, value: &str) {
+    let annotations = json!({ANNOTATION_REQUESTED_AT: value});
+    scene.patch::<Update>(update, json!({"metadata": {"annotations": annotations}})).await;
+}
+
+async fn until_ended(scene: &Scene, update: &str) -> Update {
+    until_update(scene, update, "to have ended", Patience::Reaction, Update::is_complete).await
+}
+
+fn nodes(scene: &Scene) -> Api<Node> {
+    Api::all(scene.client.clone())
+}
+
+/// A Node without a machine, on which nothing is scheduled.
+async fn silent_node(scene: &Scene) -> String {
+    let name = format!("lost-{}", scene.id);
+    let node: Node = from_json(json!({"metadata": {"name": name}, "spec": {"unschedulable": true}}));
+    api_call("making a Node", nodes(scene).create(&PostParams::default(), &node)).await;
+    name
+}
+
+async fn delete_node(scene: &Scene, name: &str) {
+    api_call("deleting the Node", nodes(scene).delete(name, &DeleteParams::default())).await;
+}
+
+#[test]
+fn a_run_on_a_node_that_is_silent_waits_until_the_node_is_taken_out_of_service() {
+    run("node-off", async |scene| {
+        let node = silent_node(scene).await;
+        let update = lost_run(scene, &node).await;
+        let taint = json!({"key": TAINT_OUT_OF_SERVICE, "value": "nodeshutdown", "effect": "NoExecute"});
+        let patch = Patch::Merge(json!({"spec": {"taints": [taint]}}));
+        api_call("tainting the Node", nodes(scene).patch(&node, &PatchParams::default(), &patch)).await;
+        look_again(scene, &update, "2").await;
+        let ended = until_ended(scene, &update).await;
+        delete_node(scene, &node).await;
+        let status = ended.status.clone().unwrap_or_default();
+        assert_eq!(
+            (failure(&ended), status.end_proof),
+            (Some(update_reason::ABORTED), Some(EndProof::NodeOutOfService))
+        );
+        assert!(status.message.is_some_and(|message| message.contains(&node)));
+    });
+}
+
+#[test]
+fn a_run_on_a_node_that_is_gone_is_over() {
+    run("node-gone", async |scene| {
+        let node = silent_node(scene).await;
+        let update = lost_run(scene, &node).await;
+        delete_node(scene, &node).await;
+        look_again(scene, &update, "2").await;
+        let ended = until_ended(scene, &update).await;
+        let status = ended.status.clone().unwrap_or_default();
+        assert_eq!((failure(&ended), status.end_proof), (Some(update_reason::ABORTED), Some(EndProof::NodeGone)));
+    });
+}
+
+#[test]
+fn a_person_ends_the_doubt_about_a_run() {
+    run("person-ends", async |scene| {
+        let node = silent_node(scene).await;
+        let update = lost_run(scene, &node).await;
+        let answer = |value: &str| json!({"metadata": {"annotations": {ANNOTATION_RESOLVE: value}}});
+        scene.patch::<Update>(&update, answer("another=retry")).await;
+        until_update(scene, &update, "to say that another one is named", Patience::Reaction, |update| {
+            let conditions = update.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+            conditions::find(conditions, PROGRESSING).is_some_and(|c| c.message.contains("it names another now"))
+        })
+        .await;
+        scene.patch::<Update>(&update, answer("ghost-1=abandon")).await;
+        let ended = until_ended(scene, &update).await;
+        delete_node(scene, &node).await;
+        let status = ended.status.clone().unwrap_or_default();
+        assert_eq!(failure(&ended), Some(update_reason::RUN_OUTCOME_UNKNOWN));
+        assert_eq!(status.handled_resolve.as_deref(), Some("ghost-1=abandon"));
+        assert_eq!(status.end_proof, Some(EndProof::Person));
+    });
+}

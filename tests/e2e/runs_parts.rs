@@ -1,0 +1,107 @@
+//! What the tests of runs share: programs that take their time, what is asked of Updates, and a person's shell in the pod.
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+use kube::api::EvictParams;
+use pulumi_controller::api::auto::{RunProgress, Update};
+use pulumi_controller::api::conditions::{self, FAILED};
+use pulumi_controller::api::names::{PULUMI_CONTAINER, workspace_pod};
+use serde_json::json;
+
+use crate::harness::{Look, Patience, Program, Scene, StackHandle, api_call, wait_until};
+
+/// A program with one resource that takes so many seconds, and says something each second.
+pub fn slow(name: &str, seconds: u32) -> Program {
+    Program::new(name).step("slow", json!({"seconds": seconds, "steps": seconds}))
+}
+
+/// The reason for which an Update failed.
+pub fn failure(update: &Update) -> Option<&str> {
+    let failed = conditions::find(&update.status.as_ref()?.conditions, FAILED)?;
+    (failed.status == "True").then_some(failed.reason.as_str())
+}
+
+/// How far an Update's run is.
+pub fn progress(update: &Update) -> RunProgress {
+    update.status.as_ref().and_then(|status| status.progress.clone()).unwrap_or_default()
+}
+
+/// Waits until an Update is so.
+pub async fn until_update(
+    scene: &Scene,
+    name: &str,
+    what: &str,
+    patience: Patience,
+    is_so: impl Fn(&Update) -> bool,
+) -> Update {
+    wait_until(format!("the Update {name} {what}"), patience, async || match scene.api::<Update>().get(name).await {
+        Ok(update) if is_so(&update) => Look::Found(update),
+        other => Look::NotYet(format!("{:?}", other.map(|update| update.status))),
+    })
+    .await
+}
+
+/// The Stack's only Update, once its process is known.
+pub async fn running_update(scene: &Scene, main: &StackHandle<'_>) -> Update {
+    let name = wait_until("an Update to be there", Patience::Run, async || match main.updates().await.as_slice() {
+        [update] => Look::Found(update.name_any()),
+        other => Look::NotYet(format!("{} Updates", other.len())),
+    })
+    .await;
+    until_update(scene, &name, "to tell its process", Patience::Run, |update| progress(update).pid.is_some()).await
+}
+
+/// The name of the Update whose end the Stack has taken note of, when it ended for this reason.
+pub async fn ended_because(main: &StackHandle<'_>, reason: &str) -> String {
+    let stack = main
+        .until(&format!("to have a run that ended with {reason}"), Patience::Long, |stack| {
+            let last = stack.status.as_ref().and_then(|status| status.last_update.as_ref());
+            last.is_some_and(|last| last.reason.as_deref() == Some(reason))
+        })
+        .await;
+    stack.status.and_then(|status| status.last_update?.name).expect("a run has a name")
+}
+
+/// Has `sh` in the pod do something, as a person does it with `kubectl exec`; it must succeed.
+pub async fn in_pod(scene: &Scene, stack: &str, script: &str) -> String {
+    let output = shell_in_pod(scene, stack, script).output();
+    let output = tokio::time::timeout(Patience::Run.limit(), output).await;
+    let output =
+        output.unwrap_or_else(|_| panic!("`{script}` in the pod did not end")).expect("kubectl can be started");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    assert!(output.status.success(), "`{script}` in the pod: {}{}", text(&output.stdout), text(&output.stderr));
+    text(&output.stdout)
+}
+
+/// The same command, for who wants to do something meanwhile.
+pub fn shell_in_pod(scene: &Scene, stack: &str, script: &str) -> tokio::process::Command {
+    let pod = workspace_pod(stack);
+    let mut kubectl = tokio::process::Command::new("kubectl");
+    kubectl.args(["exec", "--namespace", &scene.namespace, &pod, "--container", PULUMI_CONTAINER]);
+    kubectl.args(["--", "sh", "-c", script]).kill_on_drop(true);
+    kubectl
+}
+
+/// Kills the CLI of the Stack's only run as nothing else can be killed: with SIGKILL, in the middle of a creation.
+pub async fn kill_cli(scene: &Scene, main: &StackHandle<'_>) -> Update {
+    main.log.wait_for("create", "slow", "begin").await;
+    let update = running_update(scene, main).await;
+    let pid = progress(&update).pid.expect("it is known");
+    in_pod(scene, &main.name, &format!("kill -9 {pid}")).await;
+    update
+}
+
+/// Asks for the pod's eviction, as `kubectl drain` does; the answer is the code of the refusal.
+pub async fn evict(scene: &Scene, stack: &str) -> Result<(), u16> {
+    let eviction = scene.api::<Pod>().evict(&workspace_pod(stack), &EvictParams::default()).await;
+    match eviction {
+        Ok(_) => Ok(()),
+        Err(kube::Error::Api(status)) => Err(status.code),
+        Err(error) => panic!("asking for the eviction: {error}"),
+    }
+}
+
+/// The Update, as it is now.
+pub async fn read(scene: &Scene, name: &str) -> Update {
+    api_call(format!("reading the Update {name}"), scene.api::<Update>().get(name)).await
+}

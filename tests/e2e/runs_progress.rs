@@ -1,0 +1,112 @@
+//! What an Update says while its run goes on, and how a run is ended before its time.
+
+use kube::ResourceExt;
+use pulumi_controller::api::auto::{EndProof, Update, UpdatePhase};
+use pulumi_controller::api::conditions::update_reason;
+use serde_json::json;
+
+use crate::harness::{Patience, Program, once, run};
+use crate::runs_parts::{ended_because, failure, progress, read, running_update, slow, until_update};
+
+#[test]
+fn an_open_run_tells_how_far_it_is_and_its_end_tells_what_it_did() {
+    run("progress", async |scene| {
+        let source = scene.source("app").await;
+        let commit = source.push(&slow("progress", 15).files()).await;
+        let main = scene.start(scene.stack("main", &source)).await;
+        let name = running_update(scene, &main).await.name_any();
+        let creating = "creating testing:index:Step slow";
+        let update = until_update(scene, &name, "to tell what is in work", Patience::Reaction, |update| {
+            progress(update).summary.contains(creating)
+        })
+        .await;
+        assert_eq!(update.status.as_ref().and_then(|status| status.phase), Some(UpdatePhase::Running));
+        let told = progress(&update);
+        assert_eq!((told.kind.as_deref(), told.name.as_deref()), (Some("testing:index:Step"), Some("slow")));
+        assert!(told.since.is_some(), "{told:?}");
+
+        main.until_applied(&commit).await;
+        let status = read(scene, &name).await.status.unwrap_or_default();
+        assert_eq!((status.phase, status.end_proof), (Some(UpdatePhase::Succeeded), Some(EndProof::Agent)));
+        assert_eq!(status.changes.get("create"), Some(&2), "the stack itself and its resource: {:?}", status.changes);
+        assert!(status.duration.is_some() && status.permalink.is_none(), "{status:?}");
+        assert!(
+            status.last_output.is_some_and(|output| output.contains("Duration")),
+            "the end of what the CLI printed"
+        );
+        let states = scene.timeline.states_of::<Update>();
+        assert!(states.len() < 30, "a run of 15 s was written {} times", states.len());
+    });
+}
+
+#[test]
+fn an_update_that_is_deleted_ends_its_run_in_order_and_leaves_no_lock() {
+    run("cancel", async |scene| {
+        let source = scene.source("app").await;
+        source.push(&slow("cancel", 120).files()).await;
+        let main = scene.start(scene.stack("main", &source)).await;
+        main.log.wait_for("create", "slow", "begin").await;
+        let update = running_update(scene, &main).await.name_any();
+        // So that it is not tried again at once.
+        main.change(json!({"spec": {"suspend": true}})).await;
+        scene.delete::<Update>(&update).await;
+        assert_eq!(ended_because(&main, update_reason::CANCELED).await, update);
+        assert_eq!(main.log.sentences().await, ["create slow begin", "create slow cancelled"]);
+
+        let commit = source.push(&slow("cancel", 1).files()).await;
+        source.artifact_of(&commit).await;
+        main.change(json!({"spec": {"suspend": false}})).await;
+        main.until_applied(&commit).await;
+        let failed: Vec<_> = main.updates().await.iter().filter_map(|u| failure(u).map(str::to_owned)).collect();
+        assert!(failed.is_empty(), "there is no lock to wait for: {failed:?}");
+    });
+}
+
+#[test]
+fn a_run_that_takes_too_long_is_ended_in_order() {
+    run("timeout", async |scene| {
+        let source = scene.source("app").await;
+        source.push(&slow("timeout", 120).files()).await;
+        let mut stack = scene.stack("main", &source);
+        stack.spec.timeout = Some("10s".to_owned());
+        let main = scene.start(stack).await;
+        ended_because(&main, update_reason::CANCELED).await;
+        assert_eq!(main.log.sentences().await[..2], ["create slow begin", "create slow cancelled"]);
+
+        let commit = source.push(&slow("timeout", 1).files()).await;
+        main.until_applied_within(Patience::Long, &commit).await;
+    });
+}
+
+#[test]
+fn a_run_without_progress_is_reported_and_then_ended() {
+    run("idle", async |scene| {
+        let source = scene.source("app").await;
+        // One step: it says nothing until it is done.
+        let silent = Program::new("idle").step("slow", json!({"seconds": 120, "steps": 1}));
+        source.push(&silent.files()).await;
+        let mut stack = scene.stack("main", &source);
+        stack.spec.idle_timeout = Some("20s".to_owned());
+        let main = scene.start(stack).await;
+        ended_because(&main, update_reason::CANCELED).await;
+        let states = scene.timeline.states_of::<Update>();
+        assert!(states.iter().any(|update| progress(update).idle_since.is_some()), "it was not reported before");
+        assert!(main.log.sentences().await.contains(&"create slow cancelled".to_owned()));
+
+        let commit = source.push(&Program::new("idle").step("quick", json!({"value": "one"})).files()).await;
+        main.until_applied_within(Patience::Long, &commit).await;
+        assert!(main.log.sentences().await.ends_with(&once(&["create quick"])));
+    });
+}
+
+#[test]
+fn limits_that_are_no_durations_are_refused_by_the_schema() {
+    run("limits", async |scene| {
+        let source = scene.source("app").await;
+        let mut stack = scene.stack("main", &source);
+        stack.spec.timeout = Some("ten minutes".to_owned());
+        let created = scene.api().create(&kube::api::PostParams::default(), &stack).await;
+        let error = created.expect_err("the API server refuses it").to_string();
+        assert!(error.contains("spec.timeout"), "{error}");
+    });
+}

@@ -1,0 +1,121 @@
+//! A run is not alone: somebody else's lock, a person in the pod, a drain.
+
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use kube::ResourceExt;
+use pulumi_controller::api::auto::Update;
+use pulumi_controller::api::conditions::{self, PROGRESSING, READY, RECONCILING, stack_reason, update_reason};
+use pulumi_controller::api::names::{ANNOTATION_REQUESTED_AT, LABEL_RUN, RUN_OPEN, workspace_object};
+
+use crate::harness::{Look, Patience, condition, once, run, says, wait_until};
+use crate::runs_parts::{evict, shell_in_pod, slow};
+
+#[test]
+fn somebody_elses_lock_is_waited_for_and_its_holder_named() {
+    run("locked", async |scene| {
+        let source = scene.source("app").await;
+        let commit = source.push(&slow("locked", 30).files()).await;
+        let other = scene.start(scene.stack("other", &source)).await;
+        other.log.wait_for("create", "slow", "begin").await;
+        // The same stack in the same backend, run from another workspace.
+        let mut same = scene.stack("main", &source);
+        same.spec.stack = other.get().await.spec.stack;
+        let main = scene.start(same).await;
+        let locked = main
+            .until("to name who holds the lock", Patience::Run, |stack| {
+                says(stack, READY, "False", stack_reason::UPDATE_CONFLICT)
+                    && says(stack, RECONCILING, "True", stack_reason::UPDATE_CONFLICT)
+            })
+            .await;
+        let message = condition(&locked, READY).map(|ready| ready.message.clone()).unwrap_or_default();
+        assert!(message.contains("other-workspace-0") && message.contains(" ago"), "{message}");
+
+        other.until_applied(&commit).await;
+        let stack = main.until_applied_within(Patience::Long, &commit).await;
+        assert_eq!(stack.status.and_then(|status| status.last_update).map(|last| last.failures), Some(0));
+        assert_eq!(main.log.sentences().await, once(&["create slow"]));
+    });
+}
+
+#[test]
+fn a_run_waits_for_a_person_in_the_pod_and_says_so() {
+    run("person", async |scene| {
+        let source = scene.source("app").await;
+        let commit = source.push(&slow("person", 12).files()).await;
+        let main = scene.start(scene.stack("main", &source)).await;
+        main.until_applied(&commit).await;
+        // As it is typed: project, stack, backend and credentials are in place.
+        let mut destroying = shell_in_pod(scene, "main", "cd /share/workspace && pulumi destroy --yes --skip-preview")
+            .stdout(std::process::Stdio::null())
+            .spawn()
+            .expect("kubectl can be started");
+        main.log.wait_for("delete", "slow", "begin").await;
+
+        main.annotate(ANNOTATION_REQUESTED_AT, "now").await;
+        let waits = |stack: &_| condition(stack, READY).is_some_and(|ready| ready.message.contains("waits: "));
+        let said = main.until("to say that a person is in the pod", Patience::Reaction, waits).await;
+        assert!(says(&said, RECONCILING, "True", stack_reason::STACK_PROCESSING));
+        let ended = tokio::time::timeout(Patience::Reaction.limit(), destroying.wait()).await;
+        assert!(ended.is_ok_and(|status| status.is_ok_and(|status| status.success())), "nobody disturbed the person");
+
+        let done = main
+            .until("to have run then", Patience::Long, |stack| {
+                let status = stack.status.clone().unwrap_or_default();
+                status.current_update.is_none()
+                    && status.last_update.is_some_and(|last| last.requested_at.as_deref() == Some("now"))
+                    && says(stack, READY, "True", stack_reason::PROCESSING_COMPLETED)
+            })
+            .await;
+        assert_eq!(done.status.and_then(|status| status.last_update).map(|last| last.failures), Some(0));
+        assert_eq!(main.log.sentences().await, once(&["create slow", "delete slow", "create slow"]));
+        let held = scene.timeline.states_of::<Update>().into_iter().any(|update| {
+            let conditions = update.status.map(|status| status.conditions).unwrap_or_default();
+            conditions::find(&conditions, PROGRESSING).is_some_and(|c| c.reason == update_reason::PERSON_IN_POD)
+        });
+        assert!(held, "its Update has said so");
+        assert_eq!(main.updates().await.len(), 2);
+    });
+}
+
+#[test]
+fn a_drain_waits_for_an_open_run_and_passes_an_idle_pod() {
+    run("drain", async |scene| {
+        let source = scene.source("app").await;
+        let commit = source.push(&slow("drain", 12).files()).await;
+        let main = scene.start(scene.stack("main", &source)).await;
+        main.log.wait_for("create", "slow", "begin").await;
+        // A pod that the kubelet calls pending may be evicted whatever a budget says.
+        wait_until("the kubelet to say that the pod runs", Patience::Reaction, async || {
+            let phase = main.pod().await.status.and_then(|status| status.phase);
+            if phase.as_deref() == Some("Running") { Look::Found(()) } else { Look::NotYet(format!("{phase:?}")) }
+        })
+        .await;
+        assert_eq!(evict(scene, "main").await, Err(429), "a run is open");
+
+        main.until_applied(&commit).await;
+        assert_eq!(main.log.sentences().await, once(&["create slow"]));
+        let idle = |pod: &Pod| pod.labels().get(LABEL_RUN).map(String::as_str) != Some(RUN_OPEN);
+        wait_until("the pod to be idle", Patience::Reaction, async || match main.pod().await {
+            pod if idle(&pod) => Look::Found(()),
+            pod => Look::NotYet(format!("{:?}", pod.metadata)),
+        })
+        .await;
+        let before = main.pod().await.uid();
+        assert_eq!(evict(scene, "main").await, Ok(()), "nothing runs in it");
+        wait_until("another pod to stand in its place", Patience::Run, async || {
+            match scene.api::<Pod>().get_opt("main-workspace-0").await {
+                Ok(Some(pod)) if pod.uid() != before => Look::Found(()),
+                other => Look::NotYet(format!("{:?}", other.map(|pod| pod.map(|pod| pod.metadata)))),
+            }
+        })
+        .await;
+
+        main.delete().await;
+        main.until_gone().await;
+        let budgets = scene.list::<PodDisruptionBudget>().await;
+        assert!(
+            !budgets.iter().any(|budget| budget.name_any() == workspace_object("main")),
+            "it goes with its Workspace"
+        );
+    });
+}

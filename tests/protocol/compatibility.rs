@@ -1,0 +1,87 @@
+//! What a protocol may not lose: an agent and a controller of different versions have to understand each other. Pure.
+
+use protox::prost_reflect::{
+    DescriptorPool, EnumDescriptor, FieldDescriptor, Kind, MessageDescriptor, ServiceDescriptor,
+};
+
+/// What is in the released protocol and is not the same in today's, a sentence each. What is new is no matter.
+pub fn broken(released: &DescriptorPool, today: &DescriptorPool) -> Vec<String> {
+    let mut broken = Vec::new();
+    for message in released.all_messages() {
+        match today.get_message_by_name(message.full_name()) {
+            Some(now) => fields(&message, &now, &mut broken),
+            None => broken.push(format!("the message {} is gone", message.full_name())),
+        }
+    }
+    for values in released.all_enums() {
+        match today.get_enum_by_name(values.full_name()) {
+            Some(now) => enum_values(&values, &now, &mut broken),
+            None => broken.push(format!("the enum {} is gone", values.full_name())),
+        }
+    }
+    for service in released.services() {
+        match today.get_service_by_name(service.full_name()) {
+            Some(now) => methods(&service, &now, &mut broken),
+            None => broken.push(format!("the service {} is gone", service.full_name())),
+        }
+    }
+    broken
+}
+
+fn fields(message: &MessageDescriptor, now: &MessageDescriptor, broken: &mut Vec<String>) {
+    for field in message.fields() {
+        let was = shape(&field);
+        match now.get_field(field.number()) {
+            None => broken.push(format!("{}: `{was}` is gone", message.full_name())),
+            Some(other) if shape(&other) != was => {
+                broken.push(format!("{}: `{was}` has become `{}`", message.full_name(), shape(&other)));
+            }
+            Some(_) => {}
+        }
+    }
+}
+
+/// A field as it is written down: a different text is a different field.
+fn shape(field: &FieldDescriptor) -> String {
+    let presence = match () {
+        () if field.is_list() => "repeated ".to_owned(),
+        () => field.containing_oneof().map(|oneof| format!("oneof {} ", oneof.name())).unwrap_or_default(),
+    };
+    let kind = match field.kind() {
+        Kind::Message(message) => message.full_name().to_owned(),
+        Kind::Enum(values) => values.full_name().to_owned(),
+        scalar => format!("{scalar:?}"),
+    };
+    format!("{presence}{kind} {} = {}", field.name(), field.number())
+}
+
+fn enum_values(values: &EnumDescriptor, now: &EnumDescriptor, broken: &mut Vec<String>) {
+    for value in values.values() {
+        let found = now.get_value(value.number()).map(|found| found.name().to_owned());
+        if found.as_deref() != Some(value.name()) {
+            let now = found.unwrap_or_else(|| "nothing".to_owned());
+            broken.push(format!("{}: {} was {} and is {now}", values.full_name(), value.number(), value.name()));
+        }
+    }
+}
+
+fn methods(service: &ServiceDescriptor, now: &ServiceDescriptor, broken: &mut Vec<String>) {
+    let signatures =
+        |service: &ServiceDescriptor| -> Vec<String> { service.methods().map(|m| signature(&m)).collect() };
+    let there = signatures(now);
+    for was in signatures(service).into_iter().filter(|was| !there.contains(was)) {
+        broken.push(format!("{}: `{was}` is gone", service.full_name()));
+    }
+}
+
+fn signature(method: &protox::prost_reflect::MethodDescriptor) -> String {
+    let stream = |streams: bool| if streams { "stream " } else { "" };
+    format!(
+        "rpc {}({}{}) returns ({}{})",
+        method.name(),
+        stream(method.is_client_streaming()),
+        method.input().full_name(),
+        stream(method.is_server_streaming()),
+        method.output().full_name()
+    )
+}

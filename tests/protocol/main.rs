@@ -1,0 +1,92 @@
+//! The protocol between controllers and agents of different versions.
+#![allow(clippy::panic, clippy::expect_used, clippy::unwrap_used, reason = "what a test stands on fails the test")]
+
+mod compatibility;
+mod older_agent;
+#[path = "../stand_in/mod.rs"]
+mod stand_in;
+
+use std::path::Path;
+
+use protox::prost_reflect::DescriptorPool;
+
+use compatibility::broken;
+
+/// The descriptor set that was committed: nothing of it may go. `make generate` adds to it.
+#[test]
+fn nothing_of_the_released_protocol_is_removed_renumbered_or_retyped() {
+    let protos = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/rpc/protos");
+    let released = std::fs::read(protos.join("agent.v1.binpb")).expect("the released descriptor set is there");
+    let released = DescriptorPool::decode(released.as_slice()).expect("the released descriptor set can be read");
+    let today = protox::compile(["agent.proto"], [&protos]).expect("today's protocol can be compiled");
+    let today = DescriptorPool::from_file_descriptor_set(today).expect("today's protocol is whole");
+    let broken = broken(&released, &today);
+    assert!(
+        broken.is_empty(),
+        "agents that run, and controllers of the versions before, would not understand today's protocol. What is released \
+         stays; add instead:\n{}",
+        broken.join("\n")
+    );
+}
+
+/// The older agents of the tests speak a protocol that was released once.
+#[test]
+fn todays_protocol_has_all_that_the_older_one_of_the_tests_has() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let compile = |file: &str, folder: &str| {
+        let set = protox::compile([file], [root.join(folder)]).expect("a protocol can be compiled");
+        DescriptorPool::from_file_descriptor_set(set).expect("a protocol is whole")
+    };
+    let older = compile("older.proto", "tests/stand_in");
+    assert_eq!(broken(&older, &compile("agent.proto", "src/rpc/protos")), Vec::<String>::new());
+}
+
+const RELEASED: &str = r#"
+syntax = "proto3";
+package p;
+service Agent { rpc Run(Request) returns (Reply); rpc Attach(Request) returns (stream Reply); }
+message Request { string id = 1; repeated string words = 2; oneof part { string text = 3; uint32 number = 4; } }
+message Reply { map<string, uint32> changes = 1; Outcome outcome = 2; Request request = 3; }
+enum Outcome { OUTCOME_UNSPECIFIED = 0; OUTCOME_DONE = 1; }
+"#;
+
+fn pool(proto: &str) -> DescriptorPool {
+    let folder = tempfile::tempdir().expect("a folder");
+    std::fs::write(folder.path().join("p.proto"), proto).expect("a file can be written");
+    let set = protox::compile(["p.proto"], [folder.path()]).expect("the example can be compiled");
+    DescriptorPool::from_file_descriptor_set(set).expect("the example is whole")
+}
+
+#[test]
+fn what_breaks_a_protocol_is_told_and_what_is_added_is_not() {
+    // What is replaced by what, and what is said of it.
+    let examples = [
+        ("string id = 1;", "string id = 1; string name = 9;", ""),
+        ("OUTCOME_DONE = 1;", "OUTCOME_DONE = 1; OUTCOME_LOST = 2;", ""),
+        ("message Request {", "message Other {} message Request {", ""),
+        ("service Agent {", "service Agent { rpc More(Request) returns (Reply);", ""),
+        ("string id = 1;", "", "p.Request: `string id = 1` is gone"),
+        ("string id = 1;", "string id = 7;", "p.Request: `string id = 1` is gone"),
+        ("string id = 1;", "bytes id = 1;", "`string id = 1` has become `bytes id = 1`"),
+        ("string id = 1;", "string name = 1;", "`string id = 1` has become `string name = 1`"),
+        ("string id = 1;", "repeated string id = 1;", "has become `repeated string id = 1`"),
+        ("repeated string words", "string words", "`repeated string words = 2` has become `string words = 2`"),
+        ("uint32 number = 4; }", "} uint32 number = 4;", "`oneof part uint32 number = 4` has become"),
+        ("map<string, uint32>", "map<string, string>", "p.Reply.ChangesEntry: `uint32 value = 2` has become"),
+        ("Request request = 3;", "Outcome request = 3;", "`p.Request request = 3` has become `p.Outcome request = 3`"),
+        ("OUTCOME_DONE = 1;", "OUTCOME_ENDED = 1;", "p.Outcome: 1 was OUTCOME_DONE and is OUTCOME_ENDED"),
+        ("OUTCOME_DONE = 1;", "OUTCOME_DONE = 2;", "p.Outcome: 1 was OUTCOME_DONE and is nothing"),
+        ("rpc Run(Request) returns (Reply);", "", "p.Agent: `rpc Run(p.Request) returns (p.Reply)` is gone"),
+        ("rpc Run(Request)", "rpc Run(Reply)", "`rpc Run(p.Request) returns (p.Reply)` is gone"),
+        ("returns (stream Reply)", "returns (Reply)", "`rpc Attach(p.Request) returns (stream p.Reply)` is gone"),
+        ("service Agent", "service Other", "the service p.Agent is gone"),
+    ];
+    let released = pool(RELEASED);
+    assert_eq!(broken(&released, &released), Vec::<String>::new());
+    for (what, becomes, said) in examples {
+        assert!(RELEASED.contains(what), "{what}");
+        let found = broken(&released, &pool(&RELEASED.replacen(what, becomes, 1))).join("\n");
+        assert_eq!(found.is_empty(), said.is_empty(), "{what} → {becomes}: {found}");
+        assert!(found.contains(said), "{what} → {becomes}: {found}");
+    }
+}

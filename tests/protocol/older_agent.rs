@@ -1,0 +1,129 @@
+//! Today's client of the controller with an agent of an earlier version, over a real connection.
+
+use std::fs;
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use pulumi_controller::artifact::{Algorithm, Hasher};
+use pulumi_controller::rpc::client::{AgentAddress, AgentClient, Agents};
+use pulumi_controller::rpc::identity::Authority;
+use pulumi_controller::rpc::proto;
+use pulumi_controller::rpc::proto::attach_reply::Part;
+use pulumi_controller::rpc::settings::settings_digest;
+use tokio::net::TcpListener;
+
+use crate::stand_in::{Manner, StandIn};
+
+const SERVER_NAME: &str = "example-workspace.default.svc";
+const POD_UID: &str = "11111111-2222-3333-4444-555555555555";
+const RUN_TIME: Duration = Duration::from_millis(200);
+/// How long a whole run may take.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// An agent, and the controller's way to it.
+struct Pair {
+    stand_in: StandIn,
+    client: AgentClient,
+    _tls: tempfile::TempDir,
+}
+
+async fn pair(is_older: bool) -> Pair {
+    let now = jiff::Timestamp::now();
+    let authority = Authority::generate(now).expect("an authority");
+    let server = authority.issue_server(&[SERVER_NAME.to_owned()], now).expect("a certificate of the agent");
+    let tls = tempfile::tempdir().expect("a folder");
+    for (name, content) in [
+        ("tls.crt", server.certificate_pem.as_str()),
+        ("tls.key", server.key_pem.as_str()),
+        ("ca.crt", authority.certificate_pem()),
+    ] {
+        fs::write(tls.path().join(name), content).expect("a file can be written");
+    }
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port");
+    let address = listener.local_addr().expect("its address");
+    let manner = Manner { run_time: RUN_TIME, is_older };
+    let stand_in = StandIn::alone(listener, tls.path(), POD_UID, manner).expect("a stand-in");
+    let client = authority.issue_client(now).expect("a certificate of the controller");
+    let agents = Agents::new(&[client], authority.certificate_pem()).expect("an identity");
+    let address = AgentAddress { ip: address.ip(), port: address.port(), server_name: SERVER_NAME.to_owned() };
+    let client = agents.connect(&address).await.expect("the agent answers");
+    Pair { stand_in, client, _tls: tls }
+}
+
+/// The whole of a run as the controller does it, with all that today's protocol has to say. The answer is the result.
+async fn run(client: &AgentClient) -> proto::Result {
+    let bytes = b"an archive".as_slice();
+    let mut hasher = Hasher::new(Algorithm::Sha256);
+    hasher.update(bytes);
+    let artifact = proto::Artifact { digest: hasher.finish().to_string(), directory: String::new() };
+    let header =
+        proto::SourceHeader { artifact: Some(artifact.clone()), size: bytes.len() as u64, environment: vec![] };
+    client.put_source(header, bytes).await.expect("it takes the source");
+    let status = client.status().await.expect("it says how it is");
+    assert_eq!(status.artifact.as_ref(), Some(&artifact));
+    let settings = proto::Settings { stack: "dev".to_owned(), config: vec![] };
+    let request = proto::RunRequest {
+        id: "update".to_owned(),
+        kind: proto::OperationKind::Up.into(),
+        pod_uid: status.pod_uid,
+        start_id: status.start_id,
+        artifact: Some(artifact),
+        settings_digest: settings_digest(&settings),
+        settings: Some(settings),
+        dead_runs: vec![proto::DeadRun { host: "example-workspace-0".to_owned(), pid: 7, started: 1, ended: 2 }],
+        pending_creates: proto::PendingCreates::Stop.into(),
+        timeout_seconds: 600,
+        idle_timeout_seconds: 60,
+        ..proto::RunRequest::default()
+    };
+    let reply = client.run(request.clone()).await.expect("it runs");
+    assert_eq!((reply.known, reply.held.as_str()), (false, ""), "it is started, and nothing holds it back");
+    let again = client.run(request).await.expect("it finds the run");
+    assert!(again.known, "asked again it is the same run");
+    let mut parts = client.attach("update", 0).await.expect("it tells of the run");
+    let mut has_started = false;
+    loop {
+        match parts.next().await.expect("the stream goes on").expect("there is a result before its end").part {
+            Some(Part::Progress(progress)) => {
+                has_started |= matches!(progress.event, Some(proto::progress::Event::Started(_)));
+            }
+            Some(Part::Result(result)) => {
+                assert!(has_started, "it says that the CLI was started");
+                client.acknowledge("update").await.expect("it hears that the result is recorded");
+                return result;
+            }
+            None => panic!("a part of the stream is of no known kind"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_run_with_an_agent_of_an_earlier_version_goes_through_and_is_recorded_once() {
+    let whole = async {
+        let pair = pair(true).await;
+        let status = pair.client.status().await.expect("it says how it is");
+        assert_eq!((status.agent_version.as_str(), status.person), ("0.0.9", None));
+        let result = run(&pair.client).await;
+        assert_eq!(result.outcome(), proto::Outcome::Succeeded);
+        assert_eq!(result.changes.get("same"), Some(&1), "{result:?}");
+        assert!(!result.outputs.is_empty(), "{result:?}");
+        let unknown = (result.last_output.as_str(), result.holders.len(), result.pending_creates.len(), result.cut_off);
+        assert_eq!(unknown, ("", 0, 0, false), "what it does not know of is empty");
+        assert_eq!((pair.stand_in.runs(), pair.stand_in.acknowledged()), (1, 1));
+    };
+    tokio::time::timeout(LIMIT, whole).await.expect("it is over in time");
+}
+
+/// The difference that the other test is about is really made.
+#[tokio::test]
+async fn an_agent_of_today_tells_what_an_older_one_cannot() {
+    let whole = async {
+        let pair = pair(false).await;
+        let status = pair.client.status().await.expect("it says how it is");
+        assert_eq!(status.agent_version, env!("CARGO_PKG_VERSION"));
+        let result = run(&pair.client).await;
+        assert_eq!(result.outcome(), proto::Outcome::Succeeded);
+        assert!(result.last_output.contains("unchanged"), "{result:?}");
+    };
+    tokio::time::timeout(LIMIT, whole).await.expect("it is over in time");
+}
