@@ -1,14 +1,14 @@
 //! What the tests of runs share: programs that take their time, what is asked of Updates, and a person's shell in the pod.
 
 use k8s_openapi::api::core::v1::Pod;
-use kube::ResourceExt;
 use kube::api::EvictParams;
+use kube::{Api, ResourceExt};
 use pulumi_controller::api::auto::{RunProgress, Update};
 use pulumi_controller::api::conditions::{self, FAILED};
 use pulumi_controller::api::names::{PULUMI_CONTAINER, workspace_pod};
 use serde_json::json;
 
-use crate::harness::{Look, Patience, Program, Scene, StackHandle, api_call, wait_until};
+use crate::harness::{Look, Patience, Program, Scene, StackHandle, api_call, client_without_retries, wait_until};
 
 /// A program with one resource that takes so many seconds, and says something each second.
 pub fn slow(name: &str, seconds: u32) -> Program {
@@ -93,8 +93,8 @@ pub async fn kill_cli(scene: &Scene, main: &StackHandle<'_>) -> Update {
 
 /// Asks for the pod's eviction, as `kubectl drain` does; the answer is the code of the refusal.
 pub async fn evict(scene: &Scene, stack: &str) -> Result<(), u16> {
-    let eviction = scene.api::<Pod>().evict(&workspace_pod(stack), &EvictParams::default()).await;
-    match eviction {
+    let pods = Api::<Pod>::namespaced(client_without_retries().await, &scene.namespace);
+    match pods.evict(&workspace_pod(stack), &EvictParams::default()).await {
         Ok(_) => Ok(()),
         Err(kube::Error::Api(status)) => Err(status.code),
         Err(error) => panic!("asking for the eviction: {error}"),

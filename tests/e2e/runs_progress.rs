@@ -68,8 +68,9 @@ fn a_run_that_takes_too_long_is_ended_in_order() {
         let source = scene.source("app").await;
         source.push(&slow("timeout", 120).files()).await;
         let mut stack = scene.stack("main", &source);
-        stack.spec.timeout = Some("10s".to_owned());
+        stack.spec.timeout = Some("20s".to_owned());
         let main = scene.start(stack).await;
+        main.log.wait_for("create", "slow", "cancelled").await;
         ended_because(&main, update_reason::CANCELED).await;
         assert_eq!(main.log.sentences().await[..2], ["create slow begin", "create slow cancelled"]);
 

@@ -39,7 +39,7 @@ pub use flux_object::FluxObject;
 pub use program::{File, Program};
 pub use provider_log::once;
 pub use replicas::{AuditLog, StoppedProcess, holders};
-pub use scene::{STATE_SECRET, Scene, client, from_json};
+pub use scene::{STATE_SECRET, Scene, client, client_without_retries, from_json};
 pub use source::{GitRepository, Source};
 pub use stack::{StackHandle, condition, is_done, says};
 pub use wait::{Look, Patience, api_call, wait_until};

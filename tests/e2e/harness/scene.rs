@@ -182,13 +182,21 @@ pub async fn client() -> Client {
     static CLIENT: OnceCell<Client> = OnceCell::const_new();
     Environment::get();
     CLIENT
-        .get_or_init(async || {
-            let mut config =
-                Config::from_kubeconfig(&KubeConfigOptions::default()).await.expect("KUBECONFIG can be read");
-            config.proxy_url = None;
-            config.connect_timeout = Some(Duration::from_secs(10));
-            Client::try_from(config).expect("a client can be made from KUBECONFIG")
-        })
+        .get_or_init(async || Client::try_from(config().await).expect("a client can be made from KUBECONFIG"))
         .await
         .clone()
+}
+
+/// A client that gives each answer as it is: the other one asks again when it hears "too many requests".
+pub async fn client_without_retries() -> Client {
+    let mut config = config().await;
+    config.default_retry = false;
+    Client::try_from(config).expect("a client can be made from KUBECONFIG")
+}
+
+async fn config() -> Config {
+    let mut config = Config::from_kubeconfig(&KubeConfigOptions::default()).await.expect("KUBECONFIG can be read");
+    config.proxy_url = None;
+    config.connect_timeout = Some(Duration::from_secs(10));
+    config
 }
