@@ -20,6 +20,7 @@ mod journal;
 mod launch;
 mod layout;
 mod liveness;
+mod memory;
 mod operations;
 mod output;
 mod people;

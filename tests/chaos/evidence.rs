@@ -69,6 +69,7 @@ fn run(stage: &Stage<'_>, update: &Update, is_there: bool) -> Run {
         number: stage.numbers.get(&update.spec.artifact.revision).copied().unwrap_or_default(),
         is_destroy: update.spec.kind == UpdateKind::Destroy,
         created: update.creation_timestamp().map_or(Timestamp::UNIX_EPOCH, |time| time.0),
+        has_begun: status.start_time.is_some(),
         ended: status.end_time.map(|time| time.0),
         verdict,
         is_there,

@@ -81,6 +81,8 @@ pub struct Run {
     pub number: u64,
     pub is_destroy: bool,
     pub created: Timestamp,
+    /// Whether a run was announced for it.
+    pub has_begun: bool,
     pub ended: Option<Timestamp>,
     pub verdict: Option<Verdict>,
     /// Whether the object is still there.

@@ -10,7 +10,7 @@ use pulumi_controller::api::names::{
 };
 use serde_json::json;
 
-use crate::harness::{Patience, Scene, StackHandle, api_call, condition, from_json, run, says};
+use crate::harness::{Patience, Program, Scene, StackHandle, api_call, condition, from_json, run, says};
 use crate::runs_parts::{failure, kill_cli, read, running_update, slow, until_update};
 
 #[test]
@@ -142,6 +142,26 @@ fn a_lock_of_a_dead_run_stays_when_a_person_recovers_locks() {
             reasons.extend(conditions::find(&conditions, FAILED).map(|failed| failed.reason.clone()));
         }
         assert_eq!(reasons.iter().filter(|reason| *reason == update_reason::PENDING_CREATES).count(), 1, "{reasons:?}");
+    });
+}
+
+/// The kernel kills the biggest process of the container, or all of them: as the node is set up.
+#[test]
+fn a_run_that_needs_too_much_memory_says_so_with_the_limit() {
+    run("memory", async |scene| {
+        let source = scene.source("app").await;
+        let big = Program::new("memory").step("big", json!({"holdMegabytes": 2000, "seconds": 1}));
+        source.push(&big.files()).await;
+        let mut stack = scene.stack("main", &source);
+        stack.spec.workspace_template.get_or_insert_default()["spec"]["resources"]["limits"] =
+            json!({"memory": "600Mi"});
+        let main = scene.start(stack).await;
+        main.until("to name the limit", Patience::Run, |stack| {
+            let last = stack.status.as_ref().and_then(|status| status.last_update.as_ref());
+            let message = last.and_then(|last| last.message.as_deref()).unwrap_or_default();
+            message.contains("OOMKilled") && message.contains("limit of 600Mi")
+        })
+        .await;
     });
 }
 

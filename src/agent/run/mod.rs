@@ -21,6 +21,7 @@ use super::environment::Environment;
 use super::journal::{Journal, JournalRecord};
 use super::layout::Layout;
 use super::liveness::Liveness;
+use super::memory;
 use super::output::PodLog;
 use super::processes::Family;
 use super::redactor::Redactor;
@@ -86,6 +87,7 @@ pub struct Run {
 impl Run {
     /// Runs to the end; whatever happens becomes a result.
     pub async fn execute(&self) -> proto::Result {
+        let killed_before = memory::kills();
         let mut ending = match self.perform().await {
             Ok(ending) => ending,
             Err(error) => {
@@ -97,6 +99,11 @@ impl Run {
         // Creations in doubt are so until the engine has worked on the state.
         let was_in_doubt = self.asked.pending_creates != PendingCreates::Unspecified;
         ending.cut_off |= was_in_doubt && !ending.engine_began && ending.outcome != proto::Outcome::Succeeded;
+        if ending.outcome != proto::Outcome::Succeeded
+            && let Some(why) = memory::killed_since(killed_before)
+        {
+            ending.message = format!("{why}: {}", ending.message);
+        }
         ending.into_result(&self.redactor(), self.record.request().started)
     }
 

@@ -64,6 +64,7 @@ fn run(update: &str, number: u64, ended: i64, verdict: Option<Verdict>) -> Run {
         number,
         is_destroy: false,
         created: at(0),
+        has_begun: true,
         ended: verdict.as_ref().map(|_| at(ended)),
         verdict,
         is_there: true,
@@ -154,6 +155,18 @@ fn histories_that_keep_the_promise() {
                      create turn1@1 begin #2; create turn1@1 done #2",
                 );
                 second_run(facts, Some(Verdict::Succeeded));
+            }),
+        ),
+        (
+            "a run that waited for its turn was taken back when something newer was pushed",
+            with(|facts| facts.runs.insert(0, Run { has_begun: false, ..run("u0", 0, 1, failed("Canceled")) })),
+        ),
+        (
+            "a provider failed because it could not report what it had done",
+            with(|facts| {
+                let message = "reporting done of update first@1 to the provider log at http://log: refused".to_owned();
+                let verdict = Verdict::Failed { reason: "UpdateFailed".to_owned(), message };
+                facts.runs.push(run("u2", 1, 9, Some(verdict)));
             }),
         ),
         (
@@ -262,6 +275,12 @@ fn histories_that_break_it() {
             with(|facts| facts.runs.push(run("u2", 1, 9, failed("UpdateFailed")))),
             Kind::FalseVerdict,
             "u2 has failed (UpdateFailed: it broke), but nothing was done to it",
+        ),
+        (
+            "a run was ended that nobody asked to end",
+            with(|facts| facts.runs.push(run("u2", 1, 9, failed("Canceled")))),
+            Kind::FalseVerdict,
+            "u2 has failed (Canceled: it broke), but nothing was done to it",
         ),
         (
             "what was done to it was long before",

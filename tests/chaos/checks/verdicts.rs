@@ -13,6 +13,10 @@ const AFTERMATH: SignedDuration = SignedDuration::from_secs(60);
 /// What need not have been hit itself in order to fail: it found what an earlier one had left, or never began.
 const OF_ANOTHERS_MAKING: [&str; 4] = ["UpdateConflict", "PendingCreates", "RunRefused", "RunOutcomeUnknown"];
 
+/// What a provider says that could do its work but not report it, because the scene was broken at that place: it failed, and
+/// nothing was done to its Stack.
+const NOT_REPORTED: &str = "to the provider log at";
+
 /// Updates that are there and say nothing.
 pub(super) fn missing(facts: &Facts) -> Vec<String> {
     let silent = facts.runs.iter().filter(|run| run.is_there && run.verdict.is_none());
@@ -29,6 +33,9 @@ fn contradiction(facts: &Facts, run: &Run) -> Option<String> {
     match run.verdict.as_ref()? {
         Verdict::Succeeded => undone(facts, run, end).map(|what| format!("{} has succeeded, but {what}", run.update)),
         Verdict::Failed { reason, .. } if OF_ANOTHERS_MAKING.contains(&reason.as_str()) => None,
+        // Taken back while it waited for its turn: something newer was pushed.
+        Verdict::Failed { reason, .. } if reason == "Canceled" && !run.has_begun => None,
+        Verdict::Failed { message, .. } if message.contains(NOT_REPORTED) => None,
         Verdict::Failed { reason, message } => (!was_hit(facts, run))
             .then(|| format!("{} has failed ({reason}: {message}), but nothing was done to it", run.update)),
     }

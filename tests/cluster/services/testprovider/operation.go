@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"runtime"
 	"strings"
 	"time"
 
@@ -43,6 +45,8 @@ func (operation operation) run(ctx context.Context, act func(context.Context) er
 // attempt is what lies between the begin and the end: a resource that is to fail fails before the act.
 func (operation operation) attempt(ctx context.Context, act func(context.Context) error) error {
 	operation.print(ctx)
+	held := operation.hold()
+	defer runtime.KeepAlive(held)
 	if err := operation.passTime(ctx); err != nil {
 		return err
 	}
@@ -59,6 +63,15 @@ func (operation operation) print(ctx context.Context) {
 	for printed := 0; printed < operation.inputs.PrintMegabytes<<20; printed += len(message) {
 		provider.GetLogger(ctx).Info(message)
 	}
+}
+
+// hold takes as much memory as the resource asks for: each page is written to, or the kernel would not give it.
+func (operation operation) hold() []byte {
+	held := make([]byte, operation.inputs.HoldMegabytes<<20)
+	for at := 0; at < len(held); at += os.Getpagesize() {
+		held[at] = 1
+	}
+	return held
 }
 
 // passTime waits for the resource's duration and shows each step of it to the user.

@@ -30,6 +30,7 @@ type StepInputs struct {
 	IgnoreCancel   bool       `pulumi:"ignoreCancel,optional"`
 	ConfigMap      *ConfigMap `pulumi:"configMap,optional"`
 	PrintMegabytes int        `pulumi:"printMegabytes,optional"`
+	HoldMegabytes  int        `pulumi:"holdMegabytes,optional"`
 	Value          string     `pulumi:"value,optional"`
 	ReplaceKey     string     `pulumi:"replaceKey,optional" provider:"replaceOnChanges"`
 	SecretValue    *string    `pulumi:"secretValue,optional" provider:"secret"`
@@ -58,6 +59,7 @@ func (inputs *StepInputs) Annotate(annotator infer.Annotator) {
 	annotator.Describe(&inputs.IgnoreCancel, "Go on to the end although cancelled.")
 	annotator.Describe(&inputs.ConfigMap, "A ConfigMap that is made, changed and deleted with the resource.")
 	annotator.Describe(&inputs.PrintMegabytes, "How much each operation says before it begins, for programs that are too loud.")
+	annotator.Describe(&inputs.HoldMegabytes, "How much memory each operation holds, for programs that are too big.")
 	annotator.Describe(&inputs.Value, "Anything; a change updates the resource.")
 	annotator.Describe(&inputs.ReplaceKey, "Anything; a change replaces the resource.")
 	annotator.Describe(&inputs.SecretValue, "Anything; it is a secret in the outputs and the state.")
@@ -77,6 +79,9 @@ func (Step) Check(ctx context.Context, request infer.CheckRequest) (infer.CheckR
 	}
 	if inputs.PrintMegabytes < 0 {
 		refuse("printMegabytes", "%d is less than zero", inputs.PrintMegabytes)
+	}
+	if inputs.HoldMegabytes < 0 {
+		refuse("holdMegabytes", "%d is less than zero", inputs.HoldMegabytes)
 	}
 	if inputs.Steps < 1 {
 		refuse("steps", "%d is less than one", inputs.Steps)

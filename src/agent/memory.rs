@@ -1,0 +1,106 @@
+//! What the kernel says of the container's memory: how many processes it has killed because the container was at its limit.
+//! Where it kills single ones (control groups version 1, or version 2 without `memory.oom.group`) the container goes on, and
+//! nobody else in the cluster knows.
+
+use std::path::Path;
+
+/// Where a container finds its own control group.
+const CONTROL_GROUP: &str = "/sys/fs/cgroup";
+/// The files that count the killed processes and name the limit, in version 2 and in version 1.
+const FILES: [(&str, &str); 2] =
+    [("memory.events", "memory.max"), ("memory/memory.oom_control", "memory/memory.limit_in_bytes")];
+const MEBIBYTE: u64 = 1024 * 1024;
+/// What version 1 has instead of "none": the most that whole pages of a signed number can be, and a little less.
+const NO_LIMIT: u64 = 1 << 62;
+
+/// How many processes of this container the kernel has killed for want of memory; zero where it does not tell.
+pub fn kills() -> u64 {
+    kills_in(Path::new(CONTROL_GROUP))
+}
+
+/// Says that processes were killed since there were `before`, with the container's limit.
+pub fn killed_since(before: u64) -> Option<String> {
+    said(Path::new(CONTROL_GROUP), before)
+}
+
+fn said(control_group: &Path, before: u64) -> Option<String> {
+    let killed = kills_in(control_group).checked_sub(before).filter(|killed| *killed > 0)?;
+    let processes = if killed == 1 { "a process was".to_owned() } else { format!("{killed} processes were") };
+    let limit = match limit_in(control_group) {
+        Some(limit) => format!("the container was at its memory limit of {}", quantity(limit)),
+        None => "there was no memory left".to_owned(),
+    };
+    Some(format!("OOMKilled: {processes} killed, because {limit}"))
+}
+
+fn kills_in(control_group: &Path) -> u64 {
+    let counts = FILES.iter().filter_map(|(counts, _)| std::fs::read_to_string(control_group.join(counts)).ok());
+    let count = |text: String| {
+        text.lines().find_map(|line| line.strip_prefix("oom_kill ").and_then(|count| count.trim().parse().ok()))
+    };
+    counts.filter_map(count).next().unwrap_or_default()
+}
+
+/// The limit in bytes, if there is one.
+fn limit_in(control_group: &Path) -> Option<u64> {
+    let limits = FILES.iter().filter_map(|(_, limit)| std::fs::read_to_string(control_group.join(limit)).ok());
+    limits.filter_map(|text| text.trim().parse().ok()).find(|limit| *limit < NO_LIMIT)
+}
+
+/// As Kubernetes writes it.
+fn quantity(bytes: u64) -> String {
+    if bytes.is_multiple_of(MEBIBYTE) { format!("{}Mi", bytes / MEBIBYTE) } else { bytes.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is said of a control group with these files, when one process had been killed before.
+    fn of(files: &[(&str, &str)]) -> Option<String> {
+        let directory = tempfile::tempdir().expect("a directory");
+        for (name, content) in files {
+            let path = directory.path().join(name);
+            std::fs::create_dir_all(path.parent().expect("a parent")).expect("made");
+            std::fs::write(path, content).expect("written");
+        }
+        said(directory.path(), 1)
+    }
+
+    #[test]
+    fn killed_processes_are_told_with_the_limit_in_both_versions() {
+        let two =
+            |count| ("memory.events", format!("low 0\nhigh 0\nmax 7\noom 3\noom_kill {count}\noom_group_kill 0\n"));
+        let one = |count| ("memory/memory.oom_control", format!("oom_kill_disable 0\nunder_oom 0\noom_kill {count}\n"));
+        let limit = |name, limit: &'static str| (name, limit);
+        for ((counts, content), (name, limit), wanted) in [
+            (
+                two(2),
+                limit("memory.max", "536870912\n"),
+                Some("a process was killed, because the container was at its memory limit of 512Mi"),
+            ),
+            (
+                two(4),
+                limit("memory.max", "1000\n"),
+                Some("3 processes were killed, because the container was at its memory limit of 1000"),
+            ),
+            (two(2), limit("memory.max", "max\n"), Some("a process was killed, because there was no memory left")),
+            (
+                one(2),
+                limit("memory/memory.limit_in_bytes", "1073741824\n"),
+                Some("a process was killed, because the container was at its memory limit of 1024Mi"),
+            ),
+            (
+                one(2),
+                limit("memory/memory.limit_in_bytes", "9223372036854771712\n"),
+                Some("a process was killed, because there was no memory left"),
+            ),
+            (one(1), limit("memory/memory.limit_in_bytes", "1073741824\n"), None),
+            (two(1), limit("memory.max", "1000\n"), None),
+            (("memory.stat", String::new()), limit("memory.max", "1000\n"), None),
+        ] {
+            let wanted = wanted.map(|wanted| format!("OOMKilled: {wanted}"));
+            assert_eq!(of(&[(counts, &content), (name, limit)]), wanted, "{content} {limit}");
+        }
+    }
+}
