@@ -19,10 +19,13 @@ const LONGEST_LOG: usize = 4096;
 const LONGEST_MESSAGE: usize = 600;
 
 #[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
 struct TerminationMessage<'a> {
     id: &'a str,
     outcome: &'a str,
     message: &'a str,
+    /// Whether the state may name operations that were under way.
+    cut_off: bool,
 }
 
 /// Comes back when nothing runs any more, and the results are recorded or nobody came to.
@@ -56,6 +59,7 @@ fn message(record: &JournalRecord) -> Vec<u8> {
         id: &record.request().id,
         outcome: result.outcome().as_str_name(),
         message: result.message.get(..end).unwrap_or_default(),
+        cut_off: result.cut_off,
     };
     let mut text = serde_json::to_vec(&message).unwrap_or_default();
     text.truncate(LONGEST_LOG);
@@ -80,5 +84,6 @@ mod tests {
         assert!(text.len() <= LONGEST_LOG, "{}", text.len());
         let parsed: serde_json::Value = serde_json::from_slice(&text).unwrap();
         assert_eq!((parsed["id"].as_str(), parsed["outcome"].as_str()), (Some("one"), Some("OUTCOME_CANCELED")));
+        assert_eq!(parsed["cutOff"].as_bool(), Some(false));
     }
 }

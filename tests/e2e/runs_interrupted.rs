@@ -33,6 +33,39 @@ fn a_pod_deleted_in_a_run_costs_a_run_and_no_retry_and_everything_is_made_once()
     });
 }
 
+/// Nothing is told to end in order. Its object stays until the kubelet has said that the container is gone.
+#[test]
+fn a_pod_deleted_by_force_in_a_run_is_followed_by_one_that_runs_again() {
+    run("pod-forced", async |scene| {
+        let source = scene.source("app").await;
+        let program = |value: &str, seconds: u32| {
+            Program::new("pod-forced").step("slow", json!({"value": value, "seconds": seconds, "steps": 1}))
+        };
+        let first = source.push(&program("one", 0).files()).await;
+        let main = scene.start(scene.stack("main", &source)).await;
+        main.until_applied(&first).await;
+        let pod = main.pod().await.uid();
+        let second = source.push(&program("two", 15).files()).await;
+        main.log.wait_for("update", "slow", "begin").await;
+        let cut_off = running_update(scene, &main).await.name_any();
+        let by_force = DeleteParams::default().grace_period(0);
+        api_call("deleting the pod by force".to_owned(), scene.api::<Pod>().delete(&workspace_pod("main"), &by_force))
+            .await;
+
+        let stack = main.until_applied_within(Patience::Long, &second).await;
+        let ended = read(scene, &cut_off).await;
+        assert_eq!(failure(&ended), Some(update_reason::ABORTED), "{:?}", ended.status);
+        assert_eq!(stack.status.and_then(|status| status.last_update).map(|last| last.failures), Some(0));
+        assert_ne!(main.pod().await.uid(), pod);
+        let mut sentences = main.log.sentences().await;
+        // What the provider gets to say in its last moment is not to be relied on.
+        sentences.retain(|sentence| sentence != "update slow cancelled");
+        let wanted =
+            ["create slow begin", "create slow done", "update slow begin", "update slow begin", "update slow done"];
+        assert_eq!(sentences, wanted);
+    });
+}
+
 /// A Stack whose CLI was killed while it created something: the creation is in doubt. Answers the name of the Update that
 /// found out.
 async fn in_doubt(scene: &Scene, main: &StackHandle<'_>) -> String {
