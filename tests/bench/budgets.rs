@@ -11,6 +11,7 @@
 )]
 
 mod api_writes;
+mod bare_crowd;
 mod cold;
 mod crowd;
 mod fake_nodes;

@@ -7,10 +7,12 @@ use kube::ResourceExt;
 use pulumi_controller::api::auto::{Update, Workspace};
 use pulumi_controller::api::conditions::{READY, is_true};
 use pulumi_controller::api::names::LABEL_COMPONENT;
+use serde_json::json;
 use tokio::time::sleep;
 
 use crate::api_writes::{ApiWrites, sentence};
-use crate::harness::{Controller, Crowd, Patience, Scene, in_scene};
+use crate::bare_crowd;
+use crate::harness::{Controller, Crowd, Patience, Program, Scene, in_scene};
 use crate::moments::{Moments, now};
 use crate::processes::Process;
 use crate::table::{Row, Step};
@@ -38,6 +40,9 @@ pub async fn measure(with_rest: bool) -> Vec<Row> {
 
 async fn crowd(scene: &Scene) -> Row {
     let (workspaces, updates) = (Moments::<Workspace>::watch(scene.api()), Moments::<Update>::watch(scene.api()));
+    println!("the same without a controller: a Job with {STACKS} pods");
+    let program = Program::new("bare").step("member", json!({"value": scene.id})).output("n", json!("${member.count}"));
+    let bare = bare_crowd::run(scene, &program.file("Pulumi.yaml").content, STACKS).await.as_secs_f64();
     println!("{STACKS} Stacks are made; waiting until all are Ready, {:?} at most", Patience::Long.limit());
     let course = Crowd::start(&[(scene, STACKS)]).await.until_done(Patience::Long).await;
     println!("{course}");
@@ -62,6 +67,10 @@ async fn crowd(scene: &Scene) -> Row {
         step("until the last run has ended", (last_run - last_ready).max(0.0)),
         step("until the last Stack is Ready", (began + total - last_run.max(last_ready)).max(0.0)),
     ])
+    .with_note(format!(
+        "{bare:.0} s for the same stacks in the pods of a Job, without a controller: {:.2} of it",
+        total / bare
+    ))
 }
 
 fn is_failed(update: &Update) -> bool {
