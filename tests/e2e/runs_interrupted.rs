@@ -47,7 +47,8 @@ fn a_pod_deleted_by_force_in_a_run_is_followed_by_one_that_runs_again() {
         let pod = main.pod().await.uid();
         let second = source.push(&program("two", 15).files()).await;
         main.log.wait_for("update", "slow", "begin").await;
-        let cut_off = running_update(scene, &main).await.name_any();
+        let open = main.get().await.status.and_then(|status| status.current_update);
+        let cut_off = open.expect("its run is open").name;
         let by_force = DeleteParams::default().grace_period(0);
         api_call("deleting the pod by force".to_owned(), scene.api::<Pod>().delete(&workspace_pod("main"), &by_force))
             .await;
