@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use futures::{FutureExt, StreamExt, stream};
 use k8s_openapi::api::apps::v1::Deployment;
-use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client, ResourceExt};
 use pulumi_controller::api::auto::Update;
@@ -132,11 +132,17 @@ async fn ready(scene: &Scene) -> usize {
     stacks.iter().filter(|stack| stack.name_any().starts_with(PREFIX) && is_done(stack)).count()
 }
 
-/// So many are gone later than a scene waits for.
+/// So many are gone later than a scene waits for, and than one call may take.
 async fn remove(scene: &Scene) {
-    let api: Api<Stack> = scene.api();
-    let (how, which) = (DeleteParams::default(), ListParams::default());
-    drop(api_call("deleting the Stacks", api.delete_collection(&how, &which)).await);
+    let (api, how) = (scene.api::<Stack>(), DeleteParams::default());
+    stream::iter(scene.list::<Stack>().await)
+        .map(|stack| {
+            let (api, how) = (api.clone(), how.clone());
+            async move { drop(api_call("deleting a Stack", api.delete(&stack.name_any(), &how)).await) }
+        })
+        .buffer_unordered(AT_ONCE)
+        .for_each(|()| std::future::ready(()))
+        .await;
     until_count("no Stack is left", 1, LIMIT, async || {
         let left = scene.list::<Stack>().await.len();
         (usize::from(left == 0), format!("{left} are left"))

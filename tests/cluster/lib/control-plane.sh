@@ -63,8 +63,9 @@ start_api_server() {
 
 start_controllers() {
     local folder=$credentials_folder
-    # The rates are those of a cluster where a test makes sixty stacks at once.
-    start_process kube-controller-manager "$(tool kubernetes kube-controller-manager)" \
+    # The rates are those of a cluster where a test makes sixty stacks at once. The grace is for tests that take the API server away:
+    # a controller manager that is late to hear of the node's lease must not take every service off the only node.
+    keep_running kube-controller-manager "$(tool kubernetes kube-controller-manager)" \
         --kubeconfig "$folder/controller-manager.kubeconfig" \
         --bind-address 127.0.0.1 \
         --leader-elect=false \
@@ -73,8 +74,9 @@ start_controllers() {
         --service-account-private-key-file "$folder/service-account.key" \
         --allocate-node-cidrs --cluster-cidr "$pod_range" --node-cidr-mask-size 24 \
         --service-cluster-ip-range "$service_range" \
+        --node-monitor-grace-period 300s \
         --kube-api-qps 200 --kube-api-burst 400
-    start_process kube-scheduler "$(tool kubernetes kube-scheduler)" \
+    keep_running kube-scheduler "$(tool kubernetes kube-scheduler)" \
         --kubeconfig "$folder/scheduler.kubeconfig" \
         --bind-address 127.0.0.1 \
         --leader-elect=false \

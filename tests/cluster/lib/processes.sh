@@ -70,6 +70,15 @@ start_process() {
     printf '%s %s\n' "$!" "$(start_time_of "$!")" >"$run_folder/processes/$name"
 }
 
+# keep_running NAME COMMAND...: the same, and it is started again when it ends. The scheduler ends itself when it does not trust what
+# it remembers any more, as it may after the API server was away; elsewhere the kubelet starts it again.
+keep_running() {
+    local name=$1
+    shift
+    # shellcheck disable=SC2016 # expanded by the inner shell
+    start_process "$name" bash -c 'while true; do "$@"; echo "ended with $?, and is started again"; sleep 1; done' keep "$@"
+}
+
 # is_running NAME: the very process that was recorded.
 is_running() {
     local pid started
