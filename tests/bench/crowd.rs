@@ -18,7 +18,8 @@ use crate::processes::Process;
 use crate::table::{Row, Step};
 
 const STACKS: usize = 60;
-const BUDGET: f64 = 110.0;
+/// How much longer than the same stacks in the pods of a Job. ARCHITECTURE.md says why it is no number of seconds.
+const BUDGET: f64 = 1.5;
 /// In MiB.
 const AGENT_BUDGET: f64 = 10.0;
 /// How long nothing may have been written for the controller to be at rest, and how long that may take to come.
@@ -58,9 +59,9 @@ async fn crowd(scene: &Scene) -> Row {
     let measured = format!("{total:.0} s, {failed} failed");
     Row::of(
         "60 new Stacks on one source",
-        format!("{BUDGET} s, none failed"),
+        format!("{BUDGET} of a bare Job ({bare:.0} s)"),
         measured,
-        Some(total < BUDGET && failed == 0),
+        Some(total < BUDGET * bare && failed == 0),
     )
     .with_steps(vec![
         step("until the last workspace is ready; runs go on beside", last_ready - began),
