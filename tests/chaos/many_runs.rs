@@ -7,10 +7,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures::{FutureExt, StreamExt, stream};
-use k8s_openapi::api::apps::v1::Deployment;
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::api::{DeleteParams, PostParams};
 use kube::runtime::{WatchStreamExt, watcher};
-use kube::{Api, Client, ResourceExt};
+use kube::{Api, ResourceExt};
 use pulumi_controller::api::auto::Update;
 use pulumi_controller::api::pulumi::Stack;
 use serde_json::json;
@@ -42,14 +41,12 @@ fn five_hundred_open_runs_hold_nobody_up_and_are_recorded_once_each_across_a_res
     run_alone(async || {
         let client = client().await;
         let controller = Controller::new(&client);
-        let before = arguments(&client).await;
+        let before = controller.arguments().await;
         let limits = ["--max-concurrent-runs=600", "--max-concurrent-runs-per-node=600"].map(str::to_owned);
-        set_arguments(&client, &[before.as_slice(), &limits].concat()).await;
-        controller.until_available().await;
+        controller.start_with(&[before.as_slice(), &limits].concat(), 1).await;
         let test = in_scene("many-runs", async |scene| many_runs(scene, &controller).await);
         let outcome = AssertUnwindSafe(test).catch_unwind().await;
-        set_arguments(&client, &before).await;
-        controller.until_available().await;
+        controller.start_with(&before, 1).await;
         if let Err(failure) = outcome {
             resume_unwind(failure);
         }
@@ -205,23 +202,4 @@ impl Runs {
             .map(|(name, seen)| format!("{name}: {:?}", seen.ends))
             .collect()
     }
-}
-
-fn deployments(client: &Client) -> Api<Deployment> {
-    Api::namespaced(client.clone(), "flux-system")
-}
-
-/// The controller's arguments, as they are installed.
-async fn arguments(client: &Client) -> Vec<String> {
-    let deployment =
-        api_call("reading the controller's Deployment", deployments(client).get("pulumi-controller")).await;
-    let containers = deployment.spec.and_then(|spec| spec.template.spec).map(|pod| pod.containers).unwrap_or_default();
-    containers.into_iter().next().and_then(|container| container.args).expect("the controller has arguments")
-}
-
-async fn set_arguments(client: &Client, arguments: &[String]) {
-    let container = json!({"name": "manager", "args": arguments});
-    let patch = Patch::Strategic(json!({"spec": {"template": {"spec": {"containers": [container]}}}}));
-    let doing = format!("setting the controller's arguments to {arguments:?}");
-    api_call(doing, deployments(client).patch("pulumi-controller", &PatchParams::default(), &patch)).await;
 }

@@ -69,6 +69,48 @@ async fn until_it_is_said_that_it_leads(scene: &Scene, pod: &str) {
     .await;
 }
 
+/// For a moment two may believe that they lead. Here they do so all the time, from the first Stack to the last run: no Lease
+/// keeps them apart, only what keeps a run from starting twice.
+#[test]
+fn two_controllers_that_both_lead_run_each_revision_once() {
+    run_with_two_replicas("two-leaders", async |controller, scene| {
+        let before = controller.arguments().await;
+        let alone = |argument: &&String| !argument.contains("leader-elect");
+        let without: Vec<String> = before.iter().filter(alone).cloned().collect();
+        assert!(without.len() < before.len(), "the election is switched off: {before:?}");
+        controller.start_with(&without, 2).await;
+        let outcome = AssertUnwindSafe(both_lead(scene)).catch_unwind().await;
+        controller.start_with(&before, 2).await;
+        if let Err(failure) = outcome {
+            resume_unwind(failure);
+        }
+    });
+}
+
+async fn both_lead(scene: &Scene) {
+    let source = scene.source("app").await;
+    let program = |value: &str| Program::new("two").step("step", json!({"value": value, "seconds": 2, "steps": 2}));
+    let first = source.push(&program("one").files()).await;
+    let mut stacks = Vec::new();
+    for number in 0..6 {
+        stacks.push(scene.start(scene.stack(&format!("s{number}"), &source)).await);
+    }
+    for stack in &stacks {
+        stack.until_applied(&first).await;
+    }
+    for value in ["two", "three"] {
+        let next = source.push(&program(value).files()).await;
+        for stack in &stacks {
+            stack.until_applied(&next).await;
+        }
+    }
+    for stack in &stacks {
+        let sentences = stack.log.sentences().await;
+        assert_eq!(sentences, once(&["create step", "update step", "update step"]), "{}", stack.name);
+        assert_eq!(stack.updates().await.len(), 3, "{}: one run for each revision", stack.name);
+    }
+}
+
 /// The machine of the leader hangs, and goes on when another has long taken over and the run has ended: all that the
 /// leader was about to write is stale then.
 #[test]

@@ -61,9 +61,7 @@ pub async fn act(
     match action {
         Action::Wait(reason, message) => {
             // A place that was taken for a pod that is gone is given back, and none is kept for a run that cannot begin.
-            let uid = update.uid().unwrap_or_default();
-            context.attachments.detach(&uid);
-            context.gate.withdraw(&uid);
+            forget(update, context);
             context.writer.status(update, &status::waiting(update, reason, &message, now)).await?;
             let queued = reason == update_reason::QUEUED;
             Ok(Next::Rest(Some(if queued { QUEUE_RETRY } else { WATCHED_RETRY })))
@@ -86,11 +84,22 @@ pub async fn act(
         Action::Record(verdict) => record(observed, &verdict, context, now).await,
         Action::Release => release(observed, context).await,
         Action::Abandon => {
+            forget(update, context);
             context.writer.remove_finalizer(update, names::STACK_FINALIZER).await?;
             Ok(Next::Rest(None))
         }
-        Action::Nothing => Ok(Next::Rest(None)),
+        Action::Nothing => {
+            forget(update, context);
+            Ok(Next::Rest(None))
+        }
     }
+}
+
+/// Keeps neither a task nor a place for a run that is not open: another leader may have recorded its end.
+fn forget(update: &Update, context: &Context) {
+    let uid = update.uid().unwrap_or_default();
+    context.attachments.detach(&uid);
+    context.gate.withdraw(&uid);
 }
 
 /// Writes a status and goes on with what the API has then.

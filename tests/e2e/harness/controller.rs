@@ -83,6 +83,22 @@ impl Controller {
         self.until_available().await;
     }
 
+    /// The arguments that it is started with.
+    pub async fn arguments(&self) -> Vec<String> {
+        let pod = self.deployment().await.spec.and_then(|spec| spec.template.spec);
+        let container = pod.map(|pod| pod.containers).unwrap_or_default().into_iter().next();
+        container.and_then(|container| container.args).expect("the controller has arguments")
+    }
+
+    /// Starts it anew with these arguments, in so many replicas.
+    pub async fn start_with(&self, arguments: &[String], replicas: i32) {
+        let container = json!({"name": "manager", "args": arguments});
+        let patch = Patch::Strategic(json!({"spec": {"template": {"spec": {"containers": [container]}}}}));
+        let doing = format!("setting the controller's arguments to {arguments:?}");
+        api_call(doing, self.deployments.patch(DEPLOYMENT, &PatchParams::default(), &patch)).await;
+        self.until_replicas(replicas).await;
+    }
+
     /// Waits until a container of the controller has died since it was last started anew.
     pub async fn until_it_died(&self, failpoint: &str) {
         wait_until(format!("the controller to have died at {failpoint}"), Patience::Reaction, async || {
