@@ -229,10 +229,11 @@ async fn run_controllers(config: &ManagerConfig, parts: Parts, end: &Cancellatio
         updates: updates.clone(),
         wake_workspace,
     });
+    let attachments = update::Attachments::new(parts.agents.clone(), update_news, parts.tasks.clone(), end.clone());
     let runs = Arc::new(update::Context {
         reader: parts.reader.clone(),
         writer: parts.writer.clone(),
-        attachments: update::Attachments::new(parts.agents.clone(), update_news, parts.tasks.clone(), end.clone()),
+        attachments: attachments.clone(),
         gate: gate.clone(),
         events: parts.events.clone(),
         updates: updates.clone(),
@@ -241,18 +242,27 @@ async fn run_controllers(config: &ManagerConfig, parts: Parts, end: &Cancellatio
     let feeds = update::Feeds { store: updates_writer, news, places: gate.wakes() };
     let stack_drive = drive::<Stack>("stack-controller", RECONCILE_TIMEOUT, config.concurrent, config, &parts);
     let update_drive = drive::<Update>("update-controller", RECONCILE_TIMEOUT, config.concurrent, config, &parts);
+    let update_drive = update_drive.when_gone(move |(namespace, name)| attachments.forget(namespace, name));
     let ended = || end.clone().cancelled_owned();
     tokio::join!(
         stack::controller(
             parts.client.clone(),
             &parts.scope,
             stack_feeds,
-            stack_drive,
+            Arc::new(stack_drive),
             stacks,
             config.concurrent,
             ended()
         ),
-        update::controller(parts.client.clone(), &parts.scope, feeds, update_drive, runs, config.concurrent, ended()),
+        update::controller(
+            parts.client.clone(),
+            &parts.scope,
+            feeds,
+            Arc::new(update_drive),
+            runs,
+            config.concurrent,
+            ended()
+        ),
         workspaces(config, &parts, knocks, woken_workspaces, end.clone()),
     );
 }
@@ -263,11 +273,11 @@ fn drive<K: Resource<DynamicType = ()>>(
     at_once: u16,
     config: &ManagerConfig,
     parts: &Parts,
-) -> Arc<Drive> {
+) -> Drive {
     parts.metrics.reconciles_at_once(controller, at_once);
     let (shortest, longest) = config.retry_delays;
     let drive = Drive::new::<K>(controller, timeout, parts.metrics.clone());
-    Arc::new(drive.with_backoff(Backoff::between(shortest, longest)))
+    drive.with_backoff(Backoff::between(shortest, longest))
 }
 
 async fn workspaces(
@@ -301,5 +311,5 @@ async fn workspaces(
     // It waits for a source to be put in place, and for what that installs.
     let timeout = PUT_SOURCE_TIMEOUT + RECONCILE_TIMEOUT;
     let drive = drive::<Workspace>("workspace-controller", timeout, WORKSPACES_AT_ONCE, config, parts);
-    workspace::controller(context, watches, drive, WORKSPACES_AT_ONCE, end).await;
+    workspace::controller(context, watches, Arc::new(drive), WORKSPACES_AT_ONCE, end).await;
 }

@@ -5,6 +5,7 @@ use std::any::Any;
 use std::collections::HashSet;
 use std::convert::Infallible;
 use std::error::Error as StdError;
+use std::fmt;
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -80,7 +81,6 @@ enum End {
 }
 
 /// The driver of one controller's reconciles.
-#[derive(Debug)]
 pub struct Drive {
     controller: &'static str,
     kind: &'static str,
@@ -90,6 +90,13 @@ pub struct Drive {
     backoff: Backoff,
     /// The objects that have been reconciled. Locked for short sections only, never across an await.
     known: Mutex<HashSet<ObjectKey>>,
+    when_gone: Box<dyn Fn(&ObjectKey) + Send + Sync>,
+}
+
+impl fmt::Debug for Drive {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Drive").field("controller", &self.controller).finish_non_exhaustive()
+    }
 }
 
 impl Drive {
@@ -106,7 +113,14 @@ impl Drive {
             metrics,
             backoff: Backoff::default(),
             known: Mutex::default(),
+            when_gone: Box::new(|_| ()),
         }
+    }
+
+    /// With something else to be let go of when an object is gone. It is called without a lock, and may be called again.
+    #[must_use]
+    pub fn when_gone(self, forget: impl Fn(&ObjectKey) + Send + Sync + 'static) -> Self {
+        Drive { when_gone: Box::new(forget), ..self }
     }
 
     /// With other delays after failures than the default.
@@ -170,6 +184,7 @@ impl Drive {
     fn forget_key(&self, key: &ObjectKey) {
         self.backoff.forget(key);
         self.metrics.forget(self.kind, &key.0, &key.1);
+        (self.when_gone)(key);
     }
 
     fn conclude(&self, key: &ObjectKey, end: End) -> (Action, ReconcileResult) {

@@ -55,6 +55,8 @@ async fn the_end_of_a_reconcile_decides_when_the_next_one_runs() {
 #[tokio::test]
 async fn nothing_is_kept_of_an_object_that_goes_away_while_it_is_reconciled() {
     let (drive, metrics) = drive();
+    let (gone, told) = std::sync::mpsc::channel();
+    let drive = drive.when_gone(move |(namespace, name)| gone.send(format!("{namespace}/{name}")).unwrap());
     let going = workspace("going");
     let work = async {
         drive.forget(&going);
@@ -64,6 +66,8 @@ async fn nothing_is_kept_of_an_object_that_goes_away_while_it_is_reconciled() {
     drive.run(&workspace("staying"), async { Ok(Outcome::Settled) }).await.unwrap();
     let text = metrics.encode().unwrap();
     assert!(!text.contains("name=\"going\"") && text.contains("name=\"staying\""), "{text}");
+    let told: Vec<String> = told.try_iter().collect();
+    assert_eq!(told, ["apps/going", "apps/going"], "once when it went, and once for what was made of it since");
 }
 
 #[tokio::test]

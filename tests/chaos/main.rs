@@ -74,12 +74,13 @@ async fn storm_in(scene: &Scene, controller: &Controller, seed: u64, length: Dur
     let tally = aftermath.tally();
     let report = tally.publish(seed, length);
     println!("The report: {}", report.display());
-    for facts in &aftermath.facts {
-        if tally.broken.iter().any(|broken| broken.stack == facts.stack) {
-            println!("\n===== {}\n{}", facts.stack, storm::timeline(scene, &aftermath, facts));
-        }
-    }
-    assert!(tally.is_good(), "the promise is broken (CHAOS_SEED={seed}):\n{}", tally.markdown(seed, length));
+    let is_broken = |facts: &&facts::Facts| tally.broken.iter().any(|broken| broken.stack == facts.stack);
+    let timelines = aftermath.facts.iter().filter(is_broken);
+    let timelines: Vec<String> = timelines
+        .map(|facts| format!("===== {}\n{}", facts.stack, storm::timeline(scene, &aftermath, facts)))
+        .collect();
+    let problems = tally.problems().join("\n");
+    assert!(tally.is_good(), "the promise is broken (CHAOS_SEED={seed}):\n{problems}\n{}", timelines.join("\n\n"));
 }
 
 /// A number in the environment; another word there is a mistake that is told.

@@ -59,7 +59,7 @@ impl Tally {
     }
 
     pub fn is_good(&self) -> bool {
-        self.broken.is_empty() && self.baseless.is_empty() && self.settled_after.is_some()
+        self.problems().is_empty()
     }
 
     /// As Markdown, which can be read as it is.
@@ -81,10 +81,17 @@ impl Tally {
             .settled_after
             .map_or_else(|| "not settled".to_owned(), |after| format!("{:.0} s", after.as_secs_f64()));
         row("settled after the last fault".to_owned(), settled);
-        for problem in self.broken.iter().map(ToString::to_string).chain(self.baseless.iter().cloned()) {
+        for problem in self.problems() {
             let _ = writeln!(text, "\n- {problem}");
         }
         text
+    }
+
+    /// What was not as promised, in words.
+    pub fn problems(&self) -> Vec<String> {
+        let unsettled = self.settled_after.is_none().then(|| "not all Stacks have settled".to_owned());
+        let broken = self.broken.iter().map(ToString::to_string);
+        broken.chain(self.baseless.iter().cloned()).chain(unsettled).collect()
     }
 
     /// Writes the report beside what was built, and names it.

@@ -36,4 +36,5 @@ mod runs_shared;
 mod settings;
 mod sources;
 mod suspend;
+mod upgrade;
 mod workspace;

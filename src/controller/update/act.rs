@@ -126,7 +126,7 @@ async fn announce(
             return Ok(Next::Rest(Some(WATCHED_RETRY)));
         }
     };
-    context.attachments.keep(&uid, permit);
+    context.attachments.keep(&uid, ObjectRef::from_obj(update), permit);
     mark_pod(pod, &uid, context).await?;
     failpoint::hit("update-pod-marked");
     let next = again(update, &status::announced(update, binding, now), context).await?;
@@ -190,7 +190,8 @@ fn attach(observed: &Observed, binding: &RunBinding, context: &Context) -> Resul
         return Ok(Next::Rest(Some(WATCHED_RETRY)));
     };
     let uid = update.uid().unwrap_or_default();
-    context.attachments.keep(&uid, context.gate.adopt(&run_in(pod, &uid)));
+    let permit = context.gate.adopt(&run_in(pod, &uid));
+    context.attachments.keep(&uid, ObjectRef::from_obj(update), permit);
     let dead_runs = dead_runs(update, &context.updates.state());
     let request =
         request::run(update, workspace, binding, dead_runs).map_err(|e| ReconcileError::stalled(e.to_string()))?;

@@ -73,11 +73,18 @@ pub struct Attachments {
     // A std mutex: held for moments only, never across an await.
     open: Arc<Mutex<HashMap<String, Attachment>>>,
     /// The places of open runs, given back when a run is detached. The same kind of mutex.
-    permits: Arc<Mutex<HashMap<String, Permit<ObjectRef<Update>>>>>,
+    places: Arc<Mutex<HashMap<String, Place>>>,
     serials: Arc<AtomicU64>,
 }
 
+/// The place of an open run, and whose it is.
+struct Place {
+    update: ObjectRef<Update>,
+    _permit: Permit<ObjectRef<Update>>,
+}
+
 struct Attachment {
+    update: ObjectRef<Update>,
     /// Of its task: one that was replaced says nothing any more.
     serial: u64,
     seen: Seen,
@@ -112,7 +119,7 @@ impl Attachments {
         tasks: TaskTracker,
         end: CancellationToken,
     ) -> Self {
-        Attachments { agents, wake, tasks, end, open: Arc::default(), permits: Arc::default(), serials: Arc::default() }
+        Attachments { agents, wake, tasks, end, open: Arc::default(), places: Arc::default(), serials: Arc::default() }
     }
 
     /// What is known of a run; `None` when nothing is attached to it.
@@ -135,10 +142,10 @@ impl Attachments {
                 return;
             }
             let progress = before.and_then(|a| a.progress.clone());
-            let (address, may_start) = (target.address.clone(), target.may_start);
+            let (update, address, may_start) = (target.update.clone(), target.address.clone(), target.may_start);
             let _guard = token.clone().drop_guard();
             let seen = Seen::Connecting;
-            open.insert(uid, Attachment { serial, seen, progress, address, may_start, _guard });
+            open.insert(uid, Attachment { update, serial, seen, progress, address, may_start, _guard });
         }
         let this = self.clone();
         self.tasks.spawn(async move {
@@ -150,14 +157,21 @@ impl Attachments {
     }
 
     /// Keeps the place of a run until it is detached.
-    pub fn keep(&self, uid: &str, permit: Permit<ObjectRef<Update>>) {
-        self.permits.lock().unwrap_or_else(PoisonError::into_inner).insert(uid.to_owned(), permit);
+    pub fn keep(&self, uid: &str, update: ObjectRef<Update>, permit: Permit<ObjectRef<Update>>) {
+        self.places().insert(uid.to_owned(), Place { update, _permit: permit });
     }
 
     /// Forgets a run, ends its task and gives its place back.
     pub fn detach(&self, uid: &str) {
         self.lock().remove(uid);
-        self.permits.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
+        self.places().remove(uid);
+    }
+
+    /// The same for whatever is open of an Update that is gone: whoever has removed it did so without this process.
+    pub fn forget(&self, namespace: &str, name: &str) {
+        let is_its = |update: &ObjectRef<Update>| update.name == name && update.namespace.as_deref() == Some(namespace);
+        self.lock().retain(|_, attachment| !is_its(&attachment.update));
+        self.places().retain(|_, place| !is_its(&place.update));
     }
 
     /// Asks the agent to end a run.
@@ -172,6 +186,10 @@ impl Attachments {
 
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, Attachment>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn places(&self) -> std::sync::MutexGuard<'_, HashMap<String, Place>> {
+        self.places.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn follow(&self, target: Target, serial: u64) {

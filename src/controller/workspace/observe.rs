@@ -255,7 +255,7 @@ fn wanted(name: &str, namespace: &str, workspace: &Workspace, context: &Context)
 }
 
 fn is_too_old(agent: &Agent) -> bool {
-    matches!(agent, Agent::Answered(reply) if version::is_too_old(&reply.agent_version, version::OWN))
+    matches!(agent, Agent::Answered(reply) if version::is_too_old(&reply.agent_version, &version::own()))
 }
 
 fn is_stored(wanted: &Wanted, context: &Context) -> bool {

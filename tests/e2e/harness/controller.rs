@@ -13,6 +13,8 @@ pub(super) const DEPLOYMENT: &str = "pulumi-controller";
 
 /// The environment variable that names the place where the test image's controller dies.
 const FAILPOINTS: &str = "FAILPOINTS";
+/// The one that names the version that the test image's controller believes to be of.
+const PRETENDED_VERSION: &str = "PRETENDED_VERSION";
 
 pub struct Controller {
     pub(super) client: Client,
@@ -68,17 +70,27 @@ impl Controller {
 
     /// Starts it anew so that it dies at a place of its code, or, without one, so that it lives.
     pub async fn die_at(&self, failpoint: Option<&str>) {
+        self.start_with_variable(FAILPOINTS, failpoint).await;
+    }
+
+    /// Starts it anew so that it believes to be of another version, or of its own again.
+    pub async fn pretend_to_be(&self, version: Option<&str>) {
+        self.start_with_variable(PRETENDED_VERSION, version).await;
+    }
+
+    async fn start_with_variable(&self, name: &str, value: Option<&str>) {
         let deployment = self.deployment().await;
-        let variable = match failpoint {
-            Some(name) => json!({"name": FAILPOINTS, "value": name}),
-            None => json!({"name": FAILPOINTS, "$patch": "delete"}),
+        let variable = match value {
+            Some(value) => json!({"name": name, "value": value}),
+            None => json!({"name": name, "$patch": "delete"}),
         };
         let containers =
             deployment.spec.and_then(|spec| spec.template.spec).map(|pod| pod.containers).unwrap_or_default();
-        let name = containers.first().map(|container| container.name.clone()).expect("the controller has a container");
-        let template = json!({"spec": {"containers": [{"name": name, "env": [variable]}]}});
+        let container =
+            containers.first().map(|container| container.name.clone()).expect("the controller has a container");
+        let template = json!({"spec": {"containers": [{"name": container, "env": [variable]}]}});
         let patch = Patch::Strategic(json!({"spec": {"template": template}}));
-        let doing = format!("setting {FAILPOINTS} of the controller to {failpoint:?}");
+        let doing = format!("setting {name} of the controller to {value:?}");
         api_call(doing, self.deployments.patch(DEPLOYMENT, &PatchParams::default(), &patch)).await;
         self.until_available().await;
     }

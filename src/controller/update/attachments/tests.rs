@@ -3,6 +3,7 @@
 use super::*;
 use crate::rpc::identity::Authority;
 use crate::rpc::proto::{ResourceStep, Started, StepState, progress};
+use crate::runtime::runs::{Limits, Run, RunGate};
 
 type News = mpsc::Receiver<ObjectRef<Update>>;
 
@@ -28,6 +29,7 @@ fn target() -> Target {
 fn followed(attachments: &Attachments, serial: u64) -> Following {
     let target = target();
     let attachment = Attachment {
+        update: target.update.clone(),
         serial,
         seen: Seen::Connecting,
         progress: None,
@@ -109,6 +111,25 @@ async fn a_task_that_was_replaced_says_nothing_any_more_and_what_it_told_stays()
     assert!(attachments.look("uid").is_none());
     attachments.tell(&mut old, Seen::Running);
     assert!(attachments.look("uid").is_none(), "nothing comes back");
+}
+
+#[tokio::test]
+async fn nothing_stays_open_of_an_update_that_is_gone() {
+    let (attachments, _news) = attachments();
+    let limits = Limits { all: 1, each_node: 1 };
+    let gate = RunGate::new(limits, crate::telemetry::metrics::Metrics::default());
+    let run = |uid: &str| Run { uid: uid.to_owned(), namespace: "apps".to_owned(), node: "n".to_owned() };
+    let gone = target().update;
+    attachments.keep("uid", gone.clone(), gate.adopt(&run("uid")));
+    followed(&attachments, 1);
+    let another = || gate.acquire(&run("another"), ObjectRef::new("another").within("apps"));
+    for (namespace, name) in [("apps", "app-2"), ("others", "app-1")] {
+        attachments.forget(namespace, name);
+        assert!(attachments.look("uid").is_some() && another().is_err(), "it is not {namespace}/{name}");
+    }
+    attachments.forget("apps", "app-1");
+    assert!(attachments.look("uid").is_none());
+    assert!(another().is_ok(), "its place is free");
 }
 
 #[test]

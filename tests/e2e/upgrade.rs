@@ -1,0 +1,62 @@
+//! A controller of a later version among agents of an earlier one.
+
+use std::panic::{AssertUnwindSafe, resume_unwind};
+
+use futures::FutureExt;
+use k8s_openapi::api::core::v1::Pod;
+use serde_json::json;
+
+use crate::harness::{Controller, Look, Patience, Program, Scene, client, in_scene, once, run_alone, wait_until};
+
+#[test]
+fn a_later_controller_leaves_agents_alone_that_it_speaks_to_and_renews_older_ones_when_they_are_idle() {
+    run_alone(async || {
+        let controller = Controller::new(&client().await);
+        let upgrades = AssertUnwindSafe(in_scene("upgrade", async |scene| {
+            let source = scene.source("app").await;
+            let saying = |text: &str, seconds: u32| {
+                Program::new("upgrade").step("step", json!({"value": text, "seconds": seconds, "steps": seconds}))
+            };
+            let first = source.push(&saying("one", 1).files()).await;
+            let main = scene.start(scene.stack("main", &source)).await;
+            main.until_applied(&first).await;
+            let pod = main.pod_and_restarts().await;
+
+            let [last_spoken_to, first_not_spoken_to] = versions();
+            controller.pretend_to_be(Some(&last_spoken_to)).await;
+            let second = source.push(&saying("two", 30).files()).await;
+            main.log.wait_for("update", "step", "begin").await;
+            assert_eq!(main.pod_and_restarts().await, pod, "the agent of the last controller runs it");
+
+            controller.pretend_to_be(Some(&first_not_spoken_to)).await;
+            main.until_applied(&second).await;
+            assert_eq!(main.log.sentences().await, once(&["create step", "update step"]), "the run was not cut off");
+            assert_eq!(main.updates().await.len(), 2);
+            until_another_pod(scene, &pod.0).await;
+        }));
+        let outcome = upgrades.catch_unwind().await;
+        controller.pretend_to_be(None).await;
+        if let Err(failure) = outcome {
+            resume_unwind(failure);
+        }
+    });
+}
+
+/// The last version of a controller that speaks to the agents of this one, and the first that does not.
+fn versions() -> [String; 2] {
+    let mut numbers = env!("CARGO_PKG_VERSION").split('.').map(|number| number.parse::<u64>().expect("a number"));
+    let (major, minor) = (numbers.next().expect("a major version"), numbers.next().expect("a minor version"));
+    [2, 3].map(|later| format!("{major}.{}.0", minor + later))
+}
+
+async fn until_another_pod(scene: &Scene, before: &str) {
+    wait_until("the pod to be renewed", Patience::Run, async || {
+        let pods = scene.list::<Pod>().await;
+        let uids: Vec<String> = pods.iter().filter_map(|pod| pod.metadata.uid.clone()).collect();
+        match uids.iter().any(|uid| uid != before) {
+            true => Look::Found(()),
+            false => Look::NotYet(format!("{uids:?}")),
+        }
+    })
+    .await;
+}
