@@ -204,10 +204,21 @@ async fn run_controllers(config: &ManagerConfig, parts: Parts, end: &Cancellatio
     let (updates, updates_writer) = reflector::store::<Update>();
     let (wake_workspace, woken_workspaces) = mpsc::channel::<ObjectRef<Workspace>>(WAKE_UPS);
     let knocks = workspace::Knocks::new(wake_workspace.clone(), parts.tasks.clone(), end.clone());
-    let (update_news, news) = mpsc::channel::<ObjectRef<Update>>(WAKE_UPS);
-    let limits = Limits { all: config.max_concurrent_runs, each_node: config.max_concurrent_runs_per_node };
-    let gate = RunGate::new(limits, parts.metrics.clone());
-    let (known_stacks, stacks_writer) = reflector::store::<Stack>();
+    tokio::join!(
+        stacks(config, &parts, updates.clone(), wake_workspace, end.clone()),
+        runs(config, &parts, updates, updates_writer, end.clone()),
+        workspaces(config, &parts, knocks, woken_workspaces, end.clone()),
+    );
+}
+
+async fn stacks(
+    config: &ManagerConfig,
+    parts: &Parts,
+    updates: reflector::Store<Update>,
+    wake_workspace: mpsc::Sender<ObjectRef<Workspace>>,
+    end: CancellationToken,
+) {
+    let (known_stacks, store) = reflector::store::<Stack>();
     let sources = Sources::new(parts.client.clone());
     let (source_watches, woken) = stack::SourceWatches::new(
         parts.client.clone(),
@@ -217,7 +228,7 @@ async fn run_controllers(config: &ManagerConfig, parts: Parts, end: &Cancellatio
         parts.tasks.clone(),
         end.clone(),
     );
-    let stacks = Arc::new(stack::Context {
+    let context = Arc::new(stack::Context {
         sources,
         source_watches,
         reader: parts.reader.clone(),
@@ -226,45 +237,38 @@ async fn run_controllers(config: &ManagerConfig, parts: Parts, end: &Cancellatio
         store: parts.store.clone(),
         events: parts.events.clone(),
         metrics: parts.metrics.clone(),
-        updates: updates.clone(),
+        updates,
         wake_workspace,
     });
-    let attachments = update::Attachments::new(parts.agents.clone(), update_news, parts.tasks.clone(), end.clone());
-    let runs = Arc::new(update::Context {
+    let drive = Arc::new(drive::<Stack>("stack-controller", RECONCILE_TIMEOUT, config.concurrent, config, parts));
+    let (client, feeds, ended) = (parts.client.clone(), stack::Feeds { store, woken }, end.cancelled_owned());
+    stack::controller(client, &parts.scope, feeds, drive, context, config.concurrent, ended).await;
+}
+
+async fn runs(
+    config: &ManagerConfig,
+    parts: &Parts,
+    updates: reflector::Store<Update>,
+    store: reflector::store::Writer<Update>,
+    end: CancellationToken,
+) {
+    let (wake, news) = mpsc::channel::<ObjectRef<Update>>(WAKE_UPS);
+    let limits = Limits { all: config.max_concurrent_runs, each_node: config.max_concurrent_runs_per_node };
+    let gate = RunGate::new(limits, parts.metrics.clone());
+    let attachments = update::Attachments::new(parts.agents.clone(), wake, parts.tasks.clone(), end.clone());
+    let context = Arc::new(update::Context {
         reader: parts.reader.clone(),
         writer: parts.writer.clone(),
         attachments: attachments.clone(),
         gate: gate.clone(),
         events: parts.events.clone(),
-        updates: updates.clone(),
+        updates,
     });
-    let stack_feeds = stack::Feeds { store: stacks_writer, woken };
-    let feeds = update::Feeds { store: updates_writer, news, places: gate.wakes() };
-    let stack_drive = drive::<Stack>("stack-controller", RECONCILE_TIMEOUT, config.concurrent, config, &parts);
-    let update_drive = drive::<Update>("update-controller", RECONCILE_TIMEOUT, config.concurrent, config, &parts);
-    let update_drive = update_drive.when_gone(move |(namespace, name)| attachments.forget(namespace, name));
-    let ended = || end.clone().cancelled_owned();
-    tokio::join!(
-        stack::controller(
-            parts.client.clone(),
-            &parts.scope,
-            stack_feeds,
-            Arc::new(stack_drive),
-            stacks,
-            config.concurrent,
-            ended()
-        ),
-        update::controller(
-            parts.client.clone(),
-            &parts.scope,
-            feeds,
-            Arc::new(update_drive),
-            runs,
-            config.concurrent,
-            ended()
-        ),
-        workspaces(config, &parts, knocks, woken_workspaces, end.clone()),
-    );
+    let drive = drive::<Update>("update-controller", RECONCILE_TIMEOUT, config.concurrent, config, parts);
+    let drive = Arc::new(drive.when_gone(move |(namespace, name)| attachments.forget(namespace, name)));
+    let feeds = update::Feeds { store, news, places: gate.wakes() };
+    let (client, ended) = (parts.client.clone(), end.cancelled_owned());
+    update::controller(client, &parts.scope, feeds, drive, context, config.concurrent, ended).await;
 }
 
 fn drive<K: Resource<DynamicType = ()>>(
