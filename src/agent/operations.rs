@@ -121,7 +121,12 @@ impl Operations {
         self.refuse_other_agent(&request)?;
         // Before the gate: who ends the agent waits for whoever got through, however far it is.
         let token = self.tasks.token();
-        let pass = self.gate.enter_operation(&request.id)?;
+        let pass = match self.gate.enter_operation(&request.id) {
+            // Another call starts it at this moment, as when two controllers believe that they lead. It is in the journal at once; or,
+            // if that call comes to nothing, whoever asked finds that it is not known, and asks again.
+            Err(_) if self.gate.open_operation().as_ref() == Some(&request.id) => return Ok(Admission::Known),
+            other => other?,
+        };
         let in_place = self.refuse_other_source(&request)?;
         let wanted = fitting_settings(&request)?;
         let environment = environment::build(&self.layout, &request.environment)?;
@@ -346,5 +351,22 @@ mod tests {
         operations.end_if_terminated();
         assert!(wish.borrow().is_made());
         assert!(wish.borrow().harder.is_some_and(|harder| harder <= latest));
+    }
+
+    #[test]
+    fn a_run_that_another_call_starts_at_this_moment_is_known() {
+        let directory = tempfile::tempdir().unwrap();
+        let operations = Arc::new(operations(directory.path()));
+        let request = |id: &str| proto::RunRequest {
+            id: id.to_owned(),
+            kind: proto::OperationKind::Up.into(),
+            pod_uid: operations.identity.pod_uid.clone(),
+            start_id: operations.identity.start_id.clone(),
+            ..proto::RunRequest::default()
+        };
+        let _pass = operations.gate.enter_operation("one").unwrap();
+        assert!(matches!(operations.run(request("one")), Ok(Admission::Known)));
+        let Err(refusal) = operations.run(request("two")) else { panic!("another one is open") };
+        assert!(refusal.to_string().contains("operation one is open"), "{refusal}");
     }
 }
