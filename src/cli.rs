@@ -28,8 +28,9 @@ impl CommandLine {
 
 /// What the binary is to be.
 #[derive(Debug, Subcommand)]
+#[expect(clippy::large_enum_variant, reason = "there is one in the life of a process")]
 pub enum Role {
-    /// The controller of Stacks, Workspaces and Updates (the default).
+    /// The controller of Stacks, Workspaces, Updates, Programs and StackReceivers (the default).
     Manager(ManagerFlags),
     /// In a workspace pod: the first process, with the agent as its child.
     Agent(AgentFlags),
@@ -67,6 +68,14 @@ pub struct ManagerFlags {
     #[arg(long, default_value = ":9440", value_name = "HOST:PORT")]
     pub health_addr: String,
 
+    /// URL that events are posted to: that of Flux's notification-controller.
+    #[arg(long, default_value = "", value_name = "URL")]
+    pub events_addr: String,
+
+    /// Address at which StackReceivers take webhooks; `0` for none.
+    #[arg(long, default_value = "0", value_name = "HOST:PORT")]
+    pub receiver_addr: String,
+
     #[command(flatten)]
     pub log: LogFlags,
 
@@ -79,9 +88,25 @@ pub struct ManagerFlags {
           default_missing_value = "true")]
     pub watch_all_namespaces: bool,
 
-    /// Watch only the Stacks, Workspaces and Updates with these labels, as a label selector.
+    /// Watch only the Stacks, Workspaces, Updates, Programs and StackReceivers with these labels, as a label selector.
     #[arg(long, default_value = "")]
     pub watch_label_selector: String,
+
+    /// Run a Stack when a Secret or a ConfigMap with these labels that it refers to has changed, as a label selector.
+    #[arg(long, default_value = "reconcile.fluxcd.io/watch=Enabled")]
+    pub watch_configs_label_selector: String,
+
+    /// Switches, such as `DisableConfigWatchers=true`: then no label makes a change of a Secret or a ConfigMap a reason to run.
+    #[arg(long, value_delimiter = ',', value_name = "NAME=BOOL")]
+    pub feature_gates: Vec<String>,
+
+    /// By how many percent the interval of a Stack may be longer or shorter, so that not all run at once; `0` for none.
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u8).range(0..100), value_name = "PERCENT")]
+    pub interval_jitter_percentage: u8,
+
+    /// ServiceAccount of workspace pods whose Stack or Workspace names none, in their own namespace.
+    #[arg(long, default_value = "", value_name = "NAME")]
+    pub default_service_account: String,
 
     /// Elect a leader among the replicas, so that only one writes at a time.
     #[arg(long, default_value_t = false, action = ArgAction::Set, num_args = 0..=1, require_equals = true,
@@ -121,11 +146,16 @@ pub struct ManagerFlags {
     #[arg(long, default_value_t = 1024 * 1024 * 1024, value_name = "BYTES")]
     pub storage_size: u64,
 
+    /// Directory with `known_hosts` and `ca.crt`: SSH host keys and certificate authorities that are trusted for the Git repositories
+    /// of all Stacks. Neither has to be there.
+    #[arg(long, default_value = "/etc/pulumi-controller/git", value_name = "DIRECTORY")]
+    pub git_trust_path: PathBuf,
+
     /// Image of this binary, for the init container of workspace pods.
     #[arg(long, default_value = "", env = "AGENT_IMAGE", value_name = "IMAGE")]
     pub agent_image: String,
 
-    /// Image of workspace pods whose Stack names none.
+    /// Image of workspace pods that name none; with the security profile `baseline` without `-nonroot` at its end.
     #[arg(long, default_value = "pulumi/pulumi:latest-nonroot", value_name = "IMAGE")]
     pub default_workspace_image: String,
 
@@ -258,7 +288,8 @@ mod tests {
     fn without_a_role_it_is_the_manager() {
         let flags = manager(&[]);
         assert_eq!((flags.metrics_addr.as_str(), flags.health_addr.as_str()), (":8080", ":9440"));
-        assert_eq!(flags.concurrent, 4);
+        assert_eq!((flags.concurrent, flags.interval_jitter_percentage), (4, 5));
+        assert!(parse(&["--interval-jitter-percentage=100"]).is_err());
         assert_eq!((flags.max_concurrent_runs, flags.max_concurrent_runs_per_node), (10, 4));
         assert!(flags.watch_all_namespaces);
         assert_eq!(manager(&["--concurrent=7"]).concurrent, 7);

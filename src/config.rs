@@ -1,12 +1,16 @@
 //! The manager's settings, validated, and every limit that is not a flag.
 
+mod selector;
+
 use std::net::{Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use jiff::SignedDuration;
+use kube::core::Selector;
 use sha2::{Digest, Sha256};
 use thiserror::Error;
+use url::Url;
 
 use crate::cli::ManagerFlags;
 use crate::telemetry::logging::{LogEncoding, LogLevel};
@@ -48,6 +52,17 @@ pub enum ConfigError {
     Missing { flag: &'static str, help: &'static str },
     #[error("--artifact-hosts: {value:?} is not a host; give HOST or HOST:PORT without a scheme or a path")]
     ArtifactHost { value: String },
+    #[error(
+        "--events-addr={value}: not a URL of http or https; give that of the notification-controller, such as \
+         http://notification-controller.flux-system.svc.cluster.local./"
+    )]
+    EventsAddress { value: String },
+    #[error(
+        "--watch-configs-label-selector: {part:?} is no label selector; give one such as reconcile.fluxcd.io/watch=Enabled"
+    )]
+    Selector { part: String },
+    #[error("--feature-gates: {gate:?} is none; there is DisableConfigWatchers, which is true or false")]
+    FeatureGate { gate: String },
     #[error("SOURCE_CONTROLLER_LOCALHOST={value:?} is not a host; give HOST:PORT without a scheme or a path")]
     SourceControllerLocalhost { value: String },
 }
@@ -74,6 +89,10 @@ pub struct ManagerConfig {
     pub metrics_address: Option<SocketAddr>,
     /// Where health is served, if anywhere.
     pub health_address: Option<SocketAddr>,
+    /// Where events are posted to, if anywhere.
+    pub events_address: Option<Url>,
+    /// Where webhooks are taken, if anywhere.
+    pub receiver_address: Option<SocketAddr>,
     pub log_level: LogLevel,
     pub log_encoding: LogEncoding,
     /// Reconciles at the same time, for each kind.
@@ -84,13 +103,21 @@ pub struct ManagerConfig {
     pub watch_namespace: Option<String>,
     /// Label selector of the controller's own kinds.
     pub watch_label_selector: Option<String>,
+    /// The labels of Secrets and ConfigMaps whose change is a reason to run, if that is to be.
+    pub watched_inputs: Option<Selector>,
     /// How a leader is elected, unless this process has no rivals.
     pub leader_election: Option<LeaderElection>,
+    /// By how many percent an interval may be longer or shorter.
+    pub interval_jitter: u8,
+    /// The ServiceAccount of pods for which none is named.
+    pub default_service_account: Option<String>,
     /// The first and the longest wait after a failed reconcile.
     pub retry_delays: (Duration, Duration),
     pub storage_path: PathBuf,
     /// In bytes.
     pub storage_size: u64,
+    /// Where the host keys and certificates are that are trusted for all Git repositories.
+    pub git_trust_path: PathBuf,
     /// Image of this binary.
     pub agent_image: String,
     /// Image of workspaces that name none.
@@ -120,6 +147,7 @@ impl ManagerConfig {
         at_least("max-concurrent-runs-per-node", 1, flags.max_concurrent_runs_per_node as u64)?;
         at_least("storage-size", SMALLEST_STORAGE, flags.storage_size)?;
         let retry_delays = retry_delays(&flags)?;
+        let watched_inputs = watched_inputs(&flags)?;
         let leader_election = flags.enable_leader_election.then(|| leader_election(&flags)).transpose()?;
         let artifact_hosts = flags.artifact_hosts.iter().filter(|host| !host.trim().is_empty());
         let localhost = flags.source_controller_localhost.filter(|host| !host.is_empty());
@@ -131,6 +159,11 @@ impl ManagerConfig {
             retry_delays,
             metrics_address: address("metrics-addr", &flags.metrics_addr)?,
             health_address: address("health-addr", &flags.health_addr)?,
+            events_address: events_address(&flags.events_addr)?,
+            watched_inputs,
+            interval_jitter: flags.interval_jitter_percentage,
+            default_service_account: Some(flags.default_service_account).filter(|name| !name.is_empty()),
+            receiver_address: address("receiver-addr", &flags.receiver_addr)?,
             log_level: flags.log.log_level,
             log_encoding: flags.log.log_encoding,
             concurrent: flags.concurrent,
@@ -139,6 +172,7 @@ impl ManagerConfig {
             watch_label_selector: Some(flags.watch_label_selector.trim().to_owned()).filter(|text| !text.is_empty()),
             storage_path: flags.storage_path,
             storage_size: flags.storage_size,
+            git_trust_path: flags.git_trust_path,
             agent_image: flags.agent_image,
             default_workspace_image: flags.default_workspace_image,
             max_concurrent_runs: flags.max_concurrent_runs,
@@ -159,6 +193,29 @@ pub fn address(flag: &'static str, value: &str) -> Result<Option<SocketAddr>, Co
         None => value.parse().ok(),
     };
     parsed.map(Some).ok_or_else(|| ConfigError::Address { flag, value: value.to_owned() })
+}
+
+fn events_address(value: &str) -> Result<Option<Url>, ConfigError> {
+    if value.is_empty() {
+        return Ok(None);
+    }
+    let url = Url::parse(value).ok().filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
+    url.map(Some).ok_or_else(|| ConfigError::EventsAddress { value: value.to_owned() })
+}
+
+/// The labels of Secrets and ConfigMaps whose change is a reason to run, unless that is switched off.
+fn watched_inputs(flags: &ManagerFlags) -> Result<Option<Selector>, ConfigError> {
+    let selector =
+        selector::parse(&flags.watch_configs_label_selector).map_err(|part| ConfigError::Selector { part })?;
+    let mut is_disabled = false;
+    for gate in flags.feature_gates.iter().map(|gate| gate.trim()).filter(|gate| !gate.is_empty()) {
+        is_disabled = match gate.split_once('=') {
+            Some(("DisableConfigWatchers", value)) => value.parse().ok(),
+            _ => None,
+        }
+        .ok_or_else(|| ConfigError::FeatureGate { gate: gate.to_owned() })?;
+    }
+    Ok(Some(selector).filter(|_| !is_disabled))
 }
 
 fn leader_election(flags: &ManagerFlags) -> Result<LeaderElection, ConfigError> {
@@ -233,7 +290,7 @@ fn artifact_host(value: &str) -> Result<String, ConfigError> {
 
 /// A host, perhaps with a port, and nothing else of a URL.
 fn is_host(text: &str) -> bool {
-    let url = url::Url::parse(&format!("http://{text}"));
+    let url = Url::parse(&format!("http://{text}"));
     let plain = !text.contains(|c: char| c.is_whitespace() || matches!(c, '/' | '?' | '#' | '@' | '\\'));
     plain && url.is_ok_and(|url| url.has_host())
 }
@@ -266,12 +323,45 @@ mod tests {
         assert_eq!(config.health_address, Some("[::]:9440".parse().unwrap()));
         assert_eq!((config.watch_namespace, config.watch_label_selector), (None, None));
         assert_eq!(config.runtime_namespace, "flux-system");
-        assert_eq!(config.leader_election, None);
+        assert_eq!((config.leader_election, config.events_address), (None, None));
         assert_eq!(config.retry_delays, (Duration::from_millis(750), Duration::from_secs(900)));
         let election = with("--enable-leader-election").unwrap().leader_election.unwrap();
         let seconds = Duration::from_secs;
         assert_eq!((election.lease_duration, election.renew_deadline), (seconds(35), seconds(30)));
         assert_eq!((election.retry_period, election.release), (seconds(5), true));
+    }
+
+    #[test]
+    fn pods_have_the_default_service_account_only_if_there_is_one() {
+        assert_eq!(config(&NEEDED).unwrap().default_service_account, None);
+        let config = with("--default-service-account=tenant").unwrap();
+        assert_eq!(config.default_service_account.as_deref(), Some("tenant"));
+    }
+
+    #[test]
+    fn inputs_with_fluxs_label_are_watched_unless_that_is_switched_off() {
+        let watched = |argument: &str| with(argument).unwrap().watched_inputs.map(|selector| selector.to_string());
+        assert_eq!(watched("--feature-gates=").as_deref(), Some("reconcile.fluxcd.io/watch=Enabled"));
+        assert_eq!(watched("--watch-configs-label-selector=team in (a,b)").as_deref(), Some("team in (a,b)"));
+        assert_eq!(
+            watched("--feature-gates=DisableConfigWatchers=false").as_deref(),
+            Some("reconcile.fluxcd.io/watch=Enabled")
+        );
+        assert_eq!(watched("--feature-gates=DisableConfigWatchers=true"), None);
+    }
+
+    #[test]
+    fn events_go_where_flux_writes_it() {
+        let address = "http://notification-controller.flux-system.svc.cluster.local./";
+        let config = with(&format!("--events-addr={address}")).unwrap();
+        assert_eq!(config.events_address.map(String::from).as_deref(), Some(address));
+    }
+
+    #[test]
+    fn webhooks_are_taken_only_where_it_is_asked_for() {
+        assert_eq!(config(&NEEDED).unwrap().receiver_address, None);
+        assert_eq!(with("--receiver-addr=:9292").unwrap().receiver_address, Some("[::]:9292".parse().unwrap()));
+        assert!(with("--receiver-addr=webhooks").is_err());
     }
 
     #[test]
@@ -344,6 +434,24 @@ mod tests {
         let cases = [
             ("--metrics-addr=nowhere", "--metrics-addr=nowhere: not an address; give HOST:PORT, :PORT, or 0 for none"),
             ("--health-addr=:99999", "--health-addr=:99999: not an address; give HOST:PORT, :PORT, or 0 for none"),
+            (
+                "--events-addr=notification-controller",
+                "--events-addr=notification-controller: not a URL of http or https; give that of the notification-controller, \
+                 such as http://notification-controller.flux-system.svc.cluster.local./",
+            ),
+            (
+                "--watch-configs-label-selector=a b",
+                "--watch-configs-label-selector: \"a b\" is no label selector; give one such as \
+                 reconcile.fluxcd.io/watch=Enabled",
+            ),
+            (
+                "--feature-gates=DisableConfigWatchers=true,ExternalArtifact=true",
+                "--feature-gates: \"ExternalArtifact=true\" is none; there is DisableConfigWatchers, which is true or false",
+            ),
+            (
+                "--feature-gates=DisableConfigWatchers",
+                "--feature-gates: \"DisableConfigWatchers\" is none; there is DisableConfigWatchers, which is true or false",
+            ),
             ("--concurrent=0", "--concurrent must be at least 1, but is 0"),
             ("--max-concurrent-runs=0", "--max-concurrent-runs must be at least 1, but is 0"),
             ("--max-concurrent-runs-per-node=0", "--max-concurrent-runs-per-node must be at least 1, but is 0"),

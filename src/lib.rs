@@ -14,6 +14,7 @@ pub mod source;
 
 pub mod agent;
 pub mod controller;
+pub mod receiver;
 
 pub mod cli;
 pub mod config;

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::StreamExt;
 use futures::channel::mpsc;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::Client;
@@ -14,10 +15,11 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::api::auto::{Update, Workspace};
-use crate::api::pulumi::Stack;
+use crate::api::pulumi::{Program, Stack, StackReceiver};
 use crate::artifact::{AllowedHosts, FetchSettings, Fetcher, Store};
 use crate::config::{API_TIMEOUT, ManagerConfig, RECONCILE_TIMEOUT, RECONCILES_END, TASKS_END};
-use crate::controller::{authority, stack, update, workspace};
+use crate::controller::{authority, program, receiver as stack_receiver, stack, update, workspace};
+use crate::receiver;
 use crate::rpc::client::{Agents, PUT_SOURCE_TIMEOUT};
 use crate::runtime::backoff::Backoff;
 use crate::runtime::client;
@@ -25,12 +27,14 @@ use crate::runtime::drive::Drive;
 use crate::runtime::events::{Event, EventKind, Events};
 use crate::runtime::leadership::Leadership;
 use crate::runtime::lease::{Elector, Identity, Term};
+use crate::runtime::notifications::{Destination, Notifications, Patience};
 use crate::runtime::reads::Reader;
 use crate::runtime::runs::{Limits, RunGate};
 use crate::runtime::scope::Scope;
 use crate::runtime::writes::Writer;
 use crate::server;
 use crate::source::flux::Sources;
+use crate::source::git::{self, Git};
 use crate::telemetry::metrics::Metrics;
 
 /// How many wake-ups may wait; one that finds no room is no loss, since everything looks again by itself.
@@ -79,8 +83,12 @@ pub async fn run(config: ManagerConfig, end: CancellationToken) -> anyhow::Resul
     serve_endpoints(&config, &metrics, is_ready, &tasks, &end).await?;
     let client = client::connect(metrics.clone()).await?;
     let (store, fetcher) = artifacts(&config)?;
+    let receivers_known = take_webhooks(&config, &client, &metrics, &tasks, &end).await?;
     // Also when another leads: a replica that is replaced gives up its Lease only once the next one is ready.
-    ready.send_replace(true);
+    tasks.spawn(async move {
+        receivers_known.await;
+        ready.send_replace(true);
+    });
     let (mut elector, leadership) = match &config.leader_election {
         None => (None, Leadership::sole()),
         Some(election) => {
@@ -172,9 +180,45 @@ async fn serve_endpoints(
     Ok(())
 }
 
+/// Takes webhooks, if that is asked for. What is given back ends when this replica may be called.
+async fn take_webhooks(
+    config: &ManagerConfig,
+    client: &Client,
+    metrics: &Metrics,
+    tasks: &TaskTracker,
+    end: &CancellationToken,
+) -> anyhow::Result<impl Future<Output = ()> + use<>> {
+    let started = match config.receiver_address {
+        None => None,
+        Some(address) => {
+            let listener = server::listen("webhooks", address).await?;
+            let settings = receiver::Settings {
+                client: client.clone(),
+                scope: scope(config),
+                metrics: metrics.clone(),
+                tasks: tasks.clone(),
+                component: COMPONENT,
+                instance: instance(),
+                limits: receiver::Limits::default(),
+            };
+            Some(receiver::start(settings, listener, end))
+        }
+    };
+    Ok(async move {
+        if let Some(known) = started {
+            known.await;
+        }
+    })
+}
+
+fn scope(config: &ManagerConfig) -> Scope {
+    Scope::new(config.watch_namespace.clone(), config.watch_label_selector.clone())
+}
+
 /// Where artifacts are kept, and who fetches them.
 fn artifacts(config: &ManagerConfig) -> anyhow::Result<(Store, Fetcher)> {
     let store = Store::open(&config.storage_path, config.storage_size)?;
+    git::prepare(&git_work(config))?;
     let mut hosts = AllowedHosts::services_of(&config.runtime_namespace, CLUSTER_DOMAIN);
     for host in &config.artifact_hosts {
         hosts = hosts.and(host)?;
@@ -185,18 +229,29 @@ fn artifacts(config: &ManagerConfig) -> anyhow::Result<(Store, Fetcher)> {
     Ok((store, fetcher))
 }
 
+/// Where commits are kept until they are packed.
+fn git_work(config: &ManagerConfig) -> std::path::PathBuf {
+    config.storage_path.join("git")
+}
+
 async fn build(config: &ManagerConfig, ground: Ground, end: &CancellationToken) -> anyhow::Result<Parts> {
     let Ground { client, leadership, metrics, store, fetcher, tasks, last_events } = ground;
     let reader = Reader::new(client.clone(), API_TIMEOUT);
     let writer = Writer::new(client.clone(), API_TIMEOUT, leadership, metrics.clone());
-    let (events, event_task) = Events::new(writer.clone(), COMPONENT, &instance(), metrics.clone());
-    tasks.spawn(event_task.run(last_events));
+    let (mut events, event_task) = Events::new(writer.clone(), COMPONENT, &instance(), metrics.clone());
+    tasks.spawn(event_task.run(last_events.clone()));
+    if let Some(address) = config.events_address.clone() {
+        let destination = Destination { address, client: fetcher.client(), patience: Patience::default() };
+        let (notifications, task) = Notifications::new(destination, COMPONENT, &instance(), metrics.clone());
+        tasks.spawn(task.run(last_events));
+        events = events.also_to(notifications);
+    }
     let namespace = config.runtime_namespace.clone();
     let place = authority::Place { reader: reader.clone(), writer: writer.clone(), namespace };
     let keeper = authority::Keeper::start(place, events.clone(), metrics.clone()).await?;
     let (agents, authority) = (keeper.agents(), keeper.authority());
     tasks.spawn(keeper.run(end.clone()));
-    let scope = Scope::new(config.watch_namespace.clone(), config.watch_label_selector.clone());
+    let scope = scope(config);
     Ok(Parts { client, reader, writer, metrics, events, agents, authority, store, fetcher, scope, tasks })
 }
 
@@ -204,10 +259,17 @@ async fn run_controllers(config: &ManagerConfig, parts: Parts, end: &Cancellatio
     let (updates, updates_writer) = reflector::store::<Update>();
     let (wake_workspace, woken_workspaces) = mpsc::channel::<ObjectRef<Workspace>>(WAKE_UPS);
     let knocks = workspace::Knocks::new(wake_workspace.clone(), parts.tasks.clone(), end.clone());
+    let inputs = workspace::InputWatch::new(wake_workspace.clone());
+    if let Some(selector) = config.watched_inputs.clone() {
+        let watch = inputs.clone().run(parts.client.clone(), parts.scope.clone(), selector, end.clone());
+        parts.tasks.spawn(watch);
+    }
     tokio::join!(
         stacks(config, &parts, updates.clone(), wake_workspace, end.clone()),
         runs(config, &parts, updates, updates_writer, end.clone()),
-        workspaces(config, &parts, knocks, woken_workspaces, end.clone()),
+        workspaces(config, &parts, (knocks, inputs), woken_workspaces, end.clone()),
+        programs(config, &parts, end.clone()),
+        receivers(config, &parts, end.clone()),
     );
 }
 
@@ -220,29 +282,61 @@ async fn stacks(
 ) {
     let (known_stacks, store) = reflector::store::<Stack>();
     let sources = Sources::new(parts.client.clone());
+    let (dependents, woken_dependents) = stack::Dependents::new(known_stacks.clone());
+    let twins = stack::Twins::new(dependents.waker());
     let (source_watches, woken) = stack::SourceWatches::new(
         parts.client.clone(),
         parts.scope.clone(),
-        known_stacks,
+        known_stacks.clone(),
         sources.clone(),
         parts.tasks.clone(),
         end.clone(),
     );
+    let (git, followers) = follow_git(config, parts, &end);
+    let mut wake_waiting = wake_workspace.clone();
     let context = Arc::new(stack::Context {
         sources,
         source_watches,
+        git: git.clone(),
+        dependents,
+        twins: twins.clone(),
         reader: parts.reader.clone(),
         writer: parts.writer.clone(),
         fetcher: parts.fetcher.clone(),
         store: parts.store.clone(),
         events: parts.events.clone(),
         metrics: parts.metrics.clone(),
+        stacks: known_stacks.clone(),
         updates,
+        watched: config.watched_inputs.clone(),
+        interval_jitter: config.interval_jitter,
+        default_service_account: config.default_service_account.clone(),
         wake_workspace,
     });
-    let drive = Arc::new(drive::<Stack>("stack-controller", RECONCILE_TIMEOUT, config.concurrent, config, parts));
-    let (client, feeds, ended) = (parts.client.clone(), stack::Feeds { store, woken }, end.cancelled_owned());
+    let metrics = parts.metrics.clone();
+    let drive = drive::<Stack>("stack-controller", RECONCILE_TIMEOUT, config.concurrent, config, parts);
+    let drive = Arc::new(drive.when_gone(move |gone| {
+        metrics.stacks(known_stacks.len());
+        twins.forget(gone);
+        git.forget(gone);
+    }));
+    let followers = followers.map(move |(namespace, name)| {
+        // Its Workspace may wait for the bytes. One that finds no room is no loss: it looks again by itself.
+        drop(wake_waiting.try_send(ObjectRef::new(&name).within(&namespace)));
+        ObjectRef::new(&name).within(&namespace)
+    });
+    let woken = futures::stream::select(woken, followers);
+    let feeds = stack::Feeds { store, woken, dependents: woken_dependents };
+    let (client, ended) = (parts.client.clone(), end.cancelled_owned());
     stack::controller(client, &parts.scope, feeds, drive, context, config.concurrent, ended).await;
+}
+
+/// What follows repositories, and whom it wakes.
+fn follow_git(config: &ManagerConfig, parts: &Parts, end: &CancellationToken) -> (Git, mpsc::Receiver<git::Follower>) {
+    let settings =
+        git::Settings { work: git_work(config), trust: config.git_trust_path.clone(), limits: git::Limits::default() };
+    let (client, store, tasks) = (parts.client.clone(), parts.store.clone(), parts.tasks.clone());
+    Git::new(client, store, settings, tasks, end.clone())
 }
 
 async fn runs(
@@ -287,13 +381,14 @@ fn drive<K: Resource<DynamicType = ()>>(
 async fn workspaces(
     config: &ManagerConfig,
     parts: &Parts,
-    knocks: workspace::Knocks,
+    (knocks, inputs): (workspace::Knocks, workspace::InputWatch),
     wakes: mpsc::Receiver<ObjectRef<Workspace>>,
     end: CancellationToken,
 ) {
     let (_, workspaces) = reflector::store::<Workspace>();
     // Its own, cut-down copy of the Updates: it is filled before it wakes a Workspace.
     let (updates, updates_writer) = reflector::store::<Update>();
+    let (git, followers) = follow_git(config, parts, &end);
     let context = Arc::new(workspace::Context {
         client: parts.client.clone(),
         reader: parts.reader.clone(),
@@ -301,6 +396,9 @@ async fn workspaces(
         agents: parts.agents.clone(),
         authority: parts.authority.clone(),
         artifacts: parts.store.clone(),
+        fetcher: parts.fetcher.clone(),
+        git: git.clone(),
+        metrics: parts.metrics.clone(),
         updates,
         events: parts.events.clone(),
         pods: workspace::PodSettings {
@@ -308,12 +406,49 @@ async fn workspaces(
             agent_image_pull_policy: None,
             default_image: config.default_workspace_image.clone(),
         },
+        default_service_account: config.default_service_account.clone(),
         knocks,
+        inputs: inputs.clone(),
         memory: workspace::Memory::default(),
     });
+    let followers = followers.map(|(namespace, name)| ObjectRef::new(&name).within(&namespace));
+    let wakes = futures::stream::select(wakes, followers);
     let watches = workspace::Watches { scope: parts.scope.clone(), workspaces, updates: updates_writer, wakes };
     // It waits for a source to be put in place, and for what that installs.
     let timeout = PUT_SOURCE_TIMEOUT + RECONCILE_TIMEOUT;
     let drive = drive::<Workspace>("workspace-controller", timeout, WORKSPACES_AT_ONCE, config, parts);
+    let drive = drive.when_gone(move |gone| {
+        inputs.forget(&gone.0, &gone.1);
+        git.forget(gone);
+    });
     workspace::controller(context, watches, Arc::new(drive), WORKSPACES_AT_ONCE, end).await;
+}
+
+async fn programs(config: &ManagerConfig, parts: &Parts, end: CancellationToken) {
+    let (known, store) = reflector::store::<Program>();
+    let context = Arc::new(program::Context {
+        reader: parts.reader.clone(),
+        writer: parts.writer.clone(),
+        events: parts.events.clone(),
+        metrics: parts.metrics.clone(),
+        programs: known.clone(),
+    });
+    let metrics = parts.metrics.clone();
+    let drive = drive::<Program>("program-controller", RECONCILE_TIMEOUT, config.concurrent, config, parts);
+    let drive = Arc::new(drive.when_gone(move |_| metrics.programs(known.len())));
+    let (client, ended) = (parts.client.clone(), end.cancelled_owned());
+    program::controller(client, &parts.scope, store, drive, context, config.concurrent, ended).await;
+}
+
+async fn receivers(config: &ManagerConfig, parts: &Parts, end: CancellationToken) {
+    let (_, store) = reflector::store::<StackReceiver>();
+    let context = Arc::new(stack_receiver::Context {
+        reader: parts.reader.clone(),
+        writer: parts.writer.clone(),
+        events: parts.events.clone(),
+        is_served: config.receiver_address.is_some(),
+    });
+    let drive = drive::<StackReceiver>("stackreceiver-controller", RECONCILE_TIMEOUT, config.concurrent, config, parts);
+    let (client, ended) = (parts.client.clone(), end.cancelled_owned());
+    stack_receiver::controller(client, &parts.scope, store, Arc::new(drive), context, config.concurrent, ended).await;
 }

@@ -136,6 +136,34 @@ fn table_of_flags() -> Result<String> {
     Ok(table)
 }
 
+/// What kube-state-metrics is told to read of a Stack is there: a label from a path that is not would be empty for ever.
+#[test]
+fn kube_state_metrics_reads_fields_that_a_stack_has() -> Result<()> {
+    let path = root().join("config/kube-state-metrics/custom-resource-state.yaml");
+    let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    let config: Value = serde_saphyr::from_str(&text)?;
+    let stacks = custom_resource_definitions().into_iter().find(|crd| crd.spec.names.kind == "Stack");
+    let version = stacks.context("there is no Stack")?.spec.versions.into_iter().find(|version| version.name == "v1");
+    let schema = serde_json::to_value(version.and_then(|version| version.schema).context("it has no schema")?)?;
+    let metric = &config["spec"]["resources"][0]["metrics"][0];
+    let name = [&config["spec"]["resources"][0]["metricNamePrefix"], &metric["name"]];
+    assert_eq!(name, ["gotk", "resource_info"], "Flux's dashboards read this one");
+    let labels = metric["labelsFromPath"].as_object().context("no labels")?;
+    assert!(labels.len() > 4, "{labels:?}");
+    for (label, path) in labels {
+        let mut at = &schema["openAPIV3Schema"];
+        for part in path.as_array().context("no path")?.iter().filter_map(Value::as_str) {
+            at = match part {
+                "metadata" => break,
+                item if item.starts_with('[') => &at["items"],
+                field => &at["properties"][field],
+            };
+        }
+        assert!(at.is_object(), "{label}: a Stack has no field at {path}");
+    }
+    Ok(())
+}
+
 /// The rights are written by hand; this holds what must never slip in.
 #[test]
 fn every_right_has_a_reason_and_none_opens_all_secrets() -> Result<()> {

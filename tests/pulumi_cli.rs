@@ -7,11 +7,14 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use pulumi_controller::pulumi::arguments::{self, Operation, OperationKind};
+use pulumi_controller::api::pulumi::Program;
+use pulumi_controller::pulumi::arguments::{self, Operation, OperationKind, Options};
 use pulumi_controller::pulumi::events::{EngineEvent, LineSplitter, RunSummary};
 use pulumi_controller::pulumi::failure::{self, Exit, FailureKind};
 use pulumi_controller::pulumi::project::Project;
-use pulumi_controller::pulumi::{environment, outputs, settings};
+use pulumi_controller::pulumi::settings::{self, Entry, Wanted};
+use pulumi_controller::pulumi::{environment, outputs};
+use pulumi_controller::source::program;
 use serde_json::{Value, json};
 
 /// A project in a directory of its own, with its state.
@@ -59,8 +62,14 @@ impl Workspace {
 
     fn run(&self, kind: OperationKind) -> (Output, RunSummary) {
         let event_log = self.path("events");
-        let operation =
-            Operation { kind, stack: "dev", event_log: &event_log, refresh: true, message: Some("--a \"test\"") };
+        let operation = Operation {
+            kind,
+            stack: "dev",
+            event_log: &event_log,
+            refresh: true,
+            message: Some("--a \"test\""),
+            options: Options::default(),
+        };
         let output = self.pulumi(arguments::arguments(&operation));
         let mut run = RunSummary::default();
         for line in LineSplitter::default().push(&std::fs::read(event_log).unwrap_or_default()) {
@@ -84,14 +93,21 @@ fn exit(output: &Output) -> Exit {
 
 fn settled(directory: &Path, config: &Value) {
     let project = Project::read(directory).expect("it is a project");
-    let config: Vec<_> = config.as_object().expect("an object").clone().into_iter().collect();
+    let entry = |(key, value): (&String, &Value)| Entry {
+        key: key.clone(),
+        value: value.clone(),
+        is_path: false,
+        is_secret: false,
+    };
+    let config: Vec<_> = config.as_object().expect("an object").iter().map(entry).collect();
     let path = directory.join(project.settings_path("dev"));
     let original = "config:\n  kept: yes\n  octal: 010\n  region: west\n";
     let current = std::fs::read_to_string(&path).ok();
-    let wanted =
-        settings::rebuild(Some(original), current.as_deref(), &project.name, &config, project.settings_format())
+    let wanted = Wanted { config: &config, ..Wanted::default() };
+    let rebuilt =
+        settings::rebuild(Some(original), current.as_deref(), &project.name, &wanted, project.settings_format())
             .expect("the settings are rebuilt");
-    std::fs::write(path, wanted).expect("the settings are written");
+    std::fs::write(path, rebuilt.text).expect("the settings are written");
 }
 
 #[test]
@@ -119,7 +135,7 @@ fn a_program_sees_each_config_value_with_its_type() {
         config.insert((*key).to_owned(), given.clone());
     }
     let Some(workspace) = Workspace::new(&program) else { return };
-    assert!(workspace.pulumi(arguments::stack_init("dev")).status.success());
+    assert!(workspace.pulumi(arguments::stack_init("dev", None)).status.success());
     settled(&workspace.project(), &Value::Object(config.clone()));
 
     let (output, run) = workspace.run(OperationKind::Up);
@@ -153,8 +169,8 @@ fn a_run_tells_its_outputs_and_why_it_failed() {
     let missing = failure::classify(exit(&output), &text(&output.stdout), &text(&output.stderr), &run);
     assert_eq!((missing.kind, missing.message.as_str()), (FailureKind::StackMissing, "no stack named 'dev' found"));
 
-    assert!(workspace.pulumi(arguments::stack_init("dev")).status.success());
-    assert!(failure::stack_exists(&text(&workspace.pulumi(arguments::stack_init("dev")).stderr)));
+    assert!(workspace.pulumi(arguments::stack_init("dev", None)).status.success());
+    assert!(failure::stack_exists(&text(&workspace.pulumi(arguments::stack_init("dev", None)).stderr)));
     let (output, run) = workspace.run(OperationKind::Up);
     assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
     assert_eq!(run.resource_changes().get("create"), Some(&2), "{:?}", run.resource_changes());
@@ -183,7 +199,7 @@ fn a_run_tells_its_outputs_and_why_it_failed() {
 #[test]
 fn a_lock_is_a_conflict_that_names_its_holder() {
     let Some(workspace) = Workspace::new("name: web\nruntime: yaml\n") else { return };
-    assert!(workspace.pulumi(arguments::stack_init("dev")).status.success());
+    assert!(workspace.pulumi(arguments::stack_init("dev", None)).status.success());
     let locks = workspace.path("state/.pulumi/locks/organization/web/dev");
     std::fs::create_dir_all(&locks).expect("a directory");
     let lock =
@@ -198,4 +214,71 @@ fn a_lock_is_a_conflict_that_names_its_holder() {
         "{}",
         failure.message
     );
+}
+
+/// Resources that the CLI itself has, one with every option that needs no provider.
+fn every_option() -> Value {
+    let options = json!({
+        "additionalSecretOutputs": ["output"], "aliases": [{"name": "older", "noParent": true}], "parent": "${group}",
+        "customTimeouts": {"create": "5m", "update": "6m", "delete": "7m", "read": "8m"}, "deleteBeforeReplace": true,
+        "deletedWith": "${group}", "dependsOn": ["${group}"], "hideDiffs": ["input"], "ignoreChanges": ["input"],
+        "protect": "${flag}", "replaceOnChanges": ["input"], "replaceWith": ["${group}"], "replacementTrigger": "${flag}",
+        "retainOnDelete": false,
+    });
+    json!({
+        "description": "every option", "pulumi": {"requiredVersion": ">=3.0.0"},
+        "config": {"flag": {"type": "boolean", "default": false}, "aws:region": {"value": "eu-central-1"}},
+        "configuration": {"token": {"type": "String", "secret": true, "name": "apiToken", "default": "hidden"},
+            "settings": {"type": "Object", "default": {"host": "localhost"}}},
+        "variables": {"text": "$${not} ${settings.host} ${aws:region}"},
+        "resources": {
+            "group": {"type": "pulumi:index:Stash", "properties": {"input": "${text}"}},
+            "one": {"type": "pulumi:index:Stash", "name": "the-one", "properties": {"input": "${token}"}, "options": options},
+        },
+        "outputs": {"one": "${one.output}"},
+    })
+}
+
+/// Programs, and whether anything can run them.
+fn programs() -> Vec<(Value, bool)> {
+    let stash = |more: Value| {
+        let mut stash = json!({"type": "pulumi:index:Stash", "properties": {"input": "x"}});
+        stash.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+        json!({"resources": {"a": stash, "b": {"type": "pulumi:index:Stash", "properties": {"input": "y"}}}})
+    };
+    let option = |name: &str, value: Value| stash(json!({"options": {name: value}}));
+    vec![
+        (every_option(), true),
+        (json!({"configuration": {"n": {"type": "Numbr"}}, "outputs": {"a": "${given}"}}), true),
+        (json!({"configuration": {"n": {"type": "Number", "default": "x"}}}), true),
+        (json!({"configuration": {"n": {"type": "int"}}, "variables": {"n": 1}}), true),
+        (stash(json!({"get": {"id": "x"}})), false),
+        (stash(json!({"defaultProvider": false})), false),
+        (option("dependsOn", json!("${b}")), false),
+        (option("providers", json!({"own": "${b}"})), false),
+        (option("parent", json!("${given}")), false),
+        (option("protect", json!("yes")), false),
+        (option("version", json!("${b.id}")), false),
+        (json!({"variables": {"a": "${b}", "b": "${a}"}}), false),
+        (json!({"config": {"x": 1.5}}), false),
+        (json!({"config": {"x": {"type": "integer", "default": "y"}}}), false),
+        (json!({"outputs": {"a": "${b"}}), false),
+    ]
+}
+
+#[test]
+fn a_program_of_the_api_is_refused_exactly_where_the_cli_refuses_it() {
+    let Some(workspace) = Workspace::new("name: app\nruntime: yaml\n") else { return };
+    assert!(workspace.pulumi(arguments::stack_init("dev", None)).status.success());
+    for (content, runs) in programs() {
+        let object = json!({"metadata": {"name": "app"}, "program": content});
+        let program: Program = serde_json::from_value(object).expect("a Program");
+        let rendered = program::render(&program).expect("it is rendered");
+        std::fs::write(workspace.project().join("Pulumi.yaml"), rendered).expect("the program is written");
+        settled(&workspace.project(), &json!({"n": 3, "given": "a value"}));
+        let (output, _) = workspace.run(OperationKind::Up);
+        let said = format!("{content}\n{}{}", text(&output.stdout), text(&output.stderr));
+        assert_eq!(output.status.success(), runs, "{said}");
+        assert_eq!(program::make(&program).is_ok(), runs, "{said}{:?}", program::make(&program));
+    }
 }

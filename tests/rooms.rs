@@ -33,6 +33,11 @@ const ROOMS: &[Room] = &[
         rule: "the controller meets the agent only in rpc, and is given its settings",
     },
     Room {
+        name: "receiver",
+        uses: &["api", "runtime", "config", "server", "telemetry"],
+        rule: "what takes webhooks meets the controllers only in the API",
+    },
+    Room {
         name: "agent",
         uses: &["api", "artifact", "pulumi", "source", "rpc", "runtime", "cli", "config", "server", "telemetry"],
         rule: "the agent meets the controller only in rpc",
@@ -47,6 +52,7 @@ const ROOMS: &[Room] = &[
             "rpc",
             "runtime",
             "controller",
+            "receiver",
             "cli",
             "config",
             "server",

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::Access;
 
+use super::env_file;
 use super::layout::Layout;
 use super::redactor::Redactor;
 use super::refusal::Refusal;
@@ -23,6 +24,7 @@ const LONGEST_HIDDEN: u64 = 64 * 1024;
 const MOST_HIDDEN: usize = 1000;
 /// The CLI asks who is working; a user id without a name would make it fail.
 const DEFAULT_USER: &str = "pulumi";
+const MOUNT_DELAY: &str = "; a change of it takes up to two minutes until it is in the running pod";
 
 /// Variables for a call of the CLI.
 #[derive(Clone, Debug, Default)]
@@ -39,28 +41,90 @@ impl Environment {
     }
 }
 
-/// The agent's own variables, then those that were asked for, then the engine's.
+impl Environment {
+    /// What is asked for later wins.
+    fn take(&mut self, layout: &Layout, variable: &EnvironmentVariable) -> Result<(), Refusal> {
+        let EnvironmentVariable { name, source } = variable;
+        match source {
+            Some(Source::Value(value)) => self.set(name, value.into()),
+            Some(Source::File(file)) => self.set_from(layout, name, Path::new(file)),
+            Some(Source::Directory(directory)) => {
+                for file in keys_of(layout, Path::new(directory))? {
+                    let key = file.file_name().unwrap_or_default().to_string_lossy();
+                    self.set_from(layout, &format!("{name}{key}"), &file)?;
+                }
+                Ok(())
+            }
+            None => Err(Refusal::Invalid(format!("environment variable {name} has neither a value nor a file"))),
+        }
+    }
+
+    /// What init containers have left, such as a token that they were given. The container's own variables stay.
+    fn take_left(&mut self, layout: &Layout) -> Result<(), Refusal> {
+        for (name, value) in env_file::read(&layout.env_file())? {
+            if !self.variables.contains_key(OsStr::new(&name)) {
+                self.secrets.push(value.clone());
+                self.set(&name, value.into())?;
+            }
+        }
+        Ok(())
+    }
+
+    fn set_from(&mut self, layout: &Layout, name: &str, file: &Path) -> Result<(), Refusal> {
+        let value = read_value(&format!("environment variable {name}"), file, layout)?;
+        // What is in a ConfigMap is no secret, and often a word such as `true`.
+        if !file.starts_with(layout.config_maps()) {
+            self.secrets.extend(value.to_str().map(str::to_owned));
+        }
+        self.set(name, value)
+    }
+
+    fn set(&mut self, name: &str, value: OsString) -> Result<(), Refusal> {
+        let name = valid_name(name)?;
+        if value.as_bytes().contains(&0) {
+            return Err(Refusal::Invalid(format!("the value of environment variable {name} contains a NUL byte")));
+        }
+        self.variables.insert(name.into(), value);
+        Ok(())
+    }
+}
+
+/// The keys of a mounted Secret or ConfigMap, in order.
+fn keys_of(layout: &Layout, directory: &Path) -> Result<Vec<PathBuf>, Refusal> {
+    if !directory.join("..data").exists() {
+        let what = mounted(layout, directory);
+        return Err(Refusal::Precondition(format!(
+            "environment variables are to be all keys of {what}, which does not exist{MOUNT_DELAY}"
+        )));
+    }
+    let mut keys: Vec<PathBuf> = entries(directory).filter(|key| !is_of_kubernetes(key)).collect();
+    keys.sort();
+    Ok(keys)
+}
+
+/// Kubernetes keeps what it mounts behind links whose names begin so.
+fn is_of_kubernetes(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| name.as_bytes().starts_with(b".."))
+}
+
+/// What a directory stands for.
+fn mounted(layout: &Layout, directory: &Path) -> String {
+    for (kind, root) in [("Secret", layout.secrets()), ("ConfigMap", layout.config_maps())] {
+        if let Ok(name) = directory.strip_prefix(root) {
+            return format!("{kind} {:?}", name.to_string_lossy());
+        }
+    }
+    directory.display().to_string()
+}
+
+/// The agent's own variables, those that init containers have left, then those that were asked for, then the engine's.
 pub fn build(layout: &Layout, wanted: &[EnvironmentVariable]) -> Result<Environment, Refusal> {
     // Also those that are not asked for: the container has variables from them, and the CLI inherits those.
     let mut environment = Environment { secrets: mounted_secrets(layout.secrets()), ..Environment::default() };
     environment.variables.extend(std::env::vars_os());
+    environment.take_left(layout)?;
     for variable in wanted {
-        let name = valid_name(&variable.name)?;
-        let value = match &variable.source {
-            Some(Source::Value(value)) => OsString::from(value),
-            Some(Source::File(file)) => {
-                let value = read_value(&variable.name, Path::new(file), layout.secrets())?;
-                environment.secrets.extend(value.to_str().map(str::to_owned));
-                value
-            }
-            None => {
-                return Err(Refusal::Invalid(format!("environment variable {name} has neither a value nor a file")));
-            }
-        };
-        if value.as_bytes().contains(&0) {
-            return Err(Refusal::Invalid(format!("the value of environment variable {name} contains a NUL byte")));
-        }
-        environment.variables.insert(name.into(), value);
+        environment.take(layout, variable)?;
     }
     environment.variables.retain(|name, _| !is_scrubbed(name));
     let home = home(layout, environment.variables.get(OsStr::new("HOME")))?;
@@ -81,12 +145,12 @@ fn valid_name(name: &str) -> Result<&str, Refusal> {
     Ok(name)
 }
 
-fn read_value(name: &str, file: &Path, secrets: &Path) -> Result<OsString, Refusal> {
-    let what = described(file, secrets);
-    let refused =
-        |reason: String| Refusal::Precondition(format!("environment variable {name} is to be {what}, but {reason}"));
+/// What is in a file, for what is named.
+pub fn read_value(what: &str, file: &Path, layout: &Layout) -> Result<OsString, Refusal> {
+    let source = described(file, layout);
+    let refused = |reason: String| Refusal::Precondition(format!("{what} is to be {source}, but {reason}"));
     let missing = |error: io::Error| match error.kind() {
-        io::ErrorKind::NotFound => refused(why_missing(file, secrets)),
+        io::ErrorKind::NotFound => refused(why_missing(file, layout)),
         _ => refused(error.to_string()),
     };
     let mut value = Vec::new();
@@ -97,30 +161,34 @@ fn read_value(name: &str, file: &Path, secrets: &Path) -> Result<OsString, Refus
     Ok(OsString::from_vec(value))
 }
 
-/// What a file stands for: a key of a Secret, where Secrets are mounted.
-fn described(file: &Path, secrets: &Path) -> String {
-    let inside = file.strip_prefix(secrets).ok();
-    match inside.and_then(|inside| Some((inside.parent()?, inside.file_name()?))) {
-        Some((secret, key)) => format!("key {:?} of Secret {:?}", key.to_string_lossy(), secret.to_string_lossy()),
-        None => format!("read from {}", file.display()),
+fn is_mounted(file: &Path, layout: &Layout) -> bool {
+    file.starts_with(layout.secrets()) || file.starts_with(layout.config_maps())
+}
+
+/// What a file stands for: a key of a Secret or a ConfigMap, where those are mounted.
+fn described(file: &Path, layout: &Layout) -> String {
+    match (file.parent(), file.file_name()) {
+        (Some(parent), Some(key)) if is_mounted(file, layout) => {
+            format!("key {:?} of {}", key.to_string_lossy(), mounted(layout, parent))
+        }
+        _ => format!("read from {}", file.display()),
     }
 }
 
-fn why_missing(file: &Path, secrets: &Path) -> String {
-    let Some(secret) = file.parent().filter(|_| file.starts_with(secrets)) else {
+fn why_missing(file: &Path, layout: &Layout) -> String {
+    let Some(parent) = file.parent().filter(|_| is_mounted(file, layout)) else {
         return "there is no such file".to_owned();
     };
-    // Kubernetes keeps what it mounts behind a link of this name.
-    let is_empty = entries(&secret.join("..data")).next().is_none();
-    let what = if is_empty { "the Secret does not exist, or is empty" } else { "the Secret has no such key" };
-    format!("{what}; a change of it takes up to two minutes until it is in the running pod")
+    let kind = if file.starts_with(layout.secrets()) { "Secret" } else { "ConfigMap" };
+    let is_empty = entries(&parent.join("..data")).next().is_none();
+    let what = if is_empty { "does not exist, or is empty" } else { "has no such key" };
+    format!("the {kind} {what}{MOUNT_DELAY}")
 }
 
 /// The values of the mounted Secrets, as far as they are texts of an ordinary size. What cannot be read is nothing to hide.
 fn mounted_secrets(directory: &Path) -> Vec<String> {
     let secrets = entries(directory).flat_map(|secret| entries(&secret).collect::<Vec<_>>());
-    // Links of Kubernetes' own, to the same files.
-    let keys = secrets.filter(|key| !key.file_name().is_some_and(|name| name.as_bytes().starts_with(b"..")));
+    let keys = secrets.filter(|key| !is_of_kubernetes(key));
     let is_ordinary = |key: &PathBuf| {
         std::fs::metadata(key).is_ok_and(|metadata| metadata.is_file() && metadata.len() <= LONGEST_HIDDEN)
     };
@@ -216,6 +284,38 @@ mod tests {
                 assert!(message.contains(word), "{message}");
             }
         }
+    }
+
+    #[test]
+    fn all_keys_of_a_mount_are_taken_and_those_of_a_config_map_are_no_secrets() {
+        let directory = tempfile::tempdir().unwrap();
+        let layout = Layout::new(directory.path())
+            .with_secrets(directory.path().join("secrets"))
+            .with_config_maps(directory.path().join("config-maps"));
+        let mount = |path: PathBuf, keys: &[(&str, &str)]| {
+            std::fs::create_dir_all(path.join("..2026")).unwrap();
+            std::os::unix::fs::symlink("..2026", path.join("..data")).unwrap();
+            for (key, value) in keys {
+                std::fs::write(path.join("..2026").join(key), value).unwrap();
+                std::os::unix::fs::symlink(format!("..data/{key}"), path.join(key)).unwrap();
+            }
+            path.to_str().unwrap().to_owned()
+        };
+        let secret = mount(layout.secrets().join("aws"), &[("ID", "first-id"), ("KEY", "hunter22")]);
+        let map = mount(layout.config_maps().join("region"), &[("ID", "true")]);
+        let empty = mount(layout.config_maps().join("empty"), &[]);
+        let all = |prefix: &str, directory: &str| variable(prefix, Source::Directory(directory.to_owned()));
+        let wanted = [all("", &secret), all("AWS_", &secret), all("", &map), all("", &empty)];
+        let environment = build(&layout, &wanted).unwrap();
+        for (name, value) in [("ID", "true"), ("KEY", "hunter22"), ("AWS_ID", "first-id"), ("AWS_KEY", "hunter22")] {
+            assert_eq!(get(&environment, name), Some(value), "{name}: what comes later wins");
+        }
+        assert_eq!(environment.redactor().redact("true first-id hunter22"), "true [secret] [secret]");
+
+        let missing = layout.config_maps().join("missing").to_str().unwrap().to_owned();
+        let refusal = build(&layout, &[all("", &missing)]).unwrap_err();
+        assert!(matches!(refusal, Refusal::Precondition(_)), "it may be there the next time");
+        assert!(refusal.to_string().contains("all keys of ConfigMap \"missing\", which does not exist"), "{refusal}");
     }
 
     #[test]

@@ -24,6 +24,7 @@ use super::source::Source;
 use crate::rpc::proto;
 use crate::rpc::proto::agent_server::{Agent, AgentServer};
 use crate::rpc::server_tls::TlsAcceptor;
+use crate::rpc::understanding::UNDERSTOOD;
 
 /// The largest request: a piece of an archive, and what is around it.
 const LARGEST_REQUEST: usize = 1024 * 1024;
@@ -124,6 +125,7 @@ impl Agent for Fetch {
             pod_uid: self.identity.pod_uid.clone(),
             artifact: artifact
                 .map(|in_place| proto::Artifact { digest: in_place.digest, directory: in_place.directory }),
+            understands: UNDERSTOOD,
             ..proto::StatusReply::default()
         }))
     }

@@ -40,21 +40,26 @@ impl Drop for Pass {
 impl Gate {
     /// For a source that is to be put in place.
     pub fn enter_source(&self) -> Result<Pass, Refusal> {
-        self.enter("put a source in place", Occupant::Source, |state| state.terminating)
-    }
-
-    /// For an operation.
-    pub fn enter_operation(&self, id: &str) -> Result<Pass, Refusal> {
-        self.enter("start the operation", Occupant::Operation(id.to_owned()), |state| {
-            state.terminating || state.draining
-        })
-    }
-
-    fn enter(&self, what: &str, occupant: Occupant, closed: impl Fn(&State) -> bool) -> Result<Pass, Refusal> {
         let mut state = self.state();
+        let is_closed = state.terminating;
+        self.enter(&mut state, "put a source in place", Occupant::Source, is_closed)
+    }
+
+    /// For an operation. Nothing when that very operation is in already: another call has let it in.
+    pub fn enter_operation(&self, id: &str) -> Result<Option<Pass>, Refusal> {
+        let operation = Occupant::Operation(id.to_owned());
+        let mut state = self.state();
+        if state.occupant == operation {
+            return Ok(None);
+        }
+        let is_closed = state.terminating || state.draining;
+        self.enter(&mut state, "start the operation", operation, is_closed).map(Some)
+    }
+
+    fn enter(&self, state: &mut State, what: &str, occupant: Occupant, is_closed: bool) -> Result<Pass, Refusal> {
         let hindrance = match &state.occupant {
-            _ if state.terminating && closed(&state) => Some("the pod is being terminated".to_owned()),
-            _ if closed(&state) => Some("the pod is drained: it is about to be replaced".to_owned()),
+            _ if state.terminating && is_closed => Some("the pod is being terminated".to_owned()),
+            _ if is_closed => Some("the pod is drained: it is about to be replaced".to_owned()),
             Occupant::Nobody => None,
             Occupant::Source => Some("another source is being put in place".to_owned()),
             Occupant::Operation(id) => Some(format!("operation {id} is open")),
@@ -105,6 +110,7 @@ mod tests {
     fn one_at_a_time_gets_in_and_the_refusal_names_who_is_in() {
         let gate = Gate::default();
         let pass = gate.enter_operation("a").unwrap();
+        assert!(pass.is_some() && gate.enter_operation("a").unwrap().is_none(), "it is in already");
         assert!(gate.enter_operation("b").unwrap_err().to_string().contains("operation a is open"));
         assert!(gate.enter_source().unwrap_err().to_string().contains("operation a is open"));
         assert_eq!(gate.open_operation().as_deref(), Some("a"));
@@ -120,6 +126,10 @@ mod tests {
         let gate = Gate::default();
         gate.drain();
         gate.enter_operation("a").unwrap_err();
+        let drained = Gate::default();
+        let _pass = drained.enter_operation("a").unwrap();
+        drained.terminate();
+        assert!(drained.enter_operation("a").unwrap().is_none(), "it goes on");
         drop(gate.enter_source().unwrap());
         gate.terminate();
         assert!(gate.enter_source().unwrap_err().to_string().contains("terminated"));

@@ -10,11 +10,16 @@ use crate::api::names;
 pub struct Layout {
     root: PathBuf,
     secrets: PathBuf,
+    config_maps: PathBuf,
 }
 
 impl Layout {
     pub fn new(root: impl Into<PathBuf>) -> Self {
-        Layout { root: root.into(), secrets: names::SECRETS_DIRECTORY.into() }
+        Layout {
+            root: root.into(),
+            secrets: names::SECRETS_DIRECTORY.into(),
+            config_maps: names::CONFIG_MAPS_DIRECTORY.into(),
+        }
     }
 
     /// With Secrets that are mounted elsewhere.
@@ -23,13 +28,29 @@ impl Layout {
         Layout { secrets: secrets.into(), ..self }
     }
 
+    /// With ConfigMaps that are mounted elsewhere.
+    #[cfg(test)]
+    pub fn with_config_maps(self, config_maps: impl Into<PathBuf>) -> Self {
+        Layout { config_maps: config_maps.into(), ..self }
+    }
+
     /// A directory for each mounted Secret, with a file for each of its keys.
     pub fn secrets(&self) -> &Path {
         &self.secrets
     }
 
+    /// A directory for each mounted ConfigMap, in the same way.
+    pub fn config_maps(&self) -> &Path {
+        &self.config_maps
+    }
+
     pub fn root(&self) -> &Path {
         &self.root
+    }
+
+    /// Variables that init containers have left for the CLI, one `NAME=value` a line.
+    pub fn env_file(&self) -> PathBuf {
+        self.root.join(names::ENV_FILE)
     }
 
     /// The unpacked archive. A real directory, exchanged as a whole.

@@ -4,6 +4,8 @@
 
 use std::path::Path;
 
+use crate::pulumi::advice::MORE_MEMORY;
+
 /// Where a container finds its own control group.
 const CONTROL_GROUP: &str = "/sys/fs/cgroup";
 /// The files that count the killed processes and name the limit, in version 2 and in version 1.
@@ -30,7 +32,7 @@ fn said(control_group: &Path, before: u64) -> Option<String> {
         Some(limit) => format!("the container was at its memory limit of {}", quantity(limit)),
         None => "there was no memory left".to_owned(),
     };
-    Some(format!("OOMKilled: {processes} killed, because {limit}"))
+    Some(format!("OOMKilled: {processes} killed, because {limit} ({MORE_MEMORY})"))
 }
 
 fn kills_in(control_group: &Path) -> u64 {
@@ -99,7 +101,7 @@ mod tests {
             (two(1), limit("memory.max", "1000\n"), None),
             (("memory.stat", String::new()), limit("memory.max", "1000\n"), None),
         ] {
-            let wanted = wanted.map(|wanted| format!("OOMKilled: {wanted}"));
+            let wanted = wanted.map(|wanted| format!("OOMKilled: {wanted} ({MORE_MEMORY})"));
             assert_eq!(of(&[(counts, &content), (name, limit)]), wanted, "{content} {limit}");
         }
     }

@@ -11,6 +11,7 @@ use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::cancellation::{Cause, Wish};
+use super::config_values;
 use super::environment;
 use super::gate::{Gate, Pass};
 use super::journal::{self, Journal, JournalError, JournalRecord, Reader, Request};
@@ -114,22 +115,24 @@ impl Operations {
     /// Starts an operation, unless it is known already or a person works in the pod.
     pub fn run(self: &Arc<Self>, request: proto::RunRequest) -> Result<Admission, Refusal> {
         journal::validate_id(&request.id).map_err(|error| Refusal::Invalid(error.to_string()))?;
-        if let Some(record) = self.journal.find(&request.id) {
-            return same_content(&record, &request).map(|()| Admission::Known);
+        if self.knows(&request)? {
+            return Ok(Admission::Known);
         }
         let asked = Asked::of(&request)?;
         self.refuse_other_agent(&request)?;
         // Before the gate: who ends the agent waits for whoever got through, however far it is.
         let token = self.tasks.token();
-        let pass = match self.gate.enter_operation(&request.id) {
-            // Another call starts it at this moment, as when two controllers believe that they lead. It is in the journal at once; or,
-            // if that call comes to nothing, whoever asked finds that it is not known, and asks again.
-            Err(_) if self.gate.open_operation().as_ref() == Some(&request.id) => return Ok(Admission::Known),
-            other => other?,
-        };
+        // Two controllers may believe that they lead, and start it in the same moment. Where the other's call comes to nothing, whoever
+        // asked finds that it is not known, and asks again.
+        let Some(pass) = self.gate.enter_operation(&request.id)? else { return Ok(Admission::Known) };
+        // It may have been let in, and have ended, since the journal was asked.
+        if self.knows(&request)? {
+            return Ok(Admission::Known);
+        }
         let in_place = self.refuse_other_source(&request)?;
         let wanted = fitting_settings(&request)?;
-        let environment = environment::build(&self.layout, &request.environment)?;
+        let mut environment = environment::build(&self.layout, &request.environment)?;
+        let config = config_values::resolve(&self.layout, &mut environment, &wanted)?;
         if let Some(person) = people::find(&self.layout)? {
             return Ok(Admission::Held(people::described(&person)));
         }
@@ -147,6 +150,7 @@ impl Operations {
             record,
             asked,
             wanted,
+            config,
             in_place,
             environment,
             wish,
@@ -156,6 +160,12 @@ impl Operations {
         };
         self.tasks.spawn(self.clone().finish(run, pass, token));
         Ok(Admission::Begun)
+    }
+
+    /// Whether an operation has begun before. One of the same id that is another one is refused.
+    fn knows(&self, request: &proto::RunRequest) -> Result<bool, Refusal> {
+        let Some(record) = self.journal.find(&request.id) else { return Ok(false) };
+        same_content(&record, request).map(|()| true)
     }
 
     /// Journals an operation as the one that is running.
@@ -191,7 +201,10 @@ impl Operations {
                 proto::Result { outcome, message, started, ended, cut_off: true, ..proto::Result::default() }
             }
         };
-        if run.select && result.outcome() == proto::Outcome::Succeeded && run.asked.kind == OperationKind::Up {
+        if run.select
+            && result.outcome() == proto::Outcome::Succeeded
+            && matches!(run.asked.kind, OperationKind::Up | OperationKind::Preview)
+        {
             *lock(&self.selected) = Some(run.wanted.stack.clone());
         }
         tracing::info!(operation = request.id, update = request.name, outcome = ?result.outcome(), "operation ended");

@@ -14,6 +14,7 @@ use super::cancellation;
 use super::config::AgentConfig;
 use super::gate::Gate;
 use super::health;
+use super::inputs::Inputs;
 use super::install;
 use super::journal::Journal;
 use super::layout::Layout;
@@ -69,9 +70,12 @@ async fn run(config: &AgentConfig) -> anyhow::Result<()> {
     // Nobody waits for the version when the agent ends.
     let (source, after) = (operations.source.clone(), config.version_after);
     TaskTracker::new().spawn(async move { source.version.find_later(after).await });
-    let service = AgentServer::new(Service { operations: operations.clone() })
-        .max_decoding_message_size(LARGEST_REQUEST)
-        .max_encoding_message_size(LARGEST_REQUEST);
+    let service = AgentServer::new(Service {
+        operations: operations.clone(),
+        inputs: Arc::new(Inputs::new(&config.tls_directory)),
+    })
+    .max_decoding_message_size(LARGEST_REQUEST)
+    .max_encoding_message_size(LARGEST_REQUEST);
     let close = CancellationToken::new();
     let server = Server::builder()
         .http2_keepalive_interval(Some(KEEPALIVE))

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use futures::Stream;
 use tonic::{Request, Response, Status, Streaming};
 
+use super::inputs::Inputs;
 use super::journal::{Item, Reader};
 use super::operations::{Admission, Operations};
 use super::people;
@@ -13,11 +14,13 @@ use super::refusal::Refusal;
 use crate::rpc::proto;
 use crate::rpc::proto::agent_server::Agent;
 use crate::rpc::proto::attach_reply::Part;
+use crate::rpc::understanding::UNDERSTOOD;
 
 /// The service; cheap to clone.
 #[derive(Clone)]
 pub struct Service {
     pub operations: Arc<Operations>,
+    pub inputs: Arc<Inputs>,
 }
 
 type Replies = Pin<Box<dyn Stream<Item = Result<proto::AttachReply, Status>> + Send>>;
@@ -26,7 +29,10 @@ type Replies = Pin<Box<dyn Stream<Item = Result<proto::AttachReply, Status>> + S
 impl Agent for Service {
     type AttachStream = Replies;
 
-    async fn status(&self, _request: Request<proto::StatusRequest>) -> Result<Response<proto::StatusReply>, Status> {
+    async fn status(&self, request: Request<proto::StatusRequest>) -> Result<Response<proto::StatusReply>, Status> {
+        let (inputs, asked) = (self.inputs.clone(), request.into_inner());
+        let words = move || inputs.words(&asked.config_files, &asked.mounted_directories);
+        let words = tokio::task::spawn_blocking(words).await.unwrap_or_default();
         let operations = &self.operations;
         let pulumi_version = operations.source.version.known();
         let artifact = operations.source.in_place();
@@ -42,6 +48,10 @@ impl Agent for Service {
             draining: operations.gate.is_draining(),
             candidate: operations.source.candidate(),
             person: people::find(&operations.layout)?,
+            config_inputs: words.files.unwrap_or_default(),
+            mounted_inputs: words.directories,
+            project_name: operations.source.project_name(),
+            understands: UNDERSTOOD,
         }))
     }
 

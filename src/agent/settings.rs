@@ -6,22 +6,18 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
 use super::durable;
 use super::layout::Layout;
 use super::source::InPlace;
 use crate::pulumi::project::{Project, ProjectError};
-use crate::pulumi::settings::{self, SettingsError};
-use crate::rpc::proto;
+use crate::pulumi::settings::{self, Entry, SettingsError};
 
 #[derive(Debug, thiserror::Error)]
 pub enum ApplyError {
     #[error(transparent)]
     Project(#[from] ProjectError),
-    #[error("the value of config key {key:?} is not JSON: {reason}")]
-    Value { key: String, reason: String },
     #[error(transparent)]
     Rebuild(#[from] SettingsError),
     #[error("cannot {action} {}: {source}", path.display())]
@@ -37,6 +33,51 @@ struct Written {
     digest: String,
     /// The settings file, relative to the project.
     file: PathBuf,
+    /// Digest of all values, those from Secrets and ConfigMaps included.
+    #[serde(default)]
+    values: String,
+    /// Digest of the secret ones.
+    #[serde(default)]
+    secrets: String,
+    /// Whether secrets are yet to be put in by the CLI.
+    #[serde(default)]
+    lacks_secrets: bool,
+}
+
+/// What the settings shall be.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted<'a> {
+    pub stack: &'a str,
+    /// Digest of what was sent.
+    pub digest: &'a str,
+    pub config: &'a [Entry],
+    /// Environments of Pulumi ESC that are imported.
+    pub environments: &'a [String],
+}
+
+impl Written {
+    fn of(wanted: &Wanted<'_>, in_place: &InPlace, file: PathBuf) -> Written {
+        Written {
+            tree: in_place.tree.clone(),
+            stack: wanted.stack.to_owned(),
+            digest: wanted.digest.to_owned(),
+            file,
+            values: digest(wanted.config.iter()),
+            secrets: digest(wanted.config.iter().filter(|entry| entry.is_secret)),
+            lacks_secrets: false,
+        }
+    }
+}
+
+/// Of values that lie beside the file in the same volume as plainly or as a Secret in the same pod.
+fn digest<'a>(config: impl Iterator<Item = &'a Entry>) -> String {
+    let mut hasher = Sha256::new();
+    for Entry { key, value, is_path, is_secret } in config {
+        let entry = serde_json::json!([key, value, is_path, is_secret]).to_string();
+        hasher.update((entry.len() as u64).to_be_bytes());
+        hasher.update(entry);
+    }
+    hex::encode(hasher.finalize())
 }
 
 /// Keeps the settings files of the source in place.
@@ -58,33 +99,41 @@ impl Settings {
         self.written().as_ref().map(|written| written.digest.clone()).unwrap_or_default()
     }
 
-    /// Makes the settings file what it shall be. Touches nothing when it is that already.
-    pub fn apply(&self, wanted: &proto::Settings, digest: &str, in_place: &InPlace) -> Result<(), ApplyError> {
+    /// Makes the settings file what it shall be. Touches nothing when it is that already. The answer is whether the CLI is to put
+    /// secrets in; [`Settings::has_secrets`] follows then.
+    pub fn apply(&self, wanted: &Wanted<'_>, in_place: &InPlace) -> Result<bool, ApplyError> {
         let mut written = self.written();
         let project = Project::read(&self.layout.workspace())?;
-        let file = project.settings_path(&wanted.stack);
-        let path = self.layout.workspace().join(&file);
-        let now = Written {
-            tree: in_place.tree.clone(),
-            stack: wanted.stack.clone(),
-            digest: digest.to_owned(),
-            file: file.clone(),
-        };
+        let now = Written::of(wanted, in_place, project.settings_path(wanted.stack));
+        let path = self.layout.workspace().join(&now.file);
         if written.as_ref() == Some(&now) && path.is_file() {
-            return Ok(());
+            return Ok(false);
         }
-        let original = self.original(&in_place.tree, &file, &path)?;
+        let original = self.original(&in_place.tree, &now.file, &path)?;
         let was_ours = written.as_ref().is_some_and(|written| written.tree == in_place.tree);
-        let current = self.current(&file, &path, was_ours);
-        let config = config(wanted)?;
+        let current = self.current(&now.file, &path, was_ours);
+        let has_secrets = written.as_ref().is_some_and(|before| before.secrets == now.secrets && !before.lacks_secrets);
         let format = project.settings_format();
-        let text = settings::rebuild(original.as_deref(), current.as_deref(), &project.name, &config, format)?;
+        let (original, current) = (original.as_deref(), current.as_deref());
+        let Wanted { config, environments, .. } = *wanted;
+        let content = settings::Wanted { config, environments, keeps_secrets: has_secrets };
+        let rebuilt = settings::rebuild(original, current, &project.name, &content, format)?;
         // Until it is written again, nothing is known of the file.
         self.record(&mut written, None)?;
         if let Some(directory) = path.parent() {
             std::fs::create_dir_all(directory).map_err(failed("make", directory))?;
         }
-        durable::write_atomically(&path, text.as_bytes()).map_err(failed("write", &path))?;
+        durable::write_atomically(&path, rebuilt.text.as_bytes()).map_err(failed("write", &path))?;
+        let lacks_secrets = rebuilt.lacks_secrets;
+        self.record(&mut written, Some(Written { lacks_secrets, ..now }))?;
+        Ok(lacks_secrets)
+    }
+
+    /// Remembers that the secrets are in the file.
+    pub fn has_secrets(&self, wanted: &Wanted<'_>, in_place: &InPlace) -> Result<(), ApplyError> {
+        let mut written = self.written();
+        let project = Project::read(&self.layout.workspace())?;
+        let now = Written::of(wanted, in_place, project.settings_path(wanted.stack));
         self.record(&mut written, Some(now))
     }
 
@@ -172,14 +221,6 @@ fn flat_name(file: &Path) -> String {
     hex::encode(Sha256::digest(file.as_os_str().as_encoded_bytes()))
 }
 
-fn config(wanted: &proto::Settings) -> Result<Vec<(String, Value)>, ApplyError> {
-    let parse = |item: &proto::ConfigItem| match serde_json::from_str(&item.value) {
-        Ok(value) => Ok((item.key.clone(), value)),
-        Err(error) => Err(ApplyError::Value { key: item.key.clone(), reason: error.to_string() }),
-    };
-    wanted.config.iter().map(parse).collect()
-}
-
 fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> ApplyError + use<> {
     let path = path.to_owned();
     move |source| ApplyError::File { action, path, source }
@@ -218,9 +259,20 @@ mod tests {
         InPlace { digest: "sha256:00".into(), tree: name.into(), ..InPlace::default() }
     }
 
-    fn wanted(config: &[(&str, &str)]) -> proto::Settings {
-        let item = |(key, value): &(&str, &str)| proto::ConfigItem { key: (*key).into(), value: (*value).into() };
-        proto::Settings { stack: "organization/example/dev".into(), config: config.iter().map(item).collect() }
+    fn entries(config: &[(&str, &str)]) -> Vec<Entry> {
+        let entry = |(key, value): &(&str, &str)| {
+            let value = serde_json::from_str(value).unwrap();
+            Entry { key: (*key).into(), value, is_path: false, is_secret: key.contains("secret") }
+        };
+        config.iter().map(entry).collect()
+    }
+
+    /// Whether the CLI has to put secrets in afterwards.
+    fn apply(settings: &Settings, config: &[(&str, &str)], digest: &str, tree: &InPlace) -> Result<bool, ApplyError> {
+        settings.apply(
+            &Wanted { stack: "organization/example/dev", digest, config: &entries(config), environments: &[] },
+            tree,
+        )
     }
 
     fn text(layout: &Layout) -> String {
@@ -231,9 +283,9 @@ mod tests {
     fn a_key_that_is_not_sent_any_more_is_gone_and_the_sources_own_one_is_back() {
         let place = place(Some("config:\n  example:size: small\n"));
         let settings = Settings::open(place.layout.clone());
-        settings.apply(&wanted(&[("example:size", "\"big\""), ("example:extra", "true")]), "one", &tree("a")).unwrap();
+        apply(&settings, &[("example:size", "\"big\""), ("example:extra", "true")], "one", &tree("a")).unwrap();
         assert!(text(&place.layout).contains("big") && text(&place.layout).contains("extra"));
-        settings.apply(&wanted(&[]), "two", &tree("a")).unwrap();
+        apply(&settings, &[], "two", &tree("a")).unwrap();
         let rebuilt = text(&place.layout);
         assert!(rebuilt.contains("small") && !rebuilt.contains("extra"), "{rebuilt}");
         assert_eq!(settings.digest(), "two");
@@ -242,12 +294,12 @@ mod tests {
     #[test]
     fn settings_that_are_in_force_are_not_written_again_even_by_another_agent() {
         let place = place(None);
-        Settings::open(place.layout.clone()).apply(&wanted(&[("example:a", "1")]), "one", &tree("a")).unwrap();
+        apply(&Settings::open(place.layout.clone()), &[("example:a", "1")], "one", &tree("a")).unwrap();
         let path = place.layout.source().join("Pulumi.dev.yaml");
         std::fs::write(&path, "# touched\n").unwrap();
         let settings = Settings::open(place.layout.clone());
         assert_eq!(settings.digest(), "one");
-        settings.apply(&wanted(&[("example:a", "1")]), "one", &tree("a")).unwrap();
+        apply(&settings, &[("example:a", "1")], "one", &tree("a")).unwrap();
         assert_eq!(text(&place.layout), "# touched\n");
     }
 
@@ -255,12 +307,12 @@ mod tests {
     fn the_encryption_header_goes_along_into_the_next_source() {
         let place = place(None);
         let settings = Settings::open(place.layout.clone());
-        settings.apply(&wanted(&[("example:a", "1")]), "one", &tree("a")).unwrap();
+        apply(&settings, &[("example:a", "1")], "one", &tree("a")).unwrap();
         let left = format!("encryptionsalt: v1:abc=:v1:def:ghi\n{}", text(&place.layout));
         std::fs::write(place.layout.source().join("Pulumi.dev.yaml"), left).unwrap();
         settings.keep(Some(&tree("a")));
         put_source(&place.layout, Some("config:\n  example:b: two\n"));
-        settings.apply(&wanted(&[("example:a", "1")]), "one", &tree("b")).unwrap();
+        apply(&settings, &[("example:a", "1")], "one", &tree("b")).unwrap();
         let rebuilt = text(&place.layout);
         for part in ["v1:abc=:v1:def:ghi", "example:a", "example:b"] {
             assert!(rebuilt.contains(part), "{part} is missing in:\n{rebuilt}");
@@ -271,17 +323,17 @@ mod tests {
     fn a_settings_file_that_cannot_be_read_is_no_header_and_stops_nothing() {
         let place = place(None);
         let settings = Settings::open(place.layout.clone());
-        settings.apply(&wanted(&[("example:a", "1")]), "one", &tree("a")).unwrap();
+        apply(&settings, &[("example:a", "1")], "one", &tree("a")).unwrap();
         std::fs::write(place.layout.source().join("Pulumi.dev.yaml"), b"\xff\xfe").unwrap();
         settings.keep(Some(&tree("a")));
         put_source(&place.layout, None);
         std::fs::write(place.layout.source().join("Pulumi.dev.yaml"), b"\xff\xfe").unwrap();
-        settings.apply(&wanted(&[]), "one", &tree("b")).unwrap_err();
+        apply(&settings, &[], "one", &tree("b")).unwrap_err();
         settings.keep(Some(&tree("b")));
         put_source(&place.layout, None);
-        settings.apply(&wanted(&[("example:a", "2")]), "two", &tree("c")).unwrap();
+        apply(&settings, &[("example:a", "2")], "two", &tree("c")).unwrap();
         std::fs::write(place.layout.source().join("Pulumi.dev.yaml"), b"\xff\xfe").unwrap();
-        settings.apply(&wanted(&[("example:a", "3")]), "three", &tree("c")).unwrap();
+        apply(&settings, &[("example:a", "3")], "three", &tree("c")).unwrap();
         assert!(text(&place.layout).contains("example:a: 3"), "{}", text(&place.layout));
     }
 
@@ -290,9 +342,34 @@ mod tests {
         let place = place(None);
         let settings = Settings::open(place.layout.clone());
         let stack = "a".repeat(200);
-        let wanted = proto::Settings { stack: stack.clone(), config: Vec::new() };
-        settings.apply(&wanted, "one", &tree("a")).unwrap();
+        settings.apply(&Wanted { stack: &stack, digest: "one", config: &[], environments: &[] }, &tree("a")).unwrap();
         settings.keep(Some(&tree("a")));
         assert!(settings.kept(Path::new(&format!("Pulumi.{stack}.yaml"))).is_file());
+    }
+
+    #[test]
+    fn secrets_are_encrypted_once_and_again_when_they_are_others() {
+        let place = place(None);
+        let settings = Settings::open(place.layout.clone());
+        let config = |secret: &'static str| [("secret", secret), ("a", "1")];
+        assert!(apply(&settings, &config("\"x\""), "one", &tree("a")).unwrap());
+        assert!(apply(&settings, &config("\"x\""), "one", &tree("a")).unwrap(), "nobody has encrypted it yet");
+        let encrypted = format!("{}  example:secret:\n    secure: v1:x\n", text(&place.layout));
+        std::fs::write(place.layout.source().join("Pulumi.dev.yaml"), encrypted).unwrap();
+        let wanted = entries(&config("\"x\""));
+        let wanted = Wanted { stack: "organization/example/dev", digest: "one", config: &wanted, environments: &[] };
+        settings.has_secrets(&wanted, &tree("a")).unwrap();
+        assert!(!apply(&settings, &config("\"x\""), "one", &tree("a")).unwrap());
+
+        settings.keep(Some(&tree("a")));
+        put_source(&place.layout, None);
+        let again = Settings::open(place.layout.clone());
+        assert!(!apply(&again, &config("\"x\""), "one", &tree("b")).unwrap(), "it goes along into the next source");
+        assert!(text(&place.layout).contains("v1:x"));
+        assert!(
+            apply(&again, &config("\"y\""), "one", &tree("b")).unwrap(),
+            "the same by its digest, another by its value"
+        );
+        assert!(!text(&place.layout).contains("v1:x"));
     }
 }

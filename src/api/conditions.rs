@@ -18,14 +18,34 @@ pub mod stack_reason {
     pub const STACK_PROCESSING: &str = "StackProcessing";
     pub const RETRYING_AFTER_FAILURE: &str = "RetryingAfterFailure";
     pub const UPDATE_FAILED: &str = "UpdateFailed";
+    pub const PREVIEW_FAILED: &str = "PreviewFailed";
     pub const UPDATE_CONFLICT: &str = "UpdateConflict";
     pub const SOURCE_UNAVAILABLE: &str = "SourceUnavailable";
     pub const SPEC_INVALID: &str = "SpecInvalid";
     pub const WORKSPACE_FAILED: &str = "WorkspaceFailed";
     pub const NAMESPACE_TERMINATING: &str = "NamespaceTerminating";
+    pub const PREREQUISITE_NOT_SATISFIED: &str = "PrerequisiteNotSatisfied";
     pub const RUN_OUTCOME_UNKNOWN: &str = "RunOutcomeUnknown";
     /// The state names resources that a run was creating when it was cut off.
     pub const PENDING_CREATES: &str = "PendingCreates";
+}
+
+/// Reasons of the Program's conditions.
+pub mod program_reason {
+    pub const SUCCEEDED: &str = "Succeeded";
+    pub const SPEC_INVALID: &str = "SpecInvalid";
+}
+
+/// Reasons of the StackReceiver's conditions and events: those of Flux's Receiver, and one of ours.
+pub mod receiver_reason {
+    pub const SUCCEEDED: &str = "Succeeded";
+    pub const FAILED: &str = "Failed";
+    pub const TOKEN_NOT_FOUND: &str = "TokenNotFound";
+    pub const PROGRESSING_WITH_RETRY: &str = "ProgressingWithRetry";
+    /// A call has not proved that it may be made, or came too often.
+    pub const VALIDATION_FAILED: &str = "ValidationFailed";
+    /// The controller takes no webhooks.
+    pub const NOT_SERVED: &str = "NotServed";
 }
 
 /// Reasons of the Workspace's conditions.

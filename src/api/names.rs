@@ -7,6 +7,9 @@ use sha2::{Digest as _, Sha256};
 /// The field manager of everything that the controller applies.
 pub const FIELD_MANAGER: &str = "pulumi-controller";
 
+/// The field managers of the Pulumi Kubernetes Operator v2: this one, and those that begin with it and a slash.
+pub const OPERATOR_FIELD_MANAGER: &str = "pulumi-kubernetes-operator";
+
 /// Finalizer on a Stack; the same name as the Pulumi Kubernetes Operator uses.
 pub const STACK_FINALIZER: &str = "finalizer.stack.pulumi.com";
 /// Finalizer on an Update: a run is ended and its pod released before the object goes away.
@@ -18,7 +21,7 @@ pub const RUN_FINALIZER: &str = "auto.pulumi.com/run";
 
 /// Label on everything that belongs to a Stack: `stack`.
 pub const LABEL_STACK_COMPONENT: &str = "pulumi.com/component";
-/// Label with the Pulumi stack's name (sanitised to a label value).
+/// Label with the name of the Stack object.
 pub const LABEL_STACK_NAME: &str = "pulumi.com/stack-name";
 /// Flux's label for the shard of a controller; what belongs to a Stack is in the Stack's shard.
 pub const LABEL_SHARD: &str = "sharding.fluxcd.io/key";
@@ -37,6 +40,10 @@ pub const LABEL_UPDATE_NAME: &str = "auto.pulumi.com/update-name";
 pub const ANNOTATION_RECONCILIATION_REQUEST: &str = "pulumi.com/reconciliation-request";
 /// Flux's annotation: a new value asks for a reconcile now; on a Stack it asks for a run.
 pub const ANNOTATION_REQUESTED_AT: &str = "reconcile.fluxcd.io/requestedAt";
+/// Flux's annotation: with the same value as `requestedAt`, it asks for a run whatever came of the last one.
+pub const ANNOTATION_FORCE_AT: &str = "reconcile.fluxcd.io/forceAt";
+/// Flux's annotation: with the same value as `requestedAt`, it asks to forget the failures that were counted.
+pub const ANNOTATION_RESET_AT: &str = "reconcile.fluxcd.io/resetAt";
 /// A person's answer to a run that is in doubt, `<update>=retry|clear|abandon`: on the Stack, or on an Update made by hand.
 pub const ANNOTATION_RESOLVE: &str = "pulumi.com/resolve";
 /// On a workspace pod while a run is open: UID of the Update.
@@ -67,10 +74,16 @@ pub const PULUMI_CONTAINER: &str = "pulumi";
 pub const SHARE_VOLUME: &str = "share";
 /// Where the share volume is mounted.
 pub const SHARE_DIRECTORY: &str = "/share";
+/// Tells a container the file that its pod's variables may be added to, as in the Pulumi Kubernetes Operator.
+pub const ENV_FILE_VARIABLE: &str = "PULUMI_ENV";
+/// That file, in the share volume.
+pub const ENV_FILE: &str = ".env";
 /// Where the agent's certificate, key and CA bundle are mounted.
 pub const TLS_DIRECTORY: &str = "/var/run/pulumi-controller/tls";
 /// Below this directory each Secret behind the environment is mounted as a directory of its own.
 pub const SECRETS_DIRECTORY: &str = "/var/run/secrets/stacks.pulumi.com/secrets";
+/// Where ConfigMaps of a workspace pod are mounted, each in a directory of its name.
+pub const CONFIG_MAPS_DIRECTORY: &str = "/var/run/configmaps/stacks.pulumi.com/configmaps";
 
 /// StatefulSet, Service and PodDisruptionBudget of a Workspace.
 pub fn workspace_object(workspace: &str) -> String {
@@ -103,6 +116,12 @@ pub fn update(stack: &str, uid: &str, attempt: i64) -> String {
     let digest = Sha256::digest(format!("{uid}/{attempt}"));
     let hex = hex::encode(digest);
     format!("{stack}-{}", hex.get(..11).unwrap_or(&hex))
+}
+
+/// The path of a webhook, by Flux's rule for its Receiver.
+pub fn webhook_path(token: &[u8], name: &str, namespace: &str) -> String {
+    let digest = Sha256::new().chain_update(token).chain_update(name).chain_update(namespace).finalize();
+    format!("/hook/{}", hex::encode(digest))
 }
 
 #[cfg(test)]

@@ -1,14 +1,14 @@
 //! Pieces of schema that the Rust types alone do not give, and the CRDs as they are installed.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
-    CustomResourceDefinition, JSON, JSONSchemaProps,
+    CustomResourceDefinition, CustomResourceDefinitionVersion, JSON, JSONSchemaProps,
 };
-use kube::CustomResourceExt;
+use kube::{CustomResourceExt, Resource};
 use schemars::{Schema, SchemaGenerator, json_schema};
 use serde_json::json;
 
 use crate::api::auto::{Update, Workspace};
-use crate::api::pulumi::Stack;
+use crate::api::pulumi::{Program, Stack, StackReceiver};
 
 /// A JSON object whose fields the schema does not name: templates, which stay JSON from here to the apply.
 pub fn any_object(_: &mut SchemaGenerator) -> Schema {
@@ -34,6 +34,15 @@ pub fn duration(_: &mut SchemaGenerator) -> Schema {
 }
 
 /// A list of environment variables, merged by name; each is a core/v1 EnvVar.
+pub fn list_of_objects(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "array",
+        "items": {"type": "object", "x-kubernetes-preserve-unknown-fields": true},
+        "x-kubernetes-list-type": "atomic",
+    })
+}
+
+/// Environment variables as Kubernetes has them.
 pub fn environment(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "array",
@@ -71,7 +80,8 @@ pub fn conditions(_: &mut SchemaGenerator) -> Schema {
 
 /// Every CRD, as it is installed.
 pub fn custom_resource_definitions() -> Vec<CustomResourceDefinition> {
-    [Stack::crd(), Workspace::crd(), Update::crd()].into_iter().map(finish).collect()
+    let all = [Stack::crd(), Program::crd(), StackReceiver::crd(), Workspace::crd(), Update::crd()];
+    all.into_iter().map(finish).collect()
 }
 
 /// A new object says `observedGeneration: -1` until its controller has seen it; without this, tools that wait for
@@ -82,6 +92,7 @@ fn finish(mut crd: CustomResourceDefinition) -> CustomResourceDefinition {
         .annotations
         .get_or_insert_default()
         .insert("kustomize.toolkit.fluxcd.io/substitute".to_owned(), "disabled".to_owned());
+    serve_older_version(&mut crd);
     for version in &mut crd.spec.versions {
         if let Some(status) = status_schema(version.schema.as_mut().and_then(|s| s.open_api_v3_schema.as_mut())) {
             status.default = Some(JSON(json!({"observedGeneration": -1})));
@@ -91,6 +102,41 @@ fn finish(mut crd: CustomResourceDefinition) -> CustomResourceDefinition {
     crd
 }
 
+/// Stacks may be written and read as `v1alpha1` too. It is the same object in other words for its version, so nothing is lost
+/// from one to the other.
+fn serve_older_version(crd: &mut CustomResourceDefinition) {
+    if crd.spec.group != Stack::group(&()) || crd.spec.names.kind != Stack::kind(&()) {
+        return;
+    }
+    let older = crd.spec.versions.first().map(|served| CustomResourceDefinitionVersion {
+        name: "v1alpha1".to_owned(),
+        storage: false,
+        deprecated: Some(true),
+        deprecation_warning: Some(
+            "pulumi.com/v1alpha1 Stack is deprecated: write pulumi.com/v1, nothing else changes".to_owned(),
+        ),
+        ..served.clone()
+    });
+    crd.spec.versions.extend(older);
+}
+
 fn status_schema(root: Option<&mut JSONSchemaProps>) -> Option<&mut JSONSchemaProps> {
     root?.properties.as_mut()?.get_mut("status")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stack_of_the_older_version_has_the_same_schema_and_only_one_version_is_stored() {
+        let crds = custom_resource_definitions();
+        let stack = crds.iter().find(|crd| crd.spec.names.kind == "Stack").expect("there is one");
+        let [v1, older] = stack.spec.versions.as_slice() else { panic!("not two versions") };
+        assert_eq!((v1.name.as_str(), v1.served, v1.storage, v1.deprecated), ("v1", true, true, None));
+        assert_eq!((older.name.as_str(), older.served, older.storage), ("v1alpha1", true, false));
+        assert_eq!((&v1.schema, &v1.subresources), (&older.schema, &older.subresources));
+        assert_eq!(stack.spec.conversion, None, "none is needed");
+        assert!(crds.iter().filter(|crd| crd.spec.names.kind != "Stack").all(|crd| crd.spec.versions.len() == 1));
+    }
 }

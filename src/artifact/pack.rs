@@ -42,6 +42,8 @@ pub enum PackError {
     Kind { path: PathBuf },
     #[error("cannot pack {path}: there are more than {limit} entries")]
     TooManyEntries { path: PathBuf, limit: u64 },
+    #[error("cannot pack more than {limit} bytes of files")]
+    TooManyBytes { limit: u64 },
     #[error("cannot write the archive of {path}: {cause}")]
     Write { path: PathBuf, cause: io::Error },
 }
@@ -60,6 +62,18 @@ pub fn pack(directory: &Path, into: impl Write) -> Result<Packed, PackError> {
     let mut into = packing.builder.into_inner().and_then(GzEncoder::finish).map_err(failed)?;
     into.flush().map_err(failed)?;
     Ok(packing.packed)
+}
+
+/// Packs one file from memory. It is stored, not compressed: the bytes, and with them the digest, stay the same when another version
+/// of the compressor does its work otherwise.
+///
+/// # Errors
+/// The name does not fit into an archive.
+pub fn pack_file(name: &str, content: &[u8]) -> io::Result<Vec<u8>> {
+    let mut builder = Builder::new(GzEncoder::new(Vec::new(), Compression::none()));
+    let size = u64::try_from(content.len()).unwrap_or(u64::MAX);
+    builder.append_data(&mut header(EntryType::Regular, 0o600, size), name, content)?;
+    builder.into_inner().and_then(GzEncoder::finish)
 }
 
 struct Packing<'root, W: Write> {
@@ -138,7 +152,7 @@ impl<W: Write> Packing<'_, W> {
     }
 }
 
-fn header(kind: EntryType, mode: u32, size: u64) -> Header {
+pub(super) fn header(kind: EntryType, mode: u32, size: u64) -> Header {
     let mut header = Header::new_gnu();
     header.set_entry_type(kind);
     header.set_mode(mode);
@@ -229,6 +243,14 @@ mod tests {
         assert_eq!(packed(one.path()), packed(other.path()));
         fs::write(other.path().join("run"), "!#").unwrap();
         assert_ne!(packed(one.path()), packed(other.path()));
+    }
+
+    #[test]
+    fn a_file_from_memory_gives_equal_bytes_and_is_unpacked() {
+        let (archive, to) = (pack_file("Pulumi.yaml", b"name: app\n").unwrap(), TempDir::new().unwrap());
+        assert_eq!(archive, pack_file("Pulumi.yaml", b"name: app\n").unwrap());
+        unpack(&archive[..], to.path(), &Limits::default()).unwrap();
+        assert_eq!(fs::read(to.path().join("Pulumi.yaml")).unwrap(), b"name: app\n");
     }
 
     #[test]

@@ -2,6 +2,8 @@
 
 pub mod authority;
 pub mod merge;
+pub mod program;
+pub mod receiver;
 pub mod stack;
 pub mod update;
 pub mod workspace;

@@ -3,6 +3,8 @@
 use std::ffi::OsString;
 use std::path::Path;
 
+use OperationKind::{Destroy, DriftCheck, Preview, Refresh, Up};
+
 /// What a run does to its stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OperationKind {
@@ -10,6 +12,12 @@ pub enum OperationKind {
     Up,
     /// Deletes all resources.
     Destroy,
+    /// Says what `up` would do. It changes neither resources nor state.
+    Preview,
+    /// Brings the state up to what the providers say.
+    Refresh,
+    /// Says whether a refresh would find changes, and fails if so. It changes nothing.
+    DriftCheck,
 }
 
 /// One run of the engine.
@@ -25,6 +33,76 @@ pub struct Operation<'a> {
     pub refresh: bool,
     /// Kept in the history of the stack.
     pub message: Option<&'a str>,
+    pub options: Options<'a>,
+}
+
+/// What else the CLI is told; those that a command does not have are left out.
+#[derive(Clone, Debug, Default)]
+pub struct Options<'a> {
+    /// URNs of the resources that are worked on; none for all.
+    pub targets: &'a [String],
+    /// Whether resources that depend on the targets are worked on as well.
+    pub target_dependents: bool,
+    /// URNs of resources that are replaced.
+    pub replace: &'a [String],
+    /// How many resources are worked on at once.
+    pub parallel: Option<u32>,
+    /// Whether the run goes on after a resource has failed.
+    pub continue_on_error: bool,
+    /// Whether it is a failure when something changes.
+    pub expect_no_changes: bool,
+    /// Whether a stack is removed from the backend once it is destroyed.
+    pub remove: bool,
+    /// Whether the program is run for a destroy or a refresh.
+    pub run_program: bool,
+    /// How much the CLI and its plugins log of themselves, on standard error; 0 for nothing.
+    pub log_level: u32,
+}
+
+/// The commands that have an option.
+#[derive(Clone, Copy)]
+struct Commands(&'static [OperationKind]);
+
+impl Commands {
+    const PARALLEL: Self = Self(&[Up, Destroy, Preview, Refresh, DriftCheck]);
+    const TARGET: Self = Self::PARALLEL;
+    const TARGET_DEPENDENTS: Self = Self(&[Up, Preview, Destroy]);
+    const REPLACE: Self = Self(&[Up, Preview]);
+    const CONTINUE_ON_ERROR: Self = Self(&[Up, Destroy]);
+    const EXPECT_NO_CHANGES: Self = Self(&[Up, Preview, Refresh]);
+    const REFRESH: Self = Self(&[Up, Preview, Destroy]);
+    const REMOVE: Self = Self(&[Destroy]);
+    const RUN_PROGRAM: Self = Self(&[Destroy, Refresh]);
+
+    fn have(self, kind: OperationKind) -> bool {
+        self.0.contains(&kind)
+    }
+}
+
+impl Options<'_> {
+    fn flags(&self, kind: OperationKind) -> Vec<OsString> {
+        let switches = [
+            ("--target-dependents=true", self.target_dependents, Commands::TARGET_DEPENDENTS),
+            ("--continue-on-error=true", self.continue_on_error, Commands::CONTINUE_ON_ERROR),
+            ("--expect-no-changes=true", self.expect_no_changes, Commands::EXPECT_NO_CHANGES),
+            ("--remove=true", self.remove, Commands::REMOVE),
+            ("--run-program=true", self.run_program, Commands::RUN_PROGRAM),
+        ];
+        let switches = switches.into_iter().filter(|(_, is_wanted, commands)| *is_wanted && commands.have(kind));
+        let parallel = self.parallel.filter(|_| Commands::PARALLEL.have(kind));
+        let verbose = Some(self.log_level).filter(|level| *level > 0);
+        let logging =
+            verbose.map(|level| ["--logtostderr".into(), "--logflow".into(), flag("--verbose", &level.to_string())]);
+        let targets = self.targets.iter().filter(|_| Commands::TARGET.have(kind));
+        let replaced = self.replace.iter().filter(|_| Commands::REPLACE.have(kind));
+        switches
+            .map(|(switch, ..)| switch.into())
+            .chain(logging.into_iter().flatten())
+            .chain(parallel.map(|number| flag("--parallel", &number.to_string())))
+            .chain(targets.map(|urn| flag("--target", urn)))
+            .chain(replaced.map(|urn| flag("--replace", urn)))
+            .collect()
+    }
 }
 
 /// The arguments of a run, without the name of the program.
@@ -32,19 +110,24 @@ pub struct Operation<'a> {
 /// The output stays the one for people, with diagnostics and outputs, for the pod's log. `PULUMI_DEBUG_COMMANDS` has to be set:
 /// without it the CLI does not know `--event-log` (see [`super::environment::engine_environment`]).
 pub fn arguments(operation: &Operation<'_>) -> Vec<OsString> {
-    let command = match operation.kind {
-        OperationKind::Up => "up",
-        OperationKind::Destroy => "destroy",
+    let words: &[&str] = match operation.kind {
+        Up => &["up", "--yes", "--skip-preview"],
+        Destroy => &["destroy", "--yes", "--skip-preview"],
+        Refresh => &["refresh", "--yes", "--skip-preview"],
+        // It is read by people.
+        Preview => &["preview", "--diff"],
+        DriftCheck => &["refresh", "--preview-only", "--expect-no-changes=true"],
     };
-    let mut arguments =
-        command_line(&[command, "--yes", "--skip-preview", "--suppress-progress", "--exec-kind=auto.local"]);
+    let mut arguments = command_line(words);
+    arguments.extend(["--suppress-progress", "--exec-kind=auto.local"].map(OsString::from));
     arguments.push(concat!("--exec-agent=pulumi-controller/", env!("CARGO_PKG_VERSION")).into());
-    if operation.refresh {
+    if operation.refresh && Commands::REFRESH.have(operation.kind) {
         arguments.push("--refresh=true".into());
     }
     if let Some(message) = operation.message {
         arguments.push(flag("--message", message));
     }
+    arguments.extend(operation.options.flags(operation.kind));
     let mut event_log = OsString::from("--event-log=");
     event_log.push(operation.event_log);
     arguments.push(event_log);
@@ -52,14 +135,34 @@ pub fn arguments(operation: &Operation<'_>) -> Vec<OsString> {
     arguments
 }
 
-/// Makes a stack without selecting it. Fails when it exists: see [`super::failure::stack_exists`].
-pub fn stack_init(stack: &str) -> Vec<OsString> {
-    on_stack(&["stack", "init", "--no-select"], stack)
+/// Makes a stack without selecting it. Fails when it exists: see [`super::failure::stack_exists`]. Without a secrets provider its
+/// secrets are encrypted by what the backend takes.
+pub fn stack_init(stack: &str, secrets_provider: Option<&str>) -> Vec<OsString> {
+    with_provider(on_stack(&["stack", "init", "--no-select"], stack), secrets_provider)
 }
 
-/// Selects a stack, so that a person's commands in the pod find it, and makes it first where the backend has none.
-pub fn stack_select_or_init(stack: &str) -> Vec<OsString> {
-    on_stack(&["stack", "select", "--create"], stack)
+/// Selects a stack, so that a person's commands in the pod find it.
+pub fn stack_select(stack: &str) -> Vec<OsString> {
+    on_stack(&["stack", "select"], stack)
+}
+
+/// The same, and makes it first where the backend has none.
+pub fn stack_select_or_init(stack: &str, secrets_provider: Option<&str>) -> Vec<OsString> {
+    with_provider(on_stack(&["stack", "select", "--create"], stack), secrets_provider)
+}
+
+fn with_provider(mut arguments: Vec<OsString>, secrets_provider: Option<&str>) -> Vec<OsString> {
+    arguments.extend(secrets_provider.map(|provider| flag("--secrets-provider", provider)));
+    arguments
+}
+
+/// Encrypts values and puts them into the settings file: pairs of a key and a text. The CLI takes no other way for several at once
+/// than its command line, which only processes of the same user can see.
+pub fn set_secrets(stack: &str, are_paths: bool, secrets: &[(&str, &str)]) -> Vec<OsString> {
+    let mut arguments = on_stack(&["config", "set-all"], stack);
+    arguments.extend(are_paths.then(|| OsString::from("--path")));
+    arguments.extend(secrets.iter().map(|(key, value)| flag("--secret", &format!("{key}={value}"))));
+    arguments
 }
 
 /// Prints the outputs of a stack with the values of secrets: see [`super::outputs::parse`].
@@ -123,7 +226,8 @@ mod tests {
     }
 
     fn operation(kind: OperationKind) -> Operation<'static> {
-        Operation { kind, stack: "dev", event_log: Path::new("/share/events"), refresh: false, message: None }
+        let event_log = Path::new("/share/events");
+        Operation { kind, stack: "dev", event_log, refresh: false, message: None, options: Options::default() }
     }
 
     #[test]
@@ -134,7 +238,15 @@ mod tests {
              --exec-agent=pulumi-controller/{version} --event-log=/share/events --stack=dev"
         );
         assert_eq!(line(&arguments(&operation(OperationKind::Up))), up);
-        assert_eq!(line(&arguments(&operation(OperationKind::Destroy))), up.replace(" up ", " destroy "));
+        let rows = [
+            (Destroy, "destroy --yes --skip-preview"),
+            (Refresh, "refresh --yes --skip-preview"),
+            (Preview, "preview --diff"),
+            (DriftCheck, "refresh --preview-only --expect-no-changes=true"),
+        ];
+        for (kind, words) in rows {
+            assert_eq!(line(&arguments(&operation(kind))), up.replace("up --yes --skip-preview", words));
+        }
     }
 
     #[test]
@@ -143,6 +255,47 @@ mod tests {
         let arguments = arguments(&operation);
         assert!(arguments.contains(&"--refresh=true".into()), "{arguments:?}");
         assert!(arguments.contains(&"--message=--yes, \"now\"".into()), "{arguments:?}");
+    }
+
+    #[test]
+    fn a_command_gets_the_options_that_it_has() {
+        let urns = ["urn:a".to_owned(), "urn:*,b".to_owned()];
+        let options = Options {
+            targets: &urns,
+            target_dependents: true,
+            replace: &urns,
+            parallel: Some(3),
+            continue_on_error: true,
+            expect_no_changes: true,
+            remove: true,
+            run_program: true,
+            log_level: 3,
+        };
+        let targets = "--logtostderr --logflow --verbose=3 --parallel=3 --target=urn:a --target=urn:*,b";
+        for (kind, expected) in [
+            (
+                OperationKind::Up,
+                format!(
+                    "--target-dependents=true --continue-on-error=true --expect-no-changes=true {targets} \
+                     --replace=urn:a --replace=urn:*,b"
+                ),
+            ),
+            (
+                OperationKind::Destroy,
+                format!("--target-dependents=true --continue-on-error=true --remove=true --run-program=true {targets}"),
+            ),
+            (
+                OperationKind::Preview,
+                format!(
+                    "--target-dependents=true --expect-no-changes=true {targets} --replace=urn:a --replace=urn:*,b"
+                ),
+            ),
+            (OperationKind::Refresh, format!("--expect-no-changes=true --run-program=true {targets}")),
+            (OperationKind::DriftCheck, targets.to_owned()),
+        ] {
+            assert_eq!(line(&options.flags(kind)), expected);
+            assert_eq!(line(&Options::default().flags(kind)), "");
+        }
     }
 
     #[test]
@@ -155,8 +308,9 @@ mod tests {
         };
         let file = Path::new("-x");
         let small = [
-            stack_init("--help"),
-            stack_select_or_init("--help"),
+            stack_init("--help", Some("-y")),
+            stack_select("--help"),
+            stack_select_or_init("--help", None),
             stack_output("--help"),
             stack_export("--help", file),
             stack_import("--help", file),
@@ -171,12 +325,22 @@ mod tests {
     #[test]
     fn the_small_commands_are_these() {
         let table = [
-            (stack_init("o/p/dev"), "stack init --no-select --stack=o/p/dev"),
-            (stack_select_or_init("dev"), "stack select --create --stack=dev"),
+            (stack_init("o/p/dev", None), "stack init --no-select --stack=o/p/dev"),
+            (stack_init("dev", Some("awskms://a")), "stack init --no-select --stack=dev --secrets-provider=awskms://a"),
+            (stack_select("dev"), "stack select --stack=dev"),
+            (stack_select_or_init("dev", None), "stack select --create --stack=dev"),
+            (
+                stack_select_or_init("dev", Some("passphrase")),
+                "stack select --create --stack=dev --secrets-provider=passphrase",
+            ),
             (stack_output("dev"), "stack output --json --show-secrets --stack=dev"),
             (stack_export("dev", Path::new("/s/state")), "stack export --stack=dev --file=/s/state"),
             (stack_import("dev", Path::new("/s/state")), "stack import --stack=dev --file=/s/state"),
             (cancel("dev"), "cancel --yes --stack=dev"),
+            (
+                set_secrets("dev", true, &[("a.b", "c=d"), ("e", "")]),
+                "config set-all --stack=dev --path --secret=a.b=c=d --secret=e=",
+            ),
             (version(), "version"),
             (install(), "install"),
         ];

@@ -41,7 +41,7 @@ impl Scalar {
         Scalar { text: text.into(), plain: false }
     }
 
-    fn plain(text: impl Into<String>) -> Self {
+    pub fn plain(text: impl Into<String>) -> Self {
         Scalar { text: text.into(), plain: true }
     }
 

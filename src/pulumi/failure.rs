@@ -1,7 +1,7 @@
 //! Why a call of the CLI failed, in kinds that the caller acts on, and in words for people.
 
-use super::console;
 use super::events::{Diagnostic, RunSummary};
+use super::{advice, console, place};
 
 /// No message is longer, in bytes.
 const LONGEST_MESSAGE: usize = 8 * 1024;
@@ -77,7 +77,7 @@ pub fn classify(exit: Exit, stdout_tail: &str, stderr_tail: &str, run: &RunSumma
         FailureKind::Conflict { holders } if !holders.is_empty() => locked(holders),
         FailureKind::Killed { signal } => said_before(&format!("the Pulumi CLI was killed by signal {signal}"), &cause),
         FailureKind::Canceled => said_before("the run was cancelled", &cause),
-        _ => cause.join("\n"),
+        _ => advice::with(&cause.join("\n")),
     };
     Failure { kind, message: console::shorten(&console::for_people(&message), LONGEST_MESSAGE) }
 }
@@ -140,14 +140,16 @@ fn cause(exit: Exit, stdout: &str, stderr: &str, stderr_errors: &str, run: &RunS
         if run.errors_left_out() > 0 {
             lines.insert(lines.len() / 2, format!("({} more errors)", run.errors_left_out()));
         }
-        return lines;
+        let of_program: Vec<_> =
+            errors.iter().filter(|error| resource(error).is_none()).map(|error| error.message.as_str()).collect();
+        return placed(&of_program.join("\n"), lines);
     }
     if !stderr_errors.is_empty() {
         return vec![stderr_errors.to_owned()];
     }
     let words: Vec<_> = run.program_words().into_iter().map(str::to_owned).collect();
     if !words.is_empty() {
-        return words;
+        return placed(&words.join("\n"), words);
     }
     if !verdicts.is_empty() {
         return named_once(verdicts.iter().map(describe));
@@ -170,17 +172,28 @@ fn is_verdict(error: &Diagnostic) -> bool {
         || error.message.ends_with(" canceled") && error.urn.is_empty()
 }
 
-/// An error with the resource that it is about: the last of its URN's types, and its name.
+/// An error with the resource that it is about.
 fn describe(error: &Diagnostic) -> String {
-    let mut parts = error.urn.splitn(4, "::").skip(2);
-    let (Some(types), Some(name)) = (parts.next(), parts.next()) else {
-        return error.message.clone();
-    };
-    let resource_type = types.rsplit('$').next().unwrap_or(types);
-    if resource_type == "pulumi:pulumi:Stack" {
-        return error.message.clone();
+    match resource(error) {
+        Some((resource_type, name)) => format!("{resource_type} {name}: {}", error.message),
+        None => error.message.clone(),
     }
-    format!("{resource_type} {name}: {}", error.message)
+}
+
+/// What an error is about, if it is not the program as a whole: the last of its URN's types, and its name.
+fn resource(error: &Diagnostic) -> Option<(&str, &str)> {
+    let mut parts = error.urn.splitn(4, "::").skip(2);
+    let (types, name) = (parts.next()?, parts.next()?);
+    let resource_type = types.rsplit('$').next().unwrap_or(types);
+    (resource_type != "pulumi:pulumi:Stack").then_some((resource_type, name))
+}
+
+/// With the place in the program first, where the program's own words have it somewhere among calls of others.
+fn placed(of_program: &str, mut lines: Vec<String>) -> Vec<String> {
+    if let Some(place) = place::of(of_program) {
+        lines.insert(0, format!("the program failed in {place}:"));
+    }
+    lines
 }
 
 fn named_once(lines: impl Iterator<Item = String>) -> Vec<String> {
@@ -264,6 +277,7 @@ pub fn stack_exists(stderr_tail: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use serde_json::json;
 
     use super::*;
     use crate::pulumi::events::summary_of;
@@ -369,6 +383,45 @@ mod tests {
         }
         let silent = classify(Exit { code: None, signal: Some(9) }, "", "", &none);
         assert_eq!(silent.message, "the Pulumi CLI was killed by signal 9");
+    }
+
+    #[test]
+    fn a_failure_says_what_to_do_and_a_program_of_many_calls_where_it_failed() {
+        let said = |events: &[&str]| {
+            let log: Vec<String> = events.iter().map(|event| format!("{event}\n")).collect();
+            classify(exited(1), "", "", &summary_of(&log.concat())).message
+        };
+        let stack = "urn:pulumi:dev::web::pulumi:pulumi:Stack::web-dev";
+        let bucket = "urn:pulumi:dev::web::aws:s3/bucket:Bucket::logs";
+        let diagnostic = |urn: &str, severity: &str, message: &str| {
+            json!({"diagnosticEvent": {"urn": urn, "severity": severity, "message": message, "color": "never"}})
+                .to_string()
+        };
+        let failed = diagnostic(stack, "error", "update failed\n");
+        let violation = json!({"policyEvent": {
+            "resourceUrn": bucket, "message": "<{%fg 13%}>No bucket is public.\nMake it private.<{%reset%}>\n", "color": "raw",
+            "policyName": "no-public", "policyPackName": "house", "policyPackVersion": "1.2.0", "policyPackVersionTag": "1.2.0",
+            "enforcementLevel": "mandatory",
+        }})
+        .to_string();
+        let remark = violation.replace("mandatory", "advisory").replace("No bucket", "Hardly any bucket");
+        let violated = said(&[&remark, &violation, &failed]);
+        let words = "aws:s3/bucket:Bucket logs: violates the policy no-public of house 1.2.0: No bucket is public.\nMake it private.\n(";
+        assert!(violated.starts_with(words) && violated.contains("keeps to the policy"), "{violated}");
+
+        let trace =
+            "Running program failed with an unhandled exception:\nError: boom\n    at f (/share/source/index.js:7:5)";
+        let placed = said(&[&diagnostic(stack, "error", trace), &failed]);
+        assert_eq!(placed, format!("the program failed in index.js line 7:\n{trace}"));
+        let words: Vec<String> = trace.lines().map(|line| diagnostic("", "info#err", line)).collect();
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        assert_eq!(said(&words), placed, "some languages say it on their stderr only");
+        let of_provider = diagnostic(bucket, "error", "panic in provider.go:7: boom");
+        assert_eq!(said(&[&of_provider, &failed]), "aws:s3/bucket:Bucket logs: panic in provider.go:7: boom");
+
+        let unlocked = classify(exited(1), "", "error: getting stack: incorrect passphrase\n", &RunSummary::default());
+        assert!(unlocked.message.starts_with("getting stack: incorrect passphrase\n("), "{}", unlocked.message);
+        assert!(unlocked.message.contains("PULUMI_CONFIG_PASSPHRASE"), "{}", unlocked.message);
     }
 
     #[test]

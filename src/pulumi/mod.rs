@@ -1,8 +1,10 @@
 //! The engine's edge: what the Pulumi CLI is given (arguments, environment, settings documents, project files) and what it
 //! gives back (event log, outputs, failures, locks, states). Pure: no process, no clock, no other room; whoever runs the CLI uses it.
 
+pub mod advice;
 pub mod arguments;
 pub mod commands;
+mod config_path;
 pub mod console;
 mod document;
 pub mod environment;
@@ -11,6 +13,7 @@ pub mod failure;
 pub mod install;
 pub mod locks;
 pub mod outputs;
+mod place;
 pub mod project;
 pub mod settings;
 pub mod state;

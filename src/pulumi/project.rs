@@ -6,11 +6,15 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::document::{self, Node, Scalar};
 use super::settings::{self, Format};
+
+/// The name of a project file that is made here.
+pub const PROJECT_FILE: &str = "Pulumi.yaml";
 
 /// The names of a project file, in the order in which the CLI looks for them.
 const FILES: [(&str, Format); 3] =
-    [("Pulumi.json", Format::Json), ("Pulumi.yaml", Format::Yaml), ("Pulumi.yml", Format::Yml)];
+    [("Pulumi.json", Format::Json), (PROJECT_FILE, Format::Yaml), ("Pulumi.yml", Format::Yml)];
 /// No project file may be larger, in bytes. A YAML project holds its program.
 const MAXIMUM_SIZE: u64 = 4 * 1024 * 1024;
 
@@ -124,6 +128,14 @@ impl Project {
         self.runtime != "yaml" || self.has_packages() || names_any(&self.plugins)
     }
 
+    /// Whether the directory has the project file and nothing else, as that of a project whose program is gone: there is nothing
+    /// that `pulumi install` could install it for.
+    pub fn is_without_program(&self, directory: &Path) -> bool {
+        let names_nothing = self.main.is_none() && !self.has_packages() && !names_any(&self.plugins);
+        let entries = std::fs::read_dir(directory).map(|entries| entries.take(2).count());
+        names_nothing && entries.is_ok_and(|count| count == 1)
+    }
+
     /// Whether `packages` names any.
     pub fn has_packages(&self) -> bool {
         names_any(&self.packages)
@@ -139,6 +151,37 @@ impl Project {
     pub fn settings_path(&self, stack: &str) -> PathBuf {
         let directory = PathBuf::from(self.stack_config_directory.as_deref().unwrap_or_default());
         directory.join(settings::file_name(stack, self.settings_format()))
+    }
+}
+
+/// The project file of a program in YAML: its name, its runtime, and its sections in this order. In each section keys are sorted.
+pub fn yaml_program(name: &str, sections: &[(&str, Value)]) -> String {
+    project_file(name, "yaml", sections)
+}
+
+/// A project file without a program.
+pub fn head(name: &str, runtime: &str) -> String {
+    project_file(name, runtime, &[])
+}
+
+fn project_file(name: &str, runtime: &str, sections: &[(&str, Value)]) -> String {
+    let own = [("name", Value::from(name)), ("runtime", Value::from(runtime))];
+    let sections = own.iter().chain(sections);
+    let mapping = sections.map(|(key, value)| (Scalar::plain(*key), Node::from(&sorted(value)))).collect();
+    document::to_yaml(&mapping)
+}
+
+/// The value with the keys of its objects sorted, however the library keeps them.
+fn sorted(value: &Value) -> Value {
+    match value {
+        Value::Object(fields) => {
+            let mut keys: Vec<&String> = fields.keys().collect();
+            keys.sort();
+            let field = |key: &String| Some((key.clone(), sorted(fields.get(key)?)));
+            Value::Object(keys.into_iter().filter_map(field).collect())
+        }
+        Value::Array(values) => Value::Array(values.iter().map(sorted).collect()),
+        other => other.clone(),
     }
 }
 
@@ -203,6 +246,24 @@ mod tests {
         for (text, expected) in table {
             assert_eq!(parse(&format!("name: web\n{text}\n")).needs_install(), expected, "{text}");
         }
+    }
+
+    #[test]
+    fn a_project_file_alone_is_one_without_a_program() {
+        let directory = tempfile::tempdir().expect("a directory");
+        std::fs::write(directory.path().join(PROJECT_FILE), "").expect("written");
+        let table = [
+            ("runtime: nodejs", true),
+            ("runtime: nodejs\nmain: ../elsewhere", false),
+            ("runtime: nodejs\npackages: {random: 'x@1.0'}", false),
+        ];
+        for (text, expected) in table {
+            let project = parse(&format!("name: web\n{text}\n"));
+            assert_eq!(project.is_without_program(directory.path()), expected, "{text}");
+        }
+        assert_eq!(parse(&head("a: b", "go")), Project { name: "a: b".to_owned(), ..parse("name: a\nruntime: go") });
+        std::fs::write(directory.path().join("index.js"), "").expect("written");
+        assert!(!parse("name: web\nruntime: nodejs").is_without_program(directory.path()));
     }
 
     #[test]

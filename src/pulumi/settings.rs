@@ -9,11 +9,13 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
+use super::config_path::{self, Segment};
 use super::document::{self, Mapping, Node, Scalar};
 
 /// The keys by which the CLI finds the key that a stack's secrets are encrypted with.
 const ENCRYPTION_HEADER: [&str; 3] = ["secretsprovider", "encryptedkey", "encryptionsalt"];
 const CONFIG: &str = "config";
+const ENVIRONMENT: &str = "environment";
 /// An object with this one key holds an encrypted value.
 const SECURE: &str = "secure";
 
@@ -32,6 +34,36 @@ pub enum SettingsError {
     Secure { key: String },
     #[error("cannot write the stack's settings file: {reason}")]
     Write { reason: String },
+}
+
+/// One value of the configuration.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Entry {
+    /// `<name>` or `<namespace>:<name>`; of a path the name is its first step.
+    pub key: String,
+    pub value: Value,
+    /// Whether the key is a path into a structure, such as `names[0]`.
+    pub is_path: bool,
+    /// Whether the CLI has to encrypt it.
+    pub is_secret: bool,
+}
+
+/// What is to be in a settings file beside what the source's own file says.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Wanted<'a> {
+    pub config: &'a [Entry],
+    /// Environments of Pulumi ESC that are imported, after those of the source's own file.
+    pub environments: &'a [String],
+    /// Whether the encrypted values of the current file are those of `config`: who asks knows that these are still the same.
+    pub keeps_secrets: bool,
+}
+
+/// The text of a settings file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rebuilt {
+    pub text: String,
+    /// Whether its secrets are to be put in by the CLI, which alone can encrypt them: see [`super::arguments::set_secrets`].
+    pub lacks_secrets: bool,
 }
 
 /// How the settings file is written: as the project file is.
@@ -58,27 +90,68 @@ pub fn file_name(stack: &str, format: Format) -> String {
 
 /// The text of the settings file that is wanted: `original` (the source's own file) with `config` over it and the encryption
 /// header kept from `current` (the file as the CLI left it), unless the original has one. A `current` that cannot be read has
-/// no header: the CLI then takes it from the stack's state. The same input gives the same text.
+/// no header: the CLI then takes it from the stack's state. The same
+/// input gives the same text.
 pub fn rebuild(
     original: Option<&str>,
     current: Option<&str>,
     project: &str,
-    config: &[(String, Value)],
+    wanted: &Wanted<'_>,
     format: Format,
-) -> Result<String, SettingsError> {
+) -> Result<Rebuilt, SettingsError> {
+    let Wanted { config, environments, keeps_secrets } = *wanted;
     let mut document = read_original(original)?;
     if !ENCRYPTION_HEADER.iter().any(|name| find(&document, name).is_some()) {
         keep_header(&mut document, current);
     }
-    let wanted = wanted_config(project, config)?;
-    if !wanted.is_empty() {
-        merge_config(&mut document, project, wanted)?;
+    let mut secrets =
+        Secrets { of: if keeps_secrets { config_in(current) } else { Mapping::new() }, lacks_some: false };
+    let values = wanted_config(project, config, &mut secrets)?;
+    if !values.is_empty() {
+        merge_config(&mut document, project, values)?;
     }
-    match format {
-        Format::Yaml | Format::Yml => Ok(document::to_yaml(&document)),
+    set_paths(&mut document, project, config, &mut secrets)?;
+    import(&mut document, environments)?;
+    let text = match format {
+        Format::Yaml | Format::Yml => document::to_yaml(&document),
         Format::Json => {
-            document::to_json(&document).map_err(|error| SettingsError::Write { reason: error.to_string() })
+            document::to_json(&document).map_err(|error| SettingsError::Write { reason: error.to_string() })?
         }
+    };
+    Ok(Rebuilt { text, lacks_secrets: secrets.lacks_some })
+}
+
+/// The encrypted values that are known.
+struct Secrets {
+    of: Mapping,
+    lacks_some: bool,
+}
+
+impl Secrets {
+    /// The encrypted value at a place, if it is known.
+    fn find(&mut self, root: &str, path: &[Segment]) -> Option<Node> {
+        let found = config_path::get(&self.of, root, path).filter(|node| is_encrypted(node)).cloned();
+        self.lacks_some |= found.is_none();
+        found
+    }
+}
+
+/// Whether all that is in a node is encrypted.
+fn is_encrypted(node: &Node) -> bool {
+    match node {
+        Node::Mapping(entries) if entries.iter().any(|(key, _)| key.text == SECURE) => entries.len() == 1,
+        Node::Mapping(entries) => entries.iter().all(|(_, value)| is_encrypted(value)),
+        Node::Sequence(values) => values.iter().all(is_encrypted),
+        Node::Scalar(_) => false,
+    }
+}
+
+/// The configuration in a settings file, by the keys' full names; nothing of one that cannot be read.
+fn config_in(text: Option<&str>) -> Mapping {
+    let Ok(Some(Node::Mapping(document))) = document::parse(text.unwrap_or_default()) else { return Mapping::new() };
+    match find(&document, CONFIG) {
+        Some(Node::Mapping(config)) => config.clone(),
+        _ => Mapping::new(),
     }
 }
 
@@ -105,25 +178,94 @@ fn keep_header(document: &mut Mapping, current: Option<&str>) {
     document.splice(..0, kept);
 }
 
-/// The Stack's config by the keys' full names, sorted.
-fn wanted_config(project: &str, config: &[(String, Value)]) -> Result<BTreeMap<String, Node>, SettingsError> {
+/// The config whose keys are names by their full names, sorted. A secret that is not known has no value.
+fn wanted_config(
+    project: &str,
+    config: &[Entry],
+    secrets: &mut Secrets,
+) -> Result<BTreeMap<String, Option<Node>>, SettingsError> {
     let mut wanted = BTreeMap::new();
-    for (key, value) in config {
+    for entry in config {
+        let Entry { key, value, is_secret, is_path } = entry;
+        let refused = |reason: String| SettingsError::Key { key: key.clone(), reason };
         if value.is_null() {
             return Err(SettingsError::Null { key: key.clone() });
         }
         if looks_encrypted(value) {
             return Err(SettingsError::Secure { key: key.clone() });
         }
-        let name = full_name(project, key).map_err(|reason| SettingsError::Key { key: key.clone(), reason })?;
-        if wanted.insert(name, Node::from(value)).is_some() {
-            return Err(SettingsError::Key {
-                key: key.clone(),
-                reason: "it is given twice, once with its namespace".to_owned(),
-            });
+        if *is_path {
+            continue;
+        }
+        let name = full_name(project, key).map_err(refused)?;
+        let node = if *is_secret { secrets.find(&name, &[]) } else { Some(Node::from(value)) };
+        if wanted.insert(name, node).is_some() {
+            return Err(refused("it is given twice, once with its namespace".to_owned()));
         }
     }
     Ok(wanted)
+}
+
+/// Puts the values whose keys are paths where they belong, after the others. A list grows in the order of the keys.
+fn set_paths(
+    document: &mut Mapping,
+    project: &str,
+    config: &[Entry],
+    secrets: &mut Secrets,
+) -> Result<(), SettingsError> {
+    let mut paths = BTreeMap::new();
+    for entry in config.iter().filter(|entry| entry.is_path) {
+        let refused = |reason: String| SettingsError::Key { key: entry.key.clone(), reason };
+        let (root, path) = full_path(project, &entry.key).map_err(refused)?;
+        if entry.is_secret && (entry.value.is_object() || entry.value.is_array()) {
+            return Err(refused("a secret at a path is a text, not an object or a list".to_owned()));
+        }
+        if paths.insert((root, path), entry).is_some() {
+            return Err(refused("it is given twice".to_owned()));
+        }
+    }
+    if paths.is_empty() {
+        return Ok(());
+    }
+    let within = config_of(document)?;
+    for ((root, path), entry) in paths {
+        let refused = |reason: String| SettingsError::Key { key: entry.key.clone(), reason };
+        let node = match entry.is_secret {
+            // Its place is kept until the CLI has put it there.
+            true => secrets.find(&root, &path).unwrap_or_else(|| Node::Scalar(Scalar::string(""))),
+            false => at_path(&entry.value, path.is_empty()),
+        };
+        config_path::set(within, &root, &path, node).map_err(refused)?;
+    }
+    Ok(())
+}
+
+/// The value as the CLI writes it at a path: inside of structures it reads texts as what they look like.
+fn at_path(value: &Value, is_top: bool) -> Node {
+    match value {
+        Value::String(text) if !is_top && (text == "true" || text == "false") => {
+            Node::from(&Value::Bool(text == "true"))
+        }
+        Value::String(text) if !is_top => match text.parse::<i64>() {
+            Ok(number) if number.to_string() == *text => Node::from(&Value::from(number)),
+            _ => Node::from(value),
+        },
+        _ => Node::from(value),
+    }
+}
+
+/// The full name of the key that a path begins with, and the steps from there.
+fn full_path(project: &str, key: &str) -> Result<(String, Vec<Segment>), String> {
+    let end = key.find(['.', '[']).unwrap_or(key.len());
+    let (namespace, path) = match key.split_once(':').filter(|(namespace, _)| namespace.len() < end) {
+        None => (project, key),
+        Some((namespace, path)) => (namespace, path.strip_prefix("config:").unwrap_or(path)),
+    };
+    let segments = config_path::parse(path)?;
+    match segments.split_first() {
+        Some((Segment::Key(name), rest)) => Ok((full_name(project, &format!("{namespace}:{name}"))?, rest.to_vec())),
+        _ => Err("it names no key".to_owned()),
+    }
 }
 
 /// The key with its namespace: `key` is `<project>:key`, and `<namespace>:config:<key>` is an old form of `<namespace>:<key>`.
@@ -148,180 +290,63 @@ fn looks_encrypted(value: &Value) -> bool {
 }
 
 /// Puts the wanted values over those of the document.
-fn merge_config(document: &mut Mapping, project: &str, wanted: BTreeMap<String, Node>) -> Result<(), SettingsError> {
+fn merge_config(
+    document: &mut Mapping,
+    project: &str,
+    wanted: BTreeMap<String, Option<Node>>,
+) -> Result<(), SettingsError> {
     let own = |key: &Scalar| full_name(project, &key.text).is_ok_and(|name| wanted.contains_key(&name));
-    let position = document.iter().position(|(key, _)| key.text == CONFIG);
-    let mut merged = match position.map(|position| document.remove(position).1) {
-        None => Mapping::new(),
-        Some(Node::Scalar(scalar)) if scalar.is_null() => Mapping::new(),
-        Some(Node::Mapping(entries)) => entries.into_iter().filter(|(key, _)| !own(key)).collect(),
-        Some(_) => {
-            return Err(SettingsError::Original {
-                reason: "its `config` is not a mapping of keys to values".to_owned(),
-            });
+    let config = config_of(document)?;
+    config.retain(|(key, _)| !own(key));
+    let known = wanted.into_iter().filter_map(|(name, value)| Some((Scalar { text: name, plain: true }, value?)));
+    config.extend(known);
+    Ok(())
+}
+
+/// The configuration in a document; it is made where there is none.
+fn config_of(document: &mut Mapping) -> Result<&mut Mapping, SettingsError> {
+    let position = document.iter().position(|(key, _)| key.text == CONFIG).unwrap_or(document.len());
+    if position == document.len() {
+        document.push((Scalar { text: CONFIG.to_owned(), plain: true }, Node::Mapping(Mapping::new())));
+    }
+    let config = document.get_mut(position).map(|(_, config)| config);
+    if let Some(node) = config {
+        if matches!(node, Node::Scalar(scalar) if scalar.is_null()) {
+            *node = Node::Mapping(Mapping::new());
         }
-    };
-    merged.extend(wanted.into_iter().map(|(name, value)| (Scalar { text: name, plain: true }, value)));
-    let entry = (Scalar { text: CONFIG.to_owned(), plain: true }, Node::Mapping(merged));
-    document.insert(position.unwrap_or(document.len()), entry);
+        if let Node::Mapping(entries) = node {
+            return Ok(entries);
+        }
+    }
+    Err(SettingsError::Original { reason: "its `config` is not a mapping of keys to values".to_owned() })
+}
+
+/// Adds environments to those that the document imports: a list of names, or the list `imports` of a definition in place.
+fn import(document: &mut Mapping, environments: &[String]) -> Result<(), SettingsError> {
+    if environments.is_empty() {
+        return Ok(());
+    }
+    let invalid = || SettingsError::Original { reason: "its `environment` is no list of names".to_owned() };
+    let mut within = document;
+    let mut name = ENVIRONMENT;
+    if within.iter().any(|(key, value)| key.text == ENVIRONMENT && matches!(value, Node::Mapping(_))) {
+        let definition = within.iter_mut().find(|(key, _)| key.text == ENVIRONMENT).map(|(_, value)| value);
+        let Some(Node::Mapping(definition)) = definition else { return Err(invalid()) };
+        (within, name) = (definition, "imports");
+    }
+    if find(within, name).is_none() {
+        within.push((Scalar { text: name.to_owned(), plain: true }, Node::Sequence(Vec::new())));
+    }
+    let list = within.iter_mut().find(|(key, _)| key.text == name).map(|(_, value)| value);
+    let Some(Node::Sequence(list)) = list else { return Err(invalid()) };
+    for environment in environments {
+        let is_it = |node: &Node| matches!(node, Node::Scalar(scalar) if scalar.text == *environment);
+        if !list.iter().any(is_it) {
+            list.push(Node::Scalar(Scalar::string(environment)));
+        }
+    }
     Ok(())
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-    use serde_json::json;
-
-    use super::*;
-
-    fn config(values: &Value) -> Vec<(String, Value)> {
-        values.as_object().expect("an object").iter().map(|(key, value)| (key.clone(), value.clone())).collect()
-    }
-
-    fn rebuilt(original: &str, current: &str, values: &Value) -> String {
-        rebuild(Some(original), Some(current), "web", &config(values), Format::Yaml).expect("it is rebuilt")
-    }
-
-    #[test]
-    fn the_file_is_named_by_the_last_segment_of_the_stack() {
-        let table = [
-            ("dev", Format::Yaml, "Pulumi.dev.yaml"),
-            ("organization/dev", Format::Yml, "Pulumi.dev.yml"),
-            ("organization/project/dev", Format::Json, "Pulumi.dev.json"),
-        ];
-        for (stack, format, expected) in table {
-            assert_eq!(file_name(stack, format), expected);
-        }
-    }
-
-    #[test]
-    fn every_json_type_is_written_as_the_cli_writes_it() {
-        let values = json!({
-            "array": [1, "2", true, null], "big": 9007199254740993_u64, "bigger": u64::MAX, "empty": "", "false": false,
-            "float": 1.5, "lines": "a\nb\n", "negative": -5, "none": "null", "object": {"a": {"b": "5"}},
-            "octal": "007", "quote": "a \"b\" \\ é", "small": 1e-7, "text": "plain", "true": "true", "truth": true,
-            "emptyList": [], "emptyObject": {},
-        });
-        let expected = r#"config:
-  web:array:
-    - 1
-    - "2"
-    - true
-    - null
-  web:big: 9007199254740993
-  web:bigger: 18446744073709551615
-  web:empty: ""
-  web:emptyList: []
-  web:emptyObject: {}
-  web:false: false
-  web:float: 1.5
-  web:lines: "a\nb\n"
-  web:negative: -5
-  web:none: "null"
-  web:object:
-    "a":
-      "b": "5"
-  web:octal: "007"
-  web:quote: "a \"b\" \\ é"
-  web:small: 1e-7
-  web:text: "plain"
-  web:true: "true"
-  web:truth: true
-"#;
-        assert_eq!(rebuilt("", "", &values), expected);
-    }
-
-    #[test]
-    fn the_sources_own_file_is_the_base_and_the_config_lies_over_it() {
-        let original = "config:\n  region: west # ours\n  web:size: 007\n  web:config:old: 1\n  aws:region: eu\n  \
-                        secret: {secure: v1:abc}\nenvironment: [one, {two: 2}]\nunknown: yes\n";
-        let values = json!({"web:region": "east", "old": 2, "aws:region": "us", "fresh": true});
-        let expected = "config:\n  web:size: 007\n  secret:\n    secure: v1:abc\n  aws:region: \"us\"\n  web:fresh: true\n  \
-                        web:old: 2\n  web:region: \"east\"\nenvironment:\n  - one\n  -\n    two: 2\nunknown: yes\n";
-        assert_eq!(rebuilt(original, "", &values), expected);
-    }
-
-    #[test]
-    fn a_removed_key_is_gone() {
-        let before = rebuilt("", "", &json!({"a": 1, "b": 2}));
-        assert_eq!(rebuilt("", &before, &json!({"b": 2})), "config:\n  web:b: 2\n");
-        assert_eq!(rebuilt("", &before, &json!({})), "{}\n");
-    }
-
-    #[test]
-    fn the_encryption_header_is_kept_unless_the_source_has_its_own() {
-        let current = "encryptionsalt: v1:abc=:def\nconfig:\n  web:a: 1\n";
-        assert_eq!(
-            rebuilt("", current, &json!({"b": 2})),
-            "encryptionsalt: v1:abc=:def\nconfig:\n  web:b: 2\n".replace("v1:abc=:def", "\"v1:abc=:def\"")
-        );
-        let current = "encryptedkey: key\nsecretsprovider: awskms://alias/a?region=b\n";
-        assert_eq!(
-            rebuilt("environment: [x]", current, &json!({})),
-            "secretsprovider: \"awskms://alias/a?region=b\"\nencryptedkey: key\nenvironment:\n  - x\n"
-        );
-        assert_eq!(rebuilt("encryptionsalt: own\n", current, &json!({})), "encryptionsalt: own\n");
-        assert_eq!(rebuilt("", "broken: [", &json!({"a": 1})), "config:\n  web:a: 1\n");
-    }
-
-    #[test]
-    fn the_same_input_gives_the_same_text_and_its_own_text_is_a_fixed_point() {
-        let original = "encryptionsalt: x\nconfig:\n  web:z: 1\n  a: 2\n";
-        let values = json!({"z": 3, "b": {"d": 1, "c": 2}});
-        let first = rebuilt(original, "", &values);
-        assert_eq!(rebuilt(original, &first, &values), first);
-        assert_eq!(rebuilt(&first, &first, &values), first);
-    }
-
-    #[test]
-    fn a_json_project_has_json_settings() {
-        let original = "{\"config\": {\"web:a\": \"5\", \"web:b\": 5}}";
-        let text =
-            rebuild(Some(original), None, "web", &config(&json!({"c": [1]})), Format::Json).expect("it is rebuilt");
-        let value: Value = serde_json::from_str(&text).expect("it is JSON");
-        assert_eq!(value, json!({"config": {"web:a": "5", "web:b": 5, "web:c": [1]}}));
-    }
-
-    #[test]
-    fn what_the_cli_would_misread_is_refused_by_name() {
-        let table = [
-            (json!({"a": null}), "config key \"a\" is null; give it a value or remove it"),
-            (json!({"a:b:c": 1}), "config key \"a:b:c\" is not valid: a key is `<name>` or `<namespace>:<name>`"),
-            (json!({":b": 1}), "config key \":b\" is not valid: a key is `<name>` or `<namespace>:<name>`"),
-            (json!({"": 1}), "config key \"\" is not valid: a key is `<name>` or `<namespace>:<name>`"),
-            (
-                json!({"a": 1, "web:a": 2}),
-                "config key \"web:a\" is not valid: it is given twice, once with its namespace",
-            ),
-            (
-                json!({"a": [{"secure": "x"}]}),
-                "config key \"a\" holds an object with the one key \"secure\", which the CLI takes for an encrypted value; \
-                 name it otherwise",
-            ),
-        ];
-        for (values, expected) in table {
-            let error = rebuild(None, None, "web", &config(&values), Format::Yaml).expect_err(expected);
-            assert_eq!(error.to_string(), expected);
-        }
-    }
-
-    #[test]
-    fn a_broken_file_in_the_source_is_named_with_its_line() {
-        let table =
-            [("config:\n  a: [\n", "line "), ("- a\n", "it is not a mapping"), ("config: 5\n", "its `config` is not")];
-        for (original, expected) in table {
-            let error = rebuild(Some(original), None, "web", &config(&json!({"a": 1})), Format::Yaml)
-                .expect_err(original)
-                .to_string();
-            let prefix = format!("the stack's settings file in the source is not valid: {expected}");
-            assert!(error.starts_with(&prefix), "{error}");
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn no_text_makes_it_panic(original in any::<String>(), current in any::<String>(), key in any::<String>(), value in any::<String>()) {
-            let _ = rebuild(Some(&original), Some(&current), "web", &[(key, Value::String(value))], Format::Yaml);
-        }
-    }
-}
+mod tests;

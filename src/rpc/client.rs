@@ -42,6 +42,8 @@ const LARGEST_REPLY: usize = 8 * 1024 * 1024;
 const LONGEST_HEADERS: u32 = 128 * 1024;
 /// The longest message of an error that is kept.
 const LONGEST_MESSAGE: usize = 8 * 1024;
+/// The longest word for inputs.
+const LONGEST_INPUTS: usize = 128;
 
 /// A call that failed.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
@@ -208,8 +210,18 @@ pub struct AgentClient {
 impl AgentClient {
     /// What is in the pod: versions, source, settings, open operation.
     pub async fn status(&self) -> Result<proto::StatusReply, RpcError> {
+        self.status_with_inputs(proto::StatusRequest::default()).await
+    }
+
+    /// The same, and whether the files that are asked for are as they were.
+    pub async fn status_with_inputs(&self, request: proto::StatusRequest) -> Result<proto::StatusReply, RpcError> {
         let mut calls = self.calls.clone();
-        let mut reply = unary(&self.verdict, "Status", CALL_TIMEOUT, calls.status(proto::StatusRequest {})).await?;
+        let asked = request.mounted_directories.clone();
+        let mut reply = unary(&self.verdict, "Status", CALL_TIMEOUT, calls.status(request)).await?;
+        if reply.config_inputs.len() > LONGEST_INPUTS {
+            reply.config_inputs.clear();
+        }
+        reply.mounted_inputs.retain(|directory, word| asked.contains(directory) && word.len() <= LONGEST_INPUTS);
         if let Some(candidate) = &mut reply.candidate {
             // They end up in conditions.
             candidate.doing = bounded(&candidate.doing);

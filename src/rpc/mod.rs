@@ -20,6 +20,7 @@ pub mod proto;
 pub mod server_tls;
 pub mod settings;
 mod tls_fault;
+pub mod understanding;
 
 #[cfg(test)]
 mod client_tests;

@@ -8,9 +8,16 @@ pub struct Artifact {
     #[prost(string, tag = "2")]
     pub directory: ::prost::alloc::string::String,
 }
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct StatusRequest {}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct StatusRequest {
+    /// The files in mounted Secrets and ConfigMaps that the configuration is read from.
+    #[prost(string, repeated, tag = "1")]
+    pub config_files: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// The directories of all mounted Secrets and ConfigMaps.
+    #[prost(string, repeated, tag = "2")]
+    pub mounted_directories: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct StatusReply {
     #[prost(string, tag = "1")]
     pub agent_version: ::prost::alloc::string::String,
@@ -39,6 +46,23 @@ pub struct StatusReply {
     /// Absent unless somebody works with the CLI in the pod.
     #[prost(message, optional, tag = "10")]
     pub person: ::core::option::Option<Person>,
+    /// Another word for other contents of the files that were asked for, and nothing else is told of them by it. Empty when there are
+    /// none, and when it cannot be told now.
+    #[prost(string, tag = "11")]
+    pub config_inputs: ::prost::alloc::string::String,
+    /// Name of the project in place; empty without one, or when its file cannot be read.
+    #[prost(string, tag = "12")]
+    pub project_name: ::prost::alloc::string::String,
+    /// What the agent understands of a run request; agents of the first versions say 0. One that understands less than a run
+    /// needs is not asked for it.
+    #[prost(uint32, tag = "13")]
+    pub understands: u32,
+    /// For each directory that was asked for another word for other contents, in the same way. Without those of which nothing can be told.
+    #[prost(map = "string, string", tag = "14")]
+    pub mounted_inputs: ::std::collections::HashMap<
+        ::prost::alloc::string::String,
+        ::prost::alloc::string::String,
+    >,
 }
 /// Somebody who works with the CLI in the pod: until it ends no source is exchanged and no operation starts.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -141,6 +165,48 @@ pub struct RunRequest {
     /// Whether locks of dead runs are removed, those that the agent itself knows to be dead included. Without it no lock is.
     #[prost(bool, tag = "16")]
     pub lock_recovery: bool,
+    #[prost(message, optional, tag = "17")]
+    pub options: ::core::option::Option<RunOptions>,
+}
+/// What else the CLI is told. Options that a kind of operation does not have are left out.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RunOptions {
+    /// URNs of the resources that are worked on; empty for all.
+    #[prost(string, repeated, tag = "1")]
+    pub targets: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Whether resources that depend on the targets are worked on as well.
+    #[prost(bool, tag = "2")]
+    pub target_dependents: bool,
+    /// URNs of resources that are replaced.
+    #[prost(string, repeated, tag = "3")]
+    pub replace: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// How many resources are worked on at once; 0 for what the CLI does by itself.
+    #[prost(uint32, tag = "4")]
+    pub parallel: u32,
+    /// Whether the operation goes on after a resource has failed.
+    #[prost(bool, tag = "5")]
+    pub continue_on_error: bool,
+    /// Whether it is a failure when something changes.
+    #[prost(bool, tag = "6")]
+    pub expect_no_changes: bool,
+    /// Whether a stack is removed from the backend once it is destroyed.
+    #[prost(bool, tag = "7")]
+    pub remove: bool,
+    /// Whether the program is run for a destroy or a refresh.
+    #[prost(bool, tag = "8")]
+    pub run_program: bool,
+    /// Whether a run ends before it changes anything when a refresh would find that the state is not what is there.
+    #[prost(bool, tag = "9")]
+    pub expect_no_refresh_changes: bool,
+    /// Whether the stack has to be there: it is not made.
+    #[prost(bool, tag = "10")]
+    pub stack_must_exist: bool,
+    /// What encrypts the secrets of a stack that is made; empty for what the backend does by itself.
+    #[prost(string, tag = "11")]
+    pub secrets_provider: ::prost::alloc::string::String,
+    /// How much the CLI and its plugins log of themselves; 0 for nothing.
+    #[prost(uint32, tag = "12")]
+    pub log_level: u32,
 }
 /// A process of the CLI that did not come to unlock the stack, and of which nothing is left.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -164,20 +230,38 @@ pub struct Settings {
     pub stack: ::prost::alloc::string::String,
     #[prost(message, repeated, tag = "2")]
     pub config: ::prost::alloc::vec::Vec<ConfigItem>,
+    /// Environments of Pulumi ESC that are imported, in this order.
+    #[prost(string, repeated, tag = "3")]
+    pub environments: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ConfigItem {
     #[prost(string, tag = "1")]
     pub key: ::prost::alloc::string::String,
-    /// JSON text.
+    /// JSON text; empty when the value is in a file or a variable.
     #[prost(string, tag = "2")]
     pub value: ::prost::alloc::string::String,
+    /// A file in a mounted Secret or ConfigMap, read when the run starts.
+    #[prost(string, tag = "3")]
+    pub file: ::prost::alloc::string::String,
+    /// A variable of the run's environment.
+    #[prost(string, tag = "4")]
+    pub variable: ::prost::alloc::string::String,
+    /// Whether what the file or the variable holds is JSON; else it is a text.
+    #[prost(bool, tag = "5")]
+    pub json: bool,
+    /// Whether the key is a path into a structure.
+    #[prost(bool, tag = "6")]
+    pub path: bool,
+    /// Whether the value is encrypted in the settings file.
+    #[prost(bool, tag = "7")]
+    pub secret: bool,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct EnvironmentVariable {
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
-    #[prost(oneof = "environment_variable::Source", tags = "2, 3")]
+    #[prost(oneof = "environment_variable::Source", tags = "2, 3, 4")]
     pub source: ::core::option::Option<environment_variable::Source>,
 }
 /// Nested message and enum types in `EnvironmentVariable`.
@@ -189,6 +273,9 @@ pub mod environment_variable {
         /// A file in a mounted Secret or ConfigMap, read when the run or the installation starts.
         #[prost(string, tag = "3")]
         File(::prost::alloc::string::String),
+        /// A mounted Secret or ConfigMap: each of its keys is a variable, whose name is `name` and the key.
+        #[prost(string, tag = "4")]
+        Directory(::prost::alloc::string::String),
     }
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -313,6 +400,20 @@ pub struct Result {
     /// Whether the CLI was cut off: its state may name operations that were under way. Unlocked or not, the next run reads it.
     #[prost(bool, tag = "11")]
     pub cut_off: bool,
+    /// Whether it was ended because the pod was told to end: nobody asked for that.
+    #[prost(bool, tag = "12")]
+    pub pod_terminated: bool,
+    /// The project that was run, if it could be read.
+    #[prost(message, optional, tag = "13")]
+    pub project: ::core::option::Option<Project>,
+}
+/// What is known of a project by its file.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Project {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub runtime: ::prost::alloc::string::String,
 }
 /// A lock of a file-type backend.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -365,6 +466,9 @@ pub enum OperationKind {
     Unspecified = 0,
     Up = 1,
     Destroy = 2,
+    /// Changes neither resources nor state.
+    Preview = 3,
+    Refresh = 4,
 }
 impl OperationKind {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -376,6 +480,8 @@ impl OperationKind {
             Self::Unspecified => "OPERATION_KIND_UNSPECIFIED",
             Self::Up => "OPERATION_KIND_UP",
             Self::Destroy => "OPERATION_KIND_DESTROY",
+            Self::Preview => "OPERATION_KIND_PREVIEW",
+            Self::Refresh => "OPERATION_KIND_REFRESH",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -384,6 +490,8 @@ impl OperationKind {
             "OPERATION_KIND_UNSPECIFIED" => Some(Self::Unspecified),
             "OPERATION_KIND_UP" => Some(Self::Up),
             "OPERATION_KIND_DESTROY" => Some(Self::Destroy),
+            "OPERATION_KIND_PREVIEW" => Some(Self::Preview),
+            "OPERATION_KIND_REFRESH" => Some(Self::Refresh),
             _ => None,
         }
     }

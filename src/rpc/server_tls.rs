@@ -39,6 +39,8 @@ pub const CERTIFICATE_FILE: &str = "tls.crt";
 pub const KEY_FILE: &str = "tls.key";
 /// The authorities that are trusted, in the directory.
 pub const AUTHORITY_FILE: &str = "ca.crt";
+/// The key by which the agent tells changes of the configuration's inputs, beside the others. It stays when they are renewed.
+pub const INPUTS_KEY_FILE: &str = "inputs.key";
 
 /// How long a client may take to prove who it is.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);

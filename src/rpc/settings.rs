@@ -2,18 +2,25 @@
 
 use sha2::{Digest, Sha256};
 
-use crate::rpc::proto::Settings;
+use crate::rpc::proto::{ConfigItem, Settings};
 
 /// Digest of the settings as `sha256:hex`. The order of the configuration items makes no difference.
 pub fn settings_digest(settings: &Settings) -> String {
-    let mut config: Vec<(&str, &str)> =
-        settings.config.iter().map(|item| (item.key.as_str(), item.value.as_str())).collect();
-    config.sort_unstable();
+    let mut config: Vec<&ConfigItem> = settings.config.iter().collect();
+    config
+        .sort_unstable_by(|one, other| (&one.key, &one.value, &one.file).cmp(&(&other.key, &other.value, &other.file)));
     let mut hasher = Sha256::new();
     add(&mut hasher, &settings.stack);
-    for (key, value) in config {
-        add(&mut hasher, key);
-        add(&mut hasher, value);
+    for item in config {
+        add(&mut hasher, &item.key);
+        add(&mut hasher, &item.value);
+        // Of an item that is nothing but key and value no more is counted: so it was before there were others.
+        if *item != (ConfigItem { key: item.key.clone(), value: item.value.clone(), ..ConfigItem::default() }) {
+            add(&mut hasher, &format!("{:?}", (&item.file, &item.variable, item.json, item.path, item.secret)));
+        }
+    }
+    for environment in &settings.environments {
+        add(&mut hasher, &format!("environment {environment}"));
     }
     format!("sha256:{}", hex::encode(hasher.finalize()))
 }
@@ -27,11 +34,13 @@ fn add(hasher: &mut Sha256, text: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rpc::proto::ConfigItem;
-
     fn settings(stack: &str, config: &[(&str, &str)]) -> Settings {
-        let config = config.iter().map(|(key, value)| ConfigItem { key: (*key).into(), value: (*value).into() });
-        Settings { stack: stack.into(), config: config.collect() }
+        let config = config.iter().map(|(key, value)| ConfigItem {
+            key: (*key).into(),
+            value: (*value).into(),
+            ..ConfigItem::default()
+        });
+        Settings { stack: stack.into(), config: config.collect(), environments: Vec::new() }
     }
 
     #[test]
@@ -52,6 +61,24 @@ mod tests {
             settings("deva:x1", &[]),
             settings("dev", &[("a:x", "1"), ("a:y", "1")]),
         ];
+        let with = |change: fn(&mut ConfigItem)| {
+            let mut settings = settings("dev", &[("a:x", "1")]);
+            change(&mut settings.config[0]);
+            settings
+        };
+        let others: [fn(&mut ConfigItem); 5] = [
+            |item| item.file = "f".to_owned(),
+            |item| item.variable = "f".to_owned(),
+            |item| item.json = true,
+            |item| item.path = true,
+            |item| item.secret = true,
+        ];
+        let imports = |names: &[&str]| {
+            let environments = names.iter().map(|name| (*name).to_owned()).collect();
+            Settings { environments, ..settings("dev", &[]) }
+        };
+        let imports = [imports(&["a"]), imports(&["b"]), imports(&["a", "b"]), imports(&["b", "a"])];
+        let all: Vec<Settings> = all.into_iter().chain(others.map(with)).chain(imports).collect();
         let digests: std::collections::BTreeSet<String> = all.iter().map(settings_digest).collect();
         assert_eq!(digests.len(), all.len());
     }

@@ -12,6 +12,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::runtime::notifications::Notifications;
 use crate::runtime::writes::{WriteError, Writer};
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::redact::url_credentials;
@@ -24,12 +25,16 @@ const REMEMBERED: usize = 1024;
 const REPEATED_FOR: Duration = Duration::from_secs(10 * 60);
 /// The longest message that the API accepts.
 const LONGEST_MESSAGE: usize = 1024;
+/// Annotations of an object with this prefix are metadata of its events, as in Flux.
+const METADATA_PREFIX: &str = "event.toolkit.fluxcd.io/";
 /// How long the task goes on writing what waits after it was told to end.
 const LAST_WRITES: Duration = Duration::from_secs(5);
 
 /// Whether an event is good news.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventKind {
+    /// Nothing that anybody has to be notified of.
+    Trace,
     Normal,
     Warning,
 }
@@ -37,7 +42,7 @@ pub enum EventKind {
 impl EventKind {
     fn as_str(self) -> &'static str {
         match self {
-            EventKind::Normal => "Normal",
+            EventKind::Trace | EventKind::Normal => "Normal",
             EventKind::Warning => "Warning",
         }
     }
@@ -59,12 +64,14 @@ impl Event {
     where
         K: Resource<DynamicType = ()>,
     {
+        let annotations = object.annotations().iter().filter(|(key, _)| key.starts_with(METADATA_PREFIX));
+        let metadata = annotations.map(|(key, value)| (key.clone(), value.clone())).collect();
         let resource_version = object.meta().resource_version.clone();
         let object = ObjectReference { resource_version, ..object.object_ref(&()) };
-        Event { object, kind, reason: reason.into(), message: message.into(), metadata: BTreeMap::new() }
+        Event { object, kind, reason: reason.into(), message: message.into(), metadata }
     }
 
-    /// Adds an annotation.
+    /// Adds metadata.
     #[must_use]
     pub fn with(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
         self.metadata.insert(key.into(), value.into());
@@ -76,6 +83,7 @@ impl Event {
 #[derive(Clone, Debug)]
 pub struct Events {
     queue: mpsc::Sender<Event>,
+    notifications: Option<Notifications>,
     metrics: Metrics,
 }
 
@@ -91,11 +99,20 @@ impl Events {
             metrics: metrics.clone(),
             remembered: Remembered::default(),
         };
-        (Events { queue, metrics }, task)
+        (Events { queue, notifications: None, metrics }, task)
+    }
+
+    /// Hands each event to these as well.
+    #[must_use]
+    pub fn also_to(self, notifications: Notifications) -> Events {
+        Events { notifications: Some(notifications), ..self }
     }
 
     /// Hands an event over. When too many wait it is dropped and counted.
     pub fn publish(&self, event: Event) {
+        if let Some(notifications) = &self.notifications {
+            notifications.publish(&event);
+        }
         if let Err(error) = self.queue.try_send(event) {
             self.metrics.event_dropped();
             tracing::debug!(%error, "event dropped");
@@ -142,7 +159,7 @@ impl EventTask {
 
     async fn write(&mut self, event: Event) {
         let now = Timestamp::now();
-        let event = Event { message: bounded(&event.message), ..event };
+        let event = Event { message: bounded(&event.message, LONGEST_MESSAGE), ..event };
         if let Err(error) = self.write_at(&event, now).await {
             self.metrics.event_dropped();
             tracing::info!(error = &error as &dyn std::error::Error, "event not written");
@@ -223,7 +240,7 @@ impl Remembered {
 }
 
 /// The object's version does not matter, and nor does anything that is not seen by people.
-fn says_the_same(one: &Event, other: &Event) -> bool {
+pub(super) fn says_the_same(one: &Event, other: &Event) -> bool {
     one.object.uid == other.object.uid
         && one.object.name == other.object.name
         && one.object.namespace == other.object.namespace
@@ -233,11 +250,12 @@ fn says_the_same(one: &Event, other: &Event) -> bool {
         && one.metadata == other.metadata
 }
 
-fn bounded(message: &str) -> String {
+/// A message without credentials, of so many bytes at most.
+pub(super) fn bounded(message: &str, longest: usize) -> String {
     let message = url_credentials(message);
-    if message.len() <= LONGEST_MESSAGE {
+    if message.len() <= longest {
         return message.into_owned();
     }
-    let end = message.floor_char_boundary(LONGEST_MESSAGE - 3);
+    let end = message.floor_char_boundary(longest.saturating_sub(3));
     format!("{}...", message.get(..end).unwrap_or_default())
 }

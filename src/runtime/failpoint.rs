@@ -1,4 +1,5 @@
-//! Places where a test ends the process at once, as a crash would. Without the feature `failpoints` they are nothing.
+//! Places where a test steps in: where it ends the process at once, as a crash would, and where it gives it another version, as an
+//! upgrade does. Without the feature `failpoints` they are nothing.
 
 /// Ends the process here, once, if the environment variable `FAILPOINTS` (comma-separated) has the name. The file
 /// `/tmp/failpoint-<name>` remembers that it has done so.
@@ -20,6 +21,21 @@ pub fn hit(name: &str) {
 #[cfg(not(feature = "failpoints"))]
 #[inline]
 pub fn hit(_name: &str) {}
+
+/// The controller's own version, unless the environment variable `PRETENDED_VERSION` names another one.
+#[cfg(feature = "failpoints")]
+pub fn version() -> &'static str {
+    static VERSION: std::sync::LazyLock<String> = std::sync::LazyLock::new(|| {
+        std::env::var("PRETENDED_VERSION").unwrap_or_else(|_| env!("CARGO_PKG_VERSION").to_owned())
+    });
+    &VERSION
+}
+
+/// The controller's own version.
+#[cfg(not(feature = "failpoints"))]
+pub fn version() -> &'static str {
+    env!("CARGO_PKG_VERSION")
+}
 
 #[cfg(all(test, feature = "failpoints"))]
 mod tests {

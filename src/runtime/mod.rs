@@ -1,5 +1,5 @@
-//! What kube-rs leaves out: gates for writes and runs, backoff by object, panic guard, timeouts, leader election, Kubernetes
-//! events.
+//! What kube-rs leaves out: gates for writes and runs, backoff by object, panic guard, timeouts, leader election, events in
+//! the API and for Flux's notification-controller.
 //!
 //! The controllers use it; it knows none of their kinds. `writes` is the only way to change anything in the API.
 
@@ -11,9 +11,11 @@ pub mod failpoint;
 pub mod leadership;
 pub mod lease;
 pub mod news;
+pub mod notifications;
 pub mod reads;
 pub mod runs;
 pub mod scope;
+pub mod takeover;
 pub mod turns;
 pub mod watch;
 pub mod writes;
@@ -26,6 +28,8 @@ mod events_tests;
 pub(crate) mod fake_api;
 #[cfg(test)]
 mod lease_tests;
+#[cfg(test)]
+mod notifications_tests;
 #[cfg(test)]
 mod runs_tests;
 #[cfg(test)]

@@ -88,6 +88,25 @@ impl Reader {
         Ok(self.call(what, api.list(&parameters)).await?.items)
     }
 
+    /// The metadata of all objects of a namespace that carry these labels, page by page.
+    pub async fn list_metadata<K>(&self, namespace: &str, labels: &str) -> Result<Vec<PartialObjectMeta<K>>, ReadError>
+    where
+        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + DeserializeOwned,
+    {
+        let api: Api<K> = Api::namespaced(self.client.clone(), namespace);
+        let what = || format!("the list of {} in {namespace}", K::kind(&()));
+        let mut parameters = ListParams::default().labels(labels).limit(LARGEST_LIST);
+        let mut found = Vec::new();
+        loop {
+            let page = self.call(what, api.list_metadata(&parameters)).await?;
+            found.extend(page.items);
+            match page.metadata.continue_.filter(|token| !token.is_empty()) {
+                Some(token) => parameters = parameters.continue_token(&token),
+                None => return Ok(found),
+            }
+        }
+    }
+
     async fn call<T>(
         &self,
         what: impl Fn() -> String,

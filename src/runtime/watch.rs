@@ -6,6 +6,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use futures::{Stream, TryStreamExt};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::runtime::predicates::{finalizers, generation};
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::reflector::store::Writer;
@@ -15,12 +16,21 @@ use kube::{Api, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 
 use crate::api::auto::{RunProgress, Update, UpdateStatus};
-use crate::api::conditions::COMPLETE;
-use crate::api::names::{ANNOTATION_RECONCILIATION_REQUEST, ANNOTATION_REQUESTED_AT, ANNOTATION_RESOLVE};
+use crate::api::conditions::{COMPLETE, PROGRESSING};
+use crate::api::names::{
+    ANNOTATION_FORCE_AT, ANNOTATION_RECONCILIATION_REQUEST, ANNOTATION_REQUESTED_AT, ANNOTATION_RESET_AT,
+    ANNOTATION_RESOLVE,
+};
 use crate::runtime::drive::Drive;
 
 /// A new value of one of these asks for a reconcile.
-const REQUEST_ANNOTATIONS: [&str; 3] = [ANNOTATION_RECONCILIATION_REQUEST, ANNOTATION_REQUESTED_AT, ANNOTATION_RESOLVE];
+const REQUEST_ANNOTATIONS: [&str; 5] = [
+    ANNOTATION_RECONCILIATION_REQUEST,
+    ANNOTATION_REQUESTED_AT,
+    ANNOTATION_FORCE_AT,
+    ANNOTATION_RESET_AT,
+    ANNOTATION_RESOLVE,
+];
 
 /// The objects whose change asks for a reconcile, for `Controller::for_stream`. All objects go into `store`; those that
 /// are gone are forgotten by `drive`.
@@ -70,7 +80,13 @@ pub fn cut_down_metadata<K: Resource>(object: &mut K) {
 /// Leaves of an Update what tells how far its run is, and by what a lock of it is known.
 pub fn cut_down_update(update: &mut Update) {
     update.status = update.status.take().map(|status| {
-        let conditions = status.conditions.into_iter().filter(|condition| condition.type_ == COMPLETE).collect();
+        // Without a binding, that a run goes on says that the operator has started it.
+        let tells = |condition: &Condition| match condition.type_.as_str() {
+            COMPLETE => true,
+            PROGRESSING => status.run.is_none() && condition.status == "True",
+            _ => false,
+        };
+        let conditions = status.conditions.iter().filter(|condition| tells(condition)).cloned().collect();
         let pid = status.progress.and_then(|progress| progress.pid);
         UpdateStatus {
             conditions,

@@ -55,7 +55,8 @@ async fn spec_finalizers_deletion_and_requests_ask_for_a_reconcile_and_the_statu
         ("MODIFIED", workspace("web", 8, requested("reconcile.fluxcd.io/requestedAt", "2"), "")),
         ("MODIFIED", workspace("web", 9, requested("pulumi.com/reconciliation-request", "2"), "")),
         ("MODIFIED", workspace("web", 10, requested("pulumi.com/resolve", "web-1=retry"), "")),
-        ("MODIFIED", workspace("web", 11, json!({ "deletionTimestamp": "2026-01-01T00:00:00Z" }), "")),
+        ("MODIFIED", workspace("web", 11, requested("reconcile.fluxcd.io/forceAt", "2"), "")),
+        ("MODIFIED", workspace("web", 12, json!({ "deletionTimestamp": "2026-01-01T00:00:00Z" }), "")),
     ];
     let watches = AtomicUsize::new(0);
     let (client, _log) = client(move |asked| {
@@ -67,11 +68,11 @@ async fn spec_finalizers_deletion_and_requests_ask_for_a_reconcile_and_the_statu
     let drive = Arc::new(Drive::new::<Workspace>("workspace", Duration::from_secs(5), Metrics::default()));
     let (store, writer) = reflector::store::<Workspace>();
     let stream = pin!(changes(Api::all(client), Scope::default().own_kinds(), |_| {}, writer, drive));
-    let seen = stream.map_ok(|object| object.resource_version().unwrap()).take(8).try_collect::<Vec<_>>();
+    let seen = stream.map_ok(|object| object.resource_version().unwrap()).take(9).try_collect::<Vec<_>>();
     let seen = tokio::time::timeout(Duration::from_secs(10), seen).await.expect("all changes come").unwrap();
-    assert_eq!(seen, ["1", "4", "5", "6", "8", "9", "10", "11"]);
+    assert_eq!(seen, ["1", "4", "5", "6", "8", "9", "10", "11", "12"]);
     let kept = store.state();
-    assert_eq!(kept[0].resource_version().as_deref(), Some("11"), "the store has every change");
+    assert_eq!(kept[0].resource_version().as_deref(), Some("12"), "the store has every change");
     assert!(kept[0].managed_fields().is_empty());
 }
 

@@ -15,6 +15,7 @@ use thiserror::Error;
 
 use crate::api::names::FIELD_MANAGER;
 use crate::runtime::leadership::Leadership;
+use crate::runtime::takeover;
 use crate::telemetry::metrics::Metrics;
 
 /// How the API server says that an object's namespace is being deleted.
@@ -92,6 +93,11 @@ impl WriteError {
     /// Whether the API server found fault with the content.
     pub fn is_invalid(&self) -> bool {
         matches!(self.code(), Some(400 | 422))
+    }
+
+    /// Whether the object is larger than the API server takes.
+    pub fn is_too_large(&self) -> bool {
+        self.code() == Some(413)
     }
 
     /// Whether another process is the leader now.
@@ -302,6 +308,19 @@ impl Writer {
         let parameters = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
         let request = async { api.patch_metadata(name, &parameters, &Patch::Merge(&patch)).await };
         self.call(&attempt, request).await.map(|_| ())
+    }
+
+    /// Puts us in the place of the Pulumi Kubernetes Operator among those who manage an object's fields; no request when it
+    /// manages none (then the answer is none). An object that has changed since it was read is a conflict.
+    pub async fn take_over<K: Object>(&self, object: &K) -> Result<Option<K>, WriteError> {
+        let Some(managed_fields) = takeover::managed_fields(object) else { return Ok(None) };
+        let attempt = attempt("take over", object);
+        let (api, name) = self.target::<K>(&attempt)?;
+        let version = object.resource_version();
+        let patch = json!({ "metadata": { "managedFields": managed_fields, "resourceVersion": version } });
+        let parameters = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+        let request = async { api.patch(name, &parameters, &Patch::Merge(&patch)).await };
+        self.call(&attempt, request).await.map(Some)
     }
 
     /// A JSON merge patch of an object that is not at hand.

@@ -211,3 +211,36 @@ async fn a_namespace_that_goes_away_is_told_from_other_refusals() {
         assert_eq!(error.is_namespace_terminating(), expected, "{error}");
     }
 }
+
+#[tokio::test]
+async fn the_operators_field_managers_are_renamed_in_one_guarded_patch() {
+    let entry = |manager: &str, subresource: &str| {
+        json!({ "manager": manager, "operation": "Apply", "subresource": subresource, "apiVersion": "auto.pulumi.com/v1alpha1",
+            "fieldsType": "FieldsV1", "fieldsV1": { "f:metadata": {} } })
+    };
+    let left =
+        json!([entry("pulumi-kubernetes-operator", ""), entry("pulumi-kubernetes-operator/update-status", "status")]);
+    let (gate, log) = writer(agree);
+    let taken = gate.take_over(&update_with(json!({ "managedFields": left }))).await.unwrap();
+    assert!(taken.is_some());
+    let asked = log.all();
+    assert_eq!((asked.len(), asked[0].method.as_str(), asked[0].path.as_str()), (1, "PATCH", PATH));
+    let metadata = &asked[0].body["metadata"];
+    assert_eq!(metadata["resourceVersion"], "7", "another one's change since is a conflict");
+    let managers: Vec<_> =
+        metadata["managedFields"].as_array().unwrap().iter().map(|e| (&e["manager"], &e["operation"])).collect();
+    let ours = json!("pulumi-controller");
+    assert_eq!(managers, [(&ours, &json!("Apply")), (&ours, &json!("Update"))]);
+    assert_eq!(asked[0].body.as_object().unwrap().len(), 1, "neither spec nor status is touched");
+}
+
+#[tokio::test]
+async fn what_is_ours_is_taken_over_without_a_request_and_a_conflict_is_told() {
+    let entry = json!([{ "manager": "pulumi-controller", "operation": "Apply" }, { "manager": "kubectl", "operation": "Update" }]);
+    let (gate, log) = writer(agree);
+    assert!(gate.take_over(&update_with(json!({ "managedFields": entry }))).await.unwrap().is_none());
+    assert!(log.all().is_empty());
+    let (gate, _) = writer(|_| Answer::refusal(409, "Conflict"));
+    let theirs = json!([{ "manager": "pulumi-kubernetes-operator", "operation": "Update" }]);
+    assert!(gate.take_over(&update_with(json!({ "managedFields": theirs }))).await.unwrap_err().is_conflict());
+}

@@ -1,4 +1,5 @@
-//! Flux sources: any object with `status.artifact`, of whatever group.
+//! Sources as objects of the API: any with `status.artifact`, of whatever group, and Programs, which hold their artifact in what is
+//! written in them.
 
 use std::fmt;
 use std::time::Duration;
@@ -11,7 +12,7 @@ use crate::api::pulumi::{FluxSource, SourceReference};
 use crate::api::source::SourceArtifact;
 use crate::artifact::{Digest, Directory};
 use crate::source::kinds::{GroupKind, Kinds};
-use crate::source::{Resolved, Unavailable};
+use crate::source::{Origin, Resolved, Unavailable, program};
 
 /// The API group of Flux's own sources.
 pub const GROUP: &str = "source.toolkit.fluxcd.io";
@@ -19,6 +20,8 @@ pub const GROUP: &str = "source.toolkit.fluxcd.io";
 pub const KINDS: [&str; 4] = ["GitRepository", "OCIRepository", "Bucket", "ExternalArtifact"];
 /// ClusterRoles with this label, set to `true`, are added to what the controller may do (`config/rbac`).
 pub const LABEL_SOURCE_READER: &str = "pulumi.com/aggregate-to-source-reader";
+/// In the metadata of an artifact, as in the manifest that it came from: the revision that it was made of.
+const ORIGIN_REVISION: &str = "org.opencontainers.image.revision";
 
 /// How long one read of a source may take.
 const READ_TIMEOUT: Duration = Duration::from_secs(15);
@@ -160,6 +163,9 @@ impl Found {
     pub fn artifact(&self, directory: Directory) -> Result<Resolved, Unavailable> {
         let what = &self.what;
         let Some(object) = &self.object else { return Err(Unavailable::NotYet(format!("{what} does not exist"))) };
+        if GroupKind::new(&self.resource.group, &self.resource.kind) == program::kind() {
+            return program::artifact(object, directory);
+        }
         let status = object.data.get("status");
         let artifact = status.and_then(|s| s.get("artifact")).filter(|a| !a.is_null());
         let Some(artifact) = artifact else {
@@ -177,7 +183,9 @@ impl Found {
         let artifact: SourceArtifact =
             serde_json::from_value(artifact.clone()).map_err(|error| refused(&format!("status.artifact: {error}")))?;
         let digest = artifact.digest.parse::<Digest>().map_err(|error| refused(&error))?;
-        Ok(Resolved { url: artifact.url, revision: artifact.revision, digest, directory })
+        let origin_revision = artifact.metadata.get(ORIGIN_REVISION).filter(|origin| !origin.is_empty()).cloned();
+        let revision = artifact.revision;
+        Ok(Resolved { origin: Origin::Url(artifact.url), revision, origin_revision, digest, directory })
     }
 }
 

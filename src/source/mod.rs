@@ -1,21 +1,54 @@
 //! Turns a reference to a source into an artifact, or says why there is none yet.
 
 pub mod flux;
+pub mod git;
 pub mod kinds;
+pub mod program;
+pub mod written;
 
+use std::sync::Arc;
+
+use crate::api::pulumi::StackSpec;
 use crate::artifact::{Digest, Directory};
+use crate::source::flux::Reference;
+use crate::source::kinds::GroupKind;
 
 /// An artifact that can be fetched: what a source has right now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Resolved {
-    /// Where its bytes are. It may go stale at any time; the digest does not.
-    pub url: String,
+    /// Where its bytes come from.
+    pub origin: Origin,
     /// The source's revision, such as `main@sha1:…`.
     pub revision: String,
+    /// The revision that the artifact was made from, where its source says so: the commit of what was pushed to a registry.
+    pub origin_revision: Option<String>,
     /// Digest of the archive.
     pub digest: Digest,
     /// The project's directory in the archive.
     pub directory: Directory,
+}
+
+impl Resolved {
+    /// A digest of the files that matter, where it was said which do.
+    pub fn selection(&self) -> Option<&str> {
+        match &self.origin {
+            Origin::Git(origin) => origin.selection.as_deref(),
+            Origin::Url(_) | Origin::Made(_) | Origin::InPod => None,
+        }
+    }
+}
+
+/// Where the bytes of an artifact come from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// A server has them. Its URL may go stale at any time; the digest does not.
+    Url(String),
+    /// They were made here, of what is written in the source itself.
+    Made(Arc<[u8]>),
+    /// They were fetched from a repository and packed here, straight into the store.
+    Git(Box<git::Origin>),
+    /// There are none: it is in the pod already.
+    InPod,
 }
 
 /// Why there is no artifact.
@@ -24,7 +57,81 @@ pub enum Unavailable {
     /// A retry can mend it: the source is missing or not ready.
     #[error("{0}")]
     NotYet(String),
+    /// It is being looked at right now; the Stack is woken once more is known.
+    #[error("{0}")]
+    Looking(String),
     /// Only a change of the Stack or of the source object can mend it.
     #[error("{0}")]
     Invalid(String),
 }
+
+/// The one source that a Stack names.
+pub fn reference(spec: &StackSpec) -> Result<Reference, Unavailable> {
+    match (&spec.flux_source, &spec.program_ref) {
+        (Some(source), None) => Reference::parse(source),
+        (None, Some(reference)) => {
+            Ok(Reference { kind: program::kind(), name: reference.name.clone(), directory: Directory::root() })
+        }
+        (Some(_), Some(_)) => Err(Unavailable::Invalid(
+            "spec.fluxSource and spec.programRef are both given, and a Stack has one source: remove one of them"
+                .to_owned(),
+        )),
+        (None, None) => Err(Unavailable::Invalid(
+            "the Stack names no object as its source: neither spec.fluxSource nor spec.programRef is given".to_owned(),
+        )),
+    }
+}
+
+/// The source of a Stack that names neither an object of the API nor a repository: what its `workspaceTemplate` says, else what its
+/// init containers bring. None where it names one of them.
+pub fn without_object(spec: &StackSpec) -> Result<Option<Resolved>, Unavailable> {
+    let written = template_source(spec)?;
+    let object = [
+        ("fluxSource", spec.flux_source.is_some()),
+        ("programRef", spec.program_ref.is_some()),
+        ("projectRepo", git::names_git(spec)),
+    ];
+    match (object.into_iter().find(|(_, is_given)| *is_given), written.first()) {
+        (Some((object, _)), Some(field)) => Err(Unavailable::Invalid(format!(
+            "spec.{object} and spec.workspaceTemplate.spec.{field} are both given, and a Stack has one source: remove one of them"
+        ))),
+        (Some(_), None) => Ok(None),
+        (None, Some("git")) => written.repository("").map(|_| None).map_err(in_template),
+        (None, _) => Ok(Some(written.resolve().map_err(in_template)?.unwrap_or_else(written::from_init_containers))),
+    }
+}
+
+/// The repository that a Stack follows, by its own fields or by those of its `workspaceTemplate`, if it follows one.
+pub fn repository(spec: &StackSpec, namespace: &str) -> Result<Option<git::Wanted>, Unavailable> {
+    if let Some(wanted) = git::wanted(spec, namespace)? {
+        return Ok(Some(wanted));
+    }
+    let written = template_source(spec)?.repository(namespace).map_err(in_template)?;
+    Ok(written.map(|wanted| git::Wanted { every: git::interval(spec), ..wanted }))
+}
+
+/// The source that a Stack's `workspaceTemplate` says.
+fn template_source(spec: &StackSpec) -> Result<written::Written, Unavailable> {
+    let template = spec.workspace_template.as_ref().and_then(|template| template.get("spec"));
+    Ok(template.map(written::Written::of_template).transpose().map_err(in_template)?.unwrap_or_default())
+}
+
+fn in_template(error: written::WrittenError) -> Unavailable {
+    Unavailable::Invalid(format!("spec.workspaceTemplate.spec: {error}"))
+}
+
+/// Whether a Stack's source is of this kind, in whatever version.
+pub fn names_kind(spec: &StackSpec, kind: &GroupKind) -> bool {
+    let as_flux = spec.flux_source.as_ref().is_some_and(|source| flux::names_kind(&source.source_ref, kind));
+    as_flux || (spec.program_ref.is_some() && *kind == program::kind())
+}
+
+/// Whether a Stack's source is the object of this kind and name.
+pub fn names_object(spec: &StackSpec, kind: &GroupKind, name: &str) -> bool {
+    let flux_name = spec.flux_source.as_ref().map(|source| source.source_ref.name.as_str());
+    let program_name = spec.program_ref.as_ref().map(|reference| reference.name.as_str());
+    names_kind(spec, kind) && (flux_name == Some(name) || program_name == Some(name))
+}
+
+#[cfg(test)]
+mod tests;

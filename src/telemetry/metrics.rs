@@ -13,6 +13,7 @@ use prometheus_client::registry::Registry;
 
 use crate::telemetry::activity::Activity;
 use crate::telemetry::process::ProcessMetrics;
+use crate::telemetry::webhooks::{WebhookResult, Webhooks};
 
 /// The content type of [`Metrics::encode`].
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -69,6 +70,12 @@ struct ObjectLabels {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct StackLabels {
+    namespace: String,
+    name: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ReconcileLabels {
     controller: &'static str,
     result: ReconcileResult,
@@ -122,7 +129,13 @@ pub struct Metrics {
     artifact_fetches: Family<FetchLabels, Counter>,
     runs_open: Gauge,
     runs_waiting: Gauge,
+    stacks_active: Gauge,
+    stacks_failing: Family<StackLabels, Gauge>,
+    stacks_reconciling: Family<StackLabels, Gauge>,
+    programs_active: Gauge,
+    webhooks: Webhooks,
     events_dropped: Counter,
+    notifications_dropped: Counter,
     api_writes: Family<WriteLabels, Counter>,
     authority_expiry: Gauge,
     authority_well: Gauge,
@@ -152,7 +165,13 @@ impl Default for Metrics {
             artifact_fetches: Family::default(),
             runs_open: Gauge::default(),
             runs_waiting: Gauge::default(),
+            stacks_active: Gauge::default(),
+            stacks_failing: Family::default(),
+            stacks_reconciling: Family::default(),
+            programs_active: Gauge::default(),
+            webhooks: Webhooks::default(),
             events_dropped: Counter::default(),
+            notifications_dropped: Counter::default(),
             api_writes: Family::default(),
             authority_expiry: Gauge::default(),
             authority_well: Gauge::default(),
@@ -235,10 +254,25 @@ impl Metrics {
             "Pulumi runs that wait for others to end",
             self.runs_waiting.clone(),
         );
+        // These four names are those of the Pulumi Kubernetes Operator.
+        registry.register("stacks_active", "Stacks that are there", self.stacks_active.clone());
+        registry.register("stacks_failing", "Whether the last run of a Stack has failed", self.stacks_failing.clone());
+        registry.register(
+            "stacks_reconciling",
+            "Whether something goes on for a Stack, or is tried again",
+            self.stacks_reconciling.clone(),
+        );
+        registry.register("programs_active", "Programs that are there", self.programs_active.clone());
+        self.webhooks.register(registry);
         registry.register(
             "pulumi_controller_events_dropped",
             "Kubernetes events that were not written",
             self.events_dropped.clone(),
+        );
+        registry.register(
+            "pulumi_controller_notifications_dropped",
+            "Events that the notification-controller was not told of",
+            self.notifications_dropped.clone(),
         );
         registry.register(
             "pulumi_controller_api_writes",
@@ -307,7 +341,13 @@ impl Metrics {
 
     /// An object is gone: its series go too.
     pub fn forget(&self, kind: &'static str, namespace: &str, name: &str) {
-        self.reconcile_duration.remove(&ObjectLabels { kind, name: name.to_owned(), namespace: namespace.to_owned() });
+        let (namespace, name) = (namespace.to_owned(), name.to_owned());
+        self.reconcile_duration.remove(&ObjectLabels { kind, name: name.clone(), namespace: namespace.clone() });
+        if kind == "Stack" {
+            let labels = StackLabels { namespace, name };
+            self.stacks_failing.remove(&labels);
+            self.stacks_reconciling.remove(&labels);
+        }
     }
 
     /// An artifact was wanted.
@@ -321,9 +361,36 @@ impl Metrics {
         self.runs_waiting.set(i64::try_from(waiting).unwrap_or(i64::MAX));
     }
 
+    /// How many Stacks there are.
+    pub fn stacks(&self, count: usize) {
+        self.stacks_active.set(i64::try_from(count).unwrap_or(i64::MAX));
+    }
+
+    /// How a Stack stands.
+    pub fn stack_stands(&self, namespace: &str, name: &str, is_failing: bool, is_reconciling: bool) {
+        let labels = StackLabels { namespace: namespace.to_owned(), name: name.to_owned() };
+        self.stacks_failing.get_or_create(&labels).set(i64::from(is_failing));
+        self.stacks_reconciling.get_or_create(&labels).set(i64::from(is_reconciling));
+    }
+
+    /// How many Programs there are.
+    pub fn programs(&self, count: usize) {
+        self.programs_active.set(i64::try_from(count).unwrap_or(i64::MAX));
+    }
+
+    /// A webhook was called.
+    pub fn webhook(&self, result: WebhookResult) {
+        self.webhooks.count(result);
+    }
+
     /// A Kubernetes event was not written.
     pub fn event_dropped(&self) {
         self.events_dropped.inc();
+    }
+
+    /// The notification-controller was not told of an event.
+    pub fn notification_dropped(&self) {
+        self.notifications_dropped.inc();
     }
 
     /// Whether this process holds a Lease.
@@ -367,6 +434,10 @@ mod tests {
         metrics.api_request(Some(200), "GET", "10.0.0.1:443");
         metrics.artifact_fetch(FetchResult::Cached);
         metrics.runs(3, 1);
+        metrics.programs(2);
+        metrics.stacks(5);
+        metrics.stack_stands("apps", "web", true, false);
+        metrics.webhook(WebhookResult::Refused);
         metrics.event_dropped();
         metrics.api_write("apply", "Secret");
         metrics.authority(jiff::Timestamp::from_second(1_800_000_000).ok(), true);
@@ -387,6 +458,11 @@ mod tests {
             r#"pulumi_controller_artifact_fetches_total{result="cached"} 1"#,
             "pulumi_controller_runs_open 3",
             "pulumi_controller_runs_waiting 1",
+            "programs_active 2",
+            "stacks_active 5",
+            r#"stacks_failing{namespace="apps",name="web"} 1"#,
+            r#"stacks_reconciling{namespace="apps",name="web"} 0"#,
+            r#"pulumi_controller_webhooks_total{result="refused"} 1"#,
             "pulumi_controller_events_dropped_total 1",
             r#"pulumi_controller_api_writes_total{verb="apply",kind="Secret"} 1"#,
             "pulumi_controller_authority_expiry_timestamp_seconds 1800000000",
@@ -403,6 +479,7 @@ mod tests {
     fn the_series_of_an_object_go_with_it() {
         let metrics = Metrics::default();
         metrics.reconcile_ended("stack", ("Stack", "apps", "web"), ReconcileResult::Success, Duration::ZERO);
+        metrics.stack_stands("apps", "web", true, true);
         metrics.forget("Stack", "apps", "web");
         assert!(!metrics.encode().unwrap().contains("web"));
     }

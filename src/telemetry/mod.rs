@@ -5,6 +5,7 @@ pub mod logging;
 pub mod metrics;
 pub mod process;
 pub mod redact;
+pub mod webhooks;
 
 /// An error with its causes in one line, for people.
 pub fn chain(error: &(dyn std::error::Error + 'static)) -> String {

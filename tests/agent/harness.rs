@@ -135,6 +135,7 @@ impl Workspace {
         fs::write(tls.join("tls.crt"), &server.certificate_pem).unwrap();
         fs::write(tls.join("tls.key"), &server.key_pem).unwrap();
         fs::write(tls.join("ca.crt"), authority.certificate_pem()).unwrap();
+        fs::write(tls.join("inputs.key"), "0123456789abcdef".repeat(4)).unwrap();
         fs::write(directory.path().join("secrets/token"), TOKEN).unwrap();
         let agents = Agents::new(&[authority.issue_client(now).unwrap()], authority.certificate_pem()).unwrap();
         let (address, health_address) = (free_address(), free_address());
@@ -318,8 +319,16 @@ impl Workspace {
     /// An `up` of what is in place, as the controller would ask for it.
     pub async fn request(&self, config: &[(&str, &str)]) -> proto::RunRequest {
         let status = self.status().await;
-        let item = |(key, value): &(&str, &str)| proto::ConfigItem { key: (*key).into(), value: (*value).into() };
-        let settings = proto::Settings { stack: "dev".into(), config: config.iter().map(item).collect() };
+        let item = |(key, value): &(&str, &str)| proto::ConfigItem {
+            key: (*key).into(),
+            value: (*value).into(),
+            ..proto::ConfigItem::default()
+        };
+        let settings = proto::Settings {
+            stack: "dev".into(),
+            config: config.iter().map(item).collect(),
+            environments: Vec::new(),
+        };
         let id = uuid::Uuid::new_v4().to_string();
         let value = |name: &str, value: String| variable(name, Source::Value(value));
         proto::RunRequest {

@@ -9,9 +9,12 @@
     reason = "what helps a test fails as the test does"
 )]
 
+mod failures;
 mod faults;
 mod harness;
+mod inputs;
 mod install;
+mod kinds;
 mod limits;
 mod locks;
 mod loud;
@@ -20,4 +23,5 @@ mod people;
 mod processes;
 mod registry;
 mod runs;
+mod settings;
 mod sources;

@@ -2,7 +2,11 @@
 
 use std::time::Instant;
 
-use crate::harness::{PATIENCE, POLL, Workspace, archive};
+use pulumi_controller::artifact::InPod;
+use pulumi_controller::rpc::proto;
+use pulumi_controller::rpc::understanding::UNDERSTOOD;
+
+use crate::harness::{PATIENCE, POLL, Workspace, archive, has_pulumi};
 
 const YAML: &str = "name: example\nruntime: yaml\n";
 const NODE: &str = "name: example\nruntime: nodejs\n";
@@ -16,7 +20,9 @@ async fn a_source_with_a_wrong_digest_is_refused_and_the_old_one_stays() {
     bytes[last] ^= 1;
     let refusal = workspace.put_archive(artifact.clone(), bytes).await.unwrap_err();
     assert!(refusal.is_refusal() && refusal.message.contains(&artifact.digest), "{refusal}");
-    assert_eq!(workspace.status().await.artifact, Some(before.clone()));
+    let status = workspace.status().await;
+    assert_eq!(status.artifact, Some(before.clone()));
+    assert_eq!((status.project_name.as_str(), status.understands), ("example", UNDERSTOOD));
     assert!(!workspace.path("share/workspace/more").exists());
     let (_, bytes) = archive(&[("Pulumi.yaml", YAML)]);
     assert!(workspace.put_archive(before, bytes).await.unwrap(), "what is in place is unchanged");
@@ -93,4 +99,99 @@ async fn the_agent_installs_the_dependencies_of_a_source_that_came_before_there_
     assert_eq!(workspace.ended().await, Some(0));
     workspace.start_agent().await;
     assert_eq!(workspace.status().await.artifact, Some(artifact), "it is remembered");
+}
+
+/// A source without bytes, as a controller names it.
+fn in_pod(source: InPod, directory: &str) -> proto::Artifact {
+    proto::Artifact { digest: source.digest().to_string(), directory: directory.to_owned() }
+}
+
+const PROGRAM: &str = "name: example\nruntime: yaml\noutputs: {said: hello}\n";
+
+#[tokio::test]
+async fn a_directory_of_the_image_is_a_source_and_is_given_again_after_a_restart() {
+    if !has_pulumi("a_directory_of_the_image_is_a_source_and_is_given_again_after_a_restart") {
+        return;
+    }
+    let mut workspace = Workspace::start().await;
+    let place = workspace.path("image/app");
+    let from_root = place.to_str().unwrap().trim_start_matches('/').to_owned();
+    let artifact = in_pod(InPod::Image, &from_root);
+    let refusal = workspace.put_archive(artifact.clone(), Vec::new()).await.unwrap_err();
+    assert!(refusal.is_refusal() && refusal.message.contains("the image has no Pulumi project in /"), "{refusal}");
+
+    std::fs::create_dir_all(&place).unwrap();
+    std::fs::write(place.join("Pulumi.yaml"), PROGRAM).unwrap();
+    assert!(!workspace.put_archive(artifact.clone(), Vec::new()).await.unwrap());
+    assert!(workspace.put_archive(artifact.clone(), Vec::new()).await.unwrap(), "it is unchanged");
+    assert_eq!(workspace.status().await.artifact, Some(artifact.clone()));
+    let request = workspace.request(&[("greeting", "\"one\"")]).await;
+    workspace.run(&request).await.unwrap();
+    let (result, _) = workspace.result(&request.id).await;
+    assert_eq!(result.outcome(), proto::Outcome::Succeeded, "{}", result.message);
+    assert!(
+        std::fs::read_to_string(place.join("Pulumi.dev.yaml")).unwrap().contains("one"),
+        "settings are written there"
+    );
+    workspace.terminate();
+    workspace.ended().await;
+    workspace.start_agent().await;
+    assert_eq!(workspace.status().await.artifact, None, "the container has its image as it was");
+    workspace.put_archive(artifact.clone(), Vec::new()).await.unwrap();
+    assert_eq!(workspace.status().await.artifact, Some(artifact));
+}
+
+#[tokio::test]
+async fn what_the_init_containers_have_prepared_is_a_source() {
+    let cli = "case \"$*\" in *install*) mkdir -p node_modules;; esac";
+    let mut workspace = Workspace::start_with(Some(cli), &[]).await;
+    let artifact = in_pod(InPod::InitContainers, "");
+    let refusal = workspace.put_archive(artifact.clone(), Vec::new()).await.unwrap_err();
+    assert!(refusal.message.contains("no init container has put a Pulumi project into"), "{refusal}");
+
+    let place = workspace.path("share/workspace");
+    std::fs::create_dir(&place).unwrap();
+    std::fs::write(place.join("Pulumi.yaml"), NODE).unwrap();
+    std::fs::write(place.join("package.json"), "{}").unwrap();
+    assert!(!workspace.put_archive(artifact.clone(), Vec::new()).await.unwrap());
+    workspace.until_in_place(&artifact).await.unwrap();
+    assert!(place.join("node_modules").is_dir(), "its dependencies are installed where it is");
+    let (other, bytes) = archive(&[("Pulumi.yaml", YAML)]);
+    let refusal = workspace.put_archive(other, bytes).await.unwrap_err();
+    assert!(refusal.is_refusal() && refusal.message.contains("another one needs another pod"), "{refusal}");
+    assert!(place.join("package.json").is_file(), "nothing takes the place of what init containers have made");
+
+    workspace.terminate();
+    workspace.ended().await;
+    workspace.start_agent().await;
+    assert_eq!(workspace.status().await.artifact, Some(artifact), "it is remembered");
+}
+
+#[tokio::test]
+async fn a_project_without_its_program_needs_no_installation() {
+    let workspace = Workspace::start_with(Some("echo it must not be called >&2; exit 1"), &[]).await;
+    let artifact = workspace.put(NODE).await;
+    workspace.until_in_place(&artifact).await.unwrap();
+}
+
+/// The state has all that a destroy needs; there is no language host for this runtime here.
+#[tokio::test]
+async fn a_project_without_its_program_is_enough_to_destroy() {
+    if !has_pulumi("a_project_without_its_program_is_enough_to_destroy") {
+        return;
+    }
+    let workspace = Workspace::start().await;
+    let step = "resources: {step: {type: 'testing:index:Step', properties: {name: step, value: one}}}\n";
+    workspace.put(&format!("{YAML}{step}")).await;
+    let up = workspace.request(&[]).await;
+    workspace.run(&up).await.unwrap();
+    let (made, _) = workspace.result(&up.id).await;
+    assert_eq!(made.outcome(), proto::Outcome::Succeeded, "{}", made.message);
+
+    workspace.put("name: example\nruntime: go\n").await;
+    let destroy = proto::RunRequest { kind: proto::OperationKind::Destroy.into(), ..workspace.request(&[]).await };
+    workspace.run(&destroy).await.unwrap();
+    let (gone, _) = workspace.result(&destroy.id).await;
+    assert_eq!(gone.outcome(), proto::Outcome::Succeeded, "{}", gone.message);
+    assert_eq!(gone.changes.get("delete"), Some(&2), "the stack's own resource, too: {:?}", gone.changes);
 }

@@ -13,6 +13,7 @@
 mod api_writes;
 mod bare_crowd;
 mod cold;
+mod copies;
 mod crowd;
 mod fake_nodes;
 mod memory;

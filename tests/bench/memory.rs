@@ -13,6 +13,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
 use crate::api_writes::{ApiWrites, sentence};
+use crate::copies::Original;
 use crate::crowd::{controller, rest_seconds};
 use crate::fake_nodes;
 use crate::harness::{Controller, FluxObject, Program, Scene, api_call, is_done};
@@ -25,6 +26,8 @@ use crate::table::Row;
 const BUDGETS: [(usize, f64); 4] = [(1, 25.0), (60, 35.0), (1_000, 80.0), (10_000, 400.0)];
 /// How long a run of the stand-in takes.
 const RUN_TIME: Duration = Duration::from_millis(200);
+/// More Stacks than these are not run one by one, but written as they are when they are done.
+const MOST_RUNS: usize = 1_000;
 /// How many Stacks are created at the same time.
 const AT_ONCE: usize = 16;
 /// The longest without one more Stack that is Ready.
@@ -52,7 +55,15 @@ pub async fn measure() -> Vec<Row> {
     let (mut rows, mut there) = (Vec::new(), 0);
     for (stacks, budget) in wanted() {
         println!("\n{stacks} Stacks");
-        rows.push(with_stacks(&scene, &external, &stand_in, &done, there..stacks, budget).await);
+        let note = if stacks - there <= MOST_RUNS {
+            run(&scene, &external, &stand_in, &done, there..stacks).await
+        } else {
+            if there == 0 {
+                run(&scene, &external, &stand_in, &done, 0..1).await;
+            }
+            copied(&scene, &stand_in, there.max(1)..stacks).await
+        };
+        rows.push(row(&scene, stacks, budget).await.with_note(note));
         there = stacks;
     }
     println!("the objects are left in the namespace {}: they end with the cluster", scene.namespace);
@@ -82,14 +93,14 @@ async fn restart(scene: &Scene) {
     Controller::new(&scene.client).until_available().await;
 }
 
-async fn with_stacks(
+/// Makes Stacks and waits until they are all done. Answers how that went.
+async fn run(
     scene: &Scene,
     source: &FluxObject<'_>,
     stand_in: &StandIn,
     done: &Done,
     numbers: std::ops::Range<usize>,
-    budget: f64,
-) -> Row {
+) -> String {
     let (stacks, began) = (numbers.end, Instant::now());
     let limit = LEAST_LIMIT + LIMIT_FOR_EACH * u32::try_from(numbers.len()).expect("a small number");
     let mut writes = ApiWrites::from_now();
@@ -97,8 +108,43 @@ async fn with_stacks(
         create(scene, source, numbers.clone()),
         until_count("Stacks are Ready", stacks, limit, async || (done.number(), stand_in.calls())),
     );
-    let (pace, making) = (numbers.len() as f64 / began.elapsed().as_secs_f64(), writes.news());
+    let (pace, made) = (numbers.len() as f64 / began.elapsed().as_secs_f64(), writes.news());
+    let each = made.values().sum::<usize>() as f64 / numbers.len() as f64;
+    format!("all Ready at {pace:.1} Stacks a second, with {each:.1} writes each")
+}
+
+/// Writes Stacks that are done, starts the controller on them, and waits until it knows them all. Answers how that went.
+async fn copied(scene: &Scene, stand_in: &StandIn, numbers: std::ops::Range<usize>) -> String {
+    let number = numbers.len();
+    let runs = stand_in.runs();
+    let controller = Controller::new(&scene.client);
+    controller.scale(0).await;
+    println!("copying a Stack that is done {number} times");
+    let original = Original::read(scene, &name(0)).await;
+    original.copy(numbers.map(name)).await;
+    controller.scale(1).await;
+    controller.until_available().await;
+    let (began, before) = (Instant::now(), stand_in.sources());
+    let limit = LEAST_LIMIT + LIMIT_FOR_EACH * u32::try_from(number).expect("a small number");
+    until_count("workspaces have their source", number, limit, async || {
+        (usize::try_from(stand_in.sources() - before).unwrap_or_default(), stand_in.calls())
+    })
+    .await;
+    let runs = stand_in.runs() - runs;
+    format!(
+        "{number} of them copied; known to a new controller after {:.0} s, with {runs} runs",
+        began.elapsed().as_secs_f64()
+    )
+}
+
+fn name(number: usize) -> String {
+    format!("stack-{number:05}")
+}
+
+/// What the controller takes once nothing is left to do.
+async fn row(scene: &Scene, stacks: usize, budget: f64) -> Row {
     println!("waiting until the controller is at rest");
+    let mut writes = ApiWrites::from_now();
     writes.until_quiet(QUIET, QUIET_LIMIT).await;
     let process = controller(scene).await;
     let rest = at_rest(process, &mut writes).await;
@@ -110,9 +156,6 @@ async fn with_stacks(
         format!("{:.1} MiB, {number}", rest.memory),
         Some(rest.memory < budget && number == 0),
     )
-    .with_note(format!("all Ready at {pace:.1} Stacks a second, with {:.1} writes each", {
-        making.values().sum::<usize>() as f64 / numbers.len() as f64
-    }))
     .with_note(format!("at rest {:.1} % of a processor; written: {}", rest.processor, sentence(&rest.written)))
     .with_note(format!("the most memory of all kinds that it ever had: {:.1} MiB", process.peak()))
 }
@@ -141,7 +184,7 @@ async fn create(scene: &Scene, source: &FluxObject<'_>, numbers: std::ops::Range
     let api: Api<Stack> = scene.api();
     stream::iter(numbers)
         .map(|number| {
-            let stack = scene.stack_on_kind(&format!("stack-{number:05}"), None, source);
+            let stack = scene.stack_on_kind(&name(number), None, source);
             let (api, stack) = (api.clone(), on_fake_node(stack));
             async move { api_call("creating a Stack", api.create(&PostParams::default(), &stack)).await }
         })

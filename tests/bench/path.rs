@@ -107,7 +107,7 @@ async fn moments_of(
                 && is_true(&status.conditions, READY)
         })
     });
-    let of_it = |update: &Update| update.spec.artifact.revision == revision;
+    let of_it = |update: &Update| update.artifact().is_some_and(|artifact| artifact.revision == revision);
     let (created, update) = updates.find(of_it).expect("an Update of the revision was seen");
     let bound = updates
         .first("bound to a pod", |update| of_it(update) && update.status.as_ref().is_some_and(|s| s.run.is_some()));

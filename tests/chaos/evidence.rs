@@ -66,7 +66,11 @@ fn run(stage: &Stage<'_>, update: &Update, is_there: bool) -> Run {
     });
     Run {
         update: update.name_any(),
-        number: stage.numbers.get(&update.spec.artifact.revision).copied().unwrap_or_default(),
+        number: update
+            .artifact()
+            .and_then(|artifact| stage.numbers.get(&artifact.revision))
+            .copied()
+            .unwrap_or_default(),
         is_destroy: update.spec.kind == UpdateKind::Destroy,
         created: update.creation_timestamp().map_or(Timestamp::UNIX_EPOCH, |time| time.0),
         has_begun: status.start_time.is_some(),

@@ -81,7 +81,7 @@ fn a_missing_secret_and_a_missing_key_are_named_until_they_are_there() {
         let commit = source.push(&Program::new("no-secret").output("text", json!("hello")).files()).await;
         let mut stack = scene.stack("main", &source);
         let secret = SecretSelector { namespace: None, name: "credentials".to_owned(), key: "token".to_owned() };
-        let reference = ResourceRef { kind: "Secret".to_owned(), secret: Some(secret), literal: None };
+        let reference = ResourceRef { kind: "Secret".to_owned(), secret: Some(secret), ..ResourceRef::default() };
         stack.spec.env_refs.insert("TOKEN".to_owned(), reference);
         let main = scene.start(stack).await;
         let missing = |what: &'static str| {

@@ -1,13 +1,21 @@
 //! Stacks that are deleted.
 
+use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::apps::v1::StatefulSet;
-use k8s_openapi::api::core::v1::{Pod, Secret, Service};
-use kube::ResourceExt;
-use pulumi_controller::api::auto::{Update, Workspace};
-use pulumi_controller::api::conditions::{READY, stack_reason};
+use k8s_openapi::api::core::v1::{Namespace, Pod, Secret, Service};
+use kube::api::{DeleteParams, PropagationPolicy};
+use kube::{Api, Resource, ResourceExt};
+use pulumi_controller::api::auto::{Update, UpdateKind, Workspace};
+use pulumi_controller::api::conditions::{READY, RECONCILING, STALLED, stack_reason};
+use pulumi_controller::api::names::STACK_FINALIZER;
+use pulumi_controller::api::pulumi::{DependencyReference, PrerequisiteReference, Stack};
+use serde::de::DeserializeOwned;
 use serde_json::json;
 
-use crate::harness::{Look, Patience, Program, STATE_SECRET, Scene, condition, once, run, wait_until};
+use crate::harness::{
+    GitRepository, Look, Patience, Program, STATE_SECRET, Scene, StackHandle, api_call, condition, once, run,
+    wait_until,
+};
 
 #[test]
 fn deleting_a_stack_with_destroy_on_finalize_destroys() {
@@ -103,6 +111,276 @@ fn a_failed_destroy_keeps_the_stack_and_says_why() {
         main.until_gone().await;
         until_nothing_of_ours_is_left(scene).await;
     });
+}
+
+#[test]
+fn a_failed_destroy_is_tried_again_later_each_time_and_the_stack_goes_when_it_succeeds() {
+    run("destroy-again", async |scene| {
+        let source = scene.source("app").await;
+        let program = |fail: &str| Program::new("destroy-again").step("step", json!({"failOn": fail}));
+        let commit = source.push(&program("delete").files()).await;
+        let mut stack = scene.stack("main", &source);
+        stack.spec.destroy_on_finalize = Some(true);
+        let main = scene.start(stack).await;
+        main.until_applied(&commit).await;
+        main.delete().await;
+        let stack = main
+            .until("to have failed twice", Patience::Run, |stack| {
+                let last = stack.status.as_ref().and_then(|status| status.last_update.clone()).unwrap_or_default();
+                last.kind.as_deref() == Some("destroy") && last.failures == 1
+            })
+            .await;
+        assert!(stack.finalizers().iter().any(|finalizer| finalizer == STACK_FINALIZER), "it is not let go");
+        let retry = condition(&stack, RECONCILING).expect("it goes on").message.clone();
+        assert!(retry.contains("tried again after 30s"), "{retry}");
+        // Nothing of the program is asked in a destroy: the resource itself has to be mended, here by a person.
+        main.change(json!({"spec": {"destroyOnFinalize": false}})).await;
+        main.until_gone().await;
+        until_nothing_of_ours_is_left(scene).await;
+    });
+}
+
+#[test]
+fn a_stack_whose_source_is_gone_is_destroyed_from_the_source_in_its_pod() {
+    run("source-gone", async |scene| {
+        let main = applied(scene, "source-gone").await;
+        scene.delete::<GitRepository>("app").await;
+        main.delete().await;
+        main.until_gone().await;
+        assert_eq!(main.log.sentences().await, once(&["create step", "delete step"]));
+        until_nothing_of_ours_is_left(scene).await;
+    });
+}
+
+#[test]
+fn a_stack_whose_source_and_workspace_are_gone_is_destroyed_from_its_state_alone() {
+    run("state-alone", async |scene| {
+        let main = applied(scene, "state-alone").await;
+        let known = main.get().await.status.and_then(|status| status.project_info).expect("the project is known");
+        assert_eq!((known.name.as_str(), known.runtime.as_str()), ("state-alone", "yaml"));
+        scene.delete::<GitRepository>("app").await;
+        scene.delete::<Workspace>("main").await;
+        until_gone::<Workspace>(scene, "main").await;
+        main.delete().await;
+        main.until_gone().await;
+        assert_eq!(main.log.sentences().await, once(&["create step", "delete step"]));
+        let runs = scene.timeline.states_of::<Update>();
+        let destroy = runs.iter().find(|update| update.spec.kind == UpdateKind::Destroy).expect("it was seen");
+        let source = destroy.spec.artifact.as_ref().map(|artifact| artifact.revision.as_str());
+        assert_eq!(source, Some("state-alone"));
+        until_nothing_of_ours_is_left(scene).await;
+    });
+}
+
+#[test]
+fn a_foreground_deletion_destroys_before_anything_goes() {
+    run("foreground", async |scene| {
+        let main = applied(scene, "foreground").await;
+        delete_as(scene, "main", &DeleteParams::foreground()).await;
+        main.until_gone().await;
+        assert_eq!(main.log.sentences().await, once(&["create step", "delete step"]));
+        until_nothing_of_ours_is_left(scene).await;
+    });
+}
+
+#[test]
+fn a_foreground_deletion_during_a_run_waits_for_it_and_destroys_then() {
+    run("foreground-run", async |scene| {
+        let source = scene.source("app").await;
+        let program = Program::new("foreground-run").step("slow", json!({"seconds": 6, "steps": 6}));
+        source.push(&program.files()).await;
+        let mut stack = scene.stack("main", &source);
+        stack.spec.destroy_on_finalize = Some(true);
+        let main = scene.start(stack).await;
+        main.log.wait_for("create", "slow", "begin").await;
+        delete_as(scene, "main", &DeleteParams::foreground()).await;
+        main.until_gone().await;
+        assert_eq!(main.log.sentences().await, once(&["create slow", "delete slow"]), "the run was not cut");
+        until_nothing_of_ours_is_left(scene).await;
+    });
+}
+
+#[test]
+fn a_deletion_that_orphans_leaves_nothing_of_ours_behind_either() {
+    run("orphan", async |scene| {
+        let main = applied(scene, "orphan").await;
+        let orphan = DeleteParams { propagation_policy: Some(PropagationPolicy::Orphan), ..DeleteParams::default() };
+        delete_as(scene, "main", &orphan).await;
+        main.until_gone().await;
+        assert_eq!(main.log.sentences().await, once(&["create step", "delete step"]));
+        until_nothing_of_ours_is_left(scene).await;
+    });
+}
+
+#[test]
+fn a_suspended_stack_that_is_deleted_says_that_it_waits_and_is_destroyed_when_it_is_resumed() {
+    run("delete-suspended", async |scene| {
+        let main = applied(scene, "delete-suspended").await;
+        main.change(json!({"spec": {"suspend": true}})).await;
+        main.delete().await;
+        main.until("to say that it waits", Patience::Reaction, |stack| {
+            condition(stack, READY).is_some_and(|ready| ready.message.contains("resume the Stack to destroy"))
+        })
+        .await;
+        assert_eq!(main.log.sentences().await, once(&["create step"]), "nothing was started");
+        main.change(json!({"spec": {"suspend": false}})).await;
+        main.until_gone().await;
+        assert_eq!(main.log.sentences().await, once(&["create step", "delete step"]));
+        until_nothing_of_ours_is_left(scene).await;
+    });
+}
+
+#[test]
+fn the_stack_goes_from_the_backend_where_that_is_asked_for_and_nowhere_else() {
+    run("remove-stack", async |scene| {
+        let source = scene.source("app").await;
+        let commit = source.push(&Program::new("remove-stack").step("step", json!({"value": "one"})).files()).await;
+        let rows = [("kept", None, true), ("removed", Some(true), false)];
+        for (name, remove_stack, is_there) in rows {
+            let mut stack = scene.stack(name, &source);
+            stack.spec.destroy_on_finalize = Some(true);
+            stack.spec.remove_stack = remove_stack;
+            let first = scene.start(stack).await;
+            first.until_applied(&commit).await;
+            first.delete().await;
+            first.until_gone().await;
+            assert_eq!(first.log.sentences().await, once(&["create step", "delete step"]), "{name}");
+
+            // One that makes no stack finds out.
+            let mut stack = scene.stack(name, &source);
+            stack.spec.use_local_stack_only = Some(true);
+            let second = scene.start(stack).await;
+            match is_there {
+                true => drop(second.until_applied(&commit).await),
+                false => drop(
+                    second
+                        .until("to find no stack in the backend", Patience::Run, |stack| {
+                            condition(stack, READY)
+                                .is_some_and(|ready| ready.message.contains("the backend has no stack"))
+                        })
+                        .await,
+                ),
+            }
+        }
+    });
+}
+
+#[test]
+fn a_stack_waits_for_those_that_need_it_only_if_they_are_deleted_too() {
+    run("delete-order", async |scene| {
+        let source = scene.source("app").await;
+        let step = |seconds: u32| json!({"value": "one", "seconds": seconds, "steps": seconds});
+        let commit = source.push(&Program::new("delete-order").step("step", step(3)).files()).await;
+        let mut base = scene.stack("base", &source);
+        base.spec.destroy_on_finalize = Some(true);
+        let base = scene.start(base).await;
+        base.until_applied(&commit).await;
+        let needs_base = || vec![DependencyReference { name: "base".to_owned(), namespace: None }];
+        let mut top = scene.stack("top", &source);
+        top.spec.destroy_on_finalize = Some(true);
+        top.spec.depends_on = needs_base();
+        let top = scene.start(top).await;
+        top.until_applied(&commit).await;
+        let mut stays = scene.stack("stays", &source);
+        stays.spec.prerequisites = vec![PrerequisiteReference { name: "base".to_owned(), requirement: None }];
+        let stays = scene.start(stays).await;
+        stays.until_applied(&commit).await;
+
+        base.delete().await;
+        top.delete().await;
+        base.until("to wait for what needs it", Patience::Reaction, |stack| {
+            condition(stack, READY).is_some_and(|ready| ready.message.contains("waits for top"))
+        })
+        .await;
+        assert_eq!(base.log.sentences().await, once(&["create step"]), "not before the other one is destroyed");
+        top.until_gone().await;
+        base.until_gone().await;
+        assert_eq!(base.log.sentences().await, once(&["create step", "delete step"]));
+        assert_eq!(stays.log.sentences().await, once(&["create step"]), "nobody has deleted it");
+        assert!(stays.get().await.metadata.deletion_timestamp.is_none());
+    });
+}
+
+#[test]
+fn in_a_terminating_namespace_a_stack_says_so_and_is_kept() {
+    run("terminating", async |_| {
+        let scene = Scene::new("terminating-too").await;
+        let main = applied(&scene, "terminating").await;
+        let namespaces: Api<Namespace> = Api::all(scene.client.clone());
+        let doing = format!("deleting the namespace {}", scene.namespace);
+        api_call(doing, namespaces.delete(&scene.namespace, &DeleteParams::default())).await;
+        let stack = main
+            .until("to say that its namespace is terminating", Patience::Run, |stack| {
+                condition(stack, STALLED).is_some_and(|stalled| stalled.reason == stack_reason::NAMESPACE_TERMINATING)
+            })
+            .await;
+        assert!(stack.finalizers().iter().any(|finalizer| finalizer == STACK_FINALIZER), "it is kept");
+        assert_eq!(main.log.sentences().await, once(&["create step"]), "no run can start");
+        let said = condition(&stack, STALLED).expect("it is there").message.clone();
+        assert!(said.contains("remove the finalizer") || said.contains("being terminated"), "{said}");
+
+        // A person decides that the resources may stay.
+        main.change(json!({"spec": {"destroyOnFinalize": false}})).await;
+        wait_until("the namespace to be gone", Patience::Run, async || {
+            match namespaces.get_opt(&scene.namespace).await {
+                Ok(None) => Look::Found(()),
+                Ok(Some(namespace)) => Look::NotYet(format!("{:?}", namespace.status)),
+                Err(error) => Look::NotYet(error.to_string()),
+            }
+        })
+        .await;
+    });
+}
+
+#[test]
+fn a_persons_workspace_of_the_same_name_is_neither_changed_nor_deleted() {
+    run("foreign-workspace", async |scene| {
+        let source = scene.source("app").await;
+        source.push(&Program::new("foreign").step("step", json!({"value": "one"})).files()).await;
+        scene.create::<Workspace>(json!({"metadata": {"name": "main"}, "spec": {"image": scene.pulumi_image()}})).await;
+        let mut stack = scene.stack("main", &source);
+        stack.spec.destroy_on_finalize = Some(true);
+        let main = scene.start(stack).await;
+        main.until("to say whose name it has", Patience::Reaction, |stack| {
+            condition(stack, STALLED).is_some_and(|stalled| stalled.message.contains("is not this Stack's"))
+        })
+        .await;
+        main.delete().await;
+        main.until_gone().await;
+        let workspace = main.workspace().await;
+        assert!(workspace.metadata.deletion_timestamp.is_none() && workspace.spec.artifact.is_none());
+        scene.delete::<Workspace>("main").await;
+        until_gone::<Workspace>(scene, "main").await;
+    });
+}
+
+/// A Stack that destroys in the end, and has made one resource.
+async fn applied<'a>(scene: &'a Scene, project: &str) -> StackHandle<'a> {
+    let source = scene.source("app").await;
+    let commit = source.push(&Program::new(project).step("step", json!({"value": "one"})).files()).await;
+    let mut stack = scene.stack("main", &source);
+    stack.spec.destroy_on_finalize = Some(true);
+    let main = scene.start(stack).await;
+    main.until_applied(&commit).await;
+    main
+}
+
+async fn delete_as(scene: &Scene, name: &str, how: &DeleteParams) {
+    api_call(format!("deleting the Stack {name}"), scene.api::<Stack>().delete(name, how)).await;
+}
+
+async fn until_gone<K>(scene: &Scene, name: &str)
+where
+    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + std::fmt::Debug + DeserializeOwned,
+{
+    wait_until(format!("{} {name} to be gone", K::kind(&())), Patience::Run, async || {
+        match scene.api::<K>().get_opt(name).await {
+            Ok(None) => Look::Found(()),
+            Ok(Some(object)) => Look::NotYet(format!("{:?}", object.meta().finalizers)),
+            Err(error) => Look::NotYet(error.to_string()),
+        }
+    })
+    .await;
 }
 
 async fn until_nothing_of_ours_is_left(scene: &Scene) {

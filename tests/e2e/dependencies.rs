@@ -16,8 +16,9 @@ fn a_source_whose_dependencies_cannot_be_installed_is_said_to_be_so_and_the_next
         main.until_applied(&first).await;
         let placed = main.workspace().await.status.and_then(|status| status.artifact);
 
-        let project = "name: dependencies\nruntime: nodejs\n".to_owned();
-        source.push(&[File { path: "Pulumi.yaml".to_owned(), content: project }]).await;
+        let project = "name: dependencies\nruntime: nodejs\n";
+        let file = |path: &str, content: &str| File { path: path.to_owned(), content: content.to_owned() };
+        source.push(&[file("Pulumi.yaml", project), file("index.js", "")]).await;
         let stack = main
             .until("to say that the dependencies cannot be installed", Patience::Reaction, |stack| {
                 says(stack, READY, "False", stack_reason::WORKSPACE_FAILED)

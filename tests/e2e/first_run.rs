@@ -1,11 +1,12 @@
 //! A Stack's first run.
 
-use k8s_openapi::api::core::v1::{ConfigMap, Secret};
-use pulumi_controller::api::conditions::{COMPLETE, FAILED, PROGRESSING, is_true};
+use k8s_openapi::api::core::v1::{ConfigMap, Secret, ServiceAccount};
+use pulumi_controller::api::conditions::{COMPLETE, FAILED, PROGRESSING, READY, is_true, stack_reason};
 use pulumi_controller::api::names::PULUMI_CONTAINER;
+use pulumi_controller::api::pulumi::FluxSource;
 use serde_json::json;
 
-use crate::harness::{Controller, Look, Patience, Program, api_call, once, run, wait_until};
+use crate::harness::{Controller, Look, Patience, Program, api_call, condition, once, run, says, wait_until};
 
 #[test]
 fn a_first_run_reaches_outputs() {
@@ -111,7 +112,8 @@ fn a_project_in_a_directory_of_the_source_runs() {
         let below = Program::new("directory").output("which", json!("the directory"));
         let commit = source.push(&[root.file("Pulumi.yaml"), below.file("deploy/production/Pulumi.yaml")]).await;
         let mut stack = scene.stack("main", &source);
-        stack.spec.flux_source.dir = Some("deploy/production".to_owned());
+        let below = Some("deploy/production".to_owned());
+        stack.spec.flux_source = stack.spec.flux_source.map(|source| FluxSource { dir: below, ..source });
         let main = scene.start(stack).await;
         let stack = main.until_applied(&commit).await;
         assert_eq!(json!(stack.status.expect("a status").outputs), json!({"which": "the directory"}));
@@ -143,5 +145,39 @@ fn a_run_has_the_rights_of_the_service_account_of_its_stack() {
             }
         })
         .await;
+    });
+}
+
+#[test]
+fn a_right_that_is_missing_is_named_and_the_run_succeeds_once_it_is_given() {
+    run("no-right", async |scene| {
+        scene.create::<ServiceAccount>(json!({"metadata": {"name": "deployer"}})).await;
+        let source = scene.source("app").await;
+        let made = json!({"namespace": scene.namespace, "name": "made-by-pulumi", "data": {"greeting": "hello"}});
+        let program = Program::new("no-right").step("step", json!({"configMap": made}));
+        let commit = source.push(&program.files()).await;
+        let mut stack = scene.stack("main", &source);
+        stack.spec.service_account_name = Some("deployer".to_owned());
+        let main = scene.start(stack).await;
+        let stack = main
+            .until("to say that its update failed", Patience::Run, |stack| {
+                says(stack, READY, "False", stack_reason::UPDATE_FAILED)
+            })
+            .await;
+        let message = condition(&stack, READY).map(|ready| ready.message.clone()).unwrap_or_default();
+        let namespace = &scene.namespace;
+        for words in [
+            format!("User \"system:serviceaccount:{namespace}:deployer\" cannot create resource \"configmaps\""),
+            format!(
+                "the ServiceAccount deployer of namespace {namespace} may not create configmaps in namespace {namespace}"
+            ),
+            "a Role and a RoleBinding".to_owned(),
+        ] {
+            assert!(message.contains(&words), "{words} is not in: {message}");
+        }
+
+        scene.allow_config_maps("deployer").await;
+        main.until_applied(&commit).await;
+        api_call("reading what the run made", scene.api::<ConfigMap>().get("made-by-pulumi")).await;
     });
 }

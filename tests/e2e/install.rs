@@ -4,7 +4,13 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
-use crate::harness::run;
+use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
+use k8s_openapi::api::rbac::v1::RoleBinding;
+use kube::Api;
+use kube::api::PostParams;
+use serde_json::json;
+
+use crate::harness::{Look, Patience, Scene, api_call, run, wait_until};
 
 /// Client-side apply keeps the whole object in an annotation, which the API server limits.
 #[test]
@@ -27,4 +33,51 @@ fn plain_kubectl_apply_takes_the_definitions() {
             assert!(out.contains(definition), "{definition} is applied: {out}");
         }
     });
+}
+
+/// Kubernetes' own roles `view` and `edit`, given to people in a namespace, know our kinds.
+#[test]
+fn who_may_view_a_namespace_sees_our_kinds_and_who_may_edit_it_changes_them() {
+    run("roles", async |scene| {
+        for role in ["view", "edit"] {
+            let user = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": role});
+            let of = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role});
+            let binding = json!({"metadata": {"name": role}, "roleRef": of, "subjects": [user]});
+            scene.create::<RoleBinding>(binding).await;
+        }
+        let kinds = [("pulumi.com", "stacks"), ("pulumi.com", "programs")];
+        let kinds = kinds.into_iter().chain([("auto.pulumi.com", "workspaces"), ("auto.pulumi.com", "updates")]);
+        for (group, resource) in kinds {
+            let rows =
+                [("view", "list", true), ("view", "create", false), ("edit", "create", true), ("edit", "delete", true)];
+            for (user, verb, wanted) in rows {
+                // The API server's controllers put such roles together in their own time.
+                wait_until(format!("{user} may {verb} {resource}: {wanted}"), Patience::Reaction, async || {
+                    let may = may(scene, user, verb, group, resource).await;
+                    if may == wanted { Look::Found(()) } else { Look::NotYet(format!("{may}")) }
+                })
+                .await;
+            }
+        }
+    });
+}
+
+async fn may(scene: &Scene, user: &str, verb: &str, group: &str, resource: &str) -> bool {
+    let attributes = ResourceAttributes {
+        namespace: Some(scene.namespace.clone()),
+        verb: Some(verb.to_owned()),
+        group: Some(group.to_owned()),
+        resource: Some(resource.to_owned()),
+        ..ResourceAttributes::default()
+    };
+    let spec = SubjectAccessReviewSpec {
+        user: Some(user.to_owned()),
+        resource_attributes: Some(attributes),
+        ..SubjectAccessReviewSpec::default()
+    };
+    let review = SubjectAccessReview { spec, ..SubjectAccessReview::default() };
+    let reviews: Api<SubjectAccessReview> = Api::all(scene.client.clone());
+    let doing = format!("asking whether {user} may {verb} {resource}");
+    let answer = api_call(doing, reviews.create(&PostParams::default(), &review)).await;
+    answer.status.is_some_and(|status| status.allowed)
 }

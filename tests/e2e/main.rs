@@ -9,32 +9,45 @@
     reason = "what a test stands on fails the test"
 )]
 
-mod api_server;
 mod artifact;
 mod bad_programs;
+mod by_hand;
 mod conditions;
 mod conformance;
-mod crowd;
 mod deletion;
 mod dependencies;
+mod exclusive;
 mod failure;
 mod first_run;
+mod git;
 mod harness;
 mod hostile_sources;
+mod hygiene;
 mod identity;
 mod init_containers;
 mod install;
-mod leader;
+#[path = "../manifest_files/mod.rs"]
+mod manifest_files;
+mod outputs;
+mod pace;
 mod pod_failures;
+mod prerequisites;
+mod preview;
+mod programs;
 mod push;
+mod receiver;
 mod requests;
-mod restart;
 mod runs_interrupted;
 mod runs_parts;
 mod runs_progress;
 mod runs_shared;
 mod settings;
 mod sources;
+mod surface;
 mod suspend;
-mod upgrade;
+mod twins;
+mod update_alone;
+mod update_template;
+mod watched_inputs;
 mod workspace;
+mod workspace_alone;

@@ -1,9 +1,12 @@
 //! Requests for a run by annotation.
 
-use pulumi_controller::api::names::{ANNOTATION_RECONCILIATION_REQUEST, ANNOTATION_REQUESTED_AT};
+use pulumi_controller::api::names::{
+    ANNOTATION_FORCE_AT, ANNOTATION_RECONCILIATION_REQUEST, ANNOTATION_REQUESTED_AT, ANNOTATION_RESET_AT,
+};
+use pulumi_controller::api::pulumi::{Stack, StackStatus};
 use serde_json::json;
 
-use crate::harness::{Patience, Program, is_done, once, run};
+use crate::harness::{Patience, Program, StackHandle, is_done, once, run};
 
 #[test]
 fn a_reconciliation_request_and_a_requested_at_each_run_the_stack_once() {
@@ -35,5 +38,100 @@ fn a_reconciliation_request_and_a_requested_at_each_run_the_stack_once() {
         witness.until_applied(&commit).await;
         assert_eq!(main.updates().await.len(), 3, "each request ran the stack once");
         assert_eq!(main.log.sentences().await, once(&["create step"]), "and there was nothing to change");
+    });
+}
+
+/// Asks in Flux's way, with both annotations in one write, as its own commands do.
+async fn ask(stack: &StackHandle<'_>, beside: &str, value: &str) {
+    let annotations = json!({ANNOTATION_REQUESTED_AT: value, beside: value});
+    stack.change(json!({"metadata": {"annotations": annotations}})).await;
+}
+
+fn status(stack: &Stack) -> StackStatus {
+    stack.status.clone().unwrap_or_default()
+}
+
+#[test]
+fn r2_a_force_runs_once_and_only_with_the_value_of_the_request() {
+    run("force", async |scene| {
+        let source = scene.source("app").await;
+        let commit = source.push(&Program::new("force").step("step", json!({"value": "one"})).files()).await;
+        let main = scene.start(scene.stack("main", &source)).await;
+        main.until_applied(&commit).await;
+
+        ask(&main, ANNOTATION_FORCE_AT, "first").await;
+        let stack = main.until("to have run for the force", Patience::Run, |stack| {
+            is_done(stack) && status(stack).last_update.is_some_and(|last| last.force_at.as_deref() == Some("first"))
+        });
+        let handled = status(&stack.await);
+        assert_eq!(handled.last_handled_force_at.as_deref(), Some("first"));
+        assert_eq!(handled.last_handled_reconcile_at.as_deref(), Some("first"));
+
+        main.annotate(ANNOTATION_FORCE_AT, "alone").await;
+        let is_echoed =
+            |stack: &Stack| is_done(stack) && status(stack).last_handled_force_at.as_deref() == Some("alone");
+        main.until("to have seen a force without a request", Patience::Reaction, is_echoed).await;
+        let witness = scene.start(scene.stack("witness", &source)).await;
+        witness.until_applied(&commit).await;
+        let whys: Vec<String> = main.updates().await.into_iter().filter_map(|update| update.spec.message).collect();
+        assert_eq!(whys, ["Initial stack update", "Forced at: \"first\""]);
+    });
+}
+
+#[test]
+fn r1_r2_a_failed_stack_runs_at_once_when_it_is_asked_to_and_forgets_its_failures_when_it_is_reset() {
+    run("reset", async |scene| {
+        let source = scene.source("app").await;
+        source.push(&Program::new("reset").step("step", json!({"failOn": "create"})).files()).await;
+        let main = scene.start(scene.stack("main", &source)).await;
+        let failed = |attempts: i64, failures: i64| {
+            move |stack: &Stack| {
+                let status = status(stack);
+                let last = status.last_update.filter(|last| last.state.as_deref() == Some("failed"));
+                status.current_update.is_none()
+                    && status.attempts == Some(attempts)
+                    && last.is_some_and(|last| last.failures == failures)
+            }
+        };
+        main.until("to have failed twice", Patience::Run, failed(2, 1)).await;
+        // The next try would come half a minute later.
+        ask(&main, ANNOTATION_RESET_AT, "again").await;
+        let stack = main.until("to have failed anew", Patience::Run, failed(3, 0)).await;
+        assert_eq!(status(&stack).last_handled_reset_at.as_deref(), Some("again"));
+        assert_eq!(status(&stack).last_handled_reconcile_at.as_deref(), Some("again"));
+        let outcomes: Vec<(String, i64)> = status(&stack)
+            .history
+            .into_iter()
+            .map(|snapshot| (snapshot.last_reconciled_status, snapshot.total_reconciliations))
+            .collect();
+        assert_eq!(outcomes, [("UpdateFailed".to_owned(), 3)]);
+        main.change(json!({"spec": {"suspend": true}})).await;
+    });
+}
+
+#[test]
+fn r1_a_request_to_a_suspended_stack_is_seen_and_runs_nothing_until_it_is_resumed() {
+    run("asleep", async |scene| {
+        let source = scene.source("app").await;
+        let commit = source.push(&Program::new("asleep").step("step", json!({"value": "one"})).files()).await;
+        let main = scene.start(scene.stack("main", &source)).await;
+        main.until_applied(&commit).await;
+        main.change(json!({"spec": {"suspend": true}})).await;
+        main.annotate(ANNOTATION_REQUESTED_AT, "asleep").await;
+        main.until("to have seen the request", Patience::Reaction, |stack| {
+            status(stack).last_handled_reconcile_at.as_deref() == Some("asleep")
+        })
+        .await;
+        let witness = scene.start(scene.stack("witness", &source)).await;
+        witness.until_applied(&commit).await;
+        assert_eq!(main.updates().await.len(), 1, "it sleeps");
+
+        main.change(json!({"spec": {"suspend": false}})).await;
+        main.until("to have run for the request", Patience::Run, |stack| {
+            is_done(stack)
+                && status(stack).last_update.is_some_and(|last| last.requested_at.as_deref() == Some("asleep"))
+        })
+        .await;
+        assert_eq!(main.updates().await.len(), 2, "once for the spec and the request together");
     });
 }

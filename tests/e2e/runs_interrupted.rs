@@ -11,7 +11,7 @@ use pulumi_controller::api::names::{
 use serde_json::json;
 
 use crate::harness::{Patience, Program, Scene, StackHandle, api_call, condition, from_json, run, says};
-use crate::runs_parts::{failure, kill_cli, read, running_update, slow, until_update};
+use crate::runs_parts::{failure, in_pod, kill_cli, read, running_update, slow, until_update};
 
 #[test]
 fn a_pod_deleted_in_a_run_costs_a_run_and_no_retry_and_everything_is_made_once() {
@@ -196,6 +196,39 @@ fn a_run_that_needs_too_much_memory_says_so_with_the_limit() {
             message.contains("OOMKilled") && message.contains("limit of 600Mi")
         })
         .await;
+    });
+}
+
+/// The kubelet looks at what pods have on disk about every ten seconds, and gives one that has too much no time.
+#[test]
+fn a_run_whose_pod_is_evicted_is_told_in_the_kubelets_words_and_runs_again() {
+    run("evicted", async |scene| {
+        let source = scene.source("app").await;
+        let program = |value: &str, seconds: u32| {
+            Program::new("evicted").step("slow", json!({"value": value, "seconds": seconds, "steps": seconds}))
+        };
+        let first = source.push(&program("one", 1).files()).await;
+        let mut stack = scene.stack("main", &source);
+        stack.spec.workspace_template.get_or_insert_default()["spec"]["resources"]["limits"] =
+            json!({"ephemeral-storage": "200Mi"});
+        let main = scene.start(stack).await;
+        main.until_applied(&first).await;
+        let pod = main.pod().await.uid();
+        // Longer than the kubelet takes to notice, on a busy machine as well.
+        let second = source.push(&program("two", 100).files()).await;
+        main.log.wait_for("update", "slow", "begin").await;
+        let open = main.get().await.status.and_then(|status| status.current_update);
+        let cut_off = open.expect("its run is open").name;
+        in_pod(scene, &main.name, "head -c 300000000 /dev/zero >/share/filler").await;
+
+        let stack = main.until_applied_within(Patience::Long, &second).await;
+        assert_eq!(stack.status.and_then(|status| status.last_update).map(|last| last.failures), Some(0));
+        let ended = read(scene, &cut_off).await;
+        let conditions = ended.status.as_ref().map(|status| status.conditions.clone()).unwrap_or_default();
+        let failed = conditions::find(&conditions, FAILED).expect("it failed");
+        assert_eq!(failed.reason, update_reason::ABORTED);
+        assert!(failed.message.contains("Evicted: ") && failed.message.contains("200Mi"), "{}", failed.message);
+        assert_ne!(main.pod().await.uid(), pod);
     });
 }
 

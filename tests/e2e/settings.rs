@@ -1,12 +1,14 @@
 //! Changes of a Stack's settings that its running pod takes over.
 
-use k8s_openapi::api::core::v1::{Pod, Secret};
-use pulumi_controller::api::conditions::{READY, stack_reason};
-use pulumi_controller::api::names::workspace_pod;
-use pulumi_controller::api::pulumi::{ResourceRef, SecretSelector};
-use serde_json::json;
+use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
+use pulumi_controller::api::auto::Workspace;
+use pulumi_controller::api::conditions::{READY, STALLED, stack_reason};
+use pulumi_controller::api::names::{ANNOTATION_REQUESTED_AT, workspace_pod};
+use pulumi_controller::api::pulumi::{ResourceRef, SecretSelector, StackSpec};
+use serde_json::{Value, json};
 
-use crate::harness::{Patience, Program, condition, once, run};
+use crate::by_hand::init_container;
+use crate::harness::{Look, Patience, Program, STATE_SECRET, Scene, StackHandle, condition, once, run, wait_until};
 
 #[test]
 fn a_changed_config_value_and_a_removed_one_take_effect_without_a_new_pod() {
@@ -43,6 +45,85 @@ fn a_changed_config_value_and_a_removed_one_take_effect_without_a_new_pod() {
 }
 
 #[test]
+fn configuration_comes_from_config_maps_and_secrets_and_into_structures() {
+    run("config-kinds", async |scene| {
+        config_inputs(scene).await;
+        let source = scene.source("app").await;
+        let program = Program::new("config-kinds")
+            .config("greeting", "none")
+            .typed_config("list", "List<String>")
+            .config("token", "none")
+            .config("inline", "none")
+            .output("said", json!("${greeting}"))
+            .output("list", json!("${list}"))
+            .output("token", json!("${token}"))
+            .output("inline", json!("${inline}"));
+        let commit = source.push(&program.files()).await;
+        let mut stack = scene.stack("main", &source);
+        let spec = json!({
+            "config": {"plain": 1},
+            "configRef": {
+                "greeting": {"name": "map", "key": "greeting"},
+                "list": {"name": "map", "key": "list", "json": true},
+            },
+            "secrets": {"inline": "hidden-inline"},
+            "secretsRef": {
+                "token": {"type": "Secret", "secret": {"name": "keys", "key": "token"}},
+                "structure.deep": {"type": "Secret", "secret": {"name": "keys", "key": "deep"}},
+            },
+            "pathKeys": ["structure.deep"],
+        });
+        stack.spec = with_fields(&stack.spec, &spec);
+        let main = scene.start(stack).await;
+        let outputs = async || main.until_applied(&commit).await.status.expect("a status").outputs;
+        let found = outputs().await;
+        assert_eq!((&found["said"], &found["list"]), (&json!("hello"), &json!(["a", "b"])));
+        assert_eq!((&found["token"], &found["inline"]), (&json!("[secret]"), &json!("[secret]")));
+        let pod = main.pod_and_restarts().await;
+        let log = main.pod_log("pulumi").await;
+        let told = serde_json::to_string(&main.get().await.status).expect("json");
+        for hidden in ["hidden-token", "hidden-deep", "hidden-inline"] {
+            assert!(!log.contains(hidden) && !told.contains(hidden), "{hidden} is shown");
+        }
+
+        // Another key of the same Secret, and one field less: nothing of it needs another pod.
+        main.change(json!({"spec": {
+            "secrets": null,
+            "secretsRef": {"token": {"secret": {"key": "deep"}}},
+            "configRef": {"greeting": null},
+        }}))
+        .await;
+        let found = outputs().await;
+        assert_eq!((&found["said"], &found["inline"]), (&json!("none"), &json!("none")));
+        assert_eq!(&found["token"], &json!("[secret]"));
+        assert_eq!(main.pod_and_restarts().await, pod);
+
+        main.change(json!({"spec": {"config": {"token": "twice"}}})).await;
+        main.until("to be told that a key is given twice", Patience::Reaction, |stack| {
+            condition(stack, STALLED).is_some_and(|stalled| {
+                stalled.message.contains("config key token is given both in spec.config and in spec.secretsRef")
+            })
+        })
+        .await;
+    });
+}
+
+/// A ConfigMap and a Secret that a Stack takes its configuration from.
+async fn config_inputs(scene: &Scene) {
+    let map = json!({"metadata": {"name": "map"}, "data": {"greeting": "hello", "list": "[\"a\", \"b\"]"}});
+    scene.create::<ConfigMap>(map).await;
+    let keys = json!({"metadata": {"name": "keys"}, "stringData": {"token": "hidden-token", "deep": "hidden-deep"}});
+    scene.create::<Secret>(keys).await;
+}
+
+/// A Stack's spec with other fields beside its own, as a manifest would have them.
+fn with_fields(spec: &StackSpec, fields: &Value) -> StackSpec {
+    let mut whole = serde_json::to_value(spec).expect("json");
+    whole.as_object_mut().expect("an object").extend(fields.as_object().expect("an object").clone());
+    serde_json::from_value(whole).expect("a spec")
+}
+
+#[test]
 fn a_rotated_secret_reaches_the_next_run_in_the_same_pod() {
     run("rotation", async |scene| {
         // Where the provider reports to is the secret: a run with the old value fails, a run with the new one does not.
@@ -53,7 +134,7 @@ fn a_rotated_secret_reaches_the_next_run_in_the_same_pod() {
         let mut stack = scene.stack("main", &source);
         let right = stack.spec.env_refs.remove("PROVIDER_LOG_URL").and_then(|r| r.literal).expect("a literal").value;
         let secret = Some(SecretSelector { namespace: None, name: "log".to_owned(), key: "url".to_owned() });
-        let reference = ResourceRef { kind: "Secret".to_owned(), secret, literal: None };
+        let reference = ResourceRef { kind: "Secret".to_owned(), secret, ..ResourceRef::default() };
         stack.spec.env_refs.insert("PROVIDER_LOG_URL".to_owned(), reference);
         let main = scene.start(stack).await;
         main.until("to fail with the old value", Patience::Run, |stack| {
@@ -75,4 +156,161 @@ fn a_rotated_secret_reaches_the_next_run_in_the_same_pod() {
         assert_eq!(main.pod_and_restarts().await, pod);
         assert_eq!(main.log.sentences().await, once(&["create step"]));
     });
+}
+
+#[test]
+fn a_rotated_config_input_runs_the_stack_once_and_a_rotated_variable_does_not() {
+    run("config-rotation", async |scene| {
+        config_inputs(scene).await;
+        scene.create::<Secret>(json!({"metadata": {"name": "variable"}, "stringData": {"UNUSED": "one"}})).await;
+        let source = scene.source("app").await;
+        let program = Program::new("config-rotation")
+            .config("greeting", "none")
+            .config("token", "none")
+            .output("said", json!("${greeting}"))
+            .output("length", json!({"fn::unsecret": {"fn::length": "${token}"}}));
+        let commit = source.push(&program.files()).await;
+        let mut stack = scene.stack("main", &source);
+        let spec = json!({
+            "configRef": {"greeting": {"name": "map", "key": "greeting"}},
+            "secretsRef": {"token": {"type": "Secret", "secret": {"name": "keys", "key": "token"}}},
+            "envSecrets": ["variable"],
+        });
+        stack.spec = with_fields(&stack.spec, &spec);
+        let main = scene.start(stack).await;
+        let first = main.until_applied(&commit).await.status.expect("a status");
+        assert_eq!((&first.outputs["said"], &first.outputs["length"]), (&json!("hello"), &json!("hidden-token".len())));
+        let pod = main.pod_and_restarts().await;
+
+        scene.patch::<ConfigMap>("map", json!({"data": {"greeting": "good morning"}})).await;
+        until_output(scene, &main, "said", &json!("good morning")).await;
+        let updates = main.updates().await;
+        assert_eq!(updates.len(), 2);
+        assert_eq!(
+            updates[1].spec.message.as_deref(),
+            Some("A Secret or a ConfigMap behind the configuration has changed")
+        );
+
+        // What no configuration refers to, in the same Secret and in another one.
+        scene.patch::<Secret>("variable", json!({"stringData": {"UNUSED": "two"}})).await;
+        scene.patch::<Secret>("keys", json!({"stringData": {"deep": "rotated"}})).await;
+        look_at_inputs(scene, &main).await;
+        scene.patch::<Secret>("keys", json!({"stringData": {"token": "another-hidden-token"}})).await;
+        until_output(scene, &main, "length", &json!("another-hidden-token".len())).await;
+        assert_eq!(main.updates().await.len(), 3);
+        assert_eq!(main.pod_and_restarts().await, pod);
+        let told = serde_json::to_string(&(main.get().await.status, main.workspace().await.status)).expect("json");
+        assert!(!told.contains("hidden-token"), "{told}");
+
+        let status = main.get().await.status.expect("a status");
+        assert_eq!(
+            status.last_update.and_then(|last| last.config_inputs),
+            main.workspace().await.status.and_then(|status| status.config_inputs),
+            "nothing is left to run for"
+        );
+    });
+}
+
+/// Has the kubelet bring changed inputs into the pod, and the controller ask the agent: each does it by itself within two minutes.
+pub async fn look_at_inputs(scene: &Scene, main: &StackHandle<'_>) {
+    let now = || jiff::Timestamp::now().to_string();
+    let touched = json!({"metadata": {"annotations": {"pulumi-controller.test/changed": now()}}});
+    scene.patch::<Pod>(&workspace_pod(&main.name), touched).await;
+    scene.patch::<Workspace>(&main.name, json!({"metadata": {"annotations": {ANNOTATION_REQUESTED_AT: now()}}})).await;
+}
+
+async fn until_output(scene: &Scene, main: &StackHandle<'_>, name: &str, value: &Value) {
+    wait_until(format!("the output {name} to be {value}"), Patience::Long, async || {
+        look_at_inputs(scene, main).await;
+        let status = main.get().await.status.expect("a status");
+        match status.outputs.get(name) {
+            Some(found) if found == value && status.current_update.is_none() => Look::Found(()),
+            found => Look::NotYet(format!("{found:?}; {:?}", status.conditions)),
+        }
+    })
+    .await;
+}
+
+#[test]
+fn variables_that_an_init_container_leaves_reach_the_cli() {
+    run("env-file", async |scene| {
+        let source = scene.source("app").await;
+        let commit = source.push(&Program::new("env-file").step("step", json!({"value": "one"})).files()).await;
+        let mut stack = scene.stack("main", &source);
+        let address = stack.spec.env_refs.remove("PROVIDER_LOG_URL").and_then(|r| r.literal).expect("a literal").value;
+        let share = json!([{"name": "share", "mountPath": "/share"}]);
+        let leave = init_container(scene, "leave", &format!("echo PROVIDER_LOG_URL={address} >>$PULUMI_ENV"), share);
+        stack.spec.workspace_template.get_or_insert_default()["spec"]["podTemplate"] =
+            json!({"spec": {"initContainers": [leave]}});
+        let main = scene.start(stack).await;
+        main.until_applied(&commit).await;
+        assert_eq!(main.log.sentences().await, once(&["create step"]), "the provider knows its log");
+    });
+}
+
+#[test]
+fn whole_secrets_and_config_maps_are_the_environment_of_runs_and_rotate_in_the_same_pod() {
+    run("environment", async |scene| {
+        let wrong = json!({"metadata": {"name": "log"}, "data": {"PROVIDER_LOG_URL": "http://127.0.0.1:9"}});
+        scene.create::<ConfigMap>(wrong).await;
+        let source = scene.source("app").await;
+        let commit = source.push(&Program::new("environment").step("step", json!({"value": "one"})).files()).await;
+        let mut stack = scene.stack("main", &source);
+        let right = stack.spec.env_refs.remove("PROVIDER_LOG_URL").and_then(|r| r.literal).expect("a literal").value;
+        // Backend credentials and passphrase, all of it.
+        stack.spec.env_refs.clear();
+        stack.spec.env_secrets = vec![STATE_SECRET.to_owned()];
+        stack.spec.envs = vec!["log".to_owned()];
+        let main = scene.start(stack).await;
+        main.until("to fail with the old value", Patience::Run, |stack| {
+            condition(stack, READY).is_some_and(|ready| ready.reason == stack_reason::UPDATE_FAILED)
+        })
+        .await;
+        let pod = main.pod_and_restarts().await;
+
+        scene.patch::<ConfigMap>("log", json!({"data": {"PROVIDER_LOG_URL": right}})).await;
+        let touched = json!({"metadata": {"annotations": {"pulumi-controller.test/changed": "1"}}});
+        scene.patch::<Pod>(&workspace_pod("main"), touched).await;
+        main.until_applied_within(Patience::Long, &commit).await;
+
+        assert_eq!(main.pod_and_restarts().await, pod);
+        assert_eq!(main.log.sentences().await, once(&["create step"]));
+    });
+}
+
+#[test]
+fn a_stack_with_targets_works_on_these_and_on_what_depends_on_them() {
+    run("targets", async |scene| {
+        let source = scene.source("app").await;
+        let program = |value: &str| {
+            let one = json!({"value": value});
+            Program::new("targets")
+                .step("one", one.clone())
+                .step("two", one.clone())
+                .step("three", json!({"value": "${one.value}"}))
+        };
+        let first = source.push(&program("a").files()).await;
+        let main = scene.start(scene.stack("main", &source)).await;
+        main.until_applied(&first).await;
+        main.change(json!({"spec": {"targets": ["urn:pulumi:**::testing:index:Step::one"]}})).await;
+        main.until_applied(&first).await;
+
+        let second = source.push(&program("b").files()).await;
+        main.until_applied(&second).await;
+        assert_eq!(updated(&main).await, ["one"]);
+        main.change(json!({"spec": {"targetDependents": true}})).await;
+        main.until_applied(&second).await;
+        assert_eq!(updated(&main).await, ["one", "three"], "what depends on it is brought up to it");
+        let third = source.push(&program("c").files()).await;
+        main.until_applied(&third).await;
+        assert_eq!(updated(&main).await[2..], ["one", "three"]);
+    });
+}
+
+/// The resources that were updated, in order.
+async fn updated(main: &StackHandle<'_>) -> Vec<String> {
+    let done = |sentence: String| {
+        sentence.strip_prefix("update ").and_then(|rest| rest.strip_suffix(" done")).map(str::to_owned)
+    };
+    main.log.sentences().await.into_iter().filter_map(done).collect()
 }

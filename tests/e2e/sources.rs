@@ -1,5 +1,6 @@
 //! Stacks on every kind of source.
 
+use k8s_openapi::api::core::v1::Event;
 use k8s_openapi::api::rbac::v1::ClusterRole;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::Api;
@@ -8,7 +9,9 @@ use pulumi_controller::api::conditions::{READY, RECONCILING, STALLED, stack_reas
 use pulumi_controller::api::pulumi::Stack;
 use serde_json::{Value, json};
 
-use crate::harness::{File, Patience, Program, Scene, StackHandle, api_call, condition, from_json, once, run, says};
+use crate::harness::{
+    File, Look, Patience, Program, Scene, StackHandle, api_call, condition, from_json, once, run, says, wait_until,
+};
 
 fn saying(text: &str) -> Vec<File> {
     Program::new("sources").step("step", json!({"value": text})).output("said", json!("${step.value}")).files()
@@ -37,6 +40,62 @@ fn an_oci_artifact_runs_and_its_next_tag_runs_in_the_same_pod() {
         let second = repository.push(&saying("two")).await;
         runs_again_in_the_same_pod(&main, pod, &second).await;
     });
+}
+
+#[test]
+fn s18_what_an_artifact_was_made_from_is_in_the_status_the_events_and_the_updates_message() {
+    run("origin", async |scene| {
+        let repository = scene.oci_repository("app");
+        let (one, two) = (
+            "main@sha1:1111111111111111111111111111111111111111",
+            "main@sha1:2222222222222222222222222222222222222222",
+        );
+        let first = repository.push_made_from(&saying("one"), one).await;
+        let main = scene.start(scene.stack_on_kind("main", None, &repository.object)).await;
+        let stack = main.until_revision(&first).await;
+        assert_eq!(stack.status.expect("a status").last_applied_origin_revision.as_deref(), Some(one));
+        let second = repository.push_made_from(&saying("two"), two).await;
+        let status = main.until_revision(&second).await.status.expect("a status");
+        assert_eq!(status.last_applied_origin_revision.as_deref(), Some(two));
+        assert_eq!(status.last_attempted_revision.as_deref(), Some(second.as_str()));
+
+        let whys: Vec<String> = main.updates().await.into_iter().filter_map(|update| update.spec.message).collect();
+        assert_eq!(
+            whys,
+            [
+                format!("Initial stack update (made from {one})"),
+                format!("New commit detected: \"{second}\" (made from {two})")
+            ]
+        );
+        let history: Vec<Value> = status.history.iter().map(|snapshot| json!(snapshot.metadata)).collect();
+        assert_eq!(
+            history,
+            [json!({"revision": second, "originRevision": two}), json!({"revision": first, "originRevision": one})]
+        );
+        until_told(scene, "StackCreated", &second, two).await;
+    });
+}
+
+/// Waits for an event of this reason that names both revisions.
+async fn until_told(scene: &Scene, reason: &str, revision: &str, origin: &str) {
+    wait_until(format!("an event {reason} on {origin}"), Patience::Reaction, async || {
+        let events = api_call("listing events", scene.api::<Event>().list(&Default::default())).await.items;
+        let told: Vec<Value> = events
+            .iter()
+            .filter(|event| event.reason.as_deref() == Some(reason))
+            .map(|event| json!(event.metadata.annotations))
+            .collect();
+        let is_it =
+            |told: &&Value| told["pulumi.com/revision"] == revision && told["pulumi.com/originRevision"] == origin;
+        match told.iter().find(is_it) {
+            Some(told) => {
+                assert_eq!(told["pulumi.com/commit_status"], "update", "{told}");
+                Look::Found(())
+            }
+            None => Look::NotYet(format!("{told:?}")),
+        }
+    })
+    .await;
 }
 
 #[test]

@@ -10,6 +10,7 @@ use pulumi_controller::rpc::identity::Authority;
 use pulumi_controller::rpc::proto;
 use pulumi_controller::rpc::proto::attach_reply::Part;
 use pulumi_controller::rpc::settings::settings_digest;
+use pulumi_controller::rpc::understanding::UNDERSTOOD;
 use tokio::net::TcpListener;
 
 use crate::stand_in::{Manner, StandIn};
@@ -61,7 +62,7 @@ async fn run(client: &AgentClient) -> proto::Result {
     client.put_source(header, bytes).await.expect("it takes the source");
     let status = client.status().await.expect("it says how it is");
     assert_eq!(status.artifact.as_ref(), Some(&artifact));
-    let settings = proto::Settings { stack: "dev".to_owned(), config: vec![] };
+    let settings = proto::Settings { stack: "dev".to_owned(), ..proto::Settings::default() };
     let request = proto::RunRequest {
         id: "update".to_owned(),
         kind: proto::OperationKind::Up.into(),
@@ -103,6 +104,7 @@ async fn a_run_with_an_agent_of_an_earlier_version_goes_through_and_is_recorded_
         let pair = pair(true).await;
         let status = pair.client.status().await.expect("it says how it is");
         assert_eq!((status.agent_version.as_str(), status.person), ("0.0.9", None));
+        assert_eq!(status.understands, 0, "it is not asked for what came later");
         let result = run(&pair.client).await;
         assert_eq!(result.outcome(), proto::Outcome::Succeeded);
         assert_eq!(result.changes.get("same"), Some(&1), "{result:?}");
@@ -121,6 +123,7 @@ async fn an_agent_of_today_tells_what_an_older_one_cannot() {
         let pair = pair(false).await;
         let status = pair.client.status().await.expect("it says how it is");
         assert_eq!(status.agent_version, env!("CARGO_PKG_VERSION"));
+        assert_eq!(status.understands, UNDERSTOOD);
         let result = run(&pair.client).await;
         assert_eq!(result.outcome(), proto::Outcome::Succeeded);
         assert!(result.last_output.contains("unchanged"), "{result:?}");

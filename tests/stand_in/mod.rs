@@ -112,6 +112,11 @@ impl StandIn {
         self.counts.runs.load(Ordering::Relaxed)
     }
 
+    /// How many sources were put, each time counted.
+    pub fn sources(&self) -> u64 {
+        self.counts.sources.load(Ordering::Relaxed)
+    }
+
     /// How often somebody began to follow a run.
     pub fn attachments(&self) -> u64 {
         self.counts.attachments.load(Ordering::Relaxed)

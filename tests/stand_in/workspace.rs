@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use pulumi_controller::rpc::proto;
 use pulumi_controller::rpc::settings::settings_digest;
+use pulumi_controller::rpc::understanding::UNDERSTOOD;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
@@ -118,6 +119,10 @@ impl Workspace {
             draining: self.draining,
             candidate: None,
             person: None,
+            config_inputs: String::new(),
+            mounted_inputs: std::collections::HashMap::new(),
+            project_name: "stand-in".to_owned(),
+            understands: UNDERSTOOD,
         }
     }
 

@@ -15,7 +15,7 @@ use super::layout::Layout;
 use super::output::PodLog;
 use super::processes::Family;
 use super::refusal::Refusal;
-use crate::pulumi::arguments;
+use crate::pulumi::{advice, arguments};
 use crate::rpc::proto::EnvironmentVariable;
 
 pub use inputs::plan;
@@ -33,7 +33,7 @@ pub enum InstallError {
     Environment(#[from] Refusal),
     #[error("`pulumi install` failed: {0}")]
     Call(#[from] CallError),
-    /// How it ended, and what it said last, without the values of secrets.
+    /// How it ended, and what it said last, without the values of secrets, with what can be done about it.
     #[error("`pulumi install` failed ({how}):\n{said}")]
     Failed { how: String, said: String },
     /// Nobody wants it any more, or the agent ends. Nothing of it runs any more.
@@ -73,7 +73,7 @@ pub async fn install(
         return Ok(());
     }
     let said = [ended.stdout.last_lines(SHOWN), ended.stderr.last_lines(SHOWN)].join("\n");
-    Err(InstallError::Failed { how: ended.how(), said: end_of(said.trim()).to_owned() })
+    Err(InstallError::Failed { how: ended.how(), said: advice::with(end_of(said.trim())) })
 }
 
 /// Ends what an agent before this one left of an installation.

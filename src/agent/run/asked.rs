@@ -2,7 +2,7 @@
 
 use crate::agent::cancellation::Limits;
 use crate::agent::refusal::Refusal;
-use crate::pulumi::arguments::OperationKind;
+use crate::pulumi::arguments::{OperationKind, Options};
 use crate::pulumi::locks::DeadProcess;
 use crate::rpc::proto;
 
@@ -14,6 +14,7 @@ pub struct Asked {
     pub pending_creates: proto::PendingCreates,
     /// Processes that are proven dead; none when no lock may be removed, also none of those that the agent knows of.
     pub dead_runs: Option<Vec<DeadProcess>>,
+    options: proto::RunOptions,
 }
 
 impl Asked {
@@ -21,6 +22,8 @@ impl Asked {
         let kind = match request.kind() {
             proto::OperationKind::Up => OperationKind::Up,
             proto::OperationKind::Destroy => OperationKind::Destroy,
+            proto::OperationKind::Preview => OperationKind::Preview,
+            proto::OperationKind::Refresh => OperationKind::Refresh,
             proto::OperationKind::Unspecified => {
                 return Err(Refusal::Invalid(format!("the agent does not know operations of kind {}", request.kind)));
             }
@@ -31,7 +34,39 @@ impl Asked {
         })?;
         let limits = Limits::from_seconds(request.timeout_seconds, request.idle_timeout_seconds);
         let dead_runs = request.lock_recovery.then(|| request.dead_runs.iter().map(dead_process).collect());
-        Ok(Asked { kind, limits, pending_creates, dead_runs })
+        let options = request.options.clone().unwrap_or_default();
+        Ok(Asked { kind, limits, pending_creates, dead_runs, options })
+    }
+
+    /// Whether the run is to end before it changes anything when a refresh would find changes.
+    pub fn expects_no_drift(&self) -> bool {
+        self.options.expect_no_refresh_changes && self.kind == OperationKind::Up
+    }
+
+    /// Whether a stack that is not there is made.
+    pub fn makes_stack(&self) -> bool {
+        !self.options.stack_must_exist && matches!(self.kind, OperationKind::Up | OperationKind::Preview)
+    }
+
+    /// What encrypts the secrets of a stack that is made.
+    pub fn secrets_provider(&self) -> Option<&str> {
+        Some(self.options.secrets_provider.as_str()).filter(|provider| !provider.is_empty())
+    }
+
+    /// What else the CLI is told.
+    pub fn options(&self) -> Options<'_> {
+        let options = &self.options;
+        Options {
+            targets: &options.targets,
+            target_dependents: options.target_dependents,
+            replace: &options.replace,
+            parallel: Some(options.parallel).filter(|number| *number > 0),
+            continue_on_error: options.continue_on_error,
+            expect_no_changes: options.expect_no_changes,
+            remove: options.remove,
+            run_program: options.run_program,
+            log_level: options.log_level,
+        }
     }
 }
 
@@ -54,6 +89,17 @@ mod tests {
             let refusal = Asked::of(&request).unwrap_err().to_string();
             assert!(refusal.contains(word), "{refusal}");
         }
+        let asks = |kind: proto::OperationKind, options: proto::RunOptions| {
+            let request = proto::RunRequest { kind: kind.into(), options: Some(options), ..up.clone() };
+            let asked = Asked::of(&request).unwrap();
+            (asked.makes_stack(), asked.expects_no_drift())
+        };
+        let drift = proto::RunOptions { expect_no_refresh_changes: true, ..Default::default() };
+        let existing = proto::RunOptions { stack_must_exist: true, ..Default::default() };
+        assert_eq!(asks(proto::OperationKind::Up, drift.clone()), (true, true));
+        assert_eq!(asks(proto::OperationKind::Up, existing), (false, false));
+        assert_eq!(asks(proto::OperationKind::Preview, drift.clone()), (true, false));
+        assert_eq!(asks(proto::OperationKind::Destroy, drift), (false, false));
         let dead = proto::DeadRun { host: "web-0".into(), pid: 42, started: 1, ended: 2 };
         for (lock_recovery, dead_runs, expected) in [
             (false, vec![dead.clone()], None),

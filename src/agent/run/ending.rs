@@ -38,6 +38,8 @@ pub(super) struct Ending {
     pub(super) pending_creates: Vec<String>,
     /// Whether the state may name operations that were under way.
     pub(super) cut_off: bool,
+    /// Whether it was ended because the pod was told to end.
+    pub(super) pod_terminated: bool,
     /// Whether the engine worked on the state: what was in doubt before is settled.
     pub(super) engine_began: bool,
 }
@@ -94,6 +96,8 @@ impl Ending {
             holders: self.holders.iter().take(MOST_HOLDERS).map(holder).collect(),
             pending_creates: pending_creates.collect(),
             cut_off: self.cut_off,
+            pod_terminated: self.pod_terminated,
+            project: None,
         }
     }
 }

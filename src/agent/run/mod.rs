@@ -5,6 +5,7 @@ mod attempt;
 mod ending;
 mod locks;
 mod pending;
+mod secrets;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -25,11 +26,13 @@ use super::memory;
 use super::output::PodLog;
 use super::processes::Family;
 use super::redactor::Redactor;
-use super::settings::{ApplyError, Settings};
+use super::settings::{ApplyError, Settings, Wanted};
 use super::source::InPlace;
 use crate::pulumi::arguments::{self, OperationKind};
-use crate::pulumi::failure;
 use crate::pulumi::outputs::{self, Output, OutputsError};
+use crate::pulumi::project::Project;
+use crate::pulumi::settings::Entry;
+use crate::pulumi::{advice, failure};
 use crate::rpc::proto::{self, PendingCreates, progress};
 
 pub use asked::Asked;
@@ -74,6 +77,8 @@ pub struct Run {
     pub record: Arc<JournalRecord>,
     pub asked: Asked,
     pub wanted: proto::Settings,
+    /// The values of the configuration, those from Secrets and ConfigMaps included.
+    pub config: Vec<Entry>,
     pub in_place: InPlace,
     pub environment: Environment,
     pub wish: watch::Sender<Wish>,
@@ -93,18 +98,27 @@ impl Run {
             Err(error) => {
                 self.end_processes().await;
                 let outcome = if self.is_cancelled() { proto::Outcome::Canceled } else { proto::Outcome::Failed };
-                Ending { outcome, ..Ending::failed(self.explained(&error.to_string())) }
+                Ending { outcome, ..Ending::failed(self.explained(&advice::with(&error.to_string()))) }
             }
         };
         // Creations in doubt are so until the engine has worked on the state.
         let was_in_doubt = self.asked.pending_creates != PendingCreates::Unspecified;
         ending.cut_off |= was_in_doubt && !ending.engine_began && ending.outcome != proto::Outcome::Succeeded;
+        ending.pod_terminated =
+            ending.outcome != proto::Outcome::Succeeded && self.wish.borrow().cause == Some(Cause::Terminated);
         if ending.outcome != proto::Outcome::Succeeded
             && let Some(why) = memory::killed_since(killed_before)
         {
             ending.message = format!("{why}: {}", ending.message);
         }
-        ending.into_result(&self.redactor(), self.record.request().started)
+        let result = ending.into_result(&self.redactor(), self.record.request().started);
+        proto::Result { project: self.project(), ..result }
+    }
+
+    /// What is to be known of the project when its source is gone one day.
+    fn project(&self) -> Option<proto::Project> {
+        let project = Project::read(&self.directory()).ok()?;
+        Some(proto::Project { name: project.name, runtime: project.runtime })
     }
 
     /// Comes back when no process of the run is left.
@@ -116,16 +130,24 @@ impl Run {
     }
 
     async fn perform(&self) -> Result<Ending, RunError> {
-        let digest = &self.record.request().settings_digest;
-        self.settings.apply(&self.wanted, digest, &self.in_place)?;
+        let lacks_secrets = self.settings.apply(&self.settings_wanted(), &self.in_place)?;
         if self.is_cancelled() {
             return Ok(self.canceled("before the CLI was started"));
         }
         if let Some(ending) = self.settle_pending_creates().await? {
             return Ok(ending);
         }
-        if self.select && self.asked.kind == OperationKind::Up && !self.is_cancelled() {
-            self.select_or_init().await;
+        if self.select && self.is_forward() && !self.is_cancelled() {
+            self.select().await;
+        }
+        if self.is_cancelled() {
+            return Ok(self.canceled("before the CLI was started"));
+        }
+        if lacks_secrets && let Some(ending) = self.encrypt().await? {
+            return Ok(ending);
+        }
+        if let Some(ending) = self.drift().await? {
+            return Ok(ending);
         }
         if self.is_cancelled() {
             return Ok(self.canceled("before the CLI was started"));
@@ -136,6 +158,12 @@ impl Run {
         }
         if self.asked.kind == OperationKind::Destroy {
             return Ok(Ending::succeeded("the backend has no such stack: there was nothing to destroy"));
+        }
+        if !self.asked.makes_stack() {
+            let stack = &self.wanted.stack;
+            return Ok(Ending::failed(format!(
+                "the backend has no stack {stack}, and none is to be made for this run"
+            )));
         }
         if self.is_cancelled() {
             return Ok(self.canceled("before the stack was made"));
@@ -150,6 +178,16 @@ impl Run {
         Ok(self.conclude(second).await)
     }
 
+    fn settings_wanted(&self) -> Wanted<'_> {
+        let digest = &self.record.request().settings_digest;
+        Wanted { stack: &self.wanted.stack, digest, config: &self.config, environments: &self.wanted.environments }
+    }
+
+    /// Whether it is about what the program says, and not about what is to go.
+    fn is_forward(&self) -> bool {
+        matches!(self.asked.kind, OperationKind::Up | OperationKind::Preview)
+    }
+
     /// An attempt, and another one when a dead run's lock was all that kept it from the stack.
     async fn unlocked_attempt(&self) -> Result<Attempt, AttemptError> {
         let first = self.attempt().await?;
@@ -161,21 +199,40 @@ impl Run {
     }
 
     async fn attempt(&self) -> Result<Attempt, AttemptError> {
+        self.attempt_at(self.asked.kind).await
+    }
+
+    /// The ending when what is there is not what the state says, and that was not expected. Nothing is changed by it, so that it
+    /// is found again the next time.
+    async fn drift(&self) -> Result<Option<Ending>, RunError> {
+        if !self.asked.expects_no_drift() {
+            return Ok(None);
+        }
+        let attempt = self.attempt_at(OperationKind::DriftCheck).await?;
+        if attempt.exit.success() || attempt.is_stack_missing() {
+            return Ok(None);
+        }
+        let ending = self.conclude(attempt).await;
+        Ok(Some(Ending { cut_off: false, engine_began: false, ..ending }))
+    }
+
+    async fn attempt_at(&self, kind: OperationKind) -> Result<Attempt, AttemptError> {
         let request = self.record.request();
         let event_log = self.record.event_log();
         let operation = arguments::Operation {
-            kind: self.asked.kind,
+            kind,
             stack: &self.wanted.stack,
             event_log: &event_log,
             refresh: request.refresh,
             message: Some(request.message.as_str()).filter(|message| !message.is_empty()),
+            options: self.asked.options(),
         };
         attempt::run(self, arguments::arguments(&operation)).await
     }
 
     /// Makes the stack; the ending, when it cannot be made. That another one made it in between is as good.
     async fn init(&self) -> Result<Option<Ending>, RunError> {
-        let ended = self.locking_call(arguments::stack_init(&self.wanted.stack)).await;
+        let ended = self.locking_call(arguments::stack_init(&self.wanted.stack, self.asked.secrets_provider())).await;
         let ended = ended.map_err(|error| RunError::Call { doing: "make the stack", error })?;
         if ended.exit.success() || failure::stack_exists(&ended.stderr.text()) {
             return Ok(None);
@@ -188,7 +245,8 @@ impl Run {
         let ending = if attempt.exit.success() { self.success(&attempt).await } else { self.failure(&attempt) };
         let ending = Ending {
             changes: attempt.changes(),
-            cut_off: attempt.is_cut_off(),
+            // Nothing was under way that the state could name.
+            cut_off: self.asked.kind != OperationKind::Preview && attempt.is_cut_off(),
             engine_began: attempt.summary.began(),
             ..ending.after(&attempt.stdout, &attempt.stderr)
         };
@@ -196,7 +254,7 @@ impl Run {
     }
 
     async fn success(&self, attempt: &Attempt) -> Ending {
-        if self.asked.kind == OperationKind::Destroy {
+        if self.asked.kind != OperationKind::Up {
             return Ending::succeeded("");
         }
         let said = attempt.summary.outputs().unwrap_or_default();
@@ -248,8 +306,13 @@ impl Run {
 
     /// Before the first run in a pod, for a person's commands there. It makes a new stack as well: else a run would fail,
     /// the stack be made, and the run be tried again. What is wrong with stack or backend, the run itself says.
-    async fn select_or_init(&self) {
-        match self.locking_call(arguments::stack_select_or_init(&self.wanted.stack)).await {
+    async fn select(&self) {
+        let stack = &self.wanted.stack;
+        let arguments = match self.asked.makes_stack() {
+            true => arguments::stack_select_or_init(stack, self.asked.secrets_provider()),
+            false => arguments::stack_select(stack),
+        };
+        match self.locking_call(arguments).await {
             Ok(ended) if ended.exit.success() => {}
             Ok(ended) => tracing::warn!(said = ended.stderr.last_lines(5), "cannot select the stack"),
             Err(error) => tracing::warn!(%error, "cannot select the stack"),

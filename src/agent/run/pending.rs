@@ -118,7 +118,8 @@ enum Exported {
     Failed(Ending),
 }
 
-fn classify(ended: &Ended) -> failure::Failure {
+/// Why a call of the CLI has failed.
+pub(super) fn classify(ended: &Ended) -> failure::Failure {
     failure::classify(ended.exit, &ended.stdout.text(), &ended.stderr.text(), &RunSummary::default())
 }
 

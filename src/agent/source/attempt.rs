@@ -16,6 +16,7 @@ use crate::agent::gate::Pass;
 use crate::agent::install::{self, InstallError, carry};
 use crate::agent::refusal::Refusal;
 use crate::agent::{durable, people};
+use crate::artifact::InPod;
 use crate::pulumi::install::{Carry, Plan};
 use crate::pulumi::project::Project;
 
@@ -217,7 +218,11 @@ impl Source {
         candidate.say("installing its dependencies");
         let wanted = &candidate.wanted;
         let project = Project::read(&self.layout.workspace()).map_err(|error| Refusal::Invalid(error.to_string()))?;
-        let plan = self.plan(&self.layout.source(), wanted, project).await?;
+        // Of what is in the pod there is nothing to compare with: another one comes with another pod.
+        let plan = match InPod::of(&wanted.digest) {
+            Some(_) => None,
+            None => self.plan(&self.layout.source(), wanted, project).await?,
+        };
         install::install(&self.layout, &wanted.environment, &candidate.cancel).await?;
         let installed = plan.map(|plan| plan.installed);
         let next = InPlace { awaits_install: false, installed, ..in_place.clone() };
@@ -231,7 +236,7 @@ impl Source {
 
     /// What an installation would do; none when there is nothing to install.
     pub(super) async fn plan(&self, tree: &Path, wanted: &Wanted, project: Project) -> Result<Option<Plan>, Refusal> {
-        if !project.needs_install() {
+        if !project.needs_install() || project.is_without_program(&wanted.directory.under(tree)) {
             return Ok(None);
         }
         let cli = if self.installs { self.version.get().await } else { String::new() };

@@ -1,11 +1,12 @@
 //! The source in the workspace: received, verified, unpacked beside the one in place, and exchanged with it as a whole. A
 //! failure leaves the old one whole.
 //!
-//! [`receive`] takes the bytes, [`unpack`] makes a tree of them; [`attempt`] puts it in place by the steps of [`swap`], which
+//! What is in the pod already is taken as it is ([`in_pod`]). Of all else [`receive`] takes the bytes, [`unpack`] makes a tree of them; [`attempt`] puts it in place by the steps of [`swap`], which
 //! [`record`] keeps on the disk. Until it is there it is a [`candidate`].
 
 mod attempt;
 mod candidate;
+mod in_pod;
 mod receive;
 mod record;
 mod swap;
@@ -23,7 +24,8 @@ use super::layout::Layout;
 use super::refusal::Refusal;
 use super::settings::Settings;
 use super::version::CliVersion;
-use crate::artifact::{Digest, Directory};
+use crate::artifact::{Digest, Directory, InPod};
+use crate::pulumi::project::Project;
 use crate::rpc::proto;
 
 use attempt::Delivery;
@@ -89,6 +91,12 @@ impl Source {
         self.lock().in_place.clone().filter(|in_place| !in_place.awaits_install)
     }
 
+    /// The name of the project in place. Empty without one, and when its file is wrong: the run says what is wrong with it.
+    pub fn project_name(&self) -> String {
+        let project = self.in_place().and_then(|_| Project::read(&self.layout.workspace()).ok());
+        project.map(|project| project.name).unwrap_or_default()
+    }
+
     /// Whether one is in place and none on its way. It may still have to wait for its dependencies.
     pub fn is_settled(&self) -> bool {
         let state = self.lock();
@@ -123,6 +131,10 @@ impl Source {
         // Another call may have brought it in between.
         if let Some(was_in_place) = self.known(&wanted).await? {
             return Ok(was_in_place);
+        }
+        self.refuse_another_pods()?;
+        if let Some(in_pod) = InPod::of(&wanted.digest) {
+            return self.adopt(in_pod, wanted, pass).map(|()| false);
         }
         let delivery = self.deliver(&mut parts, &wanted).await?;
         let (candidate, answer) = Candidate::new(wanted, &self.stop);
@@ -188,7 +200,12 @@ fn recover(layout: &Layout) -> Option<InPlace> {
             return None;
         }
     }
-    in_place.filter(|_| layout.source().is_dir() && is_link_to_directory(&layout.workspace()))
+    in_place.filter(|in_place| match in_place.digest.parse().ok().and_then(|digest| InPod::of(&digest)) {
+        // A container that was started anew has its image as it was: what was written into the project is gone.
+        Some(InPod::Image) => false,
+        Some(InPod::InitContainers) => layout.workspace().is_dir(),
+        None => layout.source().is_dir() && is_link_to_directory(&layout.workspace()),
+    })
 }
 
 fn is_link_to_directory(path: &Path) -> bool {

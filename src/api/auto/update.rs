@@ -37,25 +37,78 @@ use crate::api::{conditions, schema};
 #[serde(rename_all = "camelCase")]
 pub struct UpdateSpec {
     /// The Workspace to run in.
+    // Objects of another controller may lack it, and what cannot be read stops the watch of all.
+    #[serde(default)]
+    #[schemars(!default)]
     pub workspace_name: String,
 
     /// The Pulumi stack to run.
+    #[serde(default)]
+    #[schemars(!default)]
     pub stack_name: String,
 
     /// What to run.
-    #[serde(rename = "type")]
+    #[serde(rename = "type", default = "UpdateKind::unknown")]
+    #[schemars(!default)]
     pub kind: UpdateKind,
 
-    /// The artifact that this run is bound to: it runs on this one or not at all.
-    pub artifact: ArtifactReference,
+    /// The artifact that this run is bound to: it runs on this one or not at all. Default: whatever is in place when its turn
+    /// comes; `status.run` names it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub artifact: Option<ArtifactReference>,
+
+    /// Delete this object so long after the run has ended. A duration such as `24h`. Unset: of a Stack's runs the newest five are
+    /// kept, others for ever.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schema::duration")]
+    pub ttl_after_completed: Option<String>,
 
     /// Message of the update in the backend's history.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
 
-    /// Refresh the state first (`--refresh`).
+    /// Refresh the state first (`up`, `preview`, `destroy`: `--refresh`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refresh: Option<bool>,
+
+    /// End before anything is changed when a refresh would find changes (`up`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expect_no_refresh_changes: Option<bool>,
+
+    /// Work only on the resources with these URNs (`--target`). In a URN `*` stands for a part of a name, `**` for any number of
+    /// parts.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub target: Vec<String>,
+
+    /// Work on resources that depend on those in `target` as well (`up`, `preview`, `destroy`: `--target-dependents`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target_dependents: Option<bool>,
+
+    /// Replace the resources with these URNs (`up`, `preview`: `--replace`).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub replace: Vec<String>,
+
+    /// How many resources are worked on at once (`--parallel`). Default: what the CLI does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 1_000_000))]
+    pub parallel: Option<u32>,
+
+    /// Fail when something changes (`up`, `preview`, `refresh`: `--expect-no-changes`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expect_no_changes: Option<bool>,
+
+    /// Go on after a resource has failed (`up`, `destroy`: `--continue-on-error`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub continue_on_error: Option<bool>,
+
+    /// Remove the stack from the backend once it is destroyed (`destroy`: `--remove`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub remove: Option<bool>,
+
+    /// Run the program for the credentials and settings that it gives to its providers (`destroy`, `refresh`:
+    /// `--run-program`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run_program: Option<bool>,
 
     /// A run that takes longer is ended gracefully. A duration such as `1h30m`; none, or `0s`, is for ever.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -104,6 +157,21 @@ impl Update {
     pub fn is_complete(&self) -> bool {
         self.status.as_ref().is_some_and(|status| conditions::is_true(&status.conditions, conditions::COMPLETE))
     }
+
+    /// Whether the Pulumi Kubernetes Operator has started its run, which has not ended: we write down what a run is bound to
+    /// before it starts.
+    pub fn is_started_by_operator(&self) -> bool {
+        let is_started = |status: &UpdateStatus| {
+            status.run.is_none() && conditions::is_true(&status.conditions, conditions::PROGRESSING)
+        };
+        !self.is_complete() && self.status.as_ref().is_some_and(is_started)
+    }
+
+    /// The artifact that it runs on: what it was started with, else what it asks for. None while it takes whatever comes.
+    pub fn artifact(&self) -> Option<&ArtifactReference> {
+        let started = self.status.as_ref().and_then(|status| status.run.as_ref()?.artifact.as_ref());
+        started.or(self.spec.artifact.as_ref())
+    }
 }
 
 /// What an Update runs.
@@ -115,13 +183,28 @@ pub enum UpdateKind {
     Up,
     /// `pulumi destroy`
     Destroy,
+    /// `pulumi preview`: what `up` would change
+    Preview,
+    /// `pulumi refresh`
+    Refresh,
+    /// None, or another word, in an object that was stored before this schema.
+    #[serde(other)]
+    #[schemars(skip)]
+    Unknown,
 }
 
 impl UpdateKind {
+    fn unknown() -> Self {
+        UpdateKind::Unknown
+    }
+
     pub fn as_str(self) -> &'static str {
         match self {
+            UpdateKind::Unknown => "unknown",
             UpdateKind::Up => "up",
             UpdateKind::Destroy => "destroy",
+            UpdateKind::Preview => "preview",
+            UpdateKind::Refresh => "refresh",
         }
     }
 }
@@ -167,9 +250,17 @@ pub struct UpdateStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub permalink: Option<String>,
 
+    /// The project that was run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub project_info: Option<RunProject>,
+
     /// Name of the Secret that holds the stack's outputs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outputs: Option<String>,
+
+    /// Whether the values of the outputs are not kept; `message` says why.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outputs_lost: Option<bool>,
 
     /// How many resources were created, updated, replaced, deleted, or stayed the same.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -198,6 +289,15 @@ pub struct UpdateStatus {
     /// The value of `pulumi.com/resolve` that ended the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub handled_resolve: Option<String>,
+}
+
+/// The project that was run: its name is what a stack can be destroyed by when the source is gone.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
+pub struct RunProject {
+    /// The project's name.
+    pub name: String,
+    /// The project's runtime, such as `nodejs`.
+    pub runtime: String,
 }
 
 /// Where a run is.
@@ -280,6 +380,9 @@ pub struct RunBinding {
     pub agent_start_id: String,
     /// Digest of the stack's settings.
     pub settings_digest: String,
+    /// The artifact that it runs on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub artifact: Option<ArtifactReference>,
     /// The pod's name as a lock of the stack names it; empty where it is not the pod's alone.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub host: String,

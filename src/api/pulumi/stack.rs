@@ -2,13 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::api::auto::{LockRecovery, PendingCreates, UpdateKind};
+use crate::api::auto::LockRecovery;
+use crate::api::pulumi::{
+    ConfigReference, FluxSource, GitAuth, GitReference, ProgramReference, ResourceRef, StackStatus,
+};
 use crate::api::schema;
 
 /// A Pulumi stack, kept up to date with its source.
@@ -23,12 +25,16 @@ use crate::api::schema;
     doc = "Stack is a Pulumi stack, kept up to date with its source.",
     validation = ("size(self.metadata.name) <= 42", "Stack name must be no more than 42 characters in length."),
     printcolumn = r#"{"name":"Stack","type":"string","jsonPath":".spec.stack","priority":10}"#,
-    printcolumn = r#"{"name":"Ready","type":"string","jsonPath":".status.conditions[?(@.type==\"Ready\")].status"}"#,
-    printcolumn = r#"{"name":"Status","type":"string","jsonPath":".status.conditions[?(@.type==\"Ready\")].message"}"#,
-    printcolumn = r#"{"name":"Revision","type":"string","jsonPath":".status.lastAppliedRevision"}"#,
     printcolumn = r#"{"name":"Last Update","type":"string","jsonPath":".status.lastUpdate.state"}"#,
+    printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#,
+    printcolumn = r#"{"name":"Last Commit","type":"string","jsonPath":".status.lastUpdate.lastAttemptedCommit","priority":10}"#,
+    printcolumn = r#"{"name":"Ready","type":"string","jsonPath":".status.conditions[?(@.type==\"Ready\")].status"}"#,
+    printcolumn = r#"{"name":"Reconciling","type":"string","jsonPath":".status.conditions[?(@.type==\"Reconciling\")].reason"}"#,
+    printcolumn = r#"{"name":"Stalled","type":"string","jsonPath":".status.conditions[?(@.type==\"Stalled\")].reason"}"#,
+    printcolumn = r#"{"name":"Permalink","type":"string","jsonPath":".status.lastUpdate.permalink"}"#,
     printcolumn = r#"{"name":"Suspended","type":"boolean","jsonPath":".spec.suspend","priority":10}"#,
-    printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#
+    printcolumn = r#"{"name":"Revision","type":"string","jsonPath":".status.lastAppliedRevision"}"#,
+    printcolumn = r#"{"name":"Status","type":"string","jsonPath":".status.conditions[?(@.type==\"Ready\")].message"}"#
 )]
 #[serde(rename_all = "camelCase")]
 pub struct StackSpec {
@@ -36,12 +42,68 @@ pub struct StackSpec {
     #[schemars(length(min = 1))]
     pub stack: String,
 
-    /// The Flux source of the program.
-    pub flux_source: FluxSource,
+    /// The Flux source of the program. A Stack has one source: this, `programRef` or `projectRepo`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub flux_source: Option<FluxSource>,
+
+    /// URL of a Git repository that the controller follows itself: `https://…`, `http://…`, `ssh://…` or `git@host:path`. It takes one
+    /// of `branch`, `commit` and `gitRef`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub project_repo: Option<String>,
+
+    /// The branch that is followed, or a tag, by its short or its full name (`main`, `refs/heads/main`, `refs/tags/v1`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub branch: Option<String>,
+
+    /// The whole hash of a commit, which is never asked for again, or the name of a reference.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub commit: Option<String>,
+
+    /// Other ways to say what is followed in `projectRepo`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub git_ref: Option<GitReference>,
+
+    /// The directory of the Pulumi project in `projectRepo`. Default: its root.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repo_dir: Option<String>,
+
+    /// `false` fetches the whole history of `projectRepo`, for servers that cannot send one commit alone. Default: true.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shallow: Option<bool>,
+
+    /// What `projectRepo` is read with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub git_auth: Option<GitAuth>,
+
+    /// A Secret with what `projectRepo` is read with: `sshPrivateKey` and perhaps its `password`, or `accessToken`, or `username` and
+    /// `password`; with `known_hosts` and `ca.crt` beside them where they are needed. `gitAuth` wins.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub git_auth_secret: Option<String>,
+
+    /// Only commits of `projectRepo` that change a file that one of these matches start a run. Patterns are those of `.gitignore`:
+    /// `/apps/web/` is a directory, `*.ts` is a file anywhere.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub paths: Vec<String>,
+
+    /// The Program that the Stack runs, in its own namespace. A change of it runs the Stack.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub program_ref: Option<ProgramReference>,
 
     /// URL of the state backend (`PULUMI_BACKEND_URL`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backend: Option<String>,
+
+    /// A Secret whose key `accessToken` is the token for Pulumi Cloud (`PULUMI_ACCESS_TOKEN`). Deprecated: use `envRefs`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub access_token_secret: Option<String>,
+
+    /// ConfigMaps whose keys are all environment variables of the Pulumi CLI. Deprecated: use `envRefs`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub envs: Vec<String>,
+
+    /// Secrets whose keys are all environment variables of the Pulumi CLI. Deprecated: use `envRefs`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub env_secrets: Vec<String>,
 
     /// Environment variables of the Pulumi CLI, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -53,6 +115,27 @@ pub struct StackSpec {
     #[schemars(schema_with = "schema::map_of_any")]
     pub config: BTreeMap<String, Value>,
 
+    /// Configuration from ConfigMaps, by key.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub config_ref: BTreeMap<String, ConfigReference>,
+
+    /// Secret configuration in plain text. Deprecated: use `secretsRef`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub secrets: BTreeMap<String, String>,
+
+    /// Secret configuration, by key: encrypted in the stack's settings, and not shown.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub secrets_ref: BTreeMap<String, ResourceRef>,
+
+    /// Those keys of `config`, `configRef`, `secrets` and `secretsRef` that are paths into structures, such as `web.password` or
+    /// `names[0]`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub path_keys: Vec<String>,
+
+    /// Environments of Pulumi ESC that the stack imports. They take Pulumi Cloud.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub environment: Vec<String>,
+
     /// The ServiceAccount of the workspace pod. Default: `default`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service_account_name: Option<String>,
@@ -61,13 +144,94 @@ pub struct StackSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub destroy_on_finalize: Option<bool>,
 
+    /// Remove the stack itself from the backend, with its history and its settings there, once it is destroyed in the end. It
+    /// takes `destroyOnFinalize`: a stack that still has resources is never removed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub remove_stack: Option<bool>,
+
     /// Refresh the state before each update (`--refresh`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refresh: Option<bool>,
 
+    /// Fail before anything is changed when a refresh would find changes: something else works on what this stack has made. It
+    /// takes `refresh`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expect_no_refresh_changes: Option<bool>,
+
+    /// Only say what an update would do (`pulumi preview`): nothing is changed, and nothing destroyed in the end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub preview: Option<bool>,
+
+    /// The stack has to be in the backend: none is made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub use_local_stack_only: Option<bool>,
+
+    /// The older word for it: `false` is `useLocalStackOnly: true`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub init_on_create: Option<bool>,
+
+    /// What encrypts the secrets of the stack when it is made: `passphrase`, `awskms://…`, `azurekeyvault://…`, `gcpkms://…` or
+    /// `hashivault://…`. Default: what the backend takes. A stack that is there keeps its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secrets_provider: Option<String>,
+
+    /// Work only on the resources with these URNs (`--target`); a destroy works on all. In a URN `*` stands for a part of a name,
+    /// `**` for any number of parts.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub targets: Vec<String>,
+
+    /// Work on resources that depend on those in `targets` as well (`--target-dependents`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target_dependents: Option<bool>,
+
+    /// Run the program in a destroy (`--run-program`): it may give its providers what they need.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run_program: Option<bool>,
+
     /// Start no new run. A run that is open is observed to its end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspend: Option<bool>,
+
+    /// Run again so long after the last run, though nothing has changed: what has drifted is set right. A duration such as `1h`;
+    /// `0s` is never. Unset: as `continueResyncOnCommitMatch` says. Failures before do not end it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schema::duration")]
+    pub interval: Option<String>,
+
+    /// Run again every `resyncFrequencySeconds`, though nothing has changed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub continue_resync_on_commit_match: Option<bool>,
+
+    /// How often, in seconds; less than 60 is 60.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resync_frequency_seconds: Option<i64>,
+
+    /// Try a run that has failed again so long after it, for ever. A duration such as `5m`. Unset, or `0s`: after 10 seconds, then
+    /// each time after three times as long, and after four failures only when something has changed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schema::duration")]
+    pub retry_interval: Option<String>,
+
+    /// The longest wait after a failure, in seconds. Default: a day. The first wait is 10 seconds in any case.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry_max_backoff_duration_seconds: Option<i64>,
+
+    /// Whether a lock of another update is waited for, without counting as a failure. Default: true. If not, it is a failure like
+    /// any other.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry_on_update_conflict: Option<bool>,
+
+    /// Stacks of the same namespace whose last run has to have succeeded before this one runs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub prerequisites: Vec<PrerequisiteReference>,
+
+    /// Stacks of the same namespace that have to be Ready before this one runs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub depends_on: Vec<DependencyReference>,
+
+    /// What becomes of the Workspace, and with it the pod, once a run has succeeded. Default: `Retain`.
+    #[serde(default)]
+    pub workspace_reclaim_policy: WorkspaceReclaimPolicy,
 
     /// A run that takes longer is ended gracefully, and counts as failed. A duration such as `1h30m`; none, or `0s`, is for ever.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -84,6 +248,17 @@ pub struct StackSpec {
     #[serde(default)]
     pub lock_recovery: LockRecovery,
 
+    /// How much the CLI and its plugins log of themselves, into the pod's log; 0 is nothing, 9 is most.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 11))]
+    pub pulumi_log_level: Option<u32>,
+
+    /// Merged over the generated Update of each run, as `kubectl patch --type=strategic` does it: `metadata` and `spec` with
+    /// `ttlAfterCompleted`, `parallel`, `continueOnError` and the other options of an Update.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schema::any_object")]
+    pub update_template: Option<Value>,
+
     /// Merged over the generated Workspace, as `kubectl patch --type=strategic` does: `metadata` and `spec` with `image`,
     /// `resources`, `podTemplate` and the other fields of a Workspace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -91,212 +266,43 @@ pub struct StackSpec {
     pub workspace_template: Option<Value>,
 }
 
-/// A Flux source and the directory in it.
+/// A Stack whose last run has to have succeeded.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
-#[serde(rename_all = "camelCase")]
-pub struct FluxSource {
-    /// The source object.
-    pub source_ref: SourceReference,
-
-    /// The directory of the Pulumi project in the artifact. Default: its root.
+pub struct PrerequisiteReference {
+    /// The Stack's name.
+    pub name: String,
+    /// What more is asked of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub dir: Option<String>,
+    pub requirement: Option<Requirement>,
 }
 
-/// A reference to a source object in the Stack's namespace: any kind with `status.artifact`.
+/// What is asked of a prerequisite.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
-pub struct SourceReference {
-    /// Group and version, such as `source.toolkit.fluxcd.io/v1`. Only the group counts: the source is read in the version that the
-    /// API server prefers. Optional for `GitRepository`, `OCIRepository`, `Bucket` and `ExternalArtifact` of Flux.
+pub struct Requirement {
+    /// How long ago it may have succeeded; it is asked to run again when that was longer ago. A duration such as `1h`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub api_version: Option<String>,
+    #[schemars(schema_with = "schema::duration")]
+    pub succeeded_within_duration: Option<String>,
+}
 
-    /// The kind: `GitRepository`, `OCIRepository`, `Bucket`, `ExternalArtifact`, or another one of the group in `apiVersion`.
-    #[schemars(length(min = 1))]
-    pub kind: String,
-
-    /// The source's name.
+/// A Stack that has to be Ready.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
+pub struct DependencyReference {
+    /// The Stack's name.
     #[schemars(length(min = 1))]
     pub name: String,
-}
-
-/// A value given in place or kept in a Secret.
-#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
-pub struct ResourceRef {
-    /// `Literal` or `Secret`.
-    #[serde(rename = "type")]
-    #[schemars(extend("enum" = ["Literal", "Secret"]))]
-    pub kind: String,
-
-    /// The Secret, when `type` is `Secret`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub secret: Option<SecretSelector>,
-
-    /// The value, when `type` is `Literal`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub literal: Option<LiteralRef>,
-}
-
-/// One key of a Secret in the Stack's namespace.
-#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
-pub struct SecretSelector {
-    /// The namespace; only the Stack's own is allowed.
+    /// Its namespace; only the Stack's own is allowed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
-    /// The Secret's name.
-    pub name: String,
-    /// The key in the Secret.
-    pub key: String,
 }
 
-/// A value in plain text.
-#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
-pub struct LiteralRef {
-    /// The value.
-    pub value: String,
-}
-
-/// What the controller saw and did.
-#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq)]
-#[serde(rename_all = "camelCase")]
-pub struct StackStatus {
-    /// The generation whose spec was read last; -1 before the first time.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub observed_generation: Option<i64>,
-
-    /// The value of `pulumi.com/reconciliation-request` that was read last.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub observed_reconcile_request: Option<String>,
-
-    /// The value of `reconcile.fluxcd.io/requestedAt` that was read last.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub last_handled_reconcile_at: Option<String>,
-
-    /// The value of `pulumi.com/resolve` that was acted on last.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub handled_resolve: Option<String>,
-
-    /// `Ready`, `Reconciling` and `Stalled`.
-    #[serde(default)]
-    #[schemars(schema_with = "schema::conditions")]
-    pub conditions: Vec<Condition>,
-
-    /// Outputs of the last update; a secret output reads `[secret]`.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    #[schemars(schema_with = "schema::map_of_any")]
-    pub outputs: BTreeMap<String, Value>,
-
-    /// The revision of the last run that was started.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub last_attempted_revision: Option<String>,
-
-    /// The revision of the last run that succeeded.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub last_applied_revision: Option<String>,
-
-    /// How many runs this Stack has asked for; with the Stack's UID it makes an Update's name.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub attempts: Option<i64>,
-
-    /// Whether the Stack was suspended when it was read last.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub suspended: Option<bool>,
-
-    /// The run that is open, if one is.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub current_update: Option<CurrentUpdate>,
-
-    /// The last run that ended.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub last_update: Option<LastUpdate>,
-}
-
-/// The run that is open, with the inputs it was started for.
-#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
-#[serde(rename_all = "camelCase")]
-pub struct CurrentUpdate {
-    /// Name of the Update.
-    pub name: String,
-    /// Generation of the Stack that it runs.
-    #[serde(default)]
-    pub generation: i64,
-    /// Value of `pulumi.com/reconciliation-request` that it answers.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reconcile_request: Option<String>,
-    /// Value of `reconcile.fluxcd.io/requestedAt` that it answers.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub requested_at: Option<String>,
-    /// Revision of the source that it runs.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub commit: Option<String>,
-    /// Digest of the artifact that it runs.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub digest: Option<String>,
-    /// Directory of the project in the artifact.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub dir: Option<String>,
-    /// `up` or `destroy`.
-    #[serde(default, rename = "type")]
-    pub kind: UpdateKind,
-    /// Why it was started.
-    #[serde(default)]
-    pub message: String,
-    /// What it does about creations that were cut off.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub pending_creates: Option<PendingCreates>,
-}
-
-/// The last run that ended.
-#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
-#[serde(rename_all = "camelCase")]
-pub struct LastUpdate {
-    /// Name of the Update.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub name: Option<String>,
-    /// `up` or `destroy`.
-    #[serde(default, rename = "type", skip_serializing_if = "Option::is_none")]
-    pub kind: Option<String>,
-    /// `succeeded` or `failed`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub state: Option<String>,
-    /// The reason of a failure, such as `UpdateFailed` or `UpdateConflict`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reason: Option<String>,
-    /// Why it failed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub message: Option<String>,
-    /// Generation of the Stack that it ran.
-    #[serde(default)]
-    pub generation: i64,
-    /// Value of `pulumi.com/reconciliation-request` that it answered.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reconcile_request: Option<String>,
-    /// Value of `reconcile.fluxcd.io/requestedAt` that it answered.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub requested_at: Option<String>,
-    /// Revision that it ran.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub last_attempted_commit: Option<String>,
-    /// Revision of the last run that succeeded.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub last_successful_commit: Option<String>,
-    /// Digest of the artifact that it ran.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub digest: Option<String>,
-    /// Link to the update in Pulumi Cloud.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub permalink: Option<String>,
-    /// When the result was recorded.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub last_resync_time: Option<Time>,
-    /// Failures in a row; the first failure of a generation counts as 0, as in the Pulumi Kubernetes Operator.
-    #[serde(default)]
-    pub failures: i64,
-    /// Runs in a row that were cut off, or ended with their pod.
-    #[serde(default)]
-    pub interruptions: i64,
-    /// What the next run does about creations that were cut off; nothing once a run has succeeded.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub pending_creates: Option<PendingCreates>,
+/// What becomes of a Workspace once a run has succeeded.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
+pub enum WorkspaceReclaimPolicy {
+    /// It stays: the next run starts in the pod that is there.
+    #[default]
+    Retain,
+    /// It is deleted, with its pod and what was installed there; the next run makes another one.
+    Delete,
 }

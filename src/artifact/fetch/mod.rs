@@ -77,7 +77,7 @@ impl FetchSettings {
 pub struct Fetched {
     /// The artifact in the store.
     pub artifact: Pinned,
-    /// Whether it had to be downloaded, by this caller or by another that this one joined.
+    /// Whether the store did not have it: it was downloaded, by this caller or by another that this one joined, or made here.
     pub downloaded: bool,
 }
 
@@ -107,6 +107,11 @@ impl Fetcher {
         Ok(Self { shared: Arc::new(Shared { client, settings, store, flights, patience, fetches }) })
     }
 
+    /// The HTTP client, which talks to servers inside the cluster.
+    pub fn client(&self) -> reqwest::Client {
+        self.shared.client.clone()
+    }
+
     /// Returns the artifact of this digest, from the store or else from the URL. Callers that want the same digest at
     /// the same time share one download and its error.
     ///
@@ -133,6 +138,26 @@ impl Fetcher {
                 Err(_) => joins += 1,
             }
         }
+    }
+
+    /// Puts an artifact into the store that was made here.
+    ///
+    /// # Errors
+    /// The store cannot keep it.
+    pub async fn keep(&self, bytes: &Arc<[u8]>, digest: &Digest) -> Result<Fetched, FetchError> {
+        if let Some(artifact) = self.shared.stored(digest).await? {
+            return Ok(Fetched { artifact, downloaded: false });
+        }
+        let (store, bytes, wanted) = (self.shared.store.clone(), Arc::clone(bytes), digest.clone());
+        let kept = tokio::task::spawn_blocking(move || {
+            let mut incoming = store.begin(wanted.algorithm())?;
+            incoming.append(&bytes)?;
+            incoming.commit(&wanted)
+        })
+        .await;
+        let failed = |cause: String| FetchError::Store { digest: digest.clone(), cause };
+        let artifact = kept.map_err(|error| failed(error.to_string()))?.map_err(|error| failed(error.to_string()))?;
+        Ok(Fetched { artifact, downloaded: true })
     }
 
     /// How many downloads were really begun.

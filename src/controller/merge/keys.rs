@@ -53,6 +53,9 @@ static POD_SPEC: KeyTable = KeyTable(&[
 /// core/v1 PodTemplateSpec, with the `patchMergeKey`s of Kubernetes.
 pub static POD_TEMPLATE: KeyTable = KeyTable(&[("metadata", Rule::Map(&METADATA)), ("spec", Rule::Map(&POD_SPEC))]);
 
+/// core/v1 Service, as far as `serviceTemplate` reaches.
+pub static SERVICE_TEMPLATE: KeyTable = KeyTable(&[("metadata", Rule::Map(&METADATA))]);
+
 static CONFIG_ITEM: KeyTable = KeyTable(&[("value", Rule::Whole)]);
 
 static STACK: KeyTable = KeyTable(&[("config", Rule::List { key: "key", items: &CONFIG_ITEM })]);
@@ -62,6 +65,9 @@ static WORKSPACE_SPEC: KeyTable = KeyTable(&[
     ("podTemplate", Rule::Map(&POD_TEMPLATE)),
     ("stacks", Rule::List { key: "name", items: &STACK }),
 ]);
+
+/// Our Update.
+pub static UPDATE: KeyTable = KeyTable(&[("metadata", Rule::Map(&METADATA))]);
 
 /// Our Workspace.
 pub static WORKSPACE: KeyTable = KeyTable(&[("metadata", Rule::Map(&METADATA)), ("spec", Rule::Map(&WORKSPACE_SPEC))]);

@@ -6,6 +6,8 @@
 mod keys;
 mod lists;
 mod maps;
+mod template;
+mod update;
 mod workspace;
 
 #[cfg(test)]
@@ -13,8 +15,10 @@ mod tests;
 
 use serde_json::Value;
 
-pub use keys::{KeyTable, POD_TEMPLATE, Rule, WORKSPACE};
-pub use workspace::{TemplateError, workspace_template};
+pub use keys::{KeyTable, POD_TEMPLATE, Rule, SERVICE_TEMPLATE, WORKSPACE};
+pub use template::TemplateError;
+pub use update::update_template;
+pub use workspace::workspace_template;
 
 /// Why a patch cannot be merged. Each names the place in the patch.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]

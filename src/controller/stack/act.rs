@@ -1,35 +1,37 @@
 //! The only writes of a Stack's reconcile.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use kube::api::ObjectMeta;
-use kube::{Resource, ResourceExt};
+use kube::ResourceExt;
 
-use crate::api::auto::{Update, UpdateKind, UpdateSpec, Workspace};
-use crate::api::conditions::stack_reason;
+use crate::api::auto::{Update, Workspace};
+use crate::api::conditions::{self, stack_reason};
 use crate::api::names;
 use crate::api::pulumi::{CurrentUpdate, Stack, StackStatus};
-use crate::artifact::FetchError;
-use crate::controller::stack::decide::{Action, Settled, artifact_of};
+use crate::controller::stack::decide::{Action, Settled};
 use crate::controller::stack::observe::Observed;
+use crate::controller::stack::prerequisites::Stale;
 use crate::controller::stack::status::{self, State};
-use crate::controller::stack::{Context, plan};
+use crate::controller::stack::{Context, announce, fetch, operator, ownership, update_plan};
 use crate::controller::update::dead_run;
 use crate::runtime::drive::ReconcileError;
 use crate::runtime::events::{Event, EventKind};
 use crate::runtime::failpoint;
 use crate::runtime::writes::WriteError;
-use crate::source::Resolved;
-use crate::telemetry::metrics::FetchResult;
 
 /// How soon a source that is not there is looked at again, if no watch says so before.
-const SOURCE_RETRY: Duration = Duration::from_secs(30);
+pub(super) const SOURCE_RETRY: Duration = Duration::from_secs(30);
 /// How soon something is looked at again that a watch normally announces.
-const WATCHED_RETRY: Duration = Duration::from_secs(60);
+pub(super) const WATCHED_RETRY: Duration = Duration::from_secs(60);
 /// How soon something is tried again that the API server has forbidden; nothing tells when it would allow it.
 const REFUSED_RETRY: Duration = Duration::from_secs(30);
+/// How soon other Stacks are looked at again that have to be done first, if none of them says so before: they may be another
+/// controller's.
+const OTHERS_RETRY: Duration = Duration::from_secs(30);
+/// The reason of an event that says what of a repository is not as people may expect it.
+const SOURCE_WARNING: &str = "SourceIncomplete";
 /// How many Updates of a Stack are kept.
 const KEPT_UPDATES: usize = 5;
 
@@ -51,6 +53,12 @@ pub async fn act(
 ) -> Result<Next, ReconcileError> {
     let stack = &observed.stack;
     match action {
+        Action::TakeOver => take_over(stack, context).await,
+        Action::NoteBaseline(status) => again(stack, &status, context).await,
+        Action::TakeOverWorkspace(wanted) => take_over_workspace(observed, &wanted, context, now).await,
+        Action::WaitForDependents(message, wait) => {
+            rest(stack, &State::Working(message), Some(wait.unsigned_abs()), context, now).await
+        }
         Action::AddFinalizer => {
             context.writer.add_finalizer(stack, names::STACK_FINALIZER).await?;
             let namespace = stack.namespace().unwrap_or_default();
@@ -68,14 +76,17 @@ pub async fn act(
         Action::Answer(answer) => hand_on(observed, answer, context).await,
         Action::Absorb => absorb(observed, context, now).await,
         Action::Invalid(message) => {
-            context.events.publish(Event::new(stack, EventKind::Warning, "StackConfigInvalid", message.as_str()));
+            let event = Event::new(stack, EventKind::Warning, "StackConfigInvalid", message.as_str());
+            context.events.publish(with_last_revision(stack, event));
             rest(stack, &State::Invalid(message), None, context, now).await
         }
         Action::WaitForSource(message) => {
             rest(stack, &State::SourceUnavailable(message), Some(SOURCE_RETRY), context, now).await
         }
-        Action::Fetch(resolved) => fetch(stack, &resolved, context, now).await,
-        Action::ApplyWorkspace(wanted, message) => apply_workspace(stack, &wanted, message, context, now).await,
+        Action::GiveWay(message) => give_way(stack, message, context, now).await,
+        Action::AwaitSource(message) => fetch::await_source(stack, message, context, now).await,
+        Action::Fetch(resolved) => fetch::fetch(observed, &resolved, context, now).await,
+        Action::ApplyWorkspace(wanted, message) => apply_workspace(observed, &wanted, message, context, now).await,
         Action::WaitForWorkspace(message) => {
             rest(stack, &State::Working(message), Some(WATCHED_RETRY), context, now).await
         }
@@ -83,26 +94,51 @@ pub async fn act(
             rest(stack, &State::WorkspaceFailed(message), Some(WATCHED_RETRY), context, now).await
         }
         Action::Start(current) => start(observed, &current, context, now).await,
+        Action::WaitForOthers(message, stale) => wait_for_others(stack, message, &stale, context, now).await,
+        Action::NoteInputs(first) => again(stack, &status::with_first_inputs(stack, &first), context).await,
+        Action::ReclaimWorkspace => reclaim_workspace(observed, context, now).await,
         Action::Settled(settled) => settle(observed, settled, context, now).await,
         Action::LetGo => let_go(observed, context).await,
     }
 }
 
+/// Writes a status; the answer is the Stack as it is then, if that was news.
+async fn write(stack: &Stack, status: &StackStatus, context: &Context) -> Result<Option<Stack>, WriteError> {
+    let written = context.writer.status(stack, status).await?;
+    let is_failing = status.last_update.as_ref().is_some_and(|last| last.state.as_deref() == Some("failed"));
+    let is_reconciling = conditions::is_true(&status.conditions, conditions::RECONCILING);
+    let namespace = stack.namespace().unwrap_or_default();
+    context.metrics.stack_stands(&namespace, &stack.name_any(), is_failing, is_reconciling);
+    Ok(written)
+}
+
+/// What the Stack has asked of Flux before is noted before the operator's marks go: without these it is not looked at again.
+async fn take_over(stack: &Stack, context: &Context) -> Result<Next, ReconcileError> {
+    let written = write(stack, &operator::adopted(stack), context).await?;
+    let stack = written.unwrap_or_else(|| stack.clone());
+    let taken = context.writer.take_over(&stack).await?;
+    tracing::info!("taken over from the Pulumi Kubernetes Operator");
+    Ok(Next::Again(Box::new(taken.unwrap_or(stack))))
+}
+
 /// Writes a status and goes on with what the API has then.
 async fn again(stack: &Stack, status: &StackStatus, context: &Context) -> Result<Next, ReconcileError> {
-    let written = context.writer.status(stack, status).await?;
+    let written = write(stack, status, context).await?;
     Ok(Next::Again(Box::new(written.unwrap_or_else(|| stack.clone()))))
 }
 
 /// Writes how the Stack stands and rests.
-async fn rest(
+pub(super) async fn rest(
     stack: &Stack,
     state: &State,
     after: Option<Duration>,
     context: &Context,
     now: Timestamp,
 ) -> Result<Next, ReconcileError> {
-    context.writer.status(stack, &status::with_state(stack, state, now)).await?;
+    let written = write(stack, &status::with_state(stack, state, now), context).await?;
+    if let Some(written) = written.filter(|_| *state == State::Done) {
+        context.dependents.wake(&written);
+    }
     Ok(Next::Rest(after))
 }
 
@@ -114,13 +150,27 @@ async fn start(
     now: Timestamp,
 ) -> Result<Next, ReconcileError> {
     let stack = &observed.stack;
-    let Some(written) = context.writer.status(stack, &status::started(stack, current, now)).await? else {
+    let Some(written) = write(stack, &status::started(stack, current, now), context).await? else {
         return Err(ReconcileError::stalled("the announcement of a run changed nothing in the status"));
     };
-    let event = Event::new(stack, EventKind::Normal, "StackUpdateDetected", current.message.as_str());
-    context.events.publish(with_revision(event, current.commit.as_deref()));
+    context.events.publish(announce::begun(stack, current));
+    for warning in fetch::warnings(observed) {
+        let event = Event::new(stack, EventKind::Warning, SOURCE_WARNING, warning.as_str());
+        let origin = current.origin_revision.as_deref();
+        context.events.publish(announce::with_revisions(event, current.commit.as_deref(), origin));
+    }
     failpoint::hit("stack-announced");
     create_update(&written, current, context, now).await
+}
+
+/// It is told once in an event, and stands in the status as long as it is so.
+async fn give_way(stack: &Stack, message: String, context: &Context, now: Timestamp) -> Result<Next, ReconcileError> {
+    let stalled = stack.status.as_ref().and_then(|s| conditions::find(&s.conditions, conditions::STALLED));
+    if stalled.is_none_or(|stalled| stalled.message != message) {
+        let event = Event::new(stack, EventKind::Warning, "StackUpdateConflictDetected", message.as_str());
+        context.events.publish(with_last_revision(stack, event));
+    }
+    rest(stack, &State::GivesWay(message), Some(WATCHED_RETRY), context, now).await
 }
 
 /// The Update goes only if it still has not started. Its end is absorbed like that of any other.
@@ -151,46 +201,12 @@ async fn create_update(
     context: &Context,
     now: Timestamp,
 ) -> Result<Next, ReconcileError> {
-    let update = update_object(stack, current);
+    let update = update_plan::update(stack, current).map_err(|error| ReconcileError::stalled(error.to_string()))?;
     if let Err(error) = context.writer.create(&update).await {
         return refused(stack, error, context, now).await;
     }
     failpoint::hit("stack-update-created");
     Ok(Next::Rest(Some(WATCHED_RETRY)))
-}
-
-/// The Update of an announced run. Its two finalizers are there from the first moment: it cannot go away before its run
-/// has ended and its result is in the Stack's status.
-fn update_object(stack: &Stack, current: &CurrentUpdate) -> Update {
-    let owner = OwnerReference {
-        api_version: Stack::api_version(&()).into_owned(),
-        kind: Stack::kind(&()).into_owned(),
-        name: stack.name_any(),
-        uid: stack.uid().unwrap_or_default(),
-        controller: Some(true),
-        block_owner_deletion: Some(true),
-    };
-    let spec = UpdateSpec {
-        workspace_name: stack.name_any(),
-        stack_name: stack.spec.stack.clone(),
-        kind: current.kind,
-        artifact: artifact_of(current),
-        message: Some(current.message.clone()),
-        refresh: stack.spec.refresh.filter(|_| current.kind == UpdateKind::Up),
-        timeout: stack.spec.timeout.clone(),
-        idle_timeout: stack.spec.idle_timeout.clone(),
-        lock_recovery: stack.spec.lock_recovery,
-        pending_creates: current.pending_creates,
-    };
-    let metadata = ObjectMeta {
-        name: Some(current.name.clone()),
-        namespace: stack.namespace(),
-        labels: Some(plan::labels(stack)),
-        owner_references: Some(vec![owner]),
-        finalizers: Some(vec![names::UPDATE_FINALIZER.to_owned(), names::STACK_FINALIZER.to_owned()]),
-        ..ObjectMeta::default()
-    };
-    Update { metadata, spec, status: None }
 }
 
 async fn absorb(observed: &Observed, context: &Context, now: Timestamp) -> Result<Next, ReconcileError> {
@@ -200,69 +216,71 @@ async fn absorb(observed: &Observed, context: &Context, now: Timestamp) -> Resul
     if status.last_update == stack.status.as_ref().and_then(|s| s.last_update.clone()) {
         return again(stack, &status, context).await;
     }
-    let last = status.last_update.as_ref();
-    let event = match last.filter(|l| l.state.as_deref() != Some("succeeded")) {
-        None => Event::new(stack, EventKind::Normal, "StackCreated", "Successfully updated stack"),
-        Some(failed) => {
-            let cause = failed.message.as_deref().unwrap_or("unknown");
-            let message = format!("Failed to update stack: {cause}");
-            Event::new(stack, EventKind::Warning, "StackUpdateFailure", message)
-        }
-    };
-    let event = with_revision(event, last.and_then(|l| l.last_attempted_commit.as_deref()));
+    let told = status.last_update.as_ref().map(|last| announce::ended(stack, last)).unwrap_or_default();
     failpoint::hit("stack-result-seen");
     let next = again(stack, &status, context).await?;
-    context.events.publish(event);
+    context.dependents.wake(stack);
+    told.into_iter().for_each(|event| context.events.publish(event));
+    if update.status.as_ref().is_some_and(|status| status.outputs_lost == Some(true)) {
+        let why = status.last_update.as_ref().and_then(|last| last.message.as_deref());
+        let why = why.unwrap_or("the outputs are not kept");
+        let event = Event::new(stack, EventKind::Warning, "StackOutputRetrievalFailure", why);
+        context.events.publish(with_last_revision(stack, event));
+    }
     failpoint::hit("stack-result-absorbed");
     Ok(next)
 }
 
-/// Fetches into the store. A source that changes in the meantime is read again before the next try.
-async fn fetch(stack: &Stack, resolved: &Resolved, context: &Context, now: Timestamp) -> Result<Next, ReconcileError> {
-    let what = format!("fetching revision {}", resolved.revision);
-    match context.fetcher.fetch(&resolved.url, &resolved.digest).await {
-        Ok(fetched) => {
-            let result = if fetched.downloaded { FetchResult::Fetched } else { FetchResult::Cached };
-            context.metrics.artifact_fetch(result);
-            failpoint::hit("stack-artifact-stored");
-            context.artifact_arrived(&stack.namespace().unwrap_or_default(), &stack.name_any());
-            Ok(Next::Again(Box::new(stack.clone())))
-        }
-        Err(error) => {
-            context.metrics.artifact_fetch(FetchResult::Failed);
-            let message = format!("{what} failed: {error}");
-            let event = Event::new(stack, EventKind::Warning, stack_reason::SOURCE_UNAVAILABLE, message.as_str());
-            context.events.publish(event);
-            let next = rest(stack, &State::SourceUnavailable(message), Some(retry_after(&error)), context, now).await?;
-            // Tried again later each time: all of it is downloaded, and it will hardly be another the next time.
-            if error.is_about_content() { Err(ReconcileError::transient(error)) } else { Ok(next) }
-        }
-    }
-}
-
-/// A server that asks for patience gets it; the fetcher bounds what it may ask for.
-fn retry_after(error: &FetchError) -> Duration {
-    error.retry_after().map_or(SOURCE_RETRY, |wait| wait.max(Duration::from_secs(1)))
-}
-
 async fn apply_workspace(
-    stack: &Stack,
+    observed: &Observed,
     wanted: &Workspace,
     message: String,
     context: &Context,
     now: Timestamp,
 ) -> Result<Next, ReconcileError> {
-    match context.writer.apply::<Workspace>(wanted).await {
-        Ok(_) => {
+    let stack = &observed.stack;
+    match put_workspace(observed, wanted, context).await {
+        Ok(()) => {
             failpoint::hit("stack-workspace-applied");
             rest(stack, &State::Working(message), Some(WATCHED_RETRY), context, now).await
         }
-        Err(error) if error.is_invalid() => {
-            let message = format!("the Workspace made of spec.workspaceTemplate is refused: {error}");
-            rest(stack, &State::Invalid(message), None, context, now).await
-        }
-        Err(error) => refused(stack, error, context, now).await,
+        Err(error) => workspace_refused(stack, error, context, now).await,
     }
+}
+
+/// No word of it in the status: nothing of the Stack changes by it.
+async fn take_over_workspace(
+    observed: &Observed,
+    wanted: &Workspace,
+    context: &Context,
+    now: Timestamp,
+) -> Result<Next, ReconcileError> {
+    match put_workspace(observed, wanted, context).await {
+        Ok(()) => Ok(Next::Again(Box::new(observed.stack.clone()))),
+        Err(error) => workspace_refused(&observed.stack, error, context, now).await,
+    }
+}
+
+/// One that the operator has made becomes ours first: then what it had and ours has not goes with the apply.
+async fn put_workspace(observed: &Observed, wanted: &Workspace, context: &Context) -> Result<(), WriteError> {
+    if let Some(workspace) = &observed.workspace {
+        context.writer.take_over(workspace).await?;
+    }
+    context.writer.apply::<Workspace>(wanted).await?;
+    Ok(())
+}
+
+async fn workspace_refused(
+    stack: &Stack,
+    error: WriteError,
+    context: &Context,
+    now: Timestamp,
+) -> Result<Next, ReconcileError> {
+    if error.is_invalid() {
+        let message = format!("the Workspace made of spec.workspaceTemplate is refused: {error}");
+        return rest(stack, &State::Invalid(message), None, context, now).await;
+    }
+    refused(stack, error, context, now).await
 }
 
 /// What a run needs could not be made. That the API server forbids it (a quota, a policy, a missing right) is said, and tried
@@ -283,14 +301,55 @@ async fn refused(stack: &Stack, error: WriteError, context: &Context, now: Times
     rest(stack, &state, Some(REFUSED_RETRY), context, now).await
 }
 
+/// Says what the run waits for, and asks for what has to run again first.
+async fn wait_for_others(
+    stack: &Stack,
+    message: String,
+    stale: &[Stale],
+    context: &Context,
+    now: Timestamp,
+) -> Result<Next, ReconcileError> {
+    let namespace = stack.namespace().unwrap_or_default();
+    for Stale { name, request } in stale {
+        let Some(other) = context.reader.get_opt::<Stack>(&namespace, name).await? else { continue };
+        let asked = [(names::ANNOTATION_RECONCILIATION_REQUEST.to_owned(), Some(request.clone()))].into();
+        context.writer.annotate(&other, &asked).await?;
+    }
+    rest(stack, &State::PrerequisiteNotSatisfied(message), Some(OTHERS_RETRY), context, now).await
+}
+
+/// The Workspace goes once, and only after the status says that all is done.
+async fn reclaim_workspace(observed: &Observed, context: &Context, now: Timestamp) -> Result<Next, ReconcileError> {
+    let stack = &observed.stack;
+    let next = rest(stack, &State::Done, Some(WATCHED_RETRY), context, now).await?;
+    if let Some(workspace) = &observed.workspace {
+        context.writer.delete_as_seen(workspace).await?;
+        let message = format!("Deleted the workspace {}: it is not kept after a run", workspace.name_any());
+        let event = Event::new(stack, EventKind::Normal, "WorkspaceDeleted", message);
+        context.events.publish(with_last_revision(stack, event));
+    }
+    Ok(next)
+}
+
+/// The revision that was run last, if one was.
+fn with_last_revision(stack: &Stack, event: Event) -> Event {
+    let status = stack.status.as_ref();
+    announce::with_revisions(event, status.and_then(|status| status.last_attempted_revision.as_deref()), None)
+}
+
 async fn settle(
     observed: &Observed,
     settled: Settled,
     context: &Context,
     now: Timestamp,
 ) -> Result<Next, ReconcileError> {
+    if let (Settled::Done(_), Some(Ok(resolved))) = (&settled, &observed.source)
+        && let Some(status) = status::moved_on(&observed.stack, &resolved.revision)
+    {
+        return again(&observed.stack, &status, context).await;
+    }
     let (state, after) = match settled {
-        Settled::Done => (State::Done, None),
+        Settled::Done(again) => (State::Done, again.map(|wait| wait.unsigned_abs())),
         Settled::Suspended => (State::Suspended, None),
         Settled::DeletionSuspended => (State::DeletionSuspended, None),
         Settled::GivenUp => (State::GivenUp, None),
@@ -315,7 +374,9 @@ async fn tidy_updates(observed: &Observed, context: &Context, kept: usize) -> Re
             other => other?,
         }
     }
-    let older = complete.into_iter().skip(kept).filter(|u| u.metadata.deletion_timestamp.is_none());
+    // A time that a user has set is waited for.
+    let is_ours = |update: &&&Arc<Update>| update.spec.ttl_after_completed.is_none();
+    let older = complete.iter().filter(is_ours).skip(kept).filter(|u| u.metadata.deletion_timestamp.is_none());
     for update in older.filter(|u| !may_hold_a_lock(&observed.stack, u)) {
         delete_update(update, context).await?;
     }
@@ -345,7 +406,7 @@ async fn let_go(observed: &Observed, context: &Context) -> Result<Next, Reconcil
             delete_update(update, context).await?;
         }
     }
-    if let Some(workspace) = &observed.workspace {
+    if let Some(workspace) = observed.workspace.as_ref().filter(|workspace| ownership::is_of(stack, workspace)) {
         if workspace.metadata.deletion_timestamp.is_none() {
             let namespace = workspace.namespace().unwrap_or_default();
             let uid = workspace.uid();
@@ -360,13 +421,6 @@ async fn let_go(observed: &Observed, context: &Context) -> Result<Next, Reconcil
     if stack.finalizers().iter().any(|f| f == names::STACK_FINALIZER) {
         context.writer.remove_finalizer(stack, names::STACK_FINALIZER).await?;
     }
+    context.dependents.wake_needed(stack);
     Ok(Next::Rest(None))
-}
-
-/// Flux names the revision in an annotation of the event, under the object's own group.
-fn with_revision(event: Event, revision: Option<&str>) -> Event {
-    match revision {
-        Some(revision) => event.with("pulumi.com/revision", revision),
-        None => event,
-    }
 }

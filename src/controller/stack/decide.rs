@@ -3,20 +3,32 @@
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 
-use crate::api::auto::{ArtifactReference, PendingCreates, Update, UpdateKind, Workspace};
-use crate::api::conditions::{self, update_reason, workspace_reason};
+use crate::api::auto::{ArtifactReference, PendingCreates, UpdateKind, Workspace};
+use crate::api::conditions::{self, workspace_reason};
 use crate::api::names;
-use crate::api::pulumi::{CurrentUpdate, LastUpdate, Stack};
+use crate::api::pulumi::{CurrentUpdate, Stack, StackStatus, WorkspaceReclaimPolicy};
 use crate::api::resolve::Answer;
-use crate::controller::stack::observe::{Observed, in_place, last_in_place, requests};
+use crate::controller::stack::observe::{Observed, requests, requests_beside};
+use crate::controller::stack::pace::Pace;
+use crate::controller::stack::prerequisites::{self, Stale, Standing};
+use crate::controller::stack::rotation::{self, FirstSight};
 use crate::controller::stack::schedule::{self, Due, Inputs};
-use crate::controller::stack::{plan, resolve};
+use crate::controller::stack::{deletion, open_run, operator, ownership, plan, resolve, update_plan};
+use crate::runtime::takeover;
 use crate::source::{Resolved, Unavailable};
 
 /// The next step.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
+    /// The Pulumi Kubernetes Operator has it: it becomes ours.
+    TakeOver,
     AddFinalizer,
+    /// The operator's last run was of what the source has now.
+    NoteBaseline(Box<StackStatus>),
+    /// The operator's Workspace becomes this one, though no run is due.
+    TakeOverWorkspace(Box<Workspace>),
+    /// Others that need this Stack are destroyed first: why, and when to look again.
+    WaitForDependents(String, SignedDuration),
     /// The status says that a run was asked for; its object is made now.
     CreateUpdate(CurrentUpdate),
     /// A run that was asked for, but never made, is for inputs that are gone.
@@ -33,12 +45,22 @@ pub enum Action {
     /// The spec, or something that it names, is not valid.
     Invalid(String),
     WaitForSource(String),
+    /// The source is being looked at; the Stack is woken by the answer.
+    AwaitSource(String),
+    /// Another Stack stands for the same stack, and was there first.
+    GiveWay(String),
+    /// Other Stacks have to be done first: why, and which of them are to be run again for it.
+    WaitForOthers(String, Vec<Stale>),
     Fetch(Resolved),
     ApplyWorkspace(Box<Workspace>, String),
     WaitForWorkspace(String),
     /// The pod cannot start.
     WorkspaceFailed(String),
     Start(CurrentUpdate),
+    /// What stands behind the configuration is seen for the first time: what changes from now on is a reason to run.
+    NoteInputs(FirstSight),
+    /// The last run has succeeded, and its workspace is not to be kept.
+    ReclaimWorkspace,
     /// Nothing is due.
     Settled(Settled),
     /// Ours goes away, then the finalizer.
@@ -49,7 +71,11 @@ impl Action {
     /// What the log says of it. Not all that it carries: config and environment may hold secrets.
     pub fn name(&self) -> &'static str {
         match self {
+            Action::TakeOver => "TakeOver",
             Action::AddFinalizer => "AddFinalizer",
+            Action::NoteBaseline(_) => "NoteBaseline",
+            Action::TakeOverWorkspace(_) => "TakeOverWorkspace",
+            Action::WaitForDependents(..) => "WaitForDependents",
             Action::CreateUpdate(_) => "CreateUpdate",
             Action::ForgetUpdate => "ForgetUpdate",
             Action::RevokeUpdate(_) => "RevokeUpdate",
@@ -59,11 +85,16 @@ impl Action {
             Action::Absorb => "Absorb",
             Action::Invalid(_) => "Invalid",
             Action::WaitForSource(_) => "WaitForSource",
+            Action::AwaitSource(_) => "AwaitSource",
+            Action::GiveWay(_) => "GiveWay",
+            Action::WaitForOthers(..) => "WaitForOthers",
             Action::Fetch(_) => "Fetch",
             Action::ApplyWorkspace(..) => "ApplyWorkspace",
             Action::WaitForWorkspace(_) => "WaitForWorkspace",
             Action::WorkspaceFailed(_) => "WorkspaceFailed",
             Action::Start(_) => "Start",
+            Action::NoteInputs(_) => "NoteInputs",
+            Action::ReclaimWorkspace => "ReclaimWorkspace",
             Action::Settled(_) => "Settled",
             Action::LetGo => "LetGo",
         }
@@ -73,7 +104,8 @@ impl Action {
 /// How a Stack stands when nothing is due.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Settled {
-    Done,
+    /// When the next run is due, if it comes without a change.
+    Done(Option<SignedDuration>),
     Suspended,
     /// Deleted while suspended, with something to destroy.
     DeletionSuspended,
@@ -91,102 +123,43 @@ pub enum Settled {
 pub fn decide(observed: &Observed, now: Timestamp) -> Action {
     let stack = &observed.stack;
     let deleting = stack.metadata.deletion_timestamp.is_some();
+    if takeover::is_due(stack) {
+        return Action::TakeOver;
+    }
     if !deleting && !stack.finalizers().iter().any(|f| f == names::STACK_FINALIZER) {
         return Action::AddFinalizer;
     }
-    if let Some(action) = open_run(observed) {
+    if let Some(action) = open_run::decide(observed) {
         return action;
     }
-    if deleting { deletion(observed, now) } else { desired(observed, now) }
+    if let Some(action) = second_to_another(observed) {
+        return action;
+    }
+    if deleting { deletion::decide(observed, now) } else { desired(observed, now) }
 }
 
-/// What to do about the run that the status names.
-fn open_run(observed: &Observed) -> Option<Action> {
-    let current = observed.stack.status.as_ref()?.current_update.as_ref()?;
-    let Some(update) = &observed.update else {
-        return Some(match still_wanted(observed, current) {
-            true => Action::CreateUpdate(current.clone()),
-            false => Action::ForgetUpdate,
-        });
-    };
-    if update.is_complete() {
-        return Some(Action::Absorb);
+/// What a Stack does when another one stands for the same stack and was there first: nothing. Nor does it destroy in the end
+/// what is the other's.
+fn second_to_another(observed: &Observed) -> Option<Action> {
+    let (stack, first) = (&observed.stack, observed.twin.as_ref()?);
+    if stack.metadata.deletion_timestamp.is_some() {
+        return Some(Action::LetGo);
     }
-    let what = format!("{} of revision {}", current.kind.as_str(), current.commit.as_deref().unwrap_or("unknown"));
-    let bound = update.status.as_ref().is_some_and(|s| s.run.is_some());
-    if let Some(doubt) = doubt(update) {
-        let answer = resolve::for_open(&observed.stack, &current.name);
-        let is_news = |answer: &&str| update.annotations().get(names::ANNOTATION_RESOLVE).is_none_or(|a| a != answer);
-        return Some(match answer.filter(is_news) {
-            Some(answer) => Action::Answer(answer.to_owned()),
-            None => Action::Doubt(doubt.to_owned()),
-        });
-    }
-    if bound {
-        return Some(Action::AwaitUpdate(match waiting(update) {
-            Some(why) => format!("{what} ({}) waits: {why}", current.name),
-            None => format!("running {what} ({})", current.name),
-        }));
-    }
-    if let Some(why) = revocation(observed, current) {
-        return Some(Action::RevokeUpdate(format!("{what} ({}) is taken back: {why}", current.name)));
-    }
-    Some(missing_bytes(observed, current).unwrap_or_else(|| {
-        let why = waiting(update).unwrap_or("waits for its workspace or a free place");
-        Action::AwaitUpdate(format!("{what} ({}) {why}", current.name))
-    }))
+    let message = format!(
+        "the Pulumi stack {} of project {} is that of the Stack {first} already, which is older: nothing runs here. Give this \
+         Stack another spec.stack or spec.backend, make it a preview (spec.preview), or delete it: that destroys nothing. It \
+         goes on by itself when the other is gone or stands for another stack",
+        stack.spec.stack, first.project
+    );
+    (!stack.spec.suspend.unwrap_or_default()).then_some(Action::GiveWay(message))
 }
 
-/// Why nobody knows whether an open run still goes on, in its Update's words.
-fn doubt(update: &Update) -> Option<&str> {
-    let progressing = conditions::find(&update.status.as_ref()?.conditions, conditions::PROGRESSING)?;
-    (progressing.reason == update_reason::RUN_OUTCOME_UNKNOWN).then_some(progressing.message.as_str())
-}
-
-/// Why an Update has not begun, in its own words.
-fn waiting(update: &Update) -> Option<&str> {
-    let progressing = conditions::find(&update.status.as_ref()?.conditions, conditions::PROGRESSING)?;
-    let reasons = [update_reason::QUEUED, update_reason::PERSON_IN_POD];
-    let waits = progressing.status == "False" && reasons.contains(&progressing.reason.as_str());
-    waits.then_some(progressing.message.as_str())
-}
-
-/// Why a run that has not started shall not start any more.
-fn revocation(observed: &Observed, current: &CurrentUpdate) -> Option<&'static str> {
-    let stack = &observed.stack;
-    let deleting = stack.metadata.deletion_timestamp.is_some();
-    let gone = observed.workspace.as_ref().is_none_or(|w| w.metadata.deletion_timestamp.is_some());
-    let moved_on = matches!(&observed.source, Some(Ok(r)) if Some(r.digest.to_string()) != current.digest);
-    match () {
-        () if deleting && current.kind != UpdateKind::Destroy => Some("the Stack is being deleted"),
-        () if stack.spec.suspend.unwrap_or_default() => Some("the Stack is suspended"),
-        () if stack.metadata.generation.is_some_and(|g| g != current.generation) => Some("the Stack has changed"),
-        () if gone => Some("its workspace is gone"),
-        () if moved_on && current.kind == UpdateKind::Up => Some("the source has moved on"),
-        () => None,
+/// How people call a run. What is written in a Workspace, and what its init containers bring, has no revision.
+pub fn named(kind: UpdateKind, revision: &str) -> String {
+    match revision {
+        "" => kind.as_str().to_owned(),
+        revision => format!("{} of revision {revision}", kind.as_str()),
     }
-}
-
-/// A new pod may need bytes that the store has no more.
-fn missing_bytes(observed: &Observed, current: &CurrentUpdate) -> Option<Action> {
-    let placed = observed.workspace.as_ref().and_then(in_place).is_some();
-    match &observed.source {
-        Some(Ok(resolved)) if !placed && !observed.in_store => {
-            (Some(resolved.digest.to_string()) == current.digest).then(|| Action::Fetch(resolved.clone()))
-        }
-        _ => None,
-    }
-}
-
-/// Whether the Workspace still asks for the artifact of a run that was announced, but not made.
-fn still_wanted(observed: &Observed, current: &CurrentUpdate) -> bool {
-    let deleting = observed.stack.metadata.deletion_timestamp.is_some();
-    let kind = if deleting { UpdateKind::Destroy } else { UpdateKind::Up };
-    if observed.stack.spec.suspend.unwrap_or_default() {
-        return false;
-    }
-    let asked = observed.workspace.as_ref().and_then(|w| w.spec.artifact.as_ref());
-    current.kind == kind && asked == Some(&artifact_of(current))
 }
 
 /// The artifact that a run is bound to.
@@ -198,6 +171,11 @@ pub fn artifact_of(current: &CurrentUpdate) -> ArtifactReference {
     }
 }
 
+/// What a Stack runs as long as it lives.
+pub fn forward(stack: &Stack) -> UpdateKind {
+    if stack.spec.preview.unwrap_or_default() { UpdateKind::Preview } else { UpdateKind::Up }
+}
+
 fn desired(observed: &Observed, now: Timestamp) -> Action {
     if observed.stack.spec.suspend.unwrap_or_default() {
         return Action::Settled(Settled::Suspended);
@@ -206,77 +184,96 @@ fn desired(observed: &Observed, now: Timestamp) -> Action {
         Some(Ok(resolved)) => resolved,
         Some(Err(Unavailable::Invalid(message))) => return Action::Invalid(message.clone()),
         Some(Err(Unavailable::NotYet(message))) => return Action::WaitForSource(message.clone()),
+        Some(Err(Unavailable::Looking(message))) => return Action::AwaitSource(message.clone()),
         None => return Action::WaitForSource("the source was not read".to_owned()),
     };
-    run_if_due(observed, resolved, UpdateKind::Up, now)
-}
-
-fn deletion(observed: &Observed, now: Timestamp) -> Action {
-    let stack = &observed.stack;
-    // A Stack that never asked for a run has nothing to destroy.
-    let ran = stack.status.as_ref().is_some_and(|s| s.attempts.is_some());
-    if !stack.finalizers().iter().any(|f| f == names::STACK_FINALIZER)
-        || !stack.spec.destroy_on_finalize.unwrap_or_default()
-        || !ran
-    {
-        return Action::LetGo;
+    let action = run_if_due(observed, resolved, observed.in_store, forward(&observed.stack), now);
+    match rotation::first_sight(observed) {
+        Some(first) if matches!(action, Action::Settled(_)) => Action::NoteInputs(first),
+        _ => action,
     }
-    if is_destroyed(stack) {
-        return Action::LetGo;
-    }
-    let placed = observed.workspace.as_ref().and_then(last_in_place);
-    let resolved = match (placed.as_ref(), &observed.source) {
-        (Some(placed), _) => placed,
-        (None, Some(Ok(resolved))) => resolved,
-        (None, Some(Err(error))) => return Action::WaitForSource(format!("cannot destroy yet: {error}")),
-        (None, None) => return Action::WaitForSource("cannot destroy yet: the source was not read".to_owned()),
-    };
-    match run_if_due(observed, resolved, UpdateKind::Destroy, now) {
-        Action::Settled(Settled::Done) => Action::LetGo,
-        _ if stack.spec.suspend.unwrap_or_default() => Action::Settled(Settled::DeletionSuspended),
-        action => action,
-    }
-}
-
-/// Whether a destroy has succeeded since the Stack was deleted and last asked for.
-pub fn is_destroyed(stack: &Stack) -> bool {
-    let (reconcile_request, requested_at) = requests(stack);
-    let destroyed = |last: &LastUpdate| {
-        last.kind.as_deref() == Some(UpdateKind::Destroy.as_str())
-            && last.state.as_deref() == Some("succeeded")
-            && Some(last.generation) == stack.metadata.generation
-            && last.reconcile_request == reconcile_request
-            && last.requested_at == requested_at
-    };
-    stack.status.as_ref().and_then(|s| s.last_update.as_ref()).is_some_and(destroyed)
 }
 
 /// The steps to a run: bytes, Workspace, Update.
-fn run_if_due(observed: &Observed, resolved: &Resolved, kind: UpdateKind, now: Timestamp) -> Action {
+pub fn run_if_due(
+    observed: &Observed,
+    resolved: &Resolved,
+    in_store: bool,
+    kind: UpdateKind,
+    now: Timestamp,
+) -> Action {
     let stack = &observed.stack;
+    if let Some(status) = operator::baseline(stack, resolved) {
+        return Action::NoteBaseline(Box::new(status));
+    }
     let last = stack.status.as_ref().and_then(|s| s.last_update.as_ref());
-    let reason = match schedule::due(last, resolve::in_force(stack), &inputs(stack, resolved), kind, now) {
-        Due::Done => return settled_on(observed, resolved, kind),
-        Due::GivenUp => return Action::Settled(Settled::GivenUp),
-        Due::OutcomeUnknown => return Action::Settled(Settled::OutcomeUnknown),
-        Due::PendingCreates => return Action::Settled(Settled::PendingCreates),
-        Due::Abandoned => return Action::Settled(Settled::Abandoned),
-        Due::After(wait) => return Action::Settled(Settled::RetryAfter(wait)),
-        Due::Now(reason) => reason,
-    };
+    let pace = Pace::of_stack(stack).spread(observed.interval_jitter, &stack.spec, last);
+    let due = schedule::due(last, resolve::in_force(stack), &inputs(observed, resolved), kind, &pace, now);
+    if !matches!(due, Due::Now(_))
+        && let Some(action) = operators_workspace(observed, resolved, in_store, &due)
+    {
+        return action;
+    }
+    match due {
+        Due::Now(reason) => run(observed, resolved, in_store, kind, reason, now),
+        Due::Done(again) => settled_on(observed, resolved, kind, again),
+        Due::GivenUp => Action::Settled(Settled::GivenUp),
+        Due::OutcomeUnknown => Action::Settled(Settled::OutcomeUnknown),
+        Due::PendingCreates => Action::Settled(Settled::PendingCreates),
+        Due::Abandoned => Action::Settled(Settled::Abandoned),
+        Due::After(wait) => Action::Settled(Settled::RetryAfter(wait)),
+    }
+}
+
+/// The operator's Workspace becomes ours though no run is due, unless it is not to be kept.
+pub fn operators_workspace(observed: &Observed, resolved: &Resolved, in_store: bool, due: &Due) -> Option<Action> {
+    operator::workspace(observed.workspace.as_ref())?;
+    let is_kept = observed.stack.spec.workspace_reclaim_policy == WorkspaceReclaimPolicy::Retain;
+    if matches!(due, Due::Done(_)) && !is_kept {
+        return None;
+    }
+    Some(match plan::workspace(&observed.stack, &reference(resolved)) {
+        Err(error) => Action::Invalid(error.to_string()),
+        Ok(_) if !in_store => Action::Fetch(resolved.clone()),
+        Ok(wanted) => Action::TakeOverWorkspace(Box::new(wanted)),
+    })
+}
+
+/// The steps to a run that is due.
+fn run(
+    observed: &Observed,
+    resolved: &Resolved,
+    in_store: bool,
+    kind: UpdateKind,
+    reason: String,
+    now: Timestamp,
+) -> Action {
+    let stack = &observed.stack;
     let artifact = reference(resolved);
-    if let Err(error) = plan::check_limits(stack) {
+    // Nothing is begun that cannot be carried through.
+    let current = current_update(observed, resolved, kind, reason);
+    let run = || update_plan::update(stack, &current).map(drop);
+    if let Err(error) = plan::check_times(stack).and_then(|()| plan::check_dependencies(stack)).and_then(|()| run()) {
         return Action::Invalid(error.to_string());
+    }
+    if let Some(action) = others_first(observed, kind, now) {
+        return action;
     }
     let wanted = match plan::workspace(stack, &artifact) {
         Ok(wanted) => wanted,
         Err(error) => return Action::Invalid(error.to_string()),
     };
     let placed = observed.workspace.as_ref().and_then(|w| w.status.as_ref()?.artifact.as_ref());
-    if !observed.in_store && placed.is_none_or(|p| p.digest != artifact.digest) {
+    if !in_store && placed.is_none_or(|p| p.digest != artifact.digest) {
         return Action::Fetch(resolved.clone());
     }
-    let step = format!("{} of revision {}", kind.as_str(), resolved.revision);
+    let step = named(kind, &resolved.revision);
+    if let Some(other) = observed.workspace.as_ref().filter(|workspace| !ownership::is_of(stack, workspace)) {
+        let name = other.name_any();
+        return Action::Invalid(format!(
+            "the Workspace {name} is there and is not this Stack's: delete it, or give the Stack another name"
+        ));
+    }
     let Some(workspace) = observed.workspace.as_ref() else {
         return Action::ApplyWorkspace(Box::new(wanted), format!("preparing the workspace for {step}"));
     };
@@ -287,38 +284,61 @@ fn run_if_due(observed: &Observed, resolved: &Resolved, kind: UpdateKind, now: T
         return Action::ApplyWorkspace(Box::new(wanted), format!("preparing the workspace for {step}"));
     }
     match readiness(workspace) {
-        Readiness::Ready => Action::Start(current_update(stack, resolved, kind, reason)),
+        Readiness::Ready => Action::Start(current),
         Readiness::Waiting(message) => {
             Action::WaitForWorkspace(format!("waiting for workspace readiness before {step}{message}"))
         }
-        Readiness::Failed(message) => Action::WorkspaceFailed(message),
+        Readiness::Failed(message) | Readiness::NotInstalled(message) => Action::WorkspaceFailed(message),
         Readiness::SourceRefused(message) => Action::WaitForSource(message),
     }
 }
 
-/// Nothing is due. A workspace that still asks for a source that was refused is pointed back to the one that it has.
-fn settled_on(observed: &Observed, resolved: &Resolved, kind: UpdateKind) -> Action {
+/// What keeps a run from being started before other Stacks are done. A destroy waits for nobody.
+fn others_first(observed: &Observed, kind: UpdateKind, now: Timestamp) -> Option<Action> {
+    if kind == UpdateKind::Destroy {
+        return None;
+    }
+    if let Some(cycle) = &observed.cycle {
+        let way = cycle.join(" needs ");
+        return Some(Action::Invalid(format!("{way}: none of them could ever run. Take one of these out")));
+    }
+    match prerequisites::judge(&observed.needed, now) {
+        Standing::Satisfied => None,
+        Standing::Waits { message, stale } => Some(Action::WaitForOthers(message, stale)),
+    }
+}
+
+/// Nothing is due. A workspace that still asks for a source that was refused is pointed back to the one that it has; one that
+/// is not to be kept goes.
+fn settled_on(observed: &Observed, resolved: &Resolved, kind: UpdateKind, again: Option<SignedDuration>) -> Action {
+    let is_kept = observed.stack.spec.workspace_reclaim_policy == WorkspaceReclaimPolicy::Retain;
+    let is_there = observed.workspace.as_ref().is_some_and(|w| w.metadata.deletion_timestamp.is_none());
+    if !is_kept && is_there && kind != UpdateKind::Destroy {
+        return Action::ReclaimWorkspace;
+    }
     let asks_for_another = |w: &&Workspace| w.spec.artifact.as_ref() != Some(&reference(resolved));
     let refused = |w: &&Workspace| matches!(readiness(w), Readiness::SourceRefused(_));
     let stuck = observed.workspace.as_ref().filter(asks_for_another).filter(refused);
     match stuck.and_then(|_| plan::workspace(&observed.stack, &reference(resolved)).ok()) {
         Some(wanted) => {
-            let step = format!("{} of revision {}", kind.as_str(), resolved.revision);
+            let step = named(kind, &resolved.revision);
             Action::ApplyWorkspace(Box::new(wanted), format!("going back to the source of the last {step}"))
         }
-        None => Action::Settled(Settled::Done),
+        None => Action::Settled(Settled::Done(again)),
     }
 }
 
-enum Readiness {
+pub enum Readiness {
     Ready,
     Waiting(String),
     Failed(String),
+    /// What the source needs cannot be installed.
+    NotInstalled(String),
     /// The pod is well and keeps the source that it has: the new one is not fit to be put in place.
     SourceRefused(String),
 }
 
-fn readiness(workspace: &Workspace) -> Readiness {
+pub fn readiness(workspace: &Workspace) -> Readiness {
     let status = workspace.status.clone().unwrap_or_default();
     let observed = status.observed_generation == workspace.metadata.generation;
     let Some(ready) = conditions::find(&status.conditions, conditions::READY).filter(|_| observed) else {
@@ -328,26 +348,32 @@ fn readiness(workspace: &Workspace) -> Readiness {
     match ready.reason.as_str() {
         _ if ready.status == "True" && status.artifact == workspace.spec.artifact => Readiness::Ready,
         workspace_reason::ARTIFACT_REFUSED => Readiness::SourceRefused(ready.message.clone()),
-        workspace_reason::POD_FAILED | workspace_reason::INSTALLATION_FAILED | workspace_reason::SPEC_INVALID => {
-            Readiness::Failed(message)
-        }
+        workspace_reason::INSTALLATION_FAILED => Readiness::NotInstalled(message),
+        workspace_reason::POD_FAILED | workspace_reason::SPEC_INVALID => Readiness::Failed(message),
         _ => Readiness::Waiting(format!(" ({message})")),
     }
 }
 
 /// The inputs that a run of this Stack on this artifact answers.
-pub fn inputs(stack: &Stack, resolved: &Resolved) -> Inputs {
+pub fn inputs(observed: &Observed, resolved: &Resolved) -> Inputs {
+    let stack = &observed.stack;
     let (reconcile_request, requested_at) = requests(stack);
+    let (force_at, reset_at) = requests_beside(stack);
     Inputs {
         generation: stack.metadata.generation.unwrap_or_default(),
         reconcile_request,
         requested_at,
+        force_at,
+        reset_at,
         revision: resolved.revision.clone(),
         digest: resolved.digest.to_string(),
+        selection: resolved.selection().map(str::to_owned),
+        config_inputs: rotation::config(observed),
+        mounted_inputs: rotation::mounted(observed),
     }
 }
 
-fn reference(resolved: &Resolved) -> ArtifactReference {
+pub fn reference(resolved: &Resolved) -> ArtifactReference {
     ArtifactReference {
         digest: resolved.digest.to_string(),
         revision: resolved.revision.clone(),
@@ -355,17 +381,24 @@ fn reference(resolved: &Resolved) -> ArtifactReference {
     }
 }
 
-fn current_update(stack: &Stack, resolved: &Resolved, kind: UpdateKind, message: String) -> CurrentUpdate {
-    let inputs = inputs(stack, resolved);
+fn current_update(observed: &Observed, resolved: &Resolved, kind: UpdateKind, message: String) -> CurrentUpdate {
+    let stack = &observed.stack;
+    let inputs = inputs(observed, resolved);
     let attempt = stack.status.as_ref().and_then(|s| s.attempts).unwrap_or_default() + 1;
     CurrentUpdate {
         name: names::update(&stack.name_any(), &stack.uid().unwrap_or_default(), attempt),
         generation: inputs.generation,
         reconcile_request: inputs.reconcile_request,
         requested_at: inputs.requested_at,
+        force_at: inputs.force_at,
+        reset_at: inputs.reset_at,
         commit: Some(inputs.revision),
+        origin_revision: resolved.origin_revision.clone(),
         digest: Some(inputs.digest),
         dir: Some(resolved.directory.as_str().to_owned()),
+        paths_digest: inputs.selection,
+        config_inputs: inputs.config_inputs,
+        mounted_inputs: inputs.mounted_inputs,
         kind,
         message,
         pending_creates: pending_creates(stack),

@@ -1,13 +1,28 @@
 //! Stack: resolves the source, keeps the Workspace, starts Updates, records their results.
 
 mod act;
+mod announce;
+mod backend;
 mod decide;
+mod deletion;
+mod dependents;
+mod fetch;
+mod history;
 mod observe;
+mod open_run;
+mod operator;
+mod outputs;
+mod ownership;
+mod pace;
 mod plan;
+mod prerequisites;
 mod resolve;
+mod rotation;
 mod schedule;
 mod source_watches;
 mod status;
+mod twins;
+mod update_plan;
 mod watches;
 
 use std::sync::Arc;
@@ -15,9 +30,12 @@ use std::sync::Arc;
 use futures::channel::mpsc;
 use jiff::Timestamp;
 use kube::ResourceExt;
+use kube::core::Selector;
 use kube::runtime::reflector::{ObjectRef, Store as Reflected};
 
+pub use dependents::Dependents;
 pub use source_watches::SourceWatches;
+pub use twins::Twins;
 pub use watches::{Feeds, controller};
 
 use crate::api::auto::{Update, Workspace};
@@ -29,6 +47,7 @@ use crate::runtime::events::Events;
 use crate::runtime::reads::Reader;
 use crate::runtime::writes::Writer;
 use crate::source::flux::Sources;
+use crate::source::git::Git;
 use crate::telemetry::metrics::Metrics;
 
 /// How many steps one reconcile takes at most before it lets others have their turn.
@@ -39,14 +58,25 @@ const STEPS: usize = 8;
 pub struct Context {
     pub sources: Sources,
     pub source_watches: SourceWatches,
+    pub git: Git,
+    pub dependents: Dependents,
+    pub twins: Twins,
     pub reader: Reader,
     pub writer: Writer,
     pub fetcher: Fetcher,
     pub store: Store,
     pub events: Events,
     pub metrics: Metrics,
+    /// All Stacks that the controller watches, cut down.
+    pub stacks: Reflected<Stack>,
     /// All Updates that the controller watches.
     pub updates: Reflected<Update>,
+    /// The labels of Secrets and ConfigMaps whose change is a reason to run.
+    pub watched: Option<Selector>,
+    /// By how many percent intervals are spread.
+    pub interval_jitter: u8,
+    /// The ServiceAccount of pods whose Stack names none.
+    pub default_service_account: Option<String>,
     /// Wakes the Workspaces that wait for bytes.
     pub wake_workspace: mpsc::Sender<ObjectRef<Workspace>>,
 }
@@ -61,7 +91,7 @@ impl Context {
     fn updates_of(&self, namespace: &str, stack: &str) -> Vec<Arc<Update>> {
         let is_ours = |update: &Arc<Update>| {
             update.metadata.namespace.as_deref() == Some(namespace)
-                && update.owner_references().iter().any(|o| o.kind == "Stack" && o.name == stack)
+                && ownership::stack_of(update.as_ref()).as_deref() == Some(stack)
         };
         self.updates.state().into_iter().filter(is_ours).collect()
     }
@@ -77,6 +107,7 @@ impl Context {
 
 /// Brings a Stack forward: observe, decide, act; status is part of each act.
 pub async fn reconcile(stack: Arc<Stack>, context: Arc<Context>) -> Result<Outcome, ReconcileError> {
+    context.metrics.stacks(context.stacks.len());
     // The cache may lag behind our own last write; the run's bookkeeping must not.
     let namespace = stack.namespace().unwrap_or_default();
     let Some(live) = context.reader.get_opt::<Stack>(&namespace, &stack.name_any()).await? else {
@@ -84,11 +115,11 @@ pub async fn reconcile(stack: Arc<Stack>, context: Arc<Context>) -> Result<Outco
     };
     let mut stack = Box::new(live);
     for _ in 0..STEPS {
-        let observed = observe::observe(*stack, &context).await?;
+        let observed = Box::pin(observe::observe(*stack, &context)).await?;
         let now = Timestamp::now();
         let action = decide::decide(&observed, now);
         tracing::debug!(action = action.name(), "decided");
-        match act::act(&observed, action, &context, now).await? {
+        match Box::pin(act::act(&observed, action, &context, now)).await? {
             Next::Again(next) => stack = next,
             Next::Rest(None) => return Ok(Outcome::Settled),
             Next::Rest(Some(after)) => return Ok(Outcome::After(after)),

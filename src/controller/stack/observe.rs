@@ -1,18 +1,28 @@
 //! The only reads of a Stack's reconcile.
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Debug;
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::Secret;
-use kube::ResourceExt;
+use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use kube::core::SelectorExt;
+use kube::{Resource, ResourceExt};
+use serde::de::DeserializeOwned;
 
 use crate::api::auto::{ArtifactReference, Update, Workspace};
 use crate::api::names;
 use crate::api::pulumi::Stack;
+use crate::artifact::InPod;
 use crate::controller::stack::Context;
-use crate::controller::stack::decide::is_destroyed;
+use crate::controller::stack::deletion::{self, Deletion};
+use crate::controller::stack::prerequisites::{self, Needed};
+use crate::controller::stack::twins::Twin;
+use crate::controller::stack::{operator, rotation};
+use crate::controller::update::is_outputs_of;
 use crate::runtime::reads::ReadError;
-use crate::source::flux::Reference;
-use crate::source::{Resolved, Unavailable};
+use crate::source::git::{Known, Question};
+use crate::source::{self, Origin, Resolved, Unavailable};
 
 /// What is known at the start of a pass.
 #[derive(Clone, Debug)]
@@ -20,19 +30,33 @@ pub struct Observed {
     pub stack: Stack,
     /// What the source has; `None` when the pass needs no source.
     pub source: Option<Result<Resolved, Unavailable>>,
-    /// Whether the wanted artifact's bytes are in the store.
+    /// Whether the wanted artifact's bytes are in the store, if it has any.
     pub in_store: bool,
     pub workspace: Option<Workspace>,
     /// The Update named in `status.currentUpdate`.
     pub update: Option<Update>,
     /// Its outputs, once it is complete.
     pub outputs: Option<Secret>,
+    /// The Stacks that have to be done before a run.
+    pub needed: Vec<Needed>,
+    /// The way over these back to this Stack itself.
+    pub cycle: Option<Vec<String>>,
+    /// Of the Secrets and ConfigMaps that have changed in the pod since the last run, those whose change is a reason to run.
+    pub watched: BTreeSet<String>,
+    /// By how many percent an interval may be longer or shorter.
+    pub interval_jitter: u8,
+    /// The Stack that stands for the same stack and is before this one.
+    pub twin: Option<Twin>,
     /// Every Update of this Stack that the controller knows of.
     pub updates: Vec<Arc<Update>>,
+    /// What a Stack that is being deleted has to know besides.
+    pub deletion: Option<Deletion>,
 }
 
 /// Reads what a pass needs, and no more.
-pub async fn observe(stack: Stack, context: &Context) -> Result<Observed, ReadError> {
+pub async fn observe(mut stack: Stack, context: &Context) -> Result<Observed, ReadError> {
+    let account = &mut stack.spec.service_account_name;
+    *account = account.take().filter(|name| !name.is_empty()).or_else(|| context.default_service_account.clone());
     let namespace = stack.namespace().unwrap_or_default();
     let name = stack.name_any();
     let workspace = context.reader.get_opt::<Workspace>(&namespace, &name).await?;
@@ -40,25 +64,169 @@ pub async fn observe(stack: Stack, context: &Context) -> Result<Observed, ReadEr
         Some(current) => context.reader.get_opt::<Update>(&namespace, current).await?,
         None => None,
     };
-    let outputs = match update.as_ref().filter(|u| u.is_complete()).and_then(outputs_name) {
-        Some(secret) => context.reader.get_opt::<Secret>(&namespace, secret).await?,
+    let outputs = match update.as_ref().filter(|u| u.is_complete()) {
+        Some(update) => outputs_of(update, &namespace, context).await?,
         None => None,
     };
     let source = match needs_source(&stack, update.as_ref(), workspace.as_ref()) {
         true => Some(resolve(&stack, context).await),
-        false => None,
+        false => {
+            // What is suspended or goes away asks nobody.
+            if stack.spec.suspend.unwrap_or_default() || stack.metadata.deletion_timestamp.is_some() {
+                context.git.forget(&(namespace.clone(), name.clone()));
+            }
+            None
+        }
     };
-    let in_store = matches!(&source, Some(Ok(resolved)) if context.store.contains(&resolved.digest));
+    let is_at_hand = |digest| InPod::of(digest).is_some() || context.store.contains(digest);
+    let in_store = matches!(&source, Some(Ok(resolved)) if is_at_hand(&resolved.digest));
     let updates = context.updates_of(&namespace, &name);
-    Ok(Observed { stack, source, in_store, workspace, update, outputs, updates })
+    let deletion = match stack.metadata.deletion_timestamp {
+        Some(_) => Some(look_at_deletion(&stack, workspace.as_ref(), context).await?),
+        None => None,
+    };
+    let mut needed = Vec::new();
+    let mut cycle = None;
+    let mut watched = BTreeSet::new();
+    if update.is_none() && stack.metadata.deletion_timestamp.is_none() {
+        watched = look_at_changed(&stack, workspace.as_ref(), context).await?;
+        needed = look_at_needed(&stack, context).await?;
+        cycle = context.dependents.cycle(&stack);
+    }
+    let twin = context.twins.first(&stack, workspace.as_ref(), &context.reader).await?;
+    Ok(Observed {
+        interval_jitter: context.interval_jitter,
+        twin,
+        stack,
+        source,
+        in_store,
+        workspace,
+        update,
+        outputs,
+        needed,
+        cycle,
+        watched,
+        updates,
+        deletion,
+    })
+}
+
+/// What a destroy needs to know: what it can do without its source, and who goes first.
+async fn look_at_deletion(
+    stack: &Stack,
+    workspace: Option<&Workspace>,
+    context: &Context,
+) -> Result<Deletion, ReadError> {
+    let asked = workspace.and_then(|w| from_reference(w.spec.artifact.as_ref()?));
+    let is_at_hand =
+        |resolved: &Resolved| InPod::of(&resolved.digest).is_some() || context.store.contains(&resolved.digest);
+    let without_source = deletion::without_source(stack);
+    let mut dependents = Vec::new();
+    if deletion::has_to_destroy(stack) && context.dependents.cycle(stack).is_none() {
+        let namespace = stack.namespace().unwrap_or_default();
+        for name in context.dependents.of(stack) {
+            dependents.extend(context.reader.get_opt::<Stack>(&namespace, &name).await?);
+        }
+    }
+    Ok(Deletion {
+        asked: asked.filter(is_at_hand),
+        is_stored: without_source.as_ref().is_some_and(is_at_hand),
+        without_source,
+        dependents,
+    })
+}
+
+/// Which of the Secrets and ConfigMaps that have changed in the pod carry the label that makes it a reason to run. Nothing is read
+/// but their metadata, each by its name.
+async fn look_at_changed(
+    stack: &Stack,
+    workspace: Option<&Workspace>,
+    context: &Context,
+) -> Result<BTreeSet<String>, ReadError> {
+    let mut watched = BTreeSet::new();
+    let Some(selector) = &context.watched else { return Ok(watched) };
+    let namespace = stack.namespace().unwrap_or_default();
+    for object in rotation::changed(stack, workspace) {
+        let labels = match object.split_once('/') {
+            Some(("Secret", name)) => labels::<Secret>(&namespace, name, context).await?,
+            Some(("ConfigMap", name)) => labels::<ConfigMap>(&namespace, name, context).await?,
+            _ => None,
+        };
+        if labels.is_some_and(|labels| selector.matches(&labels)) {
+            watched.insert(object.to_owned());
+        }
+    }
+    Ok(watched)
+}
+
+/// The labels of an object; none of one that is gone, or may not be read.
+async fn labels<K>(
+    namespace: &str,
+    name: &str,
+    context: &Context,
+) -> Result<Option<BTreeMap<String, String>>, ReadError>
+where
+    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + DeserializeOwned,
+{
+    match context.reader.get_metadata_opt::<K>(namespace, name).await {
+        Ok(found) => Ok(found.map(|object| object.metadata.labels.unwrap_or_default())),
+        Err(error) if error.is_forbidden() => {
+            tracing::debug!(%error, "whether a change is a reason to run is not known");
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// The Stacks that have to be done first, as they are now: what the cache has of them may be old.
+async fn look_at_needed(stack: &Stack, context: &Context) -> Result<Vec<Needed>, ReadError> {
+    let namespace = stack.namespace().unwrap_or_default();
+    let mut needed = Vec::new();
+    for (name, rule) in prerequisites::asked(&stack.spec) {
+        let stack = context.reader.get_opt::<Stack>(&namespace, &name).await?;
+        needed.push(Needed { name, rule, stack });
+    }
+    Ok(needed)
 }
 
 /// What the Stack's source has. A change of it wakes the Stack from then on.
 async fn resolve(stack: &Stack, context: &Context) -> Result<Resolved, Unavailable> {
-    let reference = Reference::parse(&stack.spec.flux_source)?;
+    let follower = (stack.namespace().unwrap_or_default(), stack.name_any());
+    let without_object = source::without_object(&stack.spec);
+    let wanted = match &without_object {
+        Ok(None) => source::repository(&stack.spec, &follower.0),
+        _ => Ok(None),
+    };
+    match wanted {
+        Ok(Some(wanted)) => return context.git.look(&follower, &wanted, &question(stack)),
+        other => {
+            context.git.forget(&follower);
+            other?;
+        }
+    }
+    if let Some(resolved) = without_object? {
+        return Ok(resolved);
+    }
+    let reference = source::reference(&stack.spec)?;
     let found = context.sources.look(&stack.namespace().unwrap_or_default(), &reference).await?;
     context.source_watches.keep(&found.resource)?;
     found.artifact(reference.directory)
+}
+
+/// What a repository is asked for this Stack.
+fn question(stack: &Stack) -> Question {
+    let (reconcile_request, requested_at) = requests(stack);
+    let last = stack.status.as_ref().and_then(|status| status.last_update.as_ref());
+    let is_new = |asked: &Option<String>, answered: Option<&String>| asked.is_some() && asked.as_ref() != answered;
+    let is_new = last.is_some_and(|last| {
+        is_new(&reconcile_request, last.reconcile_request.as_ref()) || is_new(&requested_at, last.requested_at.as_ref())
+    });
+    let known = last.filter(|last| Some(last.generation) == stack.metadata.generation).and_then(|last| {
+        let digest = last.digest.as_ref()?.parse().ok()?;
+        Some(Known { revision: last.last_attempted_commit.clone()?, digest, selection: last.paths_digest.clone() })
+    });
+    let request = [reconcile_request, requested_at].map(Option::unwrap_or_default).join("\n");
+    Question { request: Some(request), is_new, known }
 }
 
 /// Name of the open run's Update.
@@ -66,8 +234,11 @@ pub fn current_update_name(stack: &Stack) -> Option<&str> {
     Some(stack.status.as_ref()?.current_update.as_ref()?.name.as_str())
 }
 
-fn outputs_name(update: &Update) -> Option<&str> {
-    update.status.as_ref()?.outputs.as_deref()
+/// The Secret that an Update names, if it is its own.
+async fn outputs_of(update: &Update, namespace: &str, context: &Context) -> Result<Option<Secret>, ReadError> {
+    let Some(name) = update.status.as_ref().and_then(operator::outputs_name) else { return Ok(None) };
+    let secret = context.reader.get_opt::<Secret>(namespace, name).await?;
+    Ok(secret.filter(|secret| is_outputs_of(secret, update)))
 }
 
 /// A run that is there is awaited whatever the source says; a Stack that is being deleted goes on with the source that
@@ -78,12 +249,7 @@ fn needs_source(stack: &Stack, update: Option<&Update>, workspace: Option<&Works
         return false;
     }
     match stack.metadata.deletion_timestamp {
-        Some(_) => {
-            stack.spec.destroy_on_finalize.unwrap_or_default()
-                && !is_destroyed(stack)
-                && workspace.is_none_or(|w| last_in_place(w).is_none())
-                && stack.status.as_ref().is_some_and(|s| s.attempts.is_some())
-        }
+        Some(_) => deletion::has_to_destroy(stack) && workspace.is_none_or(|w| last_in_place(w).is_none()),
         None => !stack.spec.suspend.unwrap_or_default(),
     }
 }
@@ -103,8 +269,9 @@ pub fn last_in_place(workspace: &Workspace) -> Option<Resolved> {
 /// An artifact by its reference, without a place to fetch it from.
 fn from_reference(reference: &ArtifactReference) -> Option<Resolved> {
     Some(Resolved {
-        url: String::new(),
+        origin: Origin::Url(String::new()),
         revision: reference.revision.clone(),
+        origin_revision: None,
         digest: reference.digest.parse().ok()?,
         directory: reference.dir.parse().ok()?,
     })
@@ -114,4 +281,12 @@ fn from_reference(reference: &ArtifactReference) -> Option<Resolved> {
 pub fn requests(stack: &Stack) -> (Option<String>, Option<String>) {
     let value = |key: &str| stack.annotations().get(key).cloned();
     (value(names::ANNOTATION_RECONCILIATION_REQUEST), value(names::ANNOTATION_REQUESTED_AT))
+}
+
+/// The values of Flux's further annotations, which count only with the value of `requestedAt`: that asks for a run in any
+/// case, and that asks to forget failures.
+pub fn requests_beside(stack: &Stack) -> (Option<String>, Option<String>) {
+    let (_, requested_at) = requests(stack);
+    let value = |key: &str| stack.annotations().get(key).filter(|value| Some(*value) == requested_at.as_ref()).cloned();
+    (value(names::ANNOTATION_FORCE_AT), value(names::ANNOTATION_RESET_AT))
 }

@@ -2,15 +2,17 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use kube::{Resource, ResourceExt};
+use kube::ResourceExt;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
-use crate::api::auto::{ArtifactReference, ConfigItem, Workspace, WorkspaceSpec, WorkspaceStack};
-use crate::api::pulumi::{ResourceRef, Stack};
+use crate::api::auto::{
+    ArtifactReference, ConfigItem, ConfigValueFrom, KeyReference, Workspace, WorkspaceSpec, WorkspaceStack,
+};
+use crate::api::pulumi::{ConfigMapSelector, ConfigReference, ResourceRef, SecretSelector, Stack, StackSpec};
 use crate::api::{duration, names};
 use crate::controller::merge;
+use crate::controller::stack::ownership;
 
 /// On a Workspace: a hash of what its Stack wants of it.
 pub const ANNOTATION_WANTED: &str = "pulumi.com/wanted-hash";
@@ -18,14 +20,20 @@ pub const ANNOTATION_WANTED: &str = "pulumi.com/wanted-hash";
 /// Why no Workspace can be made of a Stack; only a change of its spec mends it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
-    #[error("spec.envRefs.{name}: {what}")]
-    EnvironmentReference { name: String, what: &'static str },
+    #[error("spec.{field}.{name}: {what}")]
+    Reference { field: &'static str, name: String, what: &'static str },
+    #[error("config key {key} is given both in spec.{one} and in spec.{other}")]
+    GivenTwice { key: String, one: &'static str, other: &'static str },
+    #[error("spec.pathKeys names {0:?}, which is no key of config, configRef, secrets or secretsRef")]
+    PathKey(String),
     #[error("spec.config[\"{0}\"] is null; remove the key or give it a value")]
     NullConfig(String),
     #[error("spec.{0}")]
     Template(String),
     #[error("spec.{field}: {value:?} is no duration; give one such as 1h30m or 45s")]
-    Duration { field: &'static str, value: String },
+    Duration { field: String, value: String },
+    #[error("spec.dependsOn: {name} is in namespace {namespace}; cross-namespace refs are not allowed")]
+    OtherNamespace { name: String, namespace: String },
     #[error("the Stack has no {0} in its metadata")]
     Metadata(&'static str),
 }
@@ -35,8 +43,16 @@ pub fn workspace(stack: &Stack, artifact: &ArtifactReference) -> Result<Workspac
     let spec = WorkspaceSpec {
         service_account_name: Some(stack.spec.service_account_name.clone().unwrap_or_else(|| "default".to_owned())),
         env: environment(stack)?,
+        env_from: environment_from(stack),
         artifact: Some(artifact.clone()),
-        stacks: vec![WorkspaceStack { name: stack.spec.stack.clone(), config: config(stack)? }],
+        pulumi_log_level: stack.spec.pulumi_log_level,
+        stacks: vec![WorkspaceStack {
+            name: stack.spec.stack.clone(),
+            create: must_exist(&stack.spec).then_some(false),
+            secrets_provider: stack.spec.secrets_provider.clone(),
+            config: config(stack)?,
+            environment: stack.spec.environment.clone(),
+        }],
         ..WorkspaceSpec::default()
     };
     let mut generated = Workspace::new(&stack.name_any(), spec);
@@ -50,30 +66,52 @@ pub fn workspace(stack: &Stack, artifact: &ArtifactReference) -> Result<Workspac
     finish(stack, merged)
 }
 
-/// Whether the limits of runs can be read.
-pub fn check_limits(stack: &Stack) -> Result<(), PlanError> {
-    let limits = [("timeout", &stack.spec.timeout), ("idleTimeout", &stack.spec.idle_timeout)];
-    for (field, value) in limits {
-        if let Some(value) = value.as_ref().filter(|value| duration::seconds(value).is_none()) {
+/// Whether the stack has to be in the backend.
+fn must_exist(spec: &StackSpec) -> bool {
+    spec.use_local_stack_only.unwrap_or_default() || spec.init_on_create == Some(false)
+}
+
+/// Whether the limits of runs, and what is said of the time between them, can be read.
+pub fn check_times(stack: &Stack) -> Result<(), PlanError> {
+    let spec = &stack.spec;
+    let times = [
+        ("timeout", &spec.timeout),
+        ("idleTimeout", &spec.idle_timeout),
+        ("interval", &spec.interval),
+        ("retryInterval", &spec.retry_interval),
+    ];
+    let times = times.into_iter().map(|(field, value)| (field.to_owned(), value.as_ref()));
+    let freshness = spec.prerequisites.iter().map(|prerequisite| {
+        let within = prerequisite.requirement.as_ref().and_then(|r| r.succeeded_within_duration.as_ref());
+        (format!("prerequisites.{}.requirement.succeededWithinDuration", prerequisite.name), within)
+    });
+    for (field, value) in times.chain(freshness) {
+        if let Some(value) = value.filter(|value| duration::seconds(value).is_none()) {
             return Err(PlanError::Duration { field, value: value.clone() });
         }
     }
     Ok(())
 }
 
-/// Puts name, owner and hash where no template can reach them.
+/// Whether other Stacks are named only where they may be.
+pub fn check_dependencies(stack: &Stack) -> Result<(), PlanError> {
+    let own = stack.namespace().unwrap_or_default();
+    for dependency in &stack.spec.depends_on {
+        if let Some(namespace) = dependency.namespace.clone().filter(|other| !other.is_empty() && *other != own) {
+            return Err(PlanError::OtherNamespace { name: dependency.name.clone(), namespace });
+        }
+    }
+    Ok(())
+}
+
+/// Puts name, owner and hash where no template can reach them. The source of a template is in the artifact by now.
 fn finish(stack: &Stack, mut workspace: Workspace) -> Result<Workspace, PlanError> {
+    workspace.spec = WorkspaceSpec { git: None, flux: None, local: None, project_info: None, ..workspace.spec };
     let hash = hex::encode(Sha256::digest(json!([workspace.metadata, workspace.spec]).to_string()));
     workspace.metadata.name = Some(stack.name_any());
     workspace.metadata.namespace = Some(stack.namespace().ok_or(PlanError::Metadata("namespace"))?);
-    workspace.metadata.owner_references = Some(vec![OwnerReference {
-        api_version: Stack::api_version(&()).into_owned(),
-        kind: Stack::kind(&()).into_owned(),
-        name: stack.name_any(),
-        uid: stack.uid().ok_or(PlanError::Metadata("UID"))?,
-        controller: Some(true),
-        block_owner_deletion: Some(true),
-    }]);
+    stack.uid().ok_or(PlanError::Metadata("UID"))?;
+    workspace.metadata.owner_references = ownership::references(stack);
     workspace.metadata.annotations.get_or_insert_default().insert(ANNOTATION_WANTED.to_owned(), hash);
     Ok(workspace)
 }
@@ -88,24 +126,21 @@ pub fn labels(stack: &Stack) -> BTreeMap<String, String> {
     let shard = stack.labels().get_key_value(names::LABEL_SHARD).map(|(key, value)| (key.clone(), value.clone()));
     let own = [
         (names::LABEL_STACK_COMPONENT, "stack".to_owned()),
-        (names::LABEL_STACK_NAME, label_value(&stack.spec.stack)),
+        (names::LABEL_STACK_NAME, stack.name_any()),
         (names::LABEL_WORKSPACE_NAME, stack.name_any()),
     ]
     .map(|(key, value)| (key.to_owned(), value));
     own.into_iter().chain(shard).collect()
 }
 
-/// A label value made of any text: other characters become `_`, the end is cut.
-fn label_value(text: &str) -> String {
-    let clean: String =
-        text.chars().map(|c| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '_' }).take(63).collect();
-    clean.trim_matches(|c: char| !c.is_ascii_alphanumeric()).to_owned()
-}
-
 fn environment(stack: &Stack) -> Result<Vec<Value>, PlanError> {
     let mut variables = Vec::new();
     if let Some(backend) = &stack.spec.backend {
         variables.push(json!({"name": "PULUMI_BACKEND_URL", "value": backend}));
+    }
+    if let Some(secret) = &stack.spec.access_token_secret {
+        let reference = json!({"secretKeyRef": {"name": secret, "key": "accessToken"}});
+        variables.push(json!({"name": "PULUMI_ACCESS_TOKEN", "valueFrom": reference}));
     }
     for (name, reference) in &stack.spec.env_refs {
         variables.retain(|v| v.get("name").and_then(Value::as_str) != Some(name));
@@ -114,35 +149,113 @@ fn environment(stack: &Stack) -> Result<Vec<Value>, PlanError> {
     Ok(variables)
 }
 
-fn variable(name: &str, reference: &ResourceRef, namespace: &str) -> Result<Value, PlanError> {
-    let refuse = |what| Err(PlanError::EnvironmentReference { name: name.to_owned(), what });
-    match (reference.kind.as_str(), &reference.literal, &reference.secret) {
-        ("Literal", Some(literal), _) => Ok(json!({"name": name, "value": literal.value})),
-        ("Literal", None, _) => refuse("type is Literal, but `literal.value` is missing"),
-        ("Secret", _, Some(secret)) => match secret.namespace.as_deref() {
-            Some(other) if !other.is_empty() && other != namespace => refuse("cross-namespace refs are not allowed"),
-            _ => Ok(json!({
-                "name": name,
-                "valueFrom": {"secretKeyRef": {"name": secret.name, "key": secret.key}},
-            })),
+fn environment_from(stack: &Stack) -> Vec<Value> {
+    let config_maps = stack.spec.envs.iter().map(|name| json!({"configMapRef": {"name": name}}));
+    config_maps.chain(stack.spec.env_secrets.iter().map(|name| json!({"secretRef": {"name": name}}))).collect()
+}
+
+/// Where a value is.
+enum Place<'a> {
+    Here(&'a str),
+    Secret(&'a SecretSelector),
+    ConfigMap(&'a ConfigMapSelector),
+}
+
+/// Where a reference leads to; an error says why it leads nowhere.
+fn place<'a>(reference: &'a ResourceRef, namespace: &str) -> Result<Place<'a>, &'static str> {
+    match reference.kind.as_str() {
+        "Literal" => match &reference.literal {
+            Some(literal) => Ok(Place::Here(&literal.value)),
+            None => Err("type is Literal, but `literal.value` is missing"),
         },
-        ("Secret", _, None) => refuse("type is Secret, but `secret.name` and `secret.key` are missing"),
-        _ => refuse("type is neither Literal nor Secret"),
+        "Secret" => match &reference.secret {
+            Some(secret)
+                if secret.namespace.as_deref().is_some_and(|other| !other.is_empty() && other != namespace) =>
+            {
+                Err("cross-namespace refs are not allowed")
+            }
+            Some(secret) => Ok(Place::Secret(secret)),
+            None => Err("type is Secret, but `secret.name` and `secret.key` are missing"),
+        },
+        "ConfigMap" => match &reference.config_map {
+            Some(map) => Ok(Place::ConfigMap(map)),
+            None => Err("type is ConfigMap, but `configMap.name` and `configMap.key` are missing"),
+        },
+        "Env" | "FS" => Err("type Env and FS mean the controller's own environment and files, which no Stack may read"),
+        _ => Err("type is neither Literal, Secret nor ConfigMap"),
     }
 }
 
+fn variable(name: &str, reference: &ResourceRef, namespace: &str) -> Result<Value, PlanError> {
+    let refused = |what| PlanError::Reference { field: "envRefs", name: name.to_owned(), what };
+    Ok(match place(reference, namespace).map_err(refused)? {
+        Place::Here(value) => json!({"name": name, "value": value}),
+        Place::Secret(SecretSelector { name: secret, key, .. }) => {
+            json!({"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}})
+        }
+        Place::ConfigMap(ConfigMapSelector { name: map, key }) => {
+            json!({"name": name, "valueFrom": {"configMapKeyRef": {"name": map, "key": key}}})
+        }
+    })
+}
+
+/// All configuration, of whatever field; no key may be in two of them.
 fn config(stack: &Stack) -> Result<Vec<ConfigItem>, PlanError> {
-    let item = |(key, value): (&String, &Value)| match value {
-        Value::Null => Err(PlanError::NullConfig(key.clone())),
-        value => Ok(ConfigItem { key: key.clone(), value: value.clone() }),
+    let namespace = stack.namespace().unwrap_or_default();
+    let mut items: BTreeMap<String, (&'static str, ConfigItem)> = BTreeMap::new();
+    let mut add = |field: &'static str, item: ConfigItem| match items.get(&item.key) {
+        Some((one, _)) => Err(PlanError::GivenTwice { key: item.key.clone(), one, other: field }),
+        None => {
+            items.insert(item.key.clone(), (field, item));
+            Ok(())
+        }
     };
-    stack.spec.config.iter().map(item).collect()
+    for (key, value) in &stack.spec.config {
+        if value.is_null() {
+            return Err(PlanError::NullConfig(key.clone()));
+        }
+        add("config", ConfigItem { key: key.clone(), value: value.clone(), ..ConfigItem::default() })?;
+    }
+    for (key, ConfigReference { name, key: map_key, json }) in &stack.spec.config_ref {
+        let map = KeyReference { name: name.clone(), key: map_key.clone() };
+        let from = ConfigValueFrom { config_map_key_ref: Some(map), json: *json, ..ConfigValueFrom::default() };
+        add("configRef", ConfigItem { key: key.clone(), value_from: Some(from), ..ConfigItem::default() })?;
+    }
+    for (key, value) in &stack.spec.secrets {
+        let item = ConfigItem { key: key.clone(), value: json!(value), secret: Some(true), ..ConfigItem::default() };
+        add("secrets", item)?;
+    }
+    for (key, reference) in &stack.spec.secrets_ref {
+        let refused = |what| PlanError::Reference { field: "secretsRef", name: key.clone(), what };
+        add("secretsRef", secret_item(key, place(reference, &namespace).map_err(refused)?))?;
+    }
+    for key in &stack.spec.path_keys {
+        let (_, item) = items.get_mut(key).ok_or_else(|| PlanError::PathKey(key.clone()))?;
+        item.path = Some(true);
+    }
+    Ok(items.into_values().map(|(_, item)| item).collect())
+}
+
+fn secret_item(key: &str, place: Place<'_>) -> ConfigItem {
+    let from = |secret: Option<KeyReference>, map: Option<KeyReference>| {
+        Some(ConfigValueFrom { secret_key_ref: secret, config_map_key_ref: map, ..ConfigValueFrom::default() })
+    };
+    let item = ConfigItem { key: key.to_owned(), secret: Some(true), ..ConfigItem::default() };
+    match place {
+        Place::Here(value) => ConfigItem { value: json!(value), ..item },
+        Place::Secret(SecretSelector { name, key, .. }) => {
+            ConfigItem { value_from: from(Some(KeyReference { name: name.clone(), key: key.clone() }), None), ..item }
+        }
+        Place::ConfigMap(ConfigMapSelector { name, key }) => {
+            ConfigItem { value_from: from(None, Some(KeyReference { name: name.clone(), key: key.clone() })), ..item }
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::pulumi::{LiteralRef, SecretSelector, StackSpec};
+    use crate::api::pulumi::LiteralRef;
 
     fn stack(spec: StackSpec) -> Stack {
         let mut stack = Stack::new("app", StackSpec { stack: "org/proj/dev".to_owned(), ..spec });
@@ -154,7 +267,7 @@ mod tests {
     fn secret(namespace: Option<&str>) -> ResourceRef {
         let namespace = namespace.map(str::to_owned);
         let secret = Some(SecretSelector { namespace, name: "s".to_owned(), key: "k".to_owned() });
-        ResourceRef { kind: "Secret".to_owned(), secret, literal: None }
+        ResourceRef { kind: "Secret".to_owned(), secret, ..ResourceRef::default() }
     }
 
     fn planned(spec: StackSpec) -> Value {
@@ -180,8 +293,53 @@ mod tests {
         assert_eq!(workspace["spec"]["env"][0], json!({"name": "PULUMI_BACKEND_URL", "value": "s3://state"}));
         assert_eq!(workspace["spec"]["env"][1]["valueFrom"]["secretKeyRef"], json!({"name": "s", "key": "k"}));
         assert_eq!(workspace["spec"]["stacks"][0]["config"][0], json!({"key": "a", "value": 1}));
-        assert_eq!(workspace["metadata"]["labels"]["pulumi.com/stack-name"], json!("org_proj_dev"));
+        assert_eq!(workspace["metadata"]["labels"]["pulumi.com/stack-name"], json!("app"));
         assert_eq!(workspace["metadata"]["ownerReferences"][0]["uid"], json!("uid-1"));
+    }
+
+    #[test]
+    fn configuration_comes_from_each_of_its_fields() {
+        let spec = json!({
+            "stack": "dev",
+            "fluxSource": {"sourceRef": {"kind": "Bucket", "name": "b"}},
+            "config": {"plain": [1]},
+            "configRef": {"map": {"name": "m", "key": "k", "json": true}},
+            "secrets": {"inline": "x"},
+            "secretsRef": {
+                "literal": {"type": "Literal", "literal": {"value": "y"}},
+                "secret": {"type": "Secret", "secret": {"name": "s", "key": "k"}},
+            },
+            "environment": ["org/env"],
+            "pathKeys": ["literal"],
+        });
+        let read = |spec: Value| serde_json::from_value::<StackSpec>(spec).expect("a spec");
+        let planned = planned(read(spec.clone()));
+        assert_eq!(
+            planned["spec"]["stacks"][0]["config"],
+            json!([
+                {"key": "inline", "value": "x", "secret": true},
+                {"key": "literal", "value": "y", "path": true, "secret": true},
+                {"key": "map", "valueFrom": {"configMapKeyRef": {"name": "m", "key": "k"}, "json": true}},
+                {"key": "plain", "value": [1]},
+                {"key": "secret", "secret": true, "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}},
+            ])
+        );
+        assert_eq!(planned["spec"]["stacks"][0]["environment"], json!(["org/env"]));
+        let refused = |field: &str, value: Value| {
+            let mut spec = spec.clone();
+            spec[field] = value;
+            config(&stack(read(spec))).expect_err("refused").to_string()
+        };
+        assert_eq!(
+            refused("secrets", json!({"plain": "x"})),
+            "config key plain is given both in spec.config and in spec.secrets"
+        );
+        let unknown = refused("pathKeys", json!(["other"]));
+        assert!(unknown.starts_with("spec.pathKeys names \"other\", which is no key"), "{unknown}");
+        let other = json!({"a": {"type": "Secret", "secret": {"namespace": "other", "name": "s", "key": "k"}}});
+        assert_eq!(refused("secretsRef", other), "spec.secretsRef.a: cross-namespace refs are not allowed");
+        let env = refused("secretsRef", json!({"a": {"type": "Env", "env": {"name": "A"}}}));
+        assert!(env.starts_with("spec.secretsRef.a: type Env and FS mean"), "{env}");
     }
 
     #[test]
@@ -195,10 +353,30 @@ mod tests {
 
     #[test]
     fn a_limit_that_is_no_duration_is_named() {
-        let with = |timeout: &str| stack(StackSpec { timeout: Some(timeout.to_owned()), ..StackSpec::default() });
-        assert_eq!(check_limits(&with("1h30m")), Ok(()));
-        let error = check_limits(&with("99999999999999999999h")).expect_err("it is refused").to_string();
-        assert!(error.contains("spec.timeout"), "{error}");
+        let fields = ["timeout", "idleTimeout", "interval", "retryInterval"];
+        for field in fields {
+            let with = |text: &str| -> Stack {
+                stack(serde_json::from_value(json!({"stack": "dev", "fluxSource": {"sourceRef": {"kind": "Bucket", "name": "b"}}, field: text})).expect("a spec"))
+            };
+            assert_eq!(check_times(&with("1h30m")), Ok(()));
+            let error = check_times(&with("99999999999999999999h")).expect_err("it is refused").to_string();
+            assert!(error.contains(&format!("spec.{field}")), "{error}");
+        }
+        let within = json!([{"name": "base", "requirement": {"succeededWithinDuration": "soon"}}]);
+        let spec = StackSpec { prerequisites: serde_json::from_value(within).expect("a list"), ..StackSpec::default() };
+        let error = check_times(&stack(spec)).expect_err("it is refused").to_string();
+        assert!(error.contains("spec.prerequisites.base.requirement.succeededWithinDuration: \"soon\""), "{error}");
+    }
+
+    #[test]
+    fn a_dependency_is_of_the_same_namespace() {
+        let on = |namespace: &str| {
+            let depends_on = json!([{"name": "base", "namespace": namespace}]);
+            StackSpec { depends_on: serde_json::from_value(depends_on).expect("a list"), ..StackSpec::default() }
+        };
+        assert_eq!(check_dependencies(&stack(on("apps"))), Ok(()));
+        let error = check_dependencies(&stack(on("other"))).expect_err("it is refused").to_string();
+        assert!(error.contains("base is in namespace other; cross-namespace"), "{error}");
     }
 
     #[test]
@@ -211,12 +389,14 @@ mod tests {
 
     #[test]
     fn a_reference_that_cannot_be_used_is_named() {
-        let literal = |literal| ResourceRef { kind: "Literal".to_owned(), secret: None, literal };
+        let literal = |literal| ResourceRef { kind: "Literal".to_owned(), literal, ..ResourceRef::default() };
         let rows = [
             (secret(Some("other")), "cross-namespace"),
             (literal(None), "`literal.value` is missing"),
             (ResourceRef { secret: None, ..secret(None) }, "are missing"),
-            (ResourceRef { kind: "FS".to_owned(), ..secret(None) }, "neither Literal nor Secret"),
+            (ResourceRef { kind: "ConfigMap".to_owned(), ..secret(None) }, "`configMap.name`"),
+            (ResourceRef { kind: "FS".to_owned(), ..secret(None) }, "which no Stack may read"),
+            (ResourceRef { kind: "fs".to_owned(), ..secret(None) }, "neither Literal, Secret nor ConfigMap"),
         ];
         for (reference, wanted) in rows {
             let error = variable("TOKEN", &reference, "apps").expect_err("it is refused").to_string();

@@ -20,9 +20,9 @@ use tokio_util::task::TaskTracker;
 
 use crate::api::pulumi::Stack;
 use crate::runtime::scope::Scope;
-use crate::source::Unavailable;
 use crate::source::flux::{self, Sources};
 use crate::source::kinds::GroupKind;
+use crate::source::{self, Unavailable};
 
 /// How many Stacks may wait to be woken; a watch that has more waits until there is room.
 const WAITING: usize = 1024;
@@ -191,15 +191,13 @@ impl Shared {
 }
 
 fn names(stack: &Stack, kind: &GroupKind) -> bool {
-    flux::names_kind(&stack.spec.flux_source.source_ref, kind)
+    source::names_kind(&stack.spec, kind)
 }
 
 /// Whether a source feeds a Stack.
-fn is_fed(stack: &Stack, kind: &GroupKind, source: &PartialObjectMeta) -> bool {
-    let reference = &stack.spec.flux_source.source_ref;
-    source.metadata.name.as_deref() == Some(reference.name.as_str())
-        && source.metadata.namespace == stack.metadata.namespace
-        && flux::names_kind(reference, kind)
+fn is_fed(stack: &Stack, kind: &GroupKind, object: &PartialObjectMeta) -> bool {
+    let is_named = |name: &String| source::names_object(&stack.spec, kind, name);
+    object.metadata.namespace == stack.metadata.namespace && object.metadata.name.as_ref().is_some_and(is_named)
 }
 
 /// The code and the words with which the API server has refused a watch.

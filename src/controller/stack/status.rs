@@ -1,23 +1,25 @@
 //! The only place that makes a Stack's status. Pure.
 
-use std::collections::BTreeMap;
-
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::ResourceExt;
-use serde_json::Value;
 
-use crate::api::auto::{EndProof, PendingCreates, Update, UpdateKind};
+use crate::api::auto::{PendingCreates, Update, UpdateKind, UpdateStatus};
 use crate::api::conditions::{self, Claim, READY, RECONCILING, STALLED, Status, stack_reason, update_reason};
 use crate::api::names;
 use crate::api::pulumi::{CurrentUpdate, LastUpdate, Stack, StackStatus};
+use crate::artifact::Revision;
+use crate::controller::stack::decide::named;
+use crate::controller::stack::history;
 use crate::controller::stack::observe::requests;
-use crate::controller::stack::resolve;
-use crate::controller::stack::schedule::{self, Inputs, MAX_FAILURES};
+use crate::controller::stack::outputs::masked;
+use crate::controller::stack::pace::{MAX_FAILURES, Pace};
+use crate::controller::stack::rotation::FirstSight;
+use crate::controller::stack::schedule::{self, Inputs};
+use crate::controller::stack::{operator, resolve};
+use crate::source::git::names_git;
 
-/// What an output that is secret reads in the status.
-const SECRET_OUTPUT: &str = "[secret]";
 /// The longest text of a failure that the status keeps.
 const LONGEST_MESSAGE: usize = 8 * 1024;
 
@@ -34,6 +36,10 @@ pub enum State {
     SourceUnavailable(String),
     /// Nothing new can be made, and what is there goes away.
     NamespaceTerminating(String),
+    /// Another Stack stands for the same stack.
+    GivesWay(String),
+    /// Other Stacks have to be done first.
+    PrerequisiteNotSatisfied(String),
     /// The last run failed and will be tried again.
     Failed,
     /// The last run failed too often.
@@ -61,7 +67,7 @@ pub fn with_state(stack: &Stack, state: &State, now: Timestamp) -> StackStatus {
     } else {
         let last = status.last_update.clone();
         status.suspended = None;
-        let mut claims = claims(state, last.as_ref());
+        let mut claims = claims(state, last.as_ref(), &Pace::of_stack(stack));
         if let Some(complaint) = resolve::complaint(stack) {
             claims.complain(&complaint);
         }
@@ -72,7 +78,10 @@ pub fn with_state(stack: &Stack, state: &State, now: Timestamp) -> StackStatus {
     }
     status.observed_generation = Some(generation);
     status.observed_reconcile_request = reconcile_request;
-    status.last_handled_reconcile_at = requested_at;
+    let handled = |key: &str, before: Option<String>| stack.annotations().get(key).cloned().or(before);
+    status.last_handled_reconcile_at = requested_at.or(status.last_handled_reconcile_at);
+    status.last_handled_force_at = handled(names::ANNOTATION_FORCE_AT, status.last_handled_force_at);
+    status.last_handled_reset_at = handled(names::ANNOTATION_RESET_AT, status.last_handled_reset_at);
     status
 }
 
@@ -96,7 +105,7 @@ impl Claims {
     }
 }
 
-fn claims(state: &State, last: Option<&LastUpdate>) -> Claims {
+fn claims(state: &State, last: Option<&LastUpdate>, pace: &Pace) -> Claims {
     let cause = last.and_then(|l| l.message.clone()).unwrap_or_else(|| "the run failed without a message".to_owned());
     match state {
         State::Working(message) => Claims {
@@ -107,11 +116,13 @@ fn claims(state: &State, last: Option<&LastUpdate>) -> Claims {
         State::WorkspaceFailed(message) => waiting(stack_reason::WORKSPACE_FAILED, message),
         State::SourceUnavailable(message) => waiting(stack_reason::SOURCE_UNAVAILABLE, message),
         State::NamespaceTerminating(message) => given_up(stack_reason::NAMESPACE_TERMINATING, message, message),
-        State::Failed => failed(last, cause),
+        State::GivesWay(message) => given_up(stack_reason::UPDATE_CONFLICT, message, message),
+        State::PrerequisiteNotSatisfied(message) => waiting(stack_reason::PREREQUISITE_NOT_SATISFIED, message),
+        State::Failed => failed(last, cause, pace),
         State::GivenUp => {
             let kind = last.and_then(|l| l.kind.as_deref()).unwrap_or("update");
             let message = format!("{kind} failed {} times. {REVIVAL}", MAX_FAILURES + 1);
-            given_up(stack_reason::UPDATE_FAILED, &cause, &message)
+            given_up(failure_reason(last), &cause, &message)
         }
         State::InDoubt(reason, doubt) => stalled(reason, doubt, doubt),
         State::Unanswered(reason) => {
@@ -147,20 +158,27 @@ fn waiting(reason: &'static str, message: &str) -> Claims {
     }
 }
 
-fn failed(last: Option<&LastUpdate>, cause: String) -> Claims {
+fn failed(last: Option<&LastUpdate>, cause: String, pace: &Pace) -> Claims {
     if last.and_then(|l| l.reason.as_deref()) == Some(stack_reason::UPDATE_CONFLICT) {
         return waiting(stack_reason::UPDATE_CONFLICT, &cause);
     }
-    let seconds = last.map_or(0, |last| schedule::pause_after(last).as_secs());
+    let seconds = last.map_or(0, |last| pace.pause_after(last).as_secs());
     let retry = match last.and_then(|l| l.reason.as_deref()) {
         Some(update_reason::RUN_REFUSED) => format!("nothing has run; tried again after {seconds}s"),
         Some(update_reason::ABORTED) => format!("the run was interrupted; it runs again after {seconds}s"),
         _ => format!("{} update failure(s); tried again after {seconds}s", last.map_or(1, |l| l.failures + 1)),
     };
     Claims {
-        ready: (Status::False, Words(stack_reason::UPDATE_FAILED, cause)),
+        ready: (Status::False, Words(failure_reason(last), cause)),
         reconciling: Some(Words(stack_reason::RETRYING_AFTER_FAILURE, retry)),
         stalled: None,
+    }
+}
+
+fn failure_reason(last: Option<&LastUpdate>) -> &'static str {
+    match last.and_then(|last| last.kind.as_deref()) == Some(UpdateKind::Preview.as_str()) {
+        true => stack_reason::PREVIEW_FAILED,
+        false => stack_reason::UPDATE_FAILED,
     }
 }
 
@@ -192,10 +210,26 @@ fn given_up(reason: &'static str, cause: &str, message: &str) -> Claims {
 }
 
 fn done(last: Option<&LastUpdate>) -> String {
-    match last.and_then(|l| l.last_successful_commit.as_deref()) {
+    if let Some(last) = last.filter(|last| last.kind.as_deref() == Some(UpdateKind::Preview.as_str())) {
+        let preview = named(UpdateKind::Preview, last.last_attempted_commit.as_deref().unwrap_or("unknown"));
+        return format!("the {preview} has ended: {}", changes(last));
+    }
+    let done = match last.and_then(|l| l.last_successful_commit.as_deref()).filter(|revision| !revision.is_empty()) {
         Some(revision) => format!("the stack is up to date with revision {revision}"),
         None => "the stack has been processed and is up to date".to_owned(),
+    };
+    // What is to be known of a run that succeeded.
+    match last.filter(|last| last.state.as_deref() == Some("succeeded")).and_then(|last| last.message.as_deref()) {
+        Some(but) => format!("{done}; {but}"),
+        None => done,
     }
+}
+
+/// What a preview would change, in words.
+pub fn changes(last: &LastUpdate) -> String {
+    let told = last.changes.iter().filter(|(operation, _)| *operation != "same");
+    let told: Vec<String> = told.map(|(operation, count)| format!("{count} to {operation}")).collect();
+    if told.is_empty() { "nothing would change".to_owned() } else { told.join(", ") }
 }
 
 fn suspend(status: &mut StackStatus, generation: i64, now: Timestamp) {
@@ -243,7 +277,7 @@ fn claim(into: &mut Vec<Condition>, claims: &Claims, generation: i64, now: Times
 
 /// The status once a run has been asked for, before its Update is made.
 pub fn started(stack: &Stack, current: &CurrentUpdate, now: Timestamp) -> StackStatus {
-    let what = format!("{} of revision {}", current.kind.as_str(), current.commit.as_deref().unwrap_or("unknown"));
+    let what = named(current.kind, current.commit.as_deref().unwrap_or("unknown"));
     let state = State::Working(format!("running {what} ({})", current.name));
     let mut status = with_state(stack, &state, now);
     status.attempts = Some(status.attempts.unwrap_or_default() + 1);
@@ -258,55 +292,40 @@ pub fn forgotten(stack: &Stack) -> StackStatus {
     StackStatus { current_update: None, ..stack.status.clone().unwrap_or_default() }
 }
 
+/// The status with the first words for Secrets and ConfigMaps: later ones are compared with them.
+pub fn with_first_inputs(stack: &Stack, first: &FirstSight) -> StackStatus {
+    let mut status = stack.status.clone().unwrap_or_default();
+    if let Some(last) = &mut status.last_update {
+        last.config_inputs = first.config.clone().or_else(|| last.config_inputs.take());
+        last.mounted_inputs.extend(first.mounted.clone());
+    }
+    status
+}
+
 /// The status once the run has ended. Conditions follow in the next pass, from `lastUpdate`.
 pub fn absorbed(stack: &Stack, update: &Update, outputs: Option<&Secret>, now: Timestamp) -> StackStatus {
     let mut status = stack.status.clone().unwrap_or_default();
-    let Some(current) = status.current_update.take() else { return status };
+    let Some(current) = operator::take_run(&mut status, update.spec.kind) else { return status };
     let result = update.status.clone().unwrap_or_default();
-    if result.run.is_none() && update.metadata.deletion_timestamp.is_some() {
+    if result.run.is_none() && result.cut_off != Some(true) && update.metadata.deletion_timestamp.is_some() {
         // It was taken back before it started: nothing has run.
         return status;
     }
-    let failed = conditions::find(&result.conditions, conditions::FAILED).filter(|c| c.status == "True");
     let previous = status.last_update.take();
-    let inputs = Inputs {
-        generation: current.generation,
-        reconcile_request: current.reconcile_request.clone(),
-        requested_at: current.requested_at.clone(),
-        revision: current.commit.clone().unwrap_or_default(),
-        digest: current.digest.clone().unwrap_or_default(),
-    };
-    let successful = match failed {
-        None => current.commit.clone(),
-        Some(_) => previous.as_ref().and_then(|p| p.last_successful_commit.clone()),
-    };
-    if failed.is_none() && current.kind == UpdateKind::Up {
+    let last = last_update(stack, &current, previous.as_ref(), update, outputs, now);
+    status.project_info = result.project_info.clone().or(status.project_info);
+    if last.reason.is_none() && current.kind == UpdateKind::Up {
         status.last_applied_revision = current.commit.clone();
-        // Where the pod ended first, only the next run brings them.
-        if result.end_proof != Some(EndProof::Container) {
+        status.last_applied_origin_revision = current.origin_revision.clone();
+        // Where they could not be kept, only the next run brings them.
+        if result.outputs_lost != Some(true) && (outputs.is_some() || result.outputs.is_none()) {
             status.outputs = masked(outputs);
         }
     }
-    status.last_update = Some(LastUpdate {
-        name: Some(update.name_any()),
-        kind: Some(current.kind.as_str().to_owned()),
-        state: Some(if failed.is_some() { "failed" } else { "succeeded" }.to_owned()),
-        reason: failed.map(|f| f.reason.clone()),
-        message: failed.map(|f| conditions::shorten(result.message.as_deref().unwrap_or(&f.message), LONGEST_MESSAGE)),
-        generation: current.generation,
-        reconcile_request: current.reconcile_request,
-        requested_at: current.requested_at,
-        last_attempted_commit: current.commit,
-        last_successful_commit: successful,
-        digest: current.digest,
-        permalink: result.permalink,
-        last_resync_time: Some(Time(now)),
-        failures: failed.map_or(0, |f| schedule::failures_after(previous.as_ref(), &inputs, &f.reason)),
-        interruptions: schedule::interruptions_after(previous.as_ref(), &inputs, failed.map(|f| f.reason.as_str())),
-        pending_creates: failed.and_then(|f| creations_after(current.pending_creates, &f.reason, result.cut_off)),
-    });
+    history::add(&mut status.history, &current, &result, outcome(&last), now);
+    status.last_update = Some(last);
     // Whoever suspends the Stack now finds it as this run has left it.
-    if Some(inputs.generation) == stack.metadata.generation {
+    if Some(current.generation) == stack.metadata.generation {
         let state = match status.last_update.as_ref().and_then(|last| last.reason.as_deref()) {
             None => State::Done,
             Some(update_reason::PENDING_CREATES) => State::Unanswered(stack_reason::PENDING_CREATES),
@@ -316,6 +335,109 @@ pub fn absorbed(stack: &Stack, update: &Update, outputs: Option<&Secret>, now: T
         return with_state(&Stack { status: Some(status), ..stack.clone() }, &state, now);
     }
     status
+}
+
+/// What is kept of a run that has ended.
+fn last_update(
+    stack: &Stack,
+    current: &CurrentUpdate,
+    previous: Option<&LastUpdate>,
+    update: &Update,
+    outputs: Option<&Secret>,
+    now: Timestamp,
+) -> LastUpdate {
+    let result = update.status.clone().unwrap_or_default();
+    let failed = conditions::find(&result.conditions, conditions::FAILED).filter(|c| c.status == "True");
+    let (inputs, pace) = (inputs_of(current), Pace::of(&stack.spec));
+    LastUpdate {
+        name: Some(update.name_any()),
+        kind: Some(current.kind.as_str().to_owned()),
+        state: Some(if failed.is_some() { "failed" } else { "succeeded" }.to_owned()),
+        reason: failed.map(|f| f.reason.clone()),
+        message: message(&result, failed, outputs),
+        generation: current.generation,
+        reconcile_request: current.reconcile_request.clone(),
+        requested_at: current.requested_at.clone(),
+        force_at: current.force_at.clone(),
+        reset_at: current.reset_at.clone(),
+        last_attempted_commit: recorded(stack, current.commit.clone()),
+        last_successful_commit: match failed {
+            None => recorded(stack, current.commit.clone()),
+            Some(_) => previous.and_then(|p| p.last_successful_commit.clone()),
+        },
+        digest: current.digest.clone(),
+        paths_digest: current.paths_digest.clone(),
+        config_inputs: current.config_inputs.clone(),
+        mounted_inputs: current.mounted_inputs.clone(),
+        failures: failed.map_or(0, |f| schedule::failures_after(previous, &inputs, &f.reason, &pace)),
+        interruptions: schedule::interruptions_after(previous, &inputs, failed.map(|f| f.reason.as_str())),
+        pending_creates: match (failed, current.kind) {
+            // What was in doubt before is so after it.
+            (_, UpdateKind::Preview) => current.pending_creates,
+            (None, _) => None,
+            (Some(failed), _) => creations_after(current.pending_creates, &failed.reason, result.cut_off),
+        },
+        permalink: result.permalink,
+        changes: result.changes,
+        last_resync_time: Some(Time(now)),
+    }
+}
+
+/// How a run has ended, as `Ready` gives the reason.
+fn outcome(last: &LastUpdate) -> &'static str {
+    match last.reason.as_deref() {
+        None => stack_reason::PROCESSING_COMPLETED,
+        Some(update_reason::PENDING_CREATES) => stack_reason::PENDING_CREATES,
+        Some(update_reason::RUN_OUTCOME_UNKNOWN) => stack_reason::RUN_OUTCOME_UNKNOWN,
+        Some(update_reason::UPDATE_CONFLICT) => stack_reason::UPDATE_CONFLICT,
+        Some(_) => failure_reason(Some(last)),
+    }
+}
+
+/// The revision of a run as the Pulumi Kubernetes Operator records it: of a repository that the controller follows itself, the commit.
+fn recorded(stack: &Stack, revision: Option<String>) -> Option<String> {
+    let commit =
+        |revision: String| Revision::parse(&revision).checksum().map_or_else(|| revision.clone(), str::to_owned);
+    if names_git(&stack.spec) { revision.map(commit) } else { revision }
+}
+
+/// The status once the source has moved on without a change of what matters to the Stack, where that is news.
+pub fn moved_on(stack: &Stack, revision: &str) -> Option<StackStatus> {
+    let status = stack.status.as_ref()?;
+    let last = status.last_update.as_ref()?;
+    let is_up_to_date = last.paths_digest.is_some()
+        && last.kind.as_deref() == Some(UpdateKind::Up.as_str())
+        && last.state.as_deref() == Some("succeeded");
+    if !is_up_to_date || status.last_applied_revision.as_deref() == Some(revision) {
+        return None;
+    }
+    let revision = Some(revision.to_owned());
+    Some(StackStatus { last_attempted_revision: revision.clone(), last_applied_revision: revision, ..status.clone() })
+}
+
+/// The inputs that a run was announced for.
+pub fn inputs_of(current: &CurrentUpdate) -> Inputs {
+    Inputs {
+        generation: current.generation,
+        reconcile_request: current.reconcile_request.clone(),
+        requested_at: current.requested_at.clone(),
+        force_at: current.force_at.clone(),
+        reset_at: current.reset_at.clone(),
+        revision: current.commit.clone().unwrap_or_default(),
+        digest: current.digest.clone().unwrap_or_default(),
+        selection: current.paths_digest.clone(),
+        config_inputs: current.config_inputs.clone(),
+        mounted_inputs: current.mounted_inputs.clone(),
+    }
+}
+
+/// Why a run failed, or what is to be known of it though it succeeded.
+fn message(result: &UpdateStatus, failed: Option<&Condition>, outputs: Option<&Secret>) -> Option<String> {
+    let gone = result.outputs.as_ref().filter(|_| outputs.is_none() && failed.is_none());
+    let gone = gone.map(|name| format!("the Secret {name}, which had its outputs, is gone"));
+    let of_failure = || failed.map(|failed| failed.message.as_str());
+    let message = result.message.as_deref().or_else(of_failure).or(gone.as_deref())?;
+    Some(conditions::shorten(message, LONGEST_MESSAGE))
 }
 
 /// What the next run does about creations that were cut off. Only a run that succeeds ends the doubt; one that was not cut off
@@ -328,24 +450,6 @@ fn creations_after(before: Option<PendingCreates>, reason: &str, cut_off: Option
         _ if cut_off == Some(true) => Some(PendingCreates::Stop),
         _ => before,
     }
-}
-
-/// The outputs of an outputs Secret, with `[secret]` in place of what is secret.
-fn masked(outputs: Option<&Secret>) -> BTreeMap<String, Value> {
-    let Some(secret) = outputs else { return BTreeMap::new() };
-    let secret_keys: Vec<String> = secret
-        .annotations()
-        .get(names::ANNOTATION_SECRETS)
-        .and_then(|text| serde_json::from_str(text).ok())
-        .unwrap_or_default();
-    let value = |(key, bytes): (&String, &k8s_openapi::ByteString)| {
-        let masked = match secret_keys.contains(key) {
-            true => Value::String(SECRET_OUTPUT.to_owned()),
-            false => serde_json::from_slice(&bytes.0).unwrap_or(Value::Null),
-        };
-        (key.clone(), masked)
-    };
-    secret.data.iter().flatten().map(value).collect()
 }
 
 #[cfg(test)]

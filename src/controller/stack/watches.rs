@@ -1,8 +1,8 @@
-//! What wakes a Stack: itself, its source, its Workspace, its Updates.
+//! What wakes a Stack: itself, its source, its Workspace, its Updates, the Stacks that it needs.
 
 use std::sync::Arc;
 
-use futures::{Stream, StreamExt};
+use futures::{Stream, StreamExt, TryStreamExt};
 use kube::runtime::controller::{Config, Controller};
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::reflector::store::Writer as StoreWriter;
@@ -12,21 +12,23 @@ use kube::{Client, Resource, ResourceExt};
 use crate::api::auto::{Update, Workspace};
 use crate::api::conditions;
 use crate::api::pulumi::{Stack, StackSpec};
-use crate::controller::stack::{Context, reconcile};
+use crate::controller::stack::{Context, ownership, reconcile};
 use crate::runtime::drive::{Drive, no_errors};
 use crate::runtime::news::news;
 use crate::runtime::scope::Scope;
 use crate::runtime::watch;
 
 /// What the controller is fed with.
-pub struct Feeds<W> {
+pub struct Feeds<W, D> {
     /// Where the watched Stacks are kept.
     pub store: StoreWriter<Stack>,
     /// Stacks whose sources have changed.
     pub woken: W,
+    /// Stacks that may have waited for another one.
+    pub dependents: D,
 }
 
-impl<W> std::fmt::Debug for Feeds<W> {
+impl<W, D> std::fmt::Debug for Feeds<W, D> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Feeds").finish_non_exhaustive()
     }
@@ -36,14 +38,24 @@ impl<W> std::fmt::Debug for Feeds<W> {
 pub async fn controller(
     client: Client,
     scope: &Scope,
-    feeds: Feeds<impl Stream<Item = ObjectRef<Stack>> + Send + 'static>,
+    feeds: Feeds<
+        impl Stream<Item = ObjectRef<Stack>> + Send + 'static,
+        impl Stream<Item = ObjectRef<Stack>> + Send + 'static,
+    >,
     drive: Arc<Drive>,
     context: Arc<Context>,
     concurrency: u16,
     shutdown: impl Future<Output = ()> + Send + Sync + 'static,
 ) {
     let stacks = feeds.store.as_reader();
-    let stream = watch::changes(scope.api(client.clone()), scope.own_kinds(), cut_down, feeds.store, drive.clone());
+    let twins = context.twins.clone();
+    let noted = move |stack: &mut Stack| {
+        twins.note(stack);
+        cut_down(stack);
+    };
+    let stream = watch::changes(scope.api(client.clone()), scope.own_kinds(), noted, feeds.store, drive.clone());
+    let dependents = context.dependents.clone();
+    let stream = stream.inspect_ok(move |stack| dependents.wake(stack));
     let updates = watcher(scope.api::<Update>(client.clone()), scope.other_kinds());
     let workspaces = watcher(scope.api::<Workspace>(client), scope.other_kinds());
     Controller::for_stream(stream, stacks)
@@ -53,11 +65,12 @@ pub async fn controller(
         })
         .watches_stream(news(workspaces.default_backoff(), workspace_state), |workspace: Workspace| owner(&workspace))
         .reconcile_on(feeds.woken)
+        .reconcile_on(feeds.dependents)
         .graceful_shutdown_on(shutdown)
         .run(
             move |stack, context| {
                 let drive = drive.clone();
-                async move { drive.run(stack.as_ref(), reconcile(stack.clone(), context)).await }
+                async move { drive.run(stack.as_ref(), Box::pin(reconcile(stack.clone(), context))).await }
             },
             no_errors,
             context,
@@ -89,16 +102,14 @@ fn workspace_state(workspace: &Workspace) -> String {
     format!("{:?}", (metadata.generation, &metadata.annotations, &metadata.deletion_timestamp, &workspace.status))
 }
 
-/// Leaves what tells which source feeds a Stack.
+/// Leaves what tells which source feeds a Stack, and which Stacks have to be done before it.
 fn cut_down(stack: &mut Stack) {
-    let flux_source = std::mem::take(&mut stack.spec.flux_source);
-    stack.spec = StackSpec { flux_source, ..StackSpec::default() };
+    let StackSpec { flux_source, program_ref, prerequisites, depends_on, .. } = std::mem::take(&mut stack.spec);
+    stack.spec = StackSpec { flux_source, program_ref, prerequisites, depends_on, ..StackSpec::default() };
     stack.status = None;
 }
 
 /// The Stack that an object belongs to.
 fn owner<K: Resource>(object: &K) -> Option<ObjectRef<Stack>> {
-    let is_stack = |kind: &str, version: &str| kind == "Stack" && version.starts_with("pulumi.com/");
-    let owner = object.owner_references().iter().find(|o| is_stack(&o.kind, &o.api_version))?;
-    Some(ObjectRef::new(&owner.name).within(&object.namespace()?))
+    Some(ObjectRef::new(&ownership::stack_of(object)?).within(&object.namespace()?))
 }

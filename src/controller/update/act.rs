@@ -3,12 +3,10 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Pod, Secret};
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
-use kube::{Resource, ResourceExt};
 use serde_json::{Value, json};
 
 use crate::api::auto::{RunBinding, Update, UpdateKind, UpdateStatus};
@@ -18,6 +16,7 @@ use crate::controller::update::attachments::{Seen, Target};
 use crate::controller::update::dead_runs::dead_runs;
 use crate::controller::update::decide::Action;
 use crate::controller::update::observe::{Observed, Owner, binding};
+use crate::controller::update::outputs::{self, Kept};
 use crate::controller::update::verdict::Verdict;
 use crate::controller::update::{Context, request, status};
 use crate::rpc::client::AgentAddress;
@@ -59,9 +58,15 @@ pub async fn act(
 ) -> Result<Next, ReconcileError> {
     let update = &observed.update;
     match action {
+        Action::AddFinalizer => {
+            context.writer.add_finalizer(update, names::UPDATE_FINALIZER).await?;
+            let namespace = update.namespace().unwrap_or_default();
+            let live = context.reader.get_opt::<Update>(&namespace, &update.name_any()).await?;
+            Ok(live.map_or(Next::Rest(None), |update| Next::Again(Box::new(update))))
+        }
         Action::Wait(reason, message) => {
             // A place that was taken for a pod that is gone is given back, and none is kept for a run that cannot begin.
-            forget(update, context);
+            context.forget(update);
             context.writer.status(update, &status::waiting(update, reason, &message, now)).await?;
             let queued = reason == update_reason::QUEUED;
             Ok(Next::Rest(Some(if queued { QUEUE_RETRY } else { WATCHED_RETRY })))
@@ -84,22 +89,29 @@ pub async fn act(
         Action::Record(verdict) => record(observed, &verdict, context, now).await,
         Action::Release => release(observed, context).await,
         Action::Abandon => {
-            forget(update, context);
+            context.forget(update);
             context.writer.remove_finalizer(update, names::STACK_FINALIZER).await?;
             Ok(Next::Rest(None))
         }
+        Action::Keep(wait) => {
+            context.forget(update);
+            Ok(Next::Rest(Some(wait.unsigned_abs())))
+        }
+        Action::Expire => expire(update, context).await,
         Action::Nothing => {
-            forget(update, context);
+            context.forget(update);
             Ok(Next::Rest(None))
         }
     }
 }
 
-/// Keeps neither a task nor a place for a run that is not open: another leader may have recorded its end.
-fn forget(update: &Update, context: &Context) {
-    let uid = update.uid().unwrap_or_default();
-    context.attachments.detach(&uid);
-    context.gate.withdraw(&uid);
+async fn expire(update: &Update, context: &Context) -> Result<Next, ReconcileError> {
+    context.forget(update);
+    context.writer.delete_as_seen(update).await?;
+    let kept = update.spec.ttl_after_completed.as_deref().unwrap_or_default();
+    let message = format!("Deleted {} after its time of {kept}", update.name_any());
+    context.events.publish(with_revision(update, Event::new(update, EventKind::Normal, "UpdateExpired", message)));
+    Ok(Next::Rest(None))
 }
 
 /// Writes a status and goes on with what the API has then.
@@ -242,7 +254,8 @@ async fn hesitate(observed: &Observed, doubt: &str, context: &Context, now: Time
     let is_news = update.status.as_ref().is_none_or(is_news);
     context.writer.status(update, &status::doubtful(update, doubt, now)).await?;
     if is_news {
-        context.events.publish(Event::new(update, EventKind::Warning, update_reason::RUN_OUTCOME_UNKNOWN, doubt));
+        let event = Event::new(update, EventKind::Warning, update_reason::RUN_OUTCOME_UNKNOWN, doubt);
+        context.events.publish(with_revision(update, event));
     }
     Ok(Next::Rest(Some(DOUBT_RETRY)))
 }
@@ -256,64 +269,45 @@ async fn record(
 ) -> Result<Next, ReconcileError> {
     let (update, progress) = (&observed.update, observed.progress.as_ref());
     failpoint::hit("update-result-seen");
-    if !verdict.outputs.is_empty() {
-        match context.writer.create(&outputs_secret(update, verdict)).await {
-            Err(error) if error.is_forbidden() => {
-                let message = format!("the run has ended; its outputs cannot be kept yet: {error}");
-                context.writer.status(update, &status::running(update, progress, &message, now)).await?;
-                return Ok(Next::Rest(Some(REFUSED_RETRY)));
-            }
-            other => drop(other?),
+    let verdict = match outputs::keep(update, verdict, context, now).await? {
+        Kept::Yes => verdict.clone(),
+        Kept::No(why) => verdict.clone().without_outputs(&why),
+        Kept::NotYet(why) => {
+            let message = format!("the run has ended; its outputs cannot be kept yet: {why}");
+            context.writer.status(update, &status::running(update, progress, &message, now)).await?;
+            return Ok(Next::Rest(Some(REFUSED_RETRY)));
         }
-        failpoint::hit("update-outputs-written");
-    }
-    let next = again(update, &status::recorded(update, verdict, progress, now), context).await?;
+    };
+    failpoint::hit("update-outputs-written");
+    let next = again(update, &status::recorded(update, &verdict, progress, now), context).await?;
     let event = match verdict.failure {
         None => Event::new(update, EventKind::Normal, "UpdateSucceeded", succeeded(update)),
         Some(reason) => {
             Event::new(update, EventKind::Warning, "UpdateFailed", format!("{reason}: {}", verdict.message))
         }
     };
-    context.events.publish(event.with("auto.pulumi.com/revision", update.spec.artifact.revision.as_str()));
+    context.events.publish(with_revision(update, event));
     failpoint::hit("update-recorded");
     Ok(next)
+}
+
+/// Metadata of an event is named under the group of its object, as in Flux.
+fn with_revision(update: &Update, event: Event) -> Event {
+    match update.artifact() {
+        Some(artifact) => event.with("auto.pulumi.com/revision", artifact.revision.as_str()),
+        None => event,
+    }
 }
 
 fn succeeded(update: &Update) -> String {
     let word = match update.spec.kind {
         UpdateKind::Up => "Updated",
         UpdateKind::Destroy => "Destroyed",
+        UpdateKind::Preview => "Previewed",
+        UpdateKind::Refresh => "Refreshed",
+        UpdateKind::Unknown => "Ended",
     };
     format!("{word} stack {}", update.spec.stack_name)
-}
-
-/// One key for each output, JSON in each; the annotation names what is secret.
-fn outputs_secret(update: &Update, verdict: &Verdict) -> Secret {
-    let data: serde_json::Map<String, Value> =
-        verdict.outputs.iter().map(|o| (output_key(&o.name), json!(STANDARD.encode(&o.value)))).collect();
-    let secret_keys: Vec<String> = verdict.outputs.iter().filter(|o| o.secret).map(|o| output_key(&o.name)).collect();
-    let secret = json!({
-        "metadata": {
-            "name": names::outputs_secret(&update.name_any()),
-            "namespace": update.namespace(),
-            "labels": {names::LABEL_COMPONENT: "update", names::LABEL_UPDATE_NAME: update.name_any()},
-            "annotations": {names::ANNOTATION_SECRETS: json!(secret_keys).to_string()},
-            "ownerReferences": [{
-                "apiVersion": Update::api_version(&()),
-                "kind": Update::kind(&()),
-                "name": update.name_any(),
-                "uid": update.uid(),
-            }],
-        },
-        "immutable": true,
-        "data": data,
-    });
-    serde_json::from_value(secret).unwrap_or_default()
-}
-
-/// A Secret's key made of an output's name.
-fn output_key(name: &str) -> String {
-    name.chars().map(|c| if c.is_ascii_alphanumeric() || "-._".contains(c) { c } else { '_' }).collect()
 }
 
 /// The agent may forget the run, the pod may go, the object may go.
@@ -333,8 +327,7 @@ async fn release(observed: &Observed, context: &Context) -> Result<Next, Reconci
         unmark_pod(pod, context).await?;
     }
     failpoint::hit("update-pod-released");
-    context.attachments.detach(&uid);
-    context.gate.withdraw(&uid);
+    context.forget(update);
     context.writer.remove_finalizer(update, names::UPDATE_FINALIZER).await?;
     Ok(Next::Rest(None))
 }

@@ -84,7 +84,6 @@ struct Place {
 }
 
 struct Attachment {
-    update: ObjectRef<Update>,
     /// Of its task: one that was replaced says nothing any more.
     serial: u64,
     seen: Seen,
@@ -142,10 +141,10 @@ impl Attachments {
                 return;
             }
             let progress = before.and_then(|a| a.progress.clone());
-            let (update, address, may_start) = (target.update.clone(), target.address.clone(), target.may_start);
+            let (address, may_start) = (target.address.clone(), target.may_start);
             let _guard = token.clone().drop_guard();
             let seen = Seen::Connecting;
-            open.insert(uid, Attachment { update, serial, seen, progress, address, may_start, _guard });
+            open.insert(uid, Attachment { serial, seen, progress, address, may_start, _guard });
         }
         let this = self.clone();
         self.tasks.spawn(async move {
@@ -167,11 +166,15 @@ impl Attachments {
         self.places().remove(uid);
     }
 
-    /// The same for whatever is open of an Update that is gone: whoever has removed it did so without this process.
+    /// The same for whatever is open of an Update that is gone: whoever has removed it did so without this process. A run that is
+    /// attached to has its place.
     pub fn forget(&self, namespace: &str, name: &str) {
         let is_its = |update: &ObjectRef<Update>| update.name == name && update.namespace.as_deref() == Some(namespace);
-        self.lock().retain(|_, attachment| !is_its(&attachment.update));
-        self.places().retain(|_, place| !is_its(&place.update));
+        let places = self.places();
+        let gone: Vec<String> =
+            places.iter().filter(|(_, place)| is_its(&place.update)).map(|(uid, _)| uid.clone()).collect();
+        drop(places);
+        gone.iter().for_each(|uid| self.detach(uid));
     }
 
     /// Asks the agent to end a run.

@@ -2,22 +2,29 @@
 
 use std::net::IpAddr;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 
-use crate::api::auto::{RunBinding, Update, Workspace};
+use crate::api::auto::{ArtifactReference, EndProof, RunBinding, Update, Workspace};
 use crate::api::conditions::{self, update_reason};
-use crate::api::{names, resolve};
+use crate::api::{duration, names, resolve};
+use crate::artifact::Directory;
 use crate::controller::update::attachments::Seen;
 use crate::controller::update::observe::{Observed, Owner, binding};
 use crate::controller::update::pod_end::{self, End, Recorded};
 use crate::controller::update::request;
 use crate::controller::update::verdict::Verdict;
+use crate::controller::workspace::is_operators_pod;
 use crate::rpc::proto;
+
+/// How long the cluster is given to say why a pod was told to end. The agent goes half a minute after its result at the latest.
+const EXPLANATION_PATIENCE: SignedDuration = SignedDuration::from_secs(60);
 
 /// The next step.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
+    /// Made by hand: it must not go away before its run has ended.
+    AddFinalizer,
     /// The run cannot start yet.
     Wait(&'static str, String),
     /// The pod is marked and the run is written down; then it may start.
@@ -38,6 +45,10 @@ pub enum Action {
     Release,
     /// It is being deleted, and the Stack that would let go of it is gone.
     Abandon,
+    /// It is kept for so long.
+    Keep(SignedDuration),
+    /// The time is over for which it is kept.
+    Expire,
     Nothing,
 }
 
@@ -45,6 +56,7 @@ impl Action {
     /// What the log says of it. Not all that it carries: outputs may be secret.
     pub fn name(&self) -> &'static str {
         match self {
+            Action::AddFinalizer => "AddFinalizer",
             Action::Wait(..) => "Wait",
             Action::Announce(_) => "Announce",
             Action::Attach(_) => "Attach",
@@ -55,6 +67,8 @@ impl Action {
             Action::Record(_) => "Record",
             Action::Release => "Release",
             Action::Abandon => "Abandon",
+            Action::Keep(_) => "Keep",
+            Action::Expire => "Expire",
             Action::Nothing => "Nothing",
         }
     }
@@ -68,21 +82,50 @@ pub fn decide(observed: &Observed, now: Timestamp) -> Action {
         return match update.metadata.deletion_timestamp {
             _ if has(names::UPDATE_FINALIZER) => Action::Release,
             Some(_) if has(names::STACK_FINALIZER) && observed.stack == Owner::Gone => Action::Abandon,
-            _ => Action::Nothing,
+            Some(_) => Action::Nothing,
+            None => expiry(update, now),
         };
     }
     match binding(update) {
         Some(binding) => announced(observed, binding, now),
+        None if update.is_started_by_operator() => operators_run(observed),
         None if update.metadata.deletion_timestamp.is_some() => {
             Action::Record(Box::new(Verdict::failed(update_reason::CANCELED, "deleted before it started")))
         }
+        None if !update.finalizers().iter().any(|f| f == names::UPDATE_FINALIZER) => Action::AddFinalizer,
         None => waiting(observed),
+    }
+}
+
+/// The Pulumi Kubernetes Operator has started the run, and its agent tells nobody else of it. It ends with its pod at the latest.
+fn operators_run(observed: &Observed) -> Action {
+    if observed.pod.as_ref().is_some_and(is_operators_pod) {
+        let message = "the Pulumi Kubernetes Operator has started it; how it ends is not known before its pod has gone";
+        return Action::Await(message.to_owned());
+    }
+    let why = "the Pulumi Kubernetes Operator had started it, and both the operator and its pod have gone";
+    Action::Record(Box::new(Verdict::cut_off(why, EndProof::Container, None)))
+}
+
+/// Whether the time is over for which an Update is kept.
+fn expiry(update: &Update, now: Timestamp) -> Action {
+    let ttl = update.spec.ttl_after_completed.as_deref().and_then(duration::seconds);
+    let conditions = update.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+    let completed = conditions::find(conditions, conditions::COMPLETE).map(|complete| complete.last_transition_time.0);
+    let (Some(ttl), Some(completed)) = (ttl, completed) else { return Action::Nothing };
+    let ttl = SignedDuration::from_secs(i64::try_from(ttl).unwrap_or(i64::MAX));
+    match ttl.saturating_sub(now.duration_since(completed)) {
+        left if left.is_positive() => Action::Keep(left),
+        _ => Action::Expire,
     }
 }
 
 /// The run was written down: it is in that pod, or it is nowhere.
 fn announced(observed: &Observed, binding: &RunBinding, now: Timestamp) -> Action {
     match &observed.seen {
+        Some(Seen::Ended(result)) if is_to_be_explained(observed, binding, result, now) => {
+            return Action::Await("its pod was told to end; the cluster is about to say why".to_owned());
+        }
         Some(Seen::Ended(result)) => return Action::Record(Box::new(told(observed, binding, result, now))),
         // The agent tells: nobody knows better.
         Some(Seen::Running | Seen::Held(_)) => return by_task(observed, binding, None),
@@ -93,7 +136,10 @@ fn announced(observed: &Observed, binding: &RunBinding, now: Timestamp) -> Actio
     let run = Recorded { id: &id, binding, pod_name: &pod_name, now };
     match pod_end::judge(run, observed.pod.as_ref(), &observed.node) {
         End::Proven(verdict) if was_asked_to_end(observed) => Action::Record(verdict),
-        End::Proven(verdict) => Action::Record(Box::new(verdict.with_its_pod())),
+        End::Proven(verdict) => {
+            let cause = pod_end::cause(binding, observed.pod.as_ref());
+            Action::Record(Box::new(verdict.with_its_pod().because(cause)))
+        }
         End::Unknown(doubt) => in_doubt(&observed.update, &doubt),
         End::Open(known) => by_task(observed, binding, known.as_deref()),
     }
@@ -103,9 +149,20 @@ fn announced(observed: &Observed, binding: &RunBinding, now: Timestamp) -> Actio
 fn told(observed: &Observed, binding: &RunBinding, result: &proto::Result, now: Timestamp) -> Verdict {
     let pod = observed.pod.as_ref();
     let verdict = Verdict::of(result, now);
-    let with_its_pod = !was_asked_to_end(observed) && pod_end::is_pod_ending(binding, pod);
+    let is_ending = result.pod_terminated || pod_end::is_pod_ending(binding, pod);
+    let with_its_pod = !was_asked_to_end(observed) && is_ending;
     let verdict = if with_its_pod { verdict.with_its_pod() } else { verdict };
     verdict.because(pod_end::cause(binding, pod))
+}
+
+/// Whether the pod was told to end and does not say why yet, as it would have if it had been deleted: the kubelet tells of an
+/// eviction only when the containers are gone, and the agent waits a while to be heard before it goes.
+fn is_to_be_explained(observed: &Observed, binding: &RunBinding, result: &proto::Result, now: Timestamp) -> bool {
+    let pod = observed.pod.as_ref();
+    let is_explained = pod_end::is_pod_ending(binding, pod) || pod_end::cause(binding, pod).is_some();
+    let since = Timestamp::from_millisecond(result.ended).map(|ended| now.duration_since(ended));
+    let is_recent = since.is_ok_and(|since| since < EXPLANATION_PATIENCE);
+    result.pod_terminated && !was_asked_to_end(observed) && !is_explained && is_recent
 }
 
 /// Whether somebody has deleted the Update to end its run.
@@ -170,7 +227,7 @@ fn has_moved(observed: &Observed) -> bool {
 fn waiting(observed: &Observed) -> Action {
     let update = &observed.update;
     let name = &update.spec.workspace_name;
-    if let Err(error) = request::limits(update) {
+    if let Err(error) = request::check(update) {
         return Action::Record(Box::new(Verdict::failed(update_reason::SPEC_INVALID, &error.to_string())));
     }
     if let Some(ahead) = &observed.ahead {
@@ -179,13 +236,45 @@ fn waiting(observed: &Observed) -> Action {
     let Some(workspace) = &observed.workspace else {
         return Action::Wait(update_reason::WORKSPACE_NOT_FOUND, format!("workspace {name} does not exist"));
     };
+    if let Some(refusal) = is_on_another_source(workspace, update) {
+        return Action::Record(Box::new(Verdict::failed(update_reason::SPEC_INVALID, &refusal)));
+    }
     if let Some(why) = not_ready(workspace, observed) {
         return Action::Wait(update_reason::WORKSPACE_NOT_READY, format!("workspace {name} {why}"));
     }
     match observed.pod.as_ref().and_then(|pod| request::binding(update, workspace, pod)) {
+        Some(_) if request::asks_too_much(update, workspace) => {
+            let why =
+                "has an agent of an earlier version, which does not know all that this run asks for: it gets a new pod";
+            Action::Wait(update_reason::WORKSPACE_NOT_READY, format!("workspace {name} {why}"))
+        }
         Some(binding) => Action::Announce(binding),
         None => Action::Wait(update_reason::WORKSPACE_NOT_READY, format!("workspace {name} has no agent yet")),
     }
+}
+
+/// Nobody takes back what was made by hand for a source that its Workspace does not ask for: others would queue behind it for ever.
+fn is_on_another_source(workspace: &Workspace, update: &Update) -> Option<String> {
+    let wanted = update.spec.artifact.as_ref().filter(|_| !is_of_stack(update))?;
+    let status = workspace.status.as_ref()?;
+    let is_ready = conditions::is_true(&status.conditions, conditions::READY);
+    let is_current = status.observed_generation == workspace.metadata.generation;
+    let other = status.artifact.as_ref().filter(|found| is_ready && is_current && !is_meant(wanted, found))?;
+    let describe = |artifact: &ArtifactReference| format!("{} with directory {:?}", artifact.digest, artifact.dir);
+    let name = &update.spec.workspace_name;
+    Some(format!("it asks for the source {}, and workspace {name} has {}", describe(wanted), describe(other)))
+}
+
+/// Whether the artifact in place is the one that is asked for. A person need not know the revision's name.
+fn is_meant(wanted: &ArtifactReference, found: &ArtifactReference) -> bool {
+    let directory = |artifact: &ArtifactReference| artifact.dir.parse::<Directory>().ok();
+    wanted.digest == found.digest
+        && directory(wanted) == directory(found)
+        && (wanted.revision.is_empty() || wanted.revision == found.revision)
+}
+
+fn is_of_stack(update: &Update) -> bool {
+    update.owner_references().iter().any(|owner| owner.kind == "Stack")
 }
 
 /// Why a run cannot start in a Workspace now.
@@ -199,8 +288,13 @@ fn not_ready(workspace: &Workspace, observed: &Observed) -> Option<String> {
         let why = ready.map(|r| format!(": {}", r.message)).unwrap_or_default();
         return Some(format!("is not ready{why}"));
     }
-    if status.artifact.as_ref() != Some(&observed.update.spec.artifact) {
-        return Some(format!("does not have revision {} in place", observed.update.spec.artifact.revision));
+    match (&observed.update.spec.artifact, &status.artifact) {
+        (Some(wanted), found) if found.as_ref().is_none_or(|found| !is_meant(wanted, found)) => {
+            let name = if wanted.revision.is_empty() { &wanted.digest } else { &wanted.revision };
+            return Some(format!("does not have revision {name} in place"));
+        }
+        (None, None) => return Some("has no source in place".to_owned()),
+        _ => {}
     }
     let pod = observed.pod.as_ref().filter(|p| p.metadata.deletion_timestamp.is_none());
     if pod.is_none_or(|p| p.uid() != status.pod_uid) {

@@ -5,6 +5,7 @@ mod attachments;
 mod dead_runs;
 mod decide;
 mod observe;
+mod outputs;
 mod pod_end;
 mod progress;
 mod request;
@@ -20,6 +21,8 @@ use kube::runtime::reflector::{ObjectRef, Store as Reflected};
 
 pub use attachments::Attachments;
 pub use dead_runs::dead_run;
+pub use outputs::is_of as is_outputs_of;
+pub use request::needed_understanding;
 pub use watches::{Feeds, controller};
 
 use crate::api::auto::Update;
@@ -51,16 +54,24 @@ impl std::fmt::Debug for Context {
     }
 }
 
+impl Context {
+    /// Keeps neither a task nor a place for a run that is not open: another leader may have recorded its end.
+    fn forget(&self, update: &Update) {
+        let uid = update.uid().unwrap_or_default();
+        self.attachments.detach(&uid);
+        self.gate.withdraw(&uid);
+    }
+}
+
 /// Brings an Update forward: observe, decide, act; status is part of each act.
 pub async fn reconcile(update: Arc<Update>, context: Arc<Context>) -> Result<Outcome, ReconcileError> {
     // The cache may lag behind our own last write; what a run is bound to must not.
     let namespace = update.namespace().unwrap_or_default();
     let Some(live) = context.reader.get_opt::<Update>(&namespace, &update.name_any()).await? else {
-        let uid = update.uid().unwrap_or_default();
-        context.attachments.detach(&uid);
-        context.gate.withdraw(&uid);
+        context.forget(&update);
         return Ok(Outcome::Settled);
     };
+    let live = context.writer.take_over(&live).await?.unwrap_or(live);
     let mut update = Box::new(live);
     for _ in 0..STEPS {
         let observed = observe::observe(*update, &context).await?;

@@ -12,6 +12,7 @@ use crate::api::pulumi::Stack;
 use crate::controller::update::Context;
 use crate::controller::update::attachments::{Look, Seen};
 use crate::controller::update::pod_end::{self, NodeState};
+use crate::controller::update::request::names_workspace;
 use crate::runtime::reads::ReadError;
 
 /// What is known at the start of a pass.
@@ -51,7 +52,7 @@ pub async fn observe(update: Update, context: &Context) -> Result<Observed, Read
     let namespace = update.namespace().unwrap_or_default();
     let name = update.spec.workspace_name.clone();
     let look = context.attachments.look(&update.uid().unwrap_or_default());
-    let (workspace, pod) = match is_told_of(&update, look.as_ref()) {
+    let (workspace, pod) = match is_told_of(&update, look.as_ref()) || !names_workspace(&update) {
         true => (None, None),
         false => (
             context.reader.get_opt::<Workspace>(&namespace, &name).await?,
@@ -62,7 +63,7 @@ pub async fn observe(update: Update, context: &Context) -> Result<Observed, Read
     let ahead = ahead(&update, &context.updates.state());
     let stack = match (update.metadata.deletion_timestamp.is_some(), owner(&update)) {
         (true, Some((name, uid))) => match context.reader.get_opt::<Stack>(&namespace, &name).await? {
-            Some(stack) if stack.uid().as_ref() != Some(&uid) => Owner::Gone,
+            Some(stack) if uid.is_some_and(|uid| stack.uid() != Some(uid)) => Owner::Gone,
             Some(stack) if stack.metadata.deletion_timestamp.is_some() => Owner::Deleting,
             Some(_) => Owner::Lives,
             None => Owner::Gone,
@@ -105,9 +106,14 @@ pub fn binding(update: &Update) -> Option<&RunBinding> {
     update.status.as_ref()?.run.as_ref()
 }
 
-/// Name and UID of the Stack that an Update belongs to.
-fn owner(update: &Update) -> Option<(String, String)> {
-    update.owner_references().iter().find(|o| o.kind == "Stack").map(|o| (o.name.clone(), o.uid.clone()))
+/// Name and UID of the Stack that an Update belongs to. Where the reference was taken away, or never was because its Stack was
+/// being deleted, the finalizer tells that there is one.
+fn owner(update: &Update) -> Option<(String, Option<String>)> {
+    let referred = update.owner_references().iter().find(|o| o.kind == "Stack");
+    let is_held = update.finalizers().iter().any(|finalizer| finalizer == names::STACK_FINALIZER);
+    referred
+        .map(|o| (o.name.clone(), Some(o.uid.clone())))
+        .or_else(|| is_held.then(|| (update.spec.workspace_name.clone(), None)))
 }
 
 /// Updates of one Workspace queue: a run that is open goes first, then the oldest; equal times queue by name.

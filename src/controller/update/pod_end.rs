@@ -7,6 +7,7 @@ use kube::ResourceExt;
 use crate::api::auto::{EndProof, RunBinding};
 use crate::api::names;
 use crate::controller::update::verdict::Verdict;
+use crate::pulumi::advice::MORE_MEMORY;
 
 /// How long a container that has ended is given to be started again: the agent's journal knows more than the kubelet. The
 /// kubelet waits five minutes at most between two starts.
@@ -174,7 +175,9 @@ fn why(terminated: &ContainerStateTerminated, pod: &Pod) -> String {
     let code = terminated.exit_code;
     let own = match reason {
         "OOMKilled" => match memory_limit(pod) {
-            Some(limit) => format!("OOMKilled: it used more memory than its limit of {limit}, exit code {code}"),
+            Some(limit) => {
+                format!("OOMKilled: it used more memory than its limit of {limit}, exit code {code}; {MORE_MEMORY}")
+            }
             None => format!("OOMKilled: its node ran out of memory, and it has no limit, exit code {code}"),
         },
         reason => format!("{reason}, exit code {code}"),

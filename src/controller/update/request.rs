@@ -6,9 +6,13 @@ use kube::ResourceExt;
 use crate::api::auto::{LockRecovery, PendingCreates, RunBinding, Update, UpdateKind, Workspace};
 use crate::api::duration;
 use crate::controller::update::pod_end;
-use crate::controller::workspace::{SpecError, run_environment};
+use crate::controller::workspace::{SpecError, run_environment, settings};
 use crate::rpc::proto;
 use crate::rpc::settings::settings_digest;
+use crate::rpc::understanding;
+
+/// What a label's value may have.
+const LONGEST_NAME: usize = 63;
 
 /// Why no run can be asked for.
 #[derive(Debug, thiserror::Error)]
@@ -17,16 +21,16 @@ pub enum RequestError {
     Workspace(#[from] SpecError),
     #[error("spec.{field}: {value:?} is no duration; give one such as 1h30m or 45s")]
     Duration { field: &'static str, value: String },
-}
-
-/// The settings of one stack of a Workspace, as a whole.
-pub fn settings(workspace: &Workspace, stack: &str) -> proto::Settings {
-    let item = |item: &crate::api::auto::ConfigItem| proto::ConfigItem {
-        key: item.key.clone(),
-        value: item.value.to_string(),
-    };
-    let config = workspace.spec.stacks.iter().find(|s| s.name == stack).map(|s| s.config.iter().map(item).collect());
-    proto::Settings { stack: stack.to_owned(), config: config.unwrap_or_default() }
+    #[error("spec.{0} is missing")]
+    Missing(&'static str),
+    #[error("spec.workspaceName {0:?} is not the name of a Workspace")]
+    WorkspaceName(String),
+    #[error(
+        "the Update's name has more than {LONGEST_NAME} characters: the Secret of its outputs carries it as a label"
+    )]
+    NameTooLong,
+    #[error("spec.type is none of up, preview, refresh and destroy")]
+    Kind,
 }
 
 /// What a run of this Update would be bound to in this pod.
@@ -37,7 +41,8 @@ pub fn binding(update: &Update, workspace: &Workspace, pod: &Pod) -> Option<RunB
     Some(RunBinding {
         pod_uid: status.pod_uid.clone()?,
         agent_start_id: status.agent_start_id.clone()?,
-        settings_digest: settings_digest(&settings(workspace, &update.spec.stack_name)),
+        artifact: status.artifact.clone(),
+        settings_digest: settings_digest(&settings(&workspace.spec, &update.spec.stack_name).ok()?),
         host: host(pod),
         node_name: spec.and_then(|spec| spec.node_name.clone()).unwrap_or_default(),
         container_id: container.and_then(|container| container.container_id.clone()).unwrap_or_default(),
@@ -53,12 +58,48 @@ fn host(pod: &Pod) -> String {
     spec.and_then(|spec| spec.hostname.clone()).filter(|name| !name.is_empty()).unwrap_or_else(|| pod.name_any())
 }
 
-/// `timeout` and `idleTimeout` in seconds; 0 is for ever.
+/// Whether it is said what is to be run, and where. The schema asks for it; what was stored before the schema may lack it.
+pub fn check(update: &Update) -> Result<(), RequestError> {
+    let spec = &update.spec;
+    for (field, value) in [("workspaceName", &spec.workspace_name), ("stackName", &spec.stack_name)] {
+        if value.is_empty() {
+            return Err(RequestError::Missing(field));
+        }
+    }
+    if !names_workspace(update) {
+        return Err(RequestError::WorkspaceName(spec.workspace_name.clone()));
+    }
+    if update.name_any().len() > LONGEST_NAME {
+        return Err(RequestError::NameTooLong);
+    }
+    kind(spec.kind)?;
+    limits(update).map(drop)
+}
+
+/// Whether what an Update names can be the name of a Workspace. It becomes part of an address: nothing else is asked for.
+pub fn names_workspace(update: &Update) -> bool {
+    let name = &update.spec.workspace_name;
+    let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '.';
+    !name.is_empty() && !name.contains("..") && name.chars().all(plain)
+}
+
+fn kind(kind: UpdateKind) -> Result<proto::OperationKind, RequestError> {
+    match kind {
+        UpdateKind::Up => Ok(proto::OperationKind::Up),
+        UpdateKind::Destroy => Ok(proto::OperationKind::Destroy),
+        UpdateKind::Preview => Ok(proto::OperationKind::Preview),
+        UpdateKind::Refresh => Ok(proto::OperationKind::Refresh),
+        UpdateKind::Unknown => Err(RequestError::Kind),
+    }
+}
+
+/// `timeout` and `idleTimeout` in seconds; 0 is for ever. An error names a duration that is none.
 pub fn limits(update: &Update) -> Result<(u64, u64), RequestError> {
     let seconds = |field, value: &Option<String>| match value {
         None => Ok(0),
         Some(value) => duration::seconds(value).ok_or_else(|| RequestError::Duration { field, value: value.clone() }),
     };
+    seconds("ttlAfterCompleted", &update.spec.ttl_after_completed)?;
     Ok((seconds("timeout", &update.spec.timeout)?, seconds("idleTimeout", &update.spec.idle_timeout)?))
 }
 
@@ -71,6 +112,18 @@ fn pending_creates(update: &Update) -> proto::PendingCreates {
     }
 }
 
+/// What an agent has to understand for this run; nothing for one that cannot be asked for.
+pub fn needed_understanding(update: &Update, workspace: &Workspace) -> u32 {
+    let request = run(update, workspace, &RunBinding::default(), Vec::new());
+    request.map_or(0, |request| understanding::needed(&request))
+}
+
+/// Whether the agent in the pod would leave out, without a word, something that this run is about.
+pub fn asks_too_much(update: &Update, workspace: &Workspace) -> bool {
+    let understood = workspace.status.as_ref().and_then(|status| status.agent_understands).unwrap_or_default();
+    needed_understanding(update, workspace) > understood
+}
+
 /// The request that starts a run with this binding.
 pub fn run(
     update: &Update,
@@ -79,22 +132,16 @@ pub fn run(
     dead_runs: Vec<proto::DeadRun>,
 ) -> Result<proto::RunRequest, RequestError> {
     let (timeout_seconds, idle_timeout_seconds) = limits(update)?;
-    let kind = match update.spec.kind {
-        UpdateKind::Up => proto::OperationKind::Up,
-        UpdateKind::Destroy => proto::OperationKind::Destroy,
-    };
+    let artifact = update.artifact().cloned().unwrap_or_default();
     Ok(proto::RunRequest {
         id: update.uid().unwrap_or_default(),
         name: update.name_any(),
-        kind: kind.into(),
+        kind: kind(update.spec.kind)?.into(),
         pod_uid: binding.pod_uid.clone(),
         start_id: binding.agent_start_id.clone(),
-        artifact: Some(proto::Artifact {
-            digest: update.spec.artifact.digest.clone(),
-            directory: update.spec.artifact.dir.clone(),
-        }),
+        artifact: Some(proto::Artifact { digest: artifact.digest, directory: artifact.dir }),
         settings_digest: binding.settings_digest.clone(),
-        settings: Some(settings(workspace, &update.spec.stack_name)),
+        settings: Some(settings(&workspace.spec, &update.spec.stack_name)?),
         environment: run_environment(&workspace.spec)?,
         refresh: update.spec.refresh.unwrap_or_default(),
         message: update.spec.message.clone().unwrap_or_default(),
@@ -103,13 +150,33 @@ pub fn run(
         timeout_seconds,
         idle_timeout_seconds,
         lock_recovery: update.spec.lock_recovery == LockRecovery::Automatic,
+        options: Some(options(update, workspace)),
     })
+}
+
+fn options(update: &Update, workspace: &Workspace) -> proto::RunOptions {
+    let spec = &update.spec;
+    let stack = workspace.spec.stacks.iter().find(|stack| stack.name == spec.stack_name);
+    proto::RunOptions {
+        targets: spec.target.clone(),
+        target_dependents: spec.target_dependents.unwrap_or_default(),
+        replace: spec.replace.clone(),
+        parallel: spec.parallel.unwrap_or_default(),
+        continue_on_error: spec.continue_on_error.unwrap_or_default(),
+        expect_no_changes: spec.expect_no_changes.unwrap_or_default(),
+        remove: spec.remove.unwrap_or_default(),
+        run_program: spec.run_program.unwrap_or_default(),
+        expect_no_refresh_changes: spec.expect_no_refresh_changes.unwrap_or_default(),
+        stack_must_exist: stack.is_some_and(|stack| stack.create == Some(false)),
+        log_level: workspace.spec.pulumi_log_level.unwrap_or_default(),
+        secrets_provider: stack.and_then(|stack| stack.secrets_provider.clone()).unwrap_or_default(),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::auto::{UpdateSpec, WorkspaceSpec, WorkspaceStatus};
+    use crate::api::auto::{ArtifactReference, UpdateSpec, UpdateStatus, WorkspaceSpec, WorkspaceStatus};
     use serde_json::{Value, json};
 
     fn pod(spec: Value) -> Pod {
@@ -131,7 +198,8 @@ mod tests {
     }
 
     fn update(spec: UpdateSpec) -> Update {
-        Update::new("app-1", UpdateSpec { workspace_name: "app".to_owned(), ..spec })
+        let (workspace_name, stack_name) = ("app".to_owned(), "dev".to_owned());
+        Update::new("app-1", UpdateSpec { workspace_name, stack_name, ..spec })
     }
 
     #[test]
@@ -147,6 +215,53 @@ mod tests {
             assert_eq!((found.host.as_str(), found.node_name.as_str()), (host, node));
             assert_eq!(found.container_id, "containerd://c");
         }
+    }
+
+    #[test]
+    fn a_run_without_an_artifact_is_bound_to_the_one_in_place_and_one_with_it_keeps_it() {
+        let artifact = |digest: &str| ArtifactReference { digest: digest.to_owned(), ..ArtifactReference::default() };
+        let mut workspace = workspace();
+        workspace.status.as_mut().expect("there").artifact = Some(artifact("sha256:a"));
+        let mut update = update(UpdateSpec::default());
+        let binding = binding(&update, &workspace, &pod(json!({"containers": []}))).expect("it can be bound");
+        assert_eq!(binding.artifact, Some(artifact("sha256:a")));
+        update.status = Some(UpdateStatus { run: Some(binding.clone()), ..UpdateStatus::default() });
+        // The Workspace moves on; the run does not.
+        workspace.status.as_mut().expect("there").artifact = Some(artifact("sha256:b"));
+        let request = run(&update, &workspace, &binding, Vec::new()).expect("valid");
+        assert_eq!(request.artifact.map(|artifact| artifact.digest).as_deref(), Some("sha256:a"));
+        // Started by a controller that did not write it down there.
+        update.spec.artifact = Some(artifact("sha256:c"));
+        update.status = Some(UpdateStatus { run: Some(RunBinding::default()), ..UpdateStatus::default() });
+        assert_eq!(update.artifact(), Some(&artifact("sha256:c")));
+    }
+
+    #[test]
+    fn what_is_not_said_is_named() {
+        let whole = json!({"workspaceName": "app", "stackName": "dev", "type": "refresh"});
+        let rows = [
+            (json!({}), None),
+            (json!({"workspaceName": ""}), Some("spec.workspaceName is missing")),
+            (json!({"stackName": ""}), Some("spec.stackName is missing")),
+            (json!({"workspaceName": "../secrets/a"}), Some("spec.workspaceName \"../secrets/a\" is not the name")),
+            (json!({"type": "import"}), Some("spec.type is none of up, preview, refresh and destroy")),
+            (json!({"ttlAfterCompleted": "soon"}), Some("spec.ttlAfterCompleted: \"soon\" is no duration")),
+        ];
+        for (changes, wanted) in rows {
+            let mut spec = whole.clone();
+            spec.as_object_mut().expect("a map").extend(changes.as_object().expect("a map").clone());
+            let update = Update::new("by-hand", serde_json::from_value(spec).expect("it can be read"));
+            let said = check(&update).err().map(|error| error.to_string());
+            assert_eq!(
+                said.as_deref().map(|said| wanted.is_some_and(|w| said.starts_with(w))),
+                wanted.map(|_| true),
+                "{said:?}"
+            );
+        }
+        let long = Update::new(&"a".repeat(64), serde_json::from_value(whole).expect("it can be read"));
+        assert!(check(&long).is_err_and(|error| error.to_string().contains("more than 63 characters")));
+        let empty: UpdateSpec = serde_json::from_value(json!({})).expect("an object of another controller can be read");
+        assert_eq!(empty.kind, UpdateKind::Unknown);
     }
 
     #[test]

@@ -100,11 +100,13 @@ pub fn recorded(update: &Update, verdict: &Verdict, progress: Option<&RunProgres
     status.progress = ended(progress.or(status.progress.as_ref()), status.progress.as_ref(), verdict);
     status.message = Some(message).filter(|m| !m.is_empty());
     status.permalink = verdict.permalink.clone();
+    status.project_info = verdict.project.clone().or(status.project_info);
     status.changes = verdict.changes.clone();
     status.last_output = verdict.last_output.clone();
     status.pending_creates = verdict.pending_creates.clone();
     status.cut_off = verdict.cut_off.then_some(true);
     status.end_proof = verdict.proof;
+    status.outputs_lost = verdict.outputs_lost.then_some(true);
     status.outputs = (!verdict.outputs.is_empty()).then(|| names::outputs_secret(&update.name_any()));
     let answer =
         update.annotations().get(names::ANNOTATION_RESOLVE).filter(|_| verdict.proof == Some(EndProof::Person));

@@ -6,7 +6,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::ContainerStateTerminated;
 use serde::Deserialize;
 
-use crate::api::auto::EndProof;
+use crate::api::auto::{EndProof, RunProject};
 use crate::api::conditions::{self, update_reason};
 use crate::api::{duration, names};
 use crate::rpc::proto;
@@ -34,8 +34,12 @@ pub struct Verdict {
     pub pending_creates: Vec<String>,
     /// Whether the state may name operations that were under way.
     pub cut_off: bool,
+    /// Whether the values of its outputs are nowhere.
+    pub outputs_lost: bool,
     /// By what its end is known; `None` when it never began.
     pub proof: Option<EndProof>,
+    /// What was run.
+    pub project: Option<RunProject>,
 }
 
 /// What the agent writes as the container's termination message.
@@ -64,7 +68,9 @@ impl Verdict {
             last_output: None,
             pending_creates: Vec::new(),
             cut_off: false,
+            outputs_lost: false,
             proof: None,
+            project: None,
         }
     }
 
@@ -81,7 +87,9 @@ impl Verdict {
             last_output: Some(tail(&result.last_output)).filter(|output| !output.is_empty()),
             pending_creates: result.pending_creates.iter().take(MOST_NAMED).map(|urn| word(urn)).collect(),
             cut_off: result.cut_off || result.outcome() == proto::Outcome::Interrupted,
+            outputs_lost: false,
             proof: Some(EndProof::Agent),
+            project: result.project.as_ref().map(project),
         };
         match result.outcome() {
             proto::Outcome::Conflict => verdict.message = conflict(&verdict.message, &result.holders, now),
@@ -103,6 +111,7 @@ impl Verdict {
         verdict.proof = Some(EndProof::Container);
         verdict.cut_off = words.cut_off.unwrap_or_else(|| verdict.failure.is_some());
         if verdict.failure.is_none() {
+            verdict.outputs_lost = true;
             verdict.message =
                 "it succeeded; the values of its outputs were lost with its pod, and the next run brings \
                                them"
@@ -127,6 +136,13 @@ impl Verdict {
         }
     }
 
+    /// Its outputs cannot be kept. That is no failure: what it was to do is done.
+    pub fn without_outputs(self, why: &str) -> Self {
+        let lost = format!("its outputs are not kept, those of the next run will be: {why}");
+        let message = if self.message.is_empty() { lost } else { format!("{}; {lost}", self.message) };
+        Verdict { message, outputs: Vec::new(), outputs_lost: true, ..self }
+    }
+
     /// With the time of the end, where it is not known yet.
     pub fn ended_by(self, ended: Option<Timestamp>) -> Self {
         Verdict { ended: self.ended.or(ended), ..self }
@@ -143,7 +159,8 @@ impl Verdict {
 
     /// With the cluster's own reason for an end that the agent could only see from inside.
     pub fn because(mut self, cause: Option<String>) -> Self {
-        if let Some(cause) = cause.filter(|_| self.failure == Some(update_reason::ABORTED)) {
+        let is_news = |cause: &String| !self.message.contains(cause.as_str());
+        if let Some(cause) = cause.filter(|_| self.failure == Some(update_reason::ABORTED)).filter(is_news) {
             self.message = format!("{} ({cause})", self.message);
         }
         self
@@ -162,7 +179,10 @@ fn conflict(said: &str, holders: &[proto::LockHolder], now: Timestamp) -> String
         format!("{}@{} (pid {}) since {time}{age}", word(&holder.user), word(&holder.host), holder.pid)
     };
     let all: Vec<String> = holders.iter().take(MOST_NAMED).map(describe).collect();
-    format!("the stack is locked by {}", all.join(" and by "))
+    format!(
+        "the stack is locked by {}; if nothing runs there any more, `pulumi cancel` removes the lock",
+        all.join(" and by ")
+    )
 }
 
 fn in_doubt(urns: &[String]) -> String {
@@ -171,6 +191,10 @@ fn in_doubt(urns: &[String]) -> String {
          create them again",
         urns.join(", ")
     )
+}
+
+fn project(project: &proto::Project) -> RunProject {
+    RunProject { name: word(&project.name), runtime: word(&project.runtime) }
 }
 
 /// The last lines of an output.
@@ -259,7 +283,7 @@ mod tests {
         assert_eq!(
             Verdict::of(&result, now()).message,
             "the stack is locked by alice@laptop  (pid 7) since 2026-01-01T12:00:00Z, 10m30s ago and by alice@laptop  (pid 7) \
-             since yesterday"
+             since yesterday; if nothing runs there any more, `pulumi cancel` removes the lock"
         );
         let cloud = proto::Result { holders: Vec::new(), ..result };
         assert_eq!(Verdict::of(&cloud, now()).message, "as the CLI says it");

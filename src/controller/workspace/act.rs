@@ -8,11 +8,12 @@ use k8s_openapi::api::core::v1::{Pod, Secret, Service};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
+use tokio::io::AsyncRead;
 
 use super::context::Context;
 use super::decide::Action;
 use super::environment::run_environment;
-use super::observe::Observed;
+use super::observe::{Observed, Part, Wanted};
 use super::report::{Report, State};
 use super::{status, tls};
 use crate::api::auto::{ArtifactReference, Workspace};
@@ -23,7 +24,9 @@ use crate::rpc::client::{AgentClient, RpcError};
 use crate::rpc::proto::{Artifact, SourceHeader};
 use crate::runtime::drive::{Outcome, ReconcileError};
 use crate::runtime::failpoint;
-use crate::runtime::writes::WriteError;
+use crate::runtime::writes::{Object, WriteError};
+use crate::source::Origin;
+use crate::telemetry::metrics::FetchResult;
 
 /// A source that is not in place after this long is worth a word in the status.
 const WORTH_SAYING: Duration = Duration::from_secs(1);
@@ -53,6 +56,7 @@ impl Act<'_> {
         match action {
             Action::Ignore => return Ok(Step::Done(Outcome::Settled)),
             Action::Report(report) => return self.report(&report).await,
+            Action::TakeOver => drop(writer.take_over(workspace).await?),
             Action::AddFinalizer => writer.add_finalizer(workspace, names::WORKSPACE_FINALIZER).await?,
             Action::Apply { service, tls, budget, stateful_set } => {
                 return self.apply([service, tls, budget, stateful_set]).await;
@@ -63,6 +67,7 @@ impl Act<'_> {
                 writer.delete::<Pod>(&namespace, &names::workspace_pod(&name), Some(&uid)).await?;
             }
             Action::ReleasePod => self.release_pod(&namespace, &name).await?,
+            Action::Fetch => return self.fetch().await,
             Action::PutSource { artifact } => return self.put_source(&artifact).await,
             Action::DeleteStatefulSet => {
                 writer.delete::<StatefulSet>(&namespace, &object, None).await?;
@@ -86,13 +91,28 @@ impl Act<'_> {
         Ok(Step::Done(match report.again {
             None => Outcome::Settled,
             // At rest not all at once; else as soon as said.
-            Some(again) if report.state == State::Ready => Outcome::After(again.mul_f64(0.8 + 0.4 * fastrand::f64())),
+            Some(again) if report.state == State::Ready => {
+                let workspace = &self.observed.workspace;
+                let namespace = workspace.namespace().unwrap_or_default();
+                let awaited = self.context.inputs.ask_again(&namespace, &workspace.name_any());
+                Outcome::After(awaited.unwrap_or_else(|| again.mul_f64(0.8 + 0.4 * fastrand::f64())))
+            }
             Some(again) => Outcome::After(again),
         }))
     }
 
     async fn apply(&self, parts: [bool; 4]) -> Result<Step, ReconcileError> {
-        match self.apply_parts(parts).await {
+        if self.observed.service == Part::Operators {
+            self.take_over::<Service>().await?;
+        }
+        if self.observed.stateful_set == Part::Operators {
+            self.take_over::<StatefulSet>().await?;
+        }
+        let certificate = match parts {
+            [_, true, _, _] => self.certificate().await?,
+            _ => None,
+        };
+        match self.apply_parts(parts, certificate.as_ref()).await {
             Ok(()) => Ok(Step::Again),
             Err(error) if is_invalid(&error) => self.report(&Report::stalled(refusal(&error))).await,
             Err(error) if error.is_forbidden() => self.report(&Report::not_applied(refusal(&error))).await,
@@ -100,8 +120,23 @@ impl Act<'_> {
         }
     }
 
-    /// Of Service, certificate, PodDisruptionBudget and StatefulSet those that are to be applied.
-    async fn apply_parts(&self, [service, tls, budget, stateful_set]: [bool; 4]) -> Result<(), WriteError> {
+    /// What follows is applied over an object that is ours: what the operator had in it and we have not goes.
+    async fn take_over<K: Object>(&self) -> Result<(), ReconcileError> {
+        let workspace = &self.observed.workspace;
+        let (namespace, name) = (workspace.namespace().unwrap_or_default(), workspace.name_any());
+        let object = self.context.reader.get_opt::<K>(&namespace, &names::workspace_object(&name)).await?;
+        if let Some(object) = object {
+            self.context.writer.take_over(&object).await?;
+        }
+        Ok(())
+    }
+
+    /// Of Service, certificate, PodDisruptionBudget and StatefulSet those that are to be applied; the certificate as it is.
+    async fn apply_parts(
+        &self,
+        [service, tls, budget, stateful_set]: [bool; 4],
+        certificate: Option<&Secret>,
+    ) -> Result<(), WriteError> {
         let Ok(wanted) = &self.observed.wanted else {
             return Ok(());
         };
@@ -112,10 +147,11 @@ impl Act<'_> {
             writer.check::<StatefulSet>(&rendered.stateful_set).await?;
         }
         if service {
+            writer.check::<Service>(&rendered.service).await?;
             writer.apply::<Service>(&rendered.service).await?;
         }
         if tls {
-            self.apply_certificate().await?;
+            self.apply_certificate(certificate).await?;
         }
         if budget {
             writer.apply::<PodDisruptionBudget>(&rendered.budget).await?;
@@ -127,11 +163,17 @@ impl Act<'_> {
         Ok(())
     }
 
-    async fn apply_certificate(&self) -> Result<(), WriteError> {
+    async fn certificate(&self) -> Result<Option<Secret>, ReconcileError> {
+        let workspace = &self.observed.workspace;
+        let (namespace, name) = (workspace.namespace().unwrap_or_default(), workspace.name_any());
+        Ok(self.context.reader.get_opt::<Secret>(&namespace, &names::workspace_tls_secret(&name)).await?)
+    }
+
+    async fn apply_certificate(&self, before: Option<&Secret>) -> Result<(), WriteError> {
         let workspace = &self.observed.workspace;
         let (namespace, name) = (workspace.namespace().unwrap_or_default(), workspace.name_any());
         let authority = self.context.authority.borrow().clone();
-        match tls::issue(&name, &namespace, &authority, self.now) {
+        match tls::issue(&name, &namespace, before, &authority, self.now) {
             Ok(secret) => self.context.writer.apply::<Secret>(&secret).await.map(|_| ()),
             Err(error) => {
                 tracing::error!(error = &error as &dyn std::error::Error, "no certificate made for the workspace");
@@ -158,20 +200,51 @@ impl Act<'_> {
         Ok(())
     }
 
+    async fn fetch(&self) -> Result<Step, ReconcileError> {
+        let Ok(Wanted { source, .. }) = &self.observed.wanted else { return Ok(Step::Again) };
+        let digest = Digest::from_str(&source.artifact.digest).map_err(ReconcileError::transient)?;
+        let fetcher = &self.context.fetcher;
+        let fetched = match &source.origin {
+            Some(Origin::Url(url)) => fetcher.fetch(url, &digest).await,
+            Some(Origin::Made(bytes)) => fetcher.keep(bytes, &digest).await,
+            Some(Origin::Git(origin)) => {
+                self.context.git.fetch_again(origin);
+                return self.report(&Report::artifact_missing(&source.artifact)).await;
+            }
+            Some(Origin::InPod) | None => return Ok(Step::Again),
+        };
+        self.context.metrics.artifact_fetch(match &fetched {
+            Ok(fetched) if fetched.downloaded => FetchResult::Fetched,
+            Ok(_) => FetchResult::Cached,
+            Err(_) => FetchResult::Failed,
+        });
+        let Err(error) = fetched else { return Ok(Step::Again) };
+        let step = self.report(&Report::artifact_not_fetched(&source.artifact, &error)).await?;
+        // Tried again later each time: all of it is downloaded, and it will hardly be another the next time.
+        if error.is_about_content() { Err(ReconcileError::transient(error)) } else { Ok(step) }
+    }
+
     async fn put_source(&self, artifact: &ArtifactReference) -> Result<Step, ReconcileError> {
         let Some(agent) = self.agent else {
             return Ok(Step::Again);
         };
-        let Some(pinned) = self.open_artifact(artifact).await? else {
+        let is_in_pod = self.observed.wanted.as_ref().is_ok_and(|wanted| wanted.source.is_in_pod());
+        let pinned = if is_in_pod { None } else { self.open_artifact(artifact).await? };
+        if pinned.is_none() && !is_in_pod {
             return self.report(&Report::artifact_missing(artifact)).await;
+        }
+        let size = pinned.as_ref().map(Pinned::size).unwrap_or_default();
+        let bytes = pinned.as_ref().map(Pinned::file).transpose().map_err(ReconcileError::transient)?;
+        let bytes: Box<dyn AsyncRead + Send + Unpin> = match bytes {
+            Some(file) => Box::new(tokio::fs::File::from_std(file)),
+            None => Box::new(tokio::io::empty()),
         };
-        let file = tokio::fs::File::from_std(pinned.file().map_err(ReconcileError::transient)?);
         let permit = self.context.memory.streams().acquire().await.map_err(ReconcileError::transient)?;
         failpoint::hit("before-put-source");
         let wanted = Artifact { digest: artifact.digest.clone(), directory: artifact.dir.clone() };
         let environment = run_environment(&self.observed.workspace.spec).map_err(ReconcileError::transient)?;
-        let header = SourceHeader { artifact: Some(wanted), size: pinned.size(), environment };
-        let mut put = std::pin::pin!(agent.put_source(header, file));
+        let header = SourceHeader { artifact: Some(wanted), size, environment };
+        let mut put = std::pin::pin!(agent.put_source(header, bytes));
         let mut noted = None;
         let result = match tokio::time::timeout(WORTH_SAYING, &mut put).await {
             Ok(result) => result,
@@ -241,10 +314,11 @@ impl Act<'_> {
     }
 }
 
-/// Whether the API server found fault with the content. For fields that it does not know it says so with code 500.
+/// Whether the API server found fault with the content. For fields that it does not know, and for values of another type than a
+/// field has, it says so with code 500.
 fn is_invalid(error: &WriteError) -> bool {
-    let undeclared = |message: &str| message.contains("field not declared in schema");
-    error.is_invalid() || error.server_message().is_some_and(undeclared)
+    let words = ["field not declared in schema", "failed to create typed patch object"];
+    error.is_invalid() || error.server_message().is_some_and(|message| words.iter().any(|word| message.contains(word)))
 }
 
 fn refusal(error: &WriteError) -> String {

@@ -8,6 +8,7 @@ use kube::runtime::reflector::Store;
 use kube::{Client, ResourceExt};
 use tokio::sync::{Semaphore, watch};
 
+use super::input_watch::InputWatch;
 use super::knocks::Knocks;
 use super::render::PodSettings;
 use super::trust::Trust;
@@ -18,6 +19,8 @@ use crate::rpc::client::Agents;
 use crate::runtime::events::Events;
 use crate::runtime::reads::Reader;
 use crate::runtime::writes::Writer;
+use crate::source::git::Git;
+use crate::telemetry::metrics::Metrics;
 
 /// How many sources are streamed to agents at the same time.
 const STREAMS: usize = 8;
@@ -33,11 +36,19 @@ pub struct Context {
     pub authority: watch::Receiver<Arc<Generations>>,
     /// Holds the artifacts' bytes.
     pub artifacts: artifact::Store,
+    /// Brings those that nobody else does.
+    pub fetcher: artifact::Fetcher,
+    /// Follows the repositories of Workspaces that name one.
+    pub git: Git,
+    pub metrics: Metrics,
     /// The Updates in scope, to see which runs are open; the controller fills it.
     pub updates: Store<Update>,
     pub events: Events,
     pub pods: PodSettings,
+    /// The ServiceAccount of pods whose Workspace names none.
+    pub default_service_account: Option<String>,
     pub knocks: Knocks,
+    pub inputs: InputWatch,
     pub memory: Memory,
 }
 

@@ -14,7 +14,7 @@ use kube::{Resource, ResourceExt};
 use tokio_util::sync::CancellationToken;
 
 use super::{Context, pod_state, reconcile};
-use crate::api::auto::{Update, Workspace, WorkspaceSpec};
+use crate::api::auto::{Update, UpdateStatus, Workspace, WorkspaceSpec};
 use crate::api::conditions::{COMPLETE, is_true};
 use crate::api::names::{LABEL_COMPONENT, LABEL_WORKSPACE_NAME};
 use crate::controller::authority::Generations;
@@ -123,7 +123,8 @@ fn run_changes(
 fn run_state(update: &Update) -> Option<u64> {
     let status = update.status.as_ref();
     let mut hasher = DefaultHasher::new();
-    status.map(|status| (status.run.is_some(), is_true(&status.conditions, COMPLETE))).hash(&mut hasher);
+    let seen = |status: &UpdateStatus| (status.run.is_some(), is_true(&status.conditions, COMPLETE));
+    (status.map(seen), update.is_started_by_operator()).hash(&mut hasher);
     Some(hasher.finish())
 }
 

@@ -6,9 +6,11 @@ use kube::ResourceExt;
 use super::observe::{Agent, Observed, Part};
 use super::pod_state::PodState;
 use super::report::Report;
+use super::source::WantedSource;
 use crate::api::auto::ArtifactReference;
 use crate::api::conditions::{READY, find, workspace_reason as reason};
 use crate::api::names::WORKSPACE_FINALIZER;
+use crate::runtime::takeover;
 
 /// A pod that is stale and whose agent has not answered for this long is replaced without having been drained.
 const SILENT_SECONDS: i64 = 120;
@@ -19,8 +21,10 @@ const FETCH_START_SECONDS: i64 = 10;
 /// The next step. All but `Report` and `Ignore` are followed by another look.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Action {
-    /// It is gone, or its deletion is no longer ours.
+    /// It is gone, its deletion is no longer ours, or it is the Pulumi Kubernetes Operator's.
     Ignore,
+    /// The operator still manages its status: that is ours now.
+    TakeOver,
     AddFinalizer,
     /// Applies what is missing or differs.
     Apply {
@@ -37,6 +41,8 @@ pub(super) enum Action {
     },
     /// Takes the finalizer of a run that is over off a pod that is going away.
     ReleasePod,
+    /// Brings the bytes of the wanted source into the store.
+    Fetch,
     PutSource {
         artifact: ArtifactReference,
     },
@@ -56,12 +62,19 @@ pub(super) fn decide(observed: &Observed, now: Timestamp) -> Action {
     if workspace.metadata.deletion_timestamp.is_some() {
         return if has_finalizer { clean_up(observed, now) } else { Action::Ignore };
     }
+    if takeover::is_applied_by_operator(workspace) {
+        // Its Stack makes it ours, and that wakes us. Until then nothing of it changes.
+        return Action::Ignore;
+    }
+    if takeover::is_due(workspace) {
+        return Action::TakeOver;
+    }
     if !has_finalizer {
         return Action::AddFinalizer;
     }
     let wanted = match &observed.wanted {
         Ok(wanted) => wanted,
-        Err(message) => return Action::Report(Report::stalled(message.clone())),
+        Err(why) => return Action::Report(Report::no_source(why)),
     };
     if let Some(foreign) = observed.foreign() {
         return Action::Report(Report::foreign(&foreign));
@@ -92,7 +105,7 @@ pub(super) fn decide(observed: &Observed, now: Timestamp) -> Action {
         return Action::Report(Report::pod_failed(&pod.name, trouble));
     }
     if let Some(since) = pod.fetching {
-        return fetching(observed, pod, since, wanted.artifact.as_ref(), now);
+        return fetching(observed, pod, since, &wanted.source, now);
     }
     if let Some(container) = &pod.initializing {
         return Action::Report(Report::initializing(&pod.name, Some(container)));
@@ -101,7 +114,7 @@ pub(super) fn decide(observed: &Observed, now: Timestamp) -> Action {
         Agent::NotAsked => Action::Report(Report::starting(&pod.name, observed.warning.as_deref())),
         Agent::Unreachable(message) => Action::Report(Report::unreachable(message)),
         Agent::Answered(reply) if reply.pod_uid != pod.uid => Action::Report(another_pod(&reply.pod_uid)),
-        Agent::Answered(_) => source(observed, wanted.artifact.as_ref()),
+        Agent::Answered(_) => source(observed, &wanted.source),
     }
 }
 
@@ -110,13 +123,7 @@ fn another_pod(uid: &str) -> Report {
 }
 
 /// The init container `fetch` runs. It is given the source, whatever is in place: else it would not end.
-fn fetching(
-    observed: &Observed,
-    pod: &PodState,
-    since: Timestamp,
-    wanted: Option<&ArtifactReference>,
-    now: Timestamp,
-) -> Action {
+fn fetching(observed: &Observed, pod: &PodState, since: Timestamp, wanted: &WantedSource, now: Timestamp) -> Action {
     let starting = || Action::Report(Report::fetch_starting(&pod.name));
     let given = observed.workspace.status.as_ref().is_some_and(|status| {
         status.pod_uid.as_ref() == Some(&pod.uid)
@@ -124,11 +131,7 @@ fn fetching(
     });
     match &observed.agent {
         Agent::Answered(reply) if reply.pod_uid != pod.uid => Action::Report(another_pod(&reply.pod_uid)),
-        Agent::Answered(_) => match wanted {
-            None => starting(),
-            Some(wanted) if !observed.artifact_stored => Action::Report(Report::artifact_missing(wanted)),
-            Some(wanted) => Action::PutSource { artifact: wanted.clone() },
-        },
+        Agent::Answered(_) => bring(observed, wanted),
         // It has ended, and the kubelet has not said so yet.
         _ if given => Action::Report(Report::initializing(&pod.name, None)),
         Agent::Unreachable(message) if now.as_second() - since.as_second() > FETCH_START_SECONDS => {
@@ -139,10 +142,8 @@ fn fetching(
 }
 
 /// The pod runs and its agent answers: is the wanted source in place?
-fn source(observed: &Observed, wanted: Option<&ArtifactReference>) -> Action {
-    let Some(wanted) = wanted else {
-        return Action::Report(ready(observed, None));
-    };
+fn source(observed: &Observed, source: &WantedSource) -> Action {
+    let wanted = &source.artifact;
     let is_wanted = |found: &ArtifactReference| found.digest == wanted.digest && found.dir == wanted.dir;
     let candidate = observed.candidate();
     if let Some((_, candidate)) = candidate.as_ref().filter(|(artifact, _)| is_wanted(artifact)) {
@@ -151,7 +152,7 @@ fn source(observed: &Observed, wanted: Option<&ArtifactReference>) -> Action {
     let run = observed.open_run();
     // Another one on its way would take its place: it has to give way first. Under a run it does not move.
     if observed.in_place().is_some_and(|found| is_wanted(&found)) && (candidate.is_none() || run.is_some()) {
-        return Action::Report(ready(observed, observed.workspace.spec.artifact.as_ref()));
+        return Action::Report(ready(observed, observed.workspace.spec.artifact.as_ref().unwrap_or(wanted)));
     }
     if let Some(run) = run {
         return Action::Report(Report::source_waits_for_run(wanted, &run));
@@ -159,14 +160,21 @@ fn source(observed: &Observed, wanted: Option<&ArtifactReference>) -> Action {
     if let Some(person) = observed.person() {
         return Action::Report(Report::source_waits_for_person(wanted, person));
     }
-    if !observed.artifact_stored {
-        return Action::Report(Report::artifact_missing(wanted));
+    bring(observed, source)
+}
+
+/// Gives the source to the agent, once its bytes are here.
+fn bring(observed: &Observed, source: &WantedSource) -> Action {
+    match &source.origin {
+        _ if observed.artifact_stored => Action::PutSource { artifact: source.artifact.clone() },
+        Some(_) => Action::Fetch,
+        // Whoever wrote its digest fetches it, and wakes us.
+        None => Action::Report(Report::artifact_missing(&source.artifact)),
     }
-    Action::PutSource { artifact: wanted.clone() }
 }
 
 /// The source is in place. A run that comes now waits for a person in the pod, who is named.
-fn ready(observed: &Observed, artifact: Option<&ArtifactReference>) -> Report {
+fn ready(observed: &Observed, artifact: &ArtifactReference) -> Report {
     match observed.person() {
         Some(person) => Report::ready(artifact).beside(person),
         None => Report::ready(artifact),

@@ -5,10 +5,12 @@ use super::decide::{Action, decide};
 use super::observe::{Agent, Observed, OpenRun, Part, Wanted};
 use super::pod_state::PodState;
 use super::report::{Report, State};
+use super::source::WantedSource;
 use super::{PodSettings, render};
 use crate::api::auto::{ArtifactReference, Workspace, WorkspaceSpec};
 use crate::api::conditions::workspace_reason as reason;
 use crate::rpc::proto::{Artifact, Person, StatusReply};
+use crate::source::Unavailable;
 
 pub(super) const HASH: &str = "current";
 
@@ -44,10 +46,10 @@ pub(super) fn at_rest() -> Observed {
     let plain = Workspace::new("app", WorkspaceSpec::default());
     let mut rendered = render("app", "team", &plain, &settings).expect("renders");
     rendered.revision_hash = HASH.to_owned();
-    let artifact = Some(reference("sha256:new"));
+    let source = WantedSource { artifact: reference("sha256:new"), origin: None };
     Observed {
         workspace,
-        wanted: Ok(Wanted { rendered, artifact }),
+        wanted: Ok(Wanted { rendered, source }),
         service: Part::Current,
         tls: Part::Current,
         budget: Part::Current,
@@ -140,7 +142,7 @@ fn what_is_missing_is_made_and_what_is_invalid_is_named() {
         ("new", |o| o.workspace = workspace(json!({"finalizers": []}), "Succeeded"), Is::Action(Action::AddFinalizer)),
         (
             "invalid",
-            |o| o.wanted = Err("podTemplate.spec.hostPID is not supported".to_owned()),
+            |o| o.wanted = Err(Unavailable::Invalid("podTemplate.spec.hostPID is not supported".to_owned())),
             Is::Report(State::Stalled, reason::SPEC_INVALID, "hostPID"),
         ),
         (
@@ -385,7 +387,7 @@ fn a_deleted_workspace_is_taken_down_in_order() {
             "an invalid spec is no obstacle",
             |o| {
                 deleted(o);
-                o.wanted = Err("invalid".to_owned());
+                o.wanted = Err(Unavailable::Invalid("invalid".to_owned()));
                 o.stateful_set = Part::Outdated;
                 o.agent = draining("sha256:new");
             },

@@ -1,31 +1,64 @@
 //! The environment of the `pulumi` container: what the container gets when the pod starts, and what each run gets.
 //!
-//! A value from a Secret is read from the mounted Secret at each run, so that a rotated one reaches the next run in the
-//! same pod. The container has it as well, as of the pod's start, for a shell in it.
+//! A value from a Secret or a ConfigMap is read from where that is mounted at each run, so that a rotated one reaches the next
+//! run in the same pod. The container has it as well, as of the pod's start, for a shell in it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
+use super::config;
 use super::render::SpecError;
 use crate::api::auto::WorkspaceSpec;
-use crate::api::names::{PULUMI_CONTAINER, SECRETS_DIRECTORY};
+use crate::api::names::{CONFIG_MAPS_DIRECTORY, PULUMI_CONTAINER, SECRETS_DIRECTORY};
 use crate::controller::merge::{POD_TEMPLATE, merge};
 use crate::rpc::proto::EnvironmentVariable;
 use crate::rpc::proto::environment_variable::Source;
 
 const LONGEST_NAME: usize = 253;
 
-/// One key of a Secret.
+/// A Secret or a ConfigMap behind the environment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Mounted<'a> {
+    Secret(&'a str),
+    ConfigMap(&'a str),
+}
+
+impl Mounted<'_> {
+    /// Kind and name, such as `Secret/aws`.
+    fn object(self) -> String {
+        match self {
+            Mounted::Secret(name) => format!("Secret/{name}"),
+            Mounted::ConfigMap(name) => format!("ConfigMap/{name}"),
+        }
+    }
+
+    /// Where it is mounted.
+    pub(super) fn directory(self) -> String {
+        match self {
+            Mounted::Secret(name) => format!("{SECRETS_DIRECTORY}/{name}"),
+            Mounted::ConfigMap(name) => format!("{CONFIG_MAPS_DIRECTORY}/{name}"),
+        }
+    }
+}
+
+/// One key of a Secret or a ConfigMap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct SecretKey<'a> {
-    secret: &'a str,
+struct KeyOf<'a> {
+    mounted: Mounted<'a>,
     key: &'a str,
 }
 
-/// The environment that the user wants for the `pulumi` container: `spec.env` with what `podTemplate` makes of it.
-pub(super) fn wanted(spec: &WorkspaceSpec) -> Result<Vec<Value>, SpecError> {
-    let generated = json!({"spec": {"containers": [{"name": PULUMI_CONTAINER, "env": spec.env}]}});
+/// What the user wants in the environment of the `pulumi` container.
+pub(super) struct Wanted {
+    env: Vec<Value>,
+    env_from: Vec<Value>,
+}
+
+/// The environment of a Workspace's spec with what `podTemplate` makes of it.
+pub(super) fn wanted(spec: &WorkspaceSpec) -> Result<Wanted, SpecError> {
+    let container = json!({"name": PULUMI_CONTAINER, "env": spec.env, "envFrom": spec.env_from});
+    let generated = json!({"spec": {"containers": [container]}});
     let merged = match &spec.pod_template {
         Some(pod_template) => merge(generated, pod_template, &POD_TEMPLATE)?,
         None => generated,
@@ -34,49 +67,76 @@ pub(super) fn wanted(spec: &WorkspaceSpec) -> Result<Vec<Value>, SpecError> {
         .pointer("/spec/containers")
         .and_then(Value::as_array)
         .and_then(|containers| containers.iter().find(|container| has_name(container, PULUMI_CONTAINER)));
-    let environment = container.and_then(|container| container.get("env")).and_then(Value::as_array);
-    let environment = environment.cloned().unwrap_or_default();
-    for variable in &environment {
-        check(variable)?;
+    let list = |field| container.and_then(|container| container.get(field)).and_then(Value::as_array);
+    let wanted = Wanted {
+        env: list("env").cloned().unwrap_or_default(),
+        env_from: list("envFrom").cloned().unwrap_or_default(),
+    };
+    wanted.env.iter().try_for_each(check)?;
+    wanted.env_from.iter().try_for_each(check_from)?;
+    Ok(wanted)
+}
+
+impl Wanted {
+    /// The Secrets and ConfigMaps behind it.
+    pub(super) fn mounted(&self) -> BTreeSet<Mounted<'_>> {
+        let keys = self.env.iter().filter_map(key_of).map(|reference| reference.mounted);
+        keys.chain(self.env_from.iter().filter_map(all_of)).collect()
     }
-    Ok(environment)
 }
 
-/// The Secrets behind an environment.
-pub(super) fn secrets(environment: &[Value]) -> BTreeSet<&str> {
-    environment.iter().filter_map(secret_key).map(|reference| reference.secret).collect()
+/// Every Secret and every ConfigMap that the pod mounts, such as `Secret/aws`, with its directory there.
+pub(super) fn directories(spec: &WorkspaceSpec) -> BTreeMap<String, String> {
+    let Ok(environment) = wanted(spec) else { return BTreeMap::new() };
+    let mounted = environment.mounted().into_iter().chain(config::mounted(spec));
+    mounted.map(|mounted| (mounted.object(), mounted.directory())).collect()
 }
 
-/// Where a Secret is mounted.
-pub(super) fn secret_directory(secret: &str) -> String {
-    format!("{SECRETS_DIRECTORY}/{secret}")
-}
-
-/// A missing Secret shall not keep the pod from starting: the run names what is missing.
-pub(super) fn make_secrets_optional(environment: &mut [Value]) {
-    for variable in environment {
-        if let Some(reference) = variable.pointer_mut("/valueFrom/secretKeyRef").and_then(Value::as_object_mut) {
-            reference.insert("optional".to_owned(), Value::Bool(true));
+/// What is missing shall not keep the pod from starting: the run names it.
+pub(super) fn make_optional(container: &mut Value) {
+    let references = [
+        ("env", ["/valueFrom/secretKeyRef", "/valueFrom/configMapKeyRef"]),
+        ("envFrom", ["/secretRef", "/configMapRef"]),
+    ];
+    for (list, pointers) in references {
+        for item in container.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
+            for pointer in pointers {
+                if let Some(reference) = item.pointer_mut(pointer).and_then(Value::as_object_mut) {
+                    reference.insert("optional".to_owned(), Value::Bool(true));
+                }
+            }
         }
     }
 }
 
-/// The environment of each run: literal values, and files for values from Secrets.
+/// The environment of each run: literal values, and files for values from Secrets and ConfigMaps. What comes later wins.
 ///
-/// Not here is what only Kubernetes can resolve: fields of the pod, ConfigMaps, and literals with references to other
-/// variables; nor a Secret that may be missing, because a run fails on a file that is not there. The container has them,
-/// and the run inherits the container's environment.
+/// Not here is what only Kubernetes can resolve: fields of the pod, and literals with references to other variables; nor
+/// what may be missing, because a run fails on a file that is not there. The container has them, and the run inherits the
+/// container's environment.
 pub fn run_environment(spec: &WorkspaceSpec) -> Result<Vec<EnvironmentVariable>, SpecError> {
-    Ok(wanted(spec)?.iter().filter_map(run_variable).collect())
+    let wanted = wanted(spec)?;
+    Ok(wanted.env_from.iter().filter_map(run_variables).chain(wanted.env.iter().filter_map(run_variable)).collect())
+}
+
+/// All keys of a Secret or a ConfigMap.
+fn run_variables(from: &Value) -> Option<EnvironmentVariable> {
+    let may_be_missing = |pointer| from.pointer(pointer) == Some(&Value::Bool(true));
+    if may_be_missing("/secretRef/optional") || may_be_missing("/configMapRef/optional") {
+        return None;
+    }
+    let prefix = from.get("prefix").and_then(Value::as_str).unwrap_or_default();
+    Some(EnvironmentVariable { name: prefix.to_owned(), source: Some(Source::Directory(all_of(from)?.directory())) })
 }
 
 fn run_variable(variable: &Value) -> Option<EnvironmentVariable> {
     let name = variable.get("name")?.as_str()?.to_owned();
-    if variable.pointer("/valueFrom/secretKeyRef/optional") == Some(&Value::Bool(true)) {
+    let may_be_missing = |pointer| variable.pointer(pointer) == Some(&Value::Bool(true));
+    if may_be_missing("/valueFrom/secretKeyRef/optional") || may_be_missing("/valueFrom/configMapKeyRef/optional") {
         return None;
     }
-    let source = match secret_key(variable) {
-        Some(SecretKey { secret, key }) => Source::File(format!("{}/{key}", secret_directory(secret))),
+    let source = match key_of(variable) {
+        Some(KeyOf { mounted, key }) => Source::File(format!("{}/{key}", mounted.directory())),
         None if variable.get("valueFrom").is_some_and(|from| !from.is_null()) => return None,
         None => {
             let value = variable.get("value").and_then(Value::as_str).unwrap_or_default();
@@ -89,9 +149,19 @@ fn run_variable(variable: &Value) -> Option<EnvironmentVariable> {
     Some(EnvironmentVariable { name, source: Some(source) })
 }
 
-fn secret_key(variable: &Value) -> Option<SecretKey<'_>> {
-    let reference = variable.pointer("/valueFrom/secretKeyRef")?;
-    Some(SecretKey { secret: reference.get("name")?.as_str()?, key: reference.get("key")?.as_str()? })
+fn key_of(variable: &Value) -> Option<KeyOf<'_>> {
+    let named = |pointer| {
+        let reference = variable.pointer(pointer)?;
+        Some((reference.get("name")?.as_str()?, reference.get("key")?.as_str()?))
+    };
+    let secret = named("/valueFrom/secretKeyRef").map(|(name, key)| KeyOf { mounted: Mounted::Secret(name), key });
+    let config_map = || named("/valueFrom/configMapKeyRef");
+    secret.or_else(|| config_map().map(|(name, key)| KeyOf { mounted: Mounted::ConfigMap(name), key }))
+}
+
+fn all_of(from: &Value) -> Option<Mounted<'_>> {
+    let named = |pointer| from.pointer(pointer).and_then(Value::as_str);
+    named("/secretRef/name").map(Mounted::Secret).or_else(|| named("/configMapRef/name").map(Mounted::ConfigMap))
 }
 
 /// Names become paths in the pod, so they are checked before anything is made of them.
@@ -100,21 +170,39 @@ fn check(variable: &Value) -> Result<(), SpecError> {
     if name.is_empty() || name.contains(['=', '\0']) {
         return Err(SpecError::VariableName { name: name.to_owned() });
     }
-    if variable.pointer("/valueFrom/secretKeyRef").is_none_or(Value::is_null) {
+    let references = ["/valueFrom/secretKeyRef", "/valueFrom/configMapKeyRef"];
+    if references.iter().all(|pointer| variable.pointer(pointer).is_none_or(Value::is_null)) {
         return Ok(());
     }
-    let invalid = |what| SpecError::SecretReference { variable: name.to_owned(), what };
-    let SecretKey { secret, key } = secret_key(variable).ok_or_else(|| invalid("`name` and `key` are needed"))?;
-    if !is_file_name(secret) || secret.contains(|c: char| c == '_' || c.is_ascii_uppercase()) {
-        return Err(invalid("`name` is not the name of a Secret"));
-    }
-    if !is_file_name(key) {
-        return Err(invalid("`key` is not a key of a Secret"));
-    }
-    Ok(())
+    let invalid = |what| SpecError::Reference { variable: name.to_owned(), what };
+    let KeyOf { mounted, key } = key_of(variable).ok_or_else(|| invalid("`name` and `key` are needed"))?;
+    check_name(mounted).and_then(|()| check_key(key)).map_err(invalid)
 }
 
-/// What Kubernetes accepts as a key of a Secret; names of Secrets are a part of it.
+fn check_from(from: &Value) -> Result<(), SpecError> {
+    let prefix = from.get("prefix").and_then(Value::as_str).unwrap_or_default();
+    if prefix.contains(['=', '\0']) {
+        return Err(SpecError::VariableName { name: prefix.to_owned() });
+    }
+    let invalid = |what| SpecError::EnvironmentFrom { what };
+    check_name(all_of(from).ok_or_else(|| invalid("`secretRef.name` or `configMapRef.name` is needed"))?)
+        .map_err(invalid)
+}
+
+pub(super) fn check_name(mounted: Mounted<'_>) -> Result<(), &'static str> {
+    let (name, what) = match mounted {
+        Mounted::Secret(name) => (name, "`name` is not the name of a Secret"),
+        Mounted::ConfigMap(name) => (name, "`name` is not the name of a ConfigMap"),
+    };
+    let is_valid = is_file_name(name) && !name.contains(|c: char| c == '_' || c.is_ascii_uppercase());
+    if is_valid { Ok(()) } else { Err(what) }
+}
+
+pub(super) fn check_key(key: &str) -> Result<(), &'static str> {
+    if is_file_name(key) { Ok(()) } else { Err("`key` is not a key of a Secret or a ConfigMap") }
+}
+
+/// What Kubernetes accepts as a key of a Secret or a ConfigMap; their names are a part of it.
 fn is_file_name(name: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     !name.is_empty() && name.len() <= LONGEST_NAME && name != "." && !name.starts_with("..") && name.chars().all(plain)
@@ -138,6 +226,7 @@ mod tests {
         let show = |variable: EnvironmentVariable| match variable.source {
             Some(Source::Value(value)) => format!("{}={value}", variable.name),
             Some(Source::File(file)) => format!("{}<{file}", variable.name),
+            Some(Source::Directory(directory)) => format!("{}*<{directory}", variable.name),
             None => variable.name,
         };
         run_environment(spec).expect("valid").into_iter().map(show).collect()
@@ -171,6 +260,41 @@ mod tests {
         ]}});
         let expected = ["C</var/run/secrets/stacks.pulumi.com/secrets/s/k", "B=2"];
         assert_eq!(shown(&spec(env, Some(pod_template))), expected);
+    }
+
+    #[test]
+    fn whole_secrets_and_config_maps_come_before_single_variables() {
+        let env = json!([{"name": "A", "valueFrom": {"configMapKeyRef": {"name": "c", "key": "k"}}}]);
+        let env_from = json!([
+            {"secretRef": {"name": "s"}},
+            {"prefix": "P_", "configMapRef": {"name": "c.d"}},
+            {"secretRef": {"name": "maybe", "optional": true}},
+        ]);
+        let spec = WorkspaceSpec { env_from: env_from.as_array().cloned().expect("a list"), ..spec(env, None) };
+        let expected = [
+            "*</var/run/secrets/stacks.pulumi.com/secrets/s",
+            "P_*</var/run/configmaps/stacks.pulumi.com/configmaps/c.d",
+            "A</var/run/configmaps/stacks.pulumi.com/configmaps/c/k",
+        ];
+        assert_eq!(shown(&spec), expected);
+        let wanted = wanted(&spec).expect("valid");
+        let mounted: Vec<Mounted<'_>> = wanted.mounted().into_iter().collect();
+        use Mounted::{ConfigMap, Secret};
+        assert_eq!(
+            mounted,
+            [Secret("maybe"), Secret("s"), ConfigMap("c"), ConfigMap("c.d")],
+            "also what may be missing"
+        );
+    }
+
+    #[test]
+    fn a_source_of_variables_that_is_none_is_refused() {
+        for from in
+            [json!({}), json!({"secretRef": {"name": "../x"}}), json!({"prefix": "A=", "secretRef": {"name": "s"}})]
+        {
+            let spec = WorkspaceSpec { env_from: vec![from.clone()], ..WorkspaceSpec::default() };
+            assert!(run_environment(&spec).is_err(), "{from}");
+        }
     }
 
     #[test]

@@ -8,7 +8,8 @@ use super::init_containers;
 use super::pod;
 use super::render::SpecError;
 use crate::api::names::{
-    ANNOTATION_REVISION_HASH, LABEL_RUN, PULUMI_CONTAINER, SECRETS_DIRECTORY, SHARE_DIRECTORY, TLS_DIRECTORY,
+    ANNOTATION_REVISION_HASH, CONFIG_MAPS_DIRECTORY, LABEL_RUN, PULUMI_CONTAINER, SECRETS_DIRECTORY, SHARE_DIRECTORY,
+    TLS_DIRECTORY,
 };
 
 /// Directories of the share volume in which the agent exchanges and removes things.
@@ -147,6 +148,7 @@ fn is_reserved(path: &str) -> bool {
     path == SHARE_DIRECTORY
         || at_or_below(TLS_DIRECTORY)
         || at_or_below(SECRETS_DIRECTORY)
+        || at_or_below(CONFIG_MAPS_DIRECTORY)
         || AGENT_DIRECTORIES.iter().any(|directory| at_or_below(&format!("{SHARE_DIRECTORY}/{directory}")))
 }
 

@@ -4,19 +4,25 @@
 //! says how things are.
 
 mod act;
+mod config;
 mod context;
 mod controller;
 mod decide;
 mod environment;
 mod guard;
 mod init_containers;
+mod input_watch;
 mod knocks;
 mod observe;
 mod pod;
 mod pod_state;
 mod render;
 mod report;
+mod repository;
 mod revision;
+mod security;
+mod service;
+mod source;
 mod status;
 mod tls;
 mod trust;
@@ -25,6 +31,8 @@ mod warnings;
 
 #[cfg(test)]
 mod decide_tests;
+#[cfg(test)]
+mod operator_tests;
 #[cfg(test)]
 mod render_tests;
 #[cfg(test)]
@@ -36,10 +44,13 @@ use std::time::Duration;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 
+pub use config::settings;
 pub use context::{Context, Memory};
 pub use controller::{Watches, controller};
 pub use environment::run_environment;
+pub use input_watch::InputWatch;
 pub use knocks::Knocks;
+pub use pod_state::is_operators as is_operators_pod;
 pub use render::{PodSettings, Rendered, SpecError, render};
 
 use crate::api::auto::Workspace;
@@ -62,7 +73,7 @@ pub async fn reconcile(workspace: Arc<Workspace>, context: Arc<Context>) -> Resu
         let action = decide::decide(&observed, now);
         tracing::debug!(?action, "decided");
         let act = act::Act { observed: &observed, agent: agent.as_ref(), context: &context, now };
-        if let act::Step::Done(outcome) = act.perform(action).await? {
+        if let act::Step::Done(outcome) = Box::pin(act.perform(action)).await? {
             return Ok(outcome);
         }
     }

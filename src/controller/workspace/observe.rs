@@ -1,6 +1,7 @@
 //! The only reads: what is in the cluster and in the pod for a Workspace, at this moment.
 
 use std::str::FromStr;
+use std::sync::Arc;
 
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{Pod, Secret, Service};
@@ -14,22 +15,26 @@ use tokio::time::Instant;
 
 use super::context::Context;
 use super::pod_state::{self, PodState};
-use super::render::{ANNOTATION_RENDERED, Rendered, SpecError, normal, render};
-use super::{tls, version, warnings};
+use super::render::{ANNOTATION_RENDERED, Rendered, SpecError, render};
+use super::source::WantedSource;
+use super::{config, environment, repository, source, tls, version, warnings};
 use crate::api::auto::{ArtifactReference, Update, Workspace};
 use crate::api::conditions::{COMPLETE, is_true};
 use crate::api::names;
 use crate::artifact::Digest;
+use crate::controller::update::needed_understanding;
 use crate::rpc::client::{AgentAddress, AgentClient, RpcError};
-use crate::rpc::proto::{Artifact, Candidate, Person, StatusReply};
+use crate::rpc::proto::{Artifact, Candidate, Person, StatusReply, StatusRequest};
 use crate::runtime::drive::ReconcileError;
+use crate::runtime::{failpoint, takeover};
+use crate::source::{Origin, Unavailable};
 
 /// What was seen.
 #[derive(Clone, Debug)]
 pub(super) struct Observed {
     pub workspace: Workspace,
     /// What the spec asks for, or why it cannot be had.
-    pub wanted: Result<Wanted, String>,
+    pub wanted: Result<Wanted, Unavailable>,
     pub service: Part,
     pub tls: Part,
     /// The PodDisruptionBudget.
@@ -40,9 +45,9 @@ pub(super) struct Observed {
     pub warning: Option<String>,
     pub open_runs: Vec<OpenRun>,
     pub agent: Agent,
-    /// Its agent is older than those that the controller speaks to.
+    /// Its agent is older than those that the controller speaks to, or than a run that waits for it needs.
     pub is_agent_too_old: bool,
-    /// Whether the store has the bytes of the wanted artifact.
+    /// Whether the store has the bytes of the wanted artifact, if it has any.
     pub artifact_stored: bool,
 }
 
@@ -50,8 +55,7 @@ pub(super) struct Observed {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Wanted {
     pub rendered: Rendered,
-    /// With the directory in normal form.
-    pub artifact: Option<ArtifactReference>,
+    pub source: WantedSource,
 }
 
 /// An object of the Workspace.
@@ -61,6 +65,8 @@ pub(super) enum Part {
     /// Somebody else's object has the name.
     Foreign,
     Outdated,
+    /// The Pulumi Kubernetes Operator manages fields of it.
+    Operators,
     Current,
 }
 
@@ -82,7 +88,7 @@ pub(super) enum Agent {
 
 impl Part {
     pub(super) fn is_ours(self) -> bool {
-        matches!(self, Part::Outdated | Part::Current)
+        matches!(self, Part::Outdated | Part::Operators | Part::Current)
     }
 }
 
@@ -146,6 +152,22 @@ fn reference(artifact: &Artifact) -> ArtifactReference {
     ArtifactReference { digest: artifact.digest.clone(), revision: String::new(), dir: artifact.directory.clone() }
 }
 
+/// The agent of the Pulumi Kubernetes Operator ends its run when the operator goes. It has a while for that, before its pod is
+/// told to end.
+fn operators_agent(context: &Context, namespace: &str, name: &str) -> Agent {
+    let updates = context.updates.state();
+    let mut of_workspace = updates
+        .iter()
+        .filter(|update| update.spec.workspace_name == name && update.metadata.namespace.as_deref() == Some(namespace));
+    match of_workspace.find(|update| update.is_started_by_operator()) {
+        Some(update) => Agent::Unreachable(format!(
+            "it is the Pulumi Kubernetes Operator's, and the run {} may be in its pod",
+            update.name_any()
+        )),
+        None => Agent::NotAsked,
+    }
+}
+
 /// Looks at everything. None if the Workspace is gone.
 pub(super) async fn observe(
     namespace: &str,
@@ -157,17 +179,24 @@ pub(super) async fn observe(
     let reader = &context.reader;
     let (workspace, pod) =
         tokio::try_join!(reader.get_opt::<Workspace>(namespace, name), reader.get_opt::<Pod>(namespace, &pod))?;
-    let Some(workspace) = workspace else {
+    let Some(mut workspace) = workspace else {
         return Ok(None);
     };
-    let wanted = wanted(name, namespace, &workspace, context);
+    let account = &mut workspace.spec.service_account_name;
+    *account = account.take().filter(|name| !name.is_empty()).or_else(|| context.default_service_account.clone());
+    let origin = repository::resolve(&mut workspace, context);
+    let wanted = origin.and_then(|origin| wanted(name, namespace, &workspace, origin, context));
     let rendered = wanted.as_ref().ok().map(|wanted| &wanted.rendered);
     let pod = pod.filter(|pod| is_ours(pod, name));
-    let parts = parts(&workspace, pod.is_some(), rendered, context, now).await?;
     let state = pod.as_ref().map(pod_state::read);
+    let parts = parts(&workspace, state.as_ref(), rendered, context, now).await?;
     let warning = warnings::find(&workspace, parts.stateful_set_uid.as_deref(), pod.as_ref(), context, now).await?;
     let (agent, client) = match state.as_ref().filter(|pod| shall_be_asked(pod, &workspace, rendered, context)) {
-        Some(pod) => ask(name, namespace, pod, context).await,
+        Some(pod) if pod.is_operators => (operators_agent(context, namespace, name), None),
+        Some(pod) => {
+            let request = if wanted.is_ok() { questions(&workspace, context) } else { StatusRequest::default() };
+            ask(name, namespace, pod, request, context).await
+        }
         None => (Agent::NotAsked, None),
     };
     let observed = Observed {
@@ -178,10 +207,10 @@ pub(super) async fn observe(
         pod: state,
         warning,
         open_runs: open_runs(context, namespace, name),
-        is_agent_too_old: is_too_old(&agent),
+        is_agent_too_old: is_too_old(&agent) || knows_too_little(&agent, &workspace, &context.updates.state()),
         agent,
         artifact_stored: wanted.as_ref().is_ok_and(|wanted| is_stored(wanted, context)),
-        wanted: wanted.map_err(|error| error.to_string()),
+        wanted,
         workspace,
     };
     Ok(Some((observed, client)))
@@ -200,7 +229,7 @@ struct Parts {
 /// They are not read each time: while there is a pod, and they were right a short while ago.
 async fn parts(
     workspace: &Workspace,
-    has_pod: bool,
+    pod: Option<&PodState>,
     rendered: Option<&Rendered>,
     context: &Context,
     now: Timestamp,
@@ -209,9 +238,9 @@ async fn parts(
     let trust = &context.memory.trust;
     let authority = context.authority.borrow().clone();
     let key = (namespace.as_str(), name.as_str());
-    let hash = rendered.map(|rendered| rendered.rendered_hash.as_str());
-    let may_trust = has_pod && workspace.metadata.deletion_timestamp.is_none();
-    if may_trust && hash.is_some_and(|hash| trust.holds(key, hash, &authority)) {
+    let hash = rendered.map(|rendered| rendered.parts_hash.as_str());
+    let pod = pod.filter(|_| workspace.metadata.deletion_timestamp.is_none());
+    if pod.is_some_and(|pod| hash.is_some_and(|hash| trust.holds(key, hash, &authority, pod.ready))) {
         let current = Part::Current;
         return Ok(Parts {
             service: current,
@@ -248,19 +277,40 @@ async fn parts(
     Ok(parts)
 }
 
-fn wanted(name: &str, namespace: &str, workspace: &Workspace, context: &Context) -> Result<Wanted, SpecError> {
-    let rendered = render(name, namespace, workspace, &context.pods)?;
-    let artifact = workspace.spec.artifact.as_ref().map(normal).transpose()?;
-    Ok(Wanted { rendered, artifact })
+/// `origin` is where the bytes come from, if that is known already.
+fn wanted(
+    name: &str,
+    namespace: &str,
+    workspace: &Workspace,
+    origin: Option<Origin>,
+    context: &Context,
+) -> Result<Wanted, Unavailable> {
+    let invalid = |error: SpecError| Unavailable::Invalid(error.to_string());
+    let rendered = render(name, namespace, workspace, &context.pods).map_err(invalid)?;
+    let source = source::wanted(&workspace.spec).map_err(invalid)?;
+    Ok(Wanted { rendered, source: WantedSource { origin: origin.or(source.origin), ..source } })
 }
 
 fn is_too_old(agent: &Agent) -> bool {
-    matches!(agent, Agent::Answered(reply) if version::is_too_old(&reply.agent_version, &version::own()))
+    matches!(agent, Agent::Answered(reply) if version::is_too_old(&reply.agent_version, failpoint::version()))
+}
+
+/// Whether a run waits for this Workspace that its agent would not understand.
+fn knows_too_little(agent: &Agent, workspace: &Workspace, updates: &[Arc<Update>]) -> bool {
+    let Agent::Answered(reply) = agent else { return false };
+    let waits = |update: &Update| {
+        let status = update.status.as_ref();
+        update.spec.workspace_name == workspace.name_any()
+            && update.metadata.namespace == workspace.metadata.namespace
+            && update.metadata.deletion_timestamp.is_none()
+            && status.is_none_or(|status| status.run.is_none() && !is_true(&status.conditions, COMPLETE))
+    };
+    updates.iter().any(|update| waits(update) && needed_understanding(update, workspace) > reply.understands)
 }
 
 fn is_stored(wanted: &Wanted, context: &Context) -> bool {
-    let digest = wanted.artifact.as_ref().and_then(|artifact| Digest::from_str(&artifact.digest).ok());
-    digest.is_some_and(|digest| context.artifacts.contains(&digest))
+    let digest = Digest::from_str(&wanted.source.artifact.digest);
+    wanted.source.is_in_pod() || digest.is_ok_and(|digest| context.artifacts.contains(&digest))
 }
 
 fn is_ours<K: Resource>(object: &K, name: &str) -> bool {
@@ -271,6 +321,7 @@ fn part<K: Resource>(name: &str, found: Option<&K>, is_current: impl FnOnce(&K) 
     match found {
         None => Part::Missing,
         Some(object) if !is_ours(object, name) => Part::Foreign,
+        Some(object) if takeover::is_due(object) => Part::Operators,
         Some(object) if is_current(object) => Part::Current,
         Some(_) => Part::Outdated,
     }
@@ -334,13 +385,31 @@ fn is_open(pod: &PodState, workspace: &Workspace, context: &Context) -> bool {
     ip.is_some_and(|ip| context.knocks.is_open(ObjectRef::from_obj(workspace), &pod.uid, ip))
 }
 
-async fn ask(name: &str, namespace: &str, pod: &PodState, context: &Context) -> (Agent, Option<AgentClient>) {
+/// What the agent is asked: whether what its pod mounts is as it was.
+fn questions(workspace: &Workspace, context: &Context) -> StatusRequest {
+    let mounted = environment::directories(&workspace.spec);
+    let request = StatusRequest {
+        config_files: config::files(&workspace.spec).into_iter().collect(),
+        mounted_directories: mounted.values().cloned().collect(),
+    };
+    let namespace = workspace.namespace().unwrap_or_default();
+    context.inputs.note(&namespace, &workspace.name_any(), mounted.into_keys().collect());
+    request
+}
+
+async fn ask(
+    name: &str,
+    namespace: &str,
+    pod: &PodState,
+    request: StatusRequest,
+    context: &Context,
+) -> (Agent, Option<AgentClient>) {
     let Some(ip) = pod.ip.as_ref().and_then(|ip| ip.parse().ok()) else {
         return (Agent::NotAsked, None);
     };
     let server_name = names::workspace_server_name(name, namespace);
     let address = AgentAddress { ip, port: names::AGENT_PORT, server_name };
-    match status(&address, context).await {
+    match status(&address, request, context).await {
         Ok((reply, client)) => (Agent::Answered(Box::new(reply)), Some(client)),
         // Its own readiness says that it is not there yet.
         Err(_) if !pod.ready && pod.fetching.is_none() => (Agent::NotAsked, None),
@@ -348,9 +417,13 @@ async fn ask(name: &str, namespace: &str, pod: &PodState, context: &Context) -> 
     }
 }
 
-async fn status(address: &AgentAddress, context: &Context) -> Result<(StatusReply, AgentClient), RpcError> {
+async fn status(
+    address: &AgentAddress,
+    request: StatusRequest,
+    context: &Context,
+) -> Result<(StatusReply, AgentClient), RpcError> {
     let client = context.agents.connect(address).await?;
-    Ok((client.status().await?, client))
+    Ok((client.status_with_inputs(request).await?, client))
 }
 
 #[cfg(test)]
@@ -358,6 +431,42 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::api::auto::{RunBinding, UpdateSpec, UpdateStatus, WorkspaceSpec};
+    use crate::rpc::understanding::UNDERSTOOD;
+
+    #[test]
+    fn an_agent_knows_too_little_when_a_run_waits_that_it_would_not_understand() {
+        let mut workspace = Workspace::new("app", WorkspaceSpec::default());
+        workspace.metadata.namespace = Some("apps".to_owned());
+        let update = |targets: &[&str], change: fn(&mut Update)| {
+            let target = targets.iter().map(|urn| (*urn).to_owned()).collect();
+            let spec = UpdateSpec { workspace_name: "app".to_owned(), target, ..UpdateSpec::default() };
+            let mut update = Update::new("app-1", spec);
+            update.metadata.namespace = Some("apps".to_owned());
+            change(&mut update);
+            update
+        };
+        let is_open = |update: &mut Update| {
+            update.status = Some(UpdateStatus { run: Some(RunBinding::default()), ..UpdateStatus::default() });
+        };
+        let rows = [
+            ("plain", 0, update(&[], |_| ()), false),
+            ("with targets", 0, update(&["urn"], |_| ()), true),
+            ("with targets, and the agent knows them", UNDERSTOOD, update(&["urn"], |_| ()), false),
+            ("it is open", 0, update(&["urn"], is_open), false),
+            (
+                "of another workspace",
+                0,
+                update(&["urn"], |update| update.spec.workspace_name = "other".to_owned()),
+                false,
+            ),
+            ("of another namespace", 0, update(&["urn"], |update| update.metadata.namespace = None), false),
+        ];
+        for (name, understands, update, wanted) in rows {
+            let agent = Agent::Answered(Box::new(StatusReply { understands, ..StatusReply::default() }));
+            assert_eq!(knows_too_little(&agent, &workspace, &[Arc::new(update)]), wanted, "{name}");
+        }
+    }
 
     #[test]
     fn what_is_there_covers_what_is_wanted_when_it_has_it_all() {

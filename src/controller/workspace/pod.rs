@@ -5,13 +5,14 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use super::environment::{has_name, secret_directory};
+use super::environment::{Mounted, has_name};
 use super::init_containers::{BOOTSTRAP_CONTAINER, FETCH_CONTAINER};
 use super::render::{PodSettings, labels};
+use super::security::{SecurityProfile, restricted};
 use crate::api::auto::WorkspaceSpec;
 use crate::api::names::{
-    AGENT_HEALTH_PORT, AGENT_PORT, ANNOTATION_REVISION_HASH, PULUMI_CONTAINER, SHARE_DIRECTORY, SHARE_VOLUME,
-    TERMINATION_GRACE_SECONDS, TLS_DIRECTORY, workspace_tls_secret,
+    AGENT_HEALTH_PORT, AGENT_PORT, ANNOTATION_REVISION_HASH, ENV_FILE, ENV_FILE_VARIABLE, PULUMI_CONTAINER,
+    SHARE_DIRECTORY, SHARE_VOLUME, TERMINATION_GRACE_SECONDS, TLS_DIRECTORY, workspace_tls_secret,
 };
 
 const TLS_VOLUME: &str = "tls";
@@ -26,17 +27,18 @@ const MOST_STARTUP_PROBES: u32 = 3600;
 const GRACE_VARIABLE: &str = "POD_TERMINATION_GRACE_SECONDS";
 
 /// The generated pod template.
-pub(super) fn template(name: &str, spec: &WorkspaceSpec, settings: &PodSettings, secrets: &BTreeSet<&str>) -> Value {
+pub(super) fn template(
+    name: &str,
+    spec: &WorkspaceSpec,
+    settings: &PodSettings,
+    profile: SecurityProfile,
+    mounted: &BTreeSet<Mounted<'_>>,
+) -> Value {
     let mut pod = json!({
         "initContainers": [bootstrap(settings), fetch(settings)],
-        "containers": [pulumi(spec, settings, secrets)],
-        "volumes": volumes(name, secrets),
-        "securityContext": {
-            "runAsNonRoot": true,
-            "runAsUser": 1000,
-            "runAsGroup": 1000,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        "containers": [pulumi(spec, settings, profile, mounted)],
+        "volumes": volumes(name, mounted),
+        "securityContext": profile.of_pod(),
         "terminationGracePeriodSeconds": TERMINATION_GRACE_SECONDS,
         "enableServiceLinks": false,
     });
@@ -50,20 +52,35 @@ pub(super) fn template(name: &str, spec: &WorkspaceSpec, settings: &PodSettings,
     })
 }
 
-/// The environment of the `pulumi` container in a pod template.
-pub(super) fn container_environment(template: &mut Value) -> Option<&mut Vec<Value>> {
+/// The `pulumi` container in a pod template.
+pub(super) fn pulumi_container(template: &mut Value) -> Option<&mut Value> {
     let containers = template.pointer_mut("/spec/containers")?.as_array_mut()?;
-    containers.iter_mut().find(|container| has_name(container, PULUMI_CONTAINER))?.get_mut("env")?.as_array_mut()
+    containers.iter_mut().find(|container| has_name(container, PULUMI_CONTAINER))
 }
 
 /// Tells the agent the grace of the merged template: only with it does the agent end a run before the kubelet does.
 pub(super) fn tell_grace(template: &mut Value) {
     let grace = template.pointer("/spec/terminationGracePeriodSeconds").filter(|grace| !grace.is_null());
     let grace = grace.map_or(Some(KUBERNETES_GRACE_SECONDS), Value::as_u64);
-    let Some(environment) = container_environment(template) else { return };
+    let environment = pulumi_container(template).and_then(|container| container.get_mut("env"));
+    let Some(environment) = environment.and_then(Value::as_array_mut) else { return };
     environment.retain(|variable| !has_name(variable, GRACE_VARIABLE));
     // Anything else is no number of seconds, and the API refuses the pod.
     environment.extend(grace.map(|seconds| json!({"name": GRACE_VARIABLE, "value": seconds.to_string()})));
+}
+
+/// Tells every container where variables for the CLI may be left. Another place would not be read.
+pub(super) fn tell_env_file(template: &mut Value) {
+    for list in ["/spec/initContainers", "/spec/containers"] {
+        let containers = template.pointer_mut(list).and_then(Value::as_array_mut);
+        for container in containers.into_iter().flatten().filter_map(Value::as_object_mut) {
+            let environment = container.entry("env").or_insert_with(|| json!([]));
+            let Some(environment) = environment.as_array_mut() else { continue };
+            environment.retain(|variable| !has_name(variable, ENV_FILE_VARIABLE));
+            let file = format!("{SHARE_DIRECTORY}/{ENV_FILE}");
+            environment.push(json!({"name": ENV_FILE_VARIABLE, "value": file}));
+        }
+    }
 }
 
 /// Says of which inputs a pod is made.
@@ -107,14 +124,19 @@ fn tls_mount() -> Value {
     json!({"name": TLS_VOLUME, "mountPath": TLS_DIRECTORY, "readOnly": true})
 }
 
-fn pulumi(spec: &WorkspaceSpec, settings: &PodSettings, secrets: &BTreeSet<&str>) -> Value {
+fn pulumi(
+    spec: &WorkspaceSpec,
+    settings: &PodSettings,
+    profile: SecurityProfile,
+    mounted: &BTreeSet<Mounted<'_>>,
+) -> Value {
     let own = own_environment();
     // Ours come last and win, as in the Pulumi Kubernetes Operator; the API takes no name twice.
     let users = spec.env.iter().filter(|variable| !own.iter().any(|ours| ours.get("name") == variable.get("name")));
     let environment: Vec<Value> = users.chain(&own).cloned().collect();
     let mut container = json!({
         "name": PULUMI_CONTAINER,
-        "image": spec.image.as_deref().unwrap_or(&settings.default_image),
+        "image": spec.image.as_deref().unwrap_or_else(|| profile.image(&settings.default_image)),
         "command": [BINARY_IN_POD, "agent"],
         // Not the project: the container runtime would make a missing directory as root.
         "workingDir": SHARE_DIRECTORY,
@@ -134,11 +156,16 @@ fn pulumi(spec: &WorkspaceSpec, settings: &PodSettings, secrets: &BTreeSet<&str>
             "timeoutSeconds": 2,
         },
         "terminationMessagePolicy": "File",
-        "volumeMounts": mounts(secrets),
+        "volumeMounts": mounts(mounted),
         "resources": resources(spec.resources.as_ref()),
-        "securityContext": restricted(),
     });
+    if let (Some(container), Some(context)) = (container.as_object_mut(), profile.of_pulumi()) {
+        container.insert("securityContext".to_owned(), context);
+    }
     set(&mut container, "imagePullPolicy", spec.image_pull_policy.as_deref());
+    if let Some(container) = container.as_object_mut().filter(|_| !spec.env_from.is_empty()) {
+        container.insert("envFrom".to_owned(), Value::from(spec.env_from.clone()));
+    }
     container
 }
 
@@ -183,40 +210,40 @@ fn requests(resources: &mut Value) -> Option<&mut serde_json::Map<String, Value>
     requests.as_object_mut()
 }
 
-fn mounts(secrets: &BTreeSet<&str>) -> Value {
+fn mounts(mounted: &BTreeSet<Mounted<'_>>) -> Value {
     let mut mounts = vec![share_mount(), tls_mount()];
-    // Directories, never single files: those would not follow a change of the Secret.
+    // Directories, never single files: those would not follow a change.
     mounts.extend(
-        secrets.iter().map(
-            |secret| json!({"name": secret_volume(secret), "mountPath": secret_directory(secret), "readOnly": true}),
-        ),
+        mounted
+            .iter()
+            .map(|mounted| json!({"name": volume_name(*mounted), "mountPath": mounted.directory(), "readOnly": true})),
     );
     Value::Array(mounts)
 }
 
-fn volumes(name: &str, secrets: &BTreeSet<&str>) -> Value {
+fn volumes(name: &str, mounted: &BTreeSet<Mounted<'_>>) -> Value {
     let mut volumes = vec![
         json!({"name": SHARE_VOLUME, "emptyDir": {}}),
         json!({"name": TLS_VOLUME, "secret": {"secretName": workspace_tls_secret(name), "optional": false}}),
     ];
-    // A missing Secret shall not keep the pod from starting: the run names it.
-    volumes.extend(
-        secrets
-            .iter()
-            .map(|secret| json!({"name": secret_volume(secret), "secret": {"secretName": secret, "optional": true}})),
-    );
+    // What is missing shall not keep the pod from starting: the run names it.
+    volumes.extend(mounted.iter().map(|mounted| match mounted {
+        Mounted::Secret(secret) => {
+            json!({"name": volume_name(*mounted), "secret": {"secretName": secret, "optional": true}})
+        }
+        Mounted::ConfigMap(map) => json!({"name": volume_name(*mounted), "configMap": {"name": map, "optional": true}}),
+    }));
     Value::Array(volumes)
 }
 
-/// A volume's name may have 63 characters and no dot, a Secret's 253 with dots.
-fn secret_volume(secret: &str) -> String {
-    let digest = Sha256::digest(secret);
-    format!("secret-{}", hex::encode(digest.iter().take(16).copied().collect::<Vec<u8>>()))
-}
-
-/// Pod Security `restricted`.
-fn restricted() -> Value {
-    json!({"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}})
+/// A volume's name may have 63 characters and no dot, a Secret's or a ConfigMap's 253 with dots.
+fn volume_name(mounted: Mounted<'_>) -> String {
+    let (kind, name) = match mounted {
+        Mounted::Secret(name) => ("secret", name),
+        Mounted::ConfigMap(name) => ("configmap", name),
+    };
+    let digest = Sha256::digest(name);
+    format!("{kind}-{}", hex::encode(digest.iter().take(16).copied().collect::<Vec<u8>>()))
 }
 
 fn set(object: &mut Value, field: &str, value: Option<&str>) {

@@ -9,6 +9,8 @@ use crate::api::names::{ANNOTATION_REVISION_HASH, PULUMI_CONTAINER, RUN_FINALIZE
 
 /// Reasons of a waiting container that are part of every start.
 const ORDINARY_WAITING: [&str; 2] = ["ContainerCreating", "PodInitializing"];
+/// The agent of the Pulumi Kubernetes Operator, as its pods start it.
+const OPERATORS_AGENT: &str = "/share/agent";
 const CRASH_LOOP: &str = "CrashLoopBackOff";
 /// The longest message of a container that is passed on, in bytes.
 const LONGEST_MESSAGE: usize = 2048;
@@ -21,6 +23,8 @@ pub(super) struct PodState {
     pub ip: Option<String>,
     /// Hash of the user's inputs that it was made from.
     pub revision_hash: Option<String>,
+    /// It has the agent of the Pulumi Kubernetes Operator, which speaks another language.
+    pub is_operators: bool,
     /// It is being deleted.
     pub terminating: bool,
     /// It carries the finalizer of an open run.
@@ -55,6 +59,7 @@ pub(super) fn read(pod: &Pod) -> PodState {
         uid: pod.uid().unwrap_or_default(),
         ip: status.and_then(|status| status.pod_ip.clone()).filter(|ip| !ip.is_empty()),
         revision_hash: pod.annotations().get(ANNOTATION_REVISION_HASH).cloned(),
+        is_operators: is_operators(pod),
         terminating: pod.metadata.deletion_timestamp.is_some(),
         held: pod.finalizers().iter().any(|finalizer| finalizer == RUN_FINALIZER),
         initialized: !over && is_initialized(pod),
@@ -66,6 +71,14 @@ pub(super) fn read(pod: &Pod) -> PodState {
             .map(|container| container.name.clone()),
         trouble: trouble(pod),
     }
+}
+
+/// Whether the `pulumi` container runs the agent of the Pulumi Kubernetes Operator.
+pub fn is_operators(pod: &Pod) -> bool {
+    let mut containers = pod.spec.iter().flat_map(|spec| &spec.containers);
+    let command =
+        containers.find(|container| container.name == PULUMI_CONTAINER).and_then(|pulumi| pulumi.command.as_ref());
+    command.is_some_and(|command| command.iter().take(2).any(|word| word == OPERATORS_AGENT))
 }
 
 fn is_initialized(pod: &Pod) -> bool {

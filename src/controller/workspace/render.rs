@@ -4,16 +4,16 @@
 //! They carry no ownerReferences: a foreground deletion of the Workspace would take the pod away under a run. The
 //! Workspace's finalizer removes them.
 
-use std::str::FromStr;
-
 use serde_json::{Value, json};
 
 use super::revision::{hash, revision_hash};
-use super::{environment, guard, init_containers, pod};
-use crate::api::auto::{ArtifactReference, Workspace};
-use crate::api::names::{AGENT_PORT, LABEL_COMPONENT, LABEL_RUN, LABEL_WORKSPACE_NAME, RUN_OPEN, workspace_object};
-use crate::artifact::{Digest, Directory};
+use super::security::SecurityProfile;
+use super::service::service;
+use super::{config, environment, guard, init_containers, pod, source};
+use crate::api::auto::Workspace;
+use crate::api::names::{LABEL_COMPONENT, LABEL_RUN, LABEL_WORKSPACE_NAME, RUN_OPEN, workspace_object};
 use crate::controller::merge::{MergeError, POD_TEMPLATE, merge};
+use crate::source::written::WrittenError;
 
 /// Hash of a StatefulSet as we rendered it: the same hash on the live object means that there is nothing to apply.
 pub(super) const ANNOTATION_RENDERED: &str = "auto.pulumi.com/rendered-hash";
@@ -35,17 +35,35 @@ pub enum SpecError {
     #[error("podTemplate must not change {field}: the controller needs it as it is")]
     Protected { field: String },
 
+    #[error("serviceTemplate: {0}")]
+    ServiceMerge(MergeError),
+
+    #[error("serviceTemplate.{field} is not supported: it takes metadata.labels and metadata.annotations")]
+    ServiceField { field: String },
+
+    #[error("securityProfile {profile:?} is neither restricted nor baseline")]
+    SecurityProfile { profile: String },
+
     #[error("environment variable {name:?}: the name is empty or contains `=`")]
     VariableName { name: String },
 
-    #[error("environment variable {variable}: secretKeyRef: {what}")]
-    SecretReference { variable: String, what: &'static str },
+    #[error("environment variable {variable}: valueFrom: {what}")]
+    Reference { variable: String, what: &'static str },
+
+    #[error("config key {key}: {what}")]
+    Config { key: String, what: &'static str },
+
+    #[error("envFrom: {what}")]
+    EnvironmentFrom { what: &'static str },
 
     #[error("artifact.dir: {0}")]
     Directory(#[from] crate::artifact::DirectoryError),
 
     #[error("artifact.digest: {0}")]
     Digest(#[from] crate::artifact::DigestError),
+
+    #[error(transparent)]
+    Source(#[from] WrittenError),
 }
 
 /// What the controller itself decides about workspace pods.
@@ -70,6 +88,8 @@ pub struct Rendered {
     pub revision_hash: String,
     /// Hash of the StatefulSet, as it carries it.
     pub rendered_hash: String,
+    /// Hash of all of them.
+    pub parts_hash: String,
 }
 
 /// Renders what a Workspace is made of.
@@ -83,10 +103,11 @@ pub fn render(
         return Err(SpecError::NameTooLong);
     }
     let mut template = pod_template(name, workspace, settings)?;
-    let artifact = workspace.spec.artifact.as_ref().map(normal).transpose()?;
-    let is_fetched_first = init_containers::arrange(&mut template, artifact.is_some());
-    // What the user's init containers did may depend on the source: another one needs another pod.
-    let revision_hash = revision_hash(&workspace.spec, artifact.as_ref().filter(|_| is_fetched_first));
+    let source = source::wanted(&workspace.spec)?;
+    let is_fetched_first = init_containers::arrange(&mut template, !source.is_in_pod());
+    // What the user's init containers did may depend on the source: another one needs another pod. So does one that is in the pod.
+    let is_bound = is_fetched_first || source.is_in_pod();
+    let revision_hash = revision_hash(&workspace.spec, is_bound.then_some(&source.artifact));
     pod::annotate(&mut template, &revision_hash);
     let mut stateful_set = json!({
         "metadata": metadata(name, namespace),
@@ -105,23 +126,19 @@ pub fn render(
     if let Some(metadata) = stateful_set.get_mut("metadata").and_then(Value::as_object_mut) {
         metadata.insert("annotations".to_owned(), json!({ANNOTATION_RENDERED: rendered_hash}));
     }
-    let (service, budget) = (service(name, namespace), budget(name, namespace));
-    Ok(Rendered { service, budget, stateful_set, revision_hash, rendered_hash })
-}
-
-/// An artifact with its digest and directory in normal form.
-pub(super) fn normal(artifact: &ArtifactReference) -> Result<ArtifactReference, SpecError> {
-    Ok(ArtifactReference {
-        digest: Digest::from_str(&artifact.digest)?.to_string(),
-        revision: artifact.revision.clone(),
-        dir: Directory::from_str(&artifact.dir)?.as_str().to_owned(),
-    })
+    let service = service(name, namespace, workspace.spec.service_template.as_ref())?;
+    let budget = budget(name, namespace);
+    let parts_hash = hash(&json!([service, budget, stateful_set]));
+    Ok(Rendered { service, budget, stateful_set, revision_hash, rendered_hash, parts_hash })
 }
 
 fn pod_template(name: &str, workspace: &Workspace, settings: &PodSettings) -> Result<Value, SpecError> {
     let spec = &workspace.spec;
     let environment = environment::wanted(spec)?;
-    let generated = pod::template(name, spec, settings, &environment::secrets(&environment));
+    config::check(spec)?;
+    let mounted = environment.mounted().into_iter().chain(config::mounted(spec)).collect();
+    let profile = SecurityProfile::parse(spec.security_profile.as_deref())?;
+    let generated = pod::template(name, spec, settings, profile, &mounted);
     let mut merged = match &spec.pod_template {
         Some(patch) => {
             guard::check_fields(patch)?;
@@ -130,10 +147,11 @@ fn pod_template(name: &str, workspace: &Workspace, settings: &PodSettings) -> Re
         None => generated.clone(),
     };
     guard::check_unchanged(&generated, &merged)?;
-    if let Some(environment) = pod::container_environment(&mut merged) {
-        environment::make_secrets_optional(environment);
+    if let Some(container) = pod::pulumi_container(&mut merged) {
+        environment::make_optional(container);
     }
     pod::tell_grace(&mut merged);
+    pod::tell_env_file(&mut merged);
     Ok(merged)
 }
 
@@ -142,21 +160,8 @@ pub(super) fn labels(name: &str) -> Value {
     json!({LABEL_COMPONENT: "workspace", LABEL_WORKSPACE_NAME: name})
 }
 
-fn metadata(name: &str, namespace: &str) -> Value {
+pub(super) fn metadata(name: &str, namespace: &str) -> Value {
     json!({"name": workspace_object(name), "namespace": namespace, "labels": labels(name)})
-}
-
-fn service(name: &str, namespace: &str) -> Value {
-    json!({
-        "metadata": metadata(name, namespace),
-        "spec": {
-            "clusterIP": "None",
-            // The agent is reached before the pod is ready: readiness is a matter of the pod alone.
-            "publishNotReadyAddresses": true,
-            "selector": labels(name),
-            "ports": [{"name": "grpc", "port": AGENT_PORT}],
-        },
-    })
 }
 
 /// Selects the pod only while a run is open in it: an idle one may be evicted.

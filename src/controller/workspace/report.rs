@@ -1,11 +1,14 @@
 //! How things are with a Workspace, in a reason and a sentence, and when to look again.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use crate::api::auto::ArtifactReference;
 use crate::api::conditions::workspace_reason as reason;
+use crate::artifact::{FetchError, InPod};
 use crate::config::AGENT_STATUS_INTERVAL;
 use crate::rpc::proto::{Candidate, Person};
+use crate::source::Unavailable;
 
 /// Changes of pods and runs are watched; this is for what a watch has missed.
 const BACKSTOP: Duration = Duration::from_secs(30);
@@ -44,11 +47,8 @@ pub(super) struct Report {
 }
 
 impl Report {
-    pub(super) fn ready(artifact: Option<&ArtifactReference>) -> Self {
-        let message = match artifact {
-            Some(artifact) => format!("the source {} is in place", name(artifact)),
-            None => "the pod is ready; no source is wanted".to_owned(),
-        };
+    pub(super) fn ready(artifact: &ArtifactReference) -> Self {
+        let message = format!("the source {} is in place", name(artifact));
         Self { state: State::Ready, reason: reason::SUCCEEDED, message, again: Some(AGENT_STATUS_INTERVAL) }
     }
 
@@ -139,6 +139,15 @@ impl Report {
         Self::failing(reason::ARTIFACT_UNAVAILABLE, message, BACKSTOP)
     }
 
+    /// It is not known what shall be in place.
+    pub(super) fn no_source(why: &Unavailable) -> Self {
+        match why {
+            Unavailable::Invalid(message) => Self::stalled(message.clone()),
+            Unavailable::NotYet(message) => Self::failing(reason::ARTIFACT_UNAVAILABLE, message.clone(), BACKSTOP),
+            Unavailable::Looking(message) => Self::working(reason::ARTIFACT_UNAVAILABLE, message.clone(), BACKSTOP),
+        }
+    }
+
     pub(super) fn installing(artifact: &ArtifactReference) -> Self {
         Self::working(reason::INSTALLING, format!("the source {} is being put in place", name(artifact)), BACKSTOP)
     }
@@ -160,6 +169,18 @@ impl Report {
     pub(super) fn artifact_refused(artifact: &ArtifactReference, message: &str) -> Self {
         let message = format!("the agent refused the source {}: {message}", name(artifact));
         Self::failing(reason::ARTIFACT_REFUSED, message, BACKSTOP)
+    }
+
+    /// Only another spec helps where the address may not be asked.
+    pub(super) fn artifact_not_fetched(artifact: &ArtifactReference, error: &FetchError) -> Self {
+        let message = format!("the source {} cannot be fetched: {error}", name(artifact));
+        match error {
+            FetchError::Url { .. } | FetchError::RefusedHost { .. } => Self::stalled(message),
+            _ => {
+                let again = error.retry_after().map_or(BACKSTOP, |wait| wait.max(SOON));
+                Self::failing(reason::ARTIFACT_UNAVAILABLE, message, again)
+            }
+        }
     }
 
     /// The API server did not take something of ours for a reason that a retry may mend, such as a quota.
@@ -184,6 +205,13 @@ fn command(person: &Person) -> String {
 }
 
 /// How people call an artifact.
-fn name(artifact: &ArtifactReference) -> &str {
-    if artifact.revision.is_empty() { &artifact.digest } else { &artifact.revision }
+fn name(artifact: &ArtifactReference) -> Cow<'_, str> {
+    if !artifact.revision.is_empty() {
+        return Cow::Borrowed(&artifact.revision);
+    }
+    match artifact.digest.parse().ok().and_then(|digest| InPod::of(&digest)) {
+        Some(InPod::Image) => Cow::Owned(format!("/{} of the image", artifact.dir)),
+        Some(InPod::InitContainers) => Cow::Borrowed("from the init containers"),
+        None => Cow::Borrowed(&artifact.digest),
+    }
 }

@@ -10,7 +10,7 @@ use crate::api::auto::{ArtifactReference, WorkspaceSpec};
 const KEPT: usize = 16;
 
 /// A hash of what the user says about the pod. Its source, stacks and configuration travel by RPC and do not count, but for a
-/// source that the pod is `bound` to.
+/// source that the pod is `bound` to. Labels and annotations of its Service do not either.
 pub(super) fn revision_hash(spec: &WorkspaceSpec, bound: Option<&ArtifactReference>) -> String {
     let mut inputs = json!({
         // Not its revision: another name of the same content changes nothing.
@@ -20,6 +20,7 @@ pub(super) fn revision_hash(spec: &WorkspaceSpec, bound: Option<&ArtifactReferen
         "imagePullPolicy": spec.image_pull_policy,
         "podTemplate": spec.pod_template,
         "resources": spec.resources,
+        "securityProfile": spec.security_profile,
         "serviceAccountName": spec.service_account_name,
     });
     // What is not set leaves no trace, so that a field added here later changes nothing where it is not used.
@@ -66,13 +67,14 @@ mod tests {
 
     #[test]
     fn what_the_user_says_about_the_pod_counts() {
-        let changes: [fn(&mut WorkspaceSpec); 6] = [
+        let changes: [fn(&mut WorkspaceSpec); 7] = [
             |spec| spec.image = None,
             |spec| spec.image_pull_policy = Some("Always".to_owned()),
             |spec| spec.env = vec![json!({"name": "A", "value": "1"})],
             |spec| spec.resources = Some(json!({"limits": {"memory": "1Gi"}})),
             |spec| spec.pod_template = Some(json!({"spec": {"nodeSelector": {"a": "b"}}})),
             |spec| spec.service_account_name = Some("deployer".to_owned()),
+            |spec| spec.security_profile = Some("baseline".to_owned()),
         ];
         let mut seen = vec![revision_hash(&base(), None)];
         for change in changes {
@@ -85,10 +87,11 @@ mod tests {
     }
 
     #[test]
-    fn what_travels_by_rpc_does_not_count() {
+    fn what_is_not_about_the_pod_does_not_count() {
         let mut spec = base();
         spec.artifact = Some(ArtifactReference { digest: "sha256:1".to_owned(), ..ArtifactReference::default() });
-        spec.stacks = vec![WorkspaceStack { name: "dev".to_owned(), config: Vec::new() }];
+        spec.service_template = Some(json!({"metadata": {"labels": {"a": "b"}}}));
+        spec.stacks = vec![WorkspaceStack { name: "dev".to_owned(), ..Default::default() }];
         assert_eq!(revision_hash(&spec, None), revision_hash(&base(), None));
     }
 

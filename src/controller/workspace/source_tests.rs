@@ -7,18 +7,21 @@ use super::pod_state::PodState;
 use super::report::State;
 use crate::api::conditions::workspace_reason as reason;
 use crate::rpc::proto::{Artifact, Candidate, StatusReply};
+use crate::source::Origin;
 
 #[test]
 fn the_source_that_is_wanted_is_put_in_place() {
     check(vec![
         (
-            "no source wanted",
+            "bytes that nobody else brings",
             |o| {
+                o.agent = answered(reply("sha256:old"));
+                o.artifact_stored = false;
                 if let Ok(wanted) = &mut o.wanted {
-                    wanted.artifact = None;
+                    wanted.source.origin = Some(Origin::Url("http://a/b".to_owned()));
                 }
             },
-            Is::Report(State::Ready, reason::SUCCEEDED, "no source is wanted"),
+            Is::Action(Action::Fetch),
         ),
         (
             "an empty pod",

@@ -1,5 +1,6 @@
 //! The only place that makes a Workspace's conditions, and the events that go with a change of them.
 
+use std::collections::BTreeMap;
 use std::str::FromStr;
 
 use k8s_openapi::jiff::Timestamp;
@@ -8,12 +9,17 @@ use kube::ResourceExt;
 use super::context::Context;
 use super::observe::{Agent, Observed};
 use super::report::{Report, State};
-use crate::api::auto::{ArtifactReference, Workspace, WorkspaceStatus};
-use crate::api::conditions::{self, Claim, Status};
+use super::{config, environment};
+use crate::api::auto::{ArtifactReference, Workspace, WorkspaceSpec, WorkspaceStatus};
+use crate::api::conditions::{self, Claim, Status, workspace_reason};
 use crate::api::names::{AGENT_PORT, workspace_object};
 use crate::artifact::Directory;
+use crate::rpc::proto::StatusReply;
 use crate::runtime::events::{Event, EventKind};
 use crate::runtime::writes::WriteError;
+
+/// The CLI takes no name of a project that is longer.
+const LONGEST_PROJECT_NAME: usize = 100;
 
 /// Writes what is reported, if it is news; the answer is the Workspace as it is then.
 pub(super) async fn write(
@@ -25,12 +31,21 @@ pub(super) async fn write(
     let workspace = &observed.workspace;
     let status = status(observed, report, now);
     let written = context.writer.status(workspace, &status).await?;
+    note_arrived(workspace, &status, context);
     if written.is_some()
         && let Some(event) = event(workspace, report)
     {
         context.events.publish(event);
     }
     Ok(written)
+}
+
+/// What has changed in the pod is awaited no more.
+fn note_arrived(workspace: &Workspace, now: &WorkspaceStatus, context: &Context) {
+    let before = workspace.status.as_ref().map(|status| &status.mounted_inputs);
+    let arrived = now.mounted_inputs.iter().filter(|(object, word)| before.and_then(|b| b.get(*object)) != Some(*word));
+    let namespace = workspace.namespace().unwrap_or_default();
+    context.inputs.arrived(&namespace, &workspace.name_any(), arrived.map(|(object, _)| object));
 }
 
 /// The status that says what is reported.
@@ -54,6 +69,10 @@ fn describe_pod(status: &mut WorkspaceStatus, observed: &Observed) {
             status.pod_uid = Some(reply.pod_uid.clone());
             status.agent_start_id = Some(reply.start_id.clone());
             status.pulumi_version = Some(reply.pulumi_version.clone()).filter(|version| !version.is_empty());
+            status.config_inputs = config_inputs(status.config_inputs.take(), reply, &observed.workspace.spec);
+            status.mounted_inputs = mounted_inputs(&status.mounted_inputs, reply, &observed.workspace.spec);
+            status.project_name = Some(project_name(&reply.project_name)).filter(|name| !name.is_empty());
+            status.agent_understands = Some(reply.understands);
         }
         Agent::NotAsked | Agent::Unreachable(_) => {
             if observed.pod.as_ref().map(|pod| &pod.uid) != status.pod_uid.as_ref() {
@@ -61,14 +80,43 @@ fn describe_pod(status: &mut WorkspaceStatus, observed: &Observed) {
                 status.pod_uid = None;
                 status.agent_start_id = None;
                 status.pulumi_version = None;
+                status.project_name = None;
+                status.agent_understands = None;
             }
         }
     }
 }
 
+/// What the agent says of the configuration's inputs; where it cannot tell now, what it said last. Every pod of a Workspace has the same
+/// word for the same contents, so what has changed while there was no pod is seen as well.
+fn config_inputs(before: Option<String>, reply: &StatusReply, spec: &WorkspaceSpec) -> Option<String> {
+    let has_inputs = !config::files(spec).is_empty();
+    let said = Some(reply.config_inputs.clone()).filter(|word| !word.is_empty());
+    said.or(before).filter(|_| has_inputs)
+}
+
+/// The same for each Secret and ConfigMap that is mounted.
+fn mounted_inputs(
+    before: &BTreeMap<String, String>,
+    reply: &StatusReply,
+    spec: &WorkspaceSpec,
+) -> BTreeMap<String, String> {
+    let word = |(object, directory): (String, String)| {
+        let said = reply.mounted_inputs.get(&directory).filter(|word| !word.is_empty());
+        let word = said.or_else(|| before.get(&object))?.clone();
+        Some((object, word))
+    };
+    environment::directories(spec).into_iter().filter_map(word).collect()
+}
+
+/// The name as the agent says it, bounded: it is not trusted.
+fn project_name(said: &str) -> String {
+    said.chars().filter(|c| !c.is_control()).take(LONGEST_PROJECT_NAME).collect()
+}
+
 /// The agent knows digests and directories; the revision is what the spec, or the status before, called it.
 fn with_revision(found: ArtifactReference, observed: &Observed) -> ArtifactReference {
-    let normal = observed.wanted.as_ref().ok().and_then(|wanted| wanted.artifact.as_ref());
+    let normal = observed.wanted.as_ref().ok().map(|wanted| &wanted.source.artifact);
     let is_wanted = normal.is_some_and(|wanted| wanted.digest == found.digest && wanted.dir == found.dir);
     if let Some(wanted) = observed.workspace.spec.artifact.as_ref().filter(|_| is_wanted) {
         return wanted.clone();
@@ -108,5 +156,67 @@ fn event(workspace: &Workspace, report: &Report) -> Option<Event> {
         State::Failing | State::Stalled => EventKind::Warning,
         State::Working => return None,
     };
-    (was != Some(is)).then(|| Event::new(workspace, kind, report.reason, report.message.clone()))
+    (was != Some(is)).then(|| {
+        let event = Event::new(workspace, kind, event_reason(report), report.message.clone());
+        match &workspace.spec.artifact {
+            Some(artifact) => event.with("auto.pulumi.com/revision", artifact.revision.as_str()),
+            None => event,
+        }
+    })
+}
+
+/// The operator's reason of an event, where it has one.
+fn event_reason(report: &Report) -> &'static str {
+    match report.reason {
+        _ if report.state == State::Ready => "Initialized",
+        workspace_reason::CONNECTION_FAILED => "ConnectionFailure",
+        workspace_reason::INSTALLATION_FAILED => "InstallationFailure",
+        reason => reason,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_word_for_the_inputs_is_the_last_that_the_agent_said() {
+        let config = json!([{"key": "a", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}]);
+        let spec =
+            |config| serde_json::from_value(json!({"stacks": [{"name": "dev", "config": config}]})).expect("a spec");
+        let (with, without): (WorkspaceSpec, WorkspaceSpec) = (spec(config), spec(json!([])));
+        for (before, said, spec, wanted) in [
+            (None, "", &with, None),
+            (None, "new", &with, Some("new")),
+            (Some("old"), "new", &with, Some("new")),
+            (Some("old"), "", &with, Some("old")),
+            (Some("old"), "", &without, None),
+            (Some("old"), "invented", &without, None),
+        ] {
+            let reply = StatusReply { config_inputs: said.to_owned(), ..StatusReply::default() };
+            let found = config_inputs(before.map(str::to_owned), &reply, spec);
+            assert_eq!(found.as_deref(), wanted, "{before:?} {said:?}");
+        }
+    }
+
+    #[test]
+    fn each_mounted_object_has_the_last_word_that_the_agent_said_of_it() {
+        let spec: WorkspaceSpec = serde_json::from_value(json!({
+            "envFrom": [{"secretRef": {"name": "aws"}}, {"configMapRef": {"name": "aws"}}],
+            "stacks": [{"name": "dev", "config": [{"key": "a", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}]}],
+        }))
+        .expect("a spec");
+        let map = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
+            pairs.iter().map(|(key, word)| ((*key).to_owned(), (*word).to_owned())).collect()
+        };
+        let directories = environment::directories(&spec);
+        let said = [(&directories["Secret/aws"], "new"), (&directories["Secret/s"], "")];
+        let said = said.map(|(directory, word)| (directory.clone(), word.to_owned()));
+        let reply = StatusReply { mounted_inputs: said.into(), ..StatusReply::default() };
+        let before = map(&[("Secret/aws", "old"), ("Secret/s", "kept"), ("Secret/gone", "old")]);
+        let wanted = map(&[("Secret/aws", "new"), ("Secret/s", "kept")]);
+        assert_eq!(mounted_inputs(&before, &reply, &spec), wanted);
+    }
 }

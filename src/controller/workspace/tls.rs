@@ -4,15 +4,21 @@ use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
+use uuid::Uuid;
 
 use super::render::labels;
 use crate::api::names::{workspace_server_name, workspace_tls_secret};
 use crate::controller::authority::Generations;
 use crate::rpc::identity::{self, IdentityError};
-use crate::rpc::server_tls::{AUTHORITY_FILE as AUTHORITIES, CERTIFICATE_FILE as CERTIFICATE, KEY_FILE as KEY};
+use crate::rpc::server_tls::{
+    AUTHORITY_FILE as AUTHORITIES, CERTIFICATE_FILE as CERTIFICATE, INPUTS_KEY_FILE as INPUTS_KEY, KEY_FILE as KEY,
+};
+
+/// A key of this length holds.
+const SHORTEST_INPUTS_KEY: usize = 32;
 
 /// Whether the Secret does what it is for: a certificate under the right name, signed by the authority that signs now,
-/// with life in it, its key, and the bundle that the agent shall trust.
+/// with life in it, its key, the bundle that the agent shall trust, and the key for changes of the configuration's inputs.
 pub(super) fn is_current(secret: &Secret, server_name: &str, authority: &Generations, now: Timestamp) -> bool {
     let text = |key: &str| {
         let ByteString(bytes) = secret.data.as_ref()?.get(key)?;
@@ -23,20 +29,30 @@ pub(super) fn is_current(secret: &Secret, server_name: &str, authority: &Generat
     };
     // A certificate that cannot be read is as good as none.
     !key.is_empty()
+        && inputs_key(secret).is_some()
         && authorities == authority.bundle_pem()
         && identity::names(certificate).is_ok_and(|names| names.dns.iter().any(|name| name == server_name))
         && authority.current().has_issued(certificate).unwrap_or(false)
         && !identity::renewal_due(certificate, now).unwrap_or(true)
 }
 
-/// A Secret with a new certificate.
+/// The key by which the agent tells changes of the configuration's inputs.
+fn inputs_key(secret: &Secret) -> Option<&str> {
+    let ByteString(bytes) = secret.data.as_ref()?.get(INPUTS_KEY)?;
+    std::str::from_utf8(bytes).ok().filter(|key| key.len() >= SHORTEST_INPUTS_KEY)
+}
+
+/// A Secret with a new certificate. The key for the configuration's inputs stays: with another one all of them would seem
+/// to have changed.
 pub(super) fn issue(
     name: &str,
     namespace: &str,
+    before: Option<&Secret>,
     authority: &Generations,
     now: Timestamp,
 ) -> Result<Value, IdentityError> {
     let issued = authority.current().issue_server(&[workspace_server_name(name, namespace)], now)?;
+    let inputs_key = before.and_then(inputs_key).map_or_else(new_key, str::to_owned);
     let base64 = |text: &str| serde_json::to_value(ByteString(text.as_bytes().to_vec())).unwrap_or_default();
     Ok(json!({
         "metadata": {"name": workspace_tls_secret(name), "namespace": namespace, "labels": labels(name)},
@@ -45,8 +61,14 @@ pub(super) fn issue(
             CERTIFICATE: base64(&issued.certificate_pem),
             KEY: base64(&issued.key_pem),
             AUTHORITIES: base64(authority.bundle_pem()),
+            INPUTS_KEY: base64(&inputs_key),
         },
     }))
+}
+
+/// Random: two UUIDs have 244 bits of it.
+fn new_key() -> String {
+    format!("{}{}", Uuid::new_v4().simple(), Uuid::new_v4().simple())
 }
 
 #[cfg(test)]
@@ -70,7 +92,7 @@ mod tests {
     fn a_new_certificate_is_current_until_it_is_due_or_the_authority_changes() {
         let now = Timestamp::now();
         let authority = authority(now);
-        let issued = secret(issue("app", "team", &authority, now).expect("a Secret"));
+        let issued = secret(issue("app", "team", None, &authority, now).expect("a Secret"));
         let name = workspace_server_name("app", "team");
         assert!(is_current(&issued, &name, &authority, now));
         assert!(!is_current(&issued, "other-workspace.team.svc", &authority, now), "another name");
@@ -80,11 +102,23 @@ mod tests {
     }
 
     #[test]
+    fn a_renewed_certificate_leaves_the_key_for_inputs_as_it_is() {
+        let now = Timestamp::now();
+        let authority = authority(now);
+        let first = secret(issue("app", "team", None, &authority, now).expect("a Secret"));
+        let renewed = secret(issue("app", "team", Some(&first), &authority, now).expect("a Secret"));
+        assert_eq!(inputs_key(&renewed), inputs_key(&first));
+        assert_ne!(renewed.data.as_ref().map(|data| &data[KEY]), first.data.as_ref().map(|data| &data[KEY]));
+        let other = secret(issue("app", "team", None, &authority, now).expect("a Secret"));
+        assert_ne!(inputs_key(&other), inputs_key(&first));
+    }
+
+    #[test]
     fn a_secret_that_lacks_something_is_not_current() {
         let now = Timestamp::now();
         let authority = authority(now);
-        let issued = secret(issue("app", "team", &authority, now).expect("a Secret"));
-        for key in [CERTIFICATE, KEY, AUTHORITIES] {
+        let issued = secret(issue("app", "team", None, &authority, now).expect("a Secret"));
+        for key in [CERTIFICATE, KEY, AUTHORITIES, INPUTS_KEY] {
             let mut broken = issued.clone();
             broken.data.as_mut().expect("data").remove(key);
             assert!(!is_current(&broken, &workspace_server_name("app", "team"), &authority, now), "{key}");

@@ -10,8 +10,10 @@ use tokio::time::Instant;
 
 use crate::controller::authority::Generations;
 
-/// How long the parts are trusted: at rest each look finds out how they are.
-const TRUSTED_FOR: Duration = Duration::from_secs(60);
+/// How long the parts are trusted while their pod is ready: what somebody has taken away since is needed by the next pod only.
+const TRUSTED_AT_REST: Duration = Duration::from_secs(10 * 60);
+/// How long while the pod is not ready, which may be for want of one of them.
+const TRUSTED_AT_START: Duration = Duration::from_secs(60);
 
 /// The parts that were seen to be right, by namespace and name of the Workspace.
 #[derive(Default)]
@@ -29,35 +31,34 @@ enum Known {
 
 /// What they were right for, and when.
 struct Seen {
-    rendered_hash: String,
+    parts_hash: String,
     authority: Arc<Generations>,
     at: Instant,
 }
 
 impl Trust {
-    /// Whether the parts need not be read, if this is what is wanted of them.
-    pub(super) fn holds(&self, workspace: (&str, &str), rendered_hash: &str, authority: &Arc<Generations>) -> bool {
+    /// Whether the parts need not be read, if this is what is wanted of them, and the pod is ready or not.
+    pub(super) fn holds(
+        &self,
+        workspace: (&str, &str),
+        parts_hash: &str,
+        authority: &Arc<Generations>,
+        ready: bool,
+    ) -> bool {
+        let trusted_for = if ready { TRUSTED_AT_REST } else { TRUSTED_AT_START };
         let known = self.lock();
         let Some(Known::Right(seen)) = known.get(&key(workspace)) else { return false };
-        seen.rendered_hash == rendered_hash
-            && Arc::ptr_eq(&seen.authority, authority)
-            && seen.at.elapsed() < TRUSTED_FOR
+        seen.parts_hash == parts_hash && Arc::ptr_eq(&seen.authority, authority) && seen.at.elapsed() < trusted_for
     }
 
     /// All parts were read, from `begun` on, and they are as wanted.
-    pub(super) fn note(
-        &self,
-        workspace: (&str, &str),
-        rendered_hash: &str,
-        authority: &Arc<Generations>,
-        begun: Instant,
-    ) {
+    pub(super) fn note(&self, workspace: (&str, &str), parts_hash: &str, authority: &Arc<Generations>, begun: Instant) {
         let mut known = self.lock();
-        known.retain(|_, known| known.at().elapsed() < TRUSTED_FOR);
+        known.retain(|_, known| known.at().elapsed() < TRUSTED_AT_REST);
         if matches!(known.get(&key(workspace)), Some(Known::ChangedAt(changed)) if *changed >= begun) {
             return;
         }
-        let seen = Seen { rendered_hash: rendered_hash.to_owned(), authority: authority.clone(), at: begun };
+        let seen = Seen { parts_hash: parts_hash.to_owned(), authority: authority.clone(), at: begun };
         known.insert(key(workspace), Known::Right(seen));
     }
 
@@ -100,22 +101,25 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn parts_are_trusted_for_a_while_and_only_for_what_they_were_seen_to_be() {
         let (trust, ours, next) = (Trust::default(), authority(), authority());
-        assert!(!trust.holds(APP, "a", &ours), "never seen");
+        assert!(!trust.holds(APP, "a", &ours, true), "never seen");
         trust.note(APP, "a", &ours, Instant::now());
-        assert!(trust.holds(APP, "a", &ours));
-        assert!(!trust.holds(APP, "b", &ours), "another spec");
-        assert!(!trust.holds(APP, "a", &next), "another authority");
-        assert!(!trust.holds(("team", "other"), "a", &ours));
-        tokio::time::advance(TRUSTED_FOR).await;
-        assert!(!trust.holds(APP, "a", &ours), "long ago");
+        assert!(trust.holds(APP, "a", &ours, true));
+        assert!(!trust.holds(APP, "b", &ours, true), "another spec");
+        assert!(!trust.holds(APP, "a", &next, true), "another authority");
+        assert!(!trust.holds(("team", "other"), "a", &ours, true));
+        tokio::time::advance(TRUSTED_AT_START).await;
+        assert!(!trust.holds(APP, "a", &ours, false), "too long for a pod that does not become ready");
+        assert!(trust.holds(APP, "a", &ours, true));
+        tokio::time::advance(TRUSTED_AT_REST).await;
+        assert!(!trust.holds(APP, "a", &ours, true), "long ago");
         let begun = Instant::now();
         trust.note(APP, "a", &ours, begun);
         trust.end(APP);
-        assert!(!trust.holds(APP, "a", &ours), "changed since");
+        assert!(!trust.holds(APP, "a", &ours, true), "changed since");
         trust.note(APP, "a", &ours, begun);
-        assert!(!trust.holds(APP, "a", &ours), "changed while it was read");
+        assert!(!trust.holds(APP, "a", &ours, true), "changed while it was read");
         tokio::time::advance(Duration::from_millis(1)).await;
         trust.note(APP, "a", &ours, Instant::now());
-        assert!(trust.holds(APP, "a", &ours), "read anew");
+        assert!(trust.holds(APP, "a", &ours, true), "read anew");
     }
 }

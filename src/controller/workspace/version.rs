@@ -1,19 +1,7 @@
 //! Which agents the controller still speaks to: those of its own minor version and of the two before. Pure.
 
-/// Makes the controller of a test image believe that it is of another version, as one is after an upgrade.
-#[cfg(feature = "failpoints")]
-const PRETENDED: &str = "PRETENDED_VERSION";
 /// How many minor versions an agent may be behind.
 const WINDOW: u64 = 2;
-
-/// The controller's own version.
-pub(super) fn own() -> String {
-    #[cfg(feature = "failpoints")]
-    if let Ok(pretended) = std::env::var(PRETENDED) {
-        return pretended;
-    }
-    env!("CARGO_PKG_VERSION").to_owned()
-}
 
 /// Whether an agent is older than the supported window. One that is newer, or says no version, is left alone: a controller that
 /// was rolled back shall not replace every pod.
@@ -51,6 +39,7 @@ mod tests {
         for (agent, own, wanted) in rows {
             assert_eq!(is_too_old(agent, own), wanted, "agent {agent}, controller {own}");
         }
-        assert!(major_and_minor(&own()).is_some(), "{}", own());
+        let own = crate::runtime::failpoint::version();
+        assert!(major_and_minor(own).is_some(), "{own}");
     }
 }

@@ -121,6 +121,7 @@ struct Line {
     stdout_event: Option<Said>,
     progress_event: Option<Progress>,
     diagnostic_event: Option<Said>,
+    policy_event: Option<Violation>,
     summary_event: Option<Account>,
     resource_pre_event: Option<Step>,
     res_outputs_event: Option<Step>,
@@ -134,6 +135,17 @@ struct Said {
     severity: String,
     urn: String,
     ephemeral: bool,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Violation {
+    message: String,
+    resource_urn: String,
+    policy_name: String,
+    policy_pack_name: String,
+    policy_pack_version: String,
+    enforcement_level: String,
 }
 
 #[derive(Default, Deserialize)]
@@ -221,6 +233,8 @@ fn kind(read: Line, line: &[u8], hide: &dyn Fn(&str) -> String) -> Result<EventK
     } else if let Some(said) = read.diagnostic_event {
         let message = said_plainly(&said.message, hide);
         EventKind::Diagnostic(Diagnostic { severity: said.severity, urn: said.urn, message, ephemeral: said.ephemeral })
+    } else if let Some(violation) = read.policy_event {
+        EventKind::Diagnostic(violated(&violation, hide))
     } else if let Some(account) = read.summary_event {
         EventKind::Summary(Summary {
             duration_seconds: account.duration_seconds,
@@ -239,6 +253,16 @@ fn kind(read: Line, line: &[u8], hide: &dyn Fn(&str) -> String) -> Result<EventK
     } else {
         EventKind::Other
     })
+}
+
+/// A policy is violated. The engine says it in an event of its own, also where that is why the run fails.
+fn violated(violation: &Violation, hide: &dyn Fn(&str) -> String) -> Diagnostic {
+    let Violation { message, resource_urn, policy_name, policy_pack_name, policy_pack_version, .. } = violation;
+    let policy = format!("{policy_name} of {policy_pack_name} {policy_pack_version}");
+    let said = format!("violates the policy {}: {message}", policy.trim_end());
+    let severity = if violation.enforcement_level == "mandatory" { "error" } else { "warning" };
+    let message = said_plainly(&said, hide);
+    Diagnostic { severity: severity.to_owned(), urn: resource_urn.clone(), message, ephemeral: false }
 }
 
 fn resource_step(step: Step) -> ResourceStep {

@@ -139,3 +139,20 @@ fn the_rights_that_a_message_asks_for_are_those_that_count() {
         assert!(role.contains(plural), "{plural} can be read without asking anybody");
     }
 }
+
+#[test]
+fn the_revision_that_an_artifact_was_made_from_is_taken_from_its_metadata() {
+    let origin = |metadata: serde_json::Value| {
+        let artifact =
+            json!({"url": "http://s/a.tar.gz", "revision": "latest@sha256:1", "digest": DIGEST, "metadata": metadata});
+        let status = json!({"observedGeneration": 2, "artifact": artifact});
+        found(Some(status)).artifact(Directory::root()).expect("an artifact").origin_revision
+    };
+    let key = "org.opencontainers.image.revision";
+    assert_eq!(
+        origin(json!({key: "main@sha1:a", "org.opencontainers.image.source": "x"})).as_deref(),
+        Some("main@sha1:a")
+    );
+    assert_eq!(origin(json!({key: ""})), None);
+    assert_eq!(origin(json!({})), None);
+}

@@ -16,6 +16,7 @@ declare -A package_proof=(
     [buildah]=buildah
     [busybox-static]=/bin/busybox
     [git]=git
+    [openssh-server]=sshd
     [openssl]=openssl
 )
 
@@ -51,10 +52,11 @@ apt_get_install() {
 }
 
 # Debian starts a service when its package is installed, and again at every boot; policy-rc.d is its way to say no.
-# containerd is wanted as a program only.
+# containerd and sshd are wanted as programs only.
 without_starting_services() {
-    local policy=/usr/sbin/policy-rc.d ours="" result=0 had_containerd=""
+    local policy=/usr/sbin/policy-rc.d ours="" result=0 had_containerd="" had_sshd=""
     type -P containerd >/dev/null && had_containerd=yes
+    type -P sshd >/dev/null && had_sshd=yes
     if [[ ! -e $policy ]]; then
         ours=yes
         printf '#!/bin/sh\nexit 101\n' >"$policy"
@@ -64,6 +66,9 @@ without_starting_services() {
     [[ -z $ours ]] || rm -f "$policy"
     if [[ -z $had_containerd ]] && type -P systemctl >/dev/null; then
         systemctl disable containerd || true
+    fi
+    if [[ -z $had_sshd ]] && type -P systemctl >/dev/null; then
+        systemctl disable ssh || true
     fi
     return "$result"
 }

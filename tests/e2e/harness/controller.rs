@@ -1,10 +1,10 @@
 //! The controller as it is installed: its Deployment, its pods, its log, its metrics.
 
 use k8s_openapi::api::apps::v1::Deployment;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Container, Pod};
 use kube::api::{DeleteParams, ListParams, LogParams, Patch, PatchParams};
 use kube::{Api, Client, ResourceExt};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::wait::{Look, Patience, api_call, wait_until};
 
@@ -45,9 +45,10 @@ impl Controller {
             };
             let status = deployment.status.clone().unwrap_or_default();
             let is_current = status.observed_generation >= deployment.metadata.generation;
-            let counts = [status.replicas, status.updated_replicas, status.available_replicas];
+            let counts =
+                [status.replicas, status.updated_replicas, status.available_replicas].map(Option::unwrap_or_default);
             let pods = self.list_pods(&deployment).await;
-            if is_current && counts == [Some(replicas); 3] && i32::try_from(pods.len()) == Ok(replicas) {
+            if is_current && counts == [replicas; 3] && i32::try_from(pods.len()) == Ok(replicas) {
                 return Look::Found(());
             }
             Look::NotYet(format!("{status:?}, pods {:?}", pods.iter().map(describe_pod).collect::<Vec<_>>()))
@@ -79,36 +80,37 @@ impl Controller {
     }
 
     async fn start_with_variable(&self, name: &str, value: Option<&str>) {
-        let deployment = self.deployment().await;
         let variable = match value {
             Some(value) => json!({"name": name, "value": value}),
             None => json!({"name": name, "$patch": "delete"}),
         };
-        let containers =
-            deployment.spec.and_then(|spec| spec.template.spec).map(|pod| pod.containers).unwrap_or_default();
-        let container =
-            containers.first().map(|container| container.name.clone()).expect("the controller has a container");
-        let template = json!({"spec": {"containers": [{"name": container, "env": [variable]}]}});
-        let patch = Patch::Strategic(json!({"spec": {"template": template}}));
-        let doing = format!("setting {name} of the controller to {value:?}");
-        api_call(doing, self.deployments.patch(DEPLOYMENT, &PatchParams::default(), &patch)).await;
+        self.change(json!({"env": [variable]})).await;
         self.until_available().await;
     }
 
     /// The arguments that it is started with.
     pub async fn arguments(&self) -> Vec<String> {
-        let pod = self.deployment().await.spec.and_then(|spec| spec.template.spec);
-        let container = pod.map(|pod| pod.containers).unwrap_or_default().into_iter().next();
-        container.and_then(|container| container.args).expect("the controller has arguments")
+        self.container().await.args.expect("the controller has arguments")
     }
 
     /// Starts it anew with these arguments, in so many replicas.
     pub async fn start_with(&self, arguments: &[String], replicas: i32) {
-        let container = json!({"name": "manager", "args": arguments});
-        let patch = Patch::Strategic(json!({"spec": {"template": {"spec": {"containers": [container]}}}}));
-        let doing = format!("setting the controller's arguments to {arguments:?}");
-        api_call(doing, self.deployments.patch(DEPLOYMENT, &PatchParams::default(), &patch)).await;
+        self.change(json!({"args": arguments})).await;
         self.until_replicas(replicas).await;
+    }
+
+    async fn container(&self) -> Container {
+        let pod = self.deployment().await.spec.and_then(|spec| spec.template.spec);
+        let containers = pod.map(|pod| pod.containers).unwrap_or_default();
+        containers.into_iter().next().expect("the controller has a container")
+    }
+
+    /// Changes its container.
+    async fn change(&self, mut container: Value) {
+        let doing = format!("changing the controller's container by {container}");
+        container["name"] = json!(self.container().await.name);
+        let patch = Patch::Strategic(json!({"spec": {"template": {"spec": {"containers": [container]}}}}));
+        api_call(doing, self.deployments.patch(DEPLOYMENT, &PatchParams::default(), &patch)).await;
     }
 
     /// Waits until a container of the controller has died since it was last started anew.

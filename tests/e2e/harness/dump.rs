@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::{Event, Pod};
 use kube::api::{ListParams, LogParams};
 use kube::{Api, Client, Resource, ResourceExt};
 use pulumi_controller::api::auto::{Update, Workspace};
-use pulumi_controller::api::pulumi::Stack;
+use pulumi_controller::api::pulumi::{Program, Stack, StackReceiver};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
@@ -38,7 +38,9 @@ pub async fn write(scene: &Scene) -> PathBuf {
 
 async fn text(scene: &Scene) -> String {
     let mut text = String::new();
+    objects::<Program>(scene, &mut text).await;
     objects::<Stack>(scene, &mut text).await;
+    objects::<StackReceiver>(scene, &mut text).await;
     objects::<Workspace>(scene, &mut text).await;
     objects::<Update>(scene, &mut text).await;
     objects::<GitRepository>(scene, &mut text).await;

@@ -3,7 +3,7 @@
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use pulumi_controller::api::names::ANNOTATION_REQUESTED_AT;
-use pulumi_controller::api::pulumi::{SourceReference, Stack};
+use pulumi_controller::api::pulumi::{FluxSource, SourceReference, Stack};
 use pulumi_controller::api::source::SourceArtifact;
 use serde_json::{Value, json};
 
@@ -32,11 +32,12 @@ impl Scene {
     /// A Stack on a source of any kind, by the `apiVersion` that its user writes.
     pub fn stack_on_kind(&self, name: &str, api_version: Option<&str>, source: &FluxObject<'_>) -> Stack {
         let mut stack = self.stack_on(name, &source.name);
-        stack.spec.flux_source.source_ref = SourceReference {
+        let source_ref = SourceReference {
             api_version: api_version.map(str::to_owned),
             kind: source.resource.kind.clone(),
             name: source.name.clone(),
         };
+        stack.spec.flux_source = Some(FluxSource { source_ref, dir: None });
         stack
     }
 }

@@ -13,6 +13,7 @@ mod fault_server;
 mod flux_object;
 mod http;
 mod oci;
+mod operator;
 mod program;
 mod provider_log;
 mod replicas;
@@ -22,8 +23,10 @@ mod stack;
 mod timeline;
 mod wait;
 
+use std::io::Write;
 use std::panic::{AssertUnwindSafe, resume_unwind};
 use std::sync::LazyLock;
+use std::time::Instant;
 
 use futures::FutureExt;
 use tokio::runtime::Runtime;
@@ -36,8 +39,9 @@ pub use crowd::{Course, Crowd};
 pub use environment::Environment;
 pub use fault_server::FaultServer;
 pub use flux_object::FluxObject;
+pub use operator::{Left, is_operators};
 pub use program::{File, Program};
-pub use provider_log::once;
+pub use provider_log::{ProviderLog, once};
 pub use replicas::{AuditLog, StoppedProcess, holders};
 pub use scene::{STATE_SECRET, Scene, client, client_without_retries, from_json};
 pub use source::{GitRepository, Source};
@@ -78,6 +82,7 @@ pub fn run_alone(test: impl AsyncFnOnce()) {
 /// Makes a scene, runs the test in it, checks what holds for every Stack, and removes the scene. After a failure the
 /// scene is kept, and everything that can be known about it is written down.
 pub async fn in_scene(name: &str, test: impl AsyncFnOnce(&Scene)) {
+    let began = Instant::now();
     let scene = Scene::new(name).await;
     let outcome = AssertUnwindSafe(async {
         test(&scene).await;
@@ -86,7 +91,11 @@ pub async fn in_scene(name: &str, test: impl AsyncFnOnce(&Scene)) {
     .catch_unwind()
     .await;
     match outcome {
-        Ok(()) => scene.remove().await,
+        Ok(()) => {
+            scene.remove().await;
+            // Past what the test program catches: it says nothing of times.
+            let _ = writeln!(std::io::stderr(), "{name}: {:.0} s", began.elapsed().as_secs_f64());
+        }
         Err(failure) => {
             scene.keep().await;
             resume_unwind(failure);

@@ -33,9 +33,19 @@ impl Scene {
 impl OciRepository<'_> {
     /// Makes these files what `latest` is, and asks Flux to look. The answer is the revision, as Flux writes it.
     pub async fn push(&self, files: &[File]) -> String {
+        self.push_with(files, json!({})).await
+    }
+
+    /// The same, saying of which revision it was made, as `flux push artifact --revision` does.
+    pub async fn push_made_from(&self, files: &[File], origin: &str) -> String {
+        self.push_with(files, json!({"org.opencontainers.image.revision": origin})).await
+    }
+
+    async fn push_with(&self, files: &[File], annotations: Value) -> String {
         let config = self.push_blob(CONFIG, b"{}".to_vec()).await;
         let layer = self.push_blob(LAYER, archive(files)).await;
-        let manifest = json!({"schemaVersion": 2, "mediaType": MANIFEST, "config": config, "layers": [layer]});
+        let manifest = json!({"schemaVersion": 2, "mediaType": MANIFEST, "config": config, "layers": [layer],
+            "annotations": annotations});
         let bytes = manifest.to_string().into_bytes();
         let revision = format!("{TAG}@{}", digest(&bytes));
         let url = format!("{}/manifests/{TAG}", self.url());

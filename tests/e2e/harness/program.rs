@@ -70,6 +70,14 @@ impl Program {
         File { path: path.to_owned(), content: format!("{:#}\n", Value::Object(self.content.clone())) }
     }
 
+    /// The same program as an object of the API, of this name.
+    pub fn object(&self, name: &str) -> Value {
+        let is_content = |(key, _): &(&String, &Value)| !["name", "runtime"].contains(&key.as_str());
+        let content: Map<String, Value> =
+            self.content.iter().filter(is_content).map(|(key, value)| (key.clone(), value.clone())).collect();
+        json!({"apiVersion": "pulumi.com/v1", "kind": "Program", "metadata": {"name": name}, "program": content})
+    }
+
     fn with(mut self, section: &str, key: &str, value: Value) -> Program {
         self.content.entry(section).or_insert_with(|| json!({}))[key] = value;
         self

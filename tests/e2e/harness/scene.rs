@@ -101,6 +101,11 @@ impl Scene {
     /// A ServiceAccount whose pods may make ConfigMaps here.
     pub async fn service_account_for_config_maps(&self, name: &str) {
         self.create::<ServiceAccount>(json!({"metadata": {"name": name}})).await;
+        self.allow_config_maps(name).await;
+    }
+
+    /// Lets a ServiceAccount make ConfigMaps here.
+    pub async fn allow_config_maps(&self, name: &str) {
         let verbs = ["get", "create", "update", "patch", "delete"];
         self.create::<Role>(json!({
             "metadata": {"name": name},

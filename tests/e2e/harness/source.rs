@@ -65,16 +65,27 @@ impl<'a> Source<'a> {
 
     /// Makes these files the whole content of `main`, and asks Flux to look, as a Receiver does after a webhook.
     pub async fn push(&self, files: &[File]) -> Commit {
+        let commit = self.push_unseen(files).await;
+        match self.scene.api::<GitRepository>().get_opt(&self.name).await {
+            Ok(Some(_)) => drop(self.request().await),
+            _ => self.create_object().await,
+        }
+        commit
+    }
+
+    /// The same, without a word to Flux: for who follows the repository itself.
+    pub async fn push_unseen(&self, files: &[File]) -> Commit {
         self.write(files);
         self.git(&["add", "--all"]).await;
         self.git(&["commit", "--quiet", "--allow-empty", "--message", "A change made by a test"]).await;
         self.git(&["push", "--quiet", "origin", "main"]).await;
         let sha = self.git(&["rev-parse", "HEAD"]).await;
-        match self.scene.api::<GitRepository>().get_opt(&self.name).await {
-            Ok(Some(_)) => drop(self.request().await),
-            _ => self.create_object().await,
-        }
         Commit { sha }
+    }
+
+    /// The repository's URL in the cluster.
+    pub fn url(&self) -> String {
+        format!("{}/{}.git", Environment::get().git_url_in_cluster, self.repository())
     }
 
     /// Asks Flux to look at the repository now; the answer is the request's value.
@@ -112,8 +123,7 @@ impl<'a> Source<'a> {
     }
 
     async fn create_object_in(&self, scene: &Scene) {
-        let url = format!("{}/{}.git", Environment::get().git_url_in_cluster, self.repository());
-        let spec = json!({"url": url, "interval": "1h", "timeout": "30s", "ref": {"branch": "main"}});
+        let spec = json!({"url": self.url(), "interval": "1h", "timeout": "30s", "ref": {"branch": "main"}});
         let object: GitRepository = scene
             .create(json!({
                 "apiVersion": "source.toolkit.fluxcd.io/v1", "kind": "GitRepository",

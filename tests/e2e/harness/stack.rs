@@ -10,7 +10,7 @@ use pulumi_controller::api::auto::{Update, Workspace};
 use pulumi_controller::api::conditions::{self, READY};
 use pulumi_controller::api::names;
 use pulumi_controller::api::pulumi::{
-    FluxSource, LiteralRef, ResourceRef, SecretSelector, SourceReference, Stack, StackSpec,
+    FluxSource, LiteralRef, ProgramReference, ResourceRef, SecretSelector, SourceReference, Stack, StackSpec,
 };
 use serde_json::{Value, json};
 
@@ -48,13 +48,30 @@ impl Scene {
             name,
             StackSpec {
                 stack: format!("{name}-{}", self.id),
-                flux_source: FluxSource { source_ref, dir: None },
+                flux_source: Some(FluxSource { source_ref, dir: None }),
                 backend: Some(environment.s3_backend_url.clone()),
                 env_refs: environment_of_runs(),
                 workspace_template: Some(json!({"spec": workspace})),
                 ..StackSpec::default()
             },
         )
+    }
+
+    /// The same, on a Program by its name.
+    pub fn stack_on_program(&self, name: &str, program: &str) -> Stack {
+        let mut stack = self.stack_on(name, "");
+        stack.spec.flux_source = None;
+        stack.spec.program_ref = Some(ProgramReference { name: program.to_owned() });
+        stack
+    }
+
+    /// The same, on a Git repository that the controller follows itself: its branch `main`.
+    pub fn stack_on_repository(&self, name: &str, source: &Source<'_>) -> Stack {
+        let mut stack = self.stack_on(name, "");
+        stack.spec.flux_source = None;
+        stack.spec.project_repo = Some(source.url());
+        stack.spec.branch = Some("main".to_owned());
+        stack
     }
 
     /// The image of workspace pods.
@@ -70,7 +87,19 @@ impl Scene {
     }
 }
 
+impl Scene {
+    /// A Stack that is there already.
+    pub fn found(&self, name: &str, stack: &Stack) -> StackHandle<'_> {
+        StackHandle { scene: self, name: name.to_owned(), log: ProviderLog::of(&stack.spec.stack) }
+    }
+}
+
 impl StackHandle<'_> {
+    /// A Stack that was created in another way.
+    pub fn of<'a>(scene: &'a Scene, name: &str, stack: &str) -> StackHandle<'a> {
+        StackHandle { scene, name: name.to_owned(), log: ProviderLog::of(stack) }
+    }
+
     pub async fn get(&self) -> Stack {
         api_call(format!("reading the Stack {}", self.name), self.scene.api::<Stack>().get(&self.name)).await
     }
@@ -110,7 +139,7 @@ impl StackHandle<'_> {
         self.until_revision_within(Patience::Run, revision).await
     }
 
-    async fn until_revision_within(&self, patience: Patience, revision: &str) -> Stack {
+    pub async fn until_revision_within(&self, patience: Patience, revision: &str) -> Stack {
         self.until(&format!("to be Ready on {revision}"), patience, |stack| {
             is_done(stack) && stack.status.as_ref().and_then(|s| s.last_applied_revision.as_deref()) == Some(revision)
         })
@@ -169,14 +198,14 @@ fn environment_of_runs() -> BTreeMap<String, ResourceRef> {
     let from_secret = |key: &str| ResourceRef {
         kind: "Secret".to_owned(),
         secret: Some(SecretSelector { namespace: None, name: STATE_SECRET.to_owned(), key: key.to_owned() }),
-        literal: None,
+        ..ResourceRef::default()
     };
     let mut environment: BTreeMap<String, ResourceRef> =
         ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "PULUMI_CONFIG_PASSPHRASE"]
             .map(|key| (key.to_owned(), from_secret(key)))
             .into();
     let log = LiteralRef { value: Environment::get().provider_log_url_in_cluster.clone() };
-    let log = ResourceRef { kind: "Literal".to_owned(), secret: None, literal: Some(log) };
+    let log = ResourceRef { kind: "Literal".to_owned(), literal: Some(log), ..ResourceRef::default() };
     environment.insert("PROVIDER_LOG_URL".to_owned(), log);
     environment
 }

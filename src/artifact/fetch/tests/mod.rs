@@ -82,6 +82,19 @@ async fn an_artifact_is_downloaded_once_and_comes_from_the_store_from_then_on() 
 }
 
 #[tokio::test]
+async fn what_was_made_here_is_kept_once_and_only_under_its_own_digest() {
+    let fixture = Fixture::new();
+    let made: Arc<[u8]> = Arc::from(&b"made"[..]);
+    for (round, is_new) in [true, false].into_iter().enumerate() {
+        let kept = fixture.fetcher.keep(&made, &Digest::of(b"made")).await.unwrap();
+        assert_eq!((content(&kept), kept.downloaded), (b"made".to_vec(), is_new), "round {round}");
+    }
+    let error = fixture.fetcher.keep(&made, &Digest::of(b"other")).await.unwrap_err().to_string();
+    assert!(error.contains("cannot keep artifact"), "{error}");
+    assert_eq!(fixture.fetcher.fetches(), 0, "nobody was asked");
+}
+
+#[tokio::test]
 async fn digests_of_all_algorithms_are_verified() {
     let server = Server::start(|_| Answer::ok(b"artifact")).await;
     for algorithm in [Algorithm::Sha256, Algorithm::Sha384, Algorithm::Sha512] {

@@ -1,9 +1,15 @@
 //! What a Stack needs next, as tables.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use super::*;
 use crate::api::auto::{Update, UpdateSpec, UpdateStatus, WorkspaceStatus};
 use crate::api::conditions::{Claim, PROGRESSING, Status};
 use crate::api::pulumi::{LastUpdate, StackSpec, StackStatus};
+use crate::controller::stack::deletion::Deletion;
+use crate::controller::stack::prerequisites::{Needed, Rule};
+use crate::controller::stack::twins::Twin;
+use crate::source::Origin;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::json;
 
@@ -15,8 +21,9 @@ fn now() -> Timestamp {
 
 fn resolved() -> Resolved {
     Resolved {
-        url: "http://source/a.tar.gz".to_owned(),
+        origin: Origin::Url("http://source/a.tar.gz".to_owned()),
         revision: "main@sha1:a".to_owned(),
+        origin_revision: None,
         digest: DIGEST.parse().expect("valid"),
         directory: "".parse().expect("root"),
     }
@@ -34,13 +41,19 @@ fn stack() -> Stack {
 
 fn observed(stack: Stack) -> Observed {
     Observed {
+        twin: None,
+        watched: BTreeSet::new(),
+        interval_jitter: 0,
         stack,
         source: Some(Ok(resolved())),
         in_store: true,
         workspace: None,
         update: None,
         outputs: None,
+        needed: Vec::new(),
+        cycle: None,
         updates: Vec::new(),
+        deletion: Some(Deletion::default()),
     }
 }
 
@@ -113,6 +126,50 @@ fn the_steps_from_a_new_stack_to_its_first_run() {
 }
 
 #[test]
+fn a_workspace_that_is_not_to_be_kept_goes_once_a_run_has_succeeded() {
+    let mut done = stack();
+    done.spec.workspace_reclaim_policy = WorkspaceReclaimPolicy::Delete;
+    let there = |stack: &Stack| Some(workspace(stack, Status::True, "Succeeded"));
+    let start = "Start up: Initial stack update";
+    assert_eq!(brief(&decide(&Observed { workspace: there(&done), ..observed(done.clone()) }, now())), start);
+    done.status = Some(StackStatus { last_update: Some(last("up", "succeeded")), ..StackStatus::default() });
+    let mut going = workspace(&done, Status::True, "Succeeded");
+    going.metadata.deletion_timestamp = Some(Time(now()));
+    let settled = Action::Settled(Settled::Done(None));
+    let rows = [(there(&done), Action::ReclaimWorkspace), (Some(going), settled.clone()), (None, settled.clone())];
+    for (workspace, wanted) in rows {
+        assert_eq!(decide(&Observed { workspace, ..observed(done.clone()) }, now()), wanted);
+    }
+    let mut failed = done.clone();
+    failed.status = Some(StackStatus { last_update: Some(last("up", "failed")), ..StackStatus::default() });
+    let action = decide(&Observed { workspace: there(&failed), ..observed(failed) }, now());
+    assert!(matches!(action, Action::Settled(Settled::RetryAfter(_))), "{action:?}");
+    done.spec.workspace_reclaim_policy = WorkspaceReclaimPolicy::Retain;
+    assert_eq!(decide(&Observed { workspace: there(&done), ..observed(done) }, now()), settled);
+}
+
+#[test]
+fn a_run_waits_for_other_stacks_and_a_destroy_does_not() {
+    let missing = || vec![Needed { name: "base".to_owned(), rule: Rule::Ready, stack: None }];
+    let waits = Action::WaitForOthers("waits for base: it does not exist".to_owned(), Vec::new());
+    let new = Observed { needed: missing(), ..observed(stack()) };
+    assert_eq!(decide(&new, now()), waits, "nothing is prepared before");
+    let in_a_cycle = Observed { cycle: Some(["app", "base", "app"].map(str::to_owned).into()), ..new };
+    let Action::Invalid(message) = decide(&in_a_cycle, now()) else { panic!("a cycle never ends") };
+    assert!(message.starts_with("app needs base needs app: none of them"), "{message}");
+    let mut done = stack();
+    done.status = Some(StackStatus { last_update: Some(last("up", "succeeded")), ..StackStatus::default() });
+    let there = Some(workspace(&done, Status::True, "Succeeded"));
+    let settled = Observed { needed: missing(), workspace: there.clone(), ..observed(done.clone()) };
+    assert_eq!(decide(&settled, now()), Action::Settled(Settled::Done(None)), "only a run that is due waits");
+    done.spec.destroy_on_finalize = Some(true);
+    done.status.as_mut().expect("there").attempts = Some(1);
+    done.metadata.deletion_timestamp = Some(Time(now()));
+    let deleted = Observed { needed: missing(), workspace: there, ..observed(done) };
+    assert_eq!(brief(&decide(&deleted, now())), "Start destroy: Stack marked for deletion");
+}
+
+#[test]
 fn a_workspace_that_was_changed_since_is_applied_again() {
     let mut edited = stack();
     edited.spec.config.insert("key".to_owned(), json!("value"));
@@ -144,7 +201,7 @@ fn a_source_that_is_back_to_the_last_good_one_brings_the_workspace_back_without_
     let back = Observed { workspace: Some(refusing(&done)), in_store: false, ..observed(done.clone()) };
     assert_eq!(brief(&decide(&back, now())), "ApplyWorkspace");
     let there = Observed { workspace: Some(workspace(&done, Status::True, "Succeeded")), ..observed(done) };
-    assert_eq!(decide(&there, now()), Action::Settled(Settled::Done));
+    assert_eq!(decide(&there, now()), Action::Settled(Settled::Done(None)));
 }
 
 #[test]
@@ -161,7 +218,7 @@ fn a_stack_whose_newest_source_was_refused_is_destroyed_from_the_one_in_its_pod(
 #[test]
 fn an_announced_run_is_made_awaited_and_absorbed() {
     let mut announced = stack();
-    let current = current_update(&announced, &resolved(), UpdateKind::Up, "why".to_owned());
+    let current = current_update(&observed(announced.clone()), &resolved(), UpdateKind::Up, "why".to_owned());
     announced.status.as_mut().expect("there").current_update = Some(current.clone());
     let ready = Some(workspace(&stack(), Status::True, "Succeeded"));
     let made = Observed { workspace: ready.clone(), ..observed(announced.clone()) };
@@ -231,14 +288,14 @@ fn a_suspended_stack_is_not_destroyed() {
 fn nothing_is_due_when_the_last_run_was_good() {
     let mut done = stack();
     done.status = Some(StackStatus { last_update: Some(last("up", "succeeded")), ..StackStatus::default() });
-    assert_eq!(decide(&observed(done), now()), Action::Settled(Settled::Done));
+    assert_eq!(decide(&observed(done), now()), Action::Settled(Settled::Done(None)));
 }
 
 #[test]
 fn a_run_that_has_not_started_is_taken_back_when_its_inputs_are_gone() {
     let announced = |change: fn(&mut Stack)| {
         let mut announced = stack();
-        let current = current_update(&announced, &resolved(), UpdateKind::Up, "why".to_owned());
+        let current = current_update(&observed(announced.clone()), &resolved(), UpdateKind::Up, "why".to_owned());
         announced.status.as_mut().expect("there").current_update = Some(current);
         change(&mut announced);
         Observed {
@@ -281,7 +338,7 @@ fn a_destroyed_stack_goes_although_its_source_is_gone() {
 /// A Stack with an open run, and its Update with this Progressing condition.
 fn open(status: Status, reason: &str) -> Observed {
     let mut open = stack();
-    let current = current_update(&open, &resolved(), UpdateKind::Up, "why".to_owned());
+    let current = current_update(&observed(open.clone()), &resolved(), UpdateKind::Up, "why".to_owned());
     let mut update = Update::new(&current.name, UpdateSpec::default());
     open.status.as_mut().expect("there").current_update = Some(current);
     let mut conditions = Vec::new();
@@ -370,4 +427,120 @@ fn two_leaders_announce_the_same_run() {
     announced.status.as_mut().expect("there").current_update = Some(first.clone());
     let made = Observed { stack: announced, ..ready() };
     assert_eq!(decide(&made, later), Action::CreateUpdate(first), "whoever comes after finds it announced");
+}
+
+#[test]
+fn a_rotated_config_input_is_announced_with_what_was_seen_and_the_first_sight_is_noted() {
+    let seen = |before: Option<&str>, state: &str, now_seen: Option<&str>| {
+        let mut stack = stack();
+        let last = LastUpdate { config_inputs: before.map(str::to_owned), ..last("up", state) };
+        stack.status = Some(StackStatus { last_update: Some(last), ..StackStatus::default() });
+        let mut workspace = workspace(&stack, Status::True, "Succeeded");
+        workspace.status.as_mut().expect("there").config_inputs = now_seen.map(str::to_owned);
+        decide(&Observed { workspace: Some(workspace), ..observed(stack) }, now())
+    };
+    let Action::Start(current) = seen(Some("a"), "succeeded", Some("b")) else { panic!("it is not started") };
+    assert_eq!(current.config_inputs.as_deref(), Some("b"), "so that whoever comes next knows that it was answered");
+    assert_eq!(seen(Some("a"), "succeeded", Some("a")), Action::Settled(Settled::Done(None)));
+    assert_eq!(seen(Some("a"), "succeeded", None), Action::Settled(Settled::Done(None)));
+    let noted = FirstSight { config: Some("b".to_owned()), ..FirstSight::default() };
+    assert_eq!(seen(None, "succeeded", Some("b")), Action::NoteInputs(noted.clone()));
+    assert_eq!(seen(None, "failed", Some("b")), Action::NoteInputs(noted.clone()));
+    assert_eq!(seen(None, "succeeded", None), Action::Settled(Settled::Done(None)));
+}
+
+#[test]
+fn the_table_of_what_a_change_of_a_mounted_object_does() {
+    let words = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
+        pairs.iter().map(|(object, word)| ((*object).to_owned(), (*word).to_owned())).collect()
+    };
+    let (secret, map) = ("Secret/aws", "ConfigMap/settings");
+    // What the last run had seen, what the pod has now, what is watched, and the message of the run that starts.
+    type Words<'a> = Vec<(&'a str, &'a str)>;
+    let rows: [(&str, Words<'_>, Words<'_>, &[&str], Option<&str>); 7] = [
+        ("nothing has changed", vec![(secret, "1")], vec![(secret, "1")], &[secret], None),
+        (
+            "one that is watched has",
+            vec![(secret, "1")],
+            vec![(secret, "2")],
+            &[secret],
+            Some("Secret aws has changed"),
+        ),
+        ("one that is not has", vec![(secret, "1")], vec![(secret, "2")], &[], None),
+        ("another one is watched", vec![(secret, "1"), (map, "1")], vec![(secret, "2"), (map, "1")], &[map], None),
+        (
+            "both have, one is watched",
+            vec![(secret, "1"), (map, "1")],
+            vec![(secret, "2"), (map, "2")],
+            &[map],
+            Some("ConfigMap settings has changed"),
+        ),
+        ("the first sight is no change", vec![], vec![(secret, "1")], &[secret], None),
+        ("it is mounted no more", vec![(secret, "1")], vec![], &[secret], None),
+    ];
+    for (name, before, now_seen, watched, wanted) in rows {
+        let mut stack = stack();
+        let last = LastUpdate { mounted_inputs: words(&before), ..last("up", "succeeded") };
+        stack.status = Some(StackStatus { last_update: Some(last), ..StackStatus::default() });
+        let mut workspace = workspace(&stack, Status::True, "Succeeded");
+        workspace.status.as_mut().expect("there").mounted_inputs = words(&now_seen);
+        let watched = watched.iter().map(|object| (*object).to_owned()).collect();
+        let action = decide(&Observed { workspace: Some(workspace), watched, ..observed(stack) }, now());
+        match (action, wanted) {
+            (Action::Start(current), Some(message)) => {
+                assert_eq!(current.message, message, "{name}");
+                let unwatched = current.mounted_inputs.get(secret).map(String::as_str);
+                let seen = if name.starts_with("both") { Some("1") } else { Some("2") };
+                assert_eq!(unwatched, seen, "{name}: what is not watched counts as it was");
+            }
+            (Action::Settled(Settled::Done(None)), None) => {}
+            (Action::NoteInputs(first), None) => assert_eq!(first.mounted, words(&now_seen), "{name}"),
+            (other, _) => panic!("{name}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_force_and_a_reset_count_only_with_the_value_of_the_request() {
+    use crate::controller::stack::observe::requests_beside;
+    let asked = |requested: Option<&str>, value: &str| {
+        let mut stack = stack();
+        let annotations = stack.annotations_mut();
+        annotations.extend(requested.map(|value| (names::ANNOTATION_REQUESTED_AT.to_owned(), value.to_owned())));
+        annotations.insert(names::ANNOTATION_FORCE_AT.to_owned(), value.to_owned());
+        annotations.insert(names::ANNOTATION_RESET_AT.to_owned(), value.to_owned());
+        requests_beside(&stack)
+    };
+    assert_eq!(asked(Some("t"), "t"), (Some("t".to_owned()), Some("t".to_owned())));
+    assert_eq!(asked(Some("t"), "u"), (None, None));
+    assert_eq!(asked(None, "t"), (None, None));
+}
+
+#[test]
+fn a_run_carries_the_requests_and_the_origin_of_its_artifact() {
+    let mut stack = stack();
+    for key in [names::ANNOTATION_REQUESTED_AT, names::ANNOTATION_FORCE_AT, names::ANNOTATION_RESET_AT] {
+        stack.annotations_mut().insert(key.to_owned(), "t".to_owned());
+    }
+    let origin = Resolved { origin_revision: Some("main@sha1:o".to_owned()), ..resolved() };
+    let workspace = Some(workspace(&stack, Status::True, "Succeeded"));
+    let observed = Observed { source: Some(Ok(origin)), workspace, ..observed(stack) };
+    let Action::Start(current) = decide(&observed, now()) else { panic!("no run is started") };
+    let asked = [current.requested_at, current.force_at, current.reset_at, current.origin_revision];
+    assert_eq!(asked.map(Option::unwrap), ["t", "t", "t", "main@sha1:o"]);
+}
+
+#[test]
+fn the_second_stack_for_the_same_stack_gives_way_and_destroys_nothing() {
+    let first = Twin { namespace: "apps".to_owned(), name: "first".to_owned(), project: "web".to_owned() };
+    let second = |stack| Observed { twin: Some(first.clone()), ..observed(stack) };
+    let Action::GiveWay(message) = decide(&second(stack()), now()) else { panic!("it does not give way") };
+    assert!(message.contains("stack dev of project web is that of the Stack apps/first"), "{message}");
+    let mut suspended = stack();
+    suspended.spec.suspend = Some(true);
+    assert_eq!(decide(&second(suspended), now()), Action::Settled(Settled::Suspended));
+    assert_eq!(decide(&second(deleted(true, Some(last("up", "succeeded")))), now()), Action::LetGo);
+    let mut running = open(Status::True, "Progressing");
+    running.twin = Some(first.clone());
+    assert!(matches!(decide(&running, now()), Action::AwaitUpdate(_)), "a run that is open is awaited");
 }

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::api::pulumi::{FluxSource, SourceReference, StackSpec};
 use crate::runtime::fake_api::{Answer, Asked, Log, client};
-use crate::source::flux::{Found, Reference};
+use crate::source::flux::Found;
 
 const LIMIT: Duration = Duration::from_secs(3600);
 const REPORTS: &str = "/apis/artifacts.example.com/v1/namespaces/apps/reports/app";
@@ -95,7 +95,7 @@ fn stack(name: &str, source: &str) -> Stack {
         kind: "Report".to_owned(),
         name: source.to_owned(),
     };
-    let spec = StackSpec { flux_source: FluxSource { source_ref, dir: None }, ..StackSpec::default() };
+    let spec = StackSpec { flux_source: Some(FluxSource { source_ref, dir: None }), ..StackSpec::default() };
     let mut stack = Stack::new(name, spec);
     stack.metadata.namespace = Some("apps".to_owned());
     stack
@@ -130,7 +130,7 @@ impl Scene {
     }
 
     async fn look(&self) -> Result<Found, Unavailable> {
-        let reference = Reference::parse(&stack("main", "app").spec.flux_source).unwrap();
+        let reference = source::reference(&stack("main", "app").spec).unwrap();
         self.sources.look("apps", &reference).await
     }
 

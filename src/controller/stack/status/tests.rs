@@ -1,8 +1,11 @@
 //! The table of conditions, row by row.
 
+use std::collections::BTreeMap;
+
 use super::*;
 use crate::api::pulumi::StackSpec;
 use k8s_openapi::ByteString;
+use serde_json::Value;
 
 fn at(second: i64) -> Timestamp {
     Timestamp::from_second(second).expect("in range")
@@ -29,6 +32,24 @@ fn failed(reason: &str, failures: i64) -> LastUpdate {
 /// `type=status/reason` of every condition that is there.
 fn brief(status: &StackStatus) -> Vec<String> {
     status.conditions.iter().map(|c| format!("{}={}/{}", c.type_, c.status, c.reason)).collect()
+}
+
+#[test]
+fn the_last_update_keeps_what_was_seen_of_the_inputs_when_it_was_announced() {
+    let mut stack = stack(None);
+    let words = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
+        pairs.iter().map(|(object, word)| ((*object).to_owned(), (*word).to_owned())).collect()
+    };
+    let mounted = words(&[("Secret/a", "1")]);
+    let seen = CurrentUpdate { config_inputs: Some("a".to_owned()), mounted_inputs: mounted.clone(), ..current() };
+    stack.status = Some(started(&stack, &seen, at(10)));
+    let last = |status: StackStatus| status.last_update.map(|last| (last.config_inputs, last.mounted_inputs));
+    let ended = absorbed(&stack, &ended(None), None, at(20));
+    assert_eq!(last(ended.clone()), Some((Some("a".to_owned()), mounted)));
+    stack.status = Some(ended);
+    let first = FirstSight { config: Some("b".to_owned()), mounted: words(&[("Secret/b", "2")]) };
+    let both = words(&[("Secret/a", "1"), ("Secret/b", "2")]);
+    assert_eq!(last(with_first_inputs(&stack, &first)), Some((Some("b".to_owned()), both)));
 }
 
 #[test]
@@ -92,6 +113,21 @@ fn each_state_has_its_row() {
             None,
             &["Ready=False/NotReadyStalled", "Stalled=True/NamespaceTerminating"],
         ),
+        (
+            State::GivesWay(text("another Stack is first")),
+            None,
+            &["Ready=False/NotReadyStalled", "Stalled=True/UpdateConflict"],
+        ),
+        (
+            State::PrerequisiteNotSatisfied(text("waits for base")),
+            None,
+            &["Ready=False/PrerequisiteNotSatisfied", "Reconciling=True/PrerequisiteNotSatisfied"],
+        ),
+        (
+            State::Failed,
+            Some(LastUpdate { kind: Some(text("preview")), ..failed("UpdateFailed", 1) }),
+            &["Ready=False/PreviewFailed", "Reconciling=True/RetryingAfterFailure"],
+        ),
         (State::Invalid(text("bad")), None, &["Ready=False/NotReadyStalled", "Stalled=True/SpecInvalid"]),
         (State::Done, None, &["Ready=True/ProcessingCompleted"]),
     ];
@@ -100,6 +136,25 @@ fn each_state_has_its_row() {
         assert_eq!(brief(&status), wanted, "{state:?}");
         assert_eq!(status.observed_generation, Some(3));
         assert!(status.conditions.iter().all(|c| c.observed_generation == Some(3)));
+    }
+}
+
+#[test]
+fn a_preview_says_what_would_change() {
+    let preview = |changes: &[(&str, i64)]| LastUpdate {
+        kind: Some("preview".to_owned()),
+        state: Some("succeeded".to_owned()),
+        last_attempted_commit: Some("main@sha1:a".to_owned()),
+        changes: changes.iter().map(|(operation, count)| ((*operation).to_owned(), *count)).collect(),
+        ..LastUpdate::default()
+    };
+    for (changes, wanted) in [
+        (&[("same", 3)][..], "nothing would change"),
+        (&[("create", 2), ("delete", 1), ("same", 3)][..], "2 to create, 1 to delete"),
+    ] {
+        let status = with_state(&stack(Some(preview(changes))), &State::Done, at(10));
+        let ready = conditions::find(&status.conditions, READY).map(|c| c.message.clone()).unwrap_or_default();
+        assert_eq!(ready, format!("the preview of revision main@sha1:a has ended: {wanted}"));
     }
 }
 
@@ -254,12 +309,66 @@ fn an_answer_is_acted_on_once_and_a_wrong_one_is_said() {
 }
 
 #[test]
-fn outputs_that_were_lost_with_the_pod_stay_as_they_were() {
+fn outputs_that_could_not_be_kept_stay_as_they_were_and_others_go() {
     let mut stack = stack(None);
     stack.status = Some(started(&stack, &current(), at(10)));
     stack.status.as_mut().expect("there").outputs = [("url".to_owned(), Value::from("http://x"))].into();
     let mut lost = ended(None);
-    lost.status.as_mut().expect("there").end_proof = Some(EndProof::Container);
-    assert_eq!(absorbed(&stack, &lost, None, at(20)).outputs.len(), 1);
+    let ended_so = lost.status.as_mut().expect("there");
+    (ended_so.outputs_lost, ended_so.message) = (Some(true), Some("no room for its outputs".to_owned()));
+    let absorbed_so = absorbed(&stack, &lost, None, at(20));
+    assert_eq!(absorbed_so.outputs.len(), 1);
+    assert!(absorbed_so.conditions[0].message.ends_with("main@sha1:b; no room for its outputs"), "{absorbed_so:?}");
+    assert_eq!(brief(&absorbed_so), ["Ready=True/ProcessingCompleted"], "it is no failure");
     assert!(absorbed(&stack, &ended(None), None, at(20)).outputs.is_empty());
+}
+
+#[test]
+fn requests_are_echoed_in_every_state_and_stay_when_the_annotations_go() {
+    let asked = [names::ANNOTATION_REQUESTED_AT, names::ANNOTATION_FORCE_AT, names::ANNOTATION_RESET_AT];
+    let echoes = |status: &StackStatus| {
+        [&status.last_handled_reconcile_at, &status.last_handled_force_at, &status.last_handled_reset_at]
+            .map(|echo| echo.clone().unwrap_or_default())
+    };
+    let states =
+        [State::Done, State::Failed, State::GivenUp, State::Suspended, State::SourceUnavailable("x".to_owned())];
+    for state in states {
+        let mut stack = stack(None);
+        for (key, value) in asked.iter().zip(["1", "2", "3"]) {
+            stack.annotations_mut().insert((*key).to_owned(), value.to_owned());
+        }
+        let status = with_state(&stack, &state, at(10));
+        assert_eq!(echoes(&status), ["1", "2", "3"], "{state:?}");
+        stack.metadata.annotations = None;
+        stack.status = Some(status);
+        assert_eq!(echoes(&with_state(&stack, &state, at(20))), ["1", "2", "3"], "{state:?}");
+    }
+}
+
+#[test]
+fn what_a_run_was_made_from_and_how_it_ended_is_kept() {
+    let run = |origin: Option<&str>, before: Option<StackStatus>, failed: Option<&str>| {
+        let mut stack = stack(None);
+        stack.status = before.or(stack.status);
+        let current = CurrentUpdate { origin_revision: origin.map(str::to_owned), ..current() };
+        stack.status = Some(started(&stack, &current, at(10)));
+        absorbed(&stack, &ended(failed), None, at(20))
+    };
+    let outcomes = |status: &StackStatus| {
+        status
+            .history
+            .iter()
+            .map(|s| format!("{} {}", s.last_reconciled_status, s.total_reconciliations))
+            .collect::<Vec<_>>()
+    };
+    let first = run(Some("main@sha1:a"), None, None);
+    assert_eq!(first.last_applied_origin_revision.as_deref(), Some("main@sha1:a"));
+    assert_eq!(first.last_attempted_revision.as_deref(), Some("main@sha1:b"));
+    let second = run(Some("main@sha1:c"), Some(first), Some("UpdateFailed"));
+    assert_eq!(second.last_applied_origin_revision.as_deref(), Some("main@sha1:a"), "it was not applied");
+    let third = run(None, Some(second), None);
+    assert_eq!(third.last_applied_origin_revision, None);
+    assert_eq!(outcomes(&third), ["ProcessingCompleted 2", "UpdateFailed 1"]);
+    let locked = run(None, Some(third), Some("UpdateConflict"));
+    assert_eq!(outcomes(&locked), ["UpdateConflict 1", "ProcessingCompleted 2", "UpdateFailed 1"]);
 }

@@ -29,7 +29,6 @@ fn target() -> Target {
 fn followed(attachments: &Attachments, serial: u64) -> Following {
     let target = target();
     let attachment = Attachment {
-        update: target.update.clone(),
         serial,
         seen: Seen::Connecting,
         progress: None,

@@ -5,8 +5,8 @@ use crate::api::auto::{ArtifactReference, Update, UpdateSpec, UpdateStatus, Work
 use crate::api::conditions::{Claim, Status};
 use crate::controller::update::pod_end::NodeState;
 use crate::rpc::proto;
-use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, Pod, PodStatus};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::api::core::v1::{ContainerState, ContainerStateTerminated, ContainerStatus, Pod, PodStatus};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{OwnerReference, Time};
 
 fn now() -> jiff::Timestamp {
     jiff::Timestamp::from_second(1000).expect("in range")
@@ -17,8 +17,11 @@ fn artifact() -> ArtifactReference {
 }
 
 fn update(run: Option<RunBinding>) -> Update {
-    let spec = UpdateSpec { workspace_name: "app".to_owned(), artifact: artifact(), ..UpdateSpec::default() };
+    let (workspace_name, stack_name) = ("app".to_owned(), "dev".to_owned());
+    let spec = UpdateSpec { workspace_name, stack_name, artifact: Some(artifact()), ..UpdateSpec::default() };
     let mut update = Update::new("app-1", spec);
+    update.metadata.owner_references =
+        Some(vec![OwnerReference { kind: "Stack".to_owned(), ..OwnerReference::default() }]);
     update.metadata.uid = Some("update-uid".to_owned());
     update.metadata.finalizers = Some(vec![names::UPDATE_FINALIZER.to_owned()]);
     update.status = Some(UpdateStatus { run, ..UpdateStatus::default() });
@@ -83,6 +86,108 @@ fn a_run_is_announced_when_nothing_is_in_its_way() {
     assert_eq!((binding.pod_uid.as_str(), binding.agent_start_id.as_str()), ("pod-uid", "start"));
 }
 
+/// A run that not every agent understands, and what the agent in the pod understands.
+fn with_targets(understands: u32) -> Observed {
+    let mut observed = observed(update(None));
+    observed.update.spec.target = vec!["urn".to_owned()];
+    let status = observed.workspace.as_mut().and_then(|workspace| workspace.status.as_mut());
+    status.expect("there").agent_understands = Some(understands);
+    observed
+}
+
+#[test]
+fn a_run_is_not_given_to_an_agent_that_would_leave_something_out() {
+    assert!(matches!(decide(&with_targets(1)), Action::Announce(_)));
+    assert!(matches!(decide(&with_targets(0)), Action::Wait(..)));
+    let mut plain = with_targets(0);
+    plain.update.spec.target = Vec::new();
+    assert!(matches!(decide(&plain), Action::Announce(_)), "it understands what this run asks for");
+}
+
+#[test]
+fn a_run_that_the_operator_has_started_is_over_when_its_pod_has_gone() {
+    let mut started = update(None);
+    let mut conditions = Vec::new();
+    let claim = Claim { kind: "Progressing", status: Status::True, reason: "Progressing", message: "" };
+    conditions::set(&mut conditions, &claim, 1, now());
+    started.status = Some(UpdateStatus { conditions, ..UpdateStatus::default() });
+    let with = |pod: Option<Pod>| decide(&Observed { pod, ..observed(started.clone()) });
+    let theirs = serde_saphyr::from_str::<serde_json::Value>(include_str!("../../../../tests/operator/pods.yaml"));
+    let theirs = serde_json::from_value::<Pod>(theirs.expect("YAML")["items"][0].clone()).expect("a pod");
+    assert!(matches!(with(Some(theirs)), Action::Await(_)), "it may still go on");
+    for pod in [None, Some(pod("ours"))] {
+        let Action::Record(verdict) = with(pod) else { panic!("it is not recorded") };
+        assert_eq!((verdict.failure, verdict.cut_off), (Some(update_reason::ABORTED), true));
+    }
+}
+
+fn by_hand(artifact: Option<ArtifactReference>) -> Update {
+    let mut update = update(None);
+    update.metadata.owner_references = None;
+    update.spec.artifact = artifact;
+    update
+}
+
+#[test]
+fn a_run_made_by_hand_takes_the_source_that_is_in_place() {
+    let bare = |update: Update| Observed { update, ..observed(by_hand(None)) };
+    let Action::Announce(binding) = decide(&bare(by_hand(None))) else { panic!("it is not announced") };
+    assert_eq!(binding.artifact, Some(artifact()));
+    let without_finalizer = |mut update: Update| {
+        update.metadata.finalizers = None;
+        update
+    };
+    assert_eq!(decide(&bare(without_finalizer(by_hand(None)))), Action::AddFinalizer);
+    let named = ArtifactReference { revision: String::new(), dir: "./".to_owned(), ..artifact() };
+    assert!(matches!(decide(&bare(by_hand(Some(named)))), Action::Announce(_)), "the content is what counts");
+    let empty = |o: &mut Observed| o.workspace.as_mut().expect("there").status.as_mut().expect("there").artifact = None;
+    let mut nothing = bare(by_hand(None));
+    empty(&mut nothing);
+    assert_eq!(waits_because(&nothing), "WorkspaceNotReady: workspace app has no source in place");
+    // Deleted before it was ever touched: nothing holds it, and nothing is written.
+    let mut deleted = without_finalizer(by_hand(None));
+    deleted.metadata.deletion_timestamp = Some(Time(now()));
+    let Action::Record(verdict) = decide(&bare(deleted)) else { panic!("it is not recorded") };
+    assert_eq!(verdict.failure, Some(update_reason::CANCELED));
+}
+
+#[test]
+fn a_run_made_by_hand_for_another_source_fails_at_once_and_one_of_a_stack_waits() {
+    let other = ArtifactReference { digest: "sha256:b".to_owned(), ..artifact() };
+    let Action::Record(verdict) = decide(&observed(by_hand(Some(other.clone())))) else { panic!("it is not recorded") };
+    assert_eq!(verdict.failure, Some(update_reason::SPEC_INVALID));
+    assert!(
+        verdict.message.contains("asks for the source sha256:b") && verdict.message.contains("has sha256:a"),
+        "{verdict:?}"
+    );
+    let mut on_its_way = observed(by_hand(Some(other.clone())));
+    on_its_way.workspace.as_mut().expect("there").metadata.generation = Some(2);
+    assert!(waits_because(&on_its_way).starts_with("WorkspaceNotReady"), "it may be on its way");
+    let mut of_stack = update(None);
+    of_stack.spec.artifact = Some(other);
+    assert!(waits_because(&observed(of_stack)).starts_with("WorkspaceNotReady"), "its Stack takes it back");
+}
+
+#[test]
+fn a_run_that_says_too_little_fails_with_what_is_missing() {
+    let mut update = by_hand(None);
+    update.spec.stack_name = String::new();
+    let Action::Record(verdict) = decide(&observed(update)) else { panic!("it is not recorded") };
+    assert_eq!(
+        (verdict.failure, verdict.message.as_str()),
+        (Some(update_reason::SPEC_INVALID), "spec.stackName is missing")
+    );
+}
+
+#[test]
+fn a_run_that_another_controller_has_begun_is_not_begun_again() {
+    let mut update = update(None);
+    let claim = Claim { kind: conditions::PROGRESSING, status: Status::True, reason: "Progressing", message: "" };
+    conditions::set(&mut update.status.as_mut().expect("there").conditions, &claim, 1, now());
+    let Action::Record(verdict) = decide(&observed(update)) else { panic!("it is not recorded") };
+    assert_eq!((verdict.failure, verdict.cut_off), (Some(update_reason::ABORTED), true));
+}
+
 #[test]
 fn what_is_in_its_way_is_named() {
     let new = || observed(update(None));
@@ -100,6 +205,7 @@ fn what_is_in_its_way_is_named() {
             "WorkspaceNotReady: workspace app does not have revision main@sha1:a in place",
         ),
         (Observed { pod: None, ..new() }, "WorkspaceNotReady: workspace app is getting a new pod"),
+        (with_targets(0), "WorkspaceNotReady: workspace app has an agent of an earlier version"),
         (Observed { pod: Some(pod("other")), ..new() }, "WorkspaceNotReady: workspace app is getting a new pod"),
     ];
     for (observed, wanted) in rows {
@@ -242,8 +348,54 @@ fn a_run_that_ended_with_its_pod_is_nobodys_failure_and_a_cancelled_one_is_cance
 }
 
 #[test]
+fn a_run_whose_pod_was_told_to_end_waits_for_the_clusters_reason() {
+    let ended_before = |seconds: i64| proto::Result {
+        outcome: proto::Outcome::Canceled.into(),
+        message: "interrupted".to_owned(),
+        ended: now().as_millisecond() - seconds * 1000,
+        pod_terminated: true,
+        ..proto::Result::default()
+    };
+    let decided = |update: Update, pod: Pod, seconds| {
+        let seen = Some(Seen::Ended(Box::new(ended_before(seconds))));
+        decide(&Observed { seen, pod: Some(pod), ..observed(update) })
+    };
+    let here = || pod("pod-uid");
+    assert!(matches!(decided(update(Some(bound())), here(), 5), Action::Await(_)), "an eviction is not told yet");
+
+    let mut evicted = here();
+    let status = evicted.status.get_or_insert_default();
+    status.phase = Some("Failed".to_owned());
+    status.reason = Some("Evicted".to_owned());
+    status.message = Some("The node was low on memory.".to_owned());
+    status.container_statuses = Some(vec![ContainerStatus {
+        name: names::PULUMI_CONTAINER.to_owned(),
+        state: Some(ContainerState {
+            terminated: Some(ContainerStateTerminated {
+                container_id: Some("c1".to_owned()),
+                reason: Some("Completed".to_owned()),
+                ..Default::default()
+            }),
+            ..Default::default()
+        }),
+        ..Default::default()
+    }]);
+    let bound_there = RunBinding { container_id: "c1".to_owned(), ..bound() };
+    let Action::Record(verdict) = decided(update(Some(bound_there)), evicted, 5) else { panic!("it is explained") };
+    assert_eq!(verdict.failure, Some(update_reason::ABORTED));
+    assert!(verdict.message.contains("interrupted (Evicted: The node was low on memory.;"), "{}", verdict.message);
+
+    let Action::Record(verdict) = decided(update(Some(bound())), here(), 61) else { panic!("it waits for ever") };
+    assert_eq!(verdict.failure, Some(update_reason::ABORTED));
+    let mut deleted = update(Some(bound()));
+    deleted.metadata.deletion_timestamp = Some(Time(now()));
+    let Action::Record(verdict) = decided(deleted, here(), 5) else { panic!("somebody asked for it") };
+    assert_eq!(verdict.failure, Some(update_reason::CANCELED));
+}
+
+#[test]
 fn the_cluster_tells_why_a_run_was_interrupted() {
-    let end = k8s_openapi::api::core::v1::ContainerStateTerminated {
+    let end = ContainerStateTerminated {
         container_id: Some("c1".to_owned()),
         exit_code: 137,
         reason: Some("OOMKilled".to_owned()),
@@ -325,4 +477,29 @@ fn the_log_does_not_hold_what_a_verdict_carries() {
     };
     let action = Action::Record(Box::new(Verdict::of(&result, now())));
     assert_eq!(action.name(), "Record");
+}
+
+#[test]
+fn an_update_is_deleted_when_its_time_is_over() {
+    let ended = |ttl: Option<&str>, second: i64| {
+        let mut update = update(Some(bound()));
+        update.metadata.finalizers = None;
+        update.spec.ttl_after_completed = ttl.map(str::to_owned);
+        let claim = Claim { kind: conditions::COMPLETE, status: Status::True, reason: "Updated", message: "" };
+        let at = jiff::Timestamp::from_second(second).expect("in range");
+        conditions::set(&mut update.status.as_mut().expect("there").conditions, &claim, 1, at);
+        update
+    };
+    let rows = [
+        ("for ever", ended(None, 1), Action::Nothing),
+        ("not yet", ended(Some("1m"), 990), Action::Keep(SignedDuration::from_secs(50))),
+        ("now", ended(Some("1m"), 940), Action::Expire),
+        ("at once", ended(Some("0s"), 1000), Action::Expire),
+    ];
+    for (name, update, wanted) in rows {
+        assert_eq!(decide(&observed(update)), wanted, "{name}");
+    }
+    let mut open = ended(Some("0s"), 1);
+    open.metadata.finalizers = Some(vec![names::UPDATE_FINALIZER.to_owned()]);
+    assert_eq!(decide(&observed(open)), Action::Release, "its result is recorded first");
 }

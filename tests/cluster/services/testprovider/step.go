@@ -4,7 +4,9 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
+	"os"
 	"slices"
+	"strings"
 	"time"
 
 	provider "github.com/pulumi/pulumi-go-provider"
@@ -17,6 +19,9 @@ const (
 	updateOperation = "update"
 	deleteOperation = "delete"
 )
+
+// goneVariable names Steps, by a comma between each, that a refresh does not find any more.
+const goneVariable = "PROVIDER_GONE"
 
 // Step is the resource.
 type Step struct{}
@@ -128,6 +133,16 @@ func (Step) Update(
 		return changeConfigMap(ctx, request.State.ConfigMap, request.Inputs.ConfigMap)
 	})
 	return infer.UpdateResponse[StepState]{Output: state}, err
+}
+
+// Read is called by a refresh. What the environment names as gone is gone, for tests of drift; the rest is as it was.
+func (Step) Read(
+	_ context.Context, request infer.ReadRequest[StepInputs, StepState],
+) (infer.ReadResponse[StepInputs, StepState], error) {
+	if slices.Contains(strings.Split(os.Getenv(goneVariable), ","), request.State.Name) {
+		return infer.ReadResponse[StepInputs, StepState]{}, nil
+	}
+	return infer.ReadResponse[StepInputs, StepState](request), nil
 }
 
 // Delete is called by Pulumi.

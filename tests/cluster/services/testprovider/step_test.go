@@ -204,3 +204,15 @@ func TestWithoutALogToWriteToAnOperationFails(t *testing.T) {
 	project.up()
 	project.expectEvents()
 }
+
+func TestARefreshFindsWhatTheEnvironmentNamesAsGone(t *testing.T) {
+	project := newProject(t)
+	project.program(map[string]any{"name": "first"})
+	project.up()
+	project.must("refresh", "--yes", "--skip-preview", "--expect-no-changes")
+	project.environment = append(project.environment, goneVariable+"=other,first")
+	project.mustFail("no changes were expected", "refresh", "--preview-only", "--expect-no-changes")
+	project.must("refresh", "--yes", "--skip-preview")
+	project.up()
+	project.expectEvents("create begin", "create done", "create begin", "create done")
+}

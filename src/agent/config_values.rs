@@ -1,0 +1,158 @@
+//! The values of the stack's configuration, as a run has them: those in mounted Secrets and ConfigMaps are read when it starts.
+
+use std::ffi::OsStr;
+use std::path::Path;
+
+use serde_json::Value;
+
+use super::environment::{self, Environment};
+use super::layout::Layout;
+use super::refusal::Refusal;
+use crate::pulumi::settings::Entry;
+use crate::rpc::proto;
+
+/// The values of all items; secret ones are hidden from what is shown of the run.
+pub fn resolve(
+    layout: &Layout,
+    environment: &mut Environment,
+    wanted: &proto::Settings,
+) -> Result<Vec<Entry>, Refusal> {
+    let mut entries = Vec::new();
+    for item in &wanted.config {
+        let value = value(layout, environment, item)?;
+        if item.secret {
+            environment.secrets.extend(texts(&value));
+        }
+        entries.push(Entry { key: item.key.clone(), value, is_path: item.path, is_secret: item.secret });
+    }
+    Ok(entries)
+}
+
+fn value(layout: &Layout, environment: &Environment, item: &proto::ConfigItem) -> Result<Value, Refusal> {
+    let what = format!("config key {}", item.key);
+    if !item.file.is_empty() {
+        let bytes = environment::read_value(&what, Path::new(&item.file), layout)?.into_encoded_bytes();
+        let text = String::from_utf8(bytes).map_err(|_| Refusal::Precondition(format!("{what} is no text")))?;
+        return typed(&what, text, item.json);
+    }
+    if !item.variable.is_empty() {
+        let value = environment.variables.get(OsStr::new(&item.variable)).and_then(|value| value.to_str());
+        let missing = || {
+            Refusal::Precondition(format!("{what} is to be environment variable {}, which is not set", item.variable))
+        };
+        return typed(&what, value.ok_or_else(missing)?.to_owned(), item.json);
+    }
+    serde_json::from_str(&item.value)
+        .map_err(|error| Refusal::Invalid(format!("the value of {what} is not JSON: {}", told(&error))))
+}
+
+fn typed(what: &str, text: String, is_json: bool) -> Result<Value, Refusal> {
+    if !is_json {
+        return Ok(Value::String(text));
+    }
+    serde_json::from_str(&text)
+        .map_err(|error| Refusal::Precondition(format!("{what} is to be JSON, but {}", told(&error))))
+}
+
+/// Where it is wrong, without a word of the text: it may be secret.
+fn told(error: &serde_json::Error) -> String {
+    format!("it cannot be read at line {}, column {}", error.line(), error.column())
+}
+
+/// All texts in a value.
+fn texts(value: &Value) -> Vec<String> {
+    match value {
+        Value::String(text) => vec![text.clone()],
+        Value::Array(values) => values.iter().flat_map(texts).collect(),
+        Value::Object(values) => values.values().flat_map(texts).collect(),
+        _ => Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    struct Place {
+        directory: tempfile::TempDir,
+        layout: Layout,
+    }
+
+    impl Place {
+        fn new(content: &[u8]) -> Place {
+            let directory = tempfile::tempdir().unwrap();
+            let secret = directory.path().join("secrets/keys");
+            // As the kubelet has it: the keys are links into a directory.
+            std::fs::create_dir_all(secret.join("..data")).unwrap();
+            std::fs::write(secret.join("..data/one"), content).unwrap();
+            std::os::unix::fs::symlink("..data/one", secret.join("one")).unwrap();
+            let layout = Layout::new(directory.path()).with_secrets(directory.path().join("secrets"));
+            Place { directory, layout }
+        }
+
+        fn file(&self, key: &str) -> proto::ConfigItem {
+            let file = self.directory.path().join("secrets/keys").join(key);
+            proto::ConfigItem { key: "k".into(), file: file.display().to_string(), ..Default::default() }
+        }
+
+        fn read(&self, item: proto::ConfigItem) -> Result<(Value, Vec<String>), String> {
+            let mut environment = Environment::default();
+            environment.variables.insert("SET".into(), "[1]".into());
+            let wanted = proto::Settings { stack: "dev".into(), config: vec![item], environments: Vec::new() };
+            let entries = resolve(&self.layout, &mut environment, &wanted).map_err(|error| error.to_string())?;
+            Ok((entries[0].value.clone(), environment.secrets))
+        }
+    }
+
+    #[test]
+    fn a_value_is_given_or_read_from_where_it_is_kept() {
+        let place = Place::new(b"{\"a\": [\"hidden\", 1]}");
+        let given = proto::ConfigItem { key: "k".into(), value: "5".into(), ..Default::default() };
+        let variable = proto::ConfigItem { key: "k".into(), variable: "SET".into(), ..Default::default() };
+        let rows = [
+            (given.clone(), json!(5), vec![]),
+            (proto::ConfigItem { value: "\"x\"".into(), secret: true, ..given }, json!("x"), vec!["x"]),
+            (variable.clone(), json!("[1]"), vec![]),
+            (proto::ConfigItem { json: true, ..variable }, json!([1]), vec![]),
+            (place.file("one"), json!("{\"a\": [\"hidden\", 1]}"), vec![]),
+            (
+                proto::ConfigItem { json: true, secret: true, ..place.file("one") },
+                json!({"a": ["hidden", 1]}),
+                vec!["hidden"],
+            ),
+        ];
+        for (item, value, hidden) in rows {
+            let hidden: Vec<String> = hidden.into_iter().map(str::to_owned).collect();
+            assert_eq!(place.read(item.clone()), Ok((value, hidden)), "{item:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_missing_or_wrong_is_named_without_a_word_of_it() {
+        let place = Place::new(b"hidden");
+        let rows = [
+            (place.file("other"), "key \"other\" of Secret \"keys\", but the Secret has no such key"),
+            (
+                proto::ConfigItem { json: true, ..place.file("one") },
+                "config key k is to be JSON, but it cannot be read",
+            ),
+            (
+                proto::ConfigItem { key: "k".into(), variable: "NONE".into(), ..Default::default() },
+                "variable NONE, which is not set",
+            ),
+            (
+                proto::ConfigItem { key: "k".into(), value: "hidden".into(), ..Default::default() },
+                "value of config key k is not JSON",
+            ),
+        ];
+        for (item, wanted) in rows {
+            let error = place.read(item).unwrap_err();
+            assert!(error.contains(wanted) && !error.contains("hidden"), "{error}");
+        }
+        assert!(Place::new(b"\xff").read(place.file("one")).is_ok(), "each place has its own");
+        let binary = Place::new(b"\xff");
+        assert!(binary.read(binary.file("one")).unwrap_err().contains("config key k is no text"));
+    }
+}

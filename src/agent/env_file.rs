@@ -1,0 +1,58 @@
+//! Variables that init containers leave for the CLI in the file that `$PULUMI_ENV` names.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+
+use super::refusal::Refusal;
+
+/// Longer ones are refused: they are read before each run.
+const LONGEST: u64 = 1024 * 1024;
+
+/// The variables in a file, in order; none if there is no such file. A refusal names the line and not what is in it.
+pub fn read(file: &Path) -> Result<Vec<(String, String)>, Refusal> {
+    let what = || format!("cannot read the variables that init containers have left in {}", file.display());
+    let mut text = String::new();
+    match File::open(file) {
+        Ok(open) => open.take(LONGEST + 1).read_to_string(&mut text).map_err(Refusal::system(what()))?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(Refusal::system(what())(error)),
+    };
+    if text.len() as u64 > LONGEST {
+        return Err(Refusal::Invalid(format!("{}: it is longer than {LONGEST} bytes", what())));
+    }
+    let mut variables = Vec::new();
+    for variable in dotenvy::from_read_iter(text.as_bytes()) {
+        variables.push(variable.map_err(|error| Refusal::Invalid(format!("{}: {}", what(), why(&error, &text))))?);
+    }
+    Ok(variables)
+}
+
+/// What is wrong, without the line itself: there may be a secret in it.
+fn why(error: &dotenvy::Error, text: &str) -> String {
+    let dotenvy::Error::LineParse(line, _) = error else { return error.to_string() };
+    let number = text.lines().position(|other| other.contains(line.trim())).map(|index| index + 1);
+    let which = number.map_or_else(|| "a line".to_owned(), |number| format!("line {number}"));
+    format!("{which} is not of the form NAME=value; a value with spaces or quotes stands in single quotes")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_variables_and_what_is_none_is_named_by_its_line_alone() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join(".env");
+        assert_eq!(read(&file).unwrap(), []);
+        std::fs::write(&file, "# a comment\nREGION=eu\nexport TOKEN='hunter 22 $x'\n\nEMPTY=\n").unwrap();
+        let variables = read(&file).unwrap();
+        let variables: Vec<_> = variables.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        assert_eq!(variables, [("REGION", "eu"), ("TOKEN", "hunter 22 $x"), ("EMPTY", "")]);
+        std::fs::write(&file, "REGION=eu\nTOKEN=hunter 22\n").unwrap();
+        let refusal = read(&file).unwrap_err().to_string();
+        assert!(refusal.contains("line 2") && !refusal.contains("hunter"), "{refusal}");
+        std::fs::write(&file, "A=".to_owned() + &"x".repeat(1024 * 1024)).unwrap();
+        assert!(read(&file).unwrap_err().to_string().contains("longer"));
+    }
+}

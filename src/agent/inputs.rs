@@ -1,0 +1,220 @@
+//! Whether mounted Secrets and ConfigMaps are as they were: one word for the files that the configuration is read from, and one for
+//! each directory. A word tells nothing of the contents.
+//!
+//! They are read when somebody asks, which is seldom. A watch would know no sooner, because nobody is told before he asks; and all pods
+//! of a node with the same user share a small number of watches.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::Sha256;
+
+use crate::rpc::server_tls::INPUTS_KEY_FILE;
+
+/// Kubernetes bounds a Secret, and a ConfigMap, to this size.
+const LONGEST_VALUE: u64 = 1024 * 1024;
+/// A shorter key would be none.
+const SHORTEST_KEY: usize = 32;
+const LONGEST_KEY: u64 = 1024;
+/// How often they are read until two looks see the same: they may be exchanged at this moment.
+const LOOKS: usize = 4;
+
+/// Words for contents. What cannot be told has none.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Words {
+    /// For all files that were asked for.
+    pub files: Option<String>,
+    /// For each directory.
+    pub directories: HashMap<String, String>,
+}
+
+/// Makes the words.
+pub struct Inputs {
+    /// The Workspace's own, for each of its pods: who knows the word and not the key cannot try out values.
+    key_file: PathBuf,
+}
+
+impl Inputs {
+    /// With the key from where the agent's certificate is.
+    pub fn new(tls_directory: &Path) -> Self {
+        Inputs { key_file: tls_directory.join(INPUTS_KEY_FILE) }
+    }
+
+    /// The words for what is in these files and in these directories now.
+    pub fn words(&self, files: &[String], directories: &[String]) -> Words {
+        if files.is_empty() && directories.is_empty() {
+            return Words::default();
+        }
+        let key = match read(&self.key_file, LONGEST_KEY) {
+            Ok(Some(key)) if key.len() >= SHORTEST_KEY => key,
+            other => {
+                let found = other.map(|key| key.map(|key| key.len()));
+                tracing::warn!(file = %self.key_file.display(), ?found, "no key: changes of Secrets and ConfigMaps are not told");
+                return Words::default();
+            }
+        };
+        let look = || {
+            let of_directory = |directory: &String| Some((directory.clone(), look(&key, &keys_of(directory)?)?));
+            Words {
+                files: if files.is_empty() { None } else { look(&key, files) },
+                directories: directories.iter().filter_map(of_directory).collect(),
+            }
+        };
+        let mut before = look();
+        for _ in 1..LOOKS {
+            let now = look();
+            if now == before {
+                return now;
+            }
+            before = now;
+        }
+        Words::default()
+    }
+}
+
+/// The keys of a mounted Secret or ConfigMap. Kubernetes keeps what it mounts behind links whose names begin with two dots.
+fn keys_of(directory: &str) -> Option<Vec<String>> {
+    let entries = std::fs::read_dir(directory).ok()?;
+    let names = entries.map(|entry| entry.ok()?.file_name().into_string().ok()).collect::<Option<Vec<_>>>()?;
+    let mut keys: Vec<String> =
+        names.iter().filter(|name| !name.starts_with("..")).map(|name| format!("{directory}/{name}")).collect();
+    keys.sort();
+    Some(keys)
+}
+
+/// It has to stay as it is: another way to make the word would run every stack once.
+fn look(key: &[u8], files: &[String]) -> Option<String> {
+    let mut word = Hmac::<Sha256>::new_from_slice(key).ok()?;
+    let mut add = |part: &[u8]| {
+        word.update(&(part.len() as u64).to_be_bytes());
+        word.update(part);
+    };
+    for file in files {
+        add(file.as_bytes());
+        match read(Path::new(file), LONGEST_VALUE) {
+            Ok(Some(content)) => {
+                add(b"is");
+                add(&content);
+            }
+            Ok(None) => add(b"is not there"),
+            Err(error) => {
+                tracing::warn!(file, %error, "cannot read what the configuration is read from");
+                return None;
+            }
+        }
+    }
+    Some(hex::encode(word.finalize().into_bytes()))
+}
+
+/// None if there is no such file.
+fn read(file: &Path, longest: u64) -> io::Result<Option<Vec<u8>>> {
+    let mut content = Vec::new();
+    match File::open(file).and_then(|file| file.take(longest).read_to_end(&mut content)) {
+        Ok(_) => Ok(Some(content)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Place(tempfile::TempDir);
+
+    impl Place {
+        fn new(key: &str) -> Self {
+            let place = Place(tempfile::tempdir().unwrap());
+            place.write(INPUTS_KEY_FILE, key);
+            place
+        }
+
+        fn write(&self, name: &str, content: &str) {
+            std::fs::write(self.0.path().join(name), content).unwrap();
+        }
+
+        fn word(&self, names: &[&str]) -> String {
+            let files: Vec<String> = names.iter().map(|name| self.0.path().join(name).display().to_string()).collect();
+            Inputs::new(self.0.path()).words(&files, &[]).files.unwrap_or_default()
+        }
+    }
+
+    const KEY: &str = "0123456789abcdef0123456789abcdef";
+
+    #[test]
+    fn other_contents_are_another_word_and_the_same_ones_the_same() {
+        let place = Place::new(KEY);
+        let absent = place.word(&["a", "b"]);
+        place.write("a", "");
+        let empty = place.word(&["a", "b"]);
+        place.write("a", "one");
+        let one = place.word(&["a", "b"]);
+        assert_eq!(one, place.word(&["a", "b"]));
+        place.write("b", "two");
+        let both = place.word(&["a", "b"]);
+        place.write("a", "onetwo");
+        place.write("b", "");
+        let moved = place.word(&["a", "b"]);
+        let words = [&absent, &empty, &one, &both, &moved, &place.word(&["a"])];
+        for (number, word) in words.iter().enumerate() {
+            assert_eq!(word.len(), 64);
+            assert!(!words[..number].contains(word), "{number}");
+        }
+        place.write("a", "one");
+        place.write("b", "two");
+        assert_eq!(place.word(&["a", "b"]), both, "what is taken back is as it was");
+    }
+
+    #[test]
+    fn the_word_is_the_same_in_every_version_and_differs_with_the_key() {
+        let word = |key: &str| look(key.as_bytes(), &["/nonexistent/a".to_owned()]).unwrap();
+        assert_eq!(word(KEY), "a3dce3629cab9d025de1610f550348c40289bc629dd0285b62d99033b9999450");
+        assert_ne!(word(KEY), word("another key"));
+    }
+
+    #[test]
+    fn a_directory_has_a_word_that_changes_with_any_of_its_keys() {
+        let place = Place::new(KEY);
+        let directory = place.0.path().join("aws");
+        let asked = [directory.display().to_string(), place.0.path().join("gone").display().to_string()];
+        let words = || Inputs::new(place.0.path()).words(&[], &asked).directories;
+        assert!(words().is_empty(), "it is not mounted");
+        std::fs::create_dir(&directory).unwrap();
+        let mut seen = Vec::new();
+        let steps: [(&str, Option<&str>); 5] = [
+            ("..data", Some("x")),
+            ("id", Some("one")),
+            ("secret", Some("two")),
+            ("id", Some("three")),
+            ("secret", None),
+        ];
+        let empty = words()[&asked[0]].clone();
+        for (key, content) in steps {
+            match content {
+                Some(content) => std::fs::write(directory.join(key), content).unwrap(),
+                None => std::fs::remove_file(directory.join(key)).unwrap(),
+            }
+            let words = words();
+            assert_eq!(words.len(), 1, "of what is not there nothing is told");
+            seen.push(words[&asked[0]].clone());
+        }
+        assert_eq!(seen[0], empty, "what is Kubernetes' own is no key");
+        let different: std::collections::BTreeSet<&String> = seen.iter().collect();
+        assert_eq!(different.len(), 5, "{seen:?}");
+    }
+
+    #[test]
+    fn nothing_is_told_without_files_or_without_a_key() {
+        let place = Place::new(KEY);
+        assert_eq!(place.word(&[]), "");
+        place.write(INPUTS_KEY_FILE, "short");
+        assert_eq!(place.word(&["a"]), "");
+        std::fs::remove_file(place.0.path().join(INPUTS_KEY_FILE)).unwrap();
+        assert_eq!(place.word(&["a"]), "");
+        let directory = Place::new(KEY);
+        assert_eq!(directory.word(&["."]), "", "a directory is no value");
+    }
+}

@@ -1,0 +1,104 @@
+//! Sources that are in the pod already: a directory of the image, or what the init containers have put at the project's place. Nothing
+//! is received and nothing exchanged; what is to be installed is installed where it is.
+
+use std::io::ErrorKind;
+use std::path::Path;
+use std::sync::Arc;
+
+use super::candidate::Candidate;
+use super::record::{InPlace, Record};
+use super::{Source, Wanted};
+use crate::agent::durable;
+use crate::agent::gate::Pass;
+use crate::agent::layout::Layout;
+use crate::agent::refusal::Refusal;
+use crate::artifact::{Directory, InPod};
+use crate::pulumi::project::{Project, ProjectError};
+
+impl Source {
+    /// Takes what is there for the source in place. It counts once its dependencies are installed, if it has any.
+    pub(super) fn adopt(self: &Arc<Self>, source: InPod, wanted: Wanted, pass: Pass) -> Result<(), Refusal> {
+        if let Some(archive) = &self.lock().in_place {
+            let digest = &archive.digest;
+            return Err(Refusal::Precondition(format!(
+                "{digest} is in place: a source that is in the pod needs another pod"
+            )));
+        }
+        let project = match source {
+            InPod::Image => link(&self.layout, &wanted.directory)?,
+            InPod::InitContainers => prepared(&self.layout)?,
+        };
+        let awaits_install = project.needs_install() && !project.is_without_program(&self.layout.workspace());
+        let next = InPlace {
+            digest: wanted.digest.to_string(),
+            directory: wanted.directory.as_str().to_owned(),
+            tree: uuid::Uuid::new_v4().to_string(),
+            awaits_install,
+            installed: None,
+        };
+        let mut state = self.lock();
+        Record { in_place: Some(next.clone()), trial: None }
+            .write(&self.layout)
+            .map_err(Refusal::system("cannot record which source is in place"))?;
+        state.in_place = Some(next.clone());
+        // The installation enters for itself.
+        drop(pass);
+        if awaits_install {
+            let candidate = Arc::new(Candidate::new(wanted, &self.stop).0);
+            state.candidate = Some(candidate.clone());
+            self.tasks.spawn(self.clone().install_awaited(candidate, next));
+        }
+        Ok(())
+    }
+
+    /// What is in the pod is not ours to take away: nothing takes its place but in another pod.
+    pub(super) fn refuse_another_pods(&self) -> Result<(), Refusal> {
+        let in_place = self.lock().in_place.as_ref().map(|in_place| in_place.digest.clone());
+        match in_place.and_then(|digest| InPod::of(&digest.parse().ok()?)) {
+            Some(_) => {
+                Err(Refusal::Precondition("this pod came with its source: another one needs another pod".to_owned()))
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+/// Makes the project's place a link to a directory of the image.
+fn link(layout: &Layout, directory: &Directory) -> Result<Project, Refusal> {
+    let place = directory.under(Path::new("/"));
+    let project = Project::read(&place).map_err(|error| match error {
+        ProjectError::Missing { .. } => {
+            Refusal::Invalid(format!("the image has no Pulumi project in {}: there is no Pulumi.yaml", place.display()))
+        }
+        other => Refusal::Invalid(format!("the project in the image cannot be used: {other}")),
+    })?;
+    let link = layout.workspace();
+    match std::fs::symlink_metadata(&link) {
+        Ok(found) if !found.is_symlink() => {
+            let path = link.display();
+            return Err(Refusal::Precondition(format!(
+                "something else is at {path}: take it out of your init containers"
+            )));
+        }
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            return Err(Refusal::system(format!("cannot look at {}", link.display()))(error));
+        }
+        _ => {}
+    }
+    let failed = || Refusal::system(format!("cannot link {} to the project", link.display()));
+    durable::remove(&link).map_err(failed())?;
+    std::os::unix::fs::symlink(&place, &link).map_err(failed())?;
+    Ok(project)
+}
+
+/// What the init containers have made.
+fn prepared(layout: &Layout) -> Result<Project, Refusal> {
+    let place = layout.workspace();
+    Project::read(&place).map_err(|error| match error {
+        ProjectError::Missing { .. } => Refusal::Precondition(format!(
+            "no source is given, and no init container has put a Pulumi project into {}: there is no Pulumi.yaml",
+            place.display()
+        )),
+        other => Refusal::Invalid(format!("the project of the init containers cannot be used: {other}")),
+    })
+}

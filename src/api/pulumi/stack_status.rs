@@ -1,0 +1,212 @@
+//! What the controller says of a Stack.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::api::auto::{PendingCreates, RunProject, UpdateKind};
+use crate::api::pulumi::Snapshot;
+use crate::api::schema;
+
+/// What the controller saw and did.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct StackStatus {
+    /// The generation whose spec was read last; -1 before the first time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+
+    /// The value of `pulumi.com/reconciliation-request` that was read last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_reconcile_request: Option<String>,
+
+    /// The value of `reconcile.fluxcd.io/requestedAt` that was read last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_handled_reconcile_at: Option<String>,
+
+    /// The value of `reconcile.fluxcd.io/forceAt` that was read last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_handled_force_at: Option<String>,
+
+    /// The value of `reconcile.fluxcd.io/resetAt` that was read last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_handled_reset_at: Option<String>,
+
+    /// The value of `pulumi.com/resolve` that was acted on last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub handled_resolve: Option<String>,
+
+    /// `Ready`, `Reconciling` and `Stalled`.
+    #[serde(default)]
+    #[schemars(schema_with = "schema::conditions")]
+    pub conditions: Vec<Condition>,
+
+    /// Outputs of the last update; a secret output reads `[secret]`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(schema_with = "schema::map_of_any")]
+    pub outputs: BTreeMap<String, Value>,
+
+    /// The revision of the last run that was started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_attempted_revision: Option<String>,
+
+    /// The revision of the last run that succeeded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_applied_revision: Option<String>,
+
+    /// The revision that the artifact of that run was made from, where its source says so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_applied_origin_revision: Option<String>,
+
+    /// What was run of late, the newest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub history: Vec<Snapshot>,
+
+    /// How many runs this Stack has asked for; with the Stack's UID it makes an Update's name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attempts: Option<i64>,
+
+    /// Whether the Stack was suspended when it was read last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub suspended: Option<bool>,
+
+    /// The run that is open, if one is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub current_update: Option<CurrentUpdate>,
+
+    /// The last run that ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_update: Option<LastUpdate>,
+
+    /// The project of the last run: when the source is gone, the stack is destroyed with its name and the state alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub project_info: Option<RunProject>,
+}
+
+/// The run that is open, with the inputs it was started for.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct CurrentUpdate {
+    /// Name of the Update.
+    pub name: String,
+    /// Generation of the Stack that it runs.
+    #[serde(default)]
+    pub generation: i64,
+    /// Value of `pulumi.com/reconciliation-request` that it answers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reconcile_request: Option<String>,
+    /// Value of `reconcile.fluxcd.io/requestedAt` that it answers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub requested_at: Option<String>,
+    /// Value of `reconcile.fluxcd.io/forceAt` that it answers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub force_at: Option<String>,
+    /// Value of `reconcile.fluxcd.io/resetAt` that it answers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reset_at: Option<String>,
+    /// Revision of the source that it runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub commit: Option<String>,
+    /// Revision that its artifact was made from, where the source says so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin_revision: Option<String>,
+    /// Digest of the artifact that it runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub digest: Option<String>,
+    /// A digest of the files that `spec.paths` matched.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub paths_digest: Option<String>,
+    /// Directory of the project in the artifact.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dir: Option<String>,
+    /// What the Workspace's status said of the values behind the configuration.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub config_inputs: Option<String>,
+    /// What it said of each Secret and ConfigMap that the pod mounts; of one that has changed without being watched, what it had said before.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub mounted_inputs: BTreeMap<String, String>,
+    /// `up`, `preview` or `destroy`.
+    #[serde(default, rename = "type")]
+    pub kind: UpdateKind,
+    /// Why it was started.
+    #[serde(default)]
+    pub message: String,
+    /// What it does about creations that were cut off.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pending_creates: Option<PendingCreates>,
+}
+
+/// The last run that ended.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct LastUpdate {
+    /// Name of the Update.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// `up`, `preview` or `destroy`.
+    #[serde(default, rename = "type", skip_serializing_if = "Option::is_none")]
+    pub kind: Option<String>,
+    /// `succeeded` or `failed`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<String>,
+    /// The reason of a failure, such as `UpdateFailed` or `UpdateConflict`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// Why it failed, or what is to be known of it though it succeeded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    /// Generation of the Stack that it ran.
+    #[serde(default)]
+    pub generation: i64,
+    /// Value of `pulumi.com/reconciliation-request` that it answered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reconcile_request: Option<String>,
+    /// Value of `reconcile.fluxcd.io/requestedAt` that it answered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub requested_at: Option<String>,
+    /// Value of `reconcile.fluxcd.io/forceAt` that it answered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub force_at: Option<String>,
+    /// Value of `reconcile.fluxcd.io/resetAt` that it answered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reset_at: Option<String>,
+    /// Revision that it ran.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_attempted_commit: Option<String>,
+    /// Revision of the last run that succeeded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_successful_commit: Option<String>,
+    /// Digest of the artifact that it ran.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub digest: Option<String>,
+    /// A digest of the files that `spec.paths` matched.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub paths_digest: Option<String>,
+    /// What the Workspace's status said of the values behind the configuration before it. Another word there is a reason to run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub config_inputs: Option<String>,
+    /// The same for each Secret and ConfigMap that the pod mounts: another word for one that is watched is a reason to run.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub mounted_inputs: BTreeMap<String, String>,
+    /// Link to the update in Pulumi Cloud.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub permalink: Option<String>,
+    /// How many resources it has created, updated, replaced, deleted or left the same; of a preview, how many it would.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub changes: BTreeMap<String, i64>,
+    /// When the result was recorded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_resync_time: Option<Time>,
+    /// Failures in a row; the first failure of a generation counts as 0, as in the Pulumi Kubernetes Operator.
+    #[serde(default)]
+    pub failures: i64,
+    /// Runs in a row that were cut off, or ended with their pod.
+    #[serde(default)]
+    pub interruptions: i64,
+    /// What the next run does about creations that were cut off; nothing once a run has succeeded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pending_creates: Option<PendingCreates>,
+}

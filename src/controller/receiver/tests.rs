@@ -1,0 +1,125 @@
+//! What is said of StackReceivers, as tables, and a reconcile against an API server.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::decide::{Action, decide};
+use super::status::after;
+use super::{Context, reconcile};
+use crate::api::conditions::{self, READY, RECONCILING, STALLED};
+use crate::api::pulumi::{NoToken, ReceiverToken, StackReceiver, StackReceiverStatus};
+use crate::runtime::drive::Outcome;
+use crate::runtime::events::Events;
+use crate::runtime::fake_api::{Answer, client};
+use crate::runtime::leadership::Leadership;
+use crate::runtime::reads::Reader;
+use crate::runtime::writes::Writer;
+use crate::telemetry::metrics::Metrics;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn receiver(spec: Value) -> StackReceiver {
+    let mut all = json!({"type": "github", "secretRef": {"name": "hook"}, "resources": [{"name": "web"}]});
+    all.as_object_mut().expect("an object").extend(spec.as_object().expect("an object").clone());
+    let metadata = json!({"name": "push", "namespace": "apps", "uid": "u", "generation": 3, "resourceVersion": "7",
+        "annotations": {"reconcile.fluxcd.io/requestedAt": "now"}});
+    serde_json::from_value(json!({"apiVersion": "pulumi.com/v1alpha1", "kind": "StackReceiver", "metadata": metadata,
+        "spec": all}))
+    .expect("a StackReceiver")
+}
+
+fn token(text: &str) -> Result<ReceiverToken, NoToken> {
+    Ok(ReceiverToken::from(text.as_bytes()))
+}
+
+fn missing() -> Result<ReceiverToken, NoToken> {
+    Err(NoToken::NoSecret { secret: "apps/hook".to_owned() })
+}
+
+/// `[Ready, Reconciling, Stalled]` as `status/reason`.
+fn said(status: &StackReceiverStatus) -> [Option<String>; 3] {
+    [READY, RECONCILING, STALLED].map(|kind| {
+        let condition = conditions::find(&status.conditions, kind)?;
+        assert_eq!(condition.observed_generation, Some(3), "{condition:?}");
+        Some(format!("{}/{}", condition.status, condition.reason))
+    })
+}
+
+#[test]
+fn a_receiver_has_the_path_of_its_token_and_is_looked_at_again_after_its_interval() {
+    let path = receiver(json!({})).path(&ReceiverToken::from(&b"one"[..]));
+    for (spec, again) in [(json!({}), 600), (json!({"interval": "1h"}), 3600), (json!({"interval": "0s"}), 10)] {
+        let action = decide(&receiver(spec.clone()), true, &token("one"));
+        assert_eq!(action, Action::Publish { path: path.clone(), again: again * SECOND }, "{spec}");
+    }
+    assert_ne!(decide(&receiver(json!({})), true, &token("two")), decide(&receiver(json!({})), true, &token("one")));
+}
+
+#[test]
+fn conditions_say_what_keeps_a_receiver_from_having_a_path_and_go_when_it_is_mended() {
+    let some = |text: &str| Some(text.to_owned());
+    let steps = [
+        (missing(), true, [some("False/TokenNotFound"), some("True/ProgressingWithRetry"), None]),
+        (token("one"), true, [some("True/Succeeded"), None, None]),
+        (token("one"), false, [some("False/NotServed"), None, some("True/NotServed")]),
+        (token("one"), true, [some("True/Succeeded"), None, None]),
+        (missing(), true, [some("False/TokenNotFound"), some("True/ProgressingWithRetry"), None]),
+    ];
+    let mut receiver = receiver(json!({}));
+    for (number, (token, is_served, wanted)) in steps.into_iter().enumerate() {
+        let status = after(&receiver, &decide(&receiver, is_served, &token), Timestamp::UNIX_EPOCH);
+        assert_eq!(said(&status), wanted, "step {number}");
+        assert_eq!(status.webhook_path.is_some(), token.is_ok() && is_served, "step {number}");
+        assert_eq!((status.observed_generation, status.last_handled_reconcile_at.as_deref()), (Some(3), Some("now")));
+        receiver.status = Some(status);
+    }
+}
+
+#[test]
+fn a_suspended_receiver_stays_as_it_was_and_its_spec_is_observed() {
+    let mut suspended = receiver(json!({"suspend": true}));
+    let before = after(
+        &receiver(json!({})),
+        &Action::Publish { path: "/hook/1".to_owned(), again: SECOND },
+        Timestamp::UNIX_EPOCH,
+    );
+    suspended.status = Some(StackReceiverStatus { observed_generation: Some(2), ..before.clone() });
+    let action = decide(&suspended, true, &missing());
+    assert_eq!((&action, after(&suspended, &action, Timestamp::UNIX_EPOCH)), (&Action::Leave, before));
+}
+
+#[tokio::test]
+async fn a_rotated_token_brings_another_path_at_the_next_reconcile_and_nothing_is_written_in_between() {
+    let mut live = receiver(json!({}));
+    let mut written = Vec::new();
+    for secret in ["b25l", "b25l", "dHdv"] {
+        let answer = (json!(live), secret);
+        let (client, log) = client(move |asked| match asked.path.rsplit('/').next() {
+            Some("push") => Answer::Json(200, answer.0.clone()),
+            Some("hook") => Answer::Json(
+                200,
+                json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "hook"}, "data": {"token": answer.1}}),
+            ),
+            Some("status") => Answer::Json(200, answer.0.clone()),
+            _ => Answer::refusal(404, "NotFound"),
+        });
+        let writer = Writer::new(client.clone(), SECOND, Leadership::sole(), Metrics::default());
+        let (events, _task) = Events::new(writer.clone(), "test", "test-0", Metrics::default());
+        let context = Context { reader: Reader::new(client, SECOND), writer, events, is_served: true };
+        let outcome = reconcile(Arc::new(live.clone()), Arc::new(context)).await.expect("it works");
+        assert_eq!(outcome, Outcome::After(600 * SECOND));
+        let patches: Vec<Value> =
+            log.all().into_iter().filter(|asked| asked.method == "PATCH").map(|asked| asked.body).collect();
+        if let Some(patch) = patches.last() {
+            let mut object = json!(live);
+            crate::runtime::fake_api::merge(&mut object, &json!({"status": patch["status"]}));
+            live = serde_json::from_value(object).expect("a StackReceiver");
+        }
+        written.push((patches.len(), live.status.as_ref().and_then(|status| status.webhook_path.clone())));
+    }
+    let path = |text: &str| Some(receiver(json!({})).path(&ReceiverToken::from(text.as_bytes())));
+    assert_eq!(written, [(1, path("one")), (0, path("one")), (1, path("two"))]);
+}

@@ -1,0 +1,208 @@
+//! The end of a Stack: what is destroyed, with what, and after whom. Pure.
+
+use jiff::{SignedDuration, Timestamp};
+use kube::ResourceExt;
+use serde_json::Value;
+
+use crate::api::auto::UpdateKind;
+use crate::api::names;
+use crate::api::pulumi::{LastUpdate, Stack};
+use crate::artifact::{Digest, Directory, pack_file};
+use crate::controller::stack::decide::{Action, Readiness, Settled, readiness, reference, run_if_due};
+use crate::controller::stack::observe::{Observed, last_in_place, requests};
+use crate::pulumi::project;
+use crate::source::{Origin, Resolved, Unavailable};
+
+/// What stands for the revision where a stack is destroyed without a source.
+const STATE_ALONE: &str = "state-alone";
+/// Who deletes several Stacks at once needs a moment for it.
+const MOMENT: SignedDuration = SignedDuration::from_secs(3);
+/// How soon Stacks that go first are looked at again, if nothing says so before.
+const DEPENDENTS_RETRY: SignedDuration = SignedDuration::from_secs(10);
+
+/// What was looked at because the Stack is being deleted.
+#[derive(Clone, Debug, Default)]
+pub struct Deletion {
+    /// The artifact that the Workspace asks for, if the store has its bytes.
+    pub asked: Option<Resolved>,
+    /// The project that is made to destroy the stack when its source is gone, if the project's name is known.
+    pub without_source: Option<Resolved>,
+    /// Whether the store has its bytes: then the source could not be had.
+    pub is_stored: bool,
+    /// The Stacks that need this one.
+    pub dependents: Vec<Stack>,
+}
+
+/// The next step of a Stack that is being deleted, with no run open.
+pub fn decide(observed: &Observed, now: Timestamp) -> Action {
+    let stack = &observed.stack;
+    if !has_to_destroy(stack) {
+        return Action::LetGo;
+    }
+    if stack.spec.suspend.unwrap_or_default() {
+        return Action::Settled(Settled::DeletionSuspended);
+    }
+    if let Some(action) = others_first(observed, now) {
+        return action;
+    }
+    if let Some(what) = awaited(observed) {
+        return Action::AwaitSource(what.to_owned());
+    }
+    let (resolved, in_store) = match source(observed) {
+        Ok(found) => found,
+        Err(why) => return Action::WaitForSource(format!("cannot destroy yet: {why}")),
+    };
+    match run_if_due(observed, &resolved, in_store, UpdateKind::Destroy, now) {
+        Action::Settled(Settled::Done(_)) => Action::LetGo,
+        action => action,
+    }
+}
+
+/// Whether a Stack that is being deleted has something to destroy before it goes. One that never ran has not.
+pub fn has_to_destroy(stack: &Stack) -> bool {
+    let status = stack.status.as_ref();
+    // The operator counts no attempts.
+    let ran = status.is_some_and(|s| s.attempts.is_some() || s.last_update.is_some() || s.current_update.is_some());
+    ran && stack.finalizers().iter().any(|finalizer| finalizer == names::STACK_FINALIZER)
+        && stack.spec.destroy_on_finalize.unwrap_or_default()
+        && !stack.spec.preview.unwrap_or_default()
+        && !is_destroyed(stack)
+}
+
+/// Whether a destroy has succeeded since the Stack was deleted and last asked for.
+fn is_destroyed(stack: &Stack) -> bool {
+    let (reconcile_request, requested_at) = requests(stack);
+    let destroyed = |last: &LastUpdate| {
+        last.kind.as_deref() == Some(UpdateKind::Destroy.as_str())
+            && last.state.as_deref() == Some("succeeded")
+            && Some(last.generation) == stack.metadata.generation
+            && last.reconcile_request == reconcile_request
+            && last.requested_at == requested_at
+    };
+    stack.status.as_ref().and_then(|s| s.last_update.as_ref()).is_some_and(destroyed)
+}
+
+/// What the stack is destroyed with, and whether its bytes are at hand: the source that is in the pod, else the one that the
+/// Workspace asks for, else what the source has, else the state alone. An error says why there is none of them.
+pub fn source(observed: &Observed) -> Result<(Resolved, bool), String> {
+    if let Some(placed) = observed.workspace.as_ref().and_then(last_in_place) {
+        return Ok((placed, true));
+    }
+    let Some(deletion) = &observed.deletion else { return Err("nothing was looked at".to_owned()) };
+    let is_fit = |resolved: &&Resolved| !is_unfit(observed, resolved);
+    let asked = deletion.asked.as_ref().filter(is_fit);
+    let found = observed.source.as_ref().and_then(|source| source.as_ref().ok()).filter(is_fit);
+    let made = deletion.without_source.as_ref();
+    let at_hand = asked.or_else(|| found.filter(|_| observed.in_store)).or_else(|| made.filter(|_| deletion.is_stored));
+    let candidates = [(at_hand, true), (found, false), (made, false)];
+    let chosen = candidates.into_iter().find_map(|(resolved, at_hand)| Some((resolved?.clone(), at_hand)));
+    chosen.ok_or_else(|| no_source(observed))
+}
+
+/// What a repository is being asked, if nothing is at hand before it has answered: the state alone is for when there is no source.
+fn awaited(observed: &Observed) -> Option<&str> {
+    let placed = observed.workspace.as_ref().and_then(last_in_place).is_some();
+    let asked = observed.deletion.as_ref().and_then(|deletion| deletion.asked.as_ref());
+    match &observed.source {
+        Some(Err(Unavailable::Looking(what))) if !placed && asked.is_none_or(|asked| is_unfit(observed, asked)) => {
+            Some(what)
+        }
+        _ => None,
+    }
+}
+
+/// Whether the pod cannot work with an artifact: it was refused, or what it needs cannot be installed.
+fn is_unfit(observed: &Observed, resolved: &Resolved) -> bool {
+    let asked = observed.workspace.as_ref().filter(|w| w.spec.artifact.as_ref() == Some(&reference(resolved)));
+    let is_made = observed.deletion.as_ref().and_then(|deletion| deletion.without_source.as_ref()) == Some(resolved);
+    !is_made
+        && asked.is_some_and(|workspace| {
+            matches!(readiness(workspace), Readiness::SourceRefused(_) | Readiness::NotInstalled(_))
+        })
+}
+
+fn no_source(observed: &Observed) -> String {
+    let why = match &observed.source {
+        Some(Err(error)) => error.to_string(),
+        Some(Ok(_)) => "the workspace cannot work with the source".to_owned(),
+        None => "the source was not read".to_owned(),
+    };
+    let how = match observed.stack.spec.run_program.unwrap_or_default() {
+        true => "spec.runProgram asks for the program in a destroy: without it the state alone is enough",
+        false => {
+            "a destroy from the state alone needs the project's name: give it in spec.stack, as organization/project/stack"
+        }
+    };
+    format!("{why}; {how}")
+}
+
+/// A project without a program: a destroy reads what there is from the state. None where the program has to run, or where
+/// the project's name is not known.
+pub fn without_source(stack: &Stack) -> Option<Resolved> {
+    if stack.spec.run_program.unwrap_or_default() {
+        return None;
+    }
+    let known = stack.status.as_ref().and_then(|status| status.project_info.as_ref()).map(|info| info.name.clone());
+    let name = known.filter(|name| !name.is_empty()).or_else(|| project_of(&stack.spec.stack))?;
+    let purpose = format!("Made to destroy the stack of {} without its source", stack.uid().unwrap_or_default());
+    let text = project::yaml_program(&name, &[("description", Value::from(purpose))]);
+    let bytes = pack_file(project::PROJECT_FILE, text.as_bytes()).ok()?;
+    Some(Resolved {
+        revision: STATE_ALONE.to_owned(),
+        origin_revision: None,
+        digest: Digest::of(&bytes),
+        directory: Directory::root(),
+        origin: Origin::Made(bytes.into()),
+    })
+}
+
+/// The project in `organization/project/stack`.
+fn project_of(stack: &str) -> Option<String> {
+    match stack.split('/').collect::<Vec<_>>().as_slice() {
+        [_, project, _] if !project.is_empty() => Some((*project).to_owned()),
+        _ => None,
+    }
+}
+
+/// The made project, if a run may need its bytes and the store has them no more.
+pub fn missing(observed: &Observed) -> Option<&Resolved> {
+    observed.deletion.as_ref().filter(|deletion| !deletion.is_stored)?.without_source.as_ref()
+}
+
+/// Whether Stacks that need this one are being destroyed, too.
+pub fn has_others_first(observed: &Observed) -> bool {
+    observed.deletion.as_ref().is_some_and(|deletion| deletion.dependents.iter().any(is_going))
+}
+
+/// What was built upon this Stack goes before it: but only if it is being deleted itself.
+fn others_first(observed: &Observed, now: Timestamp) -> Option<Action> {
+    let dependents = &observed.deletion.as_ref()?.dependents;
+    let names = |dependents: &[&Stack]| dependents.iter().map(|s| s.name_any()).collect::<Vec<_>>().join(", ");
+    let going: Vec<&Stack> = dependents.iter().filter(|dependent| is_going(dependent)).collect();
+    if !going.is_empty() {
+        let message =
+            format!("waits for {}: what needs this Stack, and is being deleted too, goes first", names(&going));
+        return Some(Action::WaitForDependents(message, DEPENDENTS_RETRY));
+    }
+    let living: Vec<&Stack> = dependents.iter().filter(|dependent| is_living(dependent)).collect();
+    let deleted = observed.stack.metadata.deletion_timestamp.as_ref()?.0;
+    let left = MOMENT.saturating_sub(now.duration_since(deleted));
+    if living.is_empty() || !left.is_positive() {
+        return None;
+    }
+    let message = format!("looks for a moment whether {} is being deleted too, which needs this Stack", names(&living));
+    Some(Action::WaitForDependents(message, left))
+}
+
+/// Whether it is being deleted, and still has something to do before it goes.
+fn is_going(dependent: &Stack) -> bool {
+    dependent.metadata.deletion_timestamp.is_some()
+        && dependent.finalizers().iter().any(|finalizer| finalizer == names::STACK_FINALIZER)
+}
+
+fn is_living(dependent: &Stack) -> bool {
+    dependent.metadata.deletion_timestamp.is_none()
+}
+
+#[cfg(test)]
+mod tests;

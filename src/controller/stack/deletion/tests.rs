@@ -1,0 +1,267 @@
+//! What a Stack that is being deleted does next, as tables.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use serde_json::json;
+
+use std::collections::BTreeSet;
+
+use super::*;
+use crate::api::auto::{RunProject, Workspace, WorkspaceStatus};
+use crate::api::conditions::{self, Claim, Status};
+use crate::api::pulumi::{StackSpec, StackStatus};
+use crate::controller::stack::plan;
+use crate::source::Unavailable;
+
+const DELETED_AT: i64 = 1000;
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(second).expect("in range")
+}
+
+/// Long enough after the deletion.
+fn now() -> Timestamp {
+    at(DELETED_AT + 60)
+}
+
+/// Deleted after a run of a project that is known.
+fn stack() -> Stack {
+    let spec = StackSpec { stack: "dev".to_owned(), destroy_on_finalize: Some(true), ..StackSpec::default() };
+    let mut stack = Stack::new("app", spec);
+    stack.metadata.namespace = Some("apps".to_owned());
+    stack.metadata.uid = Some("uid-1".to_owned());
+    stack.metadata.generation = Some(2);
+    stack.metadata.finalizers = Some(vec![names::STACK_FINALIZER.to_owned()]);
+    stack.metadata.deletion_timestamp = Some(Time(at(DELETED_AT)));
+    let last = LastUpdate { kind: Some("up".to_owned()), state: Some("succeeded".to_owned()), ..LastUpdate::default() };
+    let project = RunProject { name: "hello".to_owned(), runtime: "nodejs".to_owned() };
+    stack.status = Some(StackStatus { last_update: Some(last), project_info: Some(project), ..StackStatus::default() });
+    stack
+}
+
+fn resolved(bytes: &[u8]) -> Resolved {
+    Resolved {
+        origin: Origin::Url("http://source/a.tar.gz".to_owned()),
+        revision: "main@sha1:a".to_owned(),
+        origin_revision: None,
+        digest: Digest::of(bytes),
+        directory: Directory::root(),
+    }
+}
+
+/// With a source that is gone.
+fn observed(stack: Stack) -> Observed {
+    let deletion = Deletion { without_source: without_source(&stack), ..Deletion::default() };
+    Observed {
+        twin: None,
+        watched: BTreeSet::new(),
+        interval_jitter: 0,
+        stack,
+        source: Some(Err(Unavailable::NotYet("GitRepository apps/app does not exist".to_owned()))),
+        in_store: false,
+        workspace: None,
+        update: None,
+        outputs: None,
+        needed: Vec::new(),
+        cycle: None,
+        updates: Vec::new(),
+        deletion: Some(deletion),
+    }
+}
+
+/// Its Workspace, which asks for this source and stands so.
+fn workspace(stack: &Stack, source: &Resolved, status: Status, reason: &str, placed: bool) -> Workspace {
+    let mut workspace = plan::workspace(stack, &reference(source)).expect("valid");
+    workspace.metadata.generation = Some(1);
+    let mut conditions = Vec::new();
+    conditions::set(&mut conditions, &Claim { kind: "Ready", status, reason, message: "said" }, 1, now());
+    workspace.status = Some(WorkspaceStatus {
+        observed_generation: Some(1),
+        conditions,
+        artifact: workspace.spec.artifact.clone().filter(|_| placed),
+        ..WorkspaceStatus::default()
+    });
+    workspace
+}
+
+fn deletion(observed: &mut Observed) -> &mut Deletion {
+    observed.deletion.as_mut().expect("it is being deleted")
+}
+
+/// The action, with the revision that it is about.
+fn brief(action: &Action) -> String {
+    match action {
+        Action::Fetch(resolved) => format!("Fetch {}", resolved.revision),
+        Action::ApplyWorkspace(wanted, _) => {
+            format!("ApplyWorkspace {}", wanted.spec.artifact.clone().unwrap_or_default().revision)
+        }
+        Action::Start(current) => {
+            format!("Start {} of {}", current.kind.as_str(), current.commit.clone().unwrap_or_default())
+        }
+        other => format!("{other:?}"),
+    }
+}
+
+#[test]
+fn what_a_stack_is_destroyed_with_from_the_best_to_the_least() {
+    type Change = fn(&mut Observed);
+    let found: Change = |o| o.source = Some(Ok(resolved(b"source")));
+    let rows: Vec<(&str, Vec<Change>, &str)> = vec![
+        ("the source is gone", vec![], "Fetch state-alone"),
+        ("and the project is made", vec![|o| deletion(o).is_stored = true], "ApplyWorkspace state-alone"),
+        ("the source has something", vec![found], "Fetch main@sha1:a"),
+        ("it was fetched", vec![found, |o| o.in_store = true], "ApplyWorkspace main@sha1:a"),
+        ("it could not be fetched", vec![found, |o| deletion(o).is_stored = true], "ApplyWorkspace state-alone"),
+        (
+            "the Workspace asks for one that is at hand",
+            vec![|o| deletion(o).asked = Some(Resolved { revision: "asked".to_owned(), ..resolved(b"asked") })],
+            "ApplyWorkspace asked",
+        ),
+        (
+            "one is in the pod",
+            vec![|o| {
+                o.source = None;
+                o.workspace = Some(workspace(&o.stack, &resolved(b"placed"), Status::True, "Succeeded", true));
+            }],
+            "Start destroy of main@sha1:a",
+        ),
+        (
+            "its dependencies cannot be installed",
+            vec![found, |o| {
+                o.in_store = true;
+                let source = resolved(b"source");
+                o.workspace = Some(workspace(&o.stack, &source, Status::False, "InstallationFailed", false));
+            }],
+            "Fetch state-alone",
+        ),
+        (
+            "the agent refuses it",
+            vec![found, |o| {
+                o.in_store = true;
+                let source = resolved(b"source");
+                o.workspace = Some(workspace(&o.stack, &source, Status::False, "ArtifactRefused", false));
+                deletion(o).is_stored = true;
+            }],
+            "ApplyWorkspace state-alone",
+        ),
+        (
+            "the operator left it",
+            vec![|o| o.stack.status.as_mut().expect("there").attempts = None],
+            "Fetch state-alone",
+        ),
+    ];
+    for (name, changes, wanted) in rows {
+        let mut observed = observed(stack());
+        changes.into_iter().for_each(|change| change(&mut observed));
+        assert_eq!(brief(&decide(&observed, now())), wanted, "{name}");
+    }
+}
+
+#[test]
+fn without_source_and_project_it_waits_and_says_what_would_help() {
+    let waits = |change: fn(&mut Stack)| {
+        let mut stack = stack();
+        change(&mut stack);
+        match decide(&observed(stack), now()) {
+            Action::WaitForSource(message) => message,
+            other => brief(&other),
+        }
+    };
+    let unknown = waits(|stack| stack.status.as_mut().expect("there").project_info = None);
+    assert!(unknown.starts_with("cannot destroy yet: GitRepository apps/app does not exist; "), "{unknown}");
+    assert!(unknown.contains("give it in spec.stack"), "{unknown}");
+    let program = waits(|stack| stack.spec.run_program = Some(true));
+    assert!(program.contains("spec.runProgram asks for the program"), "{program}");
+    let named = waits(|stack| {
+        stack.status.as_mut().expect("there").project_info = None;
+        stack.spec.stack = "org/web/dev".to_owned();
+    });
+    assert_eq!(named, "Fetch state-alone", "the name of the stack tells it");
+}
+
+#[test]
+fn the_project_that_is_made_has_the_known_name_and_no_program() {
+    let made = without_source(&stack()).expect("it is known");
+    let Origin::Made(bytes) = &made.origin else { panic!("it has no bytes") };
+    assert_eq!(Digest::of(bytes), made.digest);
+    let directory = tempfile::TempDir::new().expect("a directory");
+    let mut archive = bytes.as_ref();
+    crate::artifact::unpack(&mut archive, directory.path(), &crate::artifact::Limits::default()).expect("it unpacks");
+    let project = project::Project::read(directory.path()).expect("it is a project");
+    assert_eq!((project.name.as_str(), project.runtime.as_str()), ("hello", "yaml"), "nothing is installed for it");
+    let mut other = stack();
+    other.metadata.uid = Some("uid-2".to_owned());
+    let other = without_source(&other).expect("it is known");
+    assert_ne!(other.digest, made.digest, "that another one could not be fetched says nothing of this one");
+}
+
+#[test]
+fn what_needs_a_stack_is_destroyed_before_it_only_if_it_is_deleted_itself() {
+    let dependent = |deleted: bool, finalizers: &[&str]| -> Stack {
+        let mut stack = Stack::new("upper", StackSpec::default());
+        stack.metadata.deletion_timestamp = deleted.then(|| Time(at(DELETED_AT)));
+        stack.metadata.finalizers = Some(finalizers.iter().map(|f| (*f).to_owned()).collect());
+        stack
+    };
+    let ours = [names::STACK_FINALIZER];
+    let rows = [
+        ("none", vec![], now(), "Fetch state-alone"),
+        ("deleted too", vec![dependent(true, &ours)], now(), "waits for upper"),
+        ("done already", vec![dependent(true, &["foregroundDeletion"])], now(), "Fetch state-alone"),
+        ("it lives", vec![dependent(false, &ours)], now(), "Fetch state-alone"),
+        ("it lives, a moment ago", vec![dependent(false, &ours)], at(DELETED_AT + 1), "looks for a moment"),
+        ("one of both", vec![dependent(false, &ours), dependent(true, &ours)], now(), "waits for upper"),
+    ];
+    for (name, dependents, now, wanted) in rows {
+        let mut observed = observed(stack());
+        deletion(&mut observed).dependents = dependents;
+        let found = match decide(&observed, now) {
+            Action::WaitForDependents(message, wait) => {
+                assert!(wait.is_positive(), "{name}");
+                message
+            }
+            other => brief(&other),
+        };
+        assert!(found.starts_with(wanted), "{name}: {found}");
+        let mut kept = observed;
+        kept.stack.spec.destroy_on_finalize = Some(false);
+        assert_eq!(decide(&kept, now), Action::LetGo, "{name}: nothing is destroyed, so nobody is waited for");
+    }
+}
+
+#[test]
+fn a_suspended_stack_waits_whatever_else_it_would_wait_for() {
+    let mut suspended = stack();
+    suspended.spec.suspend = Some(true);
+    assert_eq!(decide(&observed(suspended.clone()), now()), Action::Settled(Settled::DeletionSuspended));
+    suspended.spec.destroy_on_finalize = Some(false);
+    assert_eq!(decide(&observed(suspended), now()), Action::LetGo, "there is nothing to start");
+}
+
+#[test]
+fn a_failed_destroy_is_tried_again_for_ever_and_never_lets_go() {
+    for (failures, wanted) in [(0, 10), (3, 270), (50, 86_400)] {
+        let mut failed = stack();
+        let last = LastUpdate {
+            kind: Some("destroy".to_owned()),
+            state: Some("failed".to_owned()),
+            generation: 2,
+            last_resync_time: Some(Time(now())),
+            digest: Some(resolved(b"a").digest.to_string()),
+            failures,
+            ..LastUpdate::default()
+        };
+        failed.status.as_mut().expect("there").last_update = Some(last);
+        let wait = Action::Settled(Settled::RetryAfter(SignedDuration::from_secs(wanted)));
+        assert_eq!(decide(&observed(failed), now()), wait);
+    }
+}
+
+#[test]
+fn another_ones_workspace_is_neither_changed_nor_deleted() {
+    let mut observed = observed(stack());
+    deletion(&mut observed).is_stored = true;
+    let theirs = json!({"metadata": {"name": "app", "namespace": "apps"}, "spec": {}});
+    observed.workspace = Some(serde_json::from_value(theirs).expect("a workspace"));
+    let Action::Invalid(message) = decide(&observed, now()) else { panic!("it is taken for its own") };
+    assert!(message.contains("the Workspace app is there and is not this Stack's"), "{message}");
+}

@@ -1,0 +1,118 @@
+//! Who waits for a Stack: those that name it as what has to be done first are woken when it may be.
+
+use std::fmt;
+use std::sync::Arc;
+
+use futures::Stream;
+use futures::channel::mpsc;
+use kube::ResourceExt;
+use kube::runtime::reflector::{ObjectRef, Store as Reflected};
+
+use crate::api::pulumi::Stack;
+use crate::controller::stack::prerequisites;
+
+/// How many Stacks may wait to be woken. One for which there is no room looks again by itself.
+const WAITING: usize = 1024;
+
+/// Knows who needs whom. Cheap to clone.
+#[derive(Clone)]
+pub struct Dependents {
+    stacks: Reflected<Stack>,
+    wake: mpsc::Sender<ObjectRef<Stack>>,
+}
+
+impl fmt::Debug for Dependents {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Dependents").finish_non_exhaustive()
+    }
+}
+
+impl Dependents {
+    /// With the Stacks to wake, which the Stack controller reads.
+    pub fn new(stacks: Reflected<Stack>) -> (Dependents, impl Stream<Item = ObjectRef<Stack>> + Send + 'static) {
+        let (wake, woken) = mpsc::channel(WAITING);
+        (Dependents { stacks, wake }, woken)
+    }
+
+    /// Where others wake Stacks.
+    pub fn waker(&self) -> mpsc::Sender<ObjectRef<Stack>> {
+        self.wake.clone()
+    }
+
+    /// Wakes those that need this Stack: it has changed, or stands otherwise than before.
+    pub fn wake(&self, stack: &Stack) {
+        self.of(stack).iter().for_each(|dependent| self.wake_one(stack, dependent));
+    }
+
+    /// Wakes those that this Stack needs: it is gone, and one of them may have waited for that to go itself.
+    pub fn wake_needed(&self, stack: &Stack) {
+        prerequisites::asked(&stack.spec).iter().for_each(|(needed, _)| self.wake_one(stack, needed));
+    }
+
+    /// The names of those that need this Stack.
+    pub fn of(&self, stack: &Stack) -> Vec<String> {
+        let name = stack.name_any();
+        let needs_it = |other: &&Arc<Stack>| {
+            other.metadata.namespace == stack.metadata.namespace && prerequisites::names_it(&other.spec, &name)
+        };
+        self.stacks.state().iter().filter(needs_it).map(|other| other.name_any()).collect()
+    }
+
+    fn wake_one(&self, neighbour: &Stack, name: &str) {
+        let stack = ObjectRef::new(name).within(&neighbour.namespace().unwrap_or_default());
+        if self.wake.clone().try_send(stack).is_err() {
+            tracing::debug!(stack = name, "it could not be woken; it looks again by itself");
+        }
+    }
+
+    /// The way from a Stack over those that it needs back to itself.
+    pub fn cycle(&self, stack: &Stack) -> Option<Vec<String>> {
+        let namespace = stack.namespace().unwrap_or_default();
+        let needs = |name: &str| match name == stack.name_any() {
+            true => prerequisites::asked(&stack.spec).into_iter().map(|(name, _)| name).collect(),
+            false => {
+                let other = self.stacks.get(&ObjectRef::new(name).within(&namespace));
+                let asked = other.map(|other| prerequisites::asked(&other.spec)).unwrap_or_default();
+                asked.into_iter().map(|(name, _)| name).collect()
+            }
+        };
+        prerequisites::cycle(&stack.name_any(), &needs)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::StreamExt;
+    use kube::runtime::reflector;
+    use kube::runtime::watcher::Event;
+    use serde_json::json;
+
+    use super::*;
+
+    fn stack(namespace: &str, name: &str, needs: &[&str]) -> Stack {
+        let prerequisites: Vec<_> = needs.iter().map(|name| json!({"name": name})).collect();
+        serde_json::from_value(json!({
+            "apiVersion": "pulumi.com/v1", "kind": "Stack", "metadata": {"namespace": namespace, "name": name},
+            "spec": {"stack": "dev", "fluxSource": {"sourceRef": {"kind": "Bucket", "name": "b"}}, "prerequisites": prerequisites},
+        }))
+        .unwrap()
+    }
+
+    #[tokio::test]
+    async fn those_that_need_a_stack_are_woken_and_no_others() {
+        let (store, mut writer) = reflector::store::<Stack>();
+        let others =
+            [("apps", "a", vec!["base"]), ("apps", "b", vec![]), ("more", "c", vec!["base"]), ("apps", "d", vec!["a"])];
+        for (namespace, name, needs) in others {
+            writer.apply_watcher_event(&Event::Apply(stack(namespace, name, &needs)));
+        }
+        let (dependents, woken) = Dependents::new(store);
+        dependents.wake(&stack("apps", "base", &[]));
+        assert_eq!(dependents.cycle(&stack("apps", "base", &["d"])).unwrap(), ["base", "d", "a", "base"]);
+        assert_eq!(dependents.cycle(&stack("apps", "base", &["b"])), None);
+        drop(dependents);
+        let woken: Vec<String> = woken.map(|stack| stack.to_string()).collect().await;
+        assert_eq!(woken.len(), 1, "{woken:?}");
+        assert!(woken[0].contains("Stack") && woken[0].contains("a."), "{woken:?}");
+    }
+}

@@ -1,0 +1,103 @@
+//! Brings the bytes of a Stack's artifact into the store.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use kube::ResourceExt;
+
+use crate::api::conditions::stack_reason;
+use crate::api::pulumi::Stack;
+use crate::artifact::FetchError;
+use crate::controller::stack::act::{Next, SOURCE_RETRY, WATCHED_RETRY, rest};
+use crate::controller::stack::observe::Observed;
+use crate::controller::stack::status::State;
+use crate::controller::stack::{Context, announce};
+use crate::runtime::drive::ReconcileError;
+use crate::runtime::events::{Event, EventKind};
+use crate::runtime::failpoint;
+use crate::source::{Origin, Resolved};
+use crate::telemetry::metrics::FetchResult;
+
+/// A source that changes in the meantime is read again before the next try.
+pub(super) async fn fetch(
+    observed: &Observed,
+    resolved: &Resolved,
+    context: &Context,
+    now: Timestamp,
+) -> Result<Next, ReconcileError> {
+    let stack = &observed.stack;
+    let what = match resolved.revision.as_str() {
+        "" => format!("fetching {}", resolved.digest),
+        revision => format!("fetching revision {revision}"),
+    };
+    let fetched = match &resolved.origin {
+        Origin::Url(url) => context.fetcher.fetch(url, &resolved.digest).await,
+        Origin::Made(bytes) => context.fetcher.keep(bytes, &resolved.digest).await,
+        Origin::Git(origin) => {
+            context.git.fetch_again(origin);
+            return rest(stack, &State::Working(what), Some(WATCHED_RETRY), context, now).await;
+        }
+        // Nothing is missing, so nothing is ever asked for.
+        Origin::InPod => return Ok(Next::Rest(Some(WATCHED_RETRY))),
+    };
+    match fetched {
+        Ok(fetched) => {
+            let result = if fetched.downloaded { FetchResult::Fetched } else { FetchResult::Cached };
+            context.metrics.artifact_fetch(result);
+            failpoint::hit("stack-artifact-stored");
+            context.artifact_arrived(&stack.namespace().unwrap_or_default(), &stack.name_any());
+            Ok(Next::Again(Box::new(stack.clone())))
+        }
+        Err(error) => {
+            context.metrics.artifact_fetch(FetchResult::Failed);
+            let message = format!("{what} failed: {error}");
+            if keep_project(observed, resolved, context).await {
+                tracing::warn!(message, "the stack is destroyed from its state alone");
+                return Ok(Next::Again(Box::new(stack.clone())));
+            }
+            let event = Event::new(stack, EventKind::Warning, stack_reason::SOURCE_UNAVAILABLE, message.as_str());
+            let origin = resolved.origin_revision.as_deref();
+            context.events.publish(announce::with_revisions(event, Some(&resolved.revision), origin));
+            let next = rest(stack, &State::SourceUnavailable(message), Some(retry_after(&error)), context, now).await?;
+            // Tried again later each time: all of it is downloaded, and it will hardly be another the next time.
+            if error.is_about_content() { Err(ReconcileError::transient(error)) } else { Ok(next) }
+        }
+    }
+}
+
+/// For a destroy whose source cannot be had: the project that is made in its place. Whether it is in the store from now on.
+async fn keep_project(observed: &Observed, failed: &Resolved, context: &Context) -> bool {
+    let made = observed.deletion.as_ref().and_then(|deletion| deletion.without_source.as_ref());
+    let Some(made) = made.filter(|made| *made != failed) else { return false };
+    match &made.origin {
+        Origin::Made(bytes) => context.fetcher.keep(bytes, &made.digest).await.is_ok(),
+        Origin::Url(_) | Origin::Git(_) | Origin::InPod => false,
+    }
+}
+
+/// A server that asks for patience gets it; the fetcher bounds what it may ask for.
+fn retry_after(error: &FetchError) -> Duration {
+    error.retry_after().map_or(SOURCE_RETRY, |wait| wait.max(Duration::from_secs(1)))
+}
+
+/// What is known of the Stack stands until more is known of its source: a controller that starts asks for what is the same as before.
+pub(super) async fn await_source(
+    stack: &Stack,
+    message: String,
+    context: &Context,
+    now: Timestamp,
+) -> Result<Next, ReconcileError> {
+    let status = stack.status.as_ref().filter(|status| !status.conditions.is_empty());
+    if status.is_some_and(|status| status.observed_generation == stack.metadata.generation) {
+        return Ok(Next::Rest(Some(WATCHED_RETRY)));
+    }
+    rest(stack, &State::Working(message), Some(WATCHED_RETRY), context, now).await
+}
+
+/// What is not as people may expect it in the files of a repository.
+pub(super) fn warnings(observed: &Observed) -> &[String] {
+    match &observed.source {
+        Some(Ok(Resolved { origin: Origin::Git(origin), .. })) => &origin.warnings,
+        _ => &[],
+    }
+}

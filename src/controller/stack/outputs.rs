@@ -1,0 +1,76 @@
+//! The outputs in a Stack's status. Pure.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::Secret;
+use kube::ResourceExt;
+use serde_json::Value;
+
+use crate::api::names;
+
+/// What an output that is secret reads in the status.
+const SECRET: &str = "[secret]";
+/// What all outputs in a status may have, in bytes: an object in the API has little room.
+const LARGEST: usize = 256 * 1024;
+
+/// The outputs of an outputs Secret, with `[secret]` in place of what is secret. Of many large ones the largest are left in the
+/// Secret.
+pub(super) fn masked(outputs: Option<&Secret>) -> BTreeMap<String, Value> {
+    let Some(secret) = outputs else { return BTreeMap::new() };
+    let secret_keys: Vec<String> = secret
+        .annotations()
+        .get(names::ANNOTATION_SECRETS)
+        .and_then(|text| serde_json::from_str(text).ok())
+        .unwrap_or_default();
+    let size = |(key, bytes): &(&String, &ByteString)| match secret_keys.contains(key) {
+        true => SECRET.len(),
+        false => bytes.0.len(),
+    };
+    let mut all: Vec<_> = secret.data.iter().flatten().collect();
+    all.sort_by_key(size);
+    let mut room = LARGEST;
+    let value = |output: (&String, &ByteString)| {
+        let (key, bytes) = output;
+        room = room.saturating_sub(size(&output));
+        let value = match secret_keys.contains(key) {
+            true => Value::from(SECRET),
+            false if room == 0 => Value::from(format!("[too large: it is in the Secret {}]", secret.name_any())),
+            false => serde_json::from_slice(&bytes.0).unwrap_or(Value::Null),
+        };
+        (key.clone(), value)
+    };
+    all.into_iter().map(value).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_is_secret_is_masked_and_what_is_too_large_stays_in_the_secret() {
+        let text = |length: usize| format!("\"{}\"", "x".repeat(length)).into_bytes();
+        let values = [
+            ("token", b"\"hidden\"".to_vec()),
+            ("hidden", text(400 * 1024)),
+            ("count", b"3".to_vec()),
+            ("half", text(200 * 1024)),
+            ("more", text(220 * 1024)),
+        ];
+        let mut secret = Secret::default();
+        secret.metadata.name = Some("app-1-stack-outputs".to_owned());
+        let secrets = json!(["token", "hidden"]).to_string();
+        secret.metadata.annotations = Some([(names::ANNOTATION_SECRETS.to_owned(), secrets)].into());
+        secret.data = Some(values.map(|(key, value)| (key.to_owned(), ByteString(value))).into());
+        let mut shown = masked(Some(&secret));
+        assert_eq!(shown.remove("half").and_then(|half| half.as_str().map(str::len)), Some(200 * 1024));
+        let wanted = json!({
+            "token": "[secret]", "hidden": "[secret]", "count": 3,
+            "more": "[too large: it is in the Secret app-1-stack-outputs]",
+        });
+        assert_eq!(json!(shown), wanted);
+        assert!(masked(None).is_empty());
+    }
+}

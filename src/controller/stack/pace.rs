@@ -1,0 +1,255 @@
+//! How long a Stack waits between two runs, by its own words. Pure: the numbers of the Pulumi Kubernetes Operator v2 unless the
+//! Stack says otherwise.
+
+use jiff::SignedDuration;
+use sha2::{Digest as _, Sha256};
+
+use crate::api::conditions::{stack_reason, update_reason};
+use crate::api::duration;
+use crate::api::pulumi::{LastUpdate, Stack, StackSpec};
+
+/// After so many failures in a row nothing is retried until an input changes.
+pub const MAX_FAILURES: i64 = 3;
+/// The first wait after a failure; each further failure waits three times as long.
+const FIRST_COOLDOWN: SignedDuration = SignedDuration::from_secs(10);
+/// No wait is longer, unless the Stack says how long it may be.
+const LONGEST_COOLDOWN: SignedDuration = SignedDuration::from_hours(24);
+/// How soon a stack that another update has locked is tried again. It spends no retry.
+const CONFLICT_RETRY: SignedDuration = SignedDuration::from_secs(30);
+/// How long a run waits that follows so many interruptions: at once the first time, and never longer than the last of these.
+const INTERRUPTION_PAUSES: [SignedDuration; 5] = [
+    SignedDuration::ZERO,
+    SignedDuration::from_secs(10),
+    SignedDuration::from_secs(30),
+    SignedDuration::from_secs(90),
+    SignedDuration::from_mins(5),
+];
+/// No wait for a workspace that a run could not start in is longer.
+const LONGEST_REFUSAL: SignedDuration = SignedDuration::from_secs(60);
+/// `resyncFrequencySeconds` is never taken to be shorter.
+const SHORTEST_RESYNC: i64 = 60;
+
+/// What a Stack says of the time between runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pace {
+    /// Run again so long after the last run, though nothing has changed.
+    pub resync: Option<SignedDuration>,
+    /// So much later than that, or earlier: not all Stacks that were made together run again together.
+    pub spread: SignedDuration,
+    /// Try what has failed again so long after it, for ever.
+    retry: Option<SignedDuration>,
+    longest_cooldown: SignedDuration,
+    /// A Stack that is being deleted is tried until it is destroyed.
+    never_ends: bool,
+    /// Whether a lock of another is waited for, or a failure like any other.
+    pub waits_for_locks: bool,
+}
+
+impl Pace {
+    /// As a Stack says it. What is destroyed stays so, and what is not is tried again, later each time.
+    pub fn of_stack(stack: &Stack) -> Pace {
+        let pace = Pace::of(&stack.spec);
+        match stack.metadata.deletion_timestamp {
+            Some(_) => Pace { resync: None, never_ends: true, ..pace },
+            None => pace,
+        }
+    }
+
+    /// As the spec says it. A duration that cannot be read is as if it was not there: `plan` names it before anything runs.
+    pub fn of(spec: &StackSpec) -> Pace {
+        let longest = spec.retry_max_backoff_duration_seconds.map(SignedDuration::from_secs);
+        Pace {
+            resync: interval(&spec.interval).or_else(|| operators_resync(spec)),
+            spread: SignedDuration::ZERO,
+            retry: interval(&spec.retry_interval),
+            longest_cooldown: longest.unwrap_or(LONGEST_COOLDOWN).max(FIRST_COOLDOWN),
+            never_ends: false,
+            waits_for_locks: spec.retry_on_update_conflict.unwrap_or(true),
+        }
+    }
+
+    /// With the interval made longer or shorter by up to so many percent: another one after each run, and the same whenever it is
+    /// asked for. What the operator's fields say is kept to.
+    #[must_use]
+    pub fn spread(self, percentage: u8, spec: &StackSpec, last: Option<&LastUpdate>) -> Pace {
+        let name = last.and_then(|last| last.name.as_deref());
+        let spread = match (interval(&spec.interval), name) {
+            (Some(interval), Some(name)) => {
+                let [high, low, ..] = <[u8; 32]>::from(Sha256::digest(name));
+                let parts = i128::from(i16::from_be_bytes([high, low])) * i128::from(percentage);
+                let milliseconds = interval.as_millis() * parts / (100 * -i128::from(i16::MIN));
+                SignedDuration::from_millis(i64::try_from(milliseconds).unwrap_or_default())
+            }
+            _ => SignedDuration::ZERO,
+        };
+        Pace { spread, ..self }
+    }
+
+    /// Whether the last run has failed too often. What never began, and what was cut off, is tried until it can be done.
+    pub fn gives_up(&self, last: &LastUpdate) -> bool {
+        let is_counted = !was_refused(last) && !was_interrupted(last);
+        self.retry.is_none() && !self.never_ends && last.failures >= MAX_FAILURES && is_counted
+    }
+
+    /// How long to wait after a run that failed.
+    pub fn pause_after(&self, last: &LastUpdate) -> SignedDuration {
+        match last.reason.as_deref() {
+            Some(stack_reason::UPDATE_CONFLICT) if self.waits_for_locks => CONFLICT_RETRY,
+            Some(update_reason::RUN_REFUSED) => self.cooldown(last.failures).min(LONGEST_REFUSAL),
+            Some(update_reason::ABORTED) => pause_after_interruptions(last.interruptions),
+            _ => match (self.retry, self.resync) {
+                (Some(retry), _) => retry,
+                (None, Some(resync)) if self.gives_up(last) => resync,
+                _ => self.cooldown(last.failures),
+            },
+        }
+    }
+
+    /// How long to wait after so many failures.
+    fn cooldown(&self, failures: i64) -> SignedDuration {
+        let factor = u32::try_from(failures.max(0)).ok().and_then(|n| 3_i32.checked_pow(n)).unwrap_or(i32::MAX);
+        let wait = FIRST_COOLDOWN.checked_mul(factor).unwrap_or(self.longest_cooldown);
+        wait.min(self.longest_cooldown)
+    }
+}
+
+/// A duration that is worth waiting for.
+fn interval(text: &Option<String>) -> Option<SignedDuration> {
+    let seconds = duration::seconds(text.as_deref()?).filter(|seconds| *seconds > 0)?;
+    Some(SignedDuration::from_secs(i64::try_from(seconds).unwrap_or(i64::MAX)))
+}
+
+/// The interval as the operator's fields say it.
+fn operators_resync(spec: &StackSpec) -> Option<SignedDuration> {
+    let seconds = spec.resync_frequency_seconds.unwrap_or_default().max(SHORTEST_RESYNC);
+    spec.continue_resync_on_commit_match.unwrap_or_default().then(|| SignedDuration::from_secs(seconds))
+}
+
+/// Whether the last run could not start, because of what its workspace was in.
+pub fn was_refused(last: &LastUpdate) -> bool {
+    last.reason.as_deref() == Some(update_reason::RUN_REFUSED)
+}
+
+fn was_interrupted(last: &LastUpdate) -> bool {
+    last.reason.as_deref() == Some(update_reason::ABORTED)
+}
+
+/// A pod that goes away is nobody's failure: the first run after it starts at once. One that goes away each time does not
+/// keep the cluster busy.
+fn pause_after_interruptions(interruptions: i64) -> SignedDuration {
+    let before = usize::try_from(interruptions.saturating_sub(1)).unwrap_or_default();
+    let longest = INTERRUPTION_PAUSES.last().copied().unwrap_or_default();
+    INTERRUPTION_PAUSES.get(before).copied().unwrap_or(longest)
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+    use super::*;
+
+    fn pace(spec: StackSpec) -> Pace {
+        Pace::of(&spec)
+    }
+
+    fn failed(reason: &str, failures: i64) -> LastUpdate {
+        LastUpdate { reason: Some(reason.to_owned()), failures, ..LastUpdate::default() }
+    }
+
+    #[test]
+    fn when_a_stack_runs_again_though_nothing_has_changed() {
+        let seconds = |spec: StackSpec| pace(spec).resync.map(|every| every.as_secs());
+        let operators = |resync, frequency| StackSpec {
+            continue_resync_on_commit_match: resync,
+            resync_frequency_seconds: frequency,
+            ..StackSpec::default()
+        };
+        let interval = |text: &str| StackSpec { interval: Some(text.to_owned()), ..StackSpec::default() };
+        let rows = [
+            ("nothing is said", StackSpec::default(), None),
+            ("a frequency alone", operators(None, Some(600)), None),
+            ("switched off", operators(Some(false), Some(600)), None),
+            ("no frequency", operators(Some(true), None), Some(60)),
+            ("too often", operators(Some(true), Some(5)), Some(60)),
+            ("a frequency", operators(Some(true), Some(600)), Some(600)),
+            ("an interval", interval("1h"), Some(3600)),
+            ("no interval", interval("0s"), None),
+            ("both", StackSpec { interval: Some("5m".to_owned()), ..operators(Some(true), Some(600)) }, Some(300)),
+        ];
+        for (name, spec, wanted) in rows {
+            assert_eq!(seconds(spec), wanted, "{name}");
+        }
+    }
+
+    #[test]
+    fn cooldowns_are_those_of_the_operator() {
+        let cooldowns = |longest: Option<i64>| -> Vec<i64> {
+            let pace = pace(StackSpec { retry_max_backoff_duration_seconds: longest, ..StackSpec::default() });
+            (0..10).map(|failures| pace.cooldown(failures).as_secs()).collect()
+        };
+        assert_eq!(cooldowns(None), [10, 30, 90, 270, 810, 2430, 7290, 21870, 65610, 86400]);
+        assert_eq!(cooldowns(Some(100))[..4], [10, 30, 90, 100]);
+        assert_eq!(cooldowns(Some(1))[..2], [10, 10], "the first wait is never shortened");
+        assert_eq!(pace(StackSpec::default()).cooldown(1_000_000).as_secs(), 86400);
+    }
+
+    #[test]
+    fn how_long_a_stack_waits_after_a_failure_and_when_it_gives_up() {
+        let plain = pace(StackSpec::default());
+        let paced = pace(StackSpec { retry_interval: Some("20s".to_owned()), ..StackSpec::default() });
+        let often = pace(StackSpec { interval: Some("1h".to_owned()), ..StackSpec::default() });
+        let impatient = pace(StackSpec { retry_on_update_conflict: Some(false), ..StackSpec::default() });
+        let (failure, conflict) = (update_reason::UPDATE_FAILED, update_reason::UPDATE_CONFLICT);
+        let rows = [
+            ("a failure", plain, failed(failure, 2), 90, false),
+            ("the last one", plain, failed(failure, 3), 270, true),
+            ("at its own pace", paced, failed(failure, 99), 20, false),
+            ("an interval before it gives up", often, failed(failure, 1), 30, false),
+            ("an interval after it", often, failed(failure, 7), 3600, true),
+            ("a lock", plain, failed(conflict, 2), 30, false),
+            ("a lock at its own pace", paced, failed(conflict, 0), 30, false),
+            ("a lock is a failure", impatient, failed(conflict, 2), 90, false),
+            ("could not start", plain, failed(update_reason::RUN_REFUSED, 99), 60, false),
+            ("cut off", plain, failed(update_reason::ABORTED, 99), 0, false),
+        ];
+        for (name, pace, last, wait, gives_up) in rows {
+            assert_eq!((pace.pause_after(&last).as_secs(), pace.gives_up(&last)), (wait, gives_up), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_destroy_is_never_given_up_and_waits_longer_each_time() {
+        let spec = StackSpec { interval: Some("1h".to_owned()), ..StackSpec::default() };
+        let mut stack = Stack::new("app", spec);
+        assert!(Pace::of_stack(&stack).gives_up(&failed(update_reason::UPDATE_FAILED, 7)));
+        stack.metadata.deletion_timestamp = Some(Time(jiff::Timestamp::UNIX_EPOCH));
+        let pace = Pace::of_stack(&stack);
+        let wait = |failures| pace.pause_after(&failed(update_reason::UPDATE_FAILED, failures)).as_secs();
+        assert_eq!([0, 1, 3, 7, 99].map(wait), [10, 30, 270, 21_870, 86_400]);
+        assert!(!pace.gives_up(&failed(update_reason::UPDATE_FAILED, 99)) && pace.resync.is_none());
+    }
+
+    #[test]
+    fn interruptions_wait_longer_each_time_and_never_long() {
+        let pauses: Vec<i64> = (0..9).map(|n| pause_after_interruptions(n).as_secs()).collect();
+        assert_eq!(pauses, [0, 0, 10, 30, 90, 300, 300, 300, 300]);
+    }
+
+    #[test]
+    fn intervals_are_spread_within_their_bounds_and_the_same_for_the_same_run() {
+        let hourly = StackSpec { interval: Some("1h".to_owned()), ..StackSpec::default() };
+        let after = |name: &str| LastUpdate { name: Some(name.to_owned()), ..LastUpdate::default() };
+        let spread = |percentage: u8, spec: &StackSpec, name: &str| {
+            Pace::of(spec).spread(percentage, spec, Some(&after(name))).spread.as_secs()
+        };
+        let all: Vec<i64> = (0..200).map(|run| spread(5, &hourly, &format!("app-{run}"))).collect();
+        let (least, most) = (all.iter().min().copied(), all.iter().max().copied());
+        assert!(least >= Some(-180) && least < Some(-150), "{least:?}");
+        assert!(most <= Some(180) && most > Some(150), "{most:?}");
+        assert_eq!(all[7], spread(5, &hourly, "app-7"));
+        assert_eq!(spread(0, &hourly, "app-7"), 0, "switched off");
+        assert_eq!(Pace::of(&hourly).spread(5, &hourly, None).spread, SignedDuration::ZERO, "nothing has run");
+        let operators = StackSpec { continue_resync_on_commit_match: Some(true), ..StackSpec::default() };
+        assert_eq!(spread(5, &operators, "app-7"), 0, "the operator's fields are kept to");
+    }
+}

@@ -1,0 +1,298 @@
+//! When a run is due, as tables.
+
+use super::*;
+use crate::api::pulumi::StackSpec;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+pub(super) fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(second).expect("in range")
+}
+
+pub(super) fn inputs() -> Inputs {
+    Inputs {
+        generation: 1,
+        reconcile_request: None,
+        requested_at: None,
+        force_at: None,
+        reset_at: None,
+        revision: "main@sha1:a".to_owned(),
+        digest: "sha256:a".to_owned(),
+        selection: None,
+        config_inputs: None,
+        mounted_inputs: BTreeMap::new(),
+    }
+}
+
+pub(super) fn plain() -> Pace {
+    Pace::of(&StackSpec::default())
+}
+
+pub(super) fn last(state: &str, failures: i64) -> LastUpdate {
+    LastUpdate {
+        kind: Some("up".to_owned()),
+        state: Some(state.to_owned()),
+        generation: 1,
+        last_attempted_commit: Some("main@sha1:a".to_owned()),
+        digest: Some("sha256:a".to_owned()),
+        last_resync_time: Some(Time(at(1000))),
+        failures,
+        ..LastUpdate::default()
+    }
+}
+
+#[test]
+#[expect(clippy::too_many_lines, reason = "a table")]
+fn the_table_of_when_a_run_is_due() {
+    let now = |text: &str| Due::Now(text.to_owned());
+    let up = UpdateKind::Up;
+    let changed = |change: fn(&mut Inputs)| {
+        let mut inputs = inputs();
+        change(&mut inputs);
+        inputs
+    };
+    let rows = [
+        ("never ran", None, inputs(), 1000, now("Initial stack update")),
+        ("done", Some(last("succeeded", 0)), inputs(), 9999, Due::Done(None)),
+        ("new spec", Some(last("succeeded", 0)), changed(|i| i.generation = 2), 1000, now("New stack generation: 2")),
+        (
+            "asked for",
+            Some(last("succeeded", 0)),
+            changed(|i| i.reconcile_request = Some("x".to_owned())),
+            1000,
+            now("Sync request: \"x\""),
+        ),
+        (
+            "asked for in Flux's way",
+            Some(last("succeeded", 0)),
+            changed(|i| i.requested_at = Some("t".to_owned())),
+            1000,
+            now("Requested at: \"t\""),
+        ),
+        (
+            "new commit",
+            Some(last("succeeded", 0)),
+            changed(|i| i.revision = "main@sha1:b".to_owned()),
+            1000,
+            now("New commit detected: \"main@sha1:b\""),
+        ),
+        (
+            "same commit, other bytes",
+            Some(last("succeeded", 0)),
+            changed(|i| i.digest = "sha256:b".to_owned()),
+            1000,
+            now("New commit detected: \"main@sha1:a\""),
+        ),
+        (
+            "inside the first cooldown",
+            Some(last("failed", 0)),
+            inputs(),
+            1004,
+            Due::After(SignedDuration::from_secs(6)),
+        ),
+        ("after it", Some(last("failed", 0)), inputs(), 1010, now("Backoff time elapsed: 10s")),
+        ("second cooldown", Some(last("failed", 1)), inputs(), 1029, Due::After(SignedDuration::from_secs(1))),
+        ("given up", Some(last("failed", 3)), inputs(), 999_999, Due::GivenUp),
+        (
+            "nobody knows how it ended",
+            Some(LastUpdate { reason: Some("RunOutcomeUnknown".to_owned()), ..last("failed", 0) }),
+            inputs(),
+            999_999,
+            Due::OutcomeUnknown,
+        ),
+        (
+            "a request that was taken away",
+            Some(LastUpdate { requested_at: Some("t".to_owned()), ..last("succeeded", 0) }),
+            inputs(),
+            1000,
+            Due::Done(None),
+        ),
+        (
+            "new commit inside the cooldown",
+            Some(last("failed", 2)),
+            changed(|i| i.revision = "b".to_owned()),
+            1001,
+            now("New commit detected: \"b\""),
+        ),
+        (
+            "new commit after giving up",
+            Some(last("failed", 3)),
+            changed(|i| i.revision = "b".to_owned()),
+            1001,
+            now("New commit detected: \"b\""),
+        ),
+    ];
+    for (name, last, inputs, second, wanted) in rows {
+        assert_eq!(due(last.as_ref(), None, &inputs, up, &plain(), at(second)), wanted, "{name}");
+    }
+}
+
+#[test]
+fn a_stack_with_an_interval_runs_again_whatever_came_before() {
+    let hourly = Pace::of(&StackSpec { interval: Some("1h".to_owned()), ..StackSpec::default() });
+    let seconds = SignedDuration::from_secs;
+    let elapsed = Due::Now("Resync time elapsed: 1h0m0s".to_owned());
+    let doubt = |reason: &str| LastUpdate { reason: Some(reason.to_owned()), ..last("failed", 0) };
+    let rows = [
+        ("not yet", last("succeeded", 0), 1600, Due::Done(Some(seconds(3000)))),
+        ("now", last("succeeded", 0), 4600, elapsed.clone()),
+        ("long ago", last("succeeded", 0), 99_999, elapsed.clone()),
+        ("a failure is retried before", last("failed", 1), 1030, Due::Now("Backoff time elapsed: 30s".to_owned())),
+        ("given up, not yet", last("failed", 8), 1600, Due::After(seconds(3000))),
+        ("given up, now", last("failed", 8), 4600, elapsed),
+        ("creations in doubt wait for a person", doubt("PendingCreates"), 99_999, Due::PendingCreates),
+        ("and so does a run in doubt", doubt("RunOutcomeUnknown"), 99_999, Due::OutcomeUnknown),
+    ];
+    for (name, last, second, wanted) in rows {
+        assert_eq!(due(Some(&last), None, &inputs(), UpdateKind::Up, &hourly, at(second)), wanted, "{name}");
+    }
+    let destroyed = LastUpdate { kind: Some("destroy".to_owned()), ..last("succeeded", 0) };
+    let due = due(Some(&destroyed), None, &inputs(), UpdateKind::Destroy, &hourly, at(99_999));
+    assert_eq!(due, Due::Done(None), "what is destroyed stays so");
+}
+
+#[test]
+fn a_commit_that_touches_nothing_that_matters_is_no_reason_to_run() {
+    let chosen = |digest: &str| Some(format!("sha256:{digest}"));
+    let commit = "5f18866e70838870f34ab0479bc7512ad5bdbb52";
+    let done = LastUpdate {
+        last_attempted_commit: Some(commit.to_owned()),
+        paths_digest: chosen("p"),
+        ..last("succeeded", 0)
+    };
+    let pushed = |selection: Option<String>| Inputs {
+        revision: "main@sha1:b".to_owned(),
+        digest: "sha256:b".to_owned(),
+        selection,
+        ..inputs()
+    };
+    let due = |last: &LastUpdate, inputs: &Inputs| due(Some(last), None, inputs, UpdateKind::Up, &plain(), at(1000));
+    assert_eq!(due(&done, &pushed(chosen("p"))), Due::Done(None));
+    assert!(matches!(due(&done, &pushed(chosen("q"))), Due::Now(_)));
+    assert!(matches!(due(&done, &pushed(None)), Due::Now(_)));
+    let same = Inputs { revision: format!("main@sha1:{commit}"), ..inputs() };
+    assert_eq!(due(&done, &same), Due::Done(None), "the commit alone names the same revision");
+    let failed = LastUpdate { state: Some("failed".to_owned()), failures: 2, ..done };
+    assert_eq!(failures_after(Some(&failed), &pushed(chosen("p")), update_reason::UPDATE_FAILED, &plain()), 3);
+}
+
+#[test]
+fn a_destroy_is_due_once_and_not_for_a_new_commit() {
+    let destroy = UpdateKind::Destroy;
+    let moved = Inputs { revision: "b".to_owned(), digest: "sha256:b".to_owned(), ..inputs() };
+    assert_eq!(
+        due(Some(&last("succeeded", 0)), None, &inputs(), destroy, &plain(), at(1000)),
+        Due::Now("Stack marked for deletion".to_owned())
+    );
+    let destroyed = |state: &str| LastUpdate { kind: Some("destroy".to_owned()), ..last(state, 0) };
+    assert_eq!(due(Some(&destroyed("succeeded")), None, &moved, destroy, &plain(), at(1000)), Due::Done(None));
+    assert_eq!(
+        due(Some(&destroyed("failed")), None, &moved, destroy, &plain(), at(1000)),
+        Due::After(SignedDuration::from_secs(10))
+    );
+}
+
+#[test]
+fn a_rotated_config_input_is_a_reason_to_run_once_whatever_came_before() {
+    let with = |last: LastUpdate, word: Option<&str>| LastUpdate { config_inputs: word.map(str::to_owned), ..last };
+    let seen = |word: Option<&str>| Inputs { config_inputs: word.map(str::to_owned), ..inputs() };
+    let rotated = Due::Now("A Secret or a ConfigMap behind the configuration has changed".to_owned());
+    let (up, destroy) = (UpdateKind::Up, UpdateKind::Destroy);
+    let destroyed = LastUpdate { kind: Some("destroy".to_owned()), ..last("succeeded", 0) };
+    let rows = [
+        ("after a success", with(last("succeeded", 0), Some("a")), seen(Some("b")), up, rotated.clone()),
+        ("after a failure", with(last("failed", 0), Some("a")), seen(Some("b")), up, rotated.clone()),
+        ("after giving up", with(last("failed", 3), Some("a")), seen(Some("b")), up, rotated.clone()),
+        ("of a preview", with(last("succeeded", 0), Some("a")), seen(Some("b")), UpdateKind::Preview, rotated.clone()),
+        ("the run that it started", with(last("succeeded", 0), Some("b")), seen(Some("b")), up, Due::Done(None)),
+        ("one that failed", with(last("failed", 3), Some("b")), seen(Some("b")), up, Due::GivenUp),
+        ("the first sight", last("succeeded", 0), seen(Some("a")), up, Due::Done(None)),
+        ("nothing is known now", with(last("succeeded", 0), Some("a")), seen(None), up, Due::Done(None)),
+        ("nothing is left to destroy", with(destroyed, Some("a")), seen(Some("b")), destroy, Due::Done(None)),
+    ];
+    for (name, last, inputs, kind, wanted) in rows {
+        assert_eq!(due(Some(&last), None, &inputs, kind, &plain(), at(1005)), wanted, "{name}");
+    }
+    let failed = update_reason::UPDATE_FAILED;
+    assert_eq!(failures_after(Some(&with(last("failed", 2), Some("a"))), &seen(Some("b")), failed, &plain()), 0);
+    assert_eq!(failures_after(Some(&last("failed", 2)), &seen(Some("b")), failed, &plain()), 3);
+}
+
+#[test]
+fn a_lock_of_another_is_waited_for_without_spending_a_retry() {
+    let locked = LastUpdate { reason: Some(stack_reason::UPDATE_CONFLICT.to_owned()), ..last("failed", 0) };
+    let wait = Due::After(SignedDuration::from_secs(20));
+    assert_eq!(due(Some(&locked), None, &inputs(), UpdateKind::Up, &plain(), at(1010)), wait);
+    assert_eq!(failures_after(Some(&locked), &inputs(), stack_reason::UPDATE_CONFLICT, &plain()), 0);
+}
+
+#[test]
+fn a_run_that_could_not_start_is_tried_for_ever_and_does_not_count_among_failures() {
+    let refused =
+        |failures| LastUpdate { reason: Some(update_reason::RUN_REFUSED.to_owned()), ..last("failed", failures) };
+    let up = UpdateKind::Up;
+    assert_eq!(
+        due(Some(&refused(0)), None, &inputs(), up, &plain(), at(1000)),
+        Due::After(SignedDuration::from_secs(10))
+    );
+    assert_eq!(
+        due(Some(&refused(99)), None, &inputs(), up, &plain(), at(1000)),
+        Due::After(SignedDuration::from_secs(60))
+    );
+    assert!(matches!(due(Some(&refused(99)), None, &inputs(), up, &plain(), at(1060)), Due::Now(_)));
+    assert_eq!(failures_after(Some(&refused(99)), &inputs(), update_reason::RUN_REFUSED, &plain()), 100);
+    assert_eq!(failures_after(Some(&refused(99)), &inputs(), update_reason::UPDATE_FAILED, &plain()), 0);
+    assert_eq!(failures_after(Some(&last("failed", 2)), &inputs(), update_reason::RUN_REFUSED, &plain()), 0);
+}
+
+#[test]
+fn an_interruption_is_run_again_at_once_and_never_given_up() {
+    let aborted = |interruptions, failures| LastUpdate {
+        reason: Some(update_reason::ABORTED.to_owned()),
+        interruptions,
+        ..last("failed", failures)
+    };
+    let up = UpdateKind::Up;
+    let again = Due::Now("Run again after an interruption: 0s".to_owned());
+    assert_eq!(due(Some(&aborted(1, 0)), None, &inputs(), up, &plain(), at(1000)), again);
+    assert_eq!(due(Some(&aborted(1, 99)), None, &inputs(), up, &plain(), at(1000)), again, "it is nobody's failure");
+    assert_eq!(failures_after(Some(&last("failed", 2)), &inputs(), update_reason::ABORTED, &plain()), 2);
+    let after = |previous: &LastUpdate, reason| interruptions_after(Some(previous), &inputs(), reason);
+    assert_eq!(after(&aborted(2, 0), Some(update_reason::ABORTED)), 3);
+    assert_eq!(after(&aborted(2, 0), Some(update_reason::UPDATE_CONFLICT)), 2);
+    assert_eq!(after(&aborted(2, 0), Some(update_reason::UPDATE_FAILED)), 0);
+    assert_eq!(after(&aborted(2, 0), None), 0);
+    let other = Inputs { revision: "b".to_owned(), ..inputs() };
+    assert_eq!(interruptions_after(Some(&aborted(2, 0)), &other, Some(update_reason::ABORTED)), 1);
+}
+
+#[test]
+fn a_run_in_doubt_waits_for_an_answer_or_a_new_input() {
+    let up = UpdateKind::Up;
+    let doubt = |reason: &str| LastUpdate { reason: Some(reason.to_owned()), ..last("failed", 0) };
+    let now = Due::Now("A person has answered".to_owned());
+    for (reason, waits) in [
+        (update_reason::PENDING_CREATES, Due::PendingCreates),
+        (update_reason::RUN_OUTCOME_UNKNOWN, Due::OutcomeUnknown),
+    ] {
+        let answered = |answer| due(Some(&doubt(reason)), answer, &inputs(), up, &plain(), at(999_999));
+        assert_eq!(answered(None), waits);
+        assert_eq!(answered(Some(Answer::Retry)), now);
+        assert_eq!(answered(Some(Answer::Clear)), now);
+        assert_eq!(answered(Some(Answer::Abandon)), Due::Abandoned);
+        let pushed = Inputs { revision: "b".to_owned(), ..inputs() };
+        let due = due(Some(&doubt(reason)), Some(Answer::Abandon), &pushed, up, &plain(), at(1000));
+        assert!(matches!(due, Due::Now(_)), "{due:?}");
+    }
+    let aborted = doubt(update_reason::ABORTED);
+    assert_eq!(due(Some(&aborted), Some(Answer::Abandon), &inputs(), up, &plain(), at(1000)), Due::Abandoned);
+}
+
+#[test]
+fn failures_count_for_the_same_inputs_only() {
+    let other = Inputs { revision: "b".to_owned(), ..inputs() };
+    let failed = update_reason::UPDATE_FAILED;
+    assert_eq!(failures_after(None, &inputs(), failed, &plain()), 0);
+    assert_eq!(failures_after(Some(&last("failed", 1)), &inputs(), failed, &plain()), 2);
+    assert_eq!(failures_after(Some(&last("failed", 3)), &other, failed, &plain()), 0);
+    assert_eq!(failures_after(Some(&last("succeeded", 0)), &inputs(), failed, &plain()), 1);
+}

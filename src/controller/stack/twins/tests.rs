@@ -1,0 +1,112 @@
+//! Which of two Stacks is first, and who is woken when it goes.
+
+use futures::StreamExt;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::api::auto::RunProject;
+use crate::api::pulumi::StackStatus;
+use crate::runtime::fake_api::{self, Answer};
+
+fn stack(name: &str, created: i64, spec: Value) -> Stack {
+    let created = Timestamp::from_second(created).unwrap().to_string();
+    let mut whole = json!({"stack": "dev", "backend": "gs://state"});
+    whole.as_object_mut().unwrap().extend(spec.as_object().unwrap().clone());
+    serde_json::from_value(json!({
+        "apiVersion": "pulumi.com/v1", "kind": "Stack",
+        "metadata": {"namespace": "apps", "name": name, "creationTimestamp": created}, "spec": whole,
+    }))
+    .unwrap()
+}
+
+fn workspace(project: &str) -> Workspace {
+    let mut workspace = Workspace::new("any", Default::default());
+    workspace.status =
+        Some(crate::api::auto::WorkspaceStatus { project_name: Some(project.to_owned()), ..Default::default() });
+    workspace
+}
+
+/// An API server in which only Workspaces of this project are, but for those that are named `bare…`.
+fn reader(project: &'static str) -> (Reader, fake_api::Log) {
+    let (client, log) = fake_api::client(move |asked| match asked.path.rsplit('/').next() {
+        Some(name) if !name.starts_with("bare") => Answer::Json(
+            200,
+            json!({
+                "apiVersion": "auto.pulumi.com/v1alpha1", "kind": "Workspace", "metadata": {"name": name}, "spec": {},
+                "status": {"projectName": project},
+            }),
+        ),
+        _ => Answer::refusal(404, "NotFound"),
+    });
+    (Reader::new(client, std::time::Duration::from_secs(5)), log)
+}
+
+#[tokio::test]
+async fn the_older_of_two_is_first_and_the_other_is_woken_when_it_goes() {
+    let (wake, mut woken) = mpsc::channel(8);
+    let twins = Twins::new(wake);
+    let (reader, log) = reader("web");
+    let rows = [
+        ("first", 10, json!({})),
+        ("second", 20, json!({})),
+        ("another-name", 5, json!({"stack": "prod"})),
+        ("another-backend", 5, json!({"backend": "gs://other"})),
+        ("preview", 5, json!({"preview": true})),
+        ("bare", 5, json!({})),
+        ("another-project", 5, json!({"stack": "organization/api/dev"})),
+    ];
+    for (name, created, spec) in rows.clone() {
+        twins.note(&stack(name, created, spec));
+    }
+    let first_of = async |name: &str, project: &str| {
+        let (name, created, spec) = rows.iter().find(|row| row.0 == name).cloned().unwrap();
+        let first = twins.first(&stack(name, created, spec), Some(&workspace(project)), &reader).await.unwrap();
+        first.map(|twin| twin.to_string())
+    };
+    assert_eq!(first_of("first", "web").await, None);
+    assert_eq!(first_of("second", "web").await.as_deref(), Some("apps/first"));
+    for name in ["another-name", "another-backend", "preview"] {
+        assert_eq!(first_of(name, "web").await, None, "{name}");
+    }
+    assert_eq!(first_of("second", "api").await.as_deref(), Some("apps/another-project"), "the Stack names its project");
+    let asked = log.verbs().len();
+    assert_eq!(first_of("second", "web").await.as_deref(), Some("apps/first"));
+    assert_eq!(log.verbs().len(), asked, "nobody is asked twice: {:?}", log.verbs());
+    assert!(woken.try_recv().is_err(), "nobody is woken as long as nothing changes");
+    twins.note(&stack("first", 10, json!({})));
+    assert!(woken.try_recv().is_err(), "nobody is woken as long as nothing changes");
+    twins.forget(&("apps".to_owned(), "first".to_owned()));
+    assert_eq!(woken.next().await.map(|stack| stack.name), Some("second".to_owned()));
+    assert_eq!(first_of("second", "web").await, None, "it is first now");
+}
+
+#[tokio::test]
+async fn one_that_stands_for_something_else_now_wakes_those_behind_it() {
+    let (wake, mut woken) = mpsc::channel(8);
+    let twins = Twins::new(wake);
+    let (reader, _) = reader("web");
+    let second = stack("second", 20, json!({}));
+    twins.note(&stack("first", 10, json!({})));
+    twins.note(&second);
+    assert!(twins.first(&second, None, &reader).await.unwrap().is_none(), "its project is not known yet");
+    assert!(twins.first(&second, Some(&workspace("web")), &reader).await.unwrap().is_some());
+    twins.note(&stack("first", 10, json!({"preview": true})));
+    assert_eq!(woken.next().await.map(|stack| stack.name), Some("second".to_owned()));
+    assert!(twins.first(&second, Some(&workspace("web")), &reader).await.unwrap().is_none());
+}
+
+#[tokio::test]
+async fn what_the_last_run_was_of_is_known_without_a_workspace() {
+    let (wake, _woken) = mpsc::channel(8);
+    let twins = Twins::new(wake);
+    let (reader, _) = reader("web");
+    let mut first = stack("bare-first", 10, json!({}));
+    let second = stack("second", 20, json!({}));
+    twins.note(&first);
+    twins.note(&second);
+    assert!(twins.first(&second, Some(&workspace("web")), &reader).await.unwrap().is_none(), "it never ran");
+    let project = RunProject { name: "web".to_owned(), runtime: "yaml".to_owned() };
+    first.status = Some(StackStatus { project_info: Some(project), ..StackStatus::default() });
+    twins.note(&first);
+    assert!(twins.first(&second, Some(&workspace("web")), &reader).await.unwrap().is_some());
+}

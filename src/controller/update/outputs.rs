@@ -1,0 +1,173 @@
+//! The Secret that holds the outputs of an Update, in the operator's form. That it cannot be written fails no run.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::Secret;
+use kube::{Resource, ResourceExt};
+use serde_json::{Value, json};
+
+use crate::api::auto::Update;
+use crate::api::names;
+use crate::controller::update::Context;
+use crate::controller::update::verdict::Verdict;
+use crate::runtime::drive::ReconcileError;
+use crate::runtime::writes::{Created, WriteError};
+
+/// How long after the end of its run a Secret is tried again that a quota or a policy forbids.
+const PATIENCE: SignedDuration = SignedDuration::from_mins(5);
+
+/// What came of the outputs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Kept {
+    /// They are in their Secret, or there are none.
+    Yes,
+    /// It is tried again: why.
+    NotYet(String),
+    /// They are not kept: why, and what to do.
+    No(String),
+}
+
+/// Writes the outputs of a run that has ended.
+pub(super) async fn keep(
+    update: &Update,
+    verdict: &Verdict,
+    context: &Context,
+    now: Timestamp,
+) -> Result<Kept, ReconcileError> {
+    if verdict.outputs.is_empty() {
+        return Ok(Kept::Yes);
+    }
+    match context.writer.create(&secret(update, verdict)).await {
+        Ok(Created::New(_)) => Ok(Kept::Yes),
+        Ok(Created::Existing(found)) if is_of(&found, update) => Ok(Kept::Yes),
+        Ok(Created::Existing(found)) => {
+            let name = found.name_any();
+            Ok(Kept::No(format!("a Secret {name} is there that is not of this run: delete or rename it")))
+        }
+        Err(error) => refused(error, verdict.ended, now),
+    }
+}
+
+/// What a refusal means. All that a retry can mend soon is an error.
+fn refused(error: WriteError, ended: Option<Timestamp>, now: Timestamp) -> Result<Kept, ReconcileError> {
+    let may_be_allowed_soon = ended.is_some_and(|ended| now.duration_since(ended) < PATIENCE);
+    match error {
+        error if error.is_invalid() || error.is_too_large() || error.is_namespace_terminating() => {
+            Ok(Kept::No(error.to_string()))
+        }
+        error if error.is_forbidden() && may_be_allowed_soon => Ok(Kept::NotYet(error.to_string())),
+        error if error.is_forbidden() => Ok(Kept::No(error.to_string())),
+        error => Err(error.into()),
+    }
+}
+
+/// Whether a Secret is that of this Update's outputs.
+pub fn is_of(secret: &Secret, update: &Update) -> bool {
+    let is_its = |uid: &String| Some(uid) == update.metadata.uid.as_ref();
+    secret.owner_references().iter().any(|owner| owner.kind == Update::kind(&()) && is_its(&owner.uid))
+}
+
+/// One key for each output, JSON in each; the annotation names what is secret.
+fn secret(update: &Update, verdict: &Verdict) -> Secret {
+    let data: serde_json::Map<String, Value> =
+        verdict.outputs.iter().map(|o| (key(&o.name), json!(STANDARD.encode(&o.value)))).collect();
+    let secret_keys: Vec<String> = verdict.outputs.iter().filter(|o| o.secret).map(|o| key(&o.name)).collect();
+    let secret = json!({
+        "metadata": {
+            "name": names::outputs_secret(&update.name_any()),
+            "namespace": update.namespace(),
+            "labels": {names::LABEL_COMPONENT: "update", names::LABEL_UPDATE_NAME: update.name_any()},
+            "annotations": {names::ANNOTATION_SECRETS: json!(secret_keys).to_string()},
+            "ownerReferences": [{
+                "apiVersion": Update::api_version(&()),
+                "kind": Update::kind(&()),
+                "name": update.name_any(),
+                "uid": update.uid(),
+            }],
+        },
+        "immutable": true,
+        "data": data,
+    });
+    serde_json::from_value(secret).unwrap_or_default()
+}
+
+/// A Secret's key made of an output's name.
+fn key(name: &str) -> String {
+    name.chars().map(|c| if c.is_ascii_alphanumeric() || "-._".contains(c) { c } else { '_' }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::auto::UpdateSpec;
+    use crate::rpc::proto;
+    use crate::runtime::writes::Attempt;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).expect("in range")
+    }
+
+    fn update() -> Update {
+        let mut update = Update::new("app-1", UpdateSpec::default());
+        update.metadata.namespace = Some("apps".to_owned());
+        update.metadata.uid = Some("uid-1".to_owned());
+        update
+    }
+
+    #[test]
+    fn outputs_are_in_the_operators_form() {
+        let output =
+            |name: &str, value: &str, secret| proto::Output { name: name.to_owned(), value: value.to_owned(), secret };
+        let result = proto::Result {
+            outputs: vec![output("url", "\"http://x\"", false), output("my token!", "\"hidden\"", true)],
+            ..proto::Result::default()
+        };
+        let made = secret(&update(), &Verdict::of(&result, at(1)));
+        assert_eq!((made.name_any().as_str(), made.immutable), ("app-1-stack-outputs", Some(true)));
+        assert_eq!(made.annotations().get("pulumi.com/secrets").map(String::as_str), Some("[\"my_token_\"]"));
+        assert_eq!(made.labels().get("auto.pulumi.com/update-name").map(String::as_str), Some("app-1"));
+        let data = made.data.clone().unwrap_or_default();
+        let values: Vec<_> = data.iter().map(|(key, value)| (key.as_str(), value.0.as_slice())).collect();
+        assert_eq!(values, [("my_token_", b"\"hidden\"".as_slice()), ("url", b"\"http://x\"".as_slice())]);
+        assert!(is_of(&made, &update()));
+        let mut another = update();
+        another.metadata.uid = Some("uid-2".to_owned());
+        assert!(!is_of(&made, &another));
+    }
+
+    #[test]
+    fn a_secret_that_cannot_be_written_is_given_up_in_the_end() {
+        let refusal = |code, reason: &str| WriteError::Refused {
+            attempt: Box::new(Attempt {
+                verb: "create",
+                kind: "Secret".to_owned(),
+                namespace: "apps".to_owned(),
+                name: "app-1-stack-outputs".to_owned(),
+            }),
+            code,
+            reason: reason.to_owned(),
+            message: "no".to_owned(),
+        };
+        let after = |code, reason: &str, seconds| match refused(refusal(code, reason), Some(at(0)), at(seconds)) {
+            Ok(Kept::Yes) => "kept",
+            Ok(Kept::NotYet(_)) => "not yet",
+            Ok(Kept::No(_)) => "not kept",
+            Err(_) => "error",
+        };
+        let rows = [
+            (403, "Forbidden", 299, "not yet"),
+            (403, "Forbidden", 300, "not kept"),
+            (403, "NamespaceTerminating", 0, "not kept"),
+            (422, "Invalid", 0, "not kept"),
+            (413, "RequestEntityTooLarge", 0, "not kept"),
+            (500, "InternalError", 9999, "error"),
+            (429, "TooManyRequests", 9999, "error"),
+        ];
+        for (code, reason, seconds, wanted) in rows {
+            assert_eq!(after(code, reason, seconds), wanted, "{code} {reason} after {seconds} s");
+        }
+        let unknown_end = refused(refusal(403, "Forbidden"), None, at(0));
+        assert!(unknown_end.is_ok_and(|kept| matches!(kept, Kept::No(_))));
+    }
+}

@@ -1,0 +1,161 @@
+//! The configuration of a Workspace's stacks: what is mounted for it, and what a run is told of it. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::environment::{Mounted, check_key, check_name};
+use super::render::SpecError;
+use crate::api::auto::{ConfigItem, ConfigValueFrom, WorkspaceSpec};
+use crate::rpc::proto;
+
+/// The Secrets and ConfigMaps behind the configuration of all stacks.
+pub(super) fn mounted(spec: &WorkspaceSpec) -> BTreeSet<Mounted<'_>> {
+    let items = spec.stacks.iter().flat_map(|stack| &stack.config);
+    items.filter_map(|item| key_of(item.value_from.as_ref()?)).map(|(mounted, _)| mounted).collect()
+}
+
+/// The files that the configuration of all stacks is read from, in mounted Secrets and ConfigMaps: a change of one is a reason to
+/// run. Files of other volumes are the user's own affair, and so are variables.
+pub(super) fn files(spec: &WorkspaceSpec) -> BTreeSet<String> {
+    let items = spec.stacks.iter().flat_map(|stack| &stack.config);
+    let keys = items.filter_map(|item| key_of(item.value_from.as_ref()?));
+    keys.map(|(mounted, key)| format!("{}/{key}", mounted.directory())).collect()
+}
+
+/// The settings of one stack, as a whole.
+pub fn settings(spec: &WorkspaceSpec, stack: &str) -> Result<proto::Settings, SpecError> {
+    let Some(found) = spec.stacks.iter().find(|found| found.name == stack) else {
+        return Ok(proto::Settings { stack: stack.to_owned(), ..proto::Settings::default() });
+    };
+    let config = found.config.iter().map(item).collect::<Result<_, _>>()?;
+    Ok(proto::Settings { stack: stack.to_owned(), config, environments: found.environment.clone() })
+}
+
+/// Whether all configuration can be told.
+pub(super) fn check(spec: &WorkspaceSpec) -> Result<(), SpecError> {
+    for stack in &spec.stacks {
+        settings(spec, &stack.name)?;
+        let mut sources: BTreeMap<&str, usize> = BTreeMap::new();
+        for item in &stack.config {
+            *sources.entry(item.key.as_str()).or_default() += 1;
+        }
+        if let Some((key, _)) = sources.into_iter().find(|(_, count)| *count > 1) {
+            return Err(invalid(key, "it is given twice"));
+        }
+    }
+    Ok(())
+}
+
+fn item(item: &ConfigItem) -> Result<proto::ConfigItem, SpecError> {
+    let plain = proto::ConfigItem {
+        key: item.key.clone(),
+        path: item.path.unwrap_or_default(),
+        secret: item.secret.unwrap_or_default(),
+        ..proto::ConfigItem::default()
+    };
+    let Some(from) = &item.value_from else {
+        return match item.value.is_null() {
+            true => Err(invalid(&item.key, "it has neither a value nor a place where that is")),
+            false => Ok(proto::ConfigItem { value: item.value.to_string(), ..plain }),
+        };
+    };
+    let given =
+        [from.env.is_some(), from.path.is_some(), from.secret_key_ref.is_some(), from.config_map_key_ref.is_some()];
+    if !item.value.is_null() || given.iter().filter(|is_given| **is_given).count() != 1 {
+        return Err(invalid(&item.key, "it takes one of value, valueFrom.env, path, secretKeyRef and configMapKeyRef"));
+    }
+    let from_there = proto::ConfigItem { json: from.json.unwrap_or_default(), ..plain };
+    if let Some((mounted, key)) = key_of(from) {
+        check_name(mounted).and_then(|()| check_key(key)).map_err(|what| invalid(&item.key, what))?;
+        return Ok(proto::ConfigItem { file: format!("{}/{key}", mounted.directory()), ..from_there });
+    }
+    let (variable, file) = (from.env.clone().unwrap_or_default(), from.path.clone().unwrap_or_default());
+    Ok(proto::ConfigItem { variable, file, ..from_there })
+}
+
+fn key_of(from: &ConfigValueFrom) -> Option<(Mounted<'_>, &str)> {
+    let secret = from.secret_key_ref.as_ref().map(|secret| (Mounted::Secret(&secret.name), secret.key.as_str()));
+    let config_map = || from.config_map_key_ref.as_ref().map(|map| (Mounted::ConfigMap(&map.name), map.key.as_str()));
+    secret.or_else(config_map)
+}
+
+fn invalid(key: &str, what: &'static str) -> SpecError {
+    SpecError::Config { key: key.to_owned(), what }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn spec(config: Value) -> WorkspaceSpec {
+        let stack = json!({"name": "dev", "config": config, "environment": ["org/env"]});
+        serde_json::from_value(json!({"stacks": [stack]})).expect("a spec")
+    }
+
+    fn told(item: Value) -> Result<Value, String> {
+        let spec = spec(json!([item]));
+        check(&spec).map_err(|error| error.to_string())?;
+        let item = settings(&spec, "dev").map_err(|error| error.to_string())?.config.remove(0);
+        Ok(json!([item.value, item.file, item.variable, item.json, item.path, item.secret]))
+    }
+
+    #[test]
+    fn a_run_is_told_where_each_value_is() {
+        let secrets = "/var/run/secrets/stacks.pulumi.com/secrets";
+        let maps = "/var/run/configmaps/stacks.pulumi.com/configmaps";
+        let rows = [
+            (json!({"key": "a", "value": {"b": 1}}), json!(["{\"b\":1}", "", "", false, false, false])),
+            (
+                json!({"key": "a", "value": "x", "secret": true, "path": true}),
+                json!(["\"x\"", "", "", false, true, true]),
+            ),
+            (json!({"key": "a", "valueFrom": {"env": "E"}}), json!(["", "", "E", false, false, false])),
+            (json!({"key": "a", "valueFrom": {"path": "/f", "json": true}}), json!(["", "/f", "", true, false, false])),
+            (
+                json!({"key": "a", "secret": true, "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}),
+                json!(["", format!("{secrets}/s/k"), "", false, false, true]),
+            ),
+            (
+                json!({"key": "a", "valueFrom": {"configMapKeyRef": {"name": "c", "key": "k"}, "json": true}}),
+                json!(["", format!("{maps}/c/k"), "", true, false, false]),
+            ),
+        ];
+        for (item, wanted) in rows {
+            assert_eq!(told(item.clone()), Ok(wanted), "{item}");
+        }
+        let both = spec(json!([
+            {"key": "a", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}},
+            {"key": "b", "valueFrom": {"configMapKeyRef": {"name": "s", "key": "k"}}},
+        ]));
+        assert_eq!(mounted(&both), [Mounted::Secret("s"), Mounted::ConfigMap("s")].into());
+        assert_eq!(files(&both), [format!("{secrets}/s/k"), format!("{maps}/s/k")].into());
+        let users = spec(json!([
+            {"key": "a", "value": 1},
+            {"key": "b", "valueFrom": {"env": "E"}},
+            {"key": "c", "valueFrom": {"path": "/var/run/secrets/tokens/token"}},
+        ]));
+        assert_eq!(files(&users), BTreeSet::new(), "variables, user volumes and projected tokens never run anything");
+        assert_eq!(settings(&both, "dev").expect("valid").environments, ["org/env"]);
+        assert_eq!(settings(&both, "other").expect("valid").config, []);
+    }
+
+    #[test]
+    fn what_cannot_be_told_is_named() {
+        let reference = |name: &str, key: &str| json!({"secretKeyRef": {"name": name, "key": key}});
+        let rows = [
+            (json!({"key": "a"}), "neither a value nor a place"),
+            (json!({"key": "a", "valueFrom": {}}), "it takes one of"),
+            (json!({"key": "a", "valueFrom": {"env": "E", "path": "/f"}}), "it takes one of"),
+            (json!({"key": "a", "value": 1, "valueFrom": {"env": "E"}}), "it takes one of"),
+            (json!({"key": "a", "valueFrom": reference("../s", "k")}), "not the name of a Secret"),
+            (json!({"key": "a", "valueFrom": reference("s", "../k")}), "not a key of a Secret"),
+        ];
+        for (item, wanted) in rows {
+            let error = told(item.clone()).expect_err("refused");
+            assert!(error.starts_with("config key a: ") && error.contains(wanted), "{item}: {error}");
+        }
+        let error = check(&spec(json!([{"key": "a", "value": 1}, {"key": "a", "value": 2}]))).expect_err("refused");
+        assert_eq!(error.to_string(), "config key a: it is given twice");
+    }
+}

@@ -1,0 +1,303 @@
+//! Secrets and ConfigMaps that carry Flux's watch label. When one changes, the agents of the Workspaces that mount it are asked
+//! until they see it: the kubelet brings it into the pod in its own time, and only then a run would get the new value. Of the
+//! objects only the metadata is watched. Where that is not allowed, agents are asked as often as always.
+
+use std::collections::{BTreeSet, HashMap};
+use std::fmt;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures::channel::mpsc;
+use futures::{SinkExt, StreamExt};
+use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use kube::core::{PartialObjectMeta, Selector};
+use kube::runtime::reflector::ObjectRef;
+use kube::runtime::watcher::Event;
+use kube::runtime::{WatchStreamExt, watcher};
+use kube::{Client, Resource, ResourceExt};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::api::auto::Workspace;
+use crate::runtime::scope::Scope;
+
+/// How long a change is awaited. The kubelet looks after each pod about every minute.
+const PATIENCE: Duration = Duration::from_secs(3 * 60);
+/// Between two looks: a part of the time that it has been awaited for, in these bounds.
+const SOONEST: Duration = Duration::from_secs(2);
+const LATEST: Duration = Duration::from_secs(15);
+
+/// How long after the API server has refused a watch it is asked again.
+const REFUSED_RETRY: Duration = Duration::from_secs(5 * 60);
+
+/// Namespace and name.
+type Key = (String, String);
+
+/// What the Workspaces mount, and what of it is awaited in their pods. Cheap to clone; all clones share it.
+#[derive(Clone)]
+pub struct InputWatch(Arc<Shared>);
+
+struct Shared {
+    wake: mpsc::Sender<ObjectRef<Workspace>>,
+    /// Those Workspaces that mount something. Locked for short sections only, never across an await.
+    mounts: Mutex<HashMap<Key, Mounts>>,
+}
+
+/// What one Workspace mounts, such as `Secret/aws`.
+#[derive(Default)]
+struct Mounts {
+    objects: BTreeSet<String>,
+    /// Since when each of these is awaited.
+    awaited: HashMap<String, Instant>,
+}
+
+impl fmt::Debug for InputWatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("InputWatch").finish_non_exhaustive()
+    }
+}
+
+impl InputWatch {
+    /// `wake` takes the Workspaces whose agent is to be asked.
+    pub fn new(wake: mpsc::Sender<ObjectRef<Workspace>>) -> Self {
+        InputWatch(Arc::new(Shared { wake, mounts: Mutex::default() }))
+    }
+
+    /// Watches the objects with these labels until the end.
+    pub async fn run(self, client: Client, scope: Scope, selector: Selector, end: CancellationToken) {
+        let watches = async {
+            tokio::join!(
+                self.follow::<Secret>(client.clone(), &scope, &selector),
+                self.follow::<ConfigMap>(client, &scope, &selector),
+            )
+        };
+        tokio::select! {
+            () = end.cancelled() => {}
+            _ = watches => {}
+        }
+    }
+
+    async fn follow<K>(&self, client: Client, scope: &Scope, selector: &Selector)
+    where
+        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + fmt::Debug + Send + 'static,
+        K: serde::de::DeserializeOwned,
+    {
+        let mut seen = Seen::default();
+        loop {
+            let config = scope.other_kinds().labels_from(selector);
+            let mut events = pin!(watcher(scope.api::<PartialObjectMeta<K>>(client.clone()), config).default_backoff());
+            while let Some(event) = events.next().await {
+                match event {
+                    Ok(event) => {
+                        if let Some((namespace, name)) = seen.changed(event) {
+                            self.changed(&namespace, &format!("{}/{name}", K::kind(&()))).await;
+                        }
+                    }
+                    Err(error) if is_forbidden(&error) => {
+                        seen.refused::<K>(&error);
+                        break;
+                    }
+                    Err(error) => tracing::debug!(kind = %K::kind(&()), %error, "a watch was interrupted"),
+                }
+            }
+            tokio::time::sleep(REFUSED_RETRY).await;
+        }
+    }
+
+    /// An object has changed: those that mount it look for it in their pods.
+    async fn changed(&self, namespace: &str, object: &str) {
+        let workspaces: Vec<ObjectRef<Workspace>> = {
+            let mut mounts = self.lock();
+            let users = mounts.iter_mut().filter(|(key, mounts)| key.0 == namespace && mounts.objects.contains(object));
+            users
+                .map(|(key, mounts)| {
+                    mounts.awaited.insert(object.to_owned(), Instant::now());
+                    ObjectRef::new(&key.1).within(&key.0)
+                })
+                .collect()
+        };
+        let mut wake = self.0.wake.clone();
+        for workspace in workspaces {
+            // Nobody listens any more only when the controller ends.
+            if wake.send(workspace).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// What a Workspace mounts from now on.
+    pub(super) fn note(&self, namespace: &str, name: &str, objects: BTreeSet<String>) {
+        let (mut mounts, key) = (self.lock(), (namespace.to_owned(), name.to_owned()));
+        if objects.is_empty() {
+            mounts.remove(&key);
+            return;
+        }
+        let known = mounts.entry(key).or_default();
+        known.awaited.retain(|object, _| objects.contains(object));
+        known.objects = objects;
+    }
+
+    /// The pod has what has changed.
+    pub(super) fn arrived<'a>(&self, namespace: &str, name: &str, objects: impl Iterator<Item = &'a String>) {
+        if let Some(known) = self.lock().get_mut(&(namespace.to_owned(), name.to_owned())) {
+            for object in objects {
+                known.awaited.remove(object);
+            }
+        }
+    }
+
+    /// How soon the agent is to be asked again, if something is awaited in its pod.
+    pub(super) fn ask_again(&self, namespace: &str, name: &str) -> Option<Duration> {
+        let mut mounts = self.lock();
+        let known = mounts.get_mut(&(namespace.to_owned(), name.to_owned()))?;
+        known.awaited.retain(|_, since| since.elapsed() < PATIENCE);
+        known.awaited.values().map(|since| (since.elapsed() / 4).clamp(SOONEST, LATEST)).min()
+    }
+
+    /// A Workspace that is gone mounts nothing.
+    pub fn forget(&self, namespace: &str, name: &str) {
+        self.lock().remove(&(namespace.to_owned(), name.to_owned()));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Key, Mounts>> {
+        self.0.mounts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The labelled objects of one kind, as they were seen last: after a pause of the watch all of them are told anew.
+#[derive(Default)]
+struct Seen {
+    versions: HashMap<Key, String>,
+    /// Those of the list that is being read.
+    listed: HashMap<Key, String>,
+    is_complete: bool,
+    is_refused: bool,
+}
+
+impl Seen {
+    /// The object that has changed, if the event says so. What was there at the first look has not.
+    fn changed<K: Resource<DynamicType = ()>>(&mut self, event: Event<PartialObjectMeta<K>>) -> Option<Key> {
+        match event {
+            Event::Init => self.listed.clear(),
+            Event::InitApply(object) => {
+                let (key, version) = version(&object);
+                let is_news = self.is_complete && self.versions.get(&key) != Some(&version);
+                self.listed.insert(key.clone(), version);
+                return is_news.then_some(key);
+            }
+            Event::InitDone => {
+                self.versions = std::mem::take(&mut self.listed);
+                (self.is_complete, self.is_refused) = (true, false);
+            }
+            Event::Apply(object) => {
+                let (key, version) = version(&object);
+                let before = self.versions.insert(key.clone(), version.clone());
+                return (before != Some(version)).then_some(key);
+            }
+            Event::Delete(object) => {
+                self.versions.remove(&version(&object).0);
+            }
+        }
+        None
+    }
+
+    /// Said once, until it is allowed.
+    fn refused<K: Resource<DynamicType = ()>>(&mut self, error: &watcher::Error) {
+        if !self.is_refused {
+            tracing::info!(kind = %K::kind(&()), %error, "may not be watched: changes are seen when agents are asked next");
+        }
+        self.is_refused = true;
+    }
+}
+
+fn is_forbidden(error: &watcher::Error) -> bool {
+    match error {
+        watcher::Error::InitialListFailed(kube::Error::Api(status))
+        | watcher::Error::WatchStartFailed(kube::Error::Api(status)) => status.code == 403,
+        _ => false,
+    }
+}
+
+fn version<K: Resource<DynamicType = ()>>(object: &PartialObjectMeta<K>) -> (Key, String) {
+    let metadata = &object.metadata;
+    let key = (metadata.namespace.clone().unwrap_or_default(), object.name_any());
+    (key, metadata.resource_version.clone().unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn secret(name: &str, version: u32) -> PartialObjectMeta<Secret> {
+        let metadata = json!({"namespace": "apps", "name": name, "resourceVersion": version.to_string()});
+        serde_json::from_value(json!({"apiVersion": "v1", "kind": "Secret", "metadata": metadata})).expect("metadata")
+    }
+
+    #[test]
+    fn what_was_there_at_the_first_look_has_not_changed_and_later_ones_are_compared() {
+        let mut seen = Seen::default();
+        let mut tell = |event| seen.changed(event).map(|(_, name)| name);
+        let changed = |name: &str| Some(name.to_owned());
+        let steps = [
+            (Event::Init, None),
+            (Event::InitApply(secret("a", 1)), None),
+            (Event::InitApply(secret("b", 2)), None),
+            (Event::InitDone, None),
+            (Event::Apply(secret("a", 3)), changed("a")),
+            (Event::Apply(secret("a", 3)), None),
+            // It was made, or has got its label.
+            (Event::Apply(secret("c", 4)), changed("c")),
+            (Event::Delete(secret("c", 5)), None),
+            // The watch was interrupted.
+            (Event::Init, None),
+            (Event::InitApply(secret("a", 3)), None),
+            (Event::InitApply(secret("b", 6)), changed("b")),
+            (Event::InitApply(secret("d", 7)), changed("d")),
+            (Event::InitDone, None),
+            (Event::Apply(secret("b", 6)), None),
+        ];
+        for (number, (event, wanted)) in steps.into_iter().enumerate() {
+            assert_eq!(tell(event), wanted, "step {number}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn those_that_mount_it_are_woken_and_ask_until_it_is_in_their_pod() {
+        let (wake, woken) = mpsc::channel(8);
+        let watch = InputWatch::new(wake);
+        let objects = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<BTreeSet<_>>();
+        watch.note("apps", "one", objects(&["Secret/aws", "ConfigMap/aws"]));
+        watch.note("apps", "two", objects(&["ConfigMap/aws"]));
+        watch.note("other", "one", objects(&["Secret/aws"]));
+        let seconds = |name: &str| watch.ask_again("apps", name).map(|wait| wait.as_secs());
+        assert_eq!(seconds("one"), None, "nothing has changed");
+
+        watch.changed("apps", "Secret/aws").await;
+        assert_eq!((seconds("one"), seconds("two")), (Some(2), None));
+        assert_eq!(watch.ask_again("other", "one"), None, "an object of another namespace");
+        tokio::time::advance(Duration::from_secs(40)).await;
+        assert_eq!(seconds("one"), Some(10), "later and later");
+        watch.note("apps", "one", objects(&["Secret/aws"]));
+        watch.arrived("apps", "one", ["ConfigMap/aws".to_owned()].iter());
+        assert_eq!(seconds("one"), Some(10), "still awaited");
+        watch.arrived("apps", "one", ["Secret/aws".to_owned()].iter());
+        assert_eq!(seconds("one"), None);
+
+        watch.changed("apps", "Secret/aws").await;
+        tokio::time::advance(PATIENCE).await;
+        assert_eq!(seconds("one"), None, "it does not come; the agent is asked as often as always");
+        watch.changed("apps", "Secret/aws").await;
+        watch.note("apps", "one", BTreeSet::new());
+        assert_eq!(seconds("one"), None, "it is not mounted any more");
+        watch.forget("apps", "two");
+        watch.changed("apps", "ConfigMap/aws").await;
+
+        drop(watch);
+        let names: Vec<String> = woken.map(|workspace| workspace.to_string()).collect().await;
+        assert_eq!(names.len(), 3, "{names:?}");
+    }
+}

@@ -1,0 +1,60 @@
+use serde_json::{Value, json};
+
+use super::decide::Action;
+use super::decide_tests::{Is, check, stale, workspace};
+use super::observe::{Agent, Observed, Part};
+use super::report::State;
+use crate::api::conditions::workspace_reason as reason;
+
+/// The Workspace's managed fields, as the API server keeps them.
+fn managed(o: &mut Observed, managers: &[(&str, &str)]) {
+    let entry = |(manager, subresource): &(&str, &str)| json!({"manager": manager, "operation": "Apply", "subresource": subresource});
+    let entries: Vec<Value> = managers.iter().map(entry).collect();
+    o.workspace = workspace(json!({"managedFields": entries, "finalizers": []}), "Succeeded");
+}
+
+#[test]
+fn a_workspace_of_the_operators_is_left_to_its_stack_and_its_pod_goes_when_no_run_may_be_in_it() {
+    let applied = Action::Apply { service: true, tls: false, budget: false, stateful_set: true };
+    check(vec![
+        (
+            "its Service and StatefulSet are made ours",
+            |o| {
+                o.service = Part::Operators;
+                o.stateful_set = Part::Operators;
+            },
+            Is::Action(applied),
+        ),
+        (
+            "made by the operator for a Stack",
+            |o| {
+                managed(
+                    o,
+                    &[("pulumi-kubernetes-operator", ""), ("pulumi-kubernetes-operator/workspace-status", "status")],
+                )
+            },
+            Is::Action(Action::Ignore),
+        ),
+        (
+            "made by a person, and the operator has written its status",
+            |o| managed(o, &[("kubectl", ""), ("pulumi-kubernetes-operator/workspace-status", "status")]),
+            Is::Action(Action::TakeOver),
+        ),
+        (
+            "the operator's pod, without a run",
+            |o| {
+                stale(o);
+                o.agent = Agent::NotAsked;
+            },
+            Is::Action(Action::DeletePod { uid: "pod".to_owned() }),
+        ),
+        (
+            "the operator's pod, in which a run may be",
+            |o| {
+                stale(o);
+                o.agent = Agent::Unreachable("it is the Pulumi Kubernetes Operator's".to_owned());
+            },
+            Is::Report(State::Failing, reason::CONNECTION_FAILED, "the Pulumi Kubernetes Operator's"),
+        ),
+    ]);
+}

@@ -1,0 +1,95 @@
+//! What a Workspace's `securityProfile` makes of its pod. Pure.
+
+use serde_json::{Value, json};
+
+use super::render::SpecError;
+
+/// The end of the tag of an image whose user is not root, and whose sister without that end runs as root.
+const NONROOT: &str = "-nonroot";
+
+/// How much the pod may do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum SecurityProfile {
+    /// Pod Security `restricted`.
+    #[default]
+    Restricted,
+    /// Pod Security `baseline`: as the image's own user.
+    Baseline,
+}
+
+impl SecurityProfile {
+    pub(super) fn parse(profile: Option<&str>) -> Result<Self, SpecError> {
+        match profile {
+            None | Some("" | "restricted") => Ok(Self::Restricted),
+            Some("baseline") => Ok(Self::Baseline),
+            Some(other) => Err(SpecError::SecurityProfile { profile: other.to_owned() }),
+        }
+    }
+
+    /// The security context of the pod.
+    pub(super) fn of_pod(self) -> Value {
+        let seccomp = json!({"type": "RuntimeDefault"});
+        match self {
+            Self::Restricted => json!({
+                "runAsNonRoot": true,
+                "runAsUser": 1000,
+                "runAsGroup": 1000,
+                "seccompProfile": seccomp,
+            }),
+            Self::Baseline => json!({"seccompProfile": seccomp}),
+        }
+    }
+
+    /// That of the `pulumi` container, if it needs one.
+    pub(super) fn of_pulumi(self) -> Option<Value> {
+        match self {
+            Self::Restricted => Some(restricted()),
+            Self::Baseline => None,
+        }
+    }
+
+    /// The image of a Workspace that names none.
+    pub(super) fn image(self, default: &str) -> &str {
+        match self {
+            Self::Restricted => default,
+            Self::Baseline => default.strip_suffix(NONROOT).unwrap_or(default),
+        }
+    }
+}
+
+/// Pod Security `restricted`, for one container.
+pub(super) fn restricted() -> Value {
+    json!({"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}})
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_profile_is_one_of_two() {
+        let rows = [
+            (None, Ok(SecurityProfile::Restricted)),
+            (Some(""), Ok(SecurityProfile::Restricted)),
+            (Some("restricted"), Ok(SecurityProfile::Restricted)),
+            (Some("baseline"), Ok(SecurityProfile::Baseline)),
+            (Some("privileged"), Err("securityProfile \"privileged\" is neither restricted nor baseline".to_owned())),
+        ];
+        for (profile, wanted) in rows {
+            assert_eq!(SecurityProfile::parse(profile).map_err(|error| error.to_string()), wanted);
+        }
+    }
+
+    #[test]
+    fn the_default_image_is_the_one_with_the_profiles_user() {
+        let rows = [
+            ("pulumi/pulumi:latest-nonroot", "pulumi/pulumi:latest"),
+            ("registry.example/pulumi:3.200-nonroot", "registry.example/pulumi:3.200"),
+            ("registry.example/mine:1", "registry.example/mine:1"),
+        ];
+        for (image, baseline) in rows {
+            assert_eq!(SecurityProfile::Baseline.image(image), baseline);
+            assert_eq!(SecurityProfile::Restricted.image(image), image);
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! Paths into the configuration of a stack, as `pulumi config set --path` takes them: `names[0]`, `web.ports["http"]`.
+
+use super::document::{Mapping, Node, Scalar};
+
+/// One step of a path.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Segment {
+    Key(String),
+    Index(usize),
+}
+
+/// The steps of a path; the first one is the name of the config key. An error says what is wrong with it.
+pub fn parse(text: &str) -> Result<Vec<Segment>, String> {
+    let mut segments = Vec::new();
+    let mut rest = text;
+    while !rest.is_empty() {
+        let (segment, after) = match rest.strip_prefix('[') {
+            Some(bracket) => in_brackets(bracket)?,
+            None => plain(rest.strip_prefix('.').filter(|_| !segments.is_empty()).unwrap_or(rest))?,
+        };
+        segments.push(segment);
+        rest = after;
+    }
+    match segments.first() {
+        Some(Segment::Key(_)) => Ok(segments),
+        Some(Segment::Index(_)) => Err("it begins with a number in brackets instead of a name".to_owned()),
+        None => Err("it is empty".to_owned()),
+    }
+}
+
+fn plain(text: &str) -> Result<(Segment, &str), String> {
+    let end = text.find(['.', '[']).unwrap_or(text.len());
+    let (name, rest) = text.split_at(end);
+    if name.is_empty() {
+        return Err("a name in it is empty".to_owned());
+    }
+    Ok((Segment::Key(name.to_owned()), rest))
+}
+
+fn in_brackets(text: &str) -> Result<(Segment, &str), String> {
+    let Some(quoted) = text.strip_prefix('"') else {
+        let (index, rest) = text.split_once(']').ok_or("a bracket in it is not closed")?;
+        let index = index.parse().map_err(|_| format!("[{index}] is neither a number nor a name in quotes"))?;
+        return Ok((Segment::Index(index), rest));
+    };
+    let mut name = String::new();
+    let mut characters = quoted.char_indices();
+    while let Some((position, character)) = characters.next() {
+        match character {
+            '"' => {
+                let rest = quoted.get(position + 1..).and_then(|rest| rest.strip_prefix(']'));
+                return rest
+                    .map(|rest| (Segment::Key(name), rest))
+                    .ok_or_else(|| "a name in quotes is not followed by a bracket".to_owned());
+            }
+            '\\' => name.extend(characters.next().map(|(_, escaped)| escaped)),
+            other => name.push(other),
+        }
+    }
+    Err("a quote in it is not closed".to_owned())
+}
+
+/// Puts a value at a path below an entry of a mapping; what is missing on the way is made. An error says what is in the way.
+pub fn set(within: &mut Mapping, root: &str, path: &[Segment], value: Node) -> Result<(), String> {
+    set_in(entry(within, root), path, value)
+}
+
+/// What is at a path below an entry of a mapping.
+pub fn get<'a>(within: &'a Mapping, root: &str, path: &[Segment]) -> Option<&'a Node> {
+    let mut node = within.iter().find(|(key, _)| key.text == root).map(|(_, node)| node)?;
+    for segment in path {
+        node = match (node, segment) {
+            (Node::Mapping(mapping), Segment::Key(key)) => {
+                mapping.iter().find(|(k, _)| k.text == *key).map(|(_, n)| n)?
+            }
+            (Node::Sequence(list), Segment::Index(index)) => list.get(*index)?,
+            _ => return None,
+        };
+    }
+    Some(node)
+}
+
+fn entry<'a>(within: &'a mut Mapping, name: &str) -> &'a mut Node {
+    let position = within.iter().position(|(key, _)| key.text == name).unwrap_or_else(|| {
+        within.push((Scalar { text: name.to_owned(), plain: true }, nothing()));
+        within.len() - 1
+    });
+    #[expect(clippy::indexing_slicing, reason = "it was found, or put there")]
+    &mut within[position].1
+}
+
+fn set_in(node: &mut Node, path: &[Segment], value: Node) -> Result<(), String> {
+    let Some((segment, rest)) = path.split_first() else {
+        *node = value;
+        return Ok(());
+    };
+    if is_nothing(node) {
+        *node = match segment {
+            Segment::Key(_) => Node::Mapping(Mapping::new()),
+            Segment::Index(_) => Node::Sequence(Vec::new()),
+        };
+    }
+    match (node, segment) {
+        (Node::Mapping(mapping), Segment::Key(key)) => set_in(entry(mapping, key), rest, value),
+        (Node::Sequence(list), Segment::Index(index)) => {
+            if *index == list.len() {
+                list.push(nothing());
+            }
+            let length = list.len();
+            let next =
+                list.get_mut(*index).ok_or_else(|| format!("[{index}] leaves a gap: the list has {length} items"))?;
+            set_in(next, rest, value)
+        }
+        (_, Segment::Key(key)) => Err(format!("{key:?} is looked for in what is no object")),
+        (_, Segment::Index(index)) => Err(format!("[{index}] is looked for in what is no list")),
+    }
+}
+
+fn nothing() -> Node {
+    Node::Scalar(Scalar { text: "null".to_owned(), plain: true })
+}
+
+fn is_nothing(node: &Node) -> bool {
+    matches!(node, Node::Scalar(scalar) if scalar.is_null())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::pulumi::document;
+
+    #[test]
+    fn paths_are_read_as_the_cli_reads_them() {
+        let key = |name: &str| Segment::Key(name.to_owned());
+        let rows = [
+            ("root", vec![key("root")]),
+            ("root.nested", vec![key("root"), key("nested")]),
+            ("root[\"nested\"]", vec![key("root"), key("nested")]),
+            ("root.list[0].name", vec![key("root"), key("list"), Segment::Index(0), key("name")]),
+            ("root[100]", vec![key("root"), Segment::Index(100)]),
+            ("root[\"a.b\"].c", vec![key("root"), key("a.b"), key("c")]),
+            (r#"root["with \"quotes\" [and] \\"]"#, vec![key("root"), key("with \"quotes\" [and] \\")]),
+            ("[\"root key\"].x", vec![key("root key"), key("x")]),
+        ];
+        for (text, wanted) in rows {
+            assert_eq!(parse(text), Ok(wanted), "{text}");
+        }
+        for (text, why) in [
+            ("", "empty"),
+            ("[0]", "begins with a number"),
+            ("a..b", "a name in it is empty"),
+            ("a[", "not closed"),
+            ("a[x]", "neither a number"),
+            ("a[\"b]", "not closed"),
+            ("a[\"b\"", "not followed by a bracket"),
+            ("a[-1]", "neither a number"),
+        ] {
+            assert!(parse(text).unwrap_err().contains(why), "{text}: {:?}", parse(text));
+        }
+    }
+
+    fn after(before: &str, path: &str, value: Value) -> Result<String, String> {
+        let Some(Node::Mapping(mut mapping)) = document::parse(before).unwrap() else { panic!("a mapping") };
+        let path = parse(path).unwrap();
+        set(&mut mapping, "root", &path[1..], Node::from(&value))?;
+        assert_eq!(get(&mapping, "root", &path[1..]), Some(&Node::from(&value)));
+        Ok(document::to_yaml(&mapping))
+    }
+
+    #[test]
+    fn a_value_is_put_where_the_path_leads_and_the_rest_stays() {
+        let rows = [
+            ("{}", "root.a.b", json!(1), "root:\n  a:\n    b: 1\n"),
+            ("root: {a: {b: 1, c: 2}}", "root.a.b", json!("x"), "root:\n  a:\n    b: \"x\"\n    c: 2\n"),
+            ("root: [1, 2]", "root[1]", json!(3), "root:\n  - 1\n  - 3\n"),
+            ("root: [1, 2]", "root[2].a", json!(true), "root:\n  - 1\n  - 2\n  -\n    a: true\n"),
+            ("other: 1", "root[0]", json!("x"), "other: 1\nroot:\n  - \"x\"\n"),
+        ];
+        for (before, path, value, wanted) in rows {
+            assert_eq!(after(before, path, value), Ok(wanted.to_owned()), "{path} in {before}");
+        }
+        for (before, path, why) in [
+            ("root: text", "root.a", "no object"),
+            ("root: {a: 1}", "root[0]", "no list"),
+            ("root: [1]", "root[2]", "leaves a gap: the list has 1 items"),
+        ] {
+            assert!(after(before, path, json!(1)).unwrap_err().contains(why), "{path} in {before}");
+        }
+    }
+}

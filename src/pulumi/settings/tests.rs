@@ -1,0 +1,248 @@
+//! What a settings file becomes, as tables.
+
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::*;
+
+fn entry(key: &str, value: &Value) -> Entry {
+    Entry { key: key.to_owned(), value: value.clone(), is_path: false, is_secret: false }
+}
+
+fn config(values: &Value) -> Vec<Entry> {
+    values.as_object().expect("an object").iter().map(|(key, value)| entry(key, value)).collect()
+}
+
+fn plainly(config: &[Entry]) -> Wanted<'_> {
+    Wanted { config, ..Wanted::default() }
+}
+
+#[test]
+fn environments_are_imported_after_those_of_the_source() {
+    let rows = [
+        ("", "environment:\n  - \"org/one\"\n  - \"two\"\n"),
+        ("environment: [two, three]", "environment:\n  - two\n  - three\n  - \"org/one\"\n"),
+        (
+            "environment: {imports: [a], values: {b: 1}}",
+            "environment:\n  imports:\n    - a\n    - \"org/one\"\n    - \"two\"\n  values:\n    b: 1\n",
+        ),
+        ("environment: {values: {}}", "environment:\n  values: {}\n  imports:\n    - \"org/one\"\n    - \"two\"\n"),
+    ];
+    let environments = ["org/one".to_owned(), "two".to_owned()];
+    let wanted = Wanted { environments: &environments, ..Wanted::default() };
+    for (original, expected) in rows {
+        let rebuilt = rebuild(Some(original), None, "web", &wanted, Format::Yaml).expect("it is rebuilt");
+        assert_eq!(rebuilt.text, expected);
+    }
+    let error = rebuild(Some("environment: 5"), None, "web", &wanted, Format::Yaml).expect_err("refused");
+    assert!(error.to_string().ends_with("its `environment` is no list of names"), "{error}");
+}
+
+fn rebuilt(original: &str, current: &str, values: &Value) -> String {
+    let rebuilt = rebuild(
+        Some(original),
+        Some(current),
+        "web",
+        &Wanted { config: &config(values), keeps_secrets: true, ..Wanted::default() },
+        Format::Yaml,
+    );
+    let rebuilt = rebuilt.expect("it is rebuilt");
+    assert!(!rebuilt.lacks_secrets);
+    rebuilt.text
+}
+
+#[test]
+fn paths_lie_over_the_structures_that_they_lead_into() {
+    let path = |key: &str, value: Value| Entry { is_path: true, ..entry(key, &value) };
+    let config = [
+        path("list[1]", json!("5")),
+        path("list[0]", json!("x")),
+        path("web:object.deep[\"a.b\"]", json!("true")),
+        path("top", json!("5")),
+        path("aws:own.kept", json!({"a": "5"})),
+        entry("object", &json!({"flat": 1})),
+    ];
+    let original = "config:\n  aws:own: {other: 007}\n";
+    let expected = "config:\n  aws:own:\n    other: 007\n    kept:\n      \"a\": \"5\"\n  web:object:\n    \"flat\": 1\n    \
+                    deep:\n      a.b: true\n  web:list:\n    - \"x\"\n    - 5\n  web:top: \"5\"\n";
+    let text = rebuild(Some(original), None, "web", &plainly(&config), Format::Yaml).expect("it is rebuilt").text;
+    assert_eq!(text, expected);
+    let table = [
+        (path("a.", json!(1)), "config key \"a.\" is not valid: a name in it is empty"),
+        (path("list[2]", json!(1)), "config key \"list[2]\" is not valid: [2] leaves a gap: the list has 0 items"),
+        (
+            Entry { is_secret: true, ..path("a.b", json!({"c": 1})) },
+            "config key \"a.b\" is not valid: a secret at a path is a text, not an object or a list",
+        ),
+    ];
+    for (entry, expected) in table {
+        let error = rebuild(None, None, "web", &plainly(&[entry]), Format::Yaml).expect_err(expected);
+        assert_eq!(error.to_string(), expected);
+    }
+}
+
+#[test]
+fn secrets_are_left_to_the_cli_and_kept_as_it_has_encrypted_them() {
+    let secret = |key: &str, is_path: bool| Entry { is_path, is_secret: true, ..entry(key, &json!("hidden")) };
+    let config = [secret("token", false), secret("list[0].password", true), entry("plain", &json!(1))];
+    let rebuild = |current: &str, keeps| {
+        let rebuilt =
+            rebuild(None, Some(current), "web", &Wanted { keeps_secrets: keeps, ..plainly(&config) }, Format::Yaml)
+                .expect("it is rebuilt");
+        assert!(!rebuilt.text.contains("hidden"), "{}", rebuilt.text);
+        (rebuilt.text, rebuilt.lacks_secrets)
+    };
+    let without = "config:\n  web:plain: 1\n  web:list:\n    -\n      password: \"\"\n".to_owned();
+    assert_eq!(rebuild("", true), (without.clone(), true));
+    let current = "config:\n  web:token:\n    secure: v1:a\n  web:list:\n    - password:\n        secure: v1:b\n";
+    assert_eq!(rebuild(current, false), (without, true), "they are others now");
+    let (text, lacks_secrets) = rebuild(current, true);
+    assert!(!lacks_secrets && text.contains("v1:a") && text.contains("v1:b") && text.contains("web:plain"), "{text}");
+    let (text, lacks_secrets) = rebuild("config:\n  web:token: plain\n", true);
+    assert!(lacks_secrets && !text.contains("web:token"), "what is not encrypted is not kept: {text}");
+}
+
+#[test]
+fn the_file_is_named_by_the_last_segment_of_the_stack() {
+    let table = [
+        ("dev", Format::Yaml, "Pulumi.dev.yaml"),
+        ("organization/dev", Format::Yml, "Pulumi.dev.yml"),
+        ("organization/project/dev", Format::Json, "Pulumi.dev.json"),
+    ];
+    for (stack, format, expected) in table {
+        assert_eq!(file_name(stack, format), expected);
+    }
+}
+
+#[test]
+fn every_json_type_is_written_as_the_cli_writes_it() {
+    let values = json!({
+        "array": [1, "2", true, null], "big": 9007199254740993_u64, "bigger": u64::MAX, "empty": "", "false": false,
+        "float": 1.5, "lines": "a\nb\n", "negative": -5, "none": "null", "object": {"a": {"b": "5"}},
+        "octal": "007", "quote": "a \"b\" \\ é", "small": 1e-7, "text": "plain", "true": "true", "truth": true,
+        "emptyList": [], "emptyObject": {},
+    });
+    let expected = r#"config:
+  web:array:
+    - 1
+    - "2"
+    - true
+    - null
+  web:big: 9007199254740993
+  web:bigger: 18446744073709551615
+  web:empty: ""
+  web:emptyList: []
+  web:emptyObject: {}
+  web:false: false
+  web:float: 1.5
+  web:lines: "a\nb\n"
+  web:negative: -5
+  web:none: "null"
+  web:object:
+    "a":
+      "b": "5"
+  web:octal: "007"
+  web:quote: "a \"b\" \\ é"
+  web:small: 1e-7
+  web:text: "plain"
+  web:true: "true"
+  web:truth: true
+"#;
+    assert_eq!(rebuilt("", "", &values), expected);
+}
+
+#[test]
+fn the_sources_own_file_is_the_base_and_the_config_lies_over_it() {
+    let original = "config:\n  region: west # ours\n  web:size: 007\n  web:config:old: 1\n  aws:region: eu\n  \
+                    secret: {secure: v1:abc}\nenvironment: [one, {two: 2}]\nunknown: yes\n";
+    let values = json!({"web:region": "east", "old": 2, "aws:region": "us", "fresh": true});
+    let expected = "config:\n  web:size: 007\n  secret:\n    secure: v1:abc\n  aws:region: \"us\"\n  web:fresh: true\n  \
+                    web:old: 2\n  web:region: \"east\"\nenvironment:\n  - one\n  -\n    two: 2\nunknown: yes\n";
+    assert_eq!(rebuilt(original, "", &values), expected);
+}
+
+#[test]
+fn a_removed_key_is_gone() {
+    let before = rebuilt("", "", &json!({"a": 1, "b": 2}));
+    assert_eq!(rebuilt("", &before, &json!({"b": 2})), "config:\n  web:b: 2\n");
+    assert_eq!(rebuilt("", &before, &json!({})), "{}\n");
+}
+
+#[test]
+fn the_encryption_header_is_kept_unless_the_source_has_its_own() {
+    let current = "encryptionsalt: v1:abc=:def\nconfig:\n  web:a: 1\n";
+    assert_eq!(
+        rebuilt("", current, &json!({"b": 2})),
+        "encryptionsalt: v1:abc=:def\nconfig:\n  web:b: 2\n".replace("v1:abc=:def", "\"v1:abc=:def\"")
+    );
+    let current = "encryptedkey: key\nsecretsprovider: awskms://alias/a?region=b\n";
+    assert_eq!(
+        rebuilt("environment: [x]", current, &json!({})),
+        "secretsprovider: \"awskms://alias/a?region=b\"\nencryptedkey: key\nenvironment:\n  - x\n"
+    );
+    assert_eq!(rebuilt("encryptionsalt: own\n", current, &json!({})), "encryptionsalt: own\n");
+    assert_eq!(rebuilt("", "broken: [", &json!({"a": 1})), "config:\n  web:a: 1\n");
+}
+
+#[test]
+fn the_same_input_gives_the_same_text_and_its_own_text_is_a_fixed_point() {
+    let original = "encryptionsalt: x\nconfig:\n  web:z: 1\n  a: 2\n";
+    let values = json!({"z": 3, "b": {"d": 1, "c": 2}});
+    let first = rebuilt(original, "", &values);
+    assert_eq!(rebuilt(original, &first, &values), first);
+    assert_eq!(rebuilt(&first, &first, &values), first);
+}
+
+#[test]
+fn a_json_project_has_json_settings() {
+    let original = "{\"config\": {\"web:a\": \"5\", \"web:b\": 5}}";
+    let text = rebuild(Some(original), None, "web", &plainly(&config(&json!({"c": [1]}))), Format::Json)
+        .expect("it is rebuilt");
+    let value: Value = serde_json::from_str(&text.text).expect("it is JSON");
+    assert_eq!(value, json!({"config": {"web:a": "5", "web:b": 5, "web:c": [1]}}));
+}
+
+#[test]
+fn what_the_cli_would_misread_is_refused_by_name() {
+    let table = [
+        (json!({"a": null}), "config key \"a\" is null; give it a value or remove it"),
+        (json!({"a:b:c": 1}), "config key \"a:b:c\" is not valid: a key is `<name>` or `<namespace>:<name>`"),
+        (json!({":b": 1}), "config key \":b\" is not valid: a key is `<name>` or `<namespace>:<name>`"),
+        (json!({"": 1}), "config key \"\" is not valid: a key is `<name>` or `<namespace>:<name>`"),
+        (json!({"a": 1, "web:a": 2}), "config key \"web:a\" is not valid: it is given twice, once with its namespace"),
+        (
+            json!({"a": [{"secure": "x"}]}),
+            "config key \"a\" holds an object with the one key \"secure\", which the CLI takes for an encrypted value; \
+             name it otherwise",
+        ),
+    ];
+    for (values, expected) in table {
+        let error = rebuild(None, None, "web", &plainly(&config(&values)), Format::Yaml).expect_err(expected);
+        assert_eq!(error.to_string(), expected);
+    }
+}
+
+#[test]
+fn a_broken_file_in_the_source_is_named_with_its_line() {
+    let table =
+        [("config:\n  a: [\n", "line "), ("- a\n", "it is not a mapping"), ("config: 5\n", "its `config` is not")];
+    for (original, expected) in table {
+        let error = rebuild(Some(original), None, "web", &plainly(&config(&json!({"a": 1}))), Format::Yaml)
+            .expect_err(original)
+            .to_string();
+        let prefix = format!("the stack's settings file in the source is not valid: {expected}");
+        assert!(error.starts_with(&prefix), "{error}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn no_text_makes_it_panic(original in any::<String>(), current in any::<String>(), key in any::<String>(), value in any::<String>()) {
+        for (is_path, is_secret) in [(false, false), (false, true), (true, false), (true, true)] {
+            let entry = Entry { is_path, is_secret, ..entry(&key, &json!(value)) };
+            let environments = [value.clone()];
+            let wanted = Wanted { config: &[entry], environments: &environments, keeps_secrets: true };
+            let _ = rebuild(Some(&original), Some(&current), "web", &wanted, Format::Yaml);
+        }
+    }
+}

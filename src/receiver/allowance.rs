@@ -1,0 +1,54 @@
+//! How many calls a receiver answers: some at once, then so many in a while.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// How many calls may come at once. A push to several branches, or several pushes at a time.
+const AT_ONCE: u32 = 20;
+/// After this long another one may come.
+const ONE_MORE: Duration = Duration::from_secs(1);
+
+/// The calls that are left.
+#[derive(Debug)]
+pub struct Allowance {
+    left: u32,
+    counted: Instant,
+}
+
+impl Allowance {
+    pub fn new(now: Instant) -> Self {
+        Allowance { left: AT_ONCE, counted: now }
+    }
+
+    /// Takes one, if one is left.
+    pub fn take(&mut self, now: Instant) -> bool {
+        let passed = now.saturating_duration_since(self.counted).as_secs() / ONE_MORE.as_secs();
+        let more = u32::try_from(passed).unwrap_or(AT_ONCE).min(AT_ONCE);
+        // What is left of the last second counts for the next one.
+        self.counted += ONE_MORE * u32::try_from(passed).unwrap_or_default();
+        self.left = (self.left + more).min(AT_ONCE);
+        let taken = self.left > 0;
+        self.left -= u32::from(taken);
+        taken
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn twenty_at_once_and_then_one_a_second() {
+        let begin = Instant::now();
+        let mut allowance = Allowance::new(begin);
+        let mut takes = |milliseconds: u64| allowance.take(begin + Duration::from_millis(milliseconds));
+        assert!((0..20).all(|_| takes(0)));
+        let rows = [(0, false), (999, false), (1000, true), (1900, false), (2000, true), (2000, false), (2999, false)];
+        for (milliseconds, wanted) in rows {
+            assert_eq!(takes(milliseconds), wanted, "after {milliseconds} ms");
+        }
+        assert!((0..20).all(|_| takes(3_600_000)), "after an hour all are there again");
+        assert!(!takes(3_600_000), "and no more than that");
+    }
+}

@@ -1,0 +1,184 @@
+//! The receivers by their paths, as the watch brings them.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Duration;
+
+use kube::ResourceExt;
+use kube::runtime::watcher::Event;
+use tokio::time::Instant;
+
+use crate::api::pulumi::StackReceiver;
+use crate::receiver::allowance::Allowance;
+
+/// How often at most a receiver says what is wrong with its calls: who calls must not be able to fill the API with events.
+const TELLS_EVERY: Duration = Duration::from_secs(60);
+
+/// A receiver, and how it was called so far.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    pub receiver: Arc<StackReceiver>,
+    pub pace: Arc<Pace>,
+}
+
+/// How a receiver was called. It outlives changes of the object. Locked for short sections only, never across an await.
+#[derive(Debug)]
+pub struct Pace {
+    allowance: Mutex<Allowance>,
+    told: Mutex<Option<Instant>>,
+}
+
+impl Pace {
+    fn new(now: Instant) -> Self {
+        Pace { allowance: Mutex::new(Allowance::new(now)), told: Mutex::default() }
+    }
+
+    /// Whether another call may come now.
+    pub fn may_call(&self, now: Instant) -> bool {
+        self.allowance.lock().unwrap_or_else(PoisonError::into_inner).take(now)
+    }
+
+    /// Whether it is time to say what is wrong.
+    pub fn may_tell(&self, now: Instant) -> bool {
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_time = told.is_none_or(|told| now.saturating_duration_since(told) >= TELLS_EVERY);
+        if is_time {
+            *told = Some(now);
+        }
+        is_time
+    }
+}
+
+type Key = (String, String);
+
+/// All receivers of the scope. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub struct Directory(Arc<RwLock<Index>>);
+
+/// The map's own key keeps it from telling by its time how much of a path was right.
+#[derive(Debug, Default)]
+struct Index {
+    paths: HashMap<String, Key>,
+    entries: HashMap<Key, Entry>,
+    /// What is listed while the watch begins anew: what is not listed then is gone.
+    listed: HashSet<Key>,
+}
+
+impl Directory {
+    /// The receiver that takes calls to this path.
+    pub fn find(&self, path: &str) -> Option<Entry> {
+        let index = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let entry = index.entries.get(index.paths.get(path)?)?;
+        let receiver = &entry.receiver;
+        let takes_calls = !receiver.is_suspended() && receiver.metadata.deletion_timestamp.is_none();
+        takes_calls.then(|| entry.clone())
+    }
+
+    /// What the watch has brought.
+    pub fn take(&self, event: Event<StackReceiver>) {
+        let mut index = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        match event {
+            Event::Apply(receiver) => index.put(receiver),
+            Event::Delete(receiver) => index.remove(&key(&receiver)),
+            Event::Init => index.listed.clear(),
+            Event::InitApply(receiver) => {
+                index.listed.insert(key(&receiver));
+                index.put(receiver);
+            }
+            Event::InitDone => {
+                let listed = std::mem::take(&mut index.listed);
+                let gone: Vec<Key> = index.entries.keys().filter(|key| !listed.contains(key)).cloned().collect();
+                gone.iter().for_each(|key| index.remove(key));
+            }
+        }
+    }
+}
+
+impl Index {
+    fn put(&mut self, receiver: StackReceiver) {
+        let key = key(&receiver);
+        let pace =
+            self.entries.get(&key).map_or_else(|| Arc::new(Pace::new(Instant::now())), |entry| entry.pace.clone());
+        self.remove(&key);
+        if let Some(path) = path(&receiver) {
+            self.paths.insert(path.to_owned(), key.clone());
+        }
+        self.entries.insert(key, Entry { receiver: Arc::new(receiver), pace });
+    }
+
+    fn remove(&mut self, key: &Key) {
+        let Some(entry) = self.entries.remove(key) else { return };
+        if let Some(path) = path(&entry.receiver) {
+            self.paths.remove(path);
+        }
+    }
+}
+
+fn key(receiver: &StackReceiver) -> Key {
+    (receiver.namespace().unwrap_or_default(), receiver.name_any())
+}
+
+fn path(receiver: &StackReceiver) -> Option<&str> {
+    receiver.status.as_ref()?.webhook_path.as_deref()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn receiver(name: &str, path: Option<&str>, change: Value) -> StackReceiver {
+        let mut object = json!({
+            "metadata": {"name": name, "namespace": "apps"},
+            "spec": {"type": "generic", "secretRef": {"name": "hook"}, "resources": [{"name": "web"}]},
+            "status": {"webhookPath": path},
+        });
+        crate::runtime::fake_api::merge(&mut object, &change);
+        serde_json::from_value(object).expect("a StackReceiver")
+    }
+
+    fn found(directory: &Directory, path: &str) -> Option<String> {
+        directory.find(path).map(|entry| entry.receiver.name_any())
+    }
+
+    #[test]
+    fn a_path_leads_to_its_receiver_until_it_changes_is_suspended_or_goes() {
+        let directory = Directory::default();
+        let some = |name: &str| Some(name.to_owned());
+        directory.take(Event::Init);
+        directory.take(Event::InitApply(receiver("a", Some("/hook/1"), json!({}))));
+        directory.take(Event::InitApply(receiver("b", None, json!({}))));
+        directory.take(Event::InitDone);
+        assert_eq!([found(&directory, "/hook/1"), found(&directory, "/hook/2")], [some("a"), None]);
+        directory.take(Event::Apply(receiver("a", Some("/hook/2"), json!({}))));
+        assert_eq!([found(&directory, "/hook/1"), found(&directory, "/hook/2")], [None, some("a")]);
+        for change in
+            [json!({"spec": {"suspend": true}}), json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}})]
+        {
+            directory.take(Event::Apply(receiver("a", Some("/hook/2"), change.clone())));
+            assert_eq!(found(&directory, "/hook/2"), None, "{change}");
+        }
+        directory.take(Event::Apply(receiver("a", Some("/hook/2"), json!({}))));
+        directory.take(Event::Apply(receiver("b", Some("/hook/3"), json!({}))));
+        directory.take(Event::Delete(receiver("a", Some("/hook/2"), json!({}))));
+        assert_eq!([found(&directory, "/hook/2"), found(&directory, "/hook/3")], [None, some("b")]);
+        // The watch begins anew; b went away unseen.
+        directory.take(Event::Init);
+        assert_eq!(found(&directory, "/hook/3"), some("b"), "what is known stays until all is listed");
+        directory.take(Event::InitDone);
+        assert_eq!(found(&directory, "/hook/3"), None);
+    }
+
+    #[test]
+    fn what_was_called_is_remembered_when_the_object_changes() {
+        let directory = Directory::default();
+        let now = Instant::now();
+        directory.take(Event::Apply(receiver("a", Some("/hook/1"), json!({}))));
+        let pace = directory.find("/hook/1").expect("there").pace;
+        while pace.may_call(now) {}
+        assert!(pace.may_tell(now) && !pace.may_tell(now) && pace.may_tell(now + TELLS_EVERY));
+        directory.take(Event::Apply(receiver("a", Some("/hook/1"), json!({"spec": {"type": "github"}}))));
+        assert!(!directory.find("/hook/1").expect("there").pace.may_call(now));
+    }
+}

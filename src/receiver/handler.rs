@@ -1,0 +1,172 @@
+//! A call from its first line to its answer.
+//!
+//! A refusal tells nothing: an unknown path, one of a suspended receiver, a wrong signature and a call too many have the same
+//! answer, at the same time after the body has come.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::request::Parts;
+use axum::http::{Method, Request, Response, StatusCode};
+use futures::StreamExt;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Secret;
+use kube::ResourceExt;
+use tokio::time::Instant;
+
+use crate::api::conditions::receiver_reason;
+use crate::api::pulumi::NoToken;
+use crate::receiver::directory::{Directory, Entry};
+use crate::receiver::proof::{Proof, runs};
+use crate::receiver::requests;
+use crate::runtime::events::{Event, EventKind, Events};
+use crate::runtime::reads::Reader;
+use crate::runtime::writes::Writer;
+use crate::telemetry::chain;
+use crate::telemetry::metrics::Metrics;
+use crate::telemetry::webhooks::WebhookResult;
+
+/// The largest body, as Flux has it.
+const LARGEST_BODY: usize = 3 * 1024 * 1024;
+
+/// What takes calls.
+pub struct Handler {
+    pub directory: Directory,
+    pub reader: Reader,
+    pub writer: Writer,
+    pub events: Events,
+    pub metrics: Metrics,
+    /// How long after its body a call is refused: longer than all that is looked at until then.
+    pub refused_after: Duration,
+}
+
+/// A call that may be good: it depends on its body.
+struct Promising {
+    entry: Entry,
+    proof: Proof,
+}
+
+impl Handler {
+    /// The answer to a call. There always is one.
+    pub async fn answer(&self, request: Request<Body>) -> Result<Response<Body>, Infallible> {
+        let (parts, body) = request.into_parts();
+        let mut promising = self.look(&parts).await;
+        let is_whole = drain(body, promising.as_mut().map(|promising| &mut promising.proof)).await;
+        let refusal = Instant::now() + self.refused_after;
+        if !is_whole {
+            self.metrics.webhook(WebhookResult::Refused);
+            return Ok(plain(StatusCode::PAYLOAD_TOO_LARGE));
+        }
+        let result = match promising {
+            Some(promising) => self.conclude(promising, &parts).await,
+            None => WebhookResult::Refused,
+        };
+        self.metrics.webhook(result);
+        Ok(plain(match result {
+            WebhookResult::Accepted | WebhookResult::Ignored => StatusCode::OK,
+            WebhookResult::Failed => StatusCode::INTERNAL_SERVER_ERROR,
+            WebhookResult::Refused => {
+                tokio::time::sleep_until(refusal).await;
+                StatusCode::NOT_FOUND
+            }
+        }))
+    }
+
+    /// What can be known before the body has come.
+    async fn look(&self, parts: &Parts) -> Option<Promising> {
+        let path = parts.uri.path();
+        let entry = self.directory.find(path).filter(|_| parts.method == Method::POST)?;
+        if !entry.pace.may_call(Instant::now()) {
+            self.refuse(&entry, "calls come too often: twenty at once, then one a second are taken");
+            return None;
+        }
+        let receiver = &entry.receiver;
+        let namespace = receiver.namespace().unwrap_or_default();
+        let secret = self.reader.get_opt::<Secret>(&namespace, &receiver.spec.secret_ref.name).await;
+        let secret = secret.map_err(|error| NoToken::Unreadable(chain(&error)));
+        let token = match secret.and_then(|secret| receiver.token(secret)) {
+            Ok(token) => token,
+            Err(problem) => {
+                self.refuse(&entry, &problem.to_string());
+                return None;
+            }
+        };
+        match Proof::begin(receiver.spec.kind, &parts.headers, &token, receiver.path(&token) == path) {
+            Ok(proof) => Some(Promising { entry, proof }),
+            Err(fault) => {
+                self.refuse(&entry, &fault.to_string());
+                None
+            }
+        }
+    }
+
+    /// The body has come.
+    async fn conclude(&self, promising: Promising, parts: &Parts) -> WebhookResult {
+        let Promising { entry, proof } = promising;
+        if let Err(fault) = proof.end() {
+            self.refuse(&entry, &fault.to_string());
+            return WebhookResult::Refused;
+        }
+        let receiver = &entry.receiver;
+        let (namespace, name) = (receiver.namespace().unwrap_or_default(), receiver.name_any());
+        if !runs(receiver.spec.kind, &receiver.spec.events, &parts.headers) {
+            tracing::info!(namespace, name, "a webhook tells of an event that runs nothing");
+            return WebhookResult::Ignored;
+        }
+        let asked = requests::ask(&self.reader, &self.writer, receiver, Timestamp::now()).await;
+        match asked.problem {
+            None => {
+                tracing::info!(namespace, name, stacks = asked.stacks, "a webhook has asked Stacks to run");
+                WebhookResult::Accepted
+            }
+            Some(problem) => {
+                tracing::warn!(
+                    namespace,
+                    name,
+                    stacks = asked.stacks,
+                    problem,
+                    "a webhook could not ask all its Stacks to run"
+                );
+                self.tell(&entry, receiver_reason::FAILED, &format!("not all Stacks could be asked to run: {problem}"));
+                WebhookResult::Failed
+            }
+        }
+    }
+
+    /// The owner is told why, in an event; the caller is not.
+    fn refuse(&self, entry: &Entry, why: &str) {
+        let (namespace, name) = (entry.receiver.namespace().unwrap_or_default(), entry.receiver.name_any());
+        tracing::info!(namespace, name, why, "a call to a webhook was refused");
+        self.tell(entry, receiver_reason::VALIDATION_FAILED, &format!("a call was refused: {why}"));
+    }
+
+    fn tell(&self, entry: &Entry, reason: &str, message: &str) {
+        if entry.pace.may_tell(Instant::now()) {
+            self.events.publish(Event::new(entry.receiver.as_ref(), EventKind::Warning, reason, message));
+        }
+    }
+}
+
+/// Reads a body to its end, and shows it to what proves something by it. False when it does not come whole, or is too large.
+async fn drain(body: Body, mut proof: Option<&mut Proof>) -> bool {
+    let mut pieces = body.into_data_stream();
+    let mut length = 0_usize;
+    while let Some(piece) = pieces.next().await {
+        let Ok(piece) = piece else { return false };
+        length = length.saturating_add(piece.len());
+        if length > LARGEST_BODY {
+            return false;
+        }
+        if let Some(proof) = &mut proof {
+            proof.take(&piece);
+        }
+    }
+    true
+}
+
+fn plain(status: StatusCode) -> Response<Body> {
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = status;
+    response
+}

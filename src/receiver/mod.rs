@@ -1,0 +1,115 @@
+//! Takes webhooks: finds the StackReceiver of the path, looks at what proves that the call may be made, and asks the Stacks to
+//! run.
+//!
+//! Every replica does that, whoever leads: a Service sends calls to all of them, and to ask a Stack to run is what any user may
+//! do. What comes of it is the leader's business.
+
+mod allowance;
+mod connections;
+mod directory;
+mod handler;
+mod proof;
+mod requests;
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt;
+use kube::runtime::WatchStreamExt;
+use kube::runtime::watcher::{self, Event};
+use kube::{Api, Client};
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::api::pulumi::StackReceiver;
+pub use crate::receiver::connections::Limits;
+use crate::receiver::directory::Directory;
+use crate::receiver::handler::Handler;
+use crate::runtime::events::Events;
+use crate::runtime::leadership::Leadership;
+use crate::runtime::reads::Reader;
+use crate::runtime::scope::Scope;
+use crate::runtime::watch::cut_down_metadata;
+use crate::runtime::writes::Writer;
+use crate::telemetry::metrics::Metrics;
+
+/// How long one request to the API server may take: shorter than the callers' patience, which is ten seconds for GitHub.
+const API_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long after its body a call is refused. A Secret is read and a signature compared well within it.
+const REFUSED_AFTER: Duration = Duration::from_millis(250);
+/// How long a replica waits for the first list of receivers before it says that it is ready.
+const FIRST_LIST: Duration = Duration::from_secs(15);
+
+/// What is needed to take webhooks.
+pub struct Settings {
+    pub client: Client,
+    pub scope: Scope,
+    pub metrics: Metrics,
+    pub tasks: TaskTracker,
+    /// The names of the controller and of its pod, for events.
+    pub component: &'static str,
+    pub instance: String,
+    pub limits: Limits,
+}
+
+/// Starts to take webhooks, until `end` is cancelled. What is given back says when the receivers are known: a call to a
+/// replica that does not know them yet would be lost.
+pub fn start(settings: Settings, listener: TcpListener, end: &CancellationToken) -> impl Future<Output = ()> + use<> {
+    let Settings { client, scope, metrics, tasks, component, instance, limits } = settings;
+    // It asks as a user does, which takes no Lease.
+    let writer = Writer::new(client.clone(), API_TIMEOUT, Leadership::sole(), metrics.clone());
+    let (events, event_task) = Events::new(writer.clone(), component, &instance, metrics.clone());
+    let directory = Directory::default();
+    let (list, listed) = watch::channel(false);
+    tasks.spawn(follow(scope.api(client.clone()), scope.own_kinds(), directory.clone(), list, end.clone()));
+    tasks.spawn(event_task.run(end.clone()));
+    let reader = Reader::new(client, API_TIMEOUT);
+    let handler = Handler { directory, reader, writer, events, metrics, refused_after: REFUSED_AFTER };
+    tasks.spawn(connections::serve(listener, Arc::new(handler), limits, tasks.clone(), end.clone()));
+    known(listed, end.clone())
+}
+
+/// Keeps the directory as the API has it.
+async fn follow(
+    api: Api<StackReceiver>,
+    config: watcher::Config,
+    directory: Directory,
+    list: watch::Sender<bool>,
+    end: CancellationToken,
+) {
+    let mut changes = pin!(watcher::watcher(api, config).default_backoff().modify(cut_down_metadata));
+    loop {
+        let change = tokio::select! {
+            change = changes.next() => change,
+            () = end.cancelled() => return,
+        };
+        match change {
+            Some(Ok(event)) => {
+                let is_done = matches!(event, Event::InitDone);
+                directory.take(event);
+                if is_done {
+                    list.send_replace(true);
+                }
+            }
+            Some(Err(error)) => tracing::warn!(error = &error as &dyn std::error::Error, "cannot watch StackReceivers"),
+            None => return,
+        }
+    }
+}
+
+/// Waits until the receivers are known, not for ever: without them the controller has other work.
+async fn known(mut listed: watch::Receiver<bool>, end: CancellationToken) {
+    tokio::select! {
+        _ = listed.wait_for(|listed| *listed) => {}
+        () = end.cancelled() => {}
+        () = tokio::time::sleep(FIRST_LIST) => {
+            tracing::warn!("StackReceivers could not be listed yet: calls are refused until they are");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

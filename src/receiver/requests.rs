@@ -1,0 +1,91 @@
+//! Asks the Stacks of a receiver to run: by an annotation, as a person does.
+
+use std::collections::BTreeMap;
+
+use futures::StreamExt;
+use jiff::Timestamp;
+use kube::ResourceExt;
+use kube::core::PartialObjectMeta;
+use thiserror::Error;
+
+use crate::api::names::ANNOTATION_REQUESTED_AT;
+use crate::api::pulumi::{ReceiverResource, Stack, StackReceiver};
+use crate::runtime::reads::{ReadError, Reader};
+use crate::runtime::writes::{WriteError, Writer};
+use crate::telemetry::chain;
+
+/// How many Stacks are asked at the same time.
+const AT_ONCE: usize = 8;
+/// How many faults are named; the others are counted.
+const NAMED_FAULTS: usize = 3;
+
+/// Why a Stack was not asked.
+#[derive(Debug, Error)]
+enum Fault {
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    #[error(transparent)]
+    Write(#[from] WriteError),
+    #[error("there is no Stack {namespace}/{name}")]
+    NoStack { namespace: String, name: String },
+}
+
+/// What has come of it.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Asked {
+    /// How many Stacks have heard it.
+    pub stacks: usize,
+    /// Why others have not.
+    pub problem: Option<String>,
+}
+
+/// Asks all Stacks that a receiver names. One that cannot be asked keeps no other from it.
+pub async fn ask(reader: &Reader, writer: &Writer, receiver: &StackReceiver, now: Timestamp) -> Asked {
+    let namespace = receiver.namespace().unwrap_or_default();
+    let mut stacks = BTreeMap::new();
+    let mut faults = Vec::new();
+    for resource in &receiver.spec.resources {
+        match find(reader, &namespace, resource).await {
+            Ok(found) => stacks.extend(found.into_iter().map(|stack| (stack.name_any(), stack))),
+            Err(fault) => faults.push(fault),
+        }
+    }
+    let request = BTreeMap::from([(ANNOTATION_REQUESTED_AT.to_owned(), Some(now.to_string()))]);
+    let request = &request;
+    let answers: Vec<_> = futures::stream::iter(stacks.into_values())
+        .map(|stack| async move { writer.annotate(&stack, request).await })
+        .buffer_unordered(AT_ONCE)
+        .collect()
+        .await;
+    let all = answers.len();
+    faults.extend(answers.into_iter().filter_map(Result::err).map(Fault::from));
+    let unheard = faults.iter().filter(|fault| matches!(fault, Fault::Write(_))).count();
+    Asked { stacks: all.saturating_sub(unheard), problem: problem(&faults) }
+}
+
+async fn find(
+    reader: &Reader,
+    namespace: &str,
+    resource: &ReceiverResource,
+) -> Result<Vec<PartialObjectMeta<Stack>>, Fault> {
+    let Some(name) = resource.one() else {
+        // The schema asks for labels; without any all Stacks would be meant.
+        if resource.match_labels.is_empty() {
+            return Ok(Vec::new());
+        }
+        let labels: Vec<String> = resource.match_labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        return Ok(reader.list_metadata::<Stack>(namespace, &labels.join(",")).await?);
+    };
+    let stack = reader.get_metadata_opt::<Stack>(namespace, name).await?;
+    let missing = || Fault::NoStack { namespace: namespace.to_owned(), name: name.to_owned() };
+    Ok(vec![stack.ok_or_else(missing)?])
+}
+
+fn problem(faults: &[Fault]) -> Option<String> {
+    let named: Vec<String> = faults.iter().take(NAMED_FAULTS).map(|fault| chain(fault)).collect();
+    let others = match faults.len().saturating_sub(NAMED_FAULTS) {
+        0 => String::new(),
+        number => format!(", and {number} others"),
+    };
+    (!named.is_empty()).then(|| named.join("; ") + &others)
+}

@@ -1,0 +1,358 @@
+//! Calls to the real server on the loopback, against an API server that is a table.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use hmac::{Hmac, KeyInit, Mac};
+use serde_json::{Value, json};
+use sha2::Sha256;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::task::TaskTracker;
+
+use super::{Limits, Settings, start};
+use crate::api::names::webhook_path;
+use crate::runtime::fake_api::{Answer, Log, client};
+use crate::runtime::scope::Scope;
+use crate::telemetry::metrics::Metrics;
+
+const BODY: &str = r#"{"ref":"refs/heads/main"}"#;
+/// Nothing here takes that long.
+const PATIENCE: Duration = Duration::from_secs(20);
+const RECEIVERS: &str = "/apis/pulumi.com/v1alpha1/stackreceivers";
+const STACKS: &str = "/apis/pulumi.com/v1/namespaces/apps/stacks";
+
+/// What the API server has.
+#[derive(Clone, Default)]
+struct World {
+    receivers: Vec<Value>,
+    /// The token in the Secret `hook`; none is no Secret.
+    token: Option<String>,
+    /// Names and labels of the Stacks in `apps`.
+    stacks: Vec<(&'static str, Value)>,
+    /// The Stack that cannot be written.
+    stubborn: Option<&'static str>,
+}
+
+/// A server that takes calls.
+struct Server {
+    address: SocketAddr,
+    world: Arc<Mutex<World>>,
+    log: Log,
+    metrics: Metrics,
+    _end: DropGuard,
+}
+
+impl Server {
+    async fn start(world: World) -> Server {
+        Server::start_with(world, Limits::default()).await
+    }
+
+    async fn start_with(world: World, limits: Limits) -> Server {
+        let world = Arc::new(Mutex::new(world));
+        let seen = world.clone();
+        let (client, log) = client(move |asked| seen.lock().unwrap().answer(&asked.method, &asked.path, &asked.query));
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (end, metrics) = (CancellationToken::new(), Metrics::default());
+        let settings = Settings {
+            client,
+            scope: Scope::default(),
+            metrics: metrics.clone(),
+            tasks: TaskTracker::new(),
+            component: "test",
+            instance: "test-0".to_owned(),
+            limits,
+        };
+        let known = start(settings, listener, &end);
+        tokio::time::timeout(PATIENCE, known).await.expect("the receivers are known");
+        Server { address, world, log, metrics, _end: end.drop_guard() }
+    }
+
+    /// Sends these bytes, and gives back all that is answered until the connection is closed.
+    async fn send(&self, bytes: &[u8]) -> String {
+        let mut stream = TcpStream::connect(self.address).await.unwrap();
+        // The answer may come, and the connection go, before all was sent.
+        let _ = stream.write_all(bytes).await;
+        let mut answer = Vec::new();
+        let read = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut answer)).await;
+        read.expect("the server closes the connection").unwrap_or_default();
+        // The time of day is in it, and may change from one to the next.
+        let text = String::from_utf8(answer).unwrap();
+        text.split_inclusive("\r\n").filter(|line| !line.starts_with("date:")).collect()
+    }
+
+    async fn call(&self, path: &str, headers: &[(&str, &str)], body: &str) -> String {
+        self.send(request("POST", path, headers, body).as_bytes()).await
+    }
+
+    /// The Stacks that were asked to run, in the order of their names.
+    fn asked(&self) -> Vec<String> {
+        let patches =
+            self.log.all().into_iter().filter(|asked| asked.method == "PATCH" && asked.path.starts_with(STACKS));
+        let mut names: Vec<String> = patches
+            .map(|asked| {
+                let annotations = &asked.body["metadata"]["annotations"];
+                let at = annotations["reconcile.fluxcd.io/requestedAt"].as_str().expect("a request");
+                at.parse::<jiff::Timestamp>().expect("a time");
+                assert_eq!(asked.body["metadata"].as_object().unwrap().len(), 2, "and the UID: {}", asked.body);
+                assert_eq!(asked.body.as_object().unwrap().len(), 1, "only metadata: {}", asked.body);
+                asked.path.rsplit('/').next().unwrap().to_owned()
+            })
+            .collect();
+        names.sort();
+        names
+    }
+
+    /// Reasons and messages of the events, once there are so many.
+    async fn events(&self, number: usize) -> Vec<String> {
+        let mut events = Vec::new();
+        for _ in 0..200 {
+            let made =
+                self.log.all().into_iter().filter(|asked| asked.method == "POST" && asked.path.ends_with("/events"));
+            events = made
+                .map(|asked| format!("{}: {}", text(&asked.body["reason"]), text(&asked.body["message"])))
+                .collect();
+            if events.len() >= number {
+                return events;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        panic!("{number} events were waited for: {events:?}");
+    }
+
+    fn counted(&self, result: &str) -> u64 {
+        let text = self.metrics.encode().unwrap();
+        let line = format!("pulumi_controller_webhooks_total{{result=\"{result}\"}} ");
+        let count = text.lines().find_map(|found| found.strip_prefix(&line)?.parse().ok());
+        count.unwrap_or_default()
+    }
+}
+
+impl World {
+    fn answer(&self, method: &str, path: &str, query: &str) -> Answer {
+        let name = path.rsplit('/').next().unwrap_or_default();
+        let stack = |name: &str, labels: &Value| {
+            json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata",
+                "metadata": {"name": name, "namespace": "apps", "uid": format!("uid-{name}"), "labels": labels}})
+        };
+        match (method, path) {
+            ("GET", RECEIVERS) if query.contains("watch") => Answer::Silence,
+            ("GET", RECEIVERS) => list(self.receivers.clone()),
+            ("GET", "/api/v1/namespaces/apps/secrets/hook") => match &self.token {
+                Some(token) => Answer::Json(
+                    200,
+                    json!({"apiVersion": "v1", "kind": "Secret",
+                    "metadata": {"name": "hook", "namespace": "apps"}, "data": {"token": BASE64_STANDARD.encode(token)}}),
+                ),
+                None => Answer::refusal(404, "NotFound"),
+            },
+            ("GET", STACKS) => {
+                let stacks = self.stacks.iter().filter(|(_, labels)| {
+                    labels.as_object().unwrap().iter().any(|(key, value)| {
+                        query.contains(&format!("labelSelector={key}%3D{}", value.as_str().unwrap()))
+                    })
+                });
+                list(stacks.map(|(name, labels)| stack(name, labels)).collect())
+            }
+            ("PATCH", _) if self.stubborn == Some(name) => Answer::refusal(403, "Forbidden"),
+            ("GET" | "PATCH", path) if path.starts_with(STACKS) => {
+                match self.stacks.iter().find(|(known, _)| *known == name) {
+                    Some((name, labels)) => Answer::Json(200, stack(name, labels)),
+                    None => Answer::refusal(404, "NotFound"),
+                }
+            }
+            ("POST", "/api/v1/namespaces/apps/events") => Answer::Json(
+                201,
+                json!({"apiVersion": "v1", "kind": "Event",
+                "metadata": {"name": "e", "namespace": "apps"}, "involvedObject": {}}),
+            ),
+            _ => Answer::refusal(404, "NotFound"),
+        }
+    }
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
+}
+
+fn list(items: Vec<Value>) -> Answer {
+    Answer::Json(200, json!({"apiVersion": "v1", "kind": "List", "metadata": {"resourceVersion": "1"}, "items": items}))
+}
+
+fn receiver(name: &str, spec: Value) -> Value {
+    let mut all = json!({"secretRef": {"name": "hook"}, "resources": [{"kind": "Stack", "name": "web"}]});
+    all.as_object_mut().unwrap().extend(spec.as_object().unwrap().clone());
+    json!({
+        "apiVersion": "pulumi.com/v1alpha1", "kind": "StackReceiver",
+        "metadata": {"name": name, "namespace": "apps", "uid": name, "resourceVersion": "1"},
+        "spec": all, "status": {"webhookPath": path(name)},
+    })
+}
+
+fn world(receivers: Vec<Value>) -> World {
+    let stacks =
+        vec![("web", json!({"tier": "front"})), ("api", json!({"tier": "back"})), ("worker", json!({"tier": "back"}))];
+    World { receivers, token: Some("s3cret".to_owned()), stacks, stubborn: None }
+}
+
+fn path(name: &str) -> String {
+    webhook_path(b"s3cret", name, "apps")
+}
+
+fn signature(token: &str, body: &str) -> String {
+    let hmac = Hmac::<Sha256>::new_from_slice(token.as_bytes()).unwrap().chain_update(body);
+    format!("sha256={}", hex::encode(hmac.finalize().into_bytes()))
+}
+
+fn request(method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> String {
+    let headers: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+    format!("{method} {path} HTTP/1.1\r\nHost: hooks\r\n{headers}Content-Length: {}\r\n\r\n{body}", body.len())
+}
+
+fn is_ok(answer: &str) -> bool {
+    answer.starts_with("HTTP/1.1 200 ")
+}
+
+#[tokio::test]
+async fn a_signed_push_asks_the_stacks_to_run() {
+    let resources = json!([{"name": "web"}, {"name": "*", "matchLabels": {"tier": "back"}}, {"name": "api"}]);
+    let server = Server::start(world(vec![
+        receiver("push", json!({"type": "github", "events": ["push"]})),
+        receiver("many", json!({"type": "generic-hmac", "resources": resources})),
+        receiver("lab", json!({"type": "gitlab", "events": ["Push Hook"]})),
+        receiver("plain", json!({"type": "generic"})),
+    ]))
+    .await;
+    let signature = signature("s3cret", BODY);
+    let hub = ("X-Hub-Signature-256", signature.as_str());
+    assert!(is_ok(&server.call(&path("push"), &[hub, ("X-GitHub-Event", "push")], BODY).await));
+    assert_eq!(server.asked(), ["web"]);
+    assert!(is_ok(&server.call(&path("push"), &[hub, ("X-GitHub-Event", "ping")], BODY).await));
+    assert!(is_ok(&server.call(&path("push"), &[hub, ("X-GitHub-Event", "issues")], BODY).await));
+    assert_eq!(server.asked(), ["web"], "a ping and another event run nothing");
+    assert!(is_ok(&server.call(&path("many"), &[("X-Signature", &signature)], BODY).await));
+    assert_eq!(server.asked(), ["api", "web", "web", "worker"], "each once, though one is meant twice");
+    let lab = [("X-Gitlab-Token", "s3cret"), ("X-Gitlab-Event", "Push Hook")];
+    assert!(is_ok(&server.call(&path("lab"), &lab, BODY).await));
+    assert!(is_ok(&server.call(&path("plain"), &[], "").await));
+    assert_eq!(server.asked().len(), 6);
+    assert_eq!(["accepted", "ignored", "refused", "failed"].map(|result| server.counted(result)), [4, 2, 0, 0]);
+}
+
+#[tokio::test]
+async fn what_is_refused_is_refused_in_the_same_words_and_asks_nobody() {
+    let server = Server::start(world(vec![
+        receiver("push", json!({"type": "github"})),
+        receiver("held", json!({"type": "github", "suspend": true})),
+        receiver("lost", json!({"type": "github", "secretRef": {"name": "gone"}})),
+    ]))
+    .await;
+    let good = signature("s3cret", BODY);
+    let hub = ("X-Hub-Signature-256", good.as_str());
+    let wrong = signature("other", BODY);
+    let unknown = server.call(&webhook_path(b"s3cret", "nobody", "apps"), &[hub], BODY).await;
+    assert!(unknown.starts_with("HTTP/1.1 404 "), "{unknown}");
+    let answers = [
+        ("the root", server.call("/", &[hub], BODY).await),
+        ("another method", server.send(request("PUT", &path("push"), &[hub], BODY).as_bytes()).await),
+        ("wrong signature", server.call(&path("push"), &[("X-Hub-Signature-256", &wrong)], BODY).await),
+        ("no signature", server.call(&path("push"), &[], BODY).await),
+        ("another body", server.call(&path("push"), &[hub], "{}").await),
+        ("suspended", server.call(&path("held"), &[hub], BODY).await),
+        ("no Secret", server.call(&path("lost"), &[hub], BODY).await),
+    ];
+    for (what, answer) in answers {
+        assert_eq!(answer, unknown, "{what}");
+    }
+    assert_eq!(server.asked(), Vec::<String>::new());
+    assert_eq!(server.counted("refused"), 8);
+    // One for each receiver, though `push` had three reasons: events are not at the caller's disposal.
+    let mut events = server.events(2).await;
+    events.sort();
+    assert_eq!(
+        events,
+        [
+            "ValidationFailed: a call was refused: the header X-Hub-Signature-256 does not fit the token and the body; does \
+             the caller have the token of the Secret?",
+            "ValidationFailed: a call was refused: there is no Secret apps/gone; create it with the key `token`",
+        ]
+    );
+}
+
+#[tokio::test]
+async fn a_rotated_token_counts_at_once_and_the_path_of_the_old_one_is_no_secret_any_more() {
+    let receivers = vec![receiver("push", json!({"type": "github"})), receiver("plain", json!({"type": "generic"}))];
+    let server = Server::start(world(receivers)).await;
+    server.world.lock().unwrap().token = Some("another".to_owned());
+    let (old, new) = (signature("s3cret", BODY), signature("another", BODY));
+    assert!(!is_ok(&server.call(&path("push"), &[("X-Hub-Signature-256", &old)], BODY).await));
+    assert!(!is_ok(&server.call(&path("plain"), &[], BODY).await));
+    assert_eq!(server.asked(), Vec::<String>::new());
+    assert!(is_ok(&server.call(&path("push"), &[("X-Hub-Signature-256", &new)], BODY).await));
+    assert_eq!(server.asked(), ["web"]);
+}
+
+#[tokio::test]
+async fn calls_that_come_too_often_are_refused_like_any_other_before_anything_is_read() {
+    let server = Server::start(world(vec![receiver("plain", json!({"type": "generic"}))])).await;
+    let path = path("plain");
+    let calls = futures::future::join_all((0..40).map(|_| server.call(&path, &[], ""))).await;
+    let taken = calls.iter().filter(|answer| is_ok(answer)).count();
+    assert!((20..40).contains(&taken), "{taken} of 40 at once were taken");
+    let unknown = server.call("/hook/0", &[], "").await;
+    assert!(calls.iter().all(|answer| is_ok(answer) || *answer == unknown));
+    let reads = server.log.verbs().into_iter().filter(|verb| verb.ends_with("/secrets/hook")).count();
+    assert_eq!(reads, taken);
+    assert!(server.events(1).await[0].starts_with("ValidationFailed: a call was refused: calls come too often"));
+}
+
+#[tokio::test]
+async fn a_stack_that_cannot_be_asked_keeps_no_other_from_it_and_the_caller_is_told() {
+    let resources = json!([{"name": "web"}, {"name": "gone"}, {"matchLabels": {"tier": "back"}}]);
+    let mut world = world(vec![receiver("many", json!({"type": "generic", "resources": resources}))]);
+    world.stubborn = Some("api");
+    let server = Server::start(world).await;
+    let answer = server.call(&path("many"), &[], "").await;
+    assert!(answer.starts_with("HTTP/1.1 500 "), "{answer}");
+    assert_eq!(server.asked(), ["api", "web", "worker"], "all were tried");
+    let events = server.events(1).await;
+    assert!(
+        events[0].starts_with("Failed: not all Stacks could be asked to run: there is no Stack apps/gone; "),
+        "{events:?}"
+    );
+    assert!(events[0].contains("cannot annotate Stack apps/api"), "{events:?}");
+}
+
+#[tokio::test]
+async fn a_body_that_is_too_large_is_not_read_to_its_end_whoever_sends_it() {
+    let server = Server::start(world(vec![receiver("plain", json!({"type": "generic"}))])).await;
+    let body = "x".repeat(3 * 1024 * 1024 + 1);
+    let largest = "x".repeat(3 * 1024 * 1024);
+    let known = server.call(&path("plain"), &[], &body).await;
+    let unknown = server.call("/hook/0", &[], &body).await;
+    for answer in [known, unknown] {
+        assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 413 "), "{answer}");
+    }
+    assert_eq!(server.asked(), Vec::<String>::new());
+    assert!(is_ok(&server.call(&path("plain"), &[], &largest).await));
+}
+
+#[tokio::test]
+async fn who_sends_slowly_is_cut_off_and_keeps_nobody_else_waiting_for_ever() {
+    let limits = Limits { connections: 1, header: Duration::from_millis(300), all: Duration::from_millis(1500) };
+    let server = Server::start_with(world(vec![receiver("plain", json!({"type": "generic"}))]), limits).await;
+    // Each holds the only place there is.
+    let unfinished = format!("POST {} HTTP/1.1\r\nHost: hooks\r\nContent-Length: 10\r\n\r\nabc", path("plain"));
+    for bytes in ["", "POST /hook", &unfinished] {
+        let mut slow = TcpStream::connect(server.address).await.unwrap();
+        slow.write_all(bytes.as_bytes()).await.unwrap();
+        let good = server.call(&path("plain"), &[], "").await;
+        assert!(is_ok(&good), "after {bytes:?}: {good}");
+    }
+    assert_eq!(server.asked().len(), 3);
+}

@@ -1,0 +1,272 @@
+//! Events for Flux's notification-controller. A task of its own posts them in Flux's form, so that neither a reconcile nor
+//! the events in the API wait for it.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::ObjectReference;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::jiff::Timestamp;
+use reqwest::StatusCode;
+use reqwest::header::CONTENT_TYPE;
+use serde::Serialize;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use url::Url;
+
+use crate::runtime::events::{Event, EventKind, bounded, says_the_same};
+use crate::telemetry::metrics::Metrics;
+
+/// How many events may wait to be posted; more are dropped and counted.
+const QUEUE: usize = 1024;
+/// How many events are remembered, so that they are not posted again at once.
+const REMEMBERED: usize = 1024;
+/// How long the same is not posted again. The notification-controller drops what is said again in this time, by its default.
+const SILENCE: Duration = Duration::from_secs(5 * 60);
+/// The longest message, as Flux has it.
+const LONGEST_MESSAGE: usize = 39_000;
+/// How long the task goes on posting what waits after it was told to end.
+const LAST_POSTS: Duration = Duration::from_millis(1500);
+/// Of the API groups whose objects Alerts may name.
+const OWN_GROUPS: &str = "pulumi.com";
+
+/// Where events go.
+#[derive(Clone, Debug)]
+pub struct Destination {
+    pub address: Url,
+    pub client: reqwest::Client,
+    pub patience: Patience,
+}
+
+/// How long it is tried to post an event. The default is that of Flux's own recorder.
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    /// For one try.
+    pub timeout: Duration,
+    /// How often it is tried again.
+    pub retries: u32,
+    /// Before the first of these; each further one waits twice as long.
+    pub first_pause: Duration,
+    pub longest_pause: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Patience {
+            timeout: Duration::from_secs(5),
+            retries: 4,
+            first_pause: Duration::from_secs(1),
+            longest_pause: Duration::from_secs(30),
+        }
+    }
+}
+
+/// Why an event was not taken.
+#[derive(Debug, thiserror::Error)]
+enum PostError {
+    #[error("{address} cannot be reached")]
+    Unreachable { address: Url, source: reqwest::Error },
+    #[error("{address} answered {status}")]
+    Refused { address: Url, status: StatusCode },
+    #[error("an event cannot be written as JSON")]
+    Json(#[from] serde_json::Error),
+}
+
+impl PostError {
+    /// Whether another try may help.
+    fn is_transient(&self) -> bool {
+        match self {
+            PostError::Unreachable { .. } => true,
+            PostError::Refused { status, .. } => status.is_server_error() && *status != StatusCode::NOT_IMPLEMENTED,
+            PostError::Json(_) => false,
+        }
+    }
+}
+
+/// An event, and when it happened.
+#[derive(Debug)]
+struct Happened {
+    event: Event,
+    at: Timestamp,
+}
+
+/// Takes events. Cheap to clone; never waits.
+#[derive(Clone, Debug)]
+pub struct Notifications {
+    queue: mpsc::Sender<Happened>,
+    metrics: Metrics,
+}
+
+impl Notifications {
+    /// `component` is the controller's name, `instance` the name of its pod. The task has to be run.
+    pub fn new(
+        destination: Destination,
+        component: &str,
+        instance: &str,
+        metrics: Metrics,
+    ) -> (Notifications, NotificationTask) {
+        let (queue, events) = mpsc::channel(QUEUE);
+        let task = NotificationTask {
+            events,
+            destination,
+            component: component.to_owned(),
+            instance: instance.to_owned(),
+            metrics: metrics.clone(),
+            posted: Posted::default(),
+        };
+        (Notifications { queue, metrics }, task)
+    }
+
+    /// Hands an event over, unless no Alert could name its object. When too many wait it is dropped and counted.
+    pub(super) fn publish(&self, event: &Event) {
+        if event.kind == EventKind::Trace || !is_own(&event.object) {
+            return;
+        }
+        if let Err(error) = self.queue.try_send(Happened { event: event.clone(), at: Timestamp::now() }) {
+            self.metrics.notification_dropped();
+            tracing::debug!(%error, "notification dropped");
+        }
+    }
+}
+
+/// Whether the object is of a kind of this controller.
+fn is_own(object: &ObjectReference) -> bool {
+    let group = object.api_version.as_deref().and_then(|version| version.split_once('/')).map(|(group, _)| group);
+    group.is_some_and(|group| group == OWN_GROUPS || group.ends_with(&format!(".{OWN_GROUPS}")))
+}
+
+/// Posts the events.
+#[derive(Debug)]
+pub struct NotificationTask {
+    events: mpsc::Receiver<Happened>,
+    destination: Destination,
+    component: String,
+    instance: String,
+    metrics: Metrics,
+    posted: Posted,
+}
+
+impl NotificationTask {
+    /// Until `end` is cancelled; then what waits has a moment more, and each a single try.
+    pub async fn run(mut self, end: CancellationToken) {
+        let too_late = async {
+            end.cancelled().await;
+            tokio::time::sleep(LAST_POSTS).await;
+        };
+        tokio::select! {
+            () = self.post_all(&end) => {}
+            () = too_late => tracing::info!("notifications were not posted in time before the end"),
+        }
+    }
+
+    async fn post_all(&mut self, end: &CancellationToken) {
+        loop {
+            tokio::select! {
+                biased;
+                () = end.cancelled(), if !self.events.is_closed() => self.events.close(),
+                happened = self.events.recv() => match happened {
+                    Some(happened) => self.post(happened, end).await,
+                    None => return,
+                },
+            }
+        }
+    }
+
+    async fn post(&mut self, happened: Happened, end: &CancellationToken) {
+        let Happened { event, at } = happened;
+        if self.posted.knows(&event) {
+            return;
+        }
+        match self.try_to_post(&event, at, end).await {
+            Ok(()) => self.posted.add(event),
+            Err(error) => {
+                self.metrics.notification_dropped();
+                tracing::info!(error = &error as &dyn std::error::Error, "notification not posted");
+            }
+        }
+    }
+
+    async fn try_to_post(&self, event: &Event, at: Timestamp, end: &CancellationToken) -> Result<(), PostError> {
+        let body = serde_json::to_vec(&self.body(event, at))?;
+        let patience = self.destination.patience;
+        let mut pause = patience.first_pause;
+        for _ in 0..patience.retries {
+            match self.post_once(body.clone()).await {
+                Err(error) if error.is_transient() && !end.is_cancelled() => {
+                    tracing::debug!(error = &error as &dyn std::error::Error, "notification is posted again");
+                }
+                other => return other,
+            }
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                () = end.cancelled() => break,
+            }
+            pause = pause.saturating_mul(2).min(patience.longest_pause);
+        }
+        self.post_once(body).await
+    }
+
+    async fn post_once(&self, body: Vec<u8>) -> Result<(), PostError> {
+        let Destination { address, client, patience } = &self.destination;
+        let request = client.post(address.clone()).header(CONTENT_TYPE, "application/json");
+        let sent = request.body(body).timeout(patience.timeout).send().await;
+        let failed =
+            |source: reqwest::Error| PostError::Unreachable { address: address.clone(), source: source.without_url() };
+        match sent.map_err(failed)?.status() {
+            // It has heard the same a moment ago.
+            StatusCode::TOO_MANY_REQUESTS => Ok(()),
+            status if status.is_success() => Ok(()),
+            status => Err(PostError::Refused { address: address.clone(), status }),
+        }
+    }
+
+    fn body<'a>(&'a self, event: &'a Event, at: Timestamp) -> Body<'a> {
+        Body {
+            involved_object: &event.object,
+            severity: if event.kind == EventKind::Warning { "error" } else { "info" },
+            // In whole seconds, as Kubernetes writes times.
+            timestamp: Time(Timestamp::from_second(at.as_second()).unwrap_or(at)),
+            message: bounded(&event.message, LONGEST_MESSAGE),
+            reason: &event.reason,
+            metadata: &event.metadata,
+            reporting_controller: &self.component,
+            reporting_instance: &self.instance,
+        }
+    }
+}
+
+/// An event as the notification-controller reads it.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Body<'a> {
+    involved_object: &'a ObjectReference,
+    severity: &'static str,
+    timestamp: Time,
+    message: String,
+    reason: &'a str,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    metadata: &'a BTreeMap<String, String>,
+    reporting_controller: &'a str,
+    reporting_instance: &'a str,
+}
+
+/// What was posted of late, the oldest first.
+#[derive(Debug, Default)]
+struct Posted {
+    events: VecDeque<(Event, Instant)>,
+}
+
+impl Posted {
+    fn knows(&mut self, event: &Event) -> bool {
+        self.events.retain(|(_, at)| at.elapsed() < SILENCE);
+        self.events.iter().any(|(known, _)| says_the_same(known, event))
+    }
+
+    fn add(&mut self, event: Event) {
+        if self.events.len() >= REMEMBERED {
+            self.events.pop_front();
+        }
+        self.events.push_back((event, Instant::now()));
+    }
+}

@@ -1,0 +1,205 @@
+//! What the Pulumi Kubernetes Operator has written of an object, made ours: its field managers are renamed. Pure.
+//!
+//! Our next apply then takes away whatever the operator had applied and we do not, as if we had applied it ourselves before.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{FieldsV1, ManagedFieldsEntry};
+use kube::Resource;
+use serde_json::{Map, Value, json};
+
+use crate::api::names::{FIELD_MANAGER, OPERATOR_FIELD_MANAGER};
+
+const APPLY: &str = "Apply";
+const UPDATE: &str = "Update";
+
+/// Whether the operator still manages fields of an object.
+pub fn is_due<K: Resource>(object: &K) -> bool {
+    entries(object).iter().any(is_operators)
+}
+
+/// Whether the operator has applied the object itself, not only its status: it has made it, and nobody else keeps it.
+pub fn is_applied_by_operator<K: Resource>(object: &K) -> bool {
+    entries(object).iter().any(|entry| is_operators(entry) && is_apply(entry) && !is_of_subresource(entry))
+}
+
+/// The managed fields with us in the operator's place; none if the operator manages nothing.
+pub fn managed_fields<K: Resource>(object: &K) -> Option<Vec<ManagedFieldsEntry>> {
+    if !is_due(object) {
+        return None;
+    }
+    let mut kept: Vec<ManagedFieldsEntry> = Vec::new();
+    for entry in entries(object) {
+        let entry = if is_operators(entry) { renamed(entry.clone()) } else { entry.clone() };
+        match kept.iter_mut().find(|other| is_same_manager(other, &entry)) {
+            Some(other) => unite(other, entry),
+            None => kept.push(entry),
+        }
+    }
+    Some(kept)
+}
+
+fn entries<K: Resource>(object: &K) -> &[ManagedFieldsEntry] {
+    object.meta().managed_fields.as_deref().unwrap_or_default()
+}
+
+fn is_operators(entry: &ManagedFieldsEntry) -> bool {
+    let manager = entry.manager.as_deref().unwrap_or_default();
+    manager.strip_prefix(OPERATOR_FIELD_MANAGER).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+fn is_apply(entry: &ManagedFieldsEntry) -> bool {
+    entry.operation.as_deref() == Some(APPLY)
+}
+
+fn is_of_subresource(entry: &ManagedFieldsEntry) -> bool {
+    entry.subresource.as_deref().is_some_and(|subresource| !subresource.is_empty())
+}
+
+/// The entry as we would have made it: we apply objects, and patch their status.
+fn renamed(mut entry: ManagedFieldsEntry) -> ManagedFieldsEntry {
+    entry.manager = Some(FIELD_MANAGER.to_owned());
+    if is_of_subresource(&entry) {
+        entry.operation = Some(UPDATE.to_owned());
+    }
+    if is_apply(&entry)
+        && let Some(FieldsV1(fields)) = &mut entry.fields_v1
+    {
+        own_defaults_of_strategy(fields);
+    }
+    entry
+}
+
+/// The operator has applied a StatefulSet's strategy empty, and the API server filled it in. What belongs to the default
+/// strategy has to go with it when we apply another one.
+fn own_defaults_of_strategy(fields: &mut Value) {
+    let strategy = fields.get_mut("f:spec").and_then(|spec| spec.get_mut("f:updateStrategy"));
+    if let Some(strategy) = strategy.and_then(Value::as_object_mut) {
+        strategy.entry("f:rollingUpdate").or_insert_with(|| json!({".": {}, "f:partition": {}}));
+    }
+}
+
+/// Whether the API server takes two entries for one and the same: of two such it would forget one.
+fn is_same_manager(one: &ManagedFieldsEntry, other: &ManagedFieldsEntry) -> bool {
+    let version = |entry: &ManagedFieldsEntry| if is_apply(entry) { None } else { entry.api_version.clone() };
+    one.manager == other.manager
+        && one.operation == other.operation
+        && one.subresource.as_deref().unwrap_or_default() == other.subresource.as_deref().unwrap_or_default()
+        && version(one) == version(other)
+}
+
+fn unite(into: &mut ManagedFieldsEntry, from: ManagedFieldsEntry) {
+    match (&mut into.fields_v1, from.fields_v1) {
+        (Some(FieldsV1(Value::Object(into))), Some(FieldsV1(Value::Object(from)))) => union(into, from),
+        (into, from) => *into = into.take().or(from),
+    }
+}
+
+/// A set of fields is a tree of names: the union of two is what is in either.
+fn union(into: &mut Map<String, Value>, from: Map<String, Value>) {
+    for (name, below) in from {
+        match (into.get_mut(&name), below) {
+            (Some(Value::Object(into)), Value::Object(below)) => union(into, below),
+            (Some(_), _) => {}
+            (None, below) => {
+                into.insert(name, below);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::apps::v1::StatefulSet;
+    use k8s_openapi::api::core::v1::Service;
+    use serde::de::DeserializeOwned;
+
+    use super::*;
+    use crate::api::auto::{Update, Workspace};
+    use crate::api::pulumi::{Program, Stack};
+
+    /// Objects as the operator 2.9 has left them in a cluster.
+    fn left<K: DeserializeOwned>(list: &str) -> Vec<K> {
+        let list: Value = serde_saphyr::from_str(list).expect("it is YAML");
+        let items = list["items"].as_array().expect("a list").clone();
+        items.into_iter().map(|item| serde_json::from_value(item).expect("it can be read")).collect()
+    }
+
+    macro_rules! left {
+        ($name:literal) => {
+            include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/operator/", $name, ".yaml"))
+        };
+    }
+
+    /// Manager, operation and subresource of each entry.
+    fn managers<K: Resource>(object: &K) -> Vec<String> {
+        let managed = managed_fields(object).unwrap_or_else(|| entries(object).to_vec());
+        let word = |word: &Option<String>| word.clone().unwrap_or_default();
+        let words =
+            |e: &ManagedFieldsEntry| format!("{} {} {}", word(&e.manager), word(&e.operation), word(&e.subresource));
+        managed.iter().map(words).collect()
+    }
+
+    #[test]
+    fn nothing_of_what_the_operator_left_stays_in_its_hands() {
+        let ours = "pulumi-controller";
+        for stack in left::<Stack>(left!("stacks")) {
+            assert!(is_due(&stack) && !is_applied_by_operator(&stack), "{stack:?}");
+            let update = format!("{ours} Update ");
+            let wanted = [format!("{ours} Update status"), "kubectl-client-side-apply Update ".to_owned(), update];
+            assert_eq!(managers(&stack), wanted);
+        }
+        for workspace in left::<Workspace>(left!("workspaces")) {
+            assert!(is_applied_by_operator(&workspace));
+            assert_eq!(managers(&workspace), [format!("{ours} Apply "), format!("{ours} Update status")]);
+        }
+        for update in left::<Update>(left!("updates")) {
+            assert_eq!(managers(&update), [format!("{ours} Update status"), format!("{ours} Update ")]);
+        }
+        for service in left::<Service>(left!("services")) {
+            assert_eq!(managers(&service), [format!("{ours} Apply ")]);
+        }
+        for program in left::<Program>(left!("programs")) {
+            assert!(managers(&program).iter().all(|manager| !manager.contains("operator")), "{program:?}");
+        }
+        for stateful_set in left::<StatefulSet>(left!("statefulsets")) {
+            let status = "kube-controller-manager Update status".to_owned();
+            assert_eq!(managers(&stateful_set), [format!("{ours} Apply "), status]);
+            let managed = managed_fields(&stateful_set).expect("due");
+            let fields = &managed[0].fields_v1.as_ref().expect("fields").0;
+            assert_eq!(
+                fields["f:spec"]["f:updateStrategy"],
+                json!({"f:rollingUpdate": {".": {}, "f:partition": {}}}),
+                "else OnDelete would be refused beside it"
+            );
+            assert!(
+                fields["f:spec"]["f:template"]["f:spec"]["f:initContainers"].get("k:{\"name\":\"fetch\"}").is_some()
+            );
+        }
+    }
+
+    #[test]
+    fn what_both_have_applied_is_one_entry_with_the_fields_of_both() {
+        let entry = |manager: &str, fields: Value| json!({"manager": manager, "operation": "Apply", "apiVersion": "v1", "fieldsType": "FieldsV1", "fieldsV1": fields});
+        let service: Service = serde_json::from_value(json!({"metadata": {"name": "a", "managedFields": [
+            entry("pulumi-controller", json!({"f:spec": {"f:ports": {}, "f:selector": {}}})),
+            entry("somebody", json!({"f:spec": {"f:type": {}}})),
+            entry("pulumi-kubernetes-operator", json!({"f:spec": {"f:ports": {"f:x": {}}}, "f:metadata": {"f:labels": {}}})),
+        ]}}))
+        .expect("a service");
+        let managed = managed_fields(&service).expect("due");
+        let fields: Vec<&Value> = managed.iter().filter_map(|e| e.fields_v1.as_ref().map(|f| &f.0)).collect();
+        let ours = json!({"f:spec": {"f:ports": {"f:x": {}}, "f:selector": {}}, "f:metadata": {"f:labels": {}}});
+        assert_eq!(fields, [&ours, &json!({"f:spec": {"f:type": {}}})]);
+    }
+
+    #[test]
+    fn objects_without_the_operator_are_left_alone() {
+        let with = |manager: &str| -> Service {
+            let managed = json!([{"manager": manager, "operation": "Apply"}]);
+            serde_json::from_value(json!({"metadata": {"managedFields": managed}})).expect("a service")
+        };
+        for manager in ["pulumi-controller", "pulumi-kubernetes-operator-fork", "kubectl", ""] {
+            assert!(!is_due(&with(manager)) && managed_fields(&with(manager)).is_none(), "{manager}");
+        }
+        assert!(managed_fields(&Service::default()).is_none());
+    }
+}

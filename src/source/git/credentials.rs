@@ -1,0 +1,209 @@
+//! What a repository is read with. It is read from its Secrets each time it is needed, and kept no longer than that.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::Secret;
+use kube::{Api, Client};
+
+use crate::source::git::error::GitError;
+use crate::source::git::github_app::App;
+use crate::source::git::wanted::{Auth, Key, Value};
+
+/// How long one read of a Secret may take.
+const READ_TIMEOUT: Duration = Duration::from_secs(15);
+/// The user that a token comes with, as in the Pulumi Kubernetes Operator; servers look at the token alone.
+const TOKEN_USER: &str = "git";
+
+/// Credentials, and whom they may be shown to.
+#[derive(Clone, Default)]
+pub struct Credentials {
+    pub login: Login,
+    /// Host keys that are trusted, like OpenSSH's file.
+    pub known_hosts: Vec<String>,
+    /// Certificates that are trusted besides those of the system, as PEM.
+    pub authorities: Vec<String>,
+}
+
+/// What is shown to the server.
+#[derive(Clone, Default)]
+pub enum Login {
+    #[default]
+    Nothing,
+    Basic {
+        user: String,
+        password: String,
+    },
+    Ssh {
+        key: String,
+        passphrase: Option<String>,
+    },
+    GitHubApp(App),
+}
+
+impl fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Credentials").finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Login {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Login::Nothing => "Nothing",
+            Login::Basic { .. } => "Basic",
+            Login::Ssh { .. } => "Ssh",
+            Login::GitHubApp(_) => "GitHubApp",
+        })
+    }
+}
+
+type Data = BTreeMap<String, ByteString>;
+
+/// Reads the Secrets that a key names.
+pub async fn read(client: &Client, key: &Key) -> Result<Credentials, GitError> {
+    let mut secrets: BTreeMap<String, Data> = BTreeMap::new();
+    for name in key.auth.secrets() {
+        secrets.insert(name.to_owned(), read_secret(client, &key.namespace, name).await?);
+    }
+    make(&key.auth, &secrets, key.repository.host()).map_err(GitError::Credentials)
+}
+
+async fn read_secret(client: &Client, namespace: &str, name: &str) -> Result<Data, GitError> {
+    let api: Api<Secret> = Api::namespaced(client.clone(), namespace);
+    let failed = |why: String| GitError::Credentials(format!("cannot read the Secret {namespace}/{name}: {why}"));
+    match tokio::time::timeout(READ_TIMEOUT, api.get_opt(name)).await {
+        Ok(Ok(Some(secret))) => Ok(secret.data.unwrap_or_default()),
+        Ok(Ok(None)) => Err(GitError::Credentials(format!("the Secret {namespace}/{name} does not exist"))),
+        Ok(Err(error)) => Err(failed(error.to_string())),
+        Err(_) => Err(failed(format!("no answer within {} s", READ_TIMEOUT.as_secs()))),
+    }
+}
+
+/// Puts together what the Secrets hold.
+fn make(auth: &Auth, secrets: &BTreeMap<String, Data>, host: &str) -> Result<Credentials, String> {
+    let value = |value: &Value| match value {
+        Value::Literal(text) => Ok(text.clone()),
+        Value::Key { secret, key } => {
+            let found = secrets.get(secret).and_then(|data| data.get(key));
+            let found = found.ok_or_else(|| format!("the Secret {secret} has no key {key}"))?;
+            text(found).ok_or_else(|| format!("the key {key} of the Secret {secret} is not UTF-8"))
+        }
+    };
+    let nothing = Data::new();
+    let login = match auth {
+        Auth::Nothing => Login::Nothing,
+        Auth::Secret(name) => login_of(name, secrets.get(name).unwrap_or(&nothing))?,
+        Auth::Token(token) => token_login(value(token)?),
+        Auth::Basic { user, password } => {
+            Login::Basic { user: one_line(value(user)?), password: one_line(value(password)?) }
+        }
+        Auth::Ssh { key, passphrase } => {
+            Login::Ssh { key: value(key)?, passphrase: passphrase.as_ref().map(value).transpose()?.map(one_line) }
+        }
+        Auth::GitHubApp { app_id, installation_id, private_key, base_url } => {
+            let (app_id, installation_id) = (one_line(value(app_id)?), one_line(value(installation_id)?));
+            Login::GitHubApp(App::new(app_id, installation_id, value(private_key)?, base_url.as_deref(), host)?)
+        }
+    };
+    let all = |keys: &'static [&'static str]| {
+        let found =
+            secrets.values().flat_map(move |data| keys.iter().filter_map(move |key| data.get(*key)).filter_map(text));
+        found.collect::<Vec<_>>()
+    };
+    Ok(Credentials { login, known_hosts: all(&["known_hosts"]), authorities: all(&["ca.crt", "caFile"]) })
+}
+
+/// What a Secret holds whose keys say it, in the order of the Pulumi Kubernetes Operator. One that holds no more than whom to trust is
+/// none.
+fn login_of(name: &str, data: &Data) -> Result<Login, String> {
+    let get = |key: &str| match data.get(key) {
+        Some(bytes) => text(bytes).map(Some).ok_or_else(|| format!("the key {key} of the Secret {name} is not UTF-8")),
+        None => Ok(None),
+    };
+    if let Some(key) = get("sshPrivateKey")? {
+        return Ok(Login::Ssh { key, passphrase: get("password")?.map(one_line).filter(|text| !text.is_empty()) });
+    }
+    if let Some(token) = get("accessToken")? {
+        return Ok(token_login(token));
+    }
+    match (get("username")?, get("password")?) {
+        (Some(user), Some(password)) => Ok(Login::Basic { user: one_line(user), password: one_line(password) }),
+        (None, None) if ["ca.crt", "caFile", "known_hosts"].iter().any(|key| data.contains_key(*key)) => {
+            Ok(Login::Nothing)
+        }
+        _ => Err(format!("the Secret {name} holds none of sshPrivateKey, accessToken, and username with password")),
+    }
+}
+
+fn token_login(token: String) -> Login {
+    Login::Basic { user: TOKEN_USER.to_owned(), password: one_line(token) }
+}
+
+fn text(bytes: &ByteString) -> Option<String> {
+    String::from_utf8(bytes.0.clone()).ok()
+}
+
+/// Without the line's end that a file brings along.
+fn one_line(text: String) -> String {
+    text.trim_end_matches(['\r', '\n']).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn secrets(entries: &[(&str, &str)]) -> BTreeMap<String, Data> {
+        let data =
+            entries.iter().map(|(key, value)| ((*key).to_owned(), ByteString(value.as_bytes().to_vec()))).collect();
+        [("s".to_owned(), data)].into()
+    }
+
+    fn described(auth: &Auth, entries: &[(&str, &str)]) -> Result<String, String> {
+        let made = make(auth, &secrets(entries), "github.com")?;
+        Ok(match made.login {
+            Login::Nothing => "nothing".to_owned(),
+            Login::Basic { user, password } => format!("{user}:{password}"),
+            Login::Ssh { key, passphrase } => format!("ssh {key} {passphrase:?}"),
+            Login::GitHubApp(_) => "app".to_owned(),
+        })
+    }
+
+    #[test]
+    fn a_secret_says_by_its_keys_what_it_holds() {
+        let auth = Auth::Secret("s".to_owned());
+        let rows: [(&[(&str, &str)], &str); 6] = [
+            (&[("sshPrivateKey", "k"), ("password", "p\n"), ("accessToken", "t")], "ssh k Some(\"p\")"),
+            (&[("sshPrivateKey", "k")], "ssh k None"),
+            (&[("accessToken", "t\n"), ("username", "u"), ("password", "p")], "git:t"),
+            (&[("username", "u"), ("password", "p")], "u:p"),
+            (&[("ca.crt", "c")], "nothing"),
+            (&[("known_hosts", "h")], "nothing"),
+        ];
+        for (entries, wanted) in rows {
+            assert_eq!(described(&auth, entries).as_deref(), Ok(wanted), "{entries:?}");
+        }
+        for entries in [&[][..], &[("username", "u")], &[("token", "t")]] {
+            let said = described(&auth, entries).expect_err("it holds nothing");
+            assert!(said.contains("the Secret s holds none of sshPrivateKey"), "{said}");
+        }
+    }
+
+    #[test]
+    fn what_is_trusted_lies_beside_the_credentials() {
+        let auth = Auth::Token(Value::Key { secret: "s".to_owned(), key: "t".to_owned() });
+        let made = make(&auth, &secrets(&[("t", "x"), ("ca.crt", "c"), ("known_hosts", "h")]), "h").unwrap();
+        assert_eq!((made.authorities, made.known_hosts), (vec!["c".to_owned()], vec!["h".to_owned()]));
+        let said = described(&auth, &[]).expect_err("the key is missing");
+        assert_eq!(said, "the Secret s has no key t");
+    }
+
+    #[test]
+    fn nothing_of_it_is_ever_shown() {
+        let login = Login::Basic { user: "u".to_owned(), password: "hunter2".to_owned() };
+        let shown = format!("{:?} {:?}", login, Credentials { login: login.clone(), ..Credentials::default() });
+        assert!(!shown.contains("hunter2"), "{shown}");
+    }
+}

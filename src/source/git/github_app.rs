@@ -1,0 +1,234 @@
+//! GitHub Apps: a signed statement of who asks is exchanged for a token that reads the repository for an hour.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use jiff::{SignedDuration, Timestamp};
+use ring::rand::SystemRandom;
+use ring::signature::{RSA_PKCS1_SHA256, RsaKeyPair};
+use rustls::pki_types::PrivateKeyDer;
+use rustls::pki_types::pem::PemObject;
+use serde::Deserialize;
+use serde_json::json;
+use sha2::{Digest as _, Sha256};
+use url::Url;
+
+use crate::source::git::error::{GitError, chain};
+
+/// The user that an installation's token comes with.
+pub const TOKEN_USER: &str = "x-access-token";
+/// How long the exchange may take.
+const TIMEOUT: Duration = Duration::from_secs(20);
+/// The longest answer that is read.
+const LONGEST_ANSWER: usize = 64 * 1024;
+/// A token is used no longer than until so shortly before its end.
+const RESERVE: SignedDuration = SignedDuration::from_mins(5);
+/// How many tokens are kept.
+const MOST_TOKENS: usize = 1000;
+
+/// An installation of an App.
+#[derive(Clone)]
+pub struct App {
+    id: String,
+    installation: String,
+    private_key: String,
+    api: Url,
+}
+
+impl fmt::Debug for App {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("App").field("id", &self.id).field("api", &self.api.as_str()).finish_non_exhaustive()
+    }
+}
+
+impl App {
+    /// Checks what is said of it. Without a URL of the API, it is that of the repository's host.
+    pub fn new(
+        id: String,
+        installation: String,
+        private_key: String,
+        base_url: Option<&str>,
+        host: &str,
+    ) -> Result<Self, String> {
+        let is_plain =
+            |text: &str| !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || ".-_".contains(c));
+        if !is_plain(&id) {
+            return Err("the appID of the GitHub App is neither a number nor a client id".to_owned());
+        }
+        if installation.is_empty() || !installation.bytes().all(|b| b.is_ascii_digit()) {
+            return Err("the installationID of the GitHub App is no number".to_owned());
+        }
+        let text = match base_url.map(str::trim).filter(|text| !text.is_empty()) {
+            Some(given) => given.to_owned(),
+            None if host == "github.com" => "https://api.github.com".to_owned(),
+            None => format!("https://{host}/api/v3"),
+        };
+        let refused = || format!("the baseURL of the GitHub App, {text:?}, is no https URL");
+        let api = Url::parse(&text).map_err(|_| refused())?;
+        if !matches!(api.scheme(), "https" | "http")
+            || !api.has_host()
+            || !api.username().is_empty()
+            || api.password().is_some()
+        {
+            return Err(refused());
+        }
+        Ok(Self { id, installation, private_key, api })
+    }
+
+    /// What the token is kept by.
+    fn fingerprint(&self) -> [u8; 32] {
+        let parts = [self.api.as_str(), &self.id, &self.installation, &self.private_key];
+        Sha256::digest(parts.join("\0")).into()
+    }
+
+    /// Says who asks, signed.
+    fn statement(&self, now: Timestamp) -> Result<String, GitError> {
+        let refused = |why: &str| GitError::Credentials(format!("the private key of the GitHub App {} {why}", self.id));
+        let key = match PrivateKeyDer::from_pem_slice(self.private_key.as_bytes()) {
+            Ok(PrivateKeyDer::Pkcs1(key)) => RsaKeyPair::from_der(key.secret_pkcs1_der()),
+            Ok(PrivateKeyDer::Pkcs8(key)) => RsaKeyPair::from_pkcs8(key.secret_pkcs8_der()),
+            _ => return Err(refused("is no RSA key as PEM (PKCS#1 or PKCS#8)")),
+        };
+        let key = key.map_err(|error| refused(&format!("cannot be used: {error}")))?;
+        // GitHub refuses what is from the future, and clocks differ.
+        let issued = now.as_second() - 60;
+        let header = json!({"alg": "RS256", "typ": "JWT"});
+        let claims = json!({"iat": issued, "exp": issued + 600, "iss": self.id});
+        let encoded = |value: &serde_json::Value| URL_SAFE_NO_PAD.encode(value.to_string());
+        let text = format!("{}.{}", encoded(&header), encoded(&claims));
+        let mut signature = vec![0; key.public().modulus_len()];
+        key.sign(&RSA_PKCS1_SHA256, &SystemRandom::new(), text.as_bytes(), &mut signature)
+            .map_err(|_| refused("cannot sign"))?;
+        Ok(format!("{text}.{}", URL_SAFE_NO_PAD.encode(signature)))
+    }
+
+    fn exchange_url(&self) -> String {
+        format!("{}/app/installations/{}/access_tokens", self.api.as_str().trim_end_matches('/'), self.installation)
+    }
+}
+
+/// What the exchange answers.
+#[derive(Deserialize)]
+struct Answer {
+    token: String,
+    expires_at: Timestamp,
+}
+
+/// Tokens that are still good.
+#[derive(Default)]
+pub struct Tokens {
+    kept: Mutex<HashMap<[u8; 32], (String, Timestamp)>>,
+}
+
+impl fmt::Debug for Tokens {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tokens").finish_non_exhaustive()
+    }
+}
+
+impl Tokens {
+    /// A token for the installation: the one that is there, or a new one.
+    pub async fn token(&self, app: &App, client: &reqwest::Client) -> Result<String, GitError> {
+        let (fingerprint, now) = (app.fingerprint(), Timestamp::now());
+        if let Some((token, ends)) = self.lock().get(&fingerprint)
+            && now + RESERVE < *ends
+        {
+            return Ok(token.clone());
+        }
+        let Answer { token, expires_at } = exchange(app, client, now).await?;
+        let mut kept = self.lock();
+        kept.retain(|_, (_, ends)| now < *ends);
+        if kept.len() < MOST_TOKENS {
+            kept.insert(fingerprint, (token.clone(), expires_at));
+        }
+        Ok(token)
+    }
+
+    /// A token was refused, and may have been taken back: all are asked for anew.
+    pub fn clear(&self) {
+        self.lock().clear();
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<[u8; 32], (String, Timestamp)>> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+async fn exchange(app: &App, client: &reqwest::Client, now: Timestamp) -> Result<Answer, GitError> {
+    let host = app.api.host_str().unwrap_or_default();
+    let about =
+        |why: String| GitError::Credentials(format!("the GitHub App {} got no token from {host}: {why}", app.id));
+    let request = client
+        .post(app.exchange_url())
+        .bearer_auth(app.statement(now)?)
+        .header("Accept", "application/vnd.github+json")
+        .header("X-GitHub-Api-Version", "2022-11-28")
+        .timeout(TIMEOUT);
+    let mut response = request.send().await.map_err(|error| GitError::Unreachable(chain(&error.without_url())))?;
+    let status = response.status();
+    if !status.is_success() {
+        return Err(about(match status.as_u16() {
+            401 => "it does not accept the key for this appID (HTTP 401)".to_owned(),
+            403 => "it refuses (HTTP 403): the installation may be suspended, or asks too often".to_owned(),
+            404 => format!("it knows no installation {} of this App (HTTP 404)", app.installation),
+            other => format!("HTTP status {other}"),
+        }));
+    }
+    let mut body = Vec::new();
+    while let Some(chunk) =
+        response.chunk().await.map_err(|error| GitError::Unreachable(chain(&error.without_url())))?
+    {
+        body.extend_from_slice(&chunk);
+        if body.len() > LONGEST_ANSWER {
+            return Err(about("its answer is too long".to_owned()));
+        }
+    }
+    serde_json::from_slice(&body).map_err(|_| about("its answer holds no token".to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn app(base_url: Option<&str>, host: &str) -> Result<App, String> {
+        App::new("12".to_owned(), "34".to_owned(), String::new(), base_url, host)
+    }
+
+    #[test]
+    fn the_api_is_that_of_the_host() {
+        let rows = [
+            (None, "github.com", "https://api.github.com/app/installations/34/access_tokens"),
+            (None, "ghe.example", "https://ghe.example/api/v3/app/installations/34/access_tokens"),
+            (Some("https://a.example/v3/"), "x", "https://a.example/v3/app/installations/34/access_tokens"),
+        ];
+        for (base, host, wanted) in rows {
+            assert_eq!(app(base, host).unwrap().exchange_url(), wanted);
+        }
+        for base in ["ftp://a", "nothing", "https://u:p@a"] {
+            assert!(app(Some(base), "x").unwrap_err().contains("baseURL"), "{base}");
+        }
+    }
+
+    #[test]
+    fn an_id_that_would_lead_elsewhere_is_refused() {
+        let with = |id: &str, installation: &str| {
+            App::new(id.to_owned(), installation.to_owned(), String::new(), None, "github.com").map(drop)
+        };
+        assert!(with("Iv23liABC.x", "1").is_ok());
+        assert!(with("12", "../..").unwrap_err().contains("installationID"));
+        assert!(with("1/2", "1").unwrap_err().contains("appID"));
+    }
+
+    #[test]
+    fn a_key_that_is_none_is_refused_without_showing_it() {
+        let key = "-----BEGIN PRIVATE KEY-----\nhunter2\n-----END PRIVATE KEY-----".to_owned();
+        let app = App::new("12".to_owned(), "34".to_owned(), key, None, "github.com").unwrap();
+        let said = app.statement(Timestamp::now()).unwrap_err().to_string();
+        assert!(said.contains("the private key of the GitHub App 12") && !said.contains("hunter2"), "{said}");
+        assert!(!format!("{app:?}").contains("hunter2"));
+    }
+}

@@ -1,0 +1,348 @@
+//! Git over HTTP: the requests of the protocol's library, made by our own client, which knows certificates, proxies and limits.
+
+use std::any::Any;
+use std::io::{self, BufRead, Read, Write};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use gix_transport::client::blocking_io::http::{GetResponse, Http, PostBodyDataKind, PostResponse};
+use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER, USER_AGENT};
+use reqwest::{Method, Response, StatusCode};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use url::Url;
+
+use crate::source::git::budget::Budget;
+use crate::source::git::error::{GitError, chain};
+
+/// Where Linux distributions keep the certificates that the system trusts.
+const SYSTEM_CERTIFICATES: &str = "/etc/ssl/certs/ca-certificates.crt";
+/// Some servers serve only who says to be Git.
+const AGENT: &str = concat!("git/pulumi-controller-", env!("CARGO_PKG_VERSION"));
+/// How many redirects are followed.
+const MOST_REDIRECTS: usize = 5;
+/// How long a server is left alone that asks for it without a time, and at most.
+const PATIENCE: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(30 * 60));
+/// The largest request.
+const LARGEST_REQUEST: usize = 1 << 20;
+
+/// A client that trusts the system's certificates and these. Proxies are those of the environment.
+pub fn client(authorities: &[String]) -> Result<reqwest::Client, GitError> {
+    let refused = |why: String| GitError::Credentials(format!("the certificate authorities cannot be used: {why}"));
+    let mut roots = rustls::RootCertStore::empty();
+    let system = CertificateDer::pem_file_iter(SYSTEM_CERTIFICATES).map(|found| found.flatten().collect::<Vec<_>>());
+    roots.add_parsable_certificates(system.unwrap_or_default());
+    for text in authorities {
+        let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(text.as_bytes()).collect();
+        let (added, _) = roots.add_parsable_certificates(found.map_err(|error| refused(error.to_string()))?);
+        if added == 0 {
+            return Err(refused("there is no certificate among them, as PEM".to_owned()));
+        }
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let tls = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| refused(error.to_string()))?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    reqwest::Client::builder()
+        .tls_backend_preconfigured(tls)
+        .redirect(reqwest::redirect::Policy::custom(|attempt| {
+            let from = attempt.previous().last().map(|url| url.scheme().to_owned());
+            if attempt.previous().len() > MOST_REDIRECTS {
+                attempt.error("it is redirected too often")
+            } else if from.as_deref() == Some("https") && attempt.url().scheme() != "https" {
+                attempt.error("it is redirected from https to http")
+            } else {
+                attempt.follow()
+            }
+        }))
+        .connect_timeout(Duration::from_secs(10))
+        .pool_max_idle_per_host(2)
+        .build()
+        .map_err(|error| refused(chain(&error)))
+}
+
+/// A repository that is reached by HTTP.
+pub struct Connection {
+    client: reqwest::Client,
+    budget: Arc<Budget>,
+    /// Shown to this origin only.
+    authorization: Option<(url::Origin, HeaderValue)>,
+    /// Where redirects have led to.
+    base: Option<String>,
+}
+
+impl Connection {
+    pub fn new(client: reqwest::Client, budget: Arc<Budget>, url: &Url, authorization: Option<HeaderValue>) -> Self {
+        let authorization = authorization.map(|value| (url.origin(), value));
+        Self { client, budget, authorization, base: None }
+    }
+
+    fn exchange(&self, method: Method, url: &str, headers: HeaderMap) -> Exchange {
+        let authorization = Url::parse(url).ok().and_then(|url| {
+            let (origin, value) = self.authorization.as_ref()?;
+            (url.origin() == *origin).then(|| value.clone())
+        });
+        Exchange {
+            client: self.client.clone(),
+            budget: Arc::clone(&self.budget),
+            authorized: authorization.is_some(),
+            state: State::Collecting {
+                method,
+                url: url.to_owned(),
+                headers: with(headers, authorization),
+                body: Vec::new(),
+            },
+        }
+    }
+}
+
+fn with(mut headers: HeaderMap, authorization: Option<HeaderValue>) -> HeaderMap {
+    if let Some(value) = authorization {
+        headers.insert(AUTHORIZATION, value);
+    }
+    headers.insert(USER_AGENT, HeaderValue::from_static(AGENT));
+    headers
+}
+
+/// The library's lines as headers.
+fn parsed(lines: impl IntoIterator<Item = impl AsRef<str>>) -> HeaderMap {
+    let pairs = lines.into_iter().filter_map(|line| {
+        let (name, value) = line.as_ref().split_once(':')?;
+        let name: HeaderName = name.trim().parse().ok()?;
+        Some((name, HeaderValue::from_str(value.trim()).ok()?))
+    });
+    pairs.collect()
+}
+
+impl Http for Connection {
+    type Headers = AnswerHeaders;
+    type ResponseBody = AnswerBody;
+    type PostBody = RequestBody;
+
+    fn get(
+        &mut self,
+        url: &str,
+        base_url: &str,
+        headers: impl IntoIterator<Item = impl AsRef<str>>,
+    ) -> gix_error::Result<GetResponse<Self::Headers, Self::ResponseBody>> {
+        let mut exchange = self.exchange(Method::GET, url, parsed(headers));
+        let led_to = exchange.send().map_err(gix_error::Error::from_error)?;
+        let tail = url.strip_prefix(base_url).unwrap_or(url);
+        match led_to.as_str().strip_suffix(tail) {
+            Some(base) if base != base_url => self.base = Some(base.to_owned()),
+            Some(_) => {}
+            None => {
+                let said = "the server redirects to where no repository is".to_owned();
+                return Err(gix_error::Error::from_error(self.budget.fail(GitError::Protocol(said))));
+            }
+        }
+        let exchange = Arc::new(Mutex::new(exchange));
+        let body = AnswerBody::new(Arc::clone(&exchange));
+        Ok(GetResponse { headers: AnswerHeaders::new(exchange), body })
+    }
+
+    fn post(
+        &mut self,
+        url: &str,
+        _base_url: &str,
+        headers: impl IntoIterator<Item = impl AsRef<str>>,
+        _body: PostBodyDataKind,
+    ) -> gix_error::Result<PostResponse<Self::Headers, Self::ResponseBody, Self::PostBody>> {
+        let exchange = Arc::new(Mutex::new(self.exchange(Method::POST, url, parsed(headers))));
+        Ok(PostResponse {
+            post_body: RequestBody(Arc::clone(&exchange)),
+            headers: AnswerHeaders::new(Arc::clone(&exchange)),
+            body: AnswerBody::new(exchange),
+        })
+    }
+
+    fn configure(&mut self, _config: &dyn Any) -> gix_error::Result {
+        Ok(())
+    }
+
+    fn redirected_base_url(&self) -> Option<String> {
+        self.base.clone()
+    }
+}
+
+/// One request and its answer.
+struct Exchange {
+    client: reqwest::Client,
+    budget: Arc<Budget>,
+    /// Whether credentials are shown.
+    authorized: bool,
+    state: State,
+}
+
+enum State {
+    Collecting { method: Method, url: String, headers: HeaderMap, body: Vec<u8> },
+    Answered { content_type: String, response: Option<Response> },
+    Failed,
+}
+
+impl Exchange {
+    /// Sends the request, if it was not sent. The answer is where redirects have led to.
+    fn send(&mut self) -> io::Result<String> {
+        let State::Collecting { method, url, headers, body } = std::mem::replace(&mut self.state, State::Failed) else {
+            return Err(io::Error::other("the request was sent before"));
+        };
+        let request = self.client.request(method, &url).headers(headers).body(body).send();
+        let response = self.budget.wait(request)?;
+        let unreachable = |error: reqwest::Error| GitError::Unreachable(chain(&error.without_url()));
+        let response = response.map_err(|error| self.budget.fail(unreachable(error)))?;
+        if let Some(error) = refusal(&response, self.authorized) {
+            return Err(self.budget.fail(error));
+        }
+        let led_to = response.url().to_string();
+        let content_type = response.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+        let content_type = content_type.unwrap_or_default().to_owned();
+        self.state = State::Answered { content_type, response: Some(response) };
+        Ok(led_to)
+    }
+
+    fn sent(&mut self) -> io::Result<()> {
+        if matches!(self.state, State::Collecting { .. }) { self.send().map(drop) } else { Ok(()) }
+    }
+}
+
+/// What an answer says that is none.
+fn refusal(response: &Response, authorized: bool) -> Option<GitError> {
+    let status = response.status();
+    let said = format!("HTTP {}", status.as_u16());
+    match status {
+        status if status.is_success() => None,
+        StatusCode::UNAUTHORIZED if !authorized => Some(GitError::CredentialsMissing(said)),
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Some(GitError::CredentialsRefused(said)),
+        StatusCode::NOT_FOUND | StatusCode::GONE => Some(GitError::NotFound(said)),
+        StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
+            let asked = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.trim().parse().ok());
+            let after = asked.map_or(PATIENCE.0, Duration::from_secs).clamp(Duration::from_secs(1), PATIENCE.1);
+            Some(GitError::Busy { status: status.as_u16(), after })
+        }
+        status => Some(GitError::Status(status.as_u16())),
+    }
+}
+
+type Shared = Arc<Mutex<Exchange>>;
+
+fn lock(shared: &Shared) -> std::sync::MutexGuard<'_, Exchange> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Collects what is sent.
+pub struct RequestBody(Shared);
+
+impl Write for RequestBody {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match &mut lock(&self.0).state {
+            State::Collecting { body, .. } if body.len() + bytes.len() <= LARGEST_REQUEST => {
+                body.extend_from_slice(bytes);
+                Ok(bytes.len())
+            }
+            State::Collecting { .. } => Err(io::Error::other("the request is too large")),
+            _ => Err(io::Error::other("the request was sent before")),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The only header that the library reads, as a line. The request is sent by who reads first.
+pub struct AnswerHeaders {
+    exchange: Shared,
+    line: Option<io::Cursor<Vec<u8>>>,
+}
+
+impl AnswerHeaders {
+    fn new(exchange: Shared) -> Self {
+        Self { exchange, line: None }
+    }
+
+    fn line(&mut self) -> io::Result<&mut io::Cursor<Vec<u8>>> {
+        if self.line.is_none() {
+            let mut exchange = lock(&self.exchange);
+            exchange.sent()?;
+            if let State::Answered { content_type, .. } = &exchange.state {
+                self.line = Some(io::Cursor::new(format!("Content-Type: {content_type}\n").into_bytes()));
+            }
+        }
+        self.line.as_mut().ok_or_else(|| io::Error::other("there is no answer"))
+    }
+}
+
+impl Read for AnswerHeaders {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.line()?.read(buffer)
+    }
+}
+
+impl BufRead for AnswerHeaders {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        self.line()?.fill_buf()
+    }
+
+    fn consume(&mut self, amount: usize) {
+        if let Some(line) = &mut self.line {
+            line.consume(amount);
+        }
+    }
+}
+
+/// What the server sends, within the budget.
+pub struct AnswerBody {
+    exchange: Shared,
+    response: Option<Response>,
+    chunk: io::Cursor<Vec<u8>>,
+}
+
+impl AnswerBody {
+    fn new(exchange: Shared) -> Self {
+        Self { exchange, response: None, chunk: io::Cursor::default() }
+    }
+
+    fn next(&mut self) -> io::Result<Vec<u8>> {
+        let mut exchange = lock(&self.exchange);
+        exchange.sent()?;
+        if self.response.is_none()
+            && let State::Answered { response, .. } = &mut exchange.state
+        {
+            self.response = response.take();
+        }
+        let budget = Arc::clone(&exchange.budget);
+        drop(exchange);
+        let Some(response) = &mut self.response else { return Ok(Vec::new()) };
+        let chunk = budget.wait(response.chunk())?;
+        let broken = |error: reqwest::Error| GitError::Unreachable(chain(&error.without_url()));
+        let chunk = chunk.map_err(|error| budget.fail(broken(error)))?.unwrap_or_default().to_vec();
+        budget.spend(chunk.len())?;
+        Ok(chunk)
+    }
+}
+
+impl Read for AnswerBody {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let available = self.fill_buf()?;
+        let count = available.len().min(buffer.len());
+        let (from, to) = (available.get(..count).unwrap_or_default(), buffer.get_mut(..count).unwrap_or_default());
+        to.copy_from_slice(from);
+        self.consume(count);
+        Ok(count)
+    }
+}
+
+impl BufRead for AnswerBody {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        if self.chunk.fill_buf()?.is_empty() {
+            self.chunk = io::Cursor::new(self.next()?);
+        }
+        self.chunk.fill_buf()
+    }
+
+    fn consume(&mut self, amount: usize) {
+        self.chunk.consume(amount);
+    }
+}

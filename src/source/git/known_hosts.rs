@@ -1,0 +1,236 @@
+//! Which SSH host keys are trusted: lists like OpenSSH's `known_hosts`, the first of which that knows a host decides. Pure.
+
+use russh::keys::ssh_key::known_hosts::{Entry, HostPatterns, Marker};
+use russh::keys::{Algorithm, HashAlg, PublicKey};
+
+use crate::source::git::error::GitError;
+use crate::source::git::url::SshPlace;
+
+/// The keys of large public hosts.
+const SHIPPED: &str = include_str!("known_hosts.txt");
+
+/// Lists of host keys, the most particular first.
+#[derive(Clone, Debug, Default)]
+pub struct KnownHosts {
+    lists: Vec<List>,
+}
+
+#[derive(Clone, Debug)]
+struct List {
+    entries: Vec<Entry>,
+    /// Lines that cannot be read.
+    unreadable: usize,
+}
+
+impl KnownHosts {
+    /// These lists, in this order, and the shipped one after them.
+    pub fn new(texts: impl IntoIterator<Item = String>) -> Self {
+        let lists = texts.into_iter().map(|text| List::parse(&text));
+        Self { lists: lists.chain(std::iter::once(List::parse(SHIPPED))).collect() }
+    }
+
+    /// The kinds of keys that are known of a host. A server is asked for one of those.
+    pub fn algorithms(&self, place: &SshPlace) -> Vec<Algorithm> {
+        let mut algorithms = Vec::new();
+        for key in self.keys(place) {
+            for algorithm in offers(&key.algorithm()) {
+                if !algorithms.contains(&algorithm) {
+                    algorithms.push(algorithm);
+                }
+            }
+        }
+        algorithms
+    }
+
+    /// Whether a host may show this key.
+    pub fn check(&self, place: &SshPlace, shown: &PublicKey) -> Result<(), GitError> {
+        let known = self.keys(place);
+        if known.iter().any(|key| key.key_data() == shown.key_data()) {
+            return Ok(());
+        }
+        let host = &place.host;
+        let key = format!("{} {}", shown.algorithm(), shown.fingerprint(HashAlg::Sha256));
+        let port = if place.port == 22 { String::new() } else { format!("-p {} ", place.port) };
+        let unreadable: usize = self.lists.iter().map(|list| list.unreadable).sum();
+        let hint = if unreadable == 0 {
+            String::new()
+        } else {
+            format!(" ({unreadable} lines of known_hosts cannot be read)")
+        };
+        Err(GitError::HostKey(match known.is_empty() {
+            true => format!(
+                "the host key of {host} is not known ({key}){hint}: check it, then put the line that `ssh-keyscan {port}{host}` prints \
+                 under `known_hosts` into the Secret of the SSH key, or for all Stacks into the ConfigMap pulumi-controller-git in the \
+                 controller's namespace"
+            ),
+            false => format!(
+                "{host} shows another host key ({key}) than the one that is known{hint}: it was changed there, or somebody is in \
+                 between. Once you know that it was changed, change it in `known_hosts`"
+            ),
+        }))
+    }
+
+    /// The keys of the first list that has one for the host.
+    fn keys(&self, place: &SshPlace) -> Vec<&PublicKey> {
+        let name = match place.port {
+            22 => place.host.clone(),
+            port => format!("[{}]:{port}", place.host),
+        };
+        self.lists.iter().map(|list| list.keys(&name)).find(|keys| !keys.is_empty()).unwrap_or_default()
+    }
+}
+
+impl List {
+    fn parse(text: &str) -> Self {
+        let mut list = List { entries: Vec::new(), unreadable: 0 };
+        let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+        for line in lines {
+            match line.parse() {
+                Ok(entry) => list.entries.push(entry),
+                Err(_) => list.unreadable += 1,
+            }
+        }
+        list
+    }
+
+    fn keys(&self, name: &str) -> Vec<&PublicKey> {
+        let named = |entry: &&Entry| matches(entry.host_patterns(), name);
+        let is_revoked = |entry: &&Entry| entry.marker() == Some(&Marker::Revoked);
+        let revoked: Vec<&PublicKey> =
+            self.entries.iter().filter(named).filter(is_revoked).map(Entry::public_key).collect();
+        let plain = self.entries.iter().filter(named).filter(|entry| entry.marker().is_none()).map(Entry::public_key);
+        plain.filter(|key| !revoked.iter().any(|other| other.key_data() == key.key_data())).collect()
+    }
+}
+
+/// An RSA key signs in more than one way.
+fn offers(algorithm: &Algorithm) -> Vec<Algorithm> {
+    match algorithm {
+        Algorithm::Rsa { .. } => {
+            [Some(HashAlg::Sha512), Some(HashAlg::Sha256)].map(|hash| Algorithm::Rsa { hash }).to_vec()
+        }
+        other => vec![other.clone()],
+    }
+}
+
+fn matches(patterns: &HostPatterns, name: &str) -> bool {
+    match patterns {
+        HostPatterns::Patterns(patterns) => {
+            let fits = |pattern: &str| wildcard(pattern.to_ascii_lowercase().as_bytes(), name.as_bytes());
+            let excluded = patterns.iter().filter_map(|pattern| pattern.strip_prefix('!')).any(fits);
+            !excluded && patterns.iter().filter(|pattern| !pattern.starts_with('!')).any(|pattern| fits(pattern))
+        }
+        HostPatterns::HashedName { salt, hash } => {
+            let key = ring::hmac::Key::new(ring::hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY, salt);
+            ring::hmac::verify(&key, name.as_bytes(), hash).is_ok()
+        }
+    }
+}
+
+/// `*` and `?`, as OpenSSH has them.
+fn wildcard(pattern: &[u8], name: &[u8]) -> bool {
+    match (pattern.split_first(), name.split_first()) {
+        (None, None) => true,
+        (Some((b'*', rest)), _) => (0..=name.len()).any(|from| wildcard(rest, name.get(from..).unwrap_or_default())),
+        (Some((b'?', pattern)), Some((_, name))) => wildcard(pattern, name),
+        (Some((one, pattern)), Some((other, name))) => one == other && wildcard(pattern, name),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ONE: &str = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9okWi0dh2l9GKJl";
+    const OTHER: &str = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAfuCHKVTjquxvt6CM6tdG4SLp1Btn/nOeHHE5UOzRdf";
+
+    fn place(host: &str, port: u16) -> SshPlace {
+        SshPlace { user: "git".to_owned(), host: host.to_owned(), port, path: "a".to_owned() }
+    }
+
+    fn verdict(lists: &[&str], host: &str, port: u16, key: &str) -> Result<(), String> {
+        let known = KnownHosts::new(lists.iter().map(|list| (*list).to_owned()));
+        known.check(&place(host, port), &PublicKey::from_openssh(key).unwrap()).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_shipped_keys_are_those_that_the_hosts_publish() {
+        let published = [
+            ("github.com", "SHA256:+DiY3wvvV6TuJJhbpZisF/zLDA0zPMSvHdkr4UvCOqU"),
+            ("github.com", "SHA256:p2QAMXNIC1TJYWeIOttrVc98/R1BUFWu3/LiyKgUfQM"),
+            ("github.com", "SHA256:uNiVztksCsDhcc0u9e8BujQXVUpKZIDTMczCvj3tD2s"),
+            ("gitlab.com", "SHA256:eUXGGm1YGsMAS7vkcx6JOJdOGHPem5gQp4taiCfCLB8"),
+            ("gitlab.com", "SHA256:HbW3g8zUjNSksFbqTiUWPWg2Bq1x8xdGUrliXFzSnUw"),
+            ("gitlab.com", "SHA256:ROQFvPThGrW4RuWLoL9tq9I9zJ42fK4XywyRtbOz/EQ"),
+            ("bitbucket.org", "SHA256:ybgmFkzwOSotHTHLJgHO0QN8L0xErw6vd0VhFA9m3SM"),
+            ("bitbucket.org", "SHA256:FC73VB6C4OQLSCrjEayhMp9UMxS97caD/Yyi2bhW/J0"),
+            ("bitbucket.org", "SHA256:46OSHA1Rmj8E8ERTC6xkNcmGOw9oFxYr0WF6zWW8l1E"),
+            ("ssh.dev.azure.com", "SHA256:ohD8VZEXGWo6Ez8GSEJQ9WpafgLFsOfLOtGGQCQo6Og"),
+        ];
+        let shipped = KnownHosts::new([]);
+        assert_eq!(shipped.lists[0].unreadable, 0);
+        for (host, fingerprint) in published {
+            let place = place(host, 22);
+            let found = shipped.keys(&place).iter().any(|k| k.fingerprint(HashAlg::Sha256).to_string() == fingerprint);
+            assert!(found, "{host} {fingerprint}");
+        }
+        assert_eq!(shipped.lists[0].entries.len(), published.len());
+    }
+
+    #[test]
+    fn a_host_is_found_by_its_name_its_port_a_pattern_or_a_hash() {
+        // ssh-keygen -H of `git.example`
+        let hashed = {
+            let key = ring::hmac::Key::new(ring::hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY, b"salt-of-twenty-bytes");
+            use base64::Engine as _;
+            let encode = |bytes: &[u8]| base64::engine::general_purpose::STANDARD.encode(bytes);
+            let tag = ring::hmac::sign(&key, b"git.example");
+            format!("|1|{}|{} {ONE}", encode(b"salt-of-twenty-bytes"), encode(tag.as_ref()))
+        };
+        let rows = [
+            (format!("git.example {ONE}"), "git.example", 22, true),
+            (format!("git.example {ONE} a comment"), "git.example", 22, true),
+            (format!("git.example {ONE}"), "git.example", 2222, false),
+            (format!("[git.example]:2222 {ONE}"), "git.example", 2222, true),
+            (format!("other,git.example {ONE}"), "git.example", 22, true),
+            (format!("*.example {ONE}"), "git.example", 22, true),
+            (format!("*.example,!git.example {ONE}"), "git.example", 22, false),
+            (format!("gi?.example {ONE}"), "git.example", 22, true),
+            (hashed, "git.example", 22, true),
+            (format!("@revoked git.example {ONE}\ngit.example {ONE}"), "git.example", 22, false),
+            (format!("@cert-authority git.example {ONE}"), "git.example", 22, false),
+            (format!("# git.example {ONE}\n\nrubbish"), "git.example", 22, false),
+        ];
+        for (list, host, port, known) in rows {
+            assert_eq!(verdict(&[&list], host, port, ONE).is_ok(), known, "{list} {host}:{port}");
+        }
+    }
+
+    #[test]
+    fn the_first_list_that_knows_the_host_decides() {
+        let (one, other) = (format!("git.example {ONE}"), format!("git.example {OTHER}"));
+        assert_eq!(verdict(&[&one, &other], "git.example", 22, ONE), Ok(()));
+        assert!(verdict(&[&other, &one], "git.example", 22, ONE).unwrap_err().contains("shows another host key"));
+        let pinned = format!("github.com {OTHER}");
+        assert!(verdict(&[&pinned], "github.com", 22, ONE).is_err(), "a Secret may pin a host that is shipped");
+    }
+
+    #[test]
+    fn an_unknown_key_is_refused_with_words_that_help() {
+        let said = verdict(&["rubbish here"], "git.example", 2222, ONE).unwrap_err();
+        for part in
+            ["ssh-keyscan -p 2222 git.example", "SHA256:+DiY3w", "known_hosts", "pulumi-controller-git", "1 lines"]
+        {
+            assert!(said.contains(part), "{part}: {said}");
+        }
+    }
+
+    #[test]
+    fn a_server_is_asked_for_the_kinds_of_keys_that_are_known() {
+        let known = KnownHosts::new([format!("git.example {ONE}")]);
+        assert_eq!(known.algorithms(&place("git.example", 22)), [Algorithm::Ed25519]);
+        assert_eq!(known.algorithms(&place("ssh.dev.azure.com", 22)).len(), 2);
+        assert!(known.algorithms(&place("elsewhere", 22)).is_empty());
+    }
+}

@@ -1,0 +1,186 @@
+//! Git repositories that the controller follows itself: one question per repository, however many Stacks want the same of it.
+//!
+//! [`wanted`] makes sense of a Stack's fields; [`Git::look`] says what the repository has, from memory. Behind it a task for each
+//! repository (`follow`) asks the server, at the pace of the Stack that asks most often, and fetches a commit once somebody needs it.
+
+mod access;
+mod answers;
+mod budget;
+mod content;
+mod credentials;
+mod error;
+mod follow;
+mod github_app;
+mod http;
+mod known_hosts;
+mod of_workspace;
+mod paths;
+mod reference;
+mod remote;
+mod semver_range;
+mod ssh;
+mod url;
+mod wanted;
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use futures::channel::mpsc;
+use kube::Client;
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::artifact::{Digest, Store};
+use crate::source::git::access::Clients;
+use crate::source::git::answers::Answers;
+use crate::source::git::github_app::Tokens;
+use crate::source::{Resolved, Unavailable};
+
+pub use error::GitError;
+pub use of_workspace::of_workspace;
+pub use remote::Limits;
+pub use wanted::{Key, Wanted, interval, names_git, wanted};
+
+/// How many servers are asked at the same time.
+const ASKED_AT_ONCE: usize = 16;
+/// How many commits are fetched at the same time: each may need its largest file a few times in memory.
+const FETCHED_AT_ONCE: usize = 2;
+/// How many Stacks may wait to be woken; who has more waits until there is room.
+const WAITING: usize = 1024;
+
+/// Namespace and name of a Stack, or of a Workspace.
+pub type Follower = (String, String);
+
+/// Where an artifact of Git comes from, and what is known of it besides.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Origin {
+    pub key: Arc<Key>,
+    /// The commit's hash.
+    pub commit: String,
+    /// A digest of the files that matter to the Stack, if it says which do.
+    pub selection: Option<String>,
+    /// What is not as people may expect it.
+    pub warnings: Vec<String>,
+}
+
+/// What a Stack has run last, so that it need not be fetched to know its digest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Known {
+    /// The revision, or the commit's hash alone.
+    pub revision: String,
+    pub digest: Digest,
+    pub selection: Option<String>,
+}
+
+/// What comes with a Stack's question.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Question {
+    /// What a person has asked for last, and whether no run has answered to it yet.
+    pub request: Option<String>,
+    pub is_new: bool,
+    pub known: Option<Known>,
+}
+
+/// Where Git works, and what it may cost.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// A directory of its own, for what is fetched until it is packed.
+    pub work: PathBuf,
+    /// A directory with `known_hosts` and `ca.crt` for all Stacks; neither has to be there.
+    pub trust: PathBuf,
+    pub limits: Limits,
+}
+
+/// Follows repositories. Cheap to clone; all clones share what they know.
+#[derive(Clone)]
+pub struct Git(Arc<Shared>);
+
+struct Shared {
+    client: Client,
+    clients: Clients,
+    tokens: Tokens,
+    store: Store,
+    settings: Settings,
+    questions: Semaphore,
+    fetches: Semaphore,
+    wake: mpsc::Sender<Follower>,
+    tasks: TaskTracker,
+    end: CancellationToken,
+    /// Locked for short sections only, never across an await.
+    answers: Mutex<Answers>,
+}
+
+impl fmt::Debug for Git {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Git").finish_non_exhaustive()
+    }
+}
+
+impl Git {
+    /// Nothing is followed yet. The stream is of the Stacks that are to look again. The working directory has to be there.
+    pub fn new(
+        client: Client,
+        store: Store,
+        settings: Settings,
+        tasks: TaskTracker,
+        end: CancellationToken,
+    ) -> (Self, mpsc::Receiver<Follower>) {
+        let (wake, woken) = mpsc::channel(WAITING);
+        let shared = Shared {
+            client,
+            clients: Clients::default(),
+            tokens: Tokens::default(),
+            store,
+            settings,
+            questions: Semaphore::new(ASKED_AT_ONCE),
+            fetches: Semaphore::new(FETCHED_AT_ONCE),
+            wake,
+            tasks,
+            end,
+            answers: Mutex::default(),
+        };
+        (Git(Arc::new(shared)), woken)
+    }
+
+    /// What a repository has for a Stack, as far as it is known. A Stack that is told to wait is woken once there is more, and
+    /// whenever the answer is another one.
+    pub fn look(&self, follower: &Follower, wanted: &Wanted, question: &Question) -> Result<Resolved, Unavailable> {
+        let mut answers = self.0.lock();
+        if answers.enlist(follower, wanted, question) {
+            let (shared, key) = (Arc::clone(&self.0), Arc::new(wanted.key.clone()));
+            self.0.tasks.spawn(async move { shared.follow(&key).await });
+        }
+        answers.answer(follower, wanted, question)
+    }
+
+    /// The bytes of an artifact are gone: they are fetched again, and who waits for them is woken.
+    pub fn fetch_again(&self, origin: &Origin) {
+        self.0.lock().fetch_again(origin);
+    }
+
+    /// A Stack follows no repository, or not any more.
+    pub fn forget(&self, follower: &Follower) {
+        self.0.lock().forget(follower);
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Answers> {
+        self.answers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Makes the working directory, without what an earlier process left in it.
+///
+/// # Errors
+/// The disk refuses.
+pub fn prepare(directory: &std::path::Path) -> Result<(), GitError> {
+    let failed = |cause| GitError::Disk { directory: directory.display().to_string(), cause };
+    match std::fs::remove_dir_all(directory) {
+        Err(cause) if cause.kind() != std::io::ErrorKind::NotFound => return Err(failed(cause)),
+        _ => {}
+    }
+    std::fs::create_dir_all(directory).map_err(failed)
+}

@@ -1,0 +1,198 @@
+//! Which commit of a repository is meant. Pure.
+
+use std::fmt;
+
+use crate::source::git::error::GitError;
+use crate::source::git::semver_range::SemverRange;
+
+/// How many names a message lists.
+const LISTED: usize = 10;
+
+/// What is followed.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Reference {
+    /// A branch, or a tag, by its short or its full name.
+    Name(String),
+    /// A commit by its whole hash.
+    Commit(String),
+    /// The highest tag in a range.
+    Semver(SemverRange),
+}
+
+/// A reference that the server has told of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed {
+    pub name: String,
+    /// The hash of the commit, also where a tag object is in between.
+    pub commit: String,
+}
+
+/// The commit that is meant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tip {
+    /// Short for branches and tags, full for others; nothing where only a commit was asked for.
+    pub name: Option<String>,
+    pub commit: String,
+}
+
+impl Tip {
+    /// As Flux writes it: `main@sha1:…`.
+    pub fn revision(&self) -> String {
+        let algorithm = if self.commit.len() == 64 { "sha256" } else { "sha1" };
+        match &self.name {
+            Some(name) => format!("{name}@{algorithm}:{}", self.commit),
+            None => format!("{algorithm}:{}", self.commit),
+        }
+    }
+}
+
+impl Reference {
+    /// A commit, or the name of something else.
+    pub fn commit_or_name(text: &str) -> Self {
+        let text = text.trim();
+        let is_hash = matches!(text.len(), 40 | 64) && text.bytes().all(|b| b.is_ascii_hexdigit());
+        if is_hash { Reference::Commit(text.to_ascii_lowercase()) } else { Reference::Name(text.to_owned()) }
+    }
+
+    /// The names that a server has to tell of; it may tell of more.
+    pub fn prefixes(&self) -> Vec<String> {
+        match self {
+            Reference::Name(name) if name.starts_with("refs/") || name == "HEAD" => vec![name.clone()],
+            Reference::Name(name) => vec![format!("refs/heads/{name}"), format!("refs/tags/{name}"), name.clone()],
+            Reference::Semver(_) => vec!["refs/tags/".to_owned()],
+            Reference::Commit(_) => Vec::new(),
+        }
+    }
+
+    /// The commit that is meant, if it is among those.
+    pub fn select(&self, listed: &[Listed]) -> Option<Tip> {
+        match self {
+            Reference::Commit(hash) => Some(Tip { name: None, commit: hash.clone() }),
+            Reference::Name(name) => {
+                let candidates = [name.clone(), format!("refs/heads/{name}"), format!("refs/tags/{name}")];
+                let found = candidates.iter().find_map(|full| listed.iter().find(|entry| entry.name == *full))?;
+                Some(Tip { name: Some(short(&found.name).to_owned()), commit: found.commit.clone() })
+            }
+            Reference::Semver(range) => {
+                let tags = listed.iter().filter_map(|entry| Some((entry.name.strip_prefix("refs/tags/")?, entry)));
+                let (tag, entry) = range.highest(tags)?;
+                Some(Tip { name: Some(tag.to_owned()), commit: entry.commit.clone() })
+            }
+        }
+    }
+
+    /// Why nothing was selected, with all that the server has.
+    pub fn missing(&self, all: &[Listed]) -> GitError {
+        if all.is_empty() {
+            return GitError::Empty;
+        }
+        let (what, prefix) = match self {
+            Reference::Semver(_) => ("tags", "refs/tags/"),
+            _ => ("branches", "refs/heads/"),
+        };
+        let names: Vec<&str> = all.iter().filter_map(|entry| entry.name.strip_prefix(prefix)).collect();
+        let shown = names.iter().take(LISTED).copied().collect::<Vec<_>>().join(", ");
+        let more = names.len().saturating_sub(LISTED);
+        let there = match (names.is_empty(), more) {
+            (true, _) => format!("it has no {what}"),
+            (false, 0) => format!("its {what} are {shown}"),
+            (false, more) => format!("its {what} are {shown} and {more} more"),
+        };
+        GitError::Reference(format!("the repository has no {self}; {there}"))
+    }
+}
+
+impl fmt::Display for Reference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Reference::Name(name) => write!(f, "branch or tag {name}"),
+            Reference::Commit(hash) => write!(f, "commit {hash}"),
+            Reference::Semver(range) => write!(f, "tag in the range {range}"),
+        }
+    }
+}
+
+fn short(name: &str) -> &str {
+    name.strip_prefix("refs/heads/").or_else(|| name.strip_prefix("refs/tags/")).unwrap_or(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: &str = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
+    const B: &str = "bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb";
+
+    fn listed(entries: &[(&str, &str)]) -> Vec<Listed> {
+        entries.iter().map(|(name, commit)| Listed { name: (*name).to_owned(), commit: (*commit).to_owned() }).collect()
+    }
+
+    fn name(name: &str) -> Reference {
+        Reference::commit_or_name(name)
+    }
+
+    #[test]
+    fn a_name_is_found_short_or_full_and_branches_come_before_tags() {
+        let all = listed(&[
+            ("HEAD", A),
+            ("refs/heads/main", A),
+            ("refs/heads/feature/x", B),
+            ("refs/heads/both", A),
+            ("refs/tags/both", B),
+            ("refs/tags/v1", B),
+            ("refs/pull/7/head", B),
+        ]);
+        let rows = [
+            ("main", format!("main@sha1:{A}")),
+            ("refs/heads/main", format!("main@sha1:{A}")),
+            ("feature/x", format!("feature/x@sha1:{B}")),
+            ("both", format!("both@sha1:{A}")),
+            ("refs/tags/both", format!("both@sha1:{B}")),
+            ("v1", format!("v1@sha1:{B}")),
+            ("refs/pull/7/head", format!("refs/pull/7/head@sha1:{B}")),
+            ("HEAD", format!("HEAD@sha1:{A}")),
+            (A, format!("sha1:{A}")),
+        ];
+        for (text, wanted) in rows {
+            let tip = name(text).select(&all).unwrap_or_else(|| panic!("{text}"));
+            assert_eq!(tip.revision(), wanted);
+        }
+        assert_eq!(name("x").select(&all), None);
+        assert_eq!(name("heads/main").select(&all), None);
+    }
+
+    #[test]
+    fn a_hash_is_a_hash_only_when_it_is_whole() {
+        assert_eq!(name(&A.to_uppercase()), Reference::Commit(A.to_owned()));
+        let most: String = A.chars().skip(1).collect();
+        assert_eq!(name(&most), Reference::Name(most));
+        let long = "c".repeat(64);
+        assert_eq!(name(&long).select(&[]).map(|tip| tip.revision()), Some(format!("sha256:{long}")));
+    }
+
+    #[test]
+    fn a_range_takes_the_highest_tag() {
+        let all =
+            listed(&[("refs/heads/9.0.0", A), ("refs/tags/v1.2.0", A), ("refs/tags/v1.10.0", B), ("refs/tags/x", A)]);
+        let range = Reference::Semver(SemverRange::parse("1.x").unwrap());
+        assert_eq!(range.select(&all).map(|tip| tip.revision()), Some(format!("v1.10.0@sha1:{B}")));
+        let none = Reference::Semver(SemverRange::parse(">=2").unwrap());
+        assert_eq!(none.select(&all), None);
+        let said = none.missing(&all).to_string();
+        assert_eq!(said, "the repository has no tag in the range >=2; its tags are v1.2.0, v1.10.0, x");
+    }
+
+    #[test]
+    fn what_is_missing_is_said_with_what_is_there() {
+        let said = |entries: &[(&str, &str)]| name("dev").missing(&listed(entries)).to_string();
+        assert_eq!(
+            said(&[("HEAD", A), ("refs/heads/main", A)]),
+            "the repository has no branch or tag dev; its branches are main"
+        );
+        assert_eq!(said(&[("refs/tags/v1", A)]), "the repository has no branch or tag dev; it has no branches");
+        assert!(said(&[]).starts_with("the repository is empty"));
+        let many: Vec<(String, &str)> = (0..12).map(|n| (format!("refs/heads/b{n}"), A)).collect();
+        let many: Vec<(&str, &str)> = many.iter().map(|(name, commit)| (name.as_str(), *commit)).collect();
+        assert!(said(&many).ends_with("b9 and 2 more"), "{}", said(&many));
+    }
+}

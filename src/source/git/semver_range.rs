@@ -1,0 +1,172 @@
+//! Ranges of semantic versions, as Flux takes them: `>=1.2.0 <2.0.0`, `1.x`, `~1.2`, `^1 || 3.0.1`. Pure.
+
+use std::fmt;
+
+use semver::{Comparator, Op, Version, VersionReq};
+
+/// The longest range that is read.
+const LONGEST: usize = 256;
+
+/// A range. Equal when its text is.
+#[derive(Clone, Debug)]
+pub struct SemverRange {
+    text: String,
+    /// One of them has to match.
+    alternatives: Vec<VersionReq>,
+}
+
+impl PartialEq for SemverRange {
+    fn eq(&self, other: &Self) -> bool {
+        self.text == other.text
+    }
+}
+
+impl Eq for SemverRange {}
+
+impl std::hash::Hash for SemverRange {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        self.text.hash(state);
+    }
+}
+
+impl fmt::Display for SemverRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl SemverRange {
+    /// Makes sense of the text, or says what is wrong with it.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let text = text.trim();
+        if text.is_empty() || text.len() > LONGEST {
+            return Err(format!("{text:?} is no range of versions; give one such as >=1.2.0 <2.0.0 or 1.x"));
+        }
+        let alternatives = text.split("||").map(|part| {
+            let part = normalize(part);
+            VersionReq::parse(&part).map_err(|error| format!("{text:?} is no range of versions: {error}"))
+        });
+        Ok(Self { alternatives: alternatives.collect::<Result<_, _>>()?, text: text.to_owned() })
+    }
+
+    /// The entry whose version is the highest in the range. What is no version is passed over.
+    pub fn highest<'a, T>(&self, entries: impl Iterator<Item = (&'a str, T)>) -> Option<(&'a str, T)> {
+        let versions = entries.filter_map(|(name, value)| Some((version(name)?, name, value)));
+        let fitting = versions.filter(|(version, ..)| self.contains(version));
+        fitting.max_by(|one, other| (&one.0, one.1).cmp(&(&other.0, other.1))).map(|(_, name, value)| (name, value))
+    }
+
+    fn contains(&self, version: &Version) -> bool {
+        self.alternatives.iter().any(|range| fits(range, version))
+    }
+}
+
+/// A tag's version: with or without a `v`, and as many of its three numbers as there are.
+fn version(tag: &str) -> Option<Version> {
+    let text = tag.strip_prefix('v').unwrap_or(tag);
+    if let Ok(version) = Version::parse(text) {
+        return Some(version);
+    }
+    let (numbers, rest) = text.split_at(text.find(['-', '+']).unwrap_or(text.len()));
+    let parts: Vec<&str> = numbers.split('.').collect();
+    let missing = 3_usize.checked_sub(parts.len()).filter(|missing| *missing > 0)?;
+    Version::parse(&format!("{numbers}{}{rest}", ".0".repeat(missing))).ok()
+}
+
+/// In the words of the crate: comparators are separated by commas, and a bare version means that version.
+fn normalize(part: &str) -> String {
+    let words = part.replace(',', " ");
+    let mut comparators: Vec<String> = Vec::new();
+    let mut words = words.split_whitespace().peekable();
+    while let Some(word) = words.next() {
+        let operator = word.trim_end_matches(|c: char| !"<>=~^!".contains(c));
+        // `>= 1.2` is one comparator; `1.2 - 2.3` is two.
+        let mut value = word.get(operator.len()..).unwrap_or_default();
+        if value.is_empty() {
+            value = words.next().unwrap_or_default();
+        }
+        let value = value.strip_prefix('v').unwrap_or(value);
+        if words.next_if_eq(&"-").is_some() {
+            let to = words.next().unwrap_or_default();
+            comparators.push(format!(">={value}"));
+            comparators.push(format!("<={}", to.strip_prefix('v').unwrap_or(to)));
+        } else if operator.is_empty() && value.starts_with(|c: char| c.is_ascii_digit()) && !has_wildcard(value) {
+            comparators.push(format!("={value}"));
+        } else {
+            comparators.push(format!("{operator}{value}"));
+        }
+    }
+    comparators.join(", ")
+}
+
+/// Whether one of the numbers is left open; what follows them may have any letters.
+fn has_wildcard(value: &str) -> bool {
+    value.split(['-', '+']).next().is_some_and(|numbers| numbers.contains(['x', 'X', '*']))
+}
+
+/// As in Flux, versions before a release are in a range only if the range names such a version; then all of them are.
+fn fits(range: &VersionReq, version: &Version) -> bool {
+    if version.pre.is_empty() || range.comparators.iter().all(|comparator| comparator.pre.is_empty()) {
+        return range.matches(version);
+    }
+    range.comparators.iter().all(|comparator| before_release(comparator, version))
+}
+
+fn before_release(comparator: &Comparator, version: &Version) -> bool {
+    let mut from = Version::new(comparator.major, comparator.minor.unwrap_or(0), comparator.patch.unwrap_or(0));
+    from.pre = comparator.pre.clone();
+    match comparator.op {
+        Op::Greater => *version > from,
+        Op::GreaterEq => *version >= from,
+        Op::Less => *version < from,
+        Op::LessEq => *version <= from,
+        // The range's upper end is that of the release.
+        _ => {
+            let release = Comparator { pre: semver::Prerelease::EMPTY, ..comparator.clone() };
+            *version >= from && release.matches(&Version::new(version.major, version.minor, version.patch))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_are_those_of_flux() {
+        let tags =
+            ["v0.9.0", "1.0.0", "v1.2.3", "v1.10.0", "v2.0.0-rc.1", "v2.0.0", "v2.1.0-beta", "3.0", "latest", "v4.x"];
+        let rows = [
+            ("*", Some("3.0")),
+            ("1.x", Some("v1.10.0")),
+            ("1.2.x", Some("v1.2.3")),
+            ("~1.2", Some("v1.2.3")),
+            ("^1.0", Some("v1.10.0")),
+            ("1.2.3", Some("v1.2.3")),
+            ("v1.2.3", Some("v1.2.3")),
+            (">=1.0.0 <2.0.0", Some("v1.10.0")),
+            (">=1.0.0, <2.0.0", Some("v1.10.0")),
+            (">= 1.0 < 1.5", Some("v1.2.3")),
+            ("1.0.0 - 1.9.9", Some("v1.2.3")),
+            ("0.9.0 || ~1.2", Some("v1.2.3")),
+            ("2", Some("v2.0.0")),
+            (">=2.0.0-rc.0 <2.0.0", Some("v2.0.0-rc.1")),
+            (">=2.0.0-0", Some("3.0")),
+            ("~2.1.0-0", Some("v2.1.0-beta")),
+            ("2.1.x", None),
+            (">4", None),
+        ];
+        for (range, wanted) in rows {
+            let parsed = SemverRange::parse(range).unwrap_or_else(|error| panic!("{range}: {error}"));
+            let found = parsed.highest(tags.iter().map(|tag| (*tag, ()))).map(|(tag, ())| tag);
+            assert_eq!(found, wanted, "{range}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_range_is_refused() {
+        for range in ["", "newest", ">=", "1.2.3.4", "!=1", "1.0 -", &"1".repeat(300)] {
+            assert!(SemverRange::parse(range).is_err(), "{range}");
+        }
+    }
+}

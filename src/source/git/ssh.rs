@@ -1,0 +1,242 @@
+//! Git over SSH: one connection, on which the server runs `git-upload-pack`.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::io::{self, Read, Write};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use russh::client::{self, AuthResult, Handle};
+use russh::keys::{Algorithm, PrivateKeyWithHashAlg, PublicKeyOrCertificate, decode_secret_key};
+use russh::{ChannelMsg, ChannelReadHalf, ChannelWriteHalf, Preferred};
+
+use crate::source::git::budget::{Budget, one_line};
+use crate::source::git::error::{GitError, chain};
+use crate::source::git::known_hosts::KnownHosts;
+use crate::source::git::url::SshPlace;
+
+/// How long a connection may take to be made.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
+/// How much of what the server complains about is kept.
+const MOST_COMPLAINTS: usize = 4 * 1024;
+
+/// A key and its passphrase.
+pub struct Identity<'a> {
+    pub key: &'a str,
+    pub passphrase: Option<&'a str>,
+}
+
+/// Connects and starts the server's side of a fetch.
+pub fn open(
+    place: &SshPlace,
+    identity: &Identity<'_>,
+    known: KnownHosts,
+    budget: &Arc<Budget>,
+) -> Result<(Receiver, Sender), GitError> {
+    let key = decode_secret_key(identity.key, identity.passphrase).map_err(|error| unusable(&error, identity))?;
+    let refusal = Arc::new(Mutex::new(None));
+    let connected = connect(place, key, known, Arc::clone(&refusal));
+    let opened = budget.wait(async { tokio::time::timeout(CONNECT_TIMEOUT, connected).await });
+    let opened = opened.map_err(|error| budget.reason(&error))?;
+    let opened = opened.unwrap_or(Err(GitError::TimedOut { what: "connecting", limit: CONNECT_TIMEOUT }));
+    let (session, read, write) = match (opened, refusal.lock().unwrap_or_else(PoisonError::into_inner).take()) {
+        (_, Some(refused)) => return Err(refused),
+        (opened, None) => opened?,
+    };
+    let receiver = Receiver {
+        read,
+        budget: Arc::clone(budget),
+        chunk: io::Cursor::default(),
+        heard: false,
+        complaints: Vec::new(),
+    };
+    Ok((receiver, Sender { write, budget: Arc::clone(budget), _session: session }))
+}
+
+/// What is wrong with a key, without a word of it.
+fn unusable(error: &russh::keys::Error, identity: &Identity<'_>) -> GitError {
+    GitError::Credentials(match (error, identity.passphrase) {
+        (russh::keys::Error::KeyIsEncrypted, None) => "the SSH key has a passphrase, and none is given".to_owned(),
+        (_, Some(_)) => format!("the SSH key cannot be read; its passphrase may be wrong: {error}"),
+        (_, None) => format!("the SSH key cannot be read: {error}"),
+    })
+}
+
+type Opened = (Handle<Gatekeeper>, ChannelReadHalf, ChannelWriteHalf<client::Msg>);
+
+async fn connect(
+    place: &SshPlace,
+    key: russh::keys::PrivateKey,
+    known: KnownHosts,
+    refusal: Arc<Mutex<Option<GitError>>>,
+) -> Result<Opened, GitError> {
+    let unreachable = |error: russh::Error| GitError::Unreachable(chain(&error));
+    let algorithms = known.algorithms(place);
+    let mut preferred = Preferred::default();
+    // A server has several keys, and shows the one of the kind that it is asked for.
+    if !algorithms.is_empty() {
+        preferred.key = Cow::Owned(algorithms);
+    }
+    let config = client::Config {
+        preferred,
+        inactivity_timeout: Some(Duration::from_secs(60)),
+        nodelay: true,
+        ..client::Config::default()
+    };
+    let gatekeeper = Gatekeeper { place: place.clone(), known, refusal };
+    let mut session =
+        client::connect(Arc::new(config), (place.host.as_str(), place.port), gatekeeper).await.map_err(unreachable)?;
+    let hash = match key.algorithm() {
+        Algorithm::Rsa { .. } => session.best_supported_rsa_hash().await.map_err(unreachable)?.flatten(),
+        _ => None,
+    };
+    let key = PrivateKeyWithHashAlg::new(Arc::new(key), hash);
+    match session.authenticate_publickey(&place.user, key).await.map_err(unreachable)? {
+        AuthResult::Success => {}
+        AuthResult::Failure { .. } => {
+            return Err(GitError::CredentialsRefused(format!("SSH, user {}", place.user)));
+        }
+    }
+    let channel = session.channel_open_session().await.map_err(unreachable)?;
+    // Servers may not take it; then they speak the protocol's first version.
+    channel.set_env(false, "GIT_PROTOCOL", "version=2").await.map_err(unreachable)?;
+    channel.exec(true, format!("git-upload-pack {}", quoted(&place.path))).await.map_err(unreachable)?;
+    let (read, write) = channel.split();
+    Ok((session, read, write))
+}
+
+/// As a shell takes it.
+fn quoted(path: &str) -> String {
+    format!("'{}'", path.replace('\'', r"'\''"))
+}
+
+/// Looks at the server's key.
+struct Gatekeeper {
+    place: SshPlace,
+    known: KnownHosts,
+    refusal: Arc<Mutex<Option<GitError>>>,
+}
+
+impl client::Handler for Gatekeeper {
+    type Error = russh::Error;
+
+    async fn check_server_key(&mut self, shown: &PublicKeyOrCertificate) -> Result<bool, Self::Error> {
+        let verdict = match shown {
+            PublicKeyOrCertificate::PublicKey { key, .. } => self.known.check(&self.place, key),
+            PublicKeyOrCertificate::Certificate(_) => Err(GitError::HostKey(format!(
+                "{} shows a certificate, and host keys alone are known",
+                self.place.host
+            ))),
+        };
+        let trusted = verdict.is_ok();
+        *self.refusal.lock().unwrap_or_else(PoisonError::into_inner) = verdict.err();
+        Ok(trusted)
+    }
+}
+
+/// What the server sends, within the budget.
+pub struct Receiver {
+    read: ChannelReadHalf,
+    budget: Arc<Budget>,
+    chunk: io::Cursor<Vec<u8>>,
+    /// Whether anything has come.
+    heard: bool,
+    complaints: Vec<u8>,
+}
+
+impl fmt::Debug for Receiver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Receiver").finish_non_exhaustive()
+    }
+}
+
+impl Receiver {
+    fn next(&mut self) -> io::Result<Vec<u8>> {
+        loop {
+            match self.budget.wait(self.read.wait())? {
+                Some(ChannelMsg::Data { data }) => {
+                    self.budget.spend(data.len())?;
+                    self.heard = true;
+                    return Ok(data.to_vec());
+                }
+                Some(ChannelMsg::ExtendedData { data, .. }) => {
+                    let room = MOST_COMPLAINTS.saturating_sub(self.complaints.len());
+                    self.complaints.extend(data.iter().take(room));
+                }
+                Some(ChannelMsg::Failure) => {
+                    let said = "the server does not run git-upload-pack for this key".to_owned();
+                    return Err(self.budget.fail(GitError::CredentialsRefused(said)));
+                }
+                Some(ChannelMsg::Eof) => {}
+                Some(ChannelMsg::ExitStatus { exit_status }) if exit_status != 0 && !self.heard => {
+                    return Err(self.refused());
+                }
+                None | Some(ChannelMsg::Close) if !self.heard => return Err(self.refused()),
+                None | Some(ChannelMsg::Close) => return Ok(Vec::new()),
+                Some(_) => {}
+            }
+        }
+    }
+
+    /// The server ended before it said anything in Git's protocol.
+    fn refused(&self) -> io::Error {
+        let said = one_line(&String::from_utf8_lossy(&self.complaints));
+        let said = if said.is_empty() { "it closed the connection without a word".to_owned() } else { said };
+        self.budget.fail(GitError::NotFound(said))
+    }
+}
+
+impl Read for Receiver {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.chunk.read(buffer)?;
+        if count > 0 || buffer.is_empty() {
+            return Ok(count);
+        }
+        self.chunk = io::Cursor::new(self.next()?);
+        self.chunk.read(buffer)
+    }
+}
+
+/// What is sent to the server. The connection lives as long as this does.
+pub struct Sender {
+    write: ChannelWriteHalf<client::Msg>,
+    budget: Arc<Budget>,
+    _session: Handle<Gatekeeper>,
+}
+
+impl fmt::Debug for Sender {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sender").finish_non_exhaustive()
+    }
+}
+
+impl Write for Sender {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let sent = self.budget.wait(self.write.data_bytes(bytes.to_vec()))?;
+        sent.map_err(|error| self.budget.fail(GitError::Unreachable(chain(&error))))?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_stays_one_word_of_the_servers_shell() {
+        assert_eq!(quoted("org/app.git"), "'org/app.git'");
+        assert_eq!(quoted("a'; rm -rf ~; '"), r"'a'\''; rm -rf ~; '\'''");
+    }
+
+    #[test]
+    fn a_key_that_is_none_is_refused_without_showing_it() {
+        let identity = Identity { key: "hunter2", passphrase: None };
+        let error = decode_secret_key(identity.key, None).expect_err("it is none");
+        let said = unusable(&error, &identity).to_string();
+        assert!(said.contains("the SSH key cannot be read") && !said.contains("hunter2"), "{said}");
+    }
+}

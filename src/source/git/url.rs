@@ -1,0 +1,172 @@
+//! URLs of repositories, as Git writes them. Pure.
+
+use std::fmt;
+
+use url::Url;
+
+/// Where a repository is. Its text holds no credentials.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct RepositoryUrl {
+    text: String,
+    place: Place,
+}
+
+/// How it is reached.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Place {
+    /// By `https` or `http`: the URL.
+    Http(Url),
+    Ssh(SshPlace),
+}
+
+/// A repository on a server that is reached by SSH.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct SshPlace {
+    pub user: String,
+    pub host: String,
+    pub port: u16,
+    pub path: String,
+}
+
+const FORMS: &str = "give https://HOST/PATH, http://HOST/PATH, ssh://USER@HOST/PATH or USER@HOST:PATH";
+
+impl RepositoryUrl {
+    /// Makes sense of the text, or says what is wrong with it, without repeating what may be a password.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let text = text.trim();
+        if !text.contains("://") {
+            return Self::short_ssh(text);
+        }
+        let mut url = Url::parse(text).map_err(|error| format!("it is no URL ({error}); {FORMS}"))?;
+        if url.password().is_some() {
+            let what =
+                "it holds a password: put that into a Secret and name the Secret in spec.gitAuth or spec.gitAuthSecret";
+            return Err(what.to_owned());
+        }
+        let host = url.host_str().filter(|host| !host.is_empty()).map(str::to_owned);
+        let host = host.ok_or_else(|| format!("it names no host; {FORMS}"))?;
+        if url.path().trim_matches('/').is_empty() {
+            return Err(format!("it names no repository on {host}; {FORMS}"));
+        }
+        if url.query().is_some() || url.fragment().is_some() {
+            return Err(format!("it has a query or a fragment; {FORMS}"));
+        }
+        match url.scheme() {
+            "https" | "http" => {
+                // Who reads it is said by the credentials.
+                if url.set_username("").is_err() {
+                    return Err(format!("its user name cannot be taken away; {FORMS}"));
+                }
+                Ok(Self { text: url.to_string(), place: Place::Http(url) })
+            }
+            "ssh" | "git+ssh" | "ssh+git" => {
+                let user = decoded(url.username()).filter(|user| !user.is_empty()).unwrap_or_else(|| "git".to_owned());
+                let path = decoded(url.path()).ok_or_else(|| format!("its path is not UTF-8; {FORMS}"))?;
+                // `ssh://host/~user/repository` means the home of that user.
+                let path = if path.starts_with("/~") { path.trim_start_matches('/').to_owned() } else { path };
+                Self::ssh(text.to_owned(), user, &host, url.port().unwrap_or(22), path)
+            }
+            other => Err(format!("{other}:// is not read; {FORMS}")),
+        }
+    }
+
+    /// `user@host:path`.
+    fn short_ssh(text: &str) -> Result<Self, String> {
+        let (place, path) = text.split_once(':').ok_or_else(|| format!("it is no URL; {FORMS}"))?;
+        let (user, host) = place.split_once('@').unwrap_or(("git", place));
+        if host.is_empty() || user.is_empty() || path.trim_matches('/').is_empty() || place.contains('/') {
+            return Err(format!("it is no URL; {FORMS}"));
+        }
+        Self::ssh(text.to_owned(), user.to_owned(), host, 22, path.to_owned())
+    }
+
+    fn ssh(text: String, user: String, host: &str, port: u16, path: String) -> Result<Self, String> {
+        if [user.as_str(), host, path.as_str()].iter().any(|part| part.contains(char::is_control)) {
+            return Err("it has a control character in it".to_owned());
+        }
+        let host = host.trim_start_matches('[').trim_end_matches(']').to_ascii_lowercase();
+        Ok(Self { text, place: Place::Ssh(SshPlace { user, host, port, path }) })
+    }
+
+    pub fn place(&self) -> &Place {
+        &self.place
+    }
+
+    /// The server's name.
+    pub fn host(&self) -> &str {
+        match &self.place {
+            Place::Http(url) => url.host_str().unwrap_or_default(),
+            Place::Ssh(place) => &place.host,
+        }
+    }
+}
+
+impl fmt::Display for RepositoryUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+/// Percent-encoding undone.
+fn decoded(text: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        if byte != b'%' {
+            bytes.push(byte);
+            continue;
+        }
+        let digits = [rest.next()?, rest.next()?];
+        let digits = std::str::from_utf8(&digits).ok()?;
+        bytes.push(u8::from_str_radix(digits, 16).ok()?);
+    }
+    String::from_utf8(bytes).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_form_that_git_takes_is_read() {
+        let ssh = |user: &str, host: &str, port, path: &str| {
+            Place::Ssh(SshPlace { user: user.to_owned(), host: host.to_owned(), port, path: path.to_owned() })
+        };
+        let rows = [
+            ("git@github.com:org/app.git", ssh("git", "github.com", 22, "org/app.git")),
+            ("github.com:org/app", ssh("git", "github.com", 22, "org/app")),
+            ("ssh://git@github.com/org/app.git", ssh("git", "github.com", 22, "/org/app.git")),
+            ("ssh://me@Host.example:2222/srv/a%20b", ssh("me", "host.example", 2222, "/srv/a b")),
+            ("ssh://host/~me/app", ssh("git", "host", 22, "~me/app")),
+            ("git+ssh://host/app", ssh("git", "host", 22, "/app")),
+        ];
+        for (text, wanted) in rows {
+            let url = RepositoryUrl::parse(text).unwrap();
+            assert_eq!((url.place(), url.to_string().as_str()), (&wanted, text));
+        }
+        let url = RepositoryUrl::parse(" https://me@example.com:8443/org/app.git ").unwrap();
+        assert_eq!(url.to_string(), "https://example.com:8443/org/app.git", "who reads is not shown");
+        assert_eq!(url.host(), "example.com");
+    }
+
+    #[test]
+    fn what_is_no_repository_is_refused_without_showing_a_password() {
+        let rows = [
+            ("https://me:hunter2@example.com/app", "it holds a password"),
+            ("file:///etc", "it names no host"),
+            ("git://example.com/app", "git:// is not read"),
+            ("https://example.com/", "names no repository"),
+            ("https://example.com/app?x=1", "a query"),
+            ("/srv/app", "it is no URL"),
+            ("./a:b", "it is no URL"),
+            ("git@host:", "it is no URL"),
+            ("https://", "it is no URL"),
+            ("ssh://host/a%0ab", "control character"),
+            ("", "it is no URL"),
+        ];
+        for (text, wanted) in rows {
+            let said = RepositoryUrl::parse(text).expect_err(text);
+            assert!(said.contains(wanted) && !said.contains("hunter2"), "{text}: {said}");
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! Programs: what is written in the object becomes a project file, packed into an artifact. Nothing is fetched: the bytes follow
+//! from the Program alone, on every replica and whenever they are needed again.
+
+pub mod check;
+mod config;
+mod declarations;
+mod references;
+mod render;
+
+use kube::api::DynamicObject;
+use kube::{Resource, ResourceExt};
+
+use crate::api::pulumi::Program;
+use crate::artifact::{Digest, Directory};
+use crate::source::kinds::GroupKind;
+use crate::source::program::check::Findings;
+use crate::source::{Origin, Resolved, Unavailable};
+
+pub use render::{RenderError, render};
+
+/// A valid Program as an artifact, and what is to be known of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Made {
+    /// The archive.
+    pub bytes: Vec<u8>,
+    pub digest: Digest,
+    /// The Program's generation.
+    pub revision: String,
+    /// What it needs of the stacks that run it, for people.
+    pub needs: Vec<String>,
+}
+
+/// The kind, whatever its version.
+pub fn kind() -> GroupKind {
+    GroupKind::new(&Program::group(&()), &Program::kind(&()))
+}
+
+/// Makes the artifact of a Program. The error says where the Program is not valid.
+pub fn make(program: &Program) -> Result<Made, String> {
+    let Findings { problems, needs } = check::check(program);
+    if !problems.is_empty() {
+        return Err(listed(&problems));
+    }
+    let bytes = render::archive(program).map_err(|error| error.to_string())?;
+    let digest = Digest::of(&bytes);
+    let revision = program.metadata.generation.unwrap_or_default().to_string();
+    Ok(Made { bytes, digest, revision, needs })
+}
+
+/// How many problems a message names; the first are mended first.
+const LISTED: usize = 10;
+
+/// Sentences in one line.
+pub fn listed(sentences: &[String]) -> String {
+    let more = match sentences.len().saturating_sub(LISTED) {
+        0 => String::new(),
+        more => format!("; and {more} more"),
+    };
+    let shown: Vec<&str> = sentences.iter().take(LISTED).map(String::as_str).collect();
+    format!("{}{more}", shown.join("; "))
+}
+
+/// What a Program holds right now.
+pub fn artifact(object: &DynamicObject, directory: Directory) -> Result<Resolved, Unavailable> {
+    let what = format!("Program {}/{}", object.namespace().unwrap_or_default(), object.name_any());
+    let program: Program = object
+        .clone()
+        .try_parse()
+        .map_err(|error| Unavailable::NotYet(format!("{what} is not as its definition says: {error}")))?;
+    let made = make(&program).map_err(|problems| Unavailable::Invalid(format!("{what} is not valid: {problems}")))?;
+    Ok(Resolved {
+        origin: Origin::Made(made.bytes.into()),
+        revision: made.revision,
+        origin_revision: None,
+        digest: made.digest,
+        directory,
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,311 @@
+//! What is wrong with a Program, and where, as far as it can be told without its providers. Pure.
+//!
+//! Only what no stack could run is a problem. What runs with one stack's config and not with another's is said, and left to the
+//! run: the config of a stack also gives names and values that a program does not declare.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use kube::ResourceExt;
+use serde_json::Value;
+
+use crate::api::pulumi::{Program, ProgramResource};
+use crate::source::program::config::{self, describe};
+use crate::source::program::declarations::{Declarations, Declared, RESERVED, circle};
+use crate::source::program::references;
+
+/// What is to be said of a Program, as sentences that begin with the place.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Findings {
+    /// Nothing can run it.
+    pub problems: Vec<String>,
+    /// What it needs of the stacks that run it.
+    pub needs: Vec<String>,
+}
+
+/// Looks at a Program.
+pub fn check(program: &Program) -> Findings {
+    let mut look =
+        Look { declared: Declarations::of(program), findings: Findings::default(), undeclared: BTreeMap::new() };
+    look.names(program);
+    look.configuration(program);
+    look.packages(program);
+    let mut dependencies = BTreeMap::new();
+    for (name, value) in &program.program.variables {
+        let names = look.expression(&below("program.variables", name), value);
+        dependencies.insert(name.clone(), names);
+    }
+    for (name, resource) in &program.program.resources {
+        let names = look.resource(&below("program.resources", name), resource);
+        dependencies.insert(name.clone(), names);
+    }
+    for (name, value) in &program.program.outputs {
+        look.expression(&below("program.outputs", name), value);
+    }
+    if let Some(circle) = circle(&dependencies) {
+        let first = circle.first().map(String::as_str).unwrap_or_default();
+        let section = if program.program.resources.contains_key(first) { "resources" } else { "variables" };
+        let place = below(&format!("program.{section}"), first);
+        look.problem(format!("{place} depends on itself: {}", circle.join(" → ")));
+    }
+    look.end()
+}
+
+/// The path of a field or of an element that has a name.
+pub fn below(path: &str, key: &str) -> String {
+    let is_plain = |sign: char| sign.is_ascii_alphanumeric() || "-_".contains(sign);
+    match !key.is_empty() && key.chars().all(is_plain) {
+        true => format!("{path}.{key}"),
+        false => format!("{path}[{key:?}]"),
+    }
+}
+
+struct Look {
+    declared: Declarations,
+    findings: Findings,
+    /// Names that nothing declares, with the first place that refers to each.
+    undeclared: BTreeMap<String, String>,
+}
+
+impl Look {
+    fn problem(&mut self, sentence: String) {
+        self.findings.problems.push(sentence);
+    }
+
+    fn end(mut self) -> Findings {
+        let needs = self.undeclared.into_iter().map(|(name, place)| {
+            format!(
+                "{place} refers to {name:?}, which the program does not declare: it has to be in the stack's config"
+            )
+        });
+        self.findings.needs.extend(needs);
+        self.findings
+    }
+
+    /// Names that are there twice.
+    fn names(&mut self, program: &Program) {
+        let content = &program.program;
+        let sections = [
+            ("program.config", content.config.contains_key(RESERVED)),
+            ("program.configuration", content.configuration.contains_key(RESERVED)),
+            ("program.variables", content.variables.contains_key(RESERVED)),
+            ("program.resources", content.resources.contains_key(RESERVED)),
+        ];
+        for (section, _) in sections.into_iter().filter(|(_, has_it)| *has_it) {
+            self.problem(format!("{section}.{RESERVED} has a name that the language has taken: choose another one"));
+        }
+        for name in content.variables.keys().filter(|name| content.resources.contains_key(*name)) {
+            let place = below("program.variables", name);
+            self.problem(format!("{place} has the name of a resource: choose another one"));
+        }
+        let of_values = content.variables.keys().map(|name| ("program.variables", name));
+        for (section, name) in of_values.chain(content.resources.keys().map(|name| ("program.resources", name))) {
+            if content.config.contains_key(name) || content.configuration.contains_key(name) {
+                let place = below(section, name);
+                let needs = "the program runs only with a value of this name in the stack's config";
+                self.findings.needs.push(format!("{place} has the name of a config key: {needs}"));
+            }
+        }
+    }
+
+    fn configuration(&mut self, program: &Program) {
+        for (key, entry) in &program.program.config {
+            self.findings.problems.extend(config::project_problems(&program.name_any(), key, entry));
+        }
+        for (key, entry) in &program.program.configuration {
+            let path = below("program.configuration", key);
+            self.plain(&format!("{path}.name"), entry.name.as_deref());
+            if let Some(default) = &entry.default {
+                self.expression(&format!("{path}.default"), default);
+            }
+            if !program.program.config.contains_key(key) {
+                let needs = config::language_needs(key, entry.kind.as_deref(), entry.default.as_ref());
+                self.findings.needs.extend(needs);
+            }
+        }
+    }
+
+    fn packages(&mut self, program: &Program) {
+        for (name, package) in &program.program.packages {
+            if !package.is_string() && !package.get("source").is_some_and(Value::is_string) {
+                let place = below("program.packages", name);
+                self.problem(format!("{place} has to be a text such as source@version, or an object with source"));
+            }
+        }
+    }
+
+    /// Looks at a resource. The answer is what it depends on.
+    fn resource(&mut self, path: &str, resource: &ProgramResource) -> BTreeSet<String> {
+        let kind = resource.kind.as_str();
+        if !(2..=3).contains(&kind.split(':').count()) {
+            self.problem(format!("{path}.type is {kind:?}, and has to be a type's token such as aws:s3:Bucket"));
+        }
+        if resource.default_provider.is_some() && !kind.starts_with("pulumi:providers:") {
+            self.problem(format!("{path}.defaultProvider is for providers, of which the type is pulumi:providers:…"));
+        }
+        if resource.get.is_some() && resource.properties.as_ref().is_some_and(|value| !is_empty_object(value)) {
+            self.problem(format!(
+                "{path} has properties and get: properties make a resource, get reads one, and one of them has to go"
+            ));
+        }
+        self.plain(&format!("{path}.type"), Some(kind));
+        self.plain(&format!("{path}.name"), resource.name.as_deref());
+        let mut names = BTreeSet::new();
+        if let Some(properties) = &resource.properties {
+            names.extend(self.expression(&format!("{path}.properties"), properties));
+        }
+        if let Some(get) = &resource.get {
+            names.extend(self.expression(&format!("{path}.get.id"), &Value::from(get.id.as_str())));
+            for (name, value) in &get.state {
+                self.expression(&below(&format!("{path}.get.state"), name), value);
+            }
+        }
+        if let Some(Ok(Value::Object(options))) = resource.options.as_ref().map(serde_json::to_value) {
+            for (option, value) in &options {
+                names.extend(self.option(&format!("{path}.options.{option}"), option, value));
+            }
+        }
+        names
+    }
+
+    /// Looks at an option of a resource. The answer is what the resource depends on for it.
+    fn option(&mut self, path: &str, option: &str, value: &Value) -> BTreeSet<String> {
+        match option {
+            "parent" | "provider" => self.one_resource(path, value),
+            "dependsOn" | "providers" => self.resources(path, value),
+            "aliases" => self.expression(path, value),
+            other => {
+                match other {
+                    "deletedWith" => drop(self.one_resource(path, value)),
+                    "replaceWith" => drop(self.resources(path, value)),
+                    "protect" => self.protect(path, value),
+                    "additionalSecretOutputs" | "hideDiffs" | "ignoreChanges" | "replaceOnChanges" => {
+                        for (number, text) in value.as_array().into_iter().flatten().enumerate() {
+                            self.plain(&format!("{path}[{number}]"), text.as_str());
+                        }
+                    }
+                    "import" | "pluginDownloadURL" | "version" => self.plain(path, value.as_str()),
+                    _ => drop(self.expression(path, value)),
+                }
+                BTreeSet::new()
+            }
+        }
+    }
+
+    fn protect(&mut self, path: &str, value: &Value) {
+        let is_literal = value.as_str().is_some_and(|text| !text.contains("${"));
+        if is_literal || matches!(value, Value::Number(_) | Value::Array(_)) {
+            self.problem(format!("{path} is {}, and has to be true, false, or an expression", describe(value)));
+        }
+        self.expression(path, value);
+    }
+
+    /// An option that takes a list of resources.
+    fn resources(&mut self, path: &str, value: &Value) -> BTreeSet<String> {
+        match value {
+            Value::Array(elements) => elements
+                .iter()
+                .enumerate()
+                .flat_map(|(number, element)| self.one_resource(&format!("{path}[{number}]"), element))
+                .collect(),
+            // A variable may hold a list, and a function may give one.
+            Value::String(text) if self.is_variable(text) => self.expression(path, value),
+            Value::Object(fields) if is_function(fields) => self.expression(path, value),
+            other => {
+                self.problem(format!("{path} is {}, and has to be a list of references to resources", describe(other)));
+                BTreeSet::new()
+            }
+        }
+    }
+
+    fn is_variable(&self, text: &str) -> bool {
+        let read = references::read(text);
+        let root = read.as_ref().ok().and_then(references::Text::only_root);
+        root.is_some_and(|root| self.declared.find(root) == Some(Declared::Variable))
+    }
+
+    /// An option that takes one resource.
+    fn one_resource(&mut self, path: &str, value: &Value) -> BTreeSet<String> {
+        let text = match value {
+            Value::String(text) => text,
+            Value::Object(fields) if is_function(fields) => return self.expression(path, value),
+            other => {
+                self.problem(format!(
+                    "{path} is {}, and has to be a reference to a resource: ${{name}}",
+                    describe(other)
+                ));
+                return BTreeSet::new();
+            }
+        };
+        let root = match references::read(text) {
+            Ok(read) => read.only_root().map(str::to_owned),
+            Err(what) => {
+                self.problem(format!("{path}: {what}"));
+                return BTreeSet::new();
+            }
+        };
+        let what = match root.as_deref().map(|root| (root, self.declared.find(root))) {
+            Some((root, Some(Declared::Resource | Declared::Variable))) => return [root.to_owned()].into(),
+            Some((root, Some(Declared::Config))) => format!("refers to {root:?}, a config value, and takes a resource"),
+            Some((root, None)) => format!("refers to {root:?}, which is no resource of the program"),
+            None => format!("is {text:?}, and has to be a reference to a resource: ${{name}}"),
+        };
+        self.problem(format!("{path} {what}"));
+        BTreeSet::new()
+    }
+
+    /// A text that the language takes as it is.
+    fn plain(&mut self, path: &str, text: Option<&str>) {
+        match text.map(references::read) {
+            None => {}
+            Some(Err(what)) => self.problem(format!("{path}: {what}")),
+            Some(Ok(read)) if read.roots.is_empty() => {}
+            Some(Ok(_)) => self.problem(format!("{path} takes a plain text, and no reference")),
+        }
+    }
+
+    /// Looks at an expression. The answer is the names that it refers to.
+    fn expression(&mut self, path: &str, value: &Value) -> BTreeSet<String> {
+        match value {
+            Value::String(text) => self.text(path, text),
+            Value::Array(elements) => elements
+                .iter()
+                .enumerate()
+                .flat_map(|(number, element)| self.expression(&format!("{path}[{number}]"), element))
+                .collect(),
+            Value::Object(fields) => {
+                let mut names = BTreeSet::new();
+                for (key, field) in fields {
+                    names.extend(self.text(path, key));
+                    names.extend(self.expression(&below(path, key), field));
+                }
+                names
+            }
+            Value::Null | Value::Bool(_) | Value::Number(_) => BTreeSet::new(),
+        }
+    }
+
+    fn text(&mut self, path: &str, text: &str) -> BTreeSet<String> {
+        let roots = match references::read(text) {
+            Ok(read) => read.roots,
+            Err(what) => {
+                self.problem(format!("{path}: {what}"));
+                return BTreeSet::new();
+            }
+        };
+        for root in &roots {
+            if root != RESERVED && self.declared.find(root).is_none() {
+                self.undeclared.entry(root.clone()).or_insert_with(|| path.to_owned());
+            }
+        }
+        roots.into_iter().collect()
+    }
+}
+
+fn is_empty_object(value: &Value) -> bool {
+    value.as_object().is_some_and(serde_json::Map::is_empty)
+}
+
+/// Whether an object is the call of a function.
+fn is_function(fields: &serde_json::Map<String, Value>) -> bool {
+    fields.keys().any(|key| key.to_lowercase().starts_with("fn::"))
+}

@@ -1,0 +1,172 @@
+//! The two sections of configuration: `config`, which the CLI reads by its own rules and refuses otherwise, and `configuration`,
+//! which the language reads when a value is not in the stack's config.
+
+use serde_json::Value;
+
+use super::check::below;
+
+/// The types of `config`.
+const PROJECT_TYPES: [&str; 5] = ["string", "integer", "boolean", "array", "object"];
+/// The fields of an entry of `config`.
+const PROJECT_FIELDS: [&str; 6] = ["type", "items", "default", "value", "description", "secret"];
+
+/// What is wrong with an entry of `config`, as sentences with the place in front.
+pub fn project_problems(project: &str, key: &str, entry: &Value) -> Vec<String> {
+    let path = below("program.config", key);
+    let Value::Object(fields) = entry else {
+        let fits = is_whole(entry) || matches!(entry, Value::String(_) | Value::Bool(_) | Value::Array(_));
+        let what = describe(entry);
+        let wants = "a text, a whole number, true or false, a list, or an object with type and default";
+        return if fits { Vec::new() } else { vec![format!("{path} is {what}, and has to be {wants}")] };
+    };
+    let unknown = fields.keys().filter(|field| !PROJECT_FIELDS.contains(&field.as_str()));
+    let mut problems: Vec<String> = unknown
+        .map(|field| format!("{} is not known: an entry has {}", below(&path, field), PROJECT_FIELDS.join(", ")))
+        .collect();
+    let given = |field: &str| fields.get(field).filter(|value| !value.is_null());
+    let kind = match given("type") {
+        Some(Value::String(kind)) if PROJECT_TYPES.contains(&kind.as_str()) => Some(kind.as_str()),
+        Some(other) => {
+            problems.push(format!("{path}.type is {other}, and has to be one of {}", PROJECT_TYPES.join(", ")));
+            None
+        }
+        None => None,
+    };
+    if given("description").is_some_and(|value| !value.is_string()) {
+        problems.push(format!("{path}.description has to be a text"));
+    }
+    if given("secret").is_some_and(|value| !value.is_boolean()) {
+        problems.push(format!("{path}.secret has to be true or false"));
+    }
+    if given("default").is_some() && given("value").is_some() {
+        problems.push(format!("{path} has default and value: give it one of them"));
+    }
+    match is_own(project, key) {
+        true => problems.extend(own_problems(&path, kind, given("items"), given("default"))),
+        false if given("type").is_some() || given("default").is_some() || given("value").is_none() => problems.push(
+            format!("{path} belongs to another namespace than the program: it has value, and neither type nor default"),
+        ),
+        false => {}
+    }
+    problems
+}
+
+/// Whether a key belongs to the project itself.
+fn is_own(project: &str, key: &str) -> bool {
+    key.split_once(':').is_none_or(|(namespace, _)| namespace == project)
+}
+
+fn own_problems(path: &str, kind: Option<&str>, items: Option<&Value>, default: Option<&Value>) -> Vec<String> {
+    let Some(kind) = kind else { return Vec::new() };
+    if kind == "array" && items.is_none() {
+        return vec![format!("{path} is an array and does not say of what: give it items, such as {{type: string}}")];
+    }
+    match default {
+        Some(default) if !fits_project_type(kind, items, default) => {
+            vec![format!("{path}.default is {}, and the type is {kind}", describe(default))]
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// Whether the CLI takes a value for one of this type: texts that read as one will do.
+fn fits_project_type(kind: &str, items: Option<&Value>, value: &Value) -> bool {
+    let text = value.as_str();
+    match kind {
+        "string" => value.is_string(),
+        "integer" => is_whole(value) || text.is_some_and(|text| text.parse::<i64>().is_ok()),
+        "boolean" => value.is_boolean() || matches!(text, Some("true" | "false")),
+        "object" => value.is_object(),
+        "array" => {
+            let of = items.and_then(|items| items.get("type")).and_then(Value::as_str);
+            let deeper = items.and_then(|items| items.get("items"));
+            let fits = |element: &Value| of.is_none_or(|of| fits_project_type(of, deeper, element));
+            value.as_array().is_some_and(|elements| elements.iter().all(fits))
+        }
+        _ => true,
+    }
+}
+
+/// A type of `configuration`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Kind {
+    String,
+    Number,
+    Integer,
+    Boolean,
+    Object,
+    List(Box<Kind>),
+}
+
+impl Kind {
+    /// Upper and lower case are the same to the language.
+    fn read(text: &str) -> Option<Kind> {
+        let text = text.to_lowercase();
+        if let Some(of) = text.strip_prefix("list<").and_then(|rest| rest.strip_suffix('>')) {
+            return Some(Kind::List(Box::new(Kind::read(of.trim())?)));
+        }
+        match text.as_str() {
+            "string" => Some(Kind::String),
+            "number" => Some(Kind::Number),
+            "int" | "integer" => Some(Kind::Integer),
+            "bool" | "boolean" => Some(Kind::Boolean),
+            "object" => Some(Kind::Object),
+            _ => None,
+        }
+    }
+
+    fn fits(&self, value: &Value) -> bool {
+        if is_expression(value) {
+            return true;
+        }
+        match self {
+            Kind::String => value.is_string(),
+            Kind::Number => value.is_number(),
+            Kind::Integer => is_whole(value),
+            Kind::Boolean => value.is_boolean(),
+            Kind::Object => value.is_object(),
+            Kind::List(of) => value.as_array().is_some_and(|elements| elements.iter().all(|element| of.fits(element))),
+        }
+    }
+}
+
+/// What an entry of `configuration` lacks without a value in the stack's config, as sentences with the place in front.
+pub fn language_needs(key: &str, kind: Option<&str>, default: Option<&Value>) -> Vec<String> {
+    let path = below("program.configuration", key);
+    let needs = "the program runs only with a value in the stack's config";
+    let Some(text) = kind else { return Vec::new() };
+    match (Kind::read(text), default) {
+        (None, _) => vec![format!(
+            "{path}.type is {text:?}, and none of String, Number, Integer, Boolean, Object and lists of them, such as List<String>: {needs}"
+        )],
+        (Some(kind), Some(default)) if !kind.fits(default) => {
+            vec![format!("{path}.default is {}, and the type is {text}: {needs}", describe(default))]
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// Whether only a run can tell what it gives.
+fn is_expression(value: &Value) -> bool {
+    match value {
+        Value::String(text) => text.contains("${"),
+        Value::Object(fields) => fields.keys().any(|key| key.to_lowercase().starts_with("fn::")),
+        _ => false,
+    }
+}
+
+fn is_whole(value: &Value) -> bool {
+    value.is_i64() || value.is_u64() || value.as_f64().is_some_and(|number| number.fract() == 0.0)
+}
+
+/// The kind of a value, for people.
+pub fn describe(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "true or false",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a text",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "an object",
+    }
+}

@@ -1,0 +1,327 @@
+//! What Programs are rendered to, what is found wrong with them, and where.
+
+use serde_json::{Value, json};
+
+use super::*;
+
+const EVERY_FIELD: &str = include_str!("every_field.json");
+const EVERY_FIELD_RENDERED: &str = include_str!("every_field.yaml");
+
+fn every_field() -> Value {
+    serde_json::from_str(EVERY_FIELD).expect("JSON")
+}
+
+fn read(object: Value) -> Program {
+    serde_json::from_value(object).expect("a Program")
+}
+
+/// A Program of the name `app` with this content.
+fn program(content: Value) -> Program {
+    read(json!({"metadata": {"name": "app", "namespace": "apps", "generation": 3}, "program": content}))
+}
+
+#[test]
+fn every_field_goes_into_the_project_file() {
+    let program = read(every_field());
+    let rendered = render(&program).expect("it is rendered");
+    if std::env::var_os("REGENERATE").is_some() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/src/source/program/every_field.yaml");
+        std::fs::write(path, &rendered).expect("it is written");
+        return;
+    }
+    assert_eq!(rendered, EVERY_FIELD_RENDERED);
+    let found = check::check(&program);
+    assert_eq!(found, check::Findings::default());
+}
+
+/// Fields of the schema that a sample does not have.
+fn missing(schema: &Value, sample: &[&Value], path: &str, into: &mut Vec<String>) {
+    for (name, below) in schema.get("properties").and_then(Value::as_object).into_iter().flatten() {
+        let path = format!("{path}.{name}");
+        let found: Vec<&Value> = sample.iter().filter_map(|value| value.get(name)).collect();
+        if found.is_empty() {
+            into.push(path);
+            continue;
+        }
+        missing(below, &found, &path, into);
+    }
+    if let Some(below) = schema.get("additionalProperties") {
+        let found: Vec<&Value> =
+            sample.iter().filter_map(|value| value.as_object()).flat_map(|map| map.values()).collect();
+        missing(below, &found, &format!("{path}.*"), into);
+    }
+    if let Some(below) = schema.get("items") {
+        let found: Vec<&Value> = sample.iter().filter_map(|value| value.as_array()).flatten().collect();
+        missing(below, &found, &format!("{path}[]"), into);
+    }
+}
+
+#[test]
+fn the_sample_has_every_field_of_the_schema_and_the_rendering_every_field_of_the_sample() {
+    let crd = serde_json::to_value(Program::crd()).expect("JSON");
+    let root = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
+    assert_eq!(root.get("required"), None, "a Program without content is one, as it was");
+    assert_eq!(root["properties"].get("spec"), None);
+    let mut without = Vec::new();
+    missing(&root["properties"]["program"], &[&every_field()["program"]], "program", &mut without);
+    assert_eq!(without, Vec::<String>::new(), "add them to every_field.json");
+
+    let written: Value = serde_saphyr::from_str(EVERY_FIELD_RENDERED).expect("YAML");
+    let mut wanted = every_field()["program"].clone();
+    wanted["name"] = json!("site");
+    wanted["runtime"] = json!("yaml");
+    assert_eq!(written, wanted, "nothing is lost and nothing is added");
+}
+
+#[test]
+fn a_program_of_the_operator_is_read_as_it_is_written() {
+    let program = read(json!({
+        "apiVersion": "pulumi.com/v1", "kind": "Program", "metadata": {"name": "staticwebsite"},
+        "program": {
+            "configuration": {"n": {"type": "List<Number>", "default": [1]}},
+            "resources": {"bucket": {"type": "aws:s3:Bucket", "properties": {"website": {"indexDocument": "index.html"}},
+                "options": {"dependsOn": [], "protect": true, "deleteBeforeReplace": false}}},
+            "outputs": {"bucketEndpoint": "http://${bucket.websiteEndpoint}"},
+        },
+        "status": {"observedGeneration": 1, "artifact": {"url": "http://operator/programs/a/b/1", "path": "programs/a/b/1.tar.gz",
+            "revision": "1", "digest": "sha256:00", "lastUpdateTime": "2024-01-01T00:00:00Z"}},
+    }));
+    let wanted = "name: \"staticwebsite\"\nruntime: \"yaml\"\nconfiguration:\n  \"n\":\n    \"default\":\n      - 1\n    \"type\": \"List<Number>\"\n\
+        resources:\n  \"bucket\":\n    \"options\":\n      \"deleteBeforeReplace\": false\n      \"dependsOn\": []\n      \"protect\": true\n    \
+        \"properties\":\n      \"website\":\n        \"indexDocument\": \"index.html\"\n    \"type\": \"aws:s3:Bucket\"\n\
+        outputs:\n  \"bucketEndpoint\": \"http://${bucket.websiteEndpoint}\"\n";
+    assert_eq!(render(&program).expect("it is rendered"), wanted);
+    let written = serde_json::to_value(&program).expect("JSON");
+    assert_eq!((&written["apiVersion"], &written["kind"]), (&json!("pulumi.com/v1"), &json!("Program")));
+}
+
+/// Whoever changes these bytes runs every Stack on a Program again when the controller is upgraded.
+#[test]
+fn the_bytes_follow_from_the_content_alone() {
+    let made = make(&program(json!({"outputs": {"b": 1, "a": {"y": 2, "x": 1}}}))).expect("it is valid");
+    let text = r#"{"a": {"x": 1, "y": 2}, "b": 1}"#;
+    let outputs: Value = serde_json::from_str(text).expect("JSON");
+    let mut again = program(json!({"outputs": outputs}));
+    again.metadata.labels = Some([("team".to_owned(), "a".to_owned())].into());
+    again.metadata.namespace = Some("elsewhere".to_owned());
+    again.metadata.generation = Some(4);
+    let again = make(&again).expect("it is valid");
+    assert_eq!((&made.bytes, &made.digest), (&again.bytes, &again.digest));
+    assert_eq!((made.revision.as_str(), again.revision.as_str()), ("3", "4"));
+    assert_eq!(made.digest, Digest::of(&made.bytes));
+    assert_eq!(made.digest.to_string(), "sha256:ee2a1c7521ca9a756387c3e3fc18528abb6c1759af9a61aa1dd3a878bd6abc5d");
+    let other = make(&program(json!({"outputs": {"b": 2}}))).expect("it is valid");
+    assert_ne!(made.digest, other.digest);
+}
+
+#[test]
+#[expect(clippy::too_many_lines, reason = "a table")]
+fn what_is_wrong_is_said_with_its_place() {
+    let bucket = |more: Value| {
+        let mut resource = json!({"type": "aws:s3:Bucket"});
+        for (key, value) in more.as_object().expect("an object") {
+            resource[key] = value.clone();
+        }
+        json!({"config": {"key": "x"}, "variables": {"list": []}, "resources": {"bucket": resource, "other": {"type": "a:b"}}})
+    };
+    let option = |name: &str, value: Value| bucket(json!({"options": {name: value}}));
+    let config = |entry: Value| json!({"config": {"key": entry}});
+    let rows = [
+        (
+            bucket(json!({"properties": {"a": 1}, "get": {"id": "x"}})),
+            "program.resources.bucket has properties and get",
+        ),
+        (
+            bucket(json!({"type": "bucket"})),
+            "program.resources.bucket.type is \"bucket\", and has to be a type's token",
+        ),
+        (bucket(json!({"type": "a:b:c:d"})), "program.resources.bucket.type is \"a:b:c:d\""),
+        (bucket(json!({"defaultProvider": false})), "program.resources.bucket.defaultProvider is for providers"),
+        (bucket(json!({"name": "${key}"})), "program.resources.bucket.name takes a plain text"),
+        (
+            bucket(json!({"properties": {"a": ["${key"]}})),
+            "program.resources.bucket.properties.a[0]: the reference \"${key\" is not closed",
+        ),
+        (
+            bucket(json!({"properties": {"a b": "${}"}})),
+            "program.resources.bucket.properties[\"a b\"]: the reference \"${}\" is empty",
+        ),
+        (bucket(json!({"get": {"id": "${"}})), "program.resources.bucket.get.id: "),
+        (bucket(json!({"get": {"id": "x", "state": {"a": "${"}}})), "program.resources.bucket.get.state.a: "),
+        (
+            option("parent", json!("${key}")),
+            "program.resources.bucket.options.parent refers to \"key\", a config value, and takes a resource",
+        ),
+        (
+            option("parent", json!("${nobody}")),
+            "program.resources.bucket.options.parent refers to \"nobody\", which is no resource",
+        ),
+        (
+            option("parent", json!("other")),
+            "program.resources.bucket.options.parent is \"other\", and has to be a reference",
+        ),
+        (
+            option("provider", json!(true)),
+            "program.resources.bucket.options.provider is true or false, and has to be a reference",
+        ),
+        (
+            option("deletedWith", json!("${nobody}")),
+            "program.resources.bucket.options.deletedWith refers to \"nobody\"",
+        ),
+        (
+            option("dependsOn", json!(["${other}", "${nobody}"])),
+            "program.resources.bucket.options.dependsOn[1] refers to \"nobody\"",
+        ),
+        (
+            option("dependsOn", json!("${other}")),
+            "program.resources.bucket.options.dependsOn is a text, and has to be a list",
+        ),
+        (
+            option("providers", json!({"aws": "${other}"})),
+            "program.resources.bucket.options.providers is an object, and has to be a list",
+        ),
+        (
+            option("replaceWith", json!(["${nobody}"])),
+            "program.resources.bucket.options.replaceWith[0] refers to \"nobody\"",
+        ),
+        (
+            option("protect", json!("yes")),
+            "program.resources.bucket.options.protect is a text, and has to be true, false, or",
+        ),
+        (option("version", json!("${key}")), "program.resources.bucket.options.version takes a plain text"),
+        (
+            option("ignoreChanges", json!(["a", "${key}"])),
+            "program.resources.bucket.options.ignoreChanges[1] takes a plain text",
+        ),
+        (
+            option("customTimeouts", json!({"create": "${key"})),
+            "program.resources.bucket.options.customTimeouts.create: the reference",
+        ),
+        (
+            json!({"variables": {"a": "${b}", "b": ["${c.d}"], "c": {"fn::join": ["", ["${a}"]]}}}),
+            "program.variables.a depends on itself: a → b → c → a",
+        ),
+        (
+            json!({"resources": {"a": {"type": "a:b", "options": {"parent": "${a}"}}}}),
+            "program.resources.a depends on itself: a → a",
+        ),
+        (
+            json!({"resources": {"a": {"type": "a:b"}}, "variables": {"a": 1}}),
+            "program.variables.a has the name of a resource",
+        ),
+        (json!({"variables": {"pulumi": 1}}), "program.variables.pulumi has a name that the language has taken"),
+        (json!({"outputs": {"a": "${["}}), "program.outputs.a: the reference"),
+        (json!({"packages": {"a": {"version": "1"}}}), "program.packages.a has to be a text such as source@version"),
+        (config(json!(1.5)), "program.config.key is a number, and has to be a text, a whole number"),
+        (
+            config(json!({"type": "String"})),
+            "program.config.key.type is \"String\", and has to be one of string, integer",
+        ),
+        (
+            config(json!({"type": "integer", "default": "x"})),
+            "program.config.key.default is a text, and the type is integer",
+        ),
+        (config(json!({"type": "array", "default": [1]})), "program.config.key is an array and does not say of what"),
+        (
+            config(json!({"type": "array", "items": {"type": "string"}, "default": [1]})),
+            "program.config.key.default is a list, and the type is array",
+        ),
+        (config(json!({"defualt": 1})), "program.config.key.defualt is not known"),
+        (config(json!({"default": 1, "value": 1})), "program.config.key has default and value"),
+        (config(json!({"secret": "yes"})), "program.config.key.secret has to be true or false"),
+        (
+            json!({"config": {"aws:region": {"type": "string"}}}),
+            "program.config[\"aws:region\"] belongs to another namespace",
+        ),
+    ];
+    for (content, wanted) in rows {
+        let Err(error) = make(&program(content.clone())) else { panic!("{content} is refused") };
+        assert!(error.starts_with(wanted), "{content}: {error}");
+        assert!(!error.contains("; "), "one problem is said once: {error}");
+    }
+}
+
+#[test]
+fn what_runs_with_one_stack_and_not_with_another_is_said_and_not_refused() {
+    let rows = [
+        (
+            json!({"outputs": {"a": "${b}", "c": "${b}"}}),
+            "program.outputs.a refers to \"b\", which the program does not declare",
+        ),
+        (
+            json!({"configuration": {"n": {"type": "Numbr"}}}),
+            "program.configuration.n.type is \"Numbr\", and none of String",
+        ),
+        (
+            json!({"configuration": {"n": {"type": "Number", "default": "x"}}}),
+            "program.configuration.n.default is a text, and the type is Number",
+        ),
+        (
+            json!({"configuration": {"n": {"type": "List<String>", "default": [1]}}}),
+            "program.configuration.n.default is a list",
+        ),
+        (
+            json!({"configuration": {"n": {"type": "int"}}, "variables": {"n": 1}}),
+            "program.variables.n has the name of a config key",
+        ),
+    ];
+    for (content, wanted) in rows {
+        let made = make(&program(content.clone())).unwrap_or_else(|error| panic!("{content}: {error}"));
+        assert_eq!(made.needs.len(), 1, "{:?}", made.needs);
+        assert!(made.needs[0].starts_with(wanted), "{content}: {:?}", made.needs);
+    }
+}
+
+#[test]
+fn what_runs_is_neither_refused_nor_remarked_on() {
+    let rows = [
+        json!({}),
+        json!({"config": {"a": "x", "b": true, "c": [1.5], "d": 3.0, "app:e": {"type": "integer", "default": "5"}}}),
+        json!({"config": {"a": {"type": "boolean", "default": "true"}, "aws:region": "x"}, "outputs": {"a": "${app:a}", "r": "${aws:region}"}}),
+        json!({"config": {"a": "x"}, "configuration": {"a": {"type": "Numbr"}}}),
+        json!({"configuration": {"a": {"type": "list< Integer >", "default": [1, 2]}, "b": {"type": "number", "default": 3}}}),
+        json!({"configuration": {"a": {"type": "Object", "default": {"fn::toJSON": 1}}, "b": {"type": "int", "default": "${pulumi.stack}"}}}),
+        json!({"resources": {"a": {"type": "a:b", "properties": {}, "get": {"id": "x"}}}}),
+        json!({"resources": {"a": {"type": "a:b", "options": {"protect": true, "dependsOn": "${l}"}}}, "variables": {"l": ["x"]}}),
+        json!({"resources": {"a": {"type": "a:b", "properties": "${v}"}}, "variables": {"v": {"k": "$${x} ${pulumi.cwd}"}}}),
+        json!({"resources": {"a": {"type": "kubernetes:helm.sh/v3:Release"}, "b": {"type": "a:b", "options": {"parent": "${a}"}}}}),
+    ];
+    for content in rows {
+        let made = make(&program(content.clone())).unwrap_or_else(|error| panic!("{content}: {error}"));
+        assert_eq!(made.needs, Vec::<String>::new(), "{content}");
+    }
+}
+
+#[test]
+fn many_problems_are_counted() {
+    let outputs: serde_json::Map<String, Value> = (0..25).map(|n| (format!("o{n:02}"), json!("${"))).collect();
+    let error = make(&program(json!({"outputs": outputs}))).expect_err("it is not valid");
+    assert!(
+        error.contains("program.outputs.o09") && !error.contains("o10") && error.ends_with("; and 15 more"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_program_is_a_source_whose_bytes_are_made_here() {
+    let object = |content: Value| -> DynamicObject {
+        serde_json::from_value(json!({
+            "apiVersion": "pulumi.com/v1", "kind": "Program",
+            "metadata": {"name": "app", "namespace": "apps", "generation": 7}, "program": content,
+        }))
+        .expect("an object")
+    };
+    let resolved = artifact(&object(json!({"outputs": {"a": 1}})), Directory::root()).expect("it is valid");
+    let Origin::Made(bytes) = &resolved.origin else { panic!("{resolved:?}") };
+    assert_eq!((resolved.revision.as_str(), &resolved.digest), ("7", &Digest::of(bytes)));
+    let said = |content| artifact(&object(content), Directory::root()).expect_err("it is not");
+    match said(json!({"outputs": {"a": "${"}})) {
+        Unavailable::Invalid(said) => {
+            assert!(said.starts_with("Program apps/app is not valid: program.outputs.a: "), "{said}")
+        }
+        other => panic!("{other:?}"),
+    }
+    assert!(
+        matches!(said(json!({"outputs": 1})), Unavailable::NotYet(said) if said.contains("not as its definition says"))
+    );
+}

@@ -1,0 +1,70 @@
+//! Which source a Stack names.
+
+use super::*;
+use serde_json::json;
+
+use crate::api::pulumi::{FluxSource, ProgramReference, SourceReference};
+use crate::artifact::InPod;
+
+fn flux(api_version: Option<&str>, kind: &str, name: &str) -> Option<FluxSource> {
+    let api_version = api_version.map(str::to_owned);
+    let source_ref = SourceReference { api_version, kind: kind.to_owned(), name: name.to_owned() };
+    Some(FluxSource { source_ref, dir: None })
+}
+
+fn program(name: &str) -> Option<ProgramReference> {
+    Some(ProgramReference { name: name.to_owned() })
+}
+
+#[test]
+fn a_stack_has_one_source_and_is_woken_by_it_alone() {
+    let bucket = GroupKind::new(flux::GROUP, "Bucket");
+    let rows = [
+        (flux(None, "Bucket", "app"), None, Some((&bucket, "app"))),
+        (None, program("app"), Some((&program::kind(), "app"))),
+        (flux(Some("pulumi.com/v1"), "Program", "app"), None, Some((&program::kind(), "app"))),
+        (flux(None, "Bucket", "app"), program("app"), None),
+        (None, None, None),
+    ];
+    for (flux_source, program_ref, wanted) in rows {
+        let spec = StackSpec { flux_source, program_ref, ..StackSpec::default() };
+        match (reference(&spec), wanted) {
+            (Ok(found), Some((kind, name))) => {
+                assert_eq!((&found.kind, found.name.as_str()), (kind, name));
+                assert!(names_kind(&spec, kind) && names_object(&spec, kind, name), "{spec:?}");
+                assert!(!names_object(&spec, kind, "another"), "{spec:?}");
+                let other = if *kind == bucket { program::kind() } else { bucket.clone() };
+                assert!(!names_kind(&spec, &other) && !names_object(&spec, &other, name), "{spec:?}");
+            }
+            (Err(Unavailable::Invalid(said)), None) => {
+                assert!(said.contains("spec.fluxSource") && said.contains("spec.programRef"), "{said}");
+            }
+            (found, wanted) => panic!("{found:?}, not {wanted:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_stack_without_a_source_object_has_what_its_template_says_or_its_init_containers_bring() {
+    let spec = |template: serde_json::Value| StackSpec { workspace_template: Some(template), ..StackSpec::default() };
+    let found = |spec: &StackSpec| without_object(spec).expect("valid").expect("a source");
+    let in_pod = |spec: &StackSpec| InPod::of(&found(spec).digest);
+    assert_eq!(in_pod(&StackSpec::default()), Some(InPod::InitContainers));
+    for empty in [json!({}), json!({"spec": null}), json!({"spec": {"image": "a", "local": null}})] {
+        assert_eq!(in_pod(&spec(empty)), Some(InPod::InitContainers));
+    }
+    let local = spec(json!({"spec": {"local": {"dir": "/app"}}}));
+    assert_eq!((in_pod(&local), found(&local).revision.as_str()), (Some(InPod::Image), ""));
+    let object = StackSpec { program_ref: program("app"), ..spec(json!({"spec": {"image": "a"}})) };
+    assert_eq!(without_object(&object), Ok(None));
+
+    let refused = |spec: &StackSpec| without_object(spec).expect_err("refused").to_string();
+    let both = StackSpec { flux_source: flux(None, "Bucket", "app"), ..local };
+    assert_eq!(
+        refused(&both),
+        "spec.fluxSource and spec.workspaceTemplate.spec.local are both given, and a Stack has one source: remove one of them"
+    );
+    let two = spec(json!({"spec": {"local": {"dir": "/app"}, "projectInfo": {"name": "a", "runtime": "yaml"}}}));
+    assert!(refused(&two).starts_with("spec.workspaceTemplate.spec: local and projectInfo are both given"));
+    assert!(refused(&spec(json!({"spec": {"local": 1}}))).contains("is not as the definition of the Workspace says"));
+}

@@ -1,0 +1,82 @@
+//! Failures of the real CLI: each says what was wrong, and what to do.
+
+use pulumi_controller::rpc::proto::environment_variable::Source;
+use pulumi_controller::rpc::proto::{self, Outcome, RunRequest};
+
+use crate::harness::{Workspace, has_pulumi, variable};
+
+const GOOD: &str = "name: example\nruntime: yaml\noutputs: {a: 1}\n";
+
+/// What a run of a program comes to.
+async fn run(workspace: &Workspace, program: &str, change: impl Fn(&mut RunRequest)) -> proto::Result {
+    workspace.bring(&[("Pulumi.yaml", program)]).await.unwrap();
+    let mut request = workspace.request(&[]).await;
+    change(&mut request);
+    workspace.run_to_end(&request).await
+}
+
+fn without(name: &'static str) -> impl Fn(&mut RunRequest) {
+    move |request| request.environment.retain(|variable| variable.name != name)
+}
+
+fn says(result: &proto::Result, outcome: Outcome, words: &[&str]) {
+    assert_eq!(result.outcome(), outcome, "{}", result.message);
+    for word in words {
+        assert!(result.message.contains(word), "{word:?} is not in: {}", result.message);
+    }
+}
+
+#[tokio::test]
+async fn what_is_missing_for_state_and_secrets_is_named_with_where_it_is_given() {
+    if !has_pulumi("what_is_missing_for_state_and_secrets_is_named_with_where_it_is_given") {
+        return;
+    }
+    let workspace = Workspace::start().await;
+    let result = run(&workspace, GOOD, without("PULUMI_CONFIG_PASSPHRASE")).await;
+    says(&result, Outcome::Failed, &["passphrase must be set", "spec.envSecrets"]);
+
+    let result = run(&workspace, GOOD, |_| {}).await;
+    says(&result, Outcome::Succeeded, &[]);
+    let wrong = |request: &mut RunRequest| {
+        let other = variable("PULUMI_CONFIG_PASSPHRASE", Source::Value("another".into()));
+        request.environment.push(other);
+    };
+    let result = run(&workspace, GOOD, wrong).await;
+    says(
+        &result,
+        Outcome::Failed,
+        &["incorrect passphrase", "the one that the stack was made with", "spec.envSecrets"],
+    );
+
+    let result = run(&workspace, GOOD, without("PULUMI_BACKEND_URL")).await;
+    let words = ["PULUMI_ACCESS_TOKEN must be set", "spec.backend", "spec.accessTokenSecret"];
+    says(&result, Outcome::InvalidAccessToken, &words);
+}
+
+#[tokio::test]
+async fn what_is_wrong_with_a_program_is_named_with_file_and_line_or_with_what_it_lacks() {
+    if !has_pulumi("what_is_wrong_with_a_program_is_named_with_file_and_line_or_with_what_it_lacks") {
+        return;
+    }
+    let workspace = Workspace::start().await;
+    let table: [(&str, &[&str]); 5] = [
+        ("outputs:\n  one: 1\n  broken: ${nothing.here}\n", &["\"nothing\" could not be found", "Pulumi.yaml line 5"]),
+        ("resources:\n  step: 5\n", &["Pulumi.yaml:4,", "must be an object"]),
+        (
+            "config:\n  size: {type: string}\noutputs:\n  size: ${size}\n",
+            &["missing configuration value 'size'", "spec.config", "spec.secretsRef"],
+        ),
+        (
+            "configuration:\n  size: {type: String}\noutputs:\n  size: ${size}\n",
+            &["missing required configuration variable 'size'", "Pulumi.yaml line 4", "spec.configRef"],
+        ),
+        (
+            "resources:\n  pet: {type: 'absent:RandomPet'}\n",
+            &["no resource plugin 'pulumi-resource-absent'", "use an image with this plugin"],
+        ),
+    ];
+    for (program, words) in table {
+        let result = run(&workspace, &format!("name: example\nruntime: yaml\n{program}"), |_| {}).await;
+        says(&result, Outcome::Failed, words);
+    }
+}

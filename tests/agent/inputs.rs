@@ -1,0 +1,138 @@
+//! What the configuration is read from: the agent tells when it has changed.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::PathBuf;
+
+use pulumi_controller::rpc::proto::{ConfigItem, Outcome, RunRequest, Settings, StatusRequest};
+use pulumi_controller::rpc::settings::settings_digest;
+
+use crate::harness::{Workspace, has_pulumi, outputs};
+
+/// A Secret in a volume, as the kubelet keeps it: each key is a link through `..data`, which is exchanged as a whole.
+struct Mount {
+    directory: PathBuf,
+    exchanges: usize,
+}
+
+impl Mount {
+    fn new(directory: PathBuf) -> Self {
+        fs::create_dir(&directory).unwrap();
+        Mount { directory, exchanges: 0 }
+    }
+
+    fn exchange(&mut self, keys: &[(&str, &str)]) {
+        self.exchanges += 1;
+        let data = format!("..2026_{}", self.exchanges);
+        fs::create_dir(self.directory.join(&data)).unwrap();
+        for (key, value) in keys {
+            fs::write(self.directory.join(&data).join(key), value).unwrap();
+        }
+        symlink(&data, self.directory.join("..data_tmp")).unwrap();
+        fs::rename(self.directory.join("..data_tmp"), self.directory.join("..data")).unwrap();
+        for (key, _) in keys {
+            let link = self.directory.join(key);
+            if !link.is_symlink() {
+                symlink(format!("..data/{key}"), link).unwrap();
+            }
+        }
+        if self.exchanges > 1 {
+            fs::remove_dir_all(self.directory.join(format!("..2026_{}", self.exchanges - 1))).unwrap();
+        }
+    }
+
+    fn file(&self, key: &str) -> String {
+        self.directory.join(key).display().to_string()
+    }
+}
+
+fn asked(files: &[String]) -> StatusRequest {
+    StatusRequest { config_files: files.to_vec(), ..StatusRequest::default() }
+}
+
+async fn word(workspace: &Workspace, files: &[String]) -> String {
+    workspace.connect().await.status_with_inputs(asked(files)).await.unwrap().config_inputs
+}
+
+#[tokio::test]
+async fn an_exchanged_secret_is_another_word_with_whichever_of_its_keys() {
+    let workspace = Workspace::start().await;
+    let mut secret = Mount::new(workspace.path("secrets/aws"));
+    let mut map = Mount::new(workspace.path("secrets/map"));
+    let directories = [&secret, &map].map(|mount| mount.directory.display().to_string());
+    let asked = StatusRequest { mounted_directories: directories.to_vec(), ..StatusRequest::default() };
+    let words = async || {
+        let reply = workspace.connect().await.status_with_inputs(asked.clone()).await.unwrap();
+        directories.clone().map(|directory| reply.mounted_inputs.get(&directory).cloned().unwrap_or_default())
+    };
+    secret.exchange(&[("id", "one"), ("secret", "one")]);
+    map.exchange(&[("region", "eu")]);
+    let [first, region] = words().await;
+    assert_eq!((first.len(), region.len()), (64, 64));
+    assert_eq!(words().await, [first.clone(), region.clone()]);
+    secret.exchange(&[("id", "one"), ("secret", "two")]);
+    let [second, same] = words().await;
+    assert_ne!(second, first);
+    assert_eq!(same, region, "each has a word of its own");
+    secret.exchange(&[("id", "one"), ("secret", "one")]);
+    assert_eq!(words().await, [first, region], "what is taken back is as it was");
+}
+
+#[tokio::test]
+async fn an_exchanged_input_of_the_configuration_is_another_word_and_any_other_is_not() {
+    let mut workspace = Workspace::start().await;
+    let mut secret = Mount::new(workspace.path("secrets/keys"));
+    let mut map = Mount::new(workspace.path("secrets/map"));
+    let files = [secret.file("token"), map.file("greeting")];
+    assert_eq!(word(&workspace, &[]).await, "", "there are no inputs");
+    let absent = word(&workspace, &files).await;
+    assert_eq!(absent.len(), 64);
+    secret.exchange(&[("token", "one"), ("other", "one")]);
+    map.exchange(&[("greeting", "hello")]);
+    let first = word(&workspace, &files).await;
+    assert_ne!(first, absent, "what was missing is there");
+    assert_eq!(word(&workspace, &files).await, first);
+    secret.exchange(&[("token", "one"), ("other", "two")]);
+    assert_eq!(word(&workspace, &files).await, first, "nothing refers to the other key");
+    secret.exchange(&[("token", "two"), ("other", "two")]);
+    let second = word(&workspace, &files).await;
+    assert_ne!(second, first);
+    map.exchange(&[("greeting", "good morning")]);
+    let third = word(&workspace, &files).await;
+    assert!(third != second && third != first);
+
+    workspace.terminate();
+    workspace.ended().await;
+    map.exchange(&[("greeting", "hello")]);
+    workspace.start_agent().await;
+    assert_eq!(word(&workspace, &files).await, second, "what has changed while there was no agent is seen as well");
+}
+
+#[tokio::test]
+async fn a_run_after_the_word_has_changed_has_the_new_value() {
+    if !has_pulumi("a_run_after_the_word_has_changed_has_the_new_value") {
+        return;
+    }
+    let workspace = Workspace::start().await;
+    let mut map = Mount::new(workspace.path("secrets/map"));
+    let files = [map.file("greeting")];
+    workspace
+        .put("name: example\nruntime: yaml\nconfig:\n  greeting: {type: string}\noutputs:\n  said: ${greeting}\n")
+        .await;
+    let run = async || {
+        let item = ConfigItem { key: "greeting".into(), file: files[0].clone(), ..ConfigItem::default() };
+        let settings = Settings { stack: "dev".into(), config: vec![item], environments: Vec::new() };
+        let request = workspace.request(&[]).await;
+        let request = RunRequest { settings_digest: settings_digest(&settings), settings: Some(settings), ..request };
+        let result = workspace.run_to_end(&request).await;
+        assert_eq!(result.outcome(), Outcome::Succeeded, "{}", result.message);
+        outputs(&result)["said"].0.to_owned()
+    };
+    map.exchange(&[("greeting", "hello")]);
+    let before = word(&workspace, &files).await;
+    assert_eq!(run().await, "\"hello\"");
+    assert_eq!(word(&workspace, &files).await, before, "a run changes none of them");
+    map.exchange(&[("greeting", "good morning")]);
+    assert_ne!(word(&workspace, &files).await, before);
+    assert_eq!(run().await, "\"good morning\"");
+}

@@ -1,0 +1,106 @@
+//! The kinds of operations besides `up`, and what they are asked not to do.
+
+use pulumi_controller::rpc::proto::environment_variable::Source;
+use pulumi_controller::rpc::proto::{self, OperationKind, Outcome, RunOptions};
+
+use crate::harness::{Workspace, has_pulumi, outputs, variable};
+
+const PROGRAM: &str = "
+name: example
+runtime: yaml
+resources:
+  step:
+    type: testing:index:Step
+    properties: {name: first}
+outputs:
+  name: ${step.name}
+";
+
+async fn request(workspace: &Workspace, kind: OperationKind, options: RunOptions) -> proto::RunRequest {
+    let request = workspace.request(&[]).await;
+    proto::RunRequest { kind: kind.into(), options: Some(options), ..request }
+}
+
+#[tokio::test]
+async fn a_preview_says_what_would_change_and_changes_nothing() {
+    if !has_pulumi("a_preview_says_what_would_change_and_changes_nothing") {
+        return;
+    }
+    let workspace = Workspace::start().await;
+    workspace.put(PROGRAM).await;
+    let preview = async || {
+        let request = request(&workspace, OperationKind::Preview, RunOptions::default()).await;
+        workspace.run_to_end(&request).await
+    };
+    for _ in 0..2 {
+        let result = preview().await;
+        assert_eq!(result.outcome(), Outcome::Succeeded, "{}", result.message);
+        assert_eq!(result.changes.get("create"), Some(&2), "{:?}", result.changes);
+        assert!(result.outputs.is_empty() && !result.cut_off);
+    }
+    let up = request(&workspace, OperationKind::Up, RunOptions::default()).await;
+    let result = workspace.run_to_end(&up).await;
+    assert_eq!(result.changes.get("create"), Some(&2), "{}", result.message);
+    assert_eq!(outputs(&result)["name"], ("\"first\"", false));
+    assert_eq!(preview().await.changes.get("same"), Some(&2));
+    let expecting = RunOptions { expect_no_changes: true, ..RunOptions::default() };
+    workspace.put(&PROGRAM.replace("first}", "first, value: other}")).await;
+    let result = workspace.run_to_end(&request(&workspace, OperationKind::Preview, expecting).await).await;
+    assert_eq!(result.outcome(), Outcome::Failed);
+    assert!(result.message.contains("no changes were expected"), "{}", result.message);
+}
+
+#[tokio::test]
+async fn drift_that_is_not_expected_is_found_again_each_time_until_a_refresh_takes_it_over() {
+    if !has_pulumi("drift_that_is_not_expected_is_found_again_each_time_until_a_refresh_takes_it_over") {
+        return;
+    }
+    let workspace = Workspace::start().await;
+    workspace.put(PROGRAM).await;
+    let expecting = RunOptions { expect_no_refresh_changes: true, ..RunOptions::default() };
+    let gone = |request: proto::RunRequest| {
+        let mut environment = request.environment.clone();
+        environment.push(variable("PROVIDER_GONE", Source::Value("first".into())));
+        proto::RunRequest { environment, refresh: true, ..request }
+    };
+    let first = request(&workspace, OperationKind::Up, expecting.clone()).await;
+    let result = workspace.run_to_end(&first).await;
+    assert_eq!(result.outcome(), Outcome::Succeeded, "a new stack has not drifted: {}", result.message);
+    for _ in 0..2 {
+        let drifted = gone(request(&workspace, OperationKind::Up, expecting.clone()).await);
+        let result = workspace.run_to_end(&drifted).await;
+        assert_eq!(result.outcome(), Outcome::Failed);
+        assert!(result.message.contains("no changes were expected"), "{}", result.message);
+        assert!(!result.cut_off, "nothing was changed");
+    }
+    let refresh = gone(request(&workspace, OperationKind::Refresh, RunOptions::default()).await);
+    let result = workspace.run_to_end(&refresh).await;
+    assert_eq!(result.outcome(), Outcome::Succeeded, "{}", result.message);
+    assert_eq!(result.changes.get("delete"), Some(&1), "{:?}", result.changes);
+    let result = workspace.run_to_end(&request(&workspace, OperationKind::Up, expecting).await).await;
+    assert_eq!(result.changes.get("create"), Some(&1), "{}: {:?}", result.message, result.changes);
+}
+
+#[tokio::test]
+async fn a_stack_that_must_exist_is_not_made() {
+    if !has_pulumi("a_stack_that_must_exist_is_not_made") {
+        return;
+    }
+    let workspace = Workspace::start().await;
+    workspace.put(PROGRAM).await;
+    let must_exist = RunOptions { stack_must_exist: true, ..RunOptions::default() };
+    for kind in [OperationKind::Up, OperationKind::Preview, OperationKind::Refresh] {
+        let result = workspace.run_to_end(&request(&workspace, kind, must_exist.clone()).await).await;
+        assert_eq!(result.outcome(), Outcome::Failed, "{kind:?}");
+        assert!(result.message.contains("the backend has no stack dev"), "{kind:?}: {}", result.message);
+    }
+    let with = |provider: &str| RunOptions { secrets_provider: provider.to_owned(), ..RunOptions::default() };
+    let unknown = request(&workspace, OperationKind::Up, with("nonsense://key")).await;
+    let result = workspace.run_to_end(&unknown).await;
+    assert_eq!(result.outcome(), Outcome::Failed);
+    assert!(result.message.contains("nonsense"), "{}", result.message);
+    let result = workspace.run_to_end(&request(&workspace, OperationKind::Up, with("passphrase")).await).await;
+    assert_eq!(result.outcome(), Outcome::Succeeded, "{}", result.message);
+    let result = workspace.run_to_end(&request(&workspace, OperationKind::Up, must_exist).await).await;
+    assert_eq!(result.outcome(), Outcome::Succeeded, "{}", result.message);
+}

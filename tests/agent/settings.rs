@@ -1,0 +1,120 @@
+//! The stack's settings: secrets, paths, values from files, environments.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use pulumi_controller::rpc::proto::{self, ConfigItem, Outcome};
+use pulumi_controller::rpc::settings::settings_digest;
+
+use crate::harness::{TOKEN, Workspace, has_pulumi, outputs};
+
+const PROGRAM: &str = "
+name: example
+runtime: yaml
+config:
+  token: {type: string, default: none}
+  list: {type: array, items: {type: string}, default: []}
+outputs:
+  token: ${token}
+  list: ${list}
+  size: ${pulumi.stack}
+";
+
+fn item(key: &str, value: &str) -> ConfigItem {
+    ConfigItem { key: key.into(), value: value.into(), ..ConfigItem::default() }
+}
+
+fn secret(item: ConfigItem) -> ConfigItem {
+    ConfigItem { secret: true, ..item }
+}
+
+fn at_path(item: ConfigItem) -> ConfigItem {
+    ConfigItem { path: true, ..item }
+}
+
+async fn request(workspace: &Workspace, config: &[ConfigItem], environments: &[&str]) -> proto::RunRequest {
+    let environments = environments.iter().map(|name| (*name).to_owned()).collect();
+    let settings = proto::Settings { stack: "dev".into(), config: config.to_vec(), environments };
+    let request = workspace.request(&[]).await;
+    proto::RunRequest { settings_digest: settings_digest(&settings), settings: Some(settings), ..request }
+}
+
+fn file(path: &Path) -> ConfigItem {
+    ConfigItem { file: path.display().to_string(), ..ConfigItem::default() }
+}
+
+/// The encrypted values in a settings file.
+fn encrypted(text: &str) -> BTreeSet<String> {
+    let after = |line: &str| Some(line.split_once("secure: ")?.1.trim_matches('"').to_owned());
+    text.lines().filter_map(after).collect()
+}
+
+#[tokio::test]
+async fn secrets_are_encrypted_once_reach_the_program_and_are_never_shown() {
+    if !has_pulumi("secrets_are_encrypted_once_reach_the_program_and_are_never_shown") {
+        return;
+    }
+    let workspace = Workspace::start().await;
+    workspace.put(PROGRAM).await;
+    let token = workspace.path("secrets/token");
+    let config = [
+        secret(ConfigItem { key: "token".into(), ..file(&token) }),
+        secret(at_path(item("list[0]", "\"first-hidden\""))),
+        at_path(item("list[1]", "\"second\"")),
+        secret(item("object", "{\"deep\": \"third-hidden\"}")),
+    ];
+    let settings_file = || std::fs::read_to_string(workspace.path("share/workspace/Pulumi.dev.yaml")).unwrap();
+    let run = async || {
+        let request = request(&workspace, &config, &[]).await;
+        let result = workspace.run_to_end(&request).await;
+        assert_eq!(result.outcome(), Outcome::Succeeded, "{}", result.message);
+        result
+    };
+    let result = run().await;
+    let found = outputs(&result);
+    assert_eq!(found["token"], (format!("{TOKEN:?}").as_str(), true));
+    assert_eq!(found["list"], ("[\"first-hidden\",\"second\"]", true));
+    let first = settings_file();
+    let hidden = [TOKEN, "first-hidden", "third-hidden"];
+    assert!(!hidden.iter().any(|text| first.contains(text)), "{first}");
+    assert_eq!(first.matches("secure:").count(), 3, "{first}");
+
+    run().await;
+    assert_eq!(settings_file(), first, "nothing is encrypted anew");
+    workspace.put(&format!("{PROGRAM}  more: 1\n")).await;
+    run().await;
+    assert_eq!(encrypted(&settings_file()), encrypted(&first), "it goes along into the next source");
+
+    std::fs::write(&token, "rotated-token").unwrap();
+    let result = run().await;
+    assert_eq!(outputs(&result)["token"], ("\"rotated-token\"", true));
+    assert_ne!(encrypted(&settings_file()), encrypted(&first));
+
+    let none = request(&workspace, &[], &[]).await;
+    let result = workspace.run_to_end(&none).await;
+    assert_eq!((outputs(&result)["token"].0, outputs(&result)["list"].0), ("\"none\"", "[]"));
+    assert!(!settings_file().contains("secure:"), "{}", settings_file());
+    let log = workspace.log();
+    assert!(!hidden.iter().any(|text| log.contains(text)) && !log.contains("rotated-token"), "{log}");
+}
+
+#[tokio::test]
+async fn what_is_missing_is_named_before_anything_runs_and_what_cannot_be_encrypted_when_it_runs() {
+    if !has_pulumi("what_is_missing_is_named_before_anything_runs_and_what_cannot_be_encrypted_when_it_runs") {
+        return;
+    }
+    let workspace = Workspace::start().await;
+    workspace.put(PROGRAM).await;
+    let missing = ConfigItem { key: "token".into(), ..file(&workspace.path("secrets/none")) };
+    let refusal = workspace.run(&request(&workspace, &[missing], &[]).await).await.unwrap_err();
+    assert!(refusal.is_precondition() && refusal.message.contains("config key token is to be"), "{refusal}");
+
+    let long = secret(item("token", &format!("{:?}", "x".repeat(100 * 1024))));
+    let result = workspace.run_to_end(&request(&workspace, &[long], &[]).await).await;
+    assert!(result.message.contains("a secret of more than 96 KiB"), "{}", result.message);
+
+    // Only Pulumi Cloud has environments, and the CLI says so.
+    let result = workspace.run_to_end(&request(&workspace, &[], &["org/env"]).await).await;
+    assert_eq!(result.outcome(), Outcome::Failed);
+    assert!(result.message.to_lowercase().contains("environments"), "{}", result.message);
+}

@@ -1,0 +1,115 @@
+//! More Stacks at rest than there is time to run: all that is there of one whose run is done is written again, under other
+//! names, while no controller is at work. Pods of copies run on the fake node as those of others do.
+
+use futures::{StreamExt, stream};
+use k8s_openapi::api::apps::v1::StatefulSet;
+use k8s_openapi::api::core::v1::{Pod, Secret, Service};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use kube::api::{ListParams, Patch, PatchParams, PostParams};
+use kube::core::{ApiResource, DynamicObject};
+use kube::{Api, Client, ResourceExt};
+use pulumi_controller::api::auto::{Update, Workspace};
+use pulumi_controller::api::pulumi::Stack;
+use serde_json::{Value, json};
+
+use crate::harness::{Scene, api_call};
+
+/// How many are copied at the same time.
+const AT_ONCE: usize = 16;
+/// What the API server makes itself.
+const MADE_BY_SERVER: [&str; 6] =
+    ["uid", "resourceVersion", "creationTimestamp", "generation", "managedFields", "selfLink"];
+
+/// All that is there of one Stack, in an order in which it can be made.
+pub struct Original {
+    client: Client,
+    namespace: String,
+    name: String,
+    objects: Vec<Part>,
+}
+
+struct Part {
+    resource: ApiResource,
+    uid: String,
+    object: Value,
+    /// To be written after the object: what others than the controller say of it they will say again.
+    status: Option<Value>,
+}
+
+impl Original {
+    pub async fn read(scene: &Scene, name: &str) -> Original {
+        let kinds = [
+            (ApiResource::erase::<Stack>(&()), true),
+            (ApiResource::erase::<Workspace>(&()), true),
+            (ApiResource::erase::<Update>(&()), true),
+            (ApiResource::erase::<Secret>(&()), false),
+            (ApiResource::erase::<Service>(&()), false),
+            (ApiResource::erase::<PodDisruptionBudget>(&()), false),
+            // Before its StatefulSet, which takes it as its own then, instead of making another.
+            (ApiResource::erase::<Pod>(&()), false),
+            (ApiResource::erase::<StatefulSet>(&()), false),
+        ];
+        let mut objects = Vec::new();
+        for (resource, with_status) in kinds {
+            let api: Api<DynamicObject> = Api::namespaced_with(scene.client.clone(), &scene.namespace, &resource);
+            let found = api_call(format!("listing {}", resource.plural), api.list(&ListParams::default())).await;
+            let begin = format!("{name}-");
+            let mine = found.items.into_iter().filter(|object| {
+                let found = object.name_any();
+                found == name || found.starts_with(&begin)
+            });
+            objects.extend(mine.map(|object| Part::of(&resource, &object, with_status)));
+        }
+        Original { client: scene.client.clone(), namespace: scene.namespace.clone(), name: name.to_owned(), objects }
+    }
+
+    /// Makes the copies.
+    pub async fn copy(&self, names: impl Iterator<Item = String>) {
+        stream::iter(names)
+            .map(|name| async move { self.copy_as(&name).await })
+            .buffer_unordered(AT_ONCE)
+            .for_each(|()| std::future::ready(()))
+            .await;
+    }
+
+    async fn copy_as(&self, name: &str) {
+        let mut made = vec![(self.name.clone(), name.to_owned())];
+        let mut statuses = Vec::new();
+        for part in &self.objects {
+            let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), &self.namespace, &part.resource);
+            let copy: DynamicObject = serde_json::from_value(with(&part.object, &made)).expect("an object");
+            let doing = format!("copying the {} {}", part.resource.kind, copy.name_any());
+            let copy = api_call(doing, api.create(&PostParams::default(), &copy)).await;
+            made.push((part.uid.clone(), copy.uid().expect("it has one")));
+            statuses.extend(part.status.as_ref().map(|status| (api, copy.name_any(), status)));
+        }
+        for (api, name, status) in statuses {
+            let patch = Patch::Merge(json!({"status": with(status, &made)}));
+            api_call(format!("copying the status of {name}"), api.patch_status(&name, &PatchParams::default(), &patch))
+                .await;
+        }
+    }
+}
+
+impl Part {
+    fn of(resource: &ApiResource, object: &DynamicObject, with_status: bool) -> Part {
+        let uid = object.uid().expect("it has one");
+        let mut object = serde_json::to_value(object).expect("json");
+        let fields = object.as_object_mut().expect("an object");
+        let status = fields.remove("status").filter(|_| with_status);
+        let metadata = fields["metadata"].as_object_mut().expect("metadata");
+        for field in MADE_BY_SERVER {
+            metadata.remove(field);
+        }
+        if resource.kind == "Pod" {
+            metadata.remove("ownerReferences");
+        }
+        Part { resource: resource.clone(), uid, object, status }
+    }
+}
+
+/// The same with other texts in the place of these.
+fn with(value: &Value, texts: &[(String, String)]) -> Value {
+    let text = texts.iter().fold(value.to_string(), |text, (from, to)| text.replace(from.as_str(), to));
+    serde_json::from_str(&text).expect("json")
+}

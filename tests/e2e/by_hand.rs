@@ -1,0 +1,132 @@
+//! Workspaces and Updates as a person writes them, without a Stack.
+
+use kube::ResourceExt;
+use pulumi_controller::api::auto::{Update, UpdatePhase, Workspace};
+use pulumi_controller::api::conditions::{self, READY, STALLED};
+use serde_json::{Value, json};
+
+use crate::harness::{Environment, Look, Patience, STATE_SECRET, Scene, wait_until};
+use crate::runs_parts::until_update;
+
+/// A Workspace with what every one on this cluster needs, and these fields of its spec on top.
+pub async fn workspace(scene: &Scene, name: &str, fields: Value) -> Workspace {
+    let environment = Environment::get();
+    let secret = |key: &str| json!({"name": key, "valueFrom": {"secretKeyRef": {"name": STATE_SECRET, "key": key}}});
+    let mut spec = json!({
+        "image": environment.pulumi_image,
+        "imagePullPolicy": "IfNotPresent",
+        "resources": {"requests": {"cpu": "1m", "memory": "16Mi"}},
+        "env": [
+            {"name": "PULUMI_BACKEND_URL", "value": environment.s3_backend_url},
+            {"name": "PROVIDER_LOG_URL", "value": environment.provider_log_url_in_cluster},
+            secret("AWS_ACCESS_KEY_ID"), secret("AWS_SECRET_ACCESS_KEY"), secret("PULUMI_CONFIG_PASSPHRASE"),
+        ],
+    });
+    for (field, value) in fields.as_object().expect("fields") {
+        spec[field] = value.clone();
+    }
+    let kind = json!({"apiVersion": "auto.pulumi.com/v1alpha1", "kind": "Workspace"});
+    scene
+        .create(
+            json!({"apiVersion": kind["apiVersion"], "kind": kind["kind"], "metadata": {"name": name}, "spec": spec}),
+        )
+        .await
+}
+
+/// The stack that a scene's runs by hand are about.
+pub fn stack_name(scene: &Scene) -> String {
+    format!("by-hand-{}", scene.id)
+}
+
+/// An Update of that stack, of a type and with these fields of its spec on top.
+pub async fn update(scene: &Scene, name: &str, workspace: &str, kind: &str, fields: Value) -> Update {
+    let mut spec = json!({"workspaceName": workspace, "stackName": stack_name(scene), "type": kind});
+    for (field, value) in fields.as_object().expect("fields") {
+        spec[field] = value.clone();
+    }
+    let object = json!({
+        "apiVersion": "auto.pulumi.com/v1alpha1", "kind": "Update", "metadata": {"name": name}, "spec": spec,
+    });
+    scene.create(object).await
+}
+
+/// Waits until an Update has ended as it should.
+pub async fn until_succeeded(scene: &Scene, name: &str) -> Update {
+    until_update(scene, name, "to have succeeded", Patience::Run, |update| {
+        phase(update) == Some(UpdatePhase::Succeeded)
+    })
+    .await
+}
+
+pub fn phase(update: &Update) -> Option<UpdatePhase> {
+    update.status.as_ref().and_then(|status| status.phase)
+}
+
+/// Makes an Update, and waits until it has succeeded.
+pub async fn succeeds(scene: &Scene, name: &str, workspace: &str, kind: &str, fields: Value) -> Update {
+    update(scene, name, workspace, kind, fields).await;
+    until_succeeded(scene, name).await
+}
+
+/// Waits until a Workspace is so.
+pub async fn until_workspace(
+    scene: &Scene,
+    name: &str,
+    what: &str,
+    patience: Patience,
+    is_so: impl Fn(&Workspace) -> bool,
+) -> Workspace {
+    wait_until(format!("the Workspace {name} {what}"), patience, async || {
+        match scene.api::<Workspace>().get(name).await {
+            Ok(workspace) if is_so(&workspace) => Look::Found(workspace),
+            Ok(workspace) => {
+                Look::NotYet(format!("generation {:?}: {:?}", workspace.metadata.generation, workspace.status))
+            }
+            Err(error) => Look::NotYet(error.to_string()),
+        }
+    })
+    .await
+}
+
+/// Waits until a Workspace is ready with the source that its spec asks for now.
+pub async fn until_ready(scene: &Scene, name: &str) -> Workspace {
+    until_workspace(scene, name, "to be ready", Patience::Long, |workspace| is(workspace, READY, "True", &[])).await
+}
+
+/// Waits until it is stalled, and says all these words.
+pub async fn until_stalled(scene: &Scene, name: &str, words: &[&str]) -> Workspace {
+    let what = format!("to be stalled and to say {words:?}");
+    until_workspace(scene, name, &what, Patience::Run, |workspace| is(workspace, STALLED, "True", words)).await
+}
+
+/// Whether a condition of the present spec is so, and its message has all the words.
+pub fn is(workspace: &Workspace, kind: &str, status: &str, words: &[&str]) -> bool {
+    let Some(found) = &workspace.status else { return false };
+    found.observed_generation == workspace.metadata.generation
+        && conditions::find(&found.conditions, kind).is_some_and(|condition| {
+            condition.status == status && words.iter().all(|word| condition.message.contains(word))
+        })
+}
+
+/// The value of one output of an Update, as its Secret has it.
+pub async fn output(scene: &Scene, update: &Update, key: &str) -> Value {
+    use k8s_openapi::api::core::v1::Secret;
+    let name = update.status.as_ref().and_then(|status| status.outputs.clone());
+    let name = name.unwrap_or_else(|| panic!("the Update {} has no outputs: {:?}", update.name_any(), update.status));
+    let secret = crate::harness::api_call(format!("reading the Secret {name}"), scene.api::<Secret>().get(&name)).await;
+    let bytes = secret.data.unwrap_or_default().remove(key).unwrap_or_else(|| panic!("{name} has no key {key}"));
+    serde_json::from_slice(&bytes.0).unwrap_or_else(|error| panic!("{key} in {name} is no JSON: {error}"))
+}
+
+/// An init container of the pod that runs a script in the Pulumi image.
+pub fn init_container(scene: &Scene, name: &str, script: &str, mounts: Value) -> Value {
+    json!({
+        "name": name,
+        "image": scene.pulumi_image(),
+        "imagePullPolicy": "IfNotPresent",
+        "command": ["sh", "-c", script],
+        "volumeMounts": mounts,
+        "resources": {"requests": {"cpu": "1m", "memory": "8Mi"}},
+        "securityContext": {"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}},
+    })
+}

@@ -1,0 +1,301 @@
+//! Stacks of the Pulumi Kubernetes Operator that become the controller's. The controller is away while they are left, as the
+//! operator is from then on; so these tests run alone.
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, resume_unwind};
+
+use futures::FutureExt;
+use k8s_openapi::api::apps::v1::StatefulSet;
+use k8s_openapi::api::core::v1::{Pod, Service};
+use kube::ResourceExt;
+use kube::api::{Patch, PatchParams};
+use pulumi_controller::api::auto::{Update, Workspace};
+use pulumi_controller::api::conditions::{self, READY};
+use pulumi_controller::api::names;
+use pulumi_controller::api::pulumi::Stack;
+use serde_json::json;
+
+use crate::harness::{
+    Controller, Left, Look, Patience, Program, Scene, StackHandle, api_call, client, in_scene, is_done, is_operators,
+    once, run_alone, wait_until,
+};
+
+/// Runs a test in a scene from which the controller is away until the test calls it.
+fn run_with_a_controller_that_comes_later(name: &str, test: impl AsyncFnOnce(&Scene, &Controller)) {
+    run_alone(async || {
+        let controller = Controller::new(&client().await);
+        let outcome =
+            AssertUnwindSafe(in_scene(name, async |scene| test(scene, &controller).await)).catch_unwind().await;
+        controller.scale(1).await;
+        if let Err(failure) = outcome {
+            resume_unwind(failure);
+        }
+    });
+}
+
+#[test]
+fn what_the_operator_left_becomes_ours_without_a_run() {
+    run_with_a_controller_that_comes_later("takeover", async |scene, controller| {
+        let source = scene.source("app").await;
+        let saying = |text: &str| Program::new("takeover").step("step", json!({"value": text}));
+        let first = source.push(&saying("one").files()).await;
+        source.artifact_of(&first).await;
+        controller.scale(0).await;
+        let mut stack = scene.stack("main", &source);
+        stack.spec.destroy_on_finalize = Some(true);
+        let left = scene.left_by_the_operator(stack, &first.revision()).await;
+        let pod = until_pod_runs(scene, "main").await;
+        controller.scale(1).await;
+
+        let main = scene.found("main", &left.stack);
+        until_taken_over(scene, &main, &left).await;
+        until_another_pod_is_ready(scene, &main, &pod.uid().unwrap_or_default()).await;
+        assert_eq!(main.updates().await.len(), 1, "the operator's own");
+        assert_eq!(main.log.sentences().await, Vec::<String>::new(), "nothing has run");
+
+        let second = source.push(&saying("two").files()).await;
+        main.until_applied(&second).await;
+        assert_eq!(main.log.sentences().await, once(&["create step"]));
+        main.delete().await;
+        main.until_gone().await;
+        assert_eq!(main.log.sentences().await, once(&["create step", "delete step"]), "destroyed as it was asked to");
+        until_nothing_is_left(scene).await;
+    });
+}
+
+#[test]
+fn a_stack_that_was_taken_over_and_never_ran_here_is_destroyed_when_it_is_deleted() {
+    run_with_a_controller_that_comes_later("takeover-end", async |scene, controller| {
+        let source = scene.source("app").await;
+        let program = Program::new("takeover-end").step("step", json!({"value": "one"}));
+        let commit = source.push(&program.files()).await;
+        // What is in the backend, another Stack has made: the operator's agent is not here.
+        let maker = scene.start(scene.stack("maker", &source)).await;
+        maker.until_applied(&commit).await;
+        // It lets go of the stack, which nobody but the next one stands for then.
+        maker.delete().await;
+        maker.until_gone().await;
+        controller.scale(0).await;
+        let mut stack = scene.stack("main", &source);
+        stack.spec.stack = scene.stack("maker", &source).spec.stack;
+        stack.spec.destroy_on_finalize = Some(true);
+        let left = scene.left_by_the_operator(stack, &commit.revision()).await;
+        controller.scale(1).await;
+
+        let main = scene.found("main", &left.stack);
+        until_taken_over(scene, &main, &left).await;
+        main.delete().await;
+        main.until_gone().await;
+        assert_eq!(maker.log.sentences().await, once(&["create step", "delete step"]));
+    });
+}
+
+#[test]
+fn a_run_that_the_operator_left_open_is_recorded_and_run_again_with_its_state_looked_at() {
+    run_with_a_controller_that_comes_later("takeover-run", async |scene, controller| {
+        let source = scene.source("app").await;
+        let commit = source.push(&Program::new("takeover-run").step("step", json!({"value": "one"})).files()).await;
+        source.artifact_of(&commit).await;
+        controller.scale(0).await;
+        let left = scene.left_by_the_operator_in_a_run(scene.stack("main", &source), "main@sha1:before").await;
+        until_pod_runs(scene, "main").await;
+        controller.scale(1).await;
+
+        let main = scene.found("main", &left.stack);
+        let stack = main
+            .until("to have run the commit", Patience::Long, |stack| {
+                let applied = stack.status.as_ref().and_then(|status| status.last_applied_revision.clone());
+                is_done(stack) && applied == Some(commit.revision())
+            })
+            .await;
+        assert_eq!(main.log.sentences().await, once(&["create step"]));
+        let updates = main.updates().await;
+        let theirs = updates.iter().find(|update| update.name_any() == left.update.name_any()).expect("it is kept");
+        let status = theirs.status.clone().expect("it has a status");
+        let failed = conditions::find(&status.conditions, conditions::FAILED).expect("it has ended");
+        assert_eq!((failed.status.as_str(), failed.reason.as_str()), ("True", "Aborted"), "{failed:?}");
+        assert!(!is_operators(theirs) && theirs.finalizers().iter().all(|f| f != names::STACK_FINALIZER), "{theirs:?}");
+        assert_eq!(stack.status.and_then(|status| status.current_update), None);
+    });
+}
+
+#[test]
+fn fifty_stacks_are_taken_over_and_no_run_starts() {
+    const COUNT: usize = 50;
+    const WITH_A_POD: usize = 5;
+    run_with_a_controller_that_comes_later("takeover-50", async |scene, controller| {
+        let source = scene.source("app").await;
+        let commit = source.push(&Program::new("takeover-50").step("step", json!({"value": "one"})).files()).await;
+        source.artifact_of(&commit).await;
+        controller.scale(0).await;
+        let mut left = BTreeMap::new();
+        for number in 0..COUNT {
+            let name = format!("s{number:02}");
+            let stack = scene.stack(&name, &source);
+            // Of most the Workspace was reclaimed: fifty pods would be a test of the node.
+            let stack = match number < WITH_A_POD {
+                true => scene.left_by_the_operator(stack, &commit.revision()).await,
+                false => scene.left_by_the_operator_without_workspace(stack, &commit.revision()).await,
+            };
+            left.insert(name, stack);
+        }
+        controller.scale(1).await;
+
+        let is_taken = |stack: &Stack| {
+            let baseline = stack.status.as_ref().and_then(|s| s.last_update.as_ref()).and_then(|l| l.digest.clone());
+            !is_operators(stack) && baseline.is_some() && is_done(stack)
+        };
+        wait_until("all Stacks to be taken over", Patience::Long, async || {
+            let stacks = scene.list::<Stack>().await;
+            let open: Vec<String> = stacks.iter().filter(|s| !is_taken(s)).map(Stack::name_any).collect();
+            if open.is_empty() { Look::Found(()) } else { Look::NotYet(format!("{} are not: {open:?}", open.len())) }
+        })
+        .await;
+        // A commit for another source that is run after all of these: the controller had its time.
+        let other = scene.source("witness").await;
+        let pushed = other.push(&Program::new("witness").step("step", json!({"value": "two"})).files()).await;
+        scene.start(scene.stack("witness", &other)).await.until_applied(&pushed).await;
+
+        let runs: Vec<String> = scene.timeline.states_of::<Update>().iter().map(Update::name_any).collect();
+        let theirs = |name: &String| left.values().any(|left| &left.update.name_any() == name);
+        let started: Vec<&String> = runs.iter().filter(|run| !theirs(run) && !run.starts_with("witness-")).collect();
+        assert!(started.is_empty(), "runs were started: {started:?}");
+        for stack in scene.list::<Stack>().await {
+            let Some(before) = left.get(&stack.name_any()) else { continue };
+            assert_eq!(json!(stack.spec), json!(before.stack.spec), "{}", stack.name_any());
+            assert_eq!(stack.metadata.generation, before.stack.metadata.generation, "{}", stack.name_any());
+        }
+    });
+}
+
+#[test]
+fn the_way_back_is_open_after_the_workspaces_are_gone() {
+    run_with_a_controller_that_comes_later("takeover-back", async |scene, controller| {
+        let source = scene.source("app").await;
+        let commit = source.push(&Program::new("takeover-back").step("step", json!({"value": "one"})).files()).await;
+        source.artifact_of(&commit).await;
+        controller.scale(0).await;
+        let left = scene.left_by_the_operator(scene.stack("main", &source), &commit.revision()).await;
+        controller.scale(1).await;
+        let main = scene.found("main", &left.stack);
+        until_taken_over(scene, &main, &left).await;
+
+        // As the guide says.
+        scene.delete::<Workspace>("main").await;
+        wait_until("the Workspace and its pod to be gone", Patience::Run, async || {
+            let workspaces = scene.list::<Workspace>().await.len();
+            let (pods, sets) = (scene.list::<Pod>().await.len(), scene.list::<StatefulSet>().await.len());
+            let services = scene.list::<Service>().await.len();
+            match workspaces + pods + sets + services {
+                0 => Look::Found(()),
+                _ => Look::NotYet(format!(
+                    "{workspaces} Workspaces, {pods} pods, {sets} StatefulSets, {services} Services"
+                )),
+            }
+        })
+        .await;
+        controller.scale(0).await;
+        let stack = main.get().await;
+        let last = stack.status.clone().and_then(|status| status.last_update).expect("a run");
+        assert_eq!(last.last_successful_commit, Some(commit.revision()), "the operator compares it with its source");
+        assert_eq!(Some(last.generation), stack.metadata.generation);
+
+        // The operator applies its Workspace without force, and its status with it.
+        let before = left.workspace.expect("it was left with one");
+        let mut again = Workspace::new("main", before.spec);
+        again.metadata.labels = before.metadata.labels;
+        again.metadata.owner_references = before.metadata.owner_references;
+        let theirs = PatchParams::apply(names::OPERATOR_FIELD_MANAGER);
+        let api = scene.api::<Workspace>();
+        api_call("applying the operator's Workspace", api.patch("main", &theirs, &Patch::Apply(&again))).await;
+        let status = json!({
+            "apiVersion": "pulumi.com/v1", "kind": "Stack",
+            "status": {"observedGeneration": stack.metadata.generation, "observedReconcileRequest": "", "outputs": {"said": "x"}},
+        });
+        let theirs = PatchParams::apply("pulumi-kubernetes-operator/stack-status").force();
+        let api = scene.api::<Stack>();
+        let written = api.patch_status("main", &theirs, &Patch::Apply(&status)).await;
+        api_call("applying the operator's status", async { written }).await;
+        scene.delete::<Workspace>("main").await;
+        controller.scale(1).await;
+    });
+}
+
+/// Waits until nothing is the operator's any more, and checks that nothing of the user's has changed.
+async fn until_taken_over(scene: &Scene, main: &StackHandle<'_>, left: &Left) {
+    main.until("to be taken over", Patience::Run, |stack| !is_operators(stack) && is_done(stack)).await;
+    let object = names::workspace_object(&main.name);
+    wait_until("Workspace, Service, StatefulSet and Update to be taken over", Patience::Run, async || {
+        let workspace = scene.list::<Workspace>().await.into_iter().find(|o| o.name_any() == main.name);
+        let service = scene.list::<Service>().await.into_iter().find(|o| o.name_any() == object);
+        let stateful_set = scene.list::<StatefulSet>().await.into_iter().find(|o| o.name_any() == object);
+        let (Some(workspace), Some(service), Some(set)) = (workspace, service, stateful_set) else {
+            return Look::NotYet("one of them is not there".to_owned());
+        };
+        let updates = scene.list::<Update>().await;
+        let theirs = [is_operators(&workspace), is_operators(&service), is_operators(&set)];
+        let theirs_too = updates.iter().any(is_operators);
+        // First they change hands, then what the operator had in them goes.
+        let owners = service.owner_references().len() + set.owner_references().len();
+        if theirs == [false; 3] && !theirs_too && owners == 0 {
+            Look::Found(())
+        } else {
+            Look::NotYet(format!("{theirs:?} {theirs_too} {owners}"))
+        }
+    })
+    .await;
+    let set = api_call("reading the StatefulSet", scene.api::<StatefulSet>().get(&object)).await;
+    let spec = json!(set.spec);
+    assert_eq!(spec["updateStrategy"], json!({"type": "OnDelete"}));
+    for of_the_operator in ["AGENT_MEMLIMIT", "POD_SA_NAME", "FLUX_URL", "/share/agent", "/share/tini"] {
+        assert!(!spec.to_string().contains(of_the_operator), "{of_the_operator} is left in {spec}");
+    }
+    let stack = main.get().await;
+    assert_eq!(json!(stack.spec), json!(left.stack.spec), "the spec is the user's");
+    assert_eq!(stack.metadata.generation, left.stack.metadata.generation);
+}
+
+async fn until_pod_runs(scene: &Scene, stack: &str) -> Pod {
+    let name = names::workspace_pod(stack);
+    wait_until(format!("the operator's pod {name} to run"), Patience::Run, async || {
+        let pods = scene.list::<Pod>().await;
+        let phase = |pod: &Pod| pod.status.as_ref().and_then(|status| status.phase.clone()).unwrap_or_default();
+        match pods.iter().find(|pod| pod.name_any() == name) {
+            Some(pod) if phase(pod) == "Running" => Look::Found(pod.clone()),
+            Some(pod) => Look::NotYet(format!("{:?}", pod.status)),
+            None => Look::NotYet("there is none".to_owned()),
+        }
+    })
+    .await
+}
+
+async fn until_another_pod_is_ready(scene: &Scene, main: &StackHandle<'_>, before: &str) {
+    let name = names::workspace_pod(&main.name);
+    wait_until(format!("the pod {name} to be replaced"), Patience::Run, async || {
+        let pod = scene.list::<Pod>().await.into_iter().find(|pod| pod.name_any() == name);
+        let workspace = scene.list::<Workspace>().await.into_iter().find(|w| w.name_any() == main.name);
+        let status = workspace.and_then(|workspace| workspace.status).unwrap_or_default();
+        let uid = pod.as_ref().and_then(Pod::uid).unwrap_or_default();
+        let is_ready = conditions::is_true(&status.conditions, READY) && status.pod_uid.as_deref() == Some(&uid);
+        if uid != before && is_ready {
+            Look::Found(())
+        } else {
+            Look::NotYet(format!("{uid}: {:?}", status.conditions))
+        }
+    })
+    .await;
+}
+
+async fn until_nothing_is_left(scene: &Scene) {
+    wait_until("everything of the Stack to be gone", Patience::Reaction, async || {
+        let left = [
+            scene.list::<Workspace>().await.len(),
+            scene.list::<Update>().await.len(),
+            scene.list::<StatefulSet>().await.len(),
+            scene.list::<Service>().await.len(),
+            scene.list::<Pod>().await.len(),
+        ];
+        if left == [0; 5] { Look::Found(()) } else { Look::NotYet(format!("{left:?}")) }
+    })
+    .await;
+}

@@ -1,0 +1,131 @@
+//! Git repositories that the controller follows itself, without Flux.
+
+use kube::Api;
+use pulumi_controller::api::conditions::{READY, RECONCILING, STALLED, stack_reason};
+use pulumi_controller::api::names::{ANNOTATION_RECONCILIATION_REQUEST, ANNOTATION_REQUESTED_AT};
+use pulumi_controller::api::pulumi::Stack;
+use serde_json::json;
+
+use crate::harness::{File, Patience, Program, condition, once, run, says};
+
+fn saying(text: &str) -> Vec<File> {
+    Program::new("git").step("step", json!({"value": text})).output("said", json!("${step.value}")).files()
+}
+
+#[test]
+fn a_push_to_a_followed_repository_runs_in_the_same_pod() {
+    run("git-push", async |scene| {
+        let source = scene.source("app").await;
+        let first = source.push_unseen(&saying("one")).await;
+        let main = scene.start(scene.stack_on_repository("main", &source)).await;
+        let stack = main.until_applied(&first).await;
+        let last = stack.status.and_then(|status| status.last_update).expect("a run has ended");
+        assert_eq!(last.last_successful_commit.as_deref(), Some(first.sha.as_str()), "as the operator has it");
+        let pod = main.pod_and_restarts().await;
+
+        let second = source.push_unseen(&saying("two")).await;
+        main.annotate(ANNOTATION_REQUESTED_AT, "a webhook").await;
+        let stack = main.until_applied(&second).await;
+        assert_eq!(json!(stack.status.expect("a status").outputs), json!({"said": "two"}));
+        assert_eq!(main.pod_and_restarts().await, pod, "the pod stays");
+        assert_eq!(main.log.sentences().await, once(&["create step", "update step"]));
+        let placed = main.workspace().await.status.and_then(|status| status.artifact).expect("a source is in place");
+        assert_eq!(placed.revision, second.revision());
+    });
+}
+
+#[test]
+fn a_push_is_seen_without_being_told_of() {
+    run("git-poll", async |scene| {
+        let source = scene.source("app").await;
+        let first = source.push_unseen(&saying("one")).await;
+        let main = scene.start(scene.stack_on_repository("main", &source)).await;
+        main.until_applied(&first).await;
+        let second = source.push_unseen(&saying("two")).await;
+        main.until_applied(&second).await;
+    });
+}
+
+#[test]
+fn a_commit_goes_forward_and_back_in_the_same_pod() {
+    run("git-commit", async |scene| {
+        let source = scene.source("app").await;
+        let first = source.push_unseen(&saying("one")).await;
+        let second = source.push_unseen(&saying("two")).await;
+        let mut stack = scene.stack_on_repository("main", &source);
+        stack.spec.branch = None;
+        stack.spec.commit = Some(first.sha.clone());
+        let main = scene.start(stack).await;
+        main.until_revision(&format!("sha1:{}", first.sha)).await;
+        let pod = main.pod_and_restarts().await;
+        for (commit, text) in [(&second, "two"), (&first, "one"), (&second, "two")] {
+            main.change(json!({"spec": {"commit": commit.sha}})).await;
+            let stack = main.until_revision(&format!("sha1:{}", commit.sha)).await;
+            assert_eq!(json!(stack.status.expect("a status").outputs), json!({"said": text}));
+        }
+        assert_eq!(main.pod_and_restarts().await, pod, "the pod stays");
+        assert_eq!(main.updates().await.len(), 4);
+    });
+}
+
+#[test]
+fn a_commit_that_touches_no_chosen_path_moves_the_revision_and_runs_nothing() {
+    run("git-paths", async |scene| {
+        let source = scene.source("app").await;
+        let files = |text: &str, note: &str| {
+            let program = Program::new("git").step("step", json!({"value": text}));
+            vec![program.file("web/Pulumi.yaml"), File { path: "notes.txt".to_owned(), content: note.to_owned() }]
+        };
+        let first = source.push_unseen(&files("one", "a")).await;
+        let mut stack = scene.stack_on_repository("main", &source);
+        stack.spec.repo_dir = Some("web".to_owned());
+        stack.spec.paths = vec!["/web/".to_owned()];
+        let main = scene.start(stack).await;
+        main.until_applied(&first).await;
+
+        let beside = source.push_unseen(&files("one", "b")).await;
+        main.until_applied(&beside).await;
+        assert_eq!(main.updates().await.len(), 1, "nothing has run");
+        let touching = source.push_unseen(&files("two", "b")).await;
+        main.annotate(ANNOTATION_RECONCILIATION_REQUEST, "look").await;
+        main.until_applied(&touching).await;
+        assert_eq!(main.log.sentences().await, once(&["create step", "update step"]));
+    });
+}
+
+#[test]
+fn what_is_wrong_with_a_repository_is_said_and_the_last_good_state_stays() {
+    run("git-bad-days", async |scene| {
+        let source = scene.source("app").await;
+        let first = source.push_unseen(&saying("one")).await;
+        let main = scene.start(scene.stack_on_repository("main", &source)).await;
+        main.until_applied(&first).await;
+        let says_that = |stack: &Stack, words: &str| {
+            says(stack, RECONCILING, "True", stack_reason::SOURCE_UNAVAILABLE)
+                && condition(stack, READY).is_some_and(|ready| ready.message.contains(words))
+        };
+        main.change(json!({"spec": {"branch": "dev"}})).await;
+        let stack = main
+            .until("to say that the branch is missing", Patience::Reaction, |stack| {
+                says_that(stack, "no branch or tag dev; its branches are main")
+            })
+            .await;
+        assert_eq!(condition(&stack, STALLED), None, "a push mends it");
+        assert_eq!(json!(stack.status.expect("a status").outputs), json!({"said": "one"}));
+        main.change(json!({"spec": {"branch": "main", "gitAuthSecret": "git"}})).await;
+        main.until("to say that the Secret is missing", Patience::Reaction, |stack| {
+            says_that(stack, "git does not exist")
+        })
+        .await;
+        main.change(json!({"spec": {"gitAuthSecret": null}})).await;
+        main.until_applied(&first).await;
+        main.change(json!({"spec": {"commit": first.sha}})).await;
+        main.until("to say that two references exclude each other", Patience::Reaction, |stack| {
+            says(stack, STALLED, "True", stack_reason::SPEC_INVALID)
+                && condition(stack, READY).is_some_and(|ready| ready.message.contains("exclude each other"))
+        })
+        .await;
+        let stacks: Api<Stack> = scene.api();
+        assert!(stacks.get("main").await.is_ok(), "it is still there");
+    });
+}

@@ -1,0 +1,219 @@
+//! Objects as the Pulumi Kubernetes Operator 2.9 leaves them: those of `tests/operator`, with the names and the source of a test.
+
+use std::fmt::Debug;
+
+use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::api::apps::v1::StatefulSet;
+use k8s_openapi::api::core::v1::Service;
+use kube::api::{Patch, PatchParams};
+use kube::{Resource, ResourceExt};
+use pulumi_controller::api::auto::{Update, Workspace};
+use pulumi_controller::api::names::{OPERATOR_FIELD_MANAGER, STACK_FINALIZER};
+use pulumi_controller::api::pulumi::Stack;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use super::scene::Scene;
+use super::wait::api_call;
+
+/// The Stack of `tests/operator` that the others are made of, and its UID and that of its Workspace there.
+const EXAMPLE: &str = "from-flux";
+const STACK_UID: &str = "bc54d342-bd77-4dd1-8153-8b2b2db9d1df";
+const WORKSPACE_UID: &str = "610ed602-09f1-4dcc-bd38-d53cc025fd45";
+
+/// What stands for the operator's agent, in the operator's own containers: it does nothing, until it is told to end.
+const AGENT: &str = "printf '#!/bin/sh\\ntrap \"exit 0\" TERM\\nsleep 3600 &\\nwait\\n' > /share/agent && cp /share/agent /share/tini && \
+                     chmod +x /share/agent /share/tini && mkdir -p /share/workspace";
+
+/// What the operator has left of one Stack.
+pub struct Left {
+    /// As it was written by its user, and stored.
+    pub stack: Stack,
+    pub workspace: Option<Workspace>,
+    pub update: Update,
+}
+
+/// How the last run stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Run {
+    Ended,
+    /// It has ended, and the Workspace was reclaimed.
+    Reclaimed,
+    /// The operator went away in the middle of it.
+    Open,
+}
+
+impl Scene {
+    /// A Stack that the operator has brought to this revision, with all that belongs to it and a pod.
+    pub async fn left_by_the_operator(&self, stack: Stack, revision: &str) -> Left {
+        self.left(stack, revision, Run::Ended).await
+    }
+
+    /// The same, without Workspace and pod.
+    pub async fn left_by_the_operator_without_workspace(&self, stack: Stack, revision: &str) -> Left {
+        self.left(stack, revision, Run::Reclaimed).await
+    }
+
+    /// The same, and a run of another revision was going on.
+    pub async fn left_by_the_operator_in_a_run(&self, stack: Stack, revision: &str) -> Left {
+        self.left(stack, revision, Run::Open).await
+    }
+
+    async fn left(&self, stack: Stack, revision: &str, run: Run) -> Left {
+        let name = stack.name_any();
+        let mut written = serde_json::to_value(&stack).expect("a Stack is JSON");
+        written["metadata"]["finalizers"] = json!([STACK_FINALIZER]);
+        // What the operator strips, and a GitOps tool sets again: it is there to stay.
+        written["spec"]["refresh"] = json!(false);
+        let stack: Stack = self.create(written).await;
+        let uid = stack.uid().expect("what was created has a UID");
+        let example = |text: &str| example(text, &name, &self.namespace, &[(STACK_UID, &uid)]);
+
+        let mut left = example(include_str!("../../operator/stacks.yaml"));
+        let last = &mut left["status"]["lastUpdate"];
+        last["generation"] = json!(stack.metadata.generation);
+        last["lastAttemptedCommit"] = json!(revision);
+        last["lastSuccessfulCommit"] = json!(revision);
+        left["status"]["observedGeneration"] = json!(stack.metadata.generation);
+        if run == Run::Open {
+            let update = format!("{name}-1a1fd55f571");
+            left["status"]["currentUpdate"] =
+                json!({"commit": "main@sha1:next", "generation": stack.metadata.generation, "name": update});
+        }
+
+        let workspace = match run {
+            Run::Reclaimed => None,
+            Run::Ended | Run::Open => Some(self.leave_workspace(&example).await),
+        };
+        let owner = workspace.as_ref().and_then(Workspace::uid).unwrap_or_else(|| WORKSPACE_UID.to_owned());
+        let update = match run {
+            Run::Ended | Run::Reclaimed => example(include_str!("../../operator/updates.yaml")),
+            Run::Open => example(include_str!("../../operator/update-running.yaml")),
+        };
+        let update = self.leave::<Update>(owned(update, &owner)).await;
+        let stack = self.leave_status::<Stack>(&name, &left).await;
+        Left { stack, workspace, update }
+    }
+
+    async fn leave_workspace(&self, example: &impl Fn(&str) -> Value) -> Workspace {
+        let mut wanted = example(include_str!("../../operator/workspaces.yaml"));
+        wanted["spec"]["image"] = json!(self.pulumi_image());
+        let workspace: Workspace = self.leave(wanted).await;
+        let owner = workspace.uid().expect("what was created has a UID");
+        self.leave::<Service>(owned(example(include_str!("../../operator/services.yaml")), &owner)).await;
+        let stateful_set = owned(example(include_str!("../../operator/statefulsets.yaml")), &owner);
+        self.leave::<StatefulSet>(self.with_an_agent(stateful_set)).await;
+        workspace
+    }
+
+    /// Creates an object with its status and its managed fields as they are written down.
+    async fn leave<K: Kind>(&self, object: Value) -> K {
+        let mut new = object.clone();
+        let metadata = new["metadata"].as_object_mut().expect("it has metadata");
+        for of_the_server in ["uid", "resourceVersion", "creationTimestamp", "generation", "managedFields"] {
+            metadata.remove(of_the_server);
+        }
+        let name = metadata["name"].as_str().expect("it has a name").to_owned();
+        self.create::<K>(new).await;
+        self.leave_status::<K>(&name, &object).await
+    }
+
+    async fn leave_status<K: Kind>(&self, name: &str, object: &Value) -> K {
+        let is_ours = K::kind(&()) != "StatefulSet" && K::kind(&()) != "Service";
+        if let Some(status) = object.get("status").filter(|_| is_ours) {
+            let patch = Patch::Merge(json!({"status": as_of_now(status)}));
+            let api = self.api::<K>();
+            api_call(format!("writing the status of {name}"), api.patch_status(name, &PatchParams::default(), &patch))
+                .await;
+        }
+        self.patch::<K>(name, json!({"metadata": {"managedFields": object["metadata"]["managedFields"]}})).await
+    }
+
+    /// The operator's images are not here: its containers do what they must to be there.
+    fn with_an_agent(&self, mut stateful_set: Value) -> Value {
+        let pod = &mut stateful_set["spec"]["template"]["spec"];
+        for kind in ["initContainers", "containers"] {
+            for container in pod[kind].as_array_mut().expect("it has containers") {
+                container["image"] = json!(self.pulumi_image());
+                container["imagePullPolicy"] = json!("IfNotPresent");
+                match container["name"].as_str() {
+                    Some("bootstrap") => {
+                        container["command"] = json!(["/bin/sh", "-c"]);
+                        container["args"] = json!([AGENT]);
+                    }
+                    Some("fetch") => {
+                        container["command"] = json!(["/bin/true"]);
+                        container["args"] = json!([]);
+                    }
+                    _ => {}
+                }
+            }
+        }
+        // Secrets and ConfigMaps of the example are not here, nor is its account.
+        pod["serviceAccountName"] = json!("default");
+        pod["serviceAccount"] = json!("default");
+        pod["volumes"] = json!([{"name": "share", "emptyDir": {}}]);
+        let main = &mut pod["containers"][0];
+        main["volumeMounts"] = json!([{"name": "share", "mountPath": "/share"}]);
+        main["envFrom"] = json!([]);
+        stateful_set
+    }
+}
+
+/// A kind of object that is left.
+pub trait Kind:
+    Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + Serialize + DeserializeOwned
+{
+}
+
+impl<K> Kind for K where
+    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + Serialize + DeserializeOwned
+{
+}
+
+/// The object of the example in a file, as if it was of this Stack.
+fn example(text: &str, name: &str, namespace: &str, uids: &[(&str, &str)]) -> Value {
+    let document: Value = serde_saphyr::from_str(text).expect("it is YAML");
+    let belongs = |object: &&Value| {
+        let found = object["metadata"]["name"].as_str().unwrap_or_default();
+        found == EXAMPLE || found.starts_with(&format!("{EXAMPLE}-"))
+    };
+    let items = document["items"].as_array().cloned().unwrap_or_else(|| vec![document]);
+    let object = items.iter().find(belongs).expect("the example is in each file").to_string();
+    let mut object = object.replace(EXAMPLE, name);
+    for (before, after) in uids {
+        object = object.replace(before, after);
+    }
+    let mut object: Value = serde_json::from_str(&object).expect("it is still JSON");
+    object["metadata"]["namespace"] = json!(namespace);
+    object
+}
+
+/// With the UID of the Workspace that is there.
+fn owned(object: Value, workspace: &str) -> Value {
+    serde_json::from_str(&object.to_string().replace(WORKSPACE_UID, workspace)).expect("it is still JSON")
+}
+
+/// Who manages fields of an object, without the operations.
+pub fn managers<K: Resource>(object: &K) -> Vec<String> {
+    let entries = object.meta().managed_fields.iter().flatten();
+    entries.filter_map(|entry| entry.manager.clone()).collect()
+}
+
+/// Whether the operator manages fields of an object, or owns it.
+pub fn is_operators<K: Resource>(object: &K) -> bool {
+    managers(object).iter().any(|manager| manager.starts_with(OPERATOR_FIELD_MANAGER))
+}
+
+/// The same, with the present in the place of each time: an Update that ended a day ago is not kept any longer.
+fn as_of_now(value: &Value) -> Value {
+    match value {
+        Value::String(text) if text.parse::<jiff::Timestamp>().is_ok() => {
+            json!(jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string())
+        }
+        Value::Array(items) => items.iter().map(as_of_now).collect(),
+        Value::Object(fields) => fields.iter().map(|(name, value)| (name.clone(), as_of_now(value))).collect(),
+        other => other.clone(),
+    }
+}

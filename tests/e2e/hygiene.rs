@@ -1,0 +1,162 @@
+//! What the controller does not write: what has not changed, what is a user's, and what others have written.
+
+use std::fmt::Debug;
+
+use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::api::apps::v1::StatefulSet;
+use k8s_openapi::api::core::v1::{Secret, Service};
+use kube::api::{ApiResource, DynamicObject, Patch, PatchParams, PostParams};
+use kube::{Api, Resource, ResourceExt};
+use pulumi_controller::api::auto::{Update, Workspace};
+use pulumi_controller::api::names;
+use pulumi_controller::api::pulumi::Stack;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use crate::harness::{Look, Patience, Program, Scene, api_call, run, wait_until};
+
+/// Who else writes.
+const TEAM: &str = "team";
+
+#[test]
+fn nothing_is_written_while_nothing_changes() {
+    run("at-rest", async |scene| {
+        let source = scene.source("app").await;
+        let saying = |text: &str| Program::new("at-rest").step("step", json!({"value": text})).files();
+        let commit = source.push(&saying("one")).await;
+        let main = scene.start(scene.stack("main", &source)).await;
+        main.until_applied(&commit).await;
+        let before = until_at_rest(scene).await;
+        // Another Stack's life, in the same namespace and in the same controller.
+        let other = scene.source("other").await;
+        let pushed = other.push(&saying("two")).await;
+        scene.start(scene.stack("witness", &other)).await.until_applied(&pushed).await;
+        let after = versions(scene).await;
+        for object in &before {
+            assert!(after.contains(object), "{object} has changed: {after:?}");
+        }
+    });
+}
+
+#[test]
+fn what_others_have_written_stays_and_no_field_of_the_spec_is_lost() {
+    run("others", async |scene| {
+        let source = scene.source("app").await;
+        let saying = |text: &str| Program::new("others").step("step", json!({"value": text})).files();
+        let first = source.push(&saying("one")).await;
+        let mut written = json!(scene.stack("main", &source));
+        // What a client that leaves out what is empty would lose.
+        for (field, value) in [
+            ("refresh", json!(false)),
+            ("destroyOnFinalize", json!(false)),
+            ("resyncFrequencySeconds", json!(0)),
+            ("targets", json!([])),
+            ("config", json!({})),
+        ] {
+            written["spec"][field] = value;
+        }
+        let created = scene.create_as_it_is(&written).await;
+        let main = scene.found("main", &serde_json::from_value(written).expect("it is a Stack"));
+        main.until_applied(&first).await;
+
+        let condition = json!({
+            "type": "Audited", "status": "True", "reason": "Looked", "message": "by the team",
+            "lastTransitionTime": "2026-01-01T00:00:00Z",
+        });
+        let theirs = json!({"status": {"conditions": [condition]}});
+        scene.apply_as_the_team::<Stack>("main", Some(theirs)).await;
+        let object = names::workspace_object("main");
+        scene.apply_as_the_team::<Stack>("main", None).await;
+        scene.apply_as_the_team::<Workspace>("main", None).await;
+        scene.apply_as_the_team::<Service>(&object, None).await;
+        scene.apply_as_the_team::<StatefulSet>(&object, None).await;
+        let second = source.push(&saying("two")).await;
+        let stack = main.until_applied(&second).await;
+
+        let conditions = stack.status.map(|status| status.conditions).unwrap_or_default();
+        assert!(conditions.iter().any(|condition| condition.type_ == "Audited"), "{conditions:?}");
+        is_still_the_teams::<Stack>(scene, "main").await;
+        is_still_the_teams::<Workspace>(scene, "main").await;
+        is_still_the_teams::<Service>(scene, &object).await;
+        is_still_the_teams::<StatefulSet>(scene, &object).await;
+        let spec = scene.as_it_is("main").await;
+        assert_eq!(spec, created.data["spec"], "the spec is as it was created");
+    });
+}
+
+/// Kind, name and version of everything that belongs to Stacks here, but for what is watched for others.
+async fn versions(scene: &Scene) -> Vec<String> {
+    fn of<K: Resource<DynamicType = ()>>(objects: &[K]) -> impl Iterator<Item = String> {
+        objects.iter().map(|o| format!("{} {} {:?}", K::kind(&()), o.name_any(), o.resource_version()))
+    }
+    let mut all = Vec::new();
+    all.extend(of(&scene.list::<Stack>().await));
+    all.extend(of(&scene.list::<Workspace>().await));
+    all.extend(of(&scene.list::<Update>().await));
+    all.extend(of(&scene.list::<Service>().await));
+    all.extend(of(&scene.list::<StatefulSet>().await));
+    all.extend(of(&scene.list::<Secret>().await));
+    all
+}
+
+/// The last words about a run are written a moment after its Stack is Ready.
+async fn until_at_rest(scene: &Scene) -> Vec<String> {
+    let mut last = Vec::new();
+    let mut same = 0;
+    wait_until("everything to be at rest", Patience::Reaction, async || {
+        let now = versions(scene).await;
+        same = if now == last { same + 1 } else { 0 };
+        last = now;
+        if same >= 20 { Look::Found(last.clone()) } else { Look::NotYet(format!("{last:?}")) }
+    })
+    .await
+}
+
+async fn is_still_the_teams<K>(scene: &Scene, name: &str)
+where
+    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + DeserializeOwned,
+{
+    let object = api_call(format!("reading {name}"), scene.api::<K>().get(name)).await;
+    let label = object.labels().get("team").map(String::as_str);
+    assert_eq!(label, Some("a"), "{} {name} has lost what others wrote", K::kind(&()));
+    let managed = object.meta().managed_fields.iter().flatten();
+    assert!(managed.into_iter().any(|entry| entry.manager.as_deref() == Some(TEAM)), "{} {name}", K::kind(&()));
+}
+
+fn stacks_as_they_are(scene: &Scene) -> Api<DynamicObject> {
+    Api::namespaced_with(scene.client.clone(), &scene.namespace, &ApiResource::erase::<Stack>(&()))
+}
+
+impl Scene {
+    /// No type of ours between.
+    async fn create_as_it_is(&self, stack: &Value) -> DynamicObject {
+        let mut stack = stack.clone();
+        stack["apiVersion"] = json!(Stack::api_version(&()));
+        stack["kind"] = json!(Stack::kind(&()));
+        let object: DynamicObject = serde_json::from_value(stack).expect("it is an object");
+        api_call("creating a Stack", stacks_as_they_are(self).create(&PostParams::default(), &object)).await
+    }
+
+    async fn as_it_is(&self, stack: &str) -> Value {
+        let object = api_call("reading a Stack", stacks_as_they_are(self).get(stack)).await;
+        object.data["spec"].clone()
+    }
+
+    /// A label, or something of the status, by somebody else's server-side apply.
+    async fn apply_as_the_team<K>(&self, name: &str, status: Option<Value>)
+    where
+        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + Serialize + DeserializeOwned,
+    {
+        let parameters = PatchParams::apply(TEAM);
+        let mut object = status.clone().unwrap_or_else(|| json!({"metadata": {"labels": {"team": "a"}}}));
+        object["apiVersion"] = json!(K::api_version(&()));
+        object["kind"] = json!(K::kind(&()));
+        let (api, patch) = (self.api::<K>(), Patch::Apply(&object));
+        let doing = format!("applying to {} {name} as somebody else", K::kind(&()));
+        match status {
+            Some(_) => drop(api_call(doing, api.patch_status(name, &parameters, &patch)).await),
+            None => drop(api_call(doing, api.patch(name, &parameters, &patch)).await),
+        }
+    }
+}

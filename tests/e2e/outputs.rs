@@ -1,0 +1,93 @@
+//! Outputs: in their Secret, in the status, and when they cannot be kept.
+
+use k8s_openapi::api::core::v1::Secret;
+use kube::ResourceExt;
+use pulumi_controller::api::auto::Update;
+use pulumi_controller::api::conditions::READY;
+use pulumi_controller::api::names;
+use serde_json::{Value, json};
+
+use crate::harness::{Patience, Program, api_call, condition, run};
+
+#[test]
+fn each_run_has_its_outputs_in_a_secret_and_what_is_no_output_any_more_goes_from_the_status() {
+    run("outputs", async |scene| {
+        let source = scene.source("app").await;
+        let first = Program::new("outputs")
+            .output("url", json!("http://example.com"))
+            .output("old name", json!({"list": [1, "two"]}))
+            .output("token", json!({"fn::secret": {"inner": "hunter22"}}));
+        let first = source.push(&first.files()).await;
+        let main = scene.start(scene.stack("main", &source)).await;
+        let status = main.until_applied(&first).await.status.expect("a status");
+        let shown = json!({"url": "http://example.com", "old_name": {"list": [1, "two"]}, "token": "[secret]"});
+        assert_eq!(json!(status.outputs), shown);
+        let update = main.updates().await.remove(0);
+        let secret = outputs_of(scene, &update).await;
+        assert_eq!(secret.immutable, Some(true));
+        assert_eq!(secret.annotations().get(names::ANNOTATION_SECRETS).map(String::as_str), Some("[\"token\"]"));
+        assert_eq!(secret.labels().get(names::LABEL_COMPONENT).map(String::as_str), Some("update"));
+        assert_eq!(secret.labels().get(names::LABEL_UPDATE_NAME), Some(&update.name_any()));
+        let owner = secret.owner_references().first().expect("it goes with its Update");
+        assert_eq!((owner.kind.as_str(), Some(&owner.uid)), ("Update", update.metadata.uid.as_ref()));
+        let values = |secret: &Secret| -> Value {
+            let data = secret.data.clone().unwrap_or_default();
+            let read = |value: &[u8]| serde_json::from_slice::<Value>(value).expect("an output is JSON");
+            data.into_iter().map(|(key, value)| (key, read(&value.0))).collect()
+        };
+        let kept = json!({
+            "url": "http://example.com", "old_name": {"list": [1, "two"]}, "token": {"inner": "hunter22"},
+        });
+        assert_eq!(values(&secret), kept);
+
+        let second = source.push(&Program::new("outputs").output("url", json!("http://example.org")).files()).await;
+        let status = main.until_applied(&second).await.status.expect("a status");
+        assert_eq!(json!(status.outputs), json!({"url": "http://example.org"}));
+        let none = source.push(&Program::new("outputs").step("step", json!({"value": "one"})).files()).await;
+        let status = main.until_applied(&none).await.status.expect("a status");
+        assert_eq!(json!(status.outputs), json!({}));
+        let updates = main.updates().await;
+        assert_eq!(updates[2].status.as_ref().and_then(|status| status.outputs.clone()), None, "nothing to keep");
+        assert_eq!(values(&outputs_of(scene, &updates[0]).await), kept, "that of a run before stays as it is");
+    });
+}
+
+async fn outputs_of(scene: &crate::harness::Scene, update: &Update) -> Secret {
+    let name = update.status.as_ref().and_then(|status| status.outputs.clone()).expect("the Update names its outputs");
+    assert_eq!(name, format!("{}-stack-outputs", update.name_any()));
+    api_call("reading the outputs", scene.api::<Secret>().get(&name)).await
+}
+
+#[test]
+fn outputs_that_cannot_be_kept_fail_no_run_and_the_status_says_so() {
+    run("outputs-refused", async |scene| {
+        let source = scene.source("app").await;
+        let saying = |text: &str| Program::new("outputs").output("said", json!(text));
+        let first = source.push(&saying("one").files()).await;
+        let main = scene.start(scene.stack("main", &source)).await;
+        let stack = main.until_applied(&first).await;
+
+        // Somebody else's Secret stands where that of the next run is to be.
+        let next = names::update("main", &stack.uid().unwrap_or_default(), 2);
+        let name = names::outputs_secret(&next);
+        scene.create::<Secret>(json!({"metadata": {"name": name}, "stringData": {"said": "\"foreign\""}})).await;
+        let second = source.push(&saying("two").files()).await;
+        let stack = main.until_applied(&second).await;
+        let message = condition(&stack, READY).map(|ready| ready.message.clone()).unwrap_or_default();
+        assert!(message.contains("its outputs are not kept") && message.contains(&name), "{message}");
+        let status = stack.status.expect("a status");
+        let last = status.last_update.expect("a run");
+        assert_eq!((last.name.as_deref(), last.state.as_deref()), (Some(next.as_str()), Some("succeeded")));
+        assert_eq!(json!(status.outputs), json!({"said": "one"}), "as they were, and not somebody else's");
+
+        let third = source.push(&saying("three").files()).await;
+        let stack = main.until("to have outputs again", Patience::Run, |stack| {
+            let status = stack.status.clone().unwrap_or_default();
+            status.last_applied_revision == Some(third.revision())
+                && status.outputs.get("said") == Some(&json!("three"))
+        });
+        let stack = stack.await;
+        let message = condition(&stack, READY).map(|ready| ready.message.clone()).unwrap_or_default();
+        assert!(!message.contains("not kept"), "{message}");
+    });
+}

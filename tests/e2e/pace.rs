@@ -1,0 +1,104 @@
+//! How often a Stack runs, and what becomes of its workspace between two runs.
+
+use std::collections::HashSet;
+
+use k8s_openapi::api::core::v1::{Event, Pod};
+use kube::ResourceExt;
+use pulumi_controller::api::auto::{Update, Workspace};
+use pulumi_controller::api::conditions::STALLED;
+use pulumi_controller::api::names::workspace_pod;
+use pulumi_controller::api::pulumi::{Stack, WorkspaceReclaimPolicy};
+use serde_json::json;
+
+use crate::harness::{Look, Patience, Program, Scene, api_call, condition, once, run, wait_until};
+
+fn saying(text: &str) -> Program {
+    Program::new("pace").step("step", json!({"value": text}))
+}
+
+#[test]
+fn a_stack_with_an_interval_runs_again_though_nothing_has_changed() {
+    run("interval", async |scene| {
+        let source = scene.source("app").await;
+        let commit = source.push(&saying("one").files()).await;
+        let mut stack = scene.stack("main", &source);
+        stack.spec.interval = Some("3s".to_owned());
+        let main = scene.start(stack).await;
+        let whys = until_asked_for(scene, 3).await;
+        main.change(json!({"spec": {"interval": "0s"}})).await;
+        main.until_applied(&commit).await;
+        assert_eq!(whys[..3], ["Initial stack update", "Resync time elapsed: 3s", "Resync time elapsed: 3s"]);
+        assert_eq!(main.log.sentences().await, once(&["create step"]), "nothing had drifted");
+    });
+}
+
+#[test]
+fn a_stack_with_a_pace_of_its_own_never_gives_up() {
+    run("retry-interval", async |scene| {
+        let source = scene.source("app").await;
+        source.push(&Program::new("pace").step("step", json!({"failOn": "create"})).files()).await;
+        let mut stack = scene.stack("main", &source);
+        stack.spec.retry_interval = Some("1s".to_owned());
+        let main = scene.start(stack).await;
+        main.until("to have failed six times", Patience::Run, |stack| {
+            stack.status.as_ref().and_then(|status| status.attempts).unwrap_or_default() > 6
+        })
+        .await;
+        let stalled = |stack: &Stack| condition(stack, STALLED).is_some();
+        assert!(!scene.timeline.states_of::<Stack>().iter().any(stalled), "it never gave up");
+        let mended = source.push(&saying("one").files()).await;
+        main.until_applied(&mended).await;
+    });
+}
+
+/// Waits until so many Updates were ever seen, and answers why each was asked for: old ones are tidied away.
+async fn until_asked_for(scene: &Scene, wanted: usize) -> Vec<String> {
+    wait_until(format!("{wanted} runs"), Patience::Run, async || {
+        let mut seen = HashSet::new();
+        let mut updates = scene.timeline.states_of::<Update>();
+        updates.retain(|update| seen.insert(update.uid()));
+        let whys: Vec<String> = updates.into_iter().filter_map(|update| update.spec.message).collect();
+        if whys.len() >= wanted { Look::Found(whys) } else { Look::NotYet(format!("{whys:?}")) }
+    })
+    .await
+}
+
+#[test]
+fn a_workspace_that_is_not_to_be_kept_goes_after_each_run_and_comes_back_for_the_next() {
+    run("reclaim", async |scene| {
+        let source = scene.source("app").await;
+        let first = source.push(&saying("one").files()).await;
+        let mut stack = scene.stack("main", &source);
+        stack.spec.workspace_reclaim_policy = WorkspaceReclaimPolicy::Delete;
+        stack.spec.destroy_on_finalize = Some(true);
+        let main = scene.start(stack).await;
+        main.until_applied(&first).await;
+        until_reclaimed(scene).await;
+        let second = source.push(&saying("two").files()).await;
+        main.until_applied(&second).await;
+        until_reclaimed(scene).await;
+        let events = api_call("listing events", scene.api::<Event>().list(&Default::default())).await;
+        let told: i32 = events
+            .items
+            .iter()
+            .filter(|event| event.reason.as_deref() == Some("WorkspaceDeleted"))
+            .map(|event| event.count.unwrap_or(1))
+            .sum();
+        assert_eq!(told, 2, "once for each");
+        main.delete().await;
+        main.until_gone().await;
+        assert_eq!(main.log.sentences().await, once(&["create step", "update step", "delete step"]));
+    });
+}
+
+async fn until_reclaimed(scene: &Scene) {
+    wait_until("the workspace and its pod to be gone", Patience::Run, async || {
+        let (workspaces, pods) = (scene.list::<Workspace>().await, scene.list::<Pod>().await);
+        let pods = pods.iter().filter(|pod| pod.metadata.name == Some(workspace_pod("main"))).count();
+        match (workspaces.len(), pods) {
+            (0, 0) => Look::Found(()),
+            counts => Look::NotYet(format!("{counts:?}")),
+        }
+    })
+    .await;
+}

@@ -1,0 +1,110 @@
+//! Stacks that only say what they would do, that expect what is there to be as it was left, and that make no Pulumi stack.
+
+use pulumi_controller::api::auto::{Update, UpdateKind};
+use pulumi_controller::api::conditions::{READY, STALLED, stack_reason};
+use pulumi_controller::api::pulumi::{LiteralRef, ResourceRef, Stack};
+use serde_json::json;
+
+use crate::harness::{Patience, Program, condition, is_done, once, run, says};
+
+fn saying(text: &str) -> Program {
+    Program::new("preview").step("step", json!({"value": text}))
+}
+
+#[test]
+fn a_preview_tells_what_would_change_and_changes_nothing() {
+    run("preview", async |scene| {
+        let source = scene.source("app").await;
+        let first = source.push(&saying("one").files()).await;
+        let mut stack = scene.stack("main", &source);
+        stack.spec.preview = Some(true);
+        stack.spec.destroy_on_finalize = Some(true);
+        let main = scene.start(stack).await;
+        let previewed = |revision: String| {
+            move |stack: &Stack| {
+                let last = stack.status.as_ref().and_then(|status| status.last_update.as_ref());
+                is_done(stack) && last.and_then(|last| last.last_attempted_commit.as_ref()) == Some(&revision)
+            }
+        };
+        let stack = main.until("to be previewed", Patience::Run, previewed(first.revision())).await;
+        let status = stack.status.clone().expect("a status");
+        let last = status.last_update.clone().expect("a run");
+        assert_eq!((last.kind.as_deref(), last.changes.get("create")), (Some("preview"), Some(&2)));
+        let ready = condition(&stack, READY).expect("it is there").message.clone();
+        assert!(ready.ends_with("has ended: 2 to create"), "{ready}");
+        assert_eq!((status.last_applied_revision, status.outputs.len()), (None, 0), "nothing was applied");
+        assert!(main.log.sentences().await.is_empty());
+
+        main.change(json!({"spec": {"preview": false}})).await;
+        main.until_applied(&first).await;
+        main.change(json!({"spec": {"preview": true}})).await;
+        let second = source.push(&saying("two").files()).await;
+        let stack = main.until("to be previewed", Patience::Run, previewed(second.revision())).await;
+        let ready = condition(&stack, READY).expect("it is there").message.clone();
+        assert!(ready.ends_with("has ended: 1 to update"), "{ready}");
+        let applied = stack.status.and_then(|status| status.last_applied_revision);
+        assert_eq!(applied, Some(first.revision()), "as it was left");
+
+        let broken = source.push(&saying("${nothing.here}").files()).await;
+        main.until("to say that its preview failed", Patience::Run, |stack| {
+            says(stack, READY, "False", stack_reason::PREVIEW_FAILED)
+                && stack.status.as_ref().and_then(|status| status.last_attempted_revision.clone())
+                    == Some(broken.revision())
+        })
+        .await;
+        main.delete().await;
+        main.until_gone().await;
+        assert_eq!(main.log.sentences().await, once(&["create step"]), "nothing is destroyed by it");
+    });
+}
+
+#[test]
+fn a_stack_that_expects_no_drift_says_so_and_changes_nothing_until_it_is_told_to() {
+    run("drift", async |scene| {
+        let source = scene.source("app").await;
+        let first = source.push(&saying("one").files()).await;
+        let mut stack = scene.stack("main", &source);
+        stack.spec.refresh = Some(true);
+        stack.spec.expect_no_refresh_changes = Some(true);
+        let main = scene.start(stack).await;
+        main.until_applied(&first).await;
+
+        let literal = Some(LiteralRef { value: "step".to_owned() });
+        let gone = ResourceRef { kind: "Literal".to_owned(), literal, ..ResourceRef::default() };
+        main.change(json!({"spec": {"envRefs": {"PROVIDER_GONE": gone}}})).await;
+        let told = |stack: &Stack| {
+            says(stack, READY, "False", stack_reason::UPDATE_FAILED)
+                && condition(stack, READY).is_some_and(|ready| ready.message.contains("no changes were expected"))
+        };
+        main.until("to say that something has drifted", Patience::Run, told).await;
+        assert_eq!(main.log.sentences().await, once(&["create step"]), "nothing was changed");
+
+        main.change(json!({"spec": {"expectNoRefreshChanges": null, "envRefs": {"PROVIDER_GONE": null}}})).await;
+        main.until_applied(&first).await;
+    });
+}
+
+#[test]
+fn a_stack_that_has_to_exist_is_not_made() {
+    run("must-exist", async |scene| {
+        let source = scene.source("app").await;
+        let commit = source.push(&saying("one").files()).await;
+        let mut stack = scene.stack("main", &source);
+        stack.spec.use_local_stack_only = Some(true);
+        let main = scene.start(stack).await;
+        main.until("to say that there is no such stack", Patience::Run, |stack| {
+            condition(stack, READY).is_some_and(|ready| ready.message.contains("none is to be made for this run"))
+        })
+        .await;
+        assert!(main.log.sentences().await.is_empty());
+        main.change(json!({"spec": {"useLocalStackOnly": null, "secretsProvider": "passphrase"}})).await;
+        main.until_applied(&commit).await;
+        // It is there now, also by the older word.
+        main.change(json!({"spec": {"initOnCreate": false}})).await;
+        let stack = main.until_applied(&commit).await;
+        assert!(condition(&stack, STALLED).is_none());
+        assert_eq!(main.log.sentences().await, once(&["create step"]));
+        let kinds: Vec<UpdateKind> = main.updates().await.iter().map(|update: &Update| update.spec.kind).collect();
+        assert!(kinds.iter().all(|kind| *kind == UpdateKind::Up), "{kinds:?}");
+    });
+}

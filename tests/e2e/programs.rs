@@ -1,0 +1,243 @@
+//! Programs: as objects, without a repository and without Flux.
+
+use kube::api::{ApiResource, DynamicObject};
+use kube::{Api, ResourceExt};
+use pulumi_controller::api::conditions::{self, READY, RECONCILING, STALLED, program_reason, stack_reason};
+use pulumi_controller::api::pulumi::{Program as ProgramObject, ProgramReference, Stack};
+use serde_json::{Value, json};
+
+use crate::harness::{Look, Patience, Program, Scene, api_call, condition, once, run, says, wait_until};
+
+#[test]
+fn two_stacks_on_one_program_run_and_an_edit_runs_both_once() {
+    run("program", async |scene| {
+        let saying = |text: &str| {
+            Program::new("app").step("step", json!({"value": text})).output("said", json!("${step.value}"))
+        };
+        scene.create::<ProgramObject>(saying("one").object("app")).await;
+        let stacks = [
+            scene.start(scene.stack_on_program("main", "app")).await,
+            scene.start(scene.stack_on_program("other", "app")).await,
+        ];
+        let mut pods = Vec::new();
+        for stack in &stacks {
+            stack.until_revision("1").await;
+            pods.push(stack.pod_and_restarts().await);
+        }
+
+        scene.patch::<ProgramObject>("app", saying("two").object("app")).await;
+        for (stack, pod) in stacks.iter().zip(pods) {
+            let status = stack.until_revision("2").await.status.expect("a status");
+            assert_eq!(json!(status.outputs), json!({"said": "two"}));
+            assert_eq!(stack.pod_and_restarts().await, pod, "the pod stays");
+        }
+
+        // What is not the program is no edit: a third Stack runs through after it, and nothing more has happened.
+        scene.patch::<ProgramObject>("app", json!({"metadata": {"labels": {"team": "a"}}})).await;
+        scene.start(scene.stack_on_program("witness", "app")).await.until_revision("2").await;
+        for stack in &stacks {
+            assert_eq!(stack.updates().await.len(), 2);
+            assert_eq!(stack.log.sentences().await, once(&["create step", "update step"]));
+        }
+    });
+}
+
+#[test]
+fn the_status_of_a_program_names_the_artifact_that_its_stacks_run() {
+    run("program-status", async |scene| {
+        scene.create::<ProgramObject>(Program::new("app").output("text", json!("hello")).object("app")).await;
+        let main = scene.start(scene.stack_on_program("main", "app")).await;
+        main.until_revision("1").await;
+        until_program(scene, "app", "to be valid", |program| {
+            says_of(program, READY, "True", program_reason::SUCCEEDED)
+        })
+        .await;
+
+        let kind = ApiResource::erase::<ProgramObject>(&());
+        let programs: Api<DynamicObject> = Api::namespaced_with(scene.client.clone(), &scene.namespace, &kind);
+        let status = api_call("reading the Program", programs.get("app")).await.data["status"].clone();
+        let artifact = &status["artifact"];
+        assert_eq!(status["observedGeneration"], json!(1));
+        assert_eq!(artifact["revision"], json!("1"));
+        assert_eq!(artifact["path"], json!(format!("programs/{}/app/1.tar.gz", scene.namespace)));
+        assert_eq!(artifact.get("url"), None, "nothing is served");
+        let placed = main.workspace().await.status.and_then(|status| status.artifact).expect("a source is in place");
+        assert_eq!(artifact["digest"], json!(placed.digest));
+    });
+}
+
+#[test]
+fn an_invalid_program_says_where_and_the_last_good_state_stays() {
+    run("program-invalid", async |scene| {
+        let good = Program::new("app").step("step", json!({"value": "one"})).output("said", json!("${step.value}"));
+        scene.create::<ProgramObject>(good.object("app")).await;
+        let main = scene.start(scene.stack_on_program("main", "app")).await;
+        main.until_revision("1").await;
+        let before = main.workspace().await.status.and_then(|status| status.artifact).expect("a source is in place");
+
+        let where_it_is = "program.resources.step has properties and get";
+        let both = json!({"program": {"resources": {"step": {"get": {"id": "some-id"}}}}});
+        scene.patch::<ProgramObject>("app", both).await;
+        let stalled = main
+            .until("to say where the Program is not valid", Patience::Reaction, |stack| {
+                says(stack, STALLED, "True", stack_reason::SPEC_INVALID)
+                    && condition(stack, READY).is_some_and(|ready| ready.message.contains(where_it_is))
+            })
+            .await;
+        assert!(says(&stalled, READY, "False", stack_reason::NOT_READY_STALLED));
+        let status = stalled.status.expect("a status");
+        assert_eq!(json!(status.outputs), json!({"said": "one"}));
+        assert_eq!(status.last_applied_revision.as_deref(), Some("1"));
+        let program = until_program(scene, "app", "to say where", |program| {
+            says_of(program, STALLED, "True", program_reason::SPEC_INVALID)
+        })
+        .await;
+        let status = program.status.expect("a status");
+        assert!(conditions::find(&status.conditions, READY).is_some_and(|ready| ready.message.contains(where_it_is)));
+        assert_eq!(status.artifact.map(|artifact| artifact.digest), Some(before.digest.clone()));
+        let after = main.workspace().await.status.and_then(|status| status.artifact).expect("a source is in place");
+        assert_eq!(after, before);
+
+        scene.patch::<ProgramObject>("app", json!({"program": {"resources": {"step": {"get": null}}}})).await;
+        main.until_revision("3").await;
+        assert_eq!(main.log.sentences().await, once(&["create step"]), "nothing was lost on the way");
+    });
+}
+
+#[test]
+fn a_program_that_comes_after_its_stack_is_waited_for() {
+    run("program-late", async |scene| {
+        let main = scene.start(scene.stack_on_program("main", "app")).await;
+        let what = format!("Program {}/app does not exist", scene.namespace);
+        let waiting = main
+            .until("to say that its Program is not there", Patience::Reaction, |stack| {
+                says(stack, RECONCILING, "True", stack_reason::SOURCE_UNAVAILABLE)
+                    && condition(stack, READY).is_some_and(|ready| ready.message.contains(&what))
+            })
+            .await;
+        assert_eq!(condition(&waiting, STALLED), None, "a retry mends it");
+        scene.create::<ProgramObject>(Program::new("app").output("text", json!("hello")).object("app")).await;
+        let stack = main.until_revision("1").await;
+        assert_eq!(json!(stack.status.expect("a status").outputs), json!({"text": "hello"}));
+    });
+}
+
+#[test]
+fn a_stack_whose_program_is_gone_is_destroyed_with_what_is_in_place() {
+    run("program-gone", async |scene| {
+        scene.create::<ProgramObject>(Program::new("app").step("step", json!({"value": "one"})).object("app")).await;
+        let mut stack = scene.stack_on_program("main", "app");
+        stack.spec.destroy_on_finalize = Some(true);
+        let main = scene.start(stack).await;
+        main.until_revision("1").await;
+
+        scene.delete::<ProgramObject>("app").await;
+        main.until("to say that its Program is not there", Patience::Reaction, |stack| {
+            says(stack, READY, "False", stack_reason::SOURCE_UNAVAILABLE)
+        })
+        .await;
+        main.delete().await;
+        main.until_gone().await;
+        assert_eq!(main.log.sentences().await, once(&["create step", "delete step"]));
+    });
+}
+
+#[test]
+fn a_program_made_anew_under_the_same_name_runs() {
+    run("program-anew", async |scene| {
+        let program = |text: &str| Program::new("app").output("text", json!(text)).object("app");
+        scene.create::<ProgramObject>(program("one")).await;
+        let main = scene.start(scene.stack_on_program("main", "app")).await;
+        main.until_revision("1").await;
+        scene.delete::<ProgramObject>("app").await;
+        scene.create::<ProgramObject>(program("two")).await;
+        // Its generation is 1 again; its digest is another.
+        main.until("to run the new one", Patience::Run, |stack| {
+            stack.status.as_ref().is_some_and(|status| status.outputs.get("text") == Some(&json!("two")))
+        })
+        .await;
+    });
+}
+
+#[test]
+fn a_stack_with_two_sources_says_so_and_one_without_says_that_nobody_has_brought_any() {
+    run("program-or-flux", async |scene| {
+        scene.create::<ProgramObject>(Program::new("app").output("text", json!("hello")).object("app")).await;
+        let mut stack = scene.stack_on("main", "not-there");
+        stack.spec.program_ref = Some(ProgramReference { name: "app".to_owned() });
+        let main = scene.start(stack).await;
+        let names_both = |stack: &Stack| {
+            says(stack, STALLED, "True", stack_reason::SPEC_INVALID)
+                && condition(stack, READY).is_some_and(|ready| {
+                    ready.message.contains("spec.fluxSource") && ready.message.contains("spec.programRef")
+                })
+        };
+        main.until("to say that it has two sources", Patience::Reaction, names_both).await;
+        main.change(json!({"spec": {"fluxSource": null, "programRef": null}})).await;
+        main.until("to say that it has none", Patience::Reaction, |stack| {
+            says(stack, READY, "False", stack_reason::SOURCE_UNAVAILABLE)
+                && condition(stack, READY).is_some_and(|ready| ready.message.contains("no source is given"))
+        })
+        .await;
+        main.change(json!({"spec": {"programRef": {"name": "app"}}})).await;
+        main.until_revision("1").await;
+    });
+}
+
+#[test]
+fn configuration_of_every_type_reaches_the_program_from_both_sections() {
+    run("program-config", async |scene| {
+        let content = json!({
+            "config": {
+                "greeting": "hello",
+                "count": {"type": "integer", "default": 2},
+                "names": {"type": "array", "items": {"type": "string"}, "default": ["a"]},
+            },
+            "configuration": {
+                "flag": {"type": "Boolean", "default": true},
+                "settings": {"type": "Object", "default": {"host": "localhost"}},
+                "sizes": {"type": "List<Number>"},
+                "token": {"type": "String", "default": "hidden", "secret": true},
+            },
+            "outputs": {
+                "greeting": "${greeting}", "count": "${count}", "names": "${names}", "flag": "${flag}",
+                "host": "${settings.host}", "sizes": "${sizes}", "token": "${token}",
+            },
+        });
+        let object =
+            json!({"apiVersion": "pulumi.com/v1", "kind": "Program", "metadata": {"name": "app"}, "program": content});
+        scene.create::<ProgramObject>(object).await;
+        let mut stack = scene.stack_on_program("main", "app");
+        let config = [("count", json!(3)), ("settings", json!({"host": "example.com"})), ("sizes", json!([1, 2.5]))];
+        stack.spec.config = config.map(|(key, value)| (key.to_owned(), value)).into();
+        let main = scene.start(stack).await;
+        let outputs = main.until_revision("1").await.status.expect("a status").outputs;
+        let wanted: Value = json!({
+            "greeting": "hello", "count": 3, "names": ["a"], "flag": true,
+            "host": "example.com", "sizes": [1, 2.5], "token": "[secret]",
+        });
+        assert_eq!(json!(outputs), wanted);
+    });
+}
+
+/// Waits until the Program is so.
+async fn until_program(scene: &Scene, name: &str, what: &str, is_so: impl Fn(&ProgramObject) -> bool) -> ProgramObject {
+    wait_until(format!("the Program {name} {what}"), Patience::Reaction, async || {
+        match scene.api::<ProgramObject>().get(name).await {
+            Ok(program) if is_so(&program) => Look::Found(program),
+            Ok(program) => Look::NotYet(format!("{} has {:?}", program.name_any(), program.status)),
+            Err(error) => Look::NotYet(error.to_string()),
+        }
+    })
+    .await
+}
+
+/// Whether a condition of the Program, of its spec as it is now, says this for this reason.
+fn says_of(program: &ProgramObject, kind: &str, status: &str, reason: &str) -> bool {
+    let conditions = program.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+    conditions::find(conditions, kind).is_some_and(|condition| {
+        condition.status == status
+            && condition.reason == reason
+            && condition.observed_generation == program.metadata.generation
+    })
+}

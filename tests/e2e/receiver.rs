@@ -1,0 +1,206 @@
+//! Webhooks without Flux: StackReceivers, called by way of the API server's proxy to a pod of the controller.
+
+use std::panic::{AssertUnwindSafe, resume_unwind};
+
+use axum::http::Request;
+use futures::FutureExt;
+use hmac::{Hmac, KeyInit, Mac};
+use k8s_openapi::api::core::v1::Secret;
+use kube::ResourceExt;
+use kube::client::Body;
+use pulumi_controller::api::conditions::{self, READY};
+use pulumi_controller::api::names::{ANNOTATION_REQUESTED_AT, webhook_path};
+use pulumi_controller::api::pulumi::{StackReceiver, StackReceiverStatus};
+use serde_json::{Value, json};
+use sha2::Sha256;
+
+use crate::harness::{
+    Controller, Look, Patience, Program, Scene, StackHandle, client, in_scene, is_done, once, run, run_alone,
+    wait_until,
+};
+
+const BODY: &str = r#"{"ref":"refs/heads/main"}"#;
+
+/// A push, signed as GitHub does it.
+fn push(token: &str) -> Vec<(&'static str, String)> {
+    signed("push", token)
+}
+
+fn signed(event: &str, token: &str) -> Vec<(&'static str, String)> {
+    let hmac = Hmac::<Sha256>::new_from_slice(token.as_bytes()).expect("a key of any length").chain_update(BODY);
+    let signature = format!("sha256={}", hex::encode(hmac.finalize().into_bytes()));
+    vec![("X-GitHub-Event", event.to_owned()), ("X-Hub-Signature-256", signature)]
+}
+
+/// The status of the answer of one of the controller's pods.
+async fn call(scene: &Scene, pod: &str, path: &str, headers: &[(&'static str, String)]) -> u16 {
+    let url = format!("/api/v1/namespaces/flux-system/pods/{pod}:9292/proxy{path}");
+    let mut request = Request::post(&url);
+    for (name, value) in headers {
+        request = request.header(*name, value);
+    }
+    let request = request.body(Body::from(BODY.as_bytes().to_vec())).expect("a request");
+    let answer = tokio::time::timeout(Patience::Call.limit(), scene.client.send(request));
+    let answer = answer.await.unwrap_or_else(|_| panic!("no answer from {url} in {:?}", Patience::Call.limit()));
+    answer.unwrap_or_else(|error| panic!("calling {url}: {error}")).status().as_u16()
+}
+
+async fn pod(scene: &Scene) -> String {
+    Controller::new(&scene.client).pod().await.name_any()
+}
+
+async fn create_token(scene: &Scene, token: &str) {
+    scene.create::<Secret>(json!({"metadata": {"name": "hook"}, "stringData": {"token": token}})).await;
+}
+
+async fn create_receiver(scene: &Scene, spec: Value) {
+    let mut all =
+        json!({"type": "github", "events": ["push"], "secretRef": {"name": "hook"}, "resources": [{"name": "main"}]});
+    all.as_object_mut().expect("a spec").extend(spec.as_object().expect("a spec").clone());
+    scene.create::<StackReceiver>(json!({"metadata": {"name": "push"}, "spec": all})).await;
+}
+
+/// Waits until the receiver is so.
+async fn until(scene: &Scene, what: &str, is_so: impl Fn(&StackReceiverStatus) -> bool) -> StackReceiverStatus {
+    wait_until(format!("the StackReceiver {what}"), Patience::Reaction, async || {
+        let receiver = match scene.api::<StackReceiver>().get("push").await {
+            Ok(receiver) => receiver,
+            Err(error) => return Look::NotYet(error.to_string()),
+        };
+        let status = receiver.status.unwrap_or_default();
+        let is_of_this_spec = status.observed_generation == receiver.metadata.generation;
+        if is_of_this_spec && is_so(&status) { Look::Found(status) } else { Look::NotYet(format!("{status:?}")) }
+    })
+    .await
+}
+
+/// The path of a receiver that is ready.
+async fn path_of(scene: &Scene, token: &str) -> String {
+    let wanted = webhook_path(token.as_bytes(), "push", &scene.namespace);
+    let status = until(scene, "to have the path of its token", |status| {
+        conditions::is_true(&status.conditions, READY) && status.webhook_path.as_deref() == Some(&wanted)
+    });
+    status.await.webhook_path.expect("it was there when it was looked at")
+}
+
+/// Pings, which runs nothing, until the replica has seen the receiver as it is now: each follows the API by itself.
+async fn until_answered(scene: &Scene, pod: &str, path: &str, token: &str, wanted: u16) {
+    wait_until(format!("{pod} to answer {wanted} to a ping of {path}"), Patience::Reaction, async || {
+        let status = call(scene, pod, path, &signed("ping", token)).await;
+        if status == wanted { Look::Found(()) } else { Look::NotYet(status.to_string()) }
+    })
+    .await;
+}
+
+/// Waits until the Stack has run for a request that it had not heard before.
+async fn until_it_ran_again(stack: &StackHandle<'_>, before: Option<String>) -> Option<String> {
+    let requested = |stack: &pulumi_controller::api::pulumi::Stack| {
+        stack.status.as_ref()?.last_update.as_ref()?.requested_at.clone()
+    };
+    let found = stack.until("to have run for another request", Patience::Run, |stack| {
+        is_done(stack) && requested(stack).is_some_and(|request| before.as_ref() != Some(&request))
+    });
+    requested(&found.await)
+}
+
+#[test]
+fn a_signed_push_runs_the_stack_and_what_is_not_signed_does_not() {
+    run("receiver", async |scene| {
+        let source = scene.source("app").await;
+        let commit = source.push(&Program::new("receiver").step("step", json!({"value": "one"})).files()).await;
+        let main = scene.start(scene.stack("main", &source)).await;
+        main.until_applied(&commit).await;
+        create_token(scene, "s3cret").await;
+        create_receiver(scene, json!({})).await;
+        let (path, pod) = (path_of(scene, "s3cret").await, pod(scene).await);
+
+        until_answered(scene, &pod, &path, "s3cret", 200).await;
+        let nobody = webhook_path(b"s3cret", "nobody", &scene.namespace);
+        for (what, path, headers) in [
+            ("an unknown path", &nobody, push("s3cret")),
+            ("a wrong signature", &path, push("other")),
+            ("no signature", &path, Vec::new()),
+        ] {
+            assert_eq!(call(scene, &pod, path, &headers).await, 404, "{what}");
+        }
+        assert_eq!(call(scene, &pod, &path, &push("s3cret")).await, 200);
+        until_it_ran_again(&main, None).await;
+        let witness = scene.start(scene.stack("witness", &source)).await;
+        witness.until_applied(&commit).await;
+        assert_eq!(main.updates().await.len(), 2, "the signed one alone ran the Stack, once");
+        assert_eq!(main.log.sentences().await, once(&["create step"]), "and there was nothing to change");
+
+        scene.patch::<StackReceiver>("push", json!({"spec": {"suspend": true}})).await;
+        until_answered(scene, &pod, &path, "s3cret", 404).await;
+    });
+}
+
+#[test]
+fn a_rotated_token_signs_at_once_and_brings_a_new_path() {
+    run("receiver-token", async |scene| {
+        let source = scene.source("app").await;
+        let commit = source.push(&Program::new("receiver-token").step("step", json!({"value": "one"})).files()).await;
+        let main = scene.start(scene.stack("main", &source)).await;
+        main.until_applied(&commit).await;
+        create_receiver(scene, json!({})).await;
+        until(scene, "to say that there is no token", |status| {
+            let ready = conditions::find(&status.conditions, READY);
+            ready.is_some_and(|ready| ready.status == "False" && ready.reason == "TokenNotFound")
+        })
+        .await;
+        create_token(scene, "s3cret").await;
+        ask_to_look(scene, "1").await;
+        let (old, pod) = (path_of(scene, "s3cret").await, pod(scene).await);
+        until_answered(scene, &pod, &old, "s3cret", 200).await;
+        assert_eq!(call(scene, &pod, &old, &push("s3cret")).await, 200);
+        let first = until_it_ran_again(&main, None).await;
+
+        scene.patch::<Secret>("hook", json!({"stringData": {"token": "another"}})).await;
+        assert_eq!(call(scene, &pod, &old, &push("s3cret")).await, 404, "the old token");
+        assert_eq!(call(scene, &pod, &old, &push("another")).await, 200, "the new one, before the path is new");
+        until_it_ran_again(&main, first).await;
+        ask_to_look(scene, "2").await;
+        let new = path_of(scene, "another").await;
+        until_answered(scene, &pod, &new, "another", 200).await;
+        assert_eq!(call(scene, &pod, &old, &push("another")).await, 404, "the path of the old token");
+    });
+}
+
+/// Asks for a reconcile of the receiver, and waits for its answer.
+async fn ask_to_look(scene: &Scene, request: &str) {
+    let patch = json!({"metadata": {"annotations": {ANNOTATION_REQUESTED_AT: request}}});
+    scene.patch::<StackReceiver>("push", patch).await;
+    until(scene, "to have heard the request", |status| status.last_handled_reconcile_at.as_deref() == Some(request))
+        .await;
+}
+
+#[test]
+fn a_replica_that_does_not_lead_takes_a_push_as_well() {
+    run_alone(async || {
+        let controller = Controller::new(&client().await);
+        controller.scale(2).await;
+        let outcome = AssertUnwindSafe(in_scene("receiver-follower", async |scene| {
+            let source = scene.source("app").await;
+            let program = Program::new("receiver-follower").step("step", json!({"value": "one"}));
+            let commit = source.push(&program.files()).await;
+            let main = scene.start(scene.stack("main", &source)).await;
+            main.until_applied(&commit).await;
+            create_token(scene, "s3cret").await;
+            create_receiver(scene, json!({})).await;
+            let path = path_of(scene, "s3cret").await;
+            let leader = controller.until_one_leads_but("").await;
+            let pods: Vec<String> = controller.pods().await.iter().map(ResourceExt::name_any).collect();
+            let follower = pods.iter().find(|pod| **pod != leader).expect("another one than the leader");
+            until_answered(scene, follower, &path, "s3cret", 200).await;
+            assert_eq!(call(scene, follower, &path, &push("s3cret")).await, 200);
+            until_it_ran_again(&main, None).await;
+            assert_eq!(main.updates().await.len(), 2);
+        }))
+        .catch_unwind()
+        .await;
+        controller.scale(1).await;
+        if let Err(failure) = outcome {
+            resume_unwind(failure);
+        }
+    });
+}

@@ -1,0 +1,214 @@
+//! What people write, and what they see: every field of the operator, in both versions of the Stack, and what `kubectl get` and
+//! the metrics show.
+
+use k8s_openapi::api::core::v1::Event;
+use kube::api::{ApiResource, DynamicObject, Patch, PatchParams, PostParams, ValidationDirective};
+use kube::core::GroupVersionKind;
+use kube::{Api, ResourceExt};
+use pulumi_controller::api::auto::{Update, Workspace};
+use pulumi_controller::api::conditions::{READY, STALLED, stack_reason};
+use pulumi_controller::api::pulumi::{Program as ProgramObject, Stack};
+use serde_json::{Value, json};
+
+use crate::harness::{
+    Controller, Look, Patience, Program, Scene, StackHandle, api_call, condition, from_json, run, says, wait_until,
+};
+use crate::manifest_files::{covers, read};
+
+const OLDER: &str = "v1alpha1";
+
+/// Objects of a kind of the group `pulumi.com` in a version.
+fn objects(scene: &Scene, kind: &str, version: &str) -> Api<DynamicObject> {
+    let kind = ApiResource::from_gvk(&GroupVersionKind::gvk("pulumi.com", version, kind));
+    Api::namespaced_with(scene.client.clone(), &scene.namespace, &kind)
+}
+
+/// What the API server would make of an object that is applied. It takes no field that it does not know.
+async fn check(scene: &Scene, object: &Value) -> kube::Result<DynamicObject> {
+    let version = object["apiVersion"].as_str().and_then(|version| version.split('/').nth(1)).unwrap_or_default();
+    let api = objects(scene, object["kind"].as_str().unwrap_or_default(), version);
+    let mut parameters = PatchParams::apply("a-person");
+    parameters.dry_run = true;
+    parameters.field_validation = Some(ValidationDirective::Strict);
+    api.patch(object["metadata"]["name"].as_str().unwrap_or_default(), &parameters, &Patch::Apply(object)).await
+}
+
+fn in_older_version(object: &Value) -> Value {
+    let mut object = object.clone();
+    object["apiVersion"] = json!(format!("pulumi.com/{OLDER}"));
+    object
+}
+
+#[test]
+fn every_field_of_the_operator_is_taken_by_strict_validation() {
+    run("fields", async |scene| {
+        let stacks = ["stack", "refused"].map(read).concat();
+        let older = stacks.iter().map(|(file, object)| (format!("{file} as {OLDER}"), in_older_version(object)));
+        for (file, object) in stacks.iter().cloned().chain(older).chain(read("program")) {
+            let found = check(scene, &object).await.unwrap_or_else(|error| panic!("{file} is refused: {error}"));
+            for part in ["spec", "program"] {
+                let written = object.get(part).unwrap_or(&Value::Null);
+                assert!(covers(&found.data[part], written), "{file} loses something: {}", found.data);
+            }
+        }
+        let mut wrong = stacks[0].1.clone();
+        wrong["spec"]["noSuchField"] = json!(true);
+        let error = check(scene, &wrong).await.expect_err("the validation is strict").to_string();
+        assert!(error.contains("noSuchField"), "{error}");
+        let mut long = stacks[0].1.clone();
+        long["metadata"]["name"] = json!("x".repeat(43));
+        let error = check(scene, &long).await.expect_err("its pod would have no name").to_string();
+        assert!(error.contains("no more than 42 characters"), "{error}");
+    });
+}
+
+#[test]
+fn a_stack_of_the_older_version_runs_and_loses_nothing_from_one_version_to_the_other() {
+    run("older-version", async |scene| {
+        scene.create::<ProgramObject>(Program::new("app").output("said", json!("hello")).object("app")).await;
+        let stack = serde_json::to_value(scene.stack_on_program("main", "app")).expect("an object");
+        let older = objects(scene, "Stack", OLDER);
+        let mut written = in_older_version(&stack);
+        written["spec"]["config"] = json!({"a": {"b": [1, "two", false]}});
+        written["spec"]["refresh"] = json!(false);
+        let created = older.create(&PostParams::default(), &from_json(written.clone())).await;
+        assert!(created.is_ok(), "{created:?}");
+        let main = StackHandle::of(scene, "main", &scene.stack_on_program("main", "app").spec.stack);
+        main.until_revision("1").await;
+
+        // It rests: both are read of the same moment.
+        wait_until("both versions to say the same", Patience::Reaction, async || {
+            let newer = objects(scene, "Stack", "v1").get("main").await.expect("it is there");
+            let older = older.get("main").await.expect("it is there");
+            if newer.resource_version() != older.resource_version() {
+                return Look::NotYet("it changes".to_owned());
+            }
+            assert_eq!(older.data, newer.data);
+            assert!(covers(&older.data["spec"], &written["spec"]), "{}", older.data);
+            assert_eq!(older.data["status"]["outputs"], json!({"said": "hello"}));
+            Look::Found(())
+        })
+        .await;
+        main.delete().await;
+        main.until_gone().await;
+    });
+}
+
+#[test]
+fn forms_that_are_refused_say_why() {
+    run("refused", async |scene| {
+        scene.create::<ProgramObject>(Program::new("app").output("said", json!("hello")).object("program")).await;
+        for (file, object) in read("refused") {
+            let says_why =
+                object["metadata"]["annotations"]["pulumi-controller.test/says"].as_str().unwrap_or_default();
+            assert!(!says_why.is_empty(), "{file} does not say what the condition is to say");
+            let stack: Stack = scene.create(object.clone()).await;
+            let handle = StackHandle::of(scene, &stack.name_any(), "dev");
+            let refused = handle
+                .until("to say why it is refused", Patience::Reaction, |stack| {
+                    says(stack, STALLED, "True", stack_reason::SPEC_INVALID)
+                })
+                .await;
+            assert!(says(&refused, READY, "False", stack_reason::NOT_READY_STALLED), "{file}");
+            let message = condition(&refused, STALLED).map(|stalled| stalled.message.clone()).unwrap_or_default();
+            assert!(message.contains(says_why), "{file}: {message}");
+        }
+        assert!(
+            scene.list::<Update>().await.is_empty() && scene.list::<Workspace>().await.is_empty(),
+            "nothing was begun"
+        );
+    });
+}
+
+#[test]
+fn kubectl_get_shows_the_columns_of_the_operator() {
+    run("columns", async |scene| {
+        for version in ["v1", OLDER] {
+            let path = format!("/apis/pulumi.com/{version}/namespaces/{}/stacks", scene.namespace);
+            let request =
+                axum::http::Request::get(path).header("Accept", "application/json;as=Table;v=v1;g=meta.k8s.io");
+            let request = request.body(Vec::new()).expect("a request");
+            let table = api_call("listing Stacks as a table", scene.client.request::<Value>(request)).await;
+            let columns = table["columnDefinitions"].as_array().expect("a table has columns").iter();
+            let shown = columns.filter(|column| column["priority"] == json!(0));
+            let names: Vec<_> = shown.map(|column| column["name"].as_str().unwrap_or_default()).collect();
+            let wanted =
+                ["Name", "Last Update", "Age", "Ready", "Reconciling", "Stalled", "Permalink", "Revision", "Status"];
+            assert_eq!(names, wanted, "{version}");
+        }
+    });
+}
+
+#[test]
+fn events_have_the_reasons_of_the_operator_and_are_not_repeated() {
+    run("events", async |scene| {
+        scene.create::<ProgramObject>(Program::new("app").output("said", json!("hello")).object("app")).await;
+        let main = scene.start(scene.stack_on_program("main", "app")).await;
+        main.until_revision("1").await;
+        let failing = Program::new("app").step("step", json!({"failOn": "create"})).object("app");
+        scene.patch::<ProgramObject>("app", failing).await;
+        main.until("to have failed twice", Patience::Run, |stack| {
+            let last = stack.status.as_ref().and_then(|status| status.last_update.as_ref());
+            last.is_some_and(|last| last.state.as_deref() == Some("failed") && last.failures == 1)
+        })
+        .await;
+        wait_until("the events of the runs", Patience::Reaction, async || {
+            let events = scene.list::<Event>().await;
+            let of = |kind: &str, reason: &str| {
+                let is_it = |event: &&Event| {
+                    event.involved_object.kind.as_deref() == Some(kind) && event.reason.as_deref() == Some(reason)
+                };
+                events.iter().filter(is_it).map(|event| event.count.unwrap_or(1)).sum::<i32>()
+            };
+            let runs = i32::try_from(main.updates().await.len()).expect("they are few");
+            let seen = [
+                of("Stack", "StackUpdateDetected"),
+                of("Stack", "StackCreated"),
+                of("Stack", "StackUpdateFailure"),
+                of("Update", "UpdateSucceeded"),
+                of("Update", "UpdateFailed"),
+            ];
+            match seen == [runs, 1, runs - 1, 1, runs - 1] && of("Workspace", "Initialized") > 0 {
+                true => Look::Found(()),
+                false => Look::NotYet(format!("{seen:?} in {runs} runs")),
+            }
+        })
+        .await;
+    });
+}
+
+#[test]
+fn the_metrics_say_how_a_stack_stands_as_long_as_it_is_there() {
+    run("metrics", async |scene| {
+        scene.create::<ProgramObject>(Program::new("app").output("said", json!("hello")).object("app")).await;
+        let main = scene.start(scene.stack_on_program("main", "app")).await;
+        main.until_revision("1").await;
+        let controller = Controller::new(&scene.client);
+        let of_it = format!("{{namespace=\"{}\",name=\"main\"}}", scene.namespace);
+        let metrics = async || {
+            let pod = controller.pod().await.name_any();
+            controller.ask(&pod, 8080, "/metrics").await
+        };
+        let until = async |what: &str, lines: &[String], gone: Option<&str>| {
+            wait_until(what, Patience::Reaction, async || {
+                let text = metrics().await;
+                let has = |line: &String| text.lines().any(|found| found == line);
+                let is_gone = gone.is_none_or(|gone| !text.contains(gone));
+                let seen = || text.lines().filter(|line| line.starts_with("stacks_")).collect::<Vec<_>>().join("\n");
+                if lines.iter().all(has) && is_gone { Look::Found(()) } else { Look::NotYet(seen()) }
+            })
+            .await;
+        };
+        let lines = |failing: u8, reconciling: u8| {
+            [format!("stacks_failing{of_it} {failing}"), format!("stacks_reconciling{of_it} {reconciling}")]
+        };
+        until("the metrics to say that it is well", &lines(0, 0), None).await;
+        assert!(metrics().await.lines().any(|line| line.starts_with("stacks_active ") && !line.ends_with(" 0")));
+        let failing = Program::new("app").step("step", json!({"failOn": "create"})).object("app");
+        scene.patch::<ProgramObject>("app", failing).await;
+        until("the metrics to say that it fails", &lines(1, 1), None).await;
+        main.delete().await;
+        main.until_gone().await;
+        until("its series to be gone", &[], Some(&of_it)).await;
+    });
+}

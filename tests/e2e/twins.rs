@@ -1,0 +1,61 @@
+//! Two Stacks that stand for the same stack of the same backend.
+
+use pulumi_controller::api::conditions::{READY, STALLED, stack_reason};
+use pulumi_controller::api::pulumi::Stack;
+use serde_json::json;
+
+use crate::harness::{Patience, Program, condition, is_done, once, run, says};
+
+#[test]
+fn the_second_of_two_stacks_gives_way_until_the_first_is_gone() {
+    run("twins", async |scene| {
+        let source = scene.source("app").await;
+        let program = Program::new("twins").step("step", json!({"value": "one"}));
+        let commit = source.push(&program.files()).await;
+        let first = scene.start(scene.stack("first", &source)).await;
+        first.until_applied(&commit).await;
+
+        let same = first.get().await.spec.stack;
+        let mut second = scene.stack("second", &source);
+        second.spec.stack.clone_from(&same);
+        second.spec.destroy_on_finalize = Some(true);
+        let second = scene.start(second).await;
+        let gives_way = |stack: &Stack| says(stack, STALLED, "True", stack_reason::UPDATE_CONFLICT);
+        let stalled = second.until("to give way", Patience::Run, gives_way).await;
+        assert!(says(&stalled, READY, "False", stack_reason::NOT_READY_STALLED));
+        let message = condition(&stalled, STALLED).map(|stalled| stalled.message.clone()).unwrap_or_default();
+        for word in [same.as_str(), "project twins", &format!("{}/first", scene.namespace), "spec.preview"] {
+            assert!(message.contains(word), "no {word} in {message}");
+        }
+        assert!(second.updates().await.is_empty(), "nothing has run");
+
+        // A preview of the same stack is no second one.
+        let mut preview = scene.stack("preview", &source);
+        preview.spec.stack.clone_from(&same);
+        preview.spec.preview = Some(true);
+        let preview = scene.start(preview).await;
+        preview.until("to be previewed", Patience::Run, is_done).await;
+
+        // One that gives way destroys nothing at its end.
+        let mut third = scene.stack("third", &source);
+        third.spec.stack.clone_from(&same);
+        third.spec.destroy_on_finalize = Some(true);
+        let third = scene.start(third).await;
+        third.until("to give way", Patience::Run, gives_way).await;
+        third.delete().await;
+        third.until_gone().await;
+        assert_eq!(first.log.sentences().await, once(&["create step"]));
+
+        first.delete().await;
+        first.until_gone().await;
+        second.until_applied(&commit).await;
+        assert_eq!(
+            first.log.sentences().await,
+            once(&["create step"]),
+            "what the first has left is as the source says"
+        );
+        second.delete().await;
+        second.until_gone().await;
+        assert_eq!(first.log.sentences().await, once(&["create step", "delete step"]));
+    });
+}

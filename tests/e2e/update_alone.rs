@@ -1,0 +1,171 @@
+//! Updates that a person has made, on a Workspace of a person and on one of a Stack.
+
+use kube::ResourceExt;
+use pulumi_controller::api::auto::{Update, UpdatePhase};
+use pulumi_controller::api::conditions::update_reason;
+use pulumi_controller::api::names::UPDATE_FINALIZER;
+use serde_json::{Value, json};
+
+use crate::by_hand::{phase, stack_name, succeeds, until_succeeded, update, workspace};
+use crate::harness::{Look, Patience, Program, ProviderLog, Scene, Source, once, run, wait_until};
+use crate::runs_parts::{failure, slow, until_update};
+
+/// A Workspace by hand with this program.
+async fn workspace_with(scene: &Scene, source: &Source<'_>, program: &Program) {
+    let commit = source.push(&program.files()).await;
+    let artifact = source.artifact_of(&commit).await;
+    workspace(scene, "main", json!({"flux": {"url": artifact.url, "digest": artifact.digest}})).await;
+}
+
+fn log(scene: &Scene) -> ProviderLog {
+    ProviderLog::of(&stack_name(scene))
+}
+
+async fn until_gone(scene: &Scene, name: &str, patience: Patience) {
+    wait_until(format!("the Update {name} to be gone"), patience, async || {
+        match scene.api::<Update>().get_opt(name).await {
+            Ok(None) => Look::Found(()),
+            Ok(Some(update)) => Look::NotYet(format!("{:?}", update.status)),
+            Err(error) => Look::NotYet(error.to_string()),
+        }
+    })
+    .await;
+}
+
+#[test]
+fn a_person_previews_ups_refreshes_and_destroys_with_every_option() {
+    run("update-alone", async |scene| {
+        let source = scene.source("app").await;
+        let program = Program::new("alone").step("one", json!({"value": "a"})).step("two", json!({"value": "a"}));
+        workspace_with(scene, &source, &program).await;
+        let log = log(scene);
+        let stack = stack_name(scene);
+        let urn = |name: &str| format!("urn:pulumi:{stack}::alone::testing:index:Step::{name}");
+
+        // It is made before its Workspace is ready, belongs to nobody, and waits.
+        let preview = succeeds(scene, "preview", "main", "preview", json!({"parallel": 1, "message": "a look"})).await;
+        assert!(preview.owner_references().is_empty());
+        assert!(log.sentences().await.is_empty(), "a preview changes nothing");
+        let all = json!({
+            "parallel": 1, "message": "by hand", "expectNoChanges": false, "target": [urn("one")], "targetDependents": true,
+            "refresh": true, "continueOnError": true, "remove": true, "runProgram": true,
+        });
+        let up = succeeds(scene, "up", "main", "up", all).await;
+        assert_eq!(log.sentences().await, once(&["create one"]), "one of two, and options of other types do nothing");
+        let bound = up.status.expect("a status").run.and_then(|run| run.artifact).expect("it names what it ran on");
+        assert!(bound.digest.starts_with("sha256:"), "{bound:?}");
+        succeeds(scene, "up-all", "main", "up", json!({"replace": [urn("one")]})).await;
+        succeeds(scene, "refresh", "main", "refresh", json!({"expectNoChanges": true, "runProgram": true})).await;
+        update(scene, "unchanged", "main", "up", json!({"expectNoChanges": true})).await;
+        until_succeeded(scene, "unchanged").await;
+        let options = json!({"target": [urn("two")], "continueOnError": true, "refresh": true});
+        succeeds(scene, "destroy-two", "main", "destroy", options).await;
+        succeeds(scene, "destroy", "main", "destroy", json!({"remove": true})).await;
+        let mut sentences = log.sentences().await;
+        sentences.retain(|sentence| sentence.starts_with("create") || sentence.starts_with("delete"));
+        let ended = |operation: &str, resource: &str| {
+            let wanted = format!("{operation} {resource} done");
+            sentences.iter().filter(|sentence| **sentence == wanted).count()
+        };
+        // The first of them was replaced once.
+        assert_eq!([ended("create", "one"), ended("delete", "one")], [2, 2], "{sentences:?}");
+        assert_eq!([ended("create", "two"), ended("delete", "two")], [1, 1], "{sentences:?}");
+
+        // What is removed from the backend is not there to be refreshed.
+        update(scene, "nothing", "main", "refresh", json!({})).await;
+        let nothing = until_update(scene, "nothing", "to have failed", Patience::Run, |update| {
+            phase(update) == Some(UpdatePhase::Failed)
+        })
+        .await;
+        assert_eq!(failure(&nothing), Some(update_reason::UPDATE_FAILED), "{:?}", nothing.status);
+    });
+}
+
+#[test]
+fn updates_of_one_workspace_queue_by_age_and_go_after_their_time() {
+    run("update-queue", async |scene| {
+        let source = scene.source("app").await;
+        workspace_with(scene, &source, &slow("update-queue", 8)).await;
+        update(scene, "a-first", "main", "up", json!({"ttlAfterCompleted": "5s"})).await;
+        log(scene).wait_for("create", "slow", "begin").await;
+        // Each of another second, so that the age decides; the names would have it the other way round.
+        for name in ["z-second", "b-third"] {
+            let made = update(scene, name, "main", "refresh", json!({})).await;
+            let second = made.creation_timestamp();
+            wait_until("the next second", Patience::Reaction, async || match scene.list::<Update>().await.len() {
+                _ if second
+                    .as_ref()
+                    .is_some_and(|time| jiff::Timestamp::now().duration_since(time.0).as_secs() >= 1) =>
+                {
+                    Look::Found(())
+                }
+                count => Look::NotYet(format!("{count} Updates")),
+            })
+            .await;
+        }
+        until_update(scene, "z-second", "to wait", Patience::Reaction, |update| {
+            phase(update) == Some(UpdatePhase::Waiting)
+        })
+        .await;
+        let started =
+            |update: &Update| update.status.as_ref().and_then(|status| status.start_time.clone()).map(|time| time.0);
+        let ended =
+            |update: &Update| update.status.as_ref().and_then(|status| status.end_time.clone()).map(|time| time.0);
+        let second = until_succeeded(scene, "z-second").await;
+        let third = until_succeeded(scene, "b-third").await;
+        assert!(started(&third) >= ended(&second), "{second:?} {third:?}");
+        until_gone(scene, "a-first", Patience::Run).await;
+        assert_eq!(log(scene).sentences().await.iter().filter(|sentence| *sentence == "create slow begin").count(), 1);
+    });
+}
+
+#[test]
+fn deleting_a_running_update_cancels_it_and_the_next_one_runs() {
+    run("update-cancel", async |scene| {
+        let source = scene.source("app").await;
+        workspace_with(scene, &source, &slow("update-cancel", 60)).await;
+        let made = update(scene, "long", "main", "up", json!({})).await;
+        assert!(made.finalizers().is_empty(), "its maker knows nothing of finalizers");
+        log(scene).wait_for("create", "slow", "begin").await;
+        let running = until_update(scene, "long", "to be held", Patience::Reaction, |update| {
+            update.finalizers().iter().any(|finalizer| finalizer == UPDATE_FINALIZER)
+        })
+        .await;
+        update(scene, "never", "main", "up", json!({})).await;
+        scene.delete::<Update>("never").await;
+        until_gone(scene, "never", Patience::Reaction).await;
+
+        scene.delete::<Update>(&running.name_any()).await;
+        log(scene).wait_for("create", "slow", "cancelled").await;
+        until_gone(scene, "long", Patience::Run).await;
+        let begun = log(scene).sentences().await.into_iter().filter(|sentence| sentence == "create slow begin").count();
+        assert_eq!(begun, 1, "the one that was deleted in the queue never ran");
+        // No lock is left, and nothing is in doubt.
+        succeeds(scene, "after", "main", "destroy", json!({})).await;
+    });
+}
+
+#[test]
+fn a_person_runs_in_the_workspace_of_a_stack() {
+    run("update-guest", async |scene| {
+        let source = scene.source("app").await;
+        let commit = source.push(&Program::new("update-guest").step("step", json!({"value": "one"})).files()).await;
+        let main = scene.start(scene.stack("main", &source)).await;
+        let stack = main.until_applied(&commit).await;
+        let of_stack = json!({"stackName": stack.spec.stack, "expectNoChanges": true});
+        succeeds(scene, "guest", "main", "refresh", of_stack).await;
+        let artifact = json!({"digest": format!("sha256:{}", "0".repeat(64))});
+        let wrong: Value = json!({"stackName": stack.spec.stack, "artifact": artifact});
+        update(scene, "wrong", "main", "up", wrong).await;
+        let wrong = until_update(scene, "wrong", "to be refused", Patience::Reaction, |update| {
+            phase(update) == Some(UpdatePhase::Failed)
+        })
+        .await;
+        assert_eq!(failure(&wrong), Some(update_reason::SPEC_INVALID), "{:?}", wrong.status);
+        let next = source.push(&Program::new("update-guest").step("step", json!({"value": "two"})).files()).await;
+        main.until_applied(&next).await;
+        let sentences = main.log.sentences().await;
+        let changes: Vec<_> = sentences.into_iter().filter(|sentence| !sentence.starts_with("read")).collect();
+        assert_eq!(changes, once(&["create step", "update step"]), "the Stack goes on as before");
+    });
+}

@@ -1,0 +1,48 @@
+//! What a Stack says of its runs: options, how long they are kept, how much they log.
+
+use k8s_openapi::api::core::v1::Event;
+use kube::ResourceExt;
+use pulumi_controller::api::auto::Update;
+use pulumi_controller::api::conditions::STALLED;
+use serde_json::json;
+
+use crate::harness::{Look, Patience, Program, api_call, condition, once, run, wait_until};
+
+#[test]
+fn options_of_runs_come_from_a_template_and_an_update_is_deleted_after_its_time() {
+    run("update-template", async |scene| {
+        let source = scene.source("app").await;
+        let commit = source.push(&Program::new("template").step("step", json!({"value": "one"})).files()).await;
+        let mut stack = scene.stack("main", &source);
+        stack.spec.update_template = Some(json!({"spec": {"type": "destroy"}}));
+        let main = scene.start(stack).await;
+        main.until("to be told what a template may not say", Patience::Run, |stack| {
+            condition(stack, STALLED)
+                .is_some_and(|stalled| stalled.message == "spec.updateTemplate.spec.type is not supported")
+        })
+        .await;
+        assert!(main.updates().await.is_empty(), "nothing was announced");
+
+        let template = json!({
+            "metadata": {"labels": {"team": "a"}},
+            "spec": {"type": null, "parallel": 1, "message": "by the template", "ttlAfterCompleted": "5s"},
+        });
+        main.change(json!({"spec": {"updateTemplate": template, "pulumiLogLevel": 3}})).await;
+        main.until_applied(&commit).await;
+        let seen = scene.timeline.states_of::<Update>();
+        let update = seen.last().expect("a run");
+        assert_eq!(update.labels().get("team").map(String::as_str), Some("a"));
+        assert_eq!((update.spec.parallel, update.spec.message.as_deref()), (Some(1), Some("by the template")));
+        let log = main.pod_log("pulumi").await;
+        assert!(log.contains(r#""v":3"#), "no line of the asked level is in the log:\n{log}");
+        wait_until("the Update to be gone", Patience::Reaction, async || match main.updates().await.len() {
+            0 => Look::Found(()),
+            count => Look::NotYet(format!("{count} Updates")),
+        })
+        .await;
+        let events = api_call("listing events", scene.api::<Event>().list(&Default::default())).await.items;
+        let expired = events.iter().filter(|event| event.reason.as_deref() == Some("UpdateExpired")).count();
+        assert_eq!(expired, 1);
+        assert_eq!(main.log.sentences().await, once(&["create step"]));
+    });
+}

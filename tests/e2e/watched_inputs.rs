@@ -1,0 +1,109 @@
+//! Secrets and ConfigMaps with Flux's watch label: a change of one runs the Stacks that refer to it.
+
+use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
+use pulumi_controller::api::conditions::{READY, stack_reason};
+use pulumi_controller::api::names::workspace_pod;
+use pulumi_controller::api::pulumi::{ResourceRef, SecretSelector};
+use serde_json::{Value, json};
+
+use crate::harness::{Look, Patience, Program, StackHandle, condition, once, run, wait_until};
+use crate::settings::look_at_inputs;
+
+fn metadata(name: &str) -> Value {
+    json!({"name": name, "labels": {"reconcile.fluxcd.io/watch": "Enabled"}})
+}
+
+async fn messages(main: &StackHandle<'_>) -> Vec<String> {
+    main.updates().await.into_iter().filter_map(|update| update.spec.message).collect()
+}
+
+#[test]
+fn r8_a_watched_secret_runs_the_stack_once_when_its_pod_has_the_new_value() {
+    run("watched-secret", async |scene| {
+        // Where the provider reports to is the secret: a run with the old value fails, and no other comes by itself for an hour.
+        let wrong = json!({"metadata": metadata("log"), "stringData": {"url": "http://127.0.0.1:9"}});
+        scene.create::<Secret>(wrong).await;
+        let source = scene.source("app").await;
+        let commit = source.push(&Program::new("watched-secret").step("step", json!({"value": "one"})).files()).await;
+        let mut stack = scene.stack("main", &source);
+        let right = stack.spec.env_refs.remove("PROVIDER_LOG_URL").and_then(|r| r.literal).expect("a literal").value;
+        let secret = Some(SecretSelector { namespace: None, name: "log".to_owned(), key: "url".to_owned() });
+        let reference = ResourceRef { kind: "Secret".to_owned(), secret, ..ResourceRef::default() };
+        stack.spec.env_refs.insert("PROVIDER_LOG_URL".to_owned(), reference);
+        stack.spec.retry_interval = Some("1h".to_owned());
+        let main = scene.start(stack).await;
+        main.until("to fail with the old value", Patience::Run, |stack| {
+            condition(stack, READY).is_some_and(|ready| ready.reason == stack_reason::UPDATE_FAILED)
+        })
+        .await;
+        let pod = main.pod_and_restarts().await;
+
+        scene.patch::<Secret>("log", json!({"stringData": {"url": right}})).await;
+        wait_until("a run with the new value", Patience::Long, async || {
+            look_at_inputs(scene, &main).await;
+            let status = main.get().await.status.unwrap_or_default();
+            match status.last_applied_revision {
+                applied if applied == Some(commit.revision()) && status.current_update.is_none() => Look::Found(()),
+                applied => Look::NotYet(format!("{applied:?}; {:?}", status.conditions)),
+            }
+        })
+        .await;
+        let messages = messages(&main).await;
+        assert_eq!(messages.len(), 2, "it was the first with the new value: {messages:?}");
+        assert_eq!(messages[1], "Secret log has changed");
+        assert_eq!(main.pod_and_restarts().await, pod);
+        assert_eq!(main.log.sentences().await, once(&["create step"]));
+    });
+}
+
+#[test]
+fn r8_a_watched_config_map_runs_the_stack_and_one_without_the_label_does_not() {
+    run("watched-map", async |scene| {
+        scene.create::<ConfigMap>(json!({"metadata": metadata("watched"), "data": {"UNUSED": "one"}})).await;
+        scene.create::<ConfigMap>(json!({"metadata": {"name": "plain"}, "data": {"UNUSED_TOO": "one"}})).await;
+        let source = scene.source("app").await;
+        let commit = source.push(&Program::new("watched-map").output("said", json!("hello")).files()).await;
+        let mut stack = scene.stack("main", &source);
+        stack.spec.envs = vec!["watched".to_owned(), "plain".to_owned()];
+        let main = scene.start(stack).await;
+        main.until_applied(&commit).await;
+        let inputs = async || main.workspace().await.status.unwrap_or_default().mounted_inputs;
+        let before = inputs().await;
+        assert!(
+            ["ConfigMap/plain", "ConfigMap/watched"].iter().all(|object| before.contains_key(*object)),
+            "{before:?}"
+        );
+
+        scene.patch::<ConfigMap>("plain", json!({"data": {"UNUSED_TOO": "two"}})).await;
+        wait_until("the pod to have the plain ConfigMap", Patience::Long, async || {
+            look_at_inputs(scene, &main).await;
+            let now = inputs().await;
+            if now["ConfigMap/plain"] != before["ConfigMap/plain"] {
+                return Look::Found(());
+            }
+            Look::NotYet(format!("{now:?}"))
+        })
+        .await;
+
+        scene.patch::<ConfigMap>("watched", json!({"data": {"UNUSED": "two"}})).await;
+        // The kubelet looks after a pod that changes at once. Nobody asks the controller to look after the Workspace.
+        let touched = json!({"metadata": {"annotations": {"pulumi-controller.test/changed": "1"}}});
+        scene.patch::<Pod>(&workspace_pod("main"), touched).await;
+        wait_until("the run that the label asks for", Patience::Long, async || {
+            let status = main.get().await.status.unwrap_or_default();
+            let messages = messages(&main).await;
+            if messages.len() > 1 && status.current_update.is_none() {
+                return Look::Found(());
+            }
+            Look::NotYet(format!("{messages:?}; {:?}", status.conditions))
+        })
+        .await;
+        let messages = messages(&main).await;
+        assert_eq!(messages[1..], ["ConfigMap watched has changed"], "nothing ran for the other one");
+        let status = main.get().await.status.expect("a status");
+        let known = status.last_update.expect("a run").mounted_inputs;
+        let now = inputs().await;
+        assert_eq!(known["ConfigMap/watched"], now["ConfigMap/watched"], "nothing is left to run for");
+        assert_eq!(known["ConfigMap/plain"], before["ConfigMap/plain"], "what is not watched counts as it was");
+    });
+}

@@ -1,0 +1,281 @@
+//! Workspaces that a person has made: their sources, their templates, and what is said of those that cannot be.
+
+use k8s_openapi::api::core::v1::{Pod, Service};
+use kube::ResourceExt;
+use pulumi_controller::api::auto::Workspace;
+use pulumi_controller::api::conditions::{READY, STALLED};
+use pulumi_controller::api::names::{PULUMI_CONTAINER, workspace_object, workspace_pod};
+use pulumi_controller::api::source::SourceArtifact;
+use serde_json::{Value, json};
+
+use crate::by_hand::{
+    init_container, is, output, stack_name, succeeds, until_ready, until_stalled, until_workspace, workspace,
+};
+use crate::harness::{Look, Patience, Program, ProviderLog, Scene, api_call, once, run, wait_until};
+
+/// A program with one output.
+fn saying(name: &str, word: &str) -> Program {
+    Program::new(name).output("said", json!(word))
+}
+
+fn flux(artifact: &SourceArtifact) -> Value {
+    json!({"url": artifact.url, "digest": artifact.digest})
+}
+
+/// The project file, as a script writes it into a directory.
+fn written(program: &Program, directory: &str) -> String {
+    let file = program.file("Pulumi.yaml").content;
+    format!("mkdir -p {directory} && cat >{directory}/Pulumi.yaml <<'END'\n{file}\nEND\n")
+}
+
+async fn pod_uid(scene: &Scene, workspace: &str) -> Option<String> {
+    let name = workspace_pod(workspace);
+    api_call(format!("reading the pod {name}"), scene.api::<Pod>().get(&name)).await.uid()
+}
+
+#[test]
+fn an_archive_by_its_url_is_a_source_and_the_next_one_comes_into_the_same_pod() {
+    run("alone-flux", async |scene| {
+        let source = scene.source("app").await;
+        let first = source.push(&saying("alone-flux", "one").files()).await;
+        let artifact = source.artifact_of(&first).await;
+        workspace(scene, "main", json!({"flux": flux(&artifact)})).await;
+        let ready = until_ready(scene, "main").await;
+        let in_place = ready.status.and_then(|status| status.artifact).map(|artifact| artifact.digest);
+        assert_eq!(in_place.as_deref(), Some(artifact.digest.as_str()));
+        let ran = succeeds(scene, "one", "main", "up", json!({})).await;
+        assert_eq!(output(scene, &ran, "said").await, json!("one"));
+        let pod = pod_uid(scene, "main").await;
+
+        let second = source.push(&saying("alone-flux", "two").files()).await;
+        let artifact = source.artifact_of(&second).await;
+        scene.patch::<Workspace>("main", json!({"spec": {"flux": flux(&artifact)}})).await;
+        until_ready(scene, "main").await;
+        let ran = succeeds(scene, "two", "main", "up", json!({})).await;
+        assert_eq!(output(scene, &ran, "said").await, json!("two"));
+        assert_eq!(pod_uid(scene, "main").await, pod, "the source was exchanged in the pod");
+    });
+}
+
+#[test]
+fn a_repository_is_followed_and_what_is_pushed_comes_into_the_same_pod() {
+    run("alone-git", async |scene| {
+        let source = scene.source("app").await;
+        let first = source.push_unseen(&saying("alone-git", "one").files()).await;
+        workspace(scene, "main", json!({"git": {"url": source.url(), "ref": "main"}})).await;
+        let ready = until_ready(scene, "main").await;
+        let in_place = ready.status.and_then(|status| status.artifact).map(|artifact| artifact.revision);
+        assert_eq!(in_place, Some(first.revision()));
+        let ran = succeeds(scene, "one", "main", "up", json!({})).await;
+        assert_eq!(output(scene, &ran, "said").await, json!("one"));
+        let pod = pod_uid(scene, "main").await;
+
+        let second = source.push_unseen(&saying("alone-git", "two").files()).await;
+        until_workspace(scene, "main", "to have what was pushed", Patience::Run, |workspace| {
+            let artifact = workspace.status.as_ref().and_then(|status| status.artifact.as_ref());
+            is(workspace, READY, "True", &[]) && artifact.is_some_and(|artifact| artifact.revision == second.revision())
+        })
+        .await;
+        let ran = succeeds(scene, "two", "main", "up", json!({})).await;
+        assert_eq!(output(scene, &ran, "said").await, json!("two"));
+        assert_eq!(pod_uid(scene, "main").await, pod, "the source was exchanged in the pod");
+
+        let missing = json!({"spec": {"git": {"ref": "nowhere"}}});
+        scene.patch::<Workspace>("main", missing).await;
+        until_workspace(scene, "main", "to say that there is no such branch", Patience::Run, |workspace| {
+            is(workspace, READY, "False", &["no branch or tag nowhere"]) && !is(workspace, STALLED, "True", &[])
+        })
+        .await;
+    });
+}
+
+#[test]
+fn an_archive_that_may_not_be_asked_for_or_is_another_one_is_refused_by_name() {
+    run("alone-refused", async |scene| {
+        let source = scene.source("app").await;
+        let commit = source.push(&saying("alone-refused", "one").files()).await;
+        let artifact = source.artifact_of(&commit).await;
+        let elsewhere = json!({"url": "http://kubernetes.default.svc/a.tar.gz", "digest": artifact.digest});
+        workspace(scene, "main", json!({"flux": elsewhere})).await;
+        // Nobody may aim the controller's requests.
+        until_stalled(scene, "main", &["kubernetes.default", "neither a Service in the controller's namespace"]).await;
+
+        let other = format!("sha256:{}", "0".repeat(64));
+        scene.patch::<Workspace>("main", json!({"spec": {"flux": {"url": artifact.url, "digest": other}}})).await;
+        until_workspace(scene, "main", "to name the wrong digest", Patience::Run, |workspace| {
+            is(workspace, READY, "False", &["have digest", &other]) && !is(workspace, STALLED, "True", &[])
+        })
+        .await;
+
+        scene.patch::<Workspace>("main", json!({"spec": {"flux": {"digest": ""}}})).await;
+        until_stalled(scene, "main", &["flux.digest", "without one the artifact cannot be verified"]).await;
+
+        scene.patch::<Workspace>("main", json!({"spec": {"flux": flux(&artifact)}})).await;
+        until_ready(scene, "main").await;
+    });
+}
+
+#[test]
+fn two_sources_are_refused_by_name_and_one_of_them_is_taken() {
+    run("alone-two", async |scene| {
+        let info = json!({"name": "alone-two", "runtime": "yaml"});
+        workspace(scene, "main", json!({"local": {"dir": "/app"}, "projectInfo": info})).await;
+        until_stalled(scene, "main", &["local and projectInfo are both given", "remove one of them"]).await;
+        scene.patch::<Workspace>("main", json!({"spec": {"local": null}})).await;
+        until_ready(scene, "main").await;
+    });
+}
+
+#[test]
+fn a_project_without_a_program_is_enough_to_destroy() {
+    run("alone-head", async |scene| {
+        let source = scene.source("app").await;
+        let program = Program::new("alone-head").step("step", json!({"value": "one"}));
+        let commit = source.push(&program.files()).await;
+        workspace(scene, "main", json!({"flux": flux(&source.artifact_of(&commit).await)})).await;
+        let log = ProviderLog::of(&stack_name(scene));
+        succeeds(scene, "make", "main", "up", json!({})).await;
+
+        // Any runtime will do: no program is run, and nothing is installed.
+        let info = json!({"name": "alone-head", "runtime": "nodejs"});
+        scene.patch::<Workspace>("main", json!({"spec": {"flux": null, "projectInfo": info}})).await;
+        until_ready(scene, "main").await;
+        succeeds(scene, "unmake", "main", "destroy", json!({"remove": true})).await;
+        assert_eq!(log.sentences().await, once(&["create step", "delete step"]));
+    });
+}
+
+/// A directory of the pulumi container, filled by an init container: it stands for one that is in the image.
+#[test]
+fn a_directory_of_the_image_is_a_source() {
+    run("alone-local", async |scene| {
+        let app = json!([{"name": "app", "mountPath": "/app"}]);
+        let make = init_container(scene, "make", &written(&saying("alone-local", "here"), "/app/infra"), app.clone());
+        let template = json!({"spec": {
+            "initContainers": [make],
+            "containers": [{"name": PULUMI_CONTAINER, "volumeMounts": app}],
+            "volumes": [{"name": "app", "emptyDir": {}}],
+        }});
+        workspace(scene, "main", json!({"local": {"dir": "/app/nowhere"}, "podTemplate": template})).await;
+        until_workspace(scene, "main", "to say where it has looked", Patience::Run, |workspace| {
+            is(workspace, READY, "False", &["the image has no Pulumi project in /app/nowhere"])
+        })
+        .await;
+        scene.patch::<Workspace>("main", json!({"spec": {"local": {"dir": "/app/infra"}}})).await;
+        until_ready(scene, "main").await;
+        let ran = succeeds(scene, "one", "main", "up", json!({})).await;
+        assert_eq!(output(scene, &ran, "said").await, json!("here"));
+    });
+}
+
+#[test]
+fn an_init_container_fills_the_workspace_without_a_source() {
+    run("alone-none", async |scene| {
+        workspace(scene, "main", json!({})).await;
+        until_workspace(scene, "main", "to say that nobody has filled it", Patience::Run, |workspace| {
+            is(workspace, READY, "False", &["no source is given", "no init container has put a Pulumi project"])
+        })
+        .await;
+        let share = json!([{"name": "share", "mountPath": "/share"}]);
+        let make = init_container(scene, "make", &written(&saying("alone-none", "filled"), "/share/workspace"), share);
+        let template = json!({"spec": {"initContainers": [make]}});
+        scene.patch::<Workspace>("main", json!({"spec": {"podTemplate": template}})).await;
+        until_ready(scene, "main").await;
+        let ran = succeeds(scene, "one", "main", "up", json!({})).await;
+        assert_eq!(output(scene, &ran, "said").await, json!("filled"));
+    });
+}
+
+#[test]
+fn a_stack_without_a_source_runs_what_its_init_container_brings() {
+    run("stack-none", async |scene| {
+        let share = json!([{"name": "share", "mountPath": "/share"}]);
+        let script = |word: &str| written(&saying("stack-none", word), "/share/workspace");
+        let template = |word: &str| json!({"spec": {"initContainers": [init_container(scene, "make", &script(word), share.clone())]}});
+        let mut stack = scene.stack_on("main", "");
+        stack.spec.flux_source = None;
+        stack.spec.workspace_template.get_or_insert_default()["spec"]["podTemplate"] = template("one");
+        let main = scene.start(stack).await;
+        let done = main.until_revision("").await;
+        assert_eq!(json!(done.status.expect("a status").outputs), json!({"said": "one"}));
+
+        main.change(json!({"spec": {"workspaceTemplate": {"spec": {"podTemplate": template("two")}}}})).await;
+        let done = main.until_revision("").await;
+        assert_eq!(json!(done.status.expect("a status").outputs), json!({"said": "two"}));
+        assert_eq!(main.updates().await.len(), 2);
+    });
+}
+
+#[test]
+fn a_bad_image_that_is_mended_recovers_by_itself() {
+    run("alone-image", async |scene| {
+        let info = json!({"name": "alone-image", "runtime": "yaml"});
+        let bad = json!({"projectInfo": info, "image": "127.0.0.1:1/there-is-no-such-image:1"});
+        workspace(scene, "main", bad).await;
+        until_workspace(scene, "main", "to name the image", Patience::Run, |workspace| {
+            is(workspace, READY, "False", &["there-is-no-such-image"]) && !is(workspace, STALLED, "True", &[])
+        })
+        .await;
+        scene.patch::<Workspace>("main", json!({"spec": {"image": scene.pulumi_image()}})).await;
+        until_ready(scene, "main").await;
+    });
+}
+
+#[test]
+fn a_typo_in_a_template_is_named_and_mending_it_is_enough() {
+    run("alone-typo", async |scene| {
+        let info = json!({"name": "alone-typo", "runtime": "yaml"});
+        let typo = json!({"spec": {"containers": [{"name": PULUMI_CONTAINER, "imagee": "x"}]}});
+        workspace(scene, "main", json!({"projectInfo": info, "podTemplate": typo})).await;
+        until_stalled(scene, "main", &["imagee"]).await;
+        let wrong = json!({"spec": {"securityContext": {"fsGroup": "many"}}});
+        scene.patch::<Workspace>("main", json!({"spec": {"podTemplate": null}})).await;
+        scene.patch::<Workspace>("main", json!({"spec": {"podTemplate": wrong}})).await;
+        until_stalled(scene, "main", &["fsGroup"]).await;
+        let typo = json!({"podTemplate": null, "serviceTemplate": {"metadata": {"lables": {"a": "b"}}}});
+        scene.patch::<Workspace>("main", json!({"spec": typo})).await;
+        until_stalled(scene, "main", &["serviceTemplate.metadata.lables"]).await;
+        let profile = json!({"serviceTemplate": null, "securityProfile": "privileged"});
+        scene.patch::<Workspace>("main", json!({"spec": profile})).await;
+        until_stalled(scene, "main", &["securityProfile", "neither restricted nor baseline"]).await;
+        // This namespace takes restricted pods only, and says so.
+        scene.patch::<Workspace>("main", json!({"spec": {"securityProfile": "baseline"}})).await;
+        until_workspace(scene, "main", "to have its pod forbidden", Patience::Run, |workspace| {
+            is(workspace, READY, "False", &["violates PodSecurity"])
+        })
+        .await;
+        scene.patch::<Workspace>("main", json!({"spec": {"securityProfile": null}})).await;
+        until_ready(scene, "main").await;
+    });
+}
+
+#[test]
+fn labels_and_annotations_of_the_service_come_and_go_with_the_template() {
+    run("alone-service", async |scene| {
+        let info = json!({"name": "alone-service", "runtime": "yaml"});
+        let template = json!({"metadata": {"labels": {"team": "a"}, "annotations": {"note": "x"}}});
+        workspace(scene, "main", json!({"projectInfo": info, "serviceTemplate": template})).await;
+        until_ready(scene, "main").await;
+        until_service(scene, (Some("a"), Some("x"))).await;
+        let pod = pod_uid(scene, "main").await;
+        let other = json!({"metadata": {"labels": {"team": null}, "annotations": {"note": "y"}}});
+        scene.patch::<Workspace>("main", json!({"spec": {"serviceTemplate": other}})).await;
+        until_service(scene, (None, Some("y"))).await;
+        assert_eq!(pod_uid(scene, "main").await, pod, "the pod has nothing to do with it");
+    });
+}
+
+async fn until_service(scene: &Scene, wanted: (Option<&str>, Option<&str>)) {
+    let name = workspace_object("main");
+    wait_until(format!("the Service to have {wanted:?}"), Patience::Reaction, async || {
+        match scene.api::<Service>().get(&name).await {
+            Ok(service) => {
+                let label = service.labels().get("team").map(String::as_str);
+                let note = service.annotations().get("note").map(String::as_str);
+                if (label, note) == wanted { Look::Found(()) } else { Look::NotYet(format!("{:?}", service.metadata)) }
+            }
+            Err(error) => Look::NotYet(error.to_string()),
+        }
+    })
+    .await;
+}

@@ -1,0 +1,163 @@
+//! What a repository is read with over HTTP, and whom it is shown to.
+
+use std::process::Command;
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::follower::Controller;
+use crate::github::GitHub;
+use crate::http_server::Server;
+use crate::repository::Repository;
+use crate::tls::Tls;
+
+fn secret(key: &str) -> Value {
+    json!({"type": "Secret", "secret": {"name": "git", "key": key}})
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_way_to_give_a_password_or_a_token_is_taken() {
+    let repository = Repository::with_project();
+    let rows: [(&str, &[(&str, &str)], Value); 4] = [
+        ("me", &[("username", "me"), ("password", "hunter2\n")], json!({"gitAuthSecret": "git"})),
+        ("git", &[("accessToken", "hunter2")], json!({"gitAuthSecret": "git"})),
+        ("git", &[("t", "hunter2")], json!({"gitAuth": {"accessToken": secret("t")}})),
+        (
+            "me",
+            &[("u", "me"), ("p", "hunter2")],
+            json!({"gitAuth": {"basicAuth": {"userName": secret("u"), "password": secret("p")}}}),
+        ),
+    ];
+    for (user, entries, auth) in rows {
+        let server = Server::private(&repository, user, "hunter2").await;
+        let mut controller = Controller::new().await;
+        controller.secrets.set("git", entries);
+        let mut fields = json!({"projectRepo": server.url(), "branch": "main"});
+        fields.as_object_mut().unwrap().extend(auth.as_object().unwrap().clone());
+        controller.resolve(&fields).await.unwrap_or_else(|error| panic!("{fields}: {error}"));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_wrong_with_credentials_is_said_without_showing_them() {
+    let repository = Repository::with_project();
+    let server = Server::private(&repository, "me", "right").await;
+    let rows: [(&[(&str, &str)], bool, &str); 5] = [
+        (&[], false, "the server asks for credentials (HTTP 401), and none are given"),
+        (&[("username", "me"), ("password", "hunter2")], true, "the server refuses these credentials (HTTP 401)"),
+        (&[("token", "hunter2")], true, "holds none of sshPrivateKey, accessToken"),
+        (&[("sshPrivateKey", "hunter2")], true, "is not reached by SSH"),
+        (&[], true, "the Secret apps/git does not exist"),
+    ];
+    for (entries, is_given, wanted) in rows {
+        let mut controller = Controller::new().await;
+        if !entries.is_empty() {
+            controller.secrets.set("git", entries);
+        }
+        let mut fields = json!({"projectRepo": server.url(), "branch": "main"});
+        if is_given {
+            fields["gitAuthSecret"] = json!("git");
+        }
+        let said = controller.resolve(&fields).await.expect_err("it is refused");
+        assert!(said.contains(wanted), "{wanted}: {said}");
+        assert!(!said.contains("hunter2") && !said.contains("hidden words"), "{said}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_secret_that_was_changed_is_read_with_the_next_question() {
+    let repository = Repository::with_project();
+    let server = Server::private(&repository, "me", "old").await;
+    let mut controller = Controller::new().await;
+    controller.secrets.set("git", &[("username", "me"), ("password", "old")]);
+    let fields = json!({"projectRepo": server.url(), "branch": "main", "gitAuthSecret": "git"});
+    let before = controller.resolve(&fields).await.unwrap();
+    server.set_login("me", "new");
+    let said = controller.resolve_now(&fields, "one").await.expect_err("the password is old");
+    assert!(said.contains("refuses these credentials"), "{said}");
+    controller.secrets.set("git", &[("username", "me"), ("password", "new")]);
+    let after = controller.resolve_now(&fields, "two").await.unwrap();
+    assert_eq!(after.digest, before.digest);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_own_authority_is_trusted_by_the_secret_or_for_all_stacks() {
+    let repository = Repository::with_project();
+    let server = Server::private(&repository, "me", "hunter2").await;
+    let tls = Tls::before(server.address).await;
+    let fields = json!({"projectRepo": tls.url(), "branch": "main", "gitAuthSecret": "git"});
+    let login = [("username", "me"), ("password", "hunter2"), ("ca.crt", tls.authority.as_str())];
+    let mut controller = Controller::new().await;
+    controller.secrets.set("git", &login[..2]);
+    let said = controller.resolve(&fields).await.expect_err("nobody trusts it");
+    assert!(said.contains("cannot be reached") && said.contains("certificate"), "{said}");
+    let mut controller = Controller::new().await;
+    controller.secrets.set("git", &login);
+    controller.resolve(&fields).await.unwrap();
+    let mut controller = Controller::new().await;
+    controller.secrets.set("git", &login[..2]);
+    controller.trust("ca.crt", &tls.authority);
+    controller.resolve(&fields).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_redirect_is_followed() {
+    let repository = Repository::with_project();
+    let server = Server::redirecting(&repository).await;
+    let mut controller = Controller::new().await;
+    let url = server.url().replace("/app", "/moved/app");
+    let resolved = controller.resolve(&json!({"projectRepo": url, "branch": "main"})).await.unwrap();
+    assert_eq!(resolved.revision, format!("main@sha1:{}", repository.head()));
+}
+
+/// An RSA key as PEM in the form that is asked for, and its public half as PKCS#1.
+fn app_key(directory: &TempDir, traditional: bool) -> (String, Vec<u8>) {
+    let path = directory.path().join(format!("app-{traditional}.pem"));
+    let run = |arguments: &[&str]| {
+        let output = Command::new("openssl").args(arguments).output().expect("openssl is there");
+        assert!(
+            output.status.success(),
+            "openssl {}: {}",
+            arguments.join(" "),
+            String::from_utf8_lossy(&output.stderr)
+        );
+        output.stdout
+    };
+    let file = path.to_str().unwrap();
+    match traditional {
+        true => run(&["genrsa", "-traditional", "-out", file, "2048"]),
+        false => run(&["genpkey", "-algorithm", "RSA", "-pkeyopt", "rsa_keygen_bits:2048", "-out", file]),
+    };
+    let public = run(&["rsa", "-in", file, "-RSAPublicKey_out", "-outform", "DER"]);
+    (std::fs::read_to_string(&path).unwrap(), public)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_github_app_gets_a_token_and_keeps_it_as_long_as_it_is_good() {
+    let (repository, directory) = (Repository::with_project(), TempDir::new().unwrap());
+    for traditional in [true, false] {
+        let (private, public) = app_key(&directory, traditional);
+        let wanted = if traditional { "BEGIN RSA PRIVATE KEY" } else { "BEGIN PRIVATE KEY" };
+        assert!(private.contains(wanted), "the key is of the other form");
+        let server = Server::private(&repository, "x-access-token", "hunter2").await;
+        let github = GitHub::start(public, "hunter2").await;
+        let mut controller = Controller::new().await;
+        controller.secrets.set("git", &[("app", "12"), ("installation", "34"), ("key", &private)]);
+        let app = json!({"appID": secret("app"), "installationID": secret("installation"), "privateKey": secret("key"),
+            "baseURL": github.base_url});
+        let fields = json!({"projectRepo": server.url(), "branch": "main", "gitAuth": {"githubApp": app}});
+        controller.resolve(&fields).await.unwrap();
+        controller.resolve_now(&fields, "again").await.unwrap();
+        assert_eq!(github.exchanges(), 1, "one token is enough");
+        // The token is taken back before its time.
+        server.set_login("x-access-token", "another");
+        *github.token.lock().unwrap() = "another".to_owned();
+        let said = controller.resolve_now(&fields, "refused").await.expect_err("the token is refused");
+        assert!(said.contains("refuses these credentials") && !said.contains("hunter2"), "{said}");
+        controller.resolve_now(&fields, "renewed").await.unwrap();
+        assert_eq!(github.exchanges(), 2);
+        controller.secrets.set("git", &[("app", "12"), ("installation", "35"), ("key", &private)]);
+        let said = controller.resolve_now(&fields, "gone").await.expect_err("there is no such installation");
+        assert!(said.contains("it knows no installation 35"), "{said}");
+    }
+}

@@ -1,0 +1,145 @@
+//! Servers and repositories that misbehave: each has a sentence of its own, and costs no more than is allowed.
+
+use std::time::Duration;
+
+use pulumi_controller::source::git::Limits;
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+
+use crate::follower::Controller;
+use crate::http_server::Server;
+use crate::repository::Repository;
+
+/// A server that answers every request with the same bytes, or not at all.
+async fn answering(answer: Option<Vec<u8>>) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/app", listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        let mut open = Vec::new();
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let mut request = vec![0; 16 * 1024];
+            let _ = stream.read(&mut request).await;
+            match &answer {
+                Some(answer) => {
+                    let _ = stream.write_all(answer).await;
+                    let _ = stream.shutdown().await;
+                }
+                None => open.push(stream),
+            }
+        }
+    });
+    url
+}
+
+fn http(status: &str, headers: &str, body: &str) -> Option<Vec<u8>> {
+    Some(format!("HTTP/1.1 {status}\r\n{headers}Connection: close\r\n\r\n{body}").into_bytes())
+}
+
+const ADVERTISEMENT: &str = "Content-Type: application/x-git-upload-pack-advertisement\r\n";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_misbehaves_has_a_sentence_of_its_own() {
+    let closed = {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        format!("http://{}/app", listener.local_addr().unwrap())
+    };
+    let rows = [
+        (closed, "the server cannot be reached"),
+        (answering(None).await, "asking the server took longer than 2 s"),
+        (
+            answering(http("200 OK", "Content-Type: text/html\r\n", "<html>hidden words</html>")).await,
+            "is not what Git's protocol says",
+        ),
+        (
+            answering(http("200 OK", ADVERTISEMENT, "rubbish that is no packet line")).await,
+            "is not what Git's protocol says",
+        ),
+        (
+            answering(http("200 OK", ADVERTISEMENT, "001e# service=git-upload-pack\n0000000fversion ")).await,
+            "is not what Git's protocol says",
+        ),
+        (answering(http("404 Not Found", "", "hidden words")).await, "there is no such repository"),
+        (answering(http("403 Forbidden", "", "hidden words")).await, "the server refuses these credentials (HTTP 403)"),
+        (answering(http("429 Too Many Requests", "Retry-After: 77\r\n", "")).await, "it is asked again after 77 s"),
+        (answering(http("500 Oops", "", "hidden words")).await, "HTTP status 500"),
+        (answering(Some(b"\x00\x01\x02rubbish".to_vec())).await, "the server cannot be reached"),
+    ];
+    let limits = Limits { list_time: Duration::from_secs(2), ..Limits::default() };
+    for (url, wanted) in rows {
+        let mut controller = Controller::with(limits.clone()).await;
+        let said = controller.resolve(&json!({"projectRepo": url, "branch": "main"})).await.expect_err("it misbehaves");
+        assert!(said.contains(wanted) && said.contains(&url), "{wanted}: {said}");
+        assert!(!said.contains("hidden words"), "{said}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_endless_answer_is_cut_off() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/app", listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                let mut request = vec![0; 16 * 1024];
+                let _ = stream.read(&mut request).await;
+                let head = format!("HTTP/1.1 200 OK\r\n{ADVERTISEMENT}\r\n001e# service=git-upload-pack\n0000");
+                let _ = stream.write_all(head.as_bytes()).await;
+                let line = format!("0049{} refs/heads/branch-{}\n", "a".repeat(40), "b".repeat(9));
+                let block = line.repeat(1000);
+                while stream.write_all(block.as_bytes()).await.is_ok() {}
+            });
+        }
+    });
+    let mut controller = Controller::new().await;
+    let said = controller.resolve(&json!({"projectRepo": url, "branch": "main"})).await.expect_err("it never ends");
+    assert!(said.contains("is larger than") || said.contains("is not what Git's protocol says"), "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_repository_lacks_is_said_and_comes_with_the_next_push() {
+    let repository = Repository::empty();
+    let server = Server::of(&repository).await;
+    let mut controller = Controller::new().await;
+    let fields = json!({"projectRepo": server.url(), "branch": "dev"});
+    let said = controller.resolve(&fields).await.expect_err("nothing was pushed");
+    assert!(said.contains("the repository is empty"), "{said}");
+    repository.write("Pulumi.yaml", "name: app\n");
+    repository.commit();
+    let said = controller.resolve_now(&fields, "one").await.expect_err("there is no such branch");
+    assert!(said.contains("no branch or tag dev; its branches are main"), "{said}");
+    repository.git(&["branch", "dev"]);
+    controller.resolve_now(&fields, "two").await.unwrap();
+    let gone = json!({"projectRepo": server.url(), "commit": "0123456789012345678901234567890123456789"});
+    let said = controller.resolve(&gone).await.expect_err("there is no such commit");
+    assert!(said.contains("has no commit 0123456789"), "{said}");
+    let elsewhere = json!({"projectRepo": server.url().replace("/app", "/other"), "branch": "main"});
+    let said = controller.resolve(&elsewhere).await.expect_err("there is no such repository");
+    assert!(said.contains("there is no such repository"), "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_too_large_is_refused_and_the_last_good_artifact_stays() {
+    let repository = Repository::with_project();
+    let server = Server::of(&repository).await;
+    let limits = Limits { pack_bytes: 64 * 1024, file_bytes: 256 * 1024, ..Limits::default() };
+    let mut controller = Controller::with(limits).await;
+    let fields = json!({"projectRepo": server.url(), "branch": "main"});
+    let good = controller.resolve(&fields).await.unwrap();
+    // It does not compress.
+    let noise: Vec<u8> = (0..200_000_u32).flat_map(|n| n.wrapping_mul(2_654_435_761).to_be_bytes()).collect();
+    repository.write("noise", &noise);
+    repository.commit();
+    let said = controller.resolve_now(&fields, "one").await.expect_err("it is too large");
+    assert!(said.contains("the pack that the server sends is larger than 65536 bytes"), "{said}");
+    std::fs::remove_file(repository.path().join("noise")).unwrap();
+    // It compresses well, and is large once it is in memory.
+    repository.write("zeros", vec![0_u8; 1 << 20]);
+    repository.git(&["reset", "--quiet", "--soft", "HEAD~1"]);
+    repository.commit();
+    let said = controller.resolve_now(&fields, "two").await.expect_err("a file is too large");
+    assert!(said.contains("a file, or the list of all objects, is larger than 262144 bytes"), "{said}");
+    assert!(controller.store.contains(&good.digest));
+    let left = std::fs::read_dir(controller.directory.path().join("work")).unwrap().count();
+    assert_eq!(left, 0, "nothing is left on the disk");
+}

@@ -1,0 +1,139 @@
+//! A controller's side: Stacks that follow repositories, and the store that artifacts come into.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use futures::StreamExt;
+use futures::channel::mpsc::Receiver;
+use pulumi_controller::api::pulumi::StackSpec;
+use pulumi_controller::artifact::{self, Store};
+use pulumi_controller::source::git::{self, Follower, Git, Limits, Question, Settings};
+use pulumi_controller::source::{Origin, Resolved, Unavailable};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::secrets::Secrets;
+
+/// How long an answer may take on a slow machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+pub struct Controller {
+    pub git: Git,
+    pub store: Store,
+    pub secrets: Secrets,
+    pub directory: TempDir,
+    woken: Receiver<Follower>,
+    end: CancellationToken,
+}
+
+impl Drop for Controller {
+    fn drop(&mut self) {
+        self.end.cancel();
+    }
+}
+
+impl Controller {
+    pub async fn new() -> Self {
+        Self::with(Limits::default()).await
+    }
+
+    pub async fn with(limits: Limits) -> Self {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let directory = TempDir::new().unwrap();
+        let secrets = Secrets::default();
+        let store = Store::open(&directory.path().join("store"), 1 << 30).unwrap();
+        let settings = Settings { work: directory.path().join("work"), trust: directory.path().join("trust"), limits };
+        std::fs::create_dir(directory.path().join("trust")).unwrap();
+        let end = CancellationToken::new();
+        git::prepare(&settings.work).unwrap();
+        let (git, woken) = Git::new(secrets.client().await, store.clone(), settings, TaskTracker::new(), end.clone());
+        Controller { git, store, secrets, directory, woken, end }
+    }
+
+    /// Puts a file where it is trusted for all Stacks.
+    pub fn trust(&self, name: &str, text: &str) {
+        std::fs::write(self.directory.path().join("trust").join(name), text).unwrap();
+    }
+
+    /// What is said at once.
+    pub fn look(&self, stack: &str, fields: &Value, question: &Question) -> Result<Resolved, Unavailable> {
+        let mut spec = json!({"stack": "dev"});
+        spec.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        let spec: StackSpec = serde_json::from_value(spec).unwrap();
+        let wanted = git::wanted(&spec, "apps")?.expect("it names a repository");
+        self.git.look(&("apps".to_owned(), stack.to_owned()), &wanted, question)
+    }
+
+    /// What is said in the end. Whoever is told to wait looks again only when it is woken.
+    pub async fn resolve_as(&mut self, stack: &str, fields: &Value, question: &Question) -> Result<Resolved, String> {
+        loop {
+            match self.look(stack, fields, question) {
+                Ok(resolved) => return Ok(resolved),
+                Err(Unavailable::Looking(what)) => self.until_woken(stack, &what).await,
+                Err(error) => return Err(error.to_string()),
+            }
+        }
+    }
+
+    pub async fn resolve(&mut self, fields: &Value) -> Result<Resolved, String> {
+        self.resolve_as("app", fields, &Question::default()).await
+    }
+
+    /// What is said after somebody has asked for it anew.
+    pub async fn resolve_now(&mut self, fields: &Value, request: &str) -> Result<Resolved, String> {
+        let question = Question { request: Some(request.to_owned()), is_new: true, known: None };
+        self.resolve_as("app", fields, &question).await
+    }
+
+    pub async fn until_woken(&mut self, stack: &str, what: &str) {
+        let woken = async {
+            while let Some((_, name)) = self.woken.next().await {
+                if name == stack {
+                    return;
+                }
+            }
+            panic!("nobody is woken any more");
+        };
+        let woken = tokio::time::timeout(PATIENCE, woken).await;
+        assert!(woken.is_ok(), "{stack} was not woken in {PATIENCE:?}; it was told: {what}");
+    }
+
+    /// The files of an artifact: kind and content or target, by name.
+    pub fn files(&self, resolved: &Resolved) -> BTreeMap<String, String> {
+        let archive = self.store.open_artifact(&resolved.digest).unwrap().expect("it is in the store");
+        let to = TempDir::new().unwrap();
+        artifact::unpack(archive.file().unwrap(), to.path(), &artifact::Limits::default()).unwrap();
+        let mut files = BTreeMap::new();
+        describe(to.path(), to.path(), &mut files);
+        files
+    }
+}
+
+/// What the origin of an artifact says of itself.
+pub fn origin(resolved: &Resolved) -> &git::Origin {
+    match &resolved.origin {
+        Origin::Git(origin) => origin,
+        other => panic!("not of Git: {other:?}"),
+    }
+}
+
+fn describe(directory: &Path, root: &Path, into: &mut BTreeMap<String, String>) {
+    use std::os::unix::fs::PermissionsExt;
+    for entry in std::fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        let metadata = std::fs::symlink_metadata(&path).unwrap();
+        let name = path.strip_prefix(root).unwrap().display().to_string();
+        if metadata.is_symlink() {
+            into.insert(name, format!("-> {}", std::fs::read_link(&path).unwrap().display()));
+        } else if metadata.is_dir() {
+            describe(&path, root, into);
+        } else {
+            let content = String::from_utf8_lossy(&std::fs::read(&path).unwrap()).into_owned();
+            let mark = if metadata.permissions().mode() & 0o111 == 0 { "" } else { "* " };
+            into.insert(name, format!("{mark}{content}"));
+        }
+    }
+}

@@ -1,0 +1,26 @@
+//! Following Git repositories, against real servers on loopback: Git's own HTTP backend, with and without TLS of an own authority, OpenSSH's
+//! server, a small API of GitHub Apps, and servers that misbehave. Of a cluster there is only what answers for Secrets.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::large_futures,
+    reason = "what helps a test fails as the test does"
+)]
+
+mod auth;
+mod bad_days;
+mod follower;
+mod github;
+mod http_server;
+mod polls;
+mod proxy;
+mod references;
+mod repository;
+mod secrets;
+mod ssh;
+mod ssh_server;
+mod tls;
+mod trees;

@@ -1,0 +1,62 @@
+//! How often a server is asked.
+
+use pulumi_controller::source::git::{Known, Question};
+use serde_json::json;
+
+use crate::follower::Controller;
+use crate::http_server::Server;
+use crate::repository::Repository;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn five_hundred_stacks_on_one_repository_ask_once_and_fetch_once() {
+    let repository = Repository::with_project();
+    let server = Server::of(&repository).await;
+    let mut controller = Controller::new().await;
+    let fields = json!({"projectRepo": server.url(), "branch": "main", "resyncFrequencySeconds": 60});
+    let mut resolved = Vec::new();
+    for index in 0..500 {
+        resolved.push(controller.resolve_as(&format!("app-{index}"), &fields, &Question::default()).await.unwrap());
+    }
+    assert!(resolved.iter().all(|other| other.digest == resolved[0].digest));
+    // A fetch is a conversation of its own.
+    assert_eq!(server.asked(), (2, 1));
+    repository.write("more", "more");
+    let commit = repository.commit();
+    let moved = controller
+        .resolve_as("app-7", &fields, &Question { request: Some("now".to_owned()), is_new: true, known: None })
+        .await
+        .unwrap();
+    assert_eq!(moved.revision, format!("main@sha1:{commit}"));
+    let other = controller.look("app-499", &fields, &Question::default()).unwrap();
+    assert_eq!(other.revision, moved.revision, "it came with the same answer");
+    assert_eq!(server.asked(), (4, 2));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_controller_that_starts_again_fetches_nothing_that_was_run_already() {
+    let repository = Repository::with_project();
+    let server = Server::of(&repository).await;
+    let fields = json!({"projectRepo": server.url(), "branch": "main"});
+    let first = Controller::new().await.resolve(&fields).await.unwrap();
+    let before = server.asked();
+    let known = Known { revision: repository.head(), digest: first.digest.clone(), selection: None };
+    let question = Question { known: Some(known), ..Question::default() };
+    let mut controller = Controller::new().await;
+    let again = controller.resolve_as("app", &fields, &question).await.unwrap();
+    assert_eq!((again.digest, again.revision), (first.digest, first.revision));
+    assert_eq!(server.asked(), (before.0 + 1, before.1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bytes_that_the_store_has_lost_are_fetched_again() {
+    let repository = Repository::with_project();
+    let server = Server::of(&repository).await;
+    let mut controller = Controller::new().await;
+    let fields = json!({"projectRepo": server.url(), "branch": "main"});
+    let before = controller.resolve(&fields).await.unwrap();
+    controller.store.discard(&before.digest).unwrap();
+    controller.git.fetch_again(crate::follower::origin(&before));
+    let after = controller.resolve(&fields).await.unwrap();
+    assert_eq!(after.digest, before.digest);
+    assert!(controller.store.contains(&after.digest));
+}

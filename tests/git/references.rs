@@ -1,0 +1,97 @@
+//! Which commit is meant, of real repositories.
+
+use serde_json::json;
+
+use crate::follower::Controller;
+use crate::http_server::Server;
+use crate::repository::Repository;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn branches_tags_commits_and_ranges_are_found() {
+    let repository = Repository::with_project();
+    let first = repository.head();
+    repository.git(&["tag", "v1.2.0"]);
+    repository.git(&["tag", "--annotate", "--message", "a release", "v1.10.0"]);
+    repository.git(&["branch", "feature/x"]);
+    repository.write("more", "more");
+    let second = repository.commit();
+    repository.git(&["tag", "v2.0.0-rc.1"]);
+    let server = Server::of(&repository).await;
+    let mut controller = Controller::new().await;
+    let rows = [
+        (json!({"branch": "main"}), format!("main@sha1:{second}")),
+        (json!({"branch": "refs/heads/main"}), format!("main@sha1:{second}")),
+        (json!({"branch": "feature/x"}), format!("feature/x@sha1:{first}")),
+        (json!({"branch": "refs/tags/v1.10.0"}), format!("v1.10.0@sha1:{first}")),
+        (json!({"commit": "v1.2.0"}), format!("v1.2.0@sha1:{first}")),
+        (json!({"commit": first}), format!("sha1:{first}")),
+        (json!({"gitRef": {"semver": ">=1.0.0 <2.0.0"}}), format!("v1.10.0@sha1:{first}")),
+        (json!({"gitRef": {"semver": ">=2.0.0-0"}}), format!("v2.0.0-rc.1@sha1:{second}")),
+    ];
+    for (mut fields, wanted) in rows {
+        fields["projectRepo"] = json!(server.url());
+        let resolved = controller.resolve(&fields).await.unwrap_or_else(|error| panic!("{fields}: {error}"));
+        assert_eq!(resolved.revision, wanted, "{fields}");
+        assert_eq!(controller.files(&resolved).contains_key("more"), wanted.ends_with(&second), "{fields}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_commit_goes_forward_and_back() {
+    let repository = Repository::with_project();
+    let first = repository.head();
+    repository.write("more", "more");
+    let second = repository.commit();
+    let server = Server::of(&repository).await;
+    let mut controller = Controller::new().await;
+    let mut digests = Vec::new();
+    for commit in [&first, &second, &first] {
+        let resolved = controller.resolve(&json!({"projectRepo": server.url(), "commit": commit})).await.unwrap();
+        assert_eq!(resolved.revision, format!("sha1:{commit}"));
+        digests.push(resolved.digest);
+    }
+    assert_eq!(digests[0], digests[2]);
+    assert_ne!(digests[0], digests[1]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_repository_whose_objects_are_named_by_sha256_is_followed() {
+    let repository = Repository::sha256();
+    repository.write("Pulumi.yaml", "name: app\n");
+    let commit = repository.commit();
+    let server = Server::of(&repository).await;
+    let mut controller = Controller::new().await;
+    let resolved = controller.resolve(&json!({"projectRepo": server.url(), "branch": "main"})).await.unwrap();
+    assert_eq!(resolved.revision, format!("main@sha256:{commit}"));
+    assert_eq!(controller.files(&resolved)["Pulumi.yaml"], "name: app\n");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_whole_history_is_fetched_where_that_is_asked_for() {
+    let repository = Repository::with_project();
+    repository.write("more", "more");
+    let commit = repository.commit();
+    let server = Server::of(&repository).await;
+    let mut controller = Controller::new().await;
+    let fields = json!({"projectRepo": server.url(), "branch": "main", "shallow": false});
+    let resolved = controller.resolve(&fields).await.unwrap();
+    assert_eq!(resolved.revision, format!("main@sha1:{commit}"));
+    let shallow = controller.resolve(&json!({"projectRepo": server.url(), "branch": "main"})).await.unwrap();
+    assert_eq!(resolved.digest, shallow.digest, "the files are the same");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_force_push_to_another_history_is_followed() {
+    let repository = Repository::with_project();
+    let server = Server::of(&repository).await;
+    let mut controller = Controller::new().await;
+    let fields = json!({"projectRepo": server.url(), "branch": "main"});
+    let before = controller.resolve(&fields).await.unwrap();
+    repository.git(&["checkout", "--quiet", "--orphan", "other"]);
+    repository.write("Pulumi.yaml", "name: other\n");
+    let commit = repository.commit();
+    repository.git(&["branch", "--force", "main", "other"]);
+    let after = controller.resolve_now(&fields, "now").await.unwrap();
+    assert_eq!(after.revision, format!("main@sha1:{commit}"));
+    assert_ne!(after.digest, before.digest);
+}
