@@ -26,4 +26,4 @@ pub use limits::Limits;
 pub use pack::{PackError, Packed, pack, pack_file};
 pub use revision::Revision;
 pub use store::{Incoming, Pinned, Store, StoreError, Usage};
-pub use unpack::{UnpackError, Unpacked, unpack};
+pub use unpack::{UnpackError, Unpacked, survey, unpack};

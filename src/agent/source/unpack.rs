@@ -20,9 +20,10 @@ pub(super) async fn unpack(archive: &Path, tree: &Path, directory: &Directory) -
 }
 
 fn unpack_blocking(archive: &Path, tree: &Path, directory: &Directory) -> Result<Project, Refusal> {
-    let file = File::open(archive).map_err(Refusal::system("cannot read the source"))?;
+    let open = || File::open(archive).map_err(Refusal::system("cannot read the source"));
+    artifact::survey(open()?, &Limits::default()).map_err(refusal)?;
     std::fs::create_dir(tree).map_err(Refusal::system("cannot make room to unpack"))?;
-    artifact::unpack(file, tree, &Limits::default()).map_err(refusal)?;
+    artifact::unpack(open()?, tree, &Limits::default()).map_err(refusal)?;
     let place = directory.under(tree);
     if !place.is_dir() {
         return Err(Refusal::Invalid(format!(

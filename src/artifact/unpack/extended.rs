@@ -34,6 +34,12 @@ pub(super) struct Member {
     pub(super) sparse: bool,
 }
 
+/// Whether an entry only says something about the one behind it, or about all.
+pub(super) fn is_extension(kind: EntryType) -> bool {
+    use EntryType::{GNULongLink, GNULongName, XGlobalHeader, XHeader};
+    matches!(kind, GNULongName | GNULongLink | XHeader | XGlobalHeader)
+}
+
 impl Extended {
     /// Takes an extension header in; `false` for any other entry, which is left alone.
     pub(super) fn absorb<R: Read>(&mut self, entry: &mut Entry<'_, R>) -> Result<bool, UnpackError> {

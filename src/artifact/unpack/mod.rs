@@ -76,14 +76,54 @@ pub enum UnpackError {
 /// The archive is broken, breaks a rule or a limit, or the disk refuses. The directory may hold a part of it then.
 pub fn unpack(reader: impl Read, into: &Path, limits: &Limits) -> Result<Unpacked, UnpackError> {
     let root = open_empty(into)?;
-    let meter = Rc::new(Meter::default());
-    let compressed = Compressed { inner: reader, meter: Rc::clone(&meter) };
-    let inner = MultiGzDecoder::new(compressed);
-    let mut archive = Archive::new(Decompressed { inner, meter: Rc::clone(&meter), limits: limits.clone() });
+    let (mut archive, meter) = open(reader, limits);
     let mut unpacking = Unpacking { limits, meter, tree: Tree::new(root, limits), place: String::new() };
     unpacking.entries(&mut archive)?;
     unpacking.end(archive.into_inner())?;
     Ok(Unpacked { files: unpacking.tree.files, bytes: unpacking.tree.bytes })
+}
+
+/// Reads an archive to its end and writes nothing: one of very many entries, or one that would fill the disk, is refused before
+/// its first file is made. Making and removing them is what takes minutes.
+///
+/// # Errors
+/// A limit is broken. All else that is wrong with it, unpacking tells better.
+pub fn survey(reader: impl Read, limits: &Limits) -> Result<(), UnpackError> {
+    let (mut archive, meter) = open(reader, limits);
+    let mut place = String::new();
+    let mut count = 0_u64;
+    for entry in archive.entries().into_iter().flat_map(|entries| entries.raw(true)).map_while(Result::ok) {
+        if !extended::is_extension(entry.header().entry_type()) {
+            count += 1;
+        }
+        // The root may be among them, which is no entry of the tree.
+        if count > limits.entries.saturating_add(1) {
+            return Err(UnpackError::TooManyEntries { limit: limits.entries });
+        }
+        place = entry_place(&entry.path_bytes());
+    }
+    meter.breach().map_or(Ok(()), |breach| Err(too_much(breach, limits, &place)))
+}
+
+/// An archive that is counted while it is read.
+fn open<R: Read>(reader: R, limits: &Limits) -> (Archive<Decompressed<MultiGzDecoder<Compressed<R>>>>, Rc<Meter>) {
+    let meter = Rc::new(Meter::default());
+    let compressed = Compressed { inner: reader, meter: Rc::clone(&meter) };
+    let inner = MultiGzDecoder::new(compressed);
+    (Archive::new(Decompressed { inner, meter: Rc::clone(&meter), limits: limits.clone() }), meter)
+}
+
+fn entry_place(name: &[u8]) -> String {
+    format!("in entry {}", quoted_bytes(name))
+}
+
+/// `place` is the entry that was begun last, if one was.
+fn too_much(breach: Breach, limits: &Limits, place: &str) -> UnpackError {
+    let place = if place.is_empty() { "before its first entry" } else { place }.to_owned();
+    match breach {
+        Breach::TooLarge => UnpackError::TooLarge { limit: limits.unpacked_bytes, place },
+        Breach::TooCompressed => UnpackError::TooCompressed { ratio: limits.ratio, place },
+    }
 }
 
 /// Opens the destination. It must be a directory itself: a link to one was not made by whoever prepared it.
@@ -130,7 +170,7 @@ impl Unpacking<'_> {
 
     fn add<R: Read>(&mut self, member: &Member, entry: &mut Entry<'_, R>) -> Result<(), UnpackError> {
         let quoted_name = quoted_bytes(&member.name);
-        self.place = format!("in entry {quoted_name}");
+        self.place = entry_place(&member.name);
         let name = EntryName::parse(&member.name, self.limits)
             .map_err(|why| UnpackError::Name { name: quoted_name.clone(), why })?;
         let kind = if member.sparse { EntryType::GNUSparse } else { member.kind };
@@ -203,12 +243,7 @@ impl Unpacking<'_> {
     }
 
     fn prefer_breach(&self, error: UnpackError) -> UnpackError {
-        let place = if self.place.is_empty() { "before its first entry".to_owned() } else { self.place.clone() };
-        match self.meter.breach() {
-            Some(Breach::TooLarge) => UnpackError::TooLarge { limit: self.limits.unpacked_bytes, place },
-            Some(Breach::TooCompressed) => UnpackError::TooCompressed { ratio: self.limits.ratio, place },
-            None => error,
-        }
+        self.meter.breach().map_or(error, |breach| too_much(breach, self.limits, &self.place))
     }
 }
 

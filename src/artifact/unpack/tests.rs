@@ -312,6 +312,34 @@ fn entries_depth_and_name_length_are_limited() {
 }
 
 #[test]
+fn a_survey_finds_what_is_too_much_and_leaves_the_rest_to_unpacking() {
+    let limits =
+        Limits { entries: 2, unpacked_bytes: 40_000, ratio: 50, ratio_free_bytes: 20_000, ..Limits::default() };
+    let named = Tar::default().directory("./").file("a", b"").pax(&[("path", "b")]).file("short", b"");
+    let many = Tar::default().file("a", b"").file("b", b"").file("c", b"").file("d", b"");
+    let noise: Vec<u8> = (0..50_000_u32).map(|number| (number.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    let table = [
+        ("the root and two entries, one with a header before it", named, None),
+        ("four entries", many, Some("more than 2 entries")),
+        (
+            "too large",
+            Tar::default().file("noise", &noise),
+            Some("than 40000 bytes when decompressed, reached in entry \"noise\""),
+        ),
+        ("a bomb", Tar::default().file("zeros", &[0; 30_000]), Some("looks like a bomb")),
+        ("a hostile name", Tar::default().file("../evil", b""), None),
+    ];
+    for (what, tar, words) in table {
+        let found = survey(&tar.end()[..], &limits).err().map(|error| error.to_string());
+        match words {
+            None => assert_eq!(found, None, "{what}"),
+            Some(words) => assert!(found.as_deref().is_some_and(|found| found.contains(words)), "{what}: {found:?}"),
+        }
+    }
+    assert!(survey(&b"rubbish"[..], &limits).is_ok(), "unpacking says what is wrong with it");
+}
+
+#[test]
 fn extension_headers_are_bounded_and_consistent() {
     let table = [
         (Tar::default().header(b'x', b"pax", b"", 300_000, 0o644), "extension header of 300000 bytes"),
