@@ -108,6 +108,15 @@ pub struct ManagerFlags {
     #[arg(long, default_value = "", value_name = "NAME")]
     pub default_service_account: String,
 
+    /// Refuse Stacks that name sources or other Stacks of other namespaces.
+    #[arg(long, default_value_t = true, action = ArgAction::Set, num_args = 0..=1, require_equals = true,
+          default_missing_value = "true")]
+    pub no_cross_namespace_refs: bool,
+
+    /// How soon a Stack looks again at what it waits for, a source or another Stack, if nothing tells it sooner.
+    #[arg(long, default_value = "30s", value_name = "DURATION")]
+    pub requeue_dependency: String,
+
     /// Elect a leader among the replicas, so that only one writes at a time.
     #[arg(long, default_value_t = false, action = ArgAction::Set, num_args = 0..=1, require_equals = true,
           default_missing_value = "true")]

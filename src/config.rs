@@ -111,6 +111,10 @@ pub struct ManagerConfig {
     pub interval_jitter: u8,
     /// The ServiceAccount of pods for which none is named.
     pub default_service_account: Option<String>,
+    /// Whether a Stack may name nothing in other namespaces.
+    pub no_cross_namespace_refs: bool,
+    /// How soon a Stack looks again at a source or another Stack, if nothing tells it sooner.
+    pub requeue_dependency: Duration,
     /// The first and the longest wait after a failed reconcile.
     pub retry_delays: (Duration, Duration),
     pub storage_path: PathBuf,
@@ -163,6 +167,8 @@ impl ManagerConfig {
             watched_inputs,
             interval_jitter: flags.interval_jitter_percentage,
             default_service_account: Some(flags.default_service_account).filter(|name| !name.is_empty()),
+            requeue_dependency: requeue_dependency(&flags.requeue_dependency)?,
+            no_cross_namespace_refs: flags.no_cross_namespace_refs,
             receiver_address: address("receiver-addr", &flags.receiver_addr)?,
             log_level: flags.log.log_level,
             log_encoding: flags.log.log_encoding,
@@ -271,6 +277,14 @@ fn retry_delays(flags: &ManagerFlags) -> Result<(Duration, Duration), ConfigErro
         });
     }
     Ok((shortest, longest))
+}
+
+fn requeue_dependency(value: &str) -> Result<Duration, ConfigError> {
+    let flag = "requeue-dependency";
+    match duration(flag, value)? {
+        wait if wait < Duration::from_secs(1) => Err(ConfigError::Duration { flag, value: value.to_owned() }),
+        wait => Ok(wait),
+    }
 }
 
 /// A duration as Go writes it, such as `1m30s`.

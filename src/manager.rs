@@ -311,6 +311,8 @@ async fn stacks(
         watched: config.watched_inputs.clone(),
         interval_jitter: config.interval_jitter,
         default_service_account: config.default_service_account.clone(),
+        no_cross_namespace_refs: config.no_cross_namespace_refs,
+        requeue_dependency: config.requeue_dependency,
         wake_workspace,
     });
     let metrics = parts.metrics.clone();

@@ -22,6 +22,8 @@ pub mod stack_reason {
     pub const UPDATE_CONFLICT: &str = "UpdateConflict";
     pub const SOURCE_UNAVAILABLE: &str = "SourceUnavailable";
     pub const SPEC_INVALID: &str = "SpecInvalid";
+    /// It names something in another namespace, where that is not allowed. Flux's word.
+    pub const ACCESS_DENIED: &str = "AccessDenied";
     pub const WORKSPACE_FAILED: &str = "WorkspaceFailed";
     pub const NAMESPACE_TERMINATING: &str = "NamespaceTerminating";
     pub const PREREQUISITE_NOT_SATISFIED: &str = "PrerequisiteNotSatisfied";

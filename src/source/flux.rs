@@ -31,6 +31,8 @@ const READ_TIMEOUT: Duration = Duration::from_secs(15);
 pub struct Reference {
     pub kind: GroupKind,
     pub name: String,
+    /// Its namespace, where it is said.
+    pub namespace: Option<String>,
     pub directory: Directory,
 }
 
@@ -56,7 +58,13 @@ impl Reference {
             .unwrap_or_default()
             .parse()
             .map_err(|error| Unavailable::Invalid(format!("spec.fluxSource.dir is not valid: {error}")))?;
-        Ok(Reference { kind: GroupKind::new(group, &reference.kind), name: reference.name.clone(), directory })
+        let namespace = reference.namespace.clone().filter(|namespace| !namespace.is_empty());
+        Ok(Reference {
+            kind: GroupKind::new(group, &reference.kind),
+            name: reference.name.clone(),
+            namespace,
+            directory,
+        })
     }
 }
 

@@ -63,6 +63,9 @@ pub enum Unavailable {
     /// Only a change of the Stack or of the source object can mend it.
     #[error("{0}")]
     Invalid(String),
+    /// It is in another namespace, where this controller lets nobody refer to.
+    #[error("{0}")]
+    Denied(String),
 }
 
 /// The one source that a Stack names.
@@ -70,7 +73,8 @@ pub fn reference(spec: &StackSpec) -> Result<Reference, Unavailable> {
     match (&spec.flux_source, &spec.program_ref) {
         (Some(source), None) => Reference::parse(source),
         (None, Some(reference)) => {
-            Ok(Reference { kind: program::kind(), name: reference.name.clone(), directory: Directory::root() })
+            let (name, directory) = (reference.name.clone(), Directory::root());
+            Ok(Reference { kind: program::kind(), name, namespace: None, directory })
         }
         (Some(_), Some(_)) => Err(Unavailable::Invalid(
             "spec.fluxSource and spec.programRef are both given, and a Stack has one source: remove one of them"
@@ -126,11 +130,17 @@ pub fn names_kind(spec: &StackSpec, kind: &GroupKind) -> bool {
     as_flux || (spec.program_ref.is_some() && *kind == program::kind())
 }
 
-/// Whether a Stack's source is the object of this kind and name.
-pub fn names_object(spec: &StackSpec, kind: &GroupKind, name: &str) -> bool {
-    let flux_name = spec.flux_source.as_ref().map(|source| source.source_ref.name.as_str());
-    let program_name = spec.program_ref.as_ref().map(|reference| reference.name.as_str());
-    names_kind(spec, kind) && (flux_name == Some(name) || program_name == Some(name))
+/// Whether the source of a Stack in the namespace `own` is the object of this kind and name.
+pub fn names_object(spec: &StackSpec, own: &str, kind: &GroupKind, (namespace, name): (&str, &str)) -> bool {
+    let flux = spec.flux_source.as_ref().map(|source| &source.source_ref);
+    let is_flux = flux.is_some_and(|flux| flux.name == name && within(flux.namespace.as_deref(), own) == namespace);
+    let is_program = spec.program_ref.as_ref().is_some_and(|reference| reference.name == name && own == namespace);
+    names_kind(spec, kind) && (is_flux || is_program)
+}
+
+/// The namespace that is said, else the one of the object that says none.
+pub fn within<'n>(said: Option<&'n str>, own: &'n str) -> &'n str {
+    said.filter(|namespace| !namespace.is_empty()).unwrap_or(own)
 }
 
 #[cfg(test)]

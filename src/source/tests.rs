@@ -8,7 +8,7 @@ use crate::artifact::InPod;
 
 fn flux(api_version: Option<&str>, kind: &str, name: &str) -> Option<FluxSource> {
     let api_version = api_version.map(str::to_owned);
-    let source_ref = SourceReference { api_version, kind: kind.to_owned(), name: name.to_owned() };
+    let source_ref = SourceReference { api_version, kind: kind.to_owned(), name: name.to_owned(), namespace: None };
     Some(FluxSource { source_ref, dir: None })
 }
 
@@ -31,10 +31,11 @@ fn a_stack_has_one_source_and_is_woken_by_it_alone() {
         match (reference(&spec), wanted) {
             (Ok(found), Some((kind, name))) => {
                 assert_eq!((&found.kind, found.name.as_str()), (kind, name));
-                assert!(names_kind(&spec, kind) && names_object(&spec, kind, name), "{spec:?}");
-                assert!(!names_object(&spec, kind, "another"), "{spec:?}");
+                assert!(names_kind(&spec, kind) && names_object(&spec, "apps", kind, ("apps", name)), "{spec:?}");
+                assert!(!names_object(&spec, "apps", kind, ("apps", "another")), "{spec:?}");
+                assert!(!names_object(&spec, "apps", kind, ("base", name)), "{spec:?}");
                 let other = if *kind == bucket { program::kind() } else { bucket.clone() };
-                assert!(!names_kind(&spec, &other) && !names_object(&spec, &other, name), "{spec:?}");
+                assert!(!names_kind(&spec, &other) && !names_object(&spec, "apps", &other, ("apps", name)), "{spec:?}");
             }
             (Err(Unavailable::Invalid(said)), None) => {
                 assert!(said.contains("spec.fluxSource") && said.contains("spec.programRef"), "{said}");

@@ -275,7 +275,7 @@ fn a_stack_waits_for_those_that_need_it_only_if_they_are_deleted_too() {
         base.spec.destroy_on_finalize = Some(true);
         let base = scene.start(base).await;
         base.until_applied(&commit).await;
-        let needs_base = || vec![DependencyReference { name: "base".to_owned(), namespace: None }];
+        let needs_base = || vec![DependencyReference { name: "base".to_owned(), namespace: None, ready_expr: None }];
         let mut top = scene.stack("top", &source);
         top.spec.destroy_on_finalize = Some(true);
         top.spec.depends_on = needs_base();

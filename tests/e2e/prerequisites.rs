@@ -128,6 +128,6 @@ fn stacks_that_wait_for_each_other_are_told_so_and_run_once_one_of_them_waits_no
 
 fn depending(scene: &Scene, name: &str, source: &Source<'_>, on: &str) -> Stack {
     let mut stack = scene.stack(name, source);
-    stack.spec.depends_on = vec![DependencyReference { name: on.to_owned(), namespace: None }];
+    stack.spec.depends_on = vec![DependencyReference { name: on.to_owned(), namespace: None, ready_expr: None }];
     stack
 }

@@ -22,7 +22,7 @@ pub struct FluxSource {
     pub dir: Option<String>,
 }
 
-/// A reference to a source object in the Stack's namespace: any kind with `status.artifact`.
+/// A reference to a source object: any kind with `status.artifact`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct SourceReference {
@@ -38,6 +38,11 @@ pub struct SourceReference {
     /// The source's name.
     #[schemars(length(min = 1))]
     pub name: String,
+
+    /// The source's namespace. Default: the Stack's own. Another one is refused unless the controller runs with
+    /// `--no-cross-namespace-refs=false`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub namespace: Option<String>,
 }
 
 /// A value given in place, or kept in a Secret or a ConfigMap.

@@ -225,7 +225,7 @@ pub struct StackSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub prerequisites: Vec<PrerequisiteReference>,
 
-    /// Stacks of the same namespace that have to be Ready before this one runs.
+    /// Stacks that have to be Ready before this one runs, and to have applied the same revision if they have the same source.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub depends_on: Vec<DependencyReference>,
 
@@ -248,7 +248,7 @@ pub struct StackSpec {
     #[serde(default)]
     pub lock_recovery: LockRecovery,
 
-    /// How much the CLI and its plugins log of themselves, into the pod's log; 0 is nothing, 9 is most.
+    /// How much the CLI and its plugins log of themselves, into the pod's log; 0 is nothing, 11 is most.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 11))]
     pub pulumi_log_level: Option<u32>,
@@ -288,13 +288,19 @@ pub struct Requirement {
 
 /// A Stack that has to be Ready.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
 pub struct DependencyReference {
     /// The Stack's name.
     #[schemars(length(min = 1))]
     pub name: String,
-    /// Its namespace; only the Stack's own is allowed.
+    /// Its namespace. Default: the Stack's own. Another one is refused unless the controller runs with `--no-cross-namespace-refs=false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
+    /// A CEL expression that takes the place of the built-in check: `self` is this Stack, `dep` the other one, and it has to be `true`.
+    /// Such as `dep.status.outputs.size() > 0`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 1024))]
+    pub ready_expr: Option<String>,
 }
 
 /// What becomes of a Workspace once a run has succeeded.

@@ -38,13 +38,17 @@ impl Template {
     pub(super) fn check(&self, template: &Value) -> Result<Map<String, Value>, TemplateError> {
         let not_an_object = || TemplateError::NotAnObject { field: self.name.to_owned() };
         let template = template.as_object().ok_or_else(not_an_object)?;
-        if let Some(field) = template.keys().find(|field| !matches!(field.as_str(), "metadata" | "spec")) {
+        // Written in the form of a whole object, as the operator's schema has it, it says nothing more.
+        let is_known = |field: &str| matches!(field, "apiVersion" | "kind" | "metadata" | "spec" | "status");
+        if let Some(field) = template.keys().find(|field| !is_known(field)) {
             return Err(TemplateError::Unsupported { field: format!("{}.{field}", self.name) });
         }
         self.check_fields(template, "metadata", METADATA_FIELDS)?;
         self.check_fields(template, "spec", self.spec_fields)?;
         // A null section would delete the generated one.
-        Ok(template.iter().filter(|(_, section)| !section.is_null()).map(|(k, v)| (k.clone(), v.clone())).collect())
+        let counts =
+            |(field, section): &(&String, &Value)| matches!(field.as_str(), "metadata" | "spec") && !section.is_null();
+        Ok(template.iter().filter(counts).map(|(field, section)| (field.clone(), section.clone())).collect())
     }
 
     fn check_fields(

@@ -130,7 +130,9 @@ fn a_pod_template_keeps_its_nulls_and_directives_for_the_pod() {
 
 #[test]
 fn an_empty_template_changes_nothing() {
-    for template in [json!({}), json!({"metadata": null, "spec": null}), json!({"spec": {"podTemplate": null}})] {
+    let whole = json!({"apiVersion": "auto.pulumi.com/v1alpha1", "kind": "Workspace", "status": {"address": "here"}});
+    for template in [json!({}), json!({"metadata": null, "spec": null}), json!({"spec": {"podTemplate": null}}), whole]
+    {
         let merged = workspace_template(&generated(), &template).expect("merges");
         assert_eq!(merged.spec, generated().spec, "{template}");
     }
@@ -138,7 +140,7 @@ fn an_empty_template_changes_nothing() {
 
 #[test]
 fn fields_that_a_workspace_template_must_not_have_are_named() {
-    let spec = ["artifact", "git", "typo", "$patch", "$retainKeys", "$setElementOrder/artifact"];
+    let spec = ["artifact", "typo", "$patch", "$retainKeys", "$setElementOrder/artifact"];
     for field in spec {
         let mut template = json!({"spec": {}});
         template["spec"][field] = json!({});
@@ -148,7 +150,7 @@ fn fields_that_a_workspace_template_must_not_have_are_named() {
     let others = [
         (json!([]), "workspaceTemplate must be an object"),
         (json!({"spec": 1}), "workspaceTemplate.spec must be an object"),
-        (json!({"status": {}}), "workspaceTemplate.status is not supported"),
+        (json!({"data": {}}), "workspaceTemplate.data is not supported"),
         (json!({"metadata": {"name": "x"}}), "workspaceTemplate.metadata.name is not supported"),
         (
             json!({"spec": {"env": [{"value": "x"}]}}),

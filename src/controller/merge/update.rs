@@ -60,7 +60,7 @@ mod tests {
         let rows = [
             (json!({"spec": {"type": "preview"}}), "updateTemplate.spec.type is not supported"),
             (json!({"spec": {"artifact": {}}}), "updateTemplate.spec.artifact is not supported"),
-            (json!({"status": {}}), "updateTemplate.status is not supported"),
+            (json!({"data": {}}), "updateTemplate.data is not supported"),
             (json!({"metadata": {"name": "x"}}), "updateTemplate.metadata.name is not supported"),
             (json!({"spec": []}), "updateTemplate.spec must be an object"),
         ];

@@ -7,13 +7,14 @@ use super::merge;
 use super::template::{Template, TemplateError};
 use crate::api::auto::Workspace;
 
-/// `artifact` is not among them: the Stack decides it. `flux`, `local` and `projectInfo` are what it decides by (`source::written`).
+/// `artifact` is not among them: the Stack decides it. `flux`, `git`, `local` and `projectInfo` are what it decides by (`source::written`).
 const TEMPLATE: Template = Template {
     name: "workspaceTemplate",
     spec_fields: &[
         "env",
         "envFrom",
         "flux",
+        "git",
         "image",
         "imagePullPolicy",
         "local",

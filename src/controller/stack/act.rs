@@ -21,15 +21,10 @@ use crate::runtime::events::{Event, EventKind};
 use crate::runtime::failpoint;
 use crate::runtime::writes::WriteError;
 
-/// How soon a source that is not there is looked at again, if no watch says so before.
-pub(super) const SOURCE_RETRY: Duration = Duration::from_secs(30);
 /// How soon something is looked at again that a watch normally announces.
 pub(super) const WATCHED_RETRY: Duration = Duration::from_secs(60);
 /// How soon something is tried again that the API server has forbidden; nothing tells when it would allow it.
 const REFUSED_RETRY: Duration = Duration::from_secs(30);
-/// How soon other Stacks are looked at again that have to be done first, if none of them says so before: they may be another
-/// controller's.
-const OTHERS_RETRY: Duration = Duration::from_secs(30);
 /// The reason of an event that says what of a repository is not as people may expect it.
 const SOURCE_WARNING: &str = "SourceIncomplete";
 /// How many Updates of a Stack are kept.
@@ -80,8 +75,16 @@ pub async fn act(
             context.events.publish(with_last_revision(stack, event));
             rest(stack, &State::Invalid(message), None, context, now).await
         }
+        Action::Denied(elsewhere) => {
+            let message = format!(
+                "{elsewhere}, and this controller runs with --no-cross-namespace-refs: name one in the Stack's own namespace"
+            );
+            let event = Event::new(stack, EventKind::Warning, stack_reason::ACCESS_DENIED, message.as_str());
+            context.events.publish(with_last_revision(stack, event));
+            rest(stack, &State::Denied(message), None, context, now).await
+        }
         Action::WaitForSource(message) => {
-            rest(stack, &State::SourceUnavailable(message), Some(SOURCE_RETRY), context, now).await
+            rest(stack, &State::SourceUnavailable(message), Some(context.requeue_dependency), context, now).await
         }
         Action::GiveWay(message) => give_way(stack, message, context, now).await,
         Action::AwaitSource(message) => fetch::await_source(stack, message, context, now).await,
@@ -315,7 +318,7 @@ async fn wait_for_others(
         let asked = [(names::ANNOTATION_RECONCILIATION_REQUEST.to_owned(), Some(request.clone()))].into();
         context.writer.annotate(&other, &asked).await?;
     }
-    rest(stack, &State::PrerequisiteNotSatisfied(message), Some(OTHERS_RETRY), context, now).await
+    rest(stack, &State::PrerequisiteNotSatisfied(message), Some(context.requeue_dependency), context, now).await
 }
 
 /// The Workspace goes once, and only after the status says that all is done.

@@ -44,6 +44,8 @@ pub enum Action {
     Absorb,
     /// The spec, or something that it names, is not valid.
     Invalid(String),
+    /// It names something in another namespace, where that is not allowed.
+    Denied(String),
     WaitForSource(String),
     /// The source is being looked at; the Stack is woken by the answer.
     AwaitSource(String),
@@ -84,6 +86,7 @@ impl Action {
             Action::Answer(_) => "Answer",
             Action::Absorb => "Absorb",
             Action::Invalid(_) => "Invalid",
+            Action::Denied(_) => "Denied",
             Action::WaitForSource(_) => "WaitForSource",
             Action::AwaitSource(_) => "AwaitSource",
             Action::GiveWay(_) => "GiveWay",
@@ -183,6 +186,7 @@ fn desired(observed: &Observed, now: Timestamp) -> Action {
     let resolved = match &observed.source {
         Some(Ok(resolved)) => resolved,
         Some(Err(Unavailable::Invalid(message))) => return Action::Invalid(message.clone()),
+        Some(Err(Unavailable::Denied(message))) => return Action::Denied(message.clone()),
         Some(Err(Unavailable::NotYet(message))) => return Action::WaitForSource(message.clone()),
         Some(Err(Unavailable::Looking(message))) => return Action::AwaitSource(message.clone()),
         None => return Action::WaitForSource("the source was not read".to_owned()),
@@ -253,10 +257,10 @@ fn run(
     // Nothing is begun that cannot be carried through.
     let current = current_update(observed, resolved, kind, reason);
     let run = || update_plan::update(stack, &current).map(drop);
-    if let Err(error) = plan::check_times(stack).and_then(|()| plan::check_dependencies(stack)).and_then(|()| run()) {
+    if let Err(error) = plan::check_times(stack).and_then(|()| run()) {
         return Action::Invalid(error.to_string());
     }
-    if let Some(action) = others_first(observed, kind, now) {
+    if let Some(action) = others_first(observed, &resolved.revision, kind, now) {
         return action;
     }
     let wanted = match plan::workspace(stack, &artifact) {
@@ -294,16 +298,20 @@ fn run(
 }
 
 /// What keeps a run from being started before other Stacks are done. A destroy waits for nobody.
-fn others_first(observed: &Observed, kind: UpdateKind, now: Timestamp) -> Option<Action> {
+fn others_first(observed: &Observed, revision: &str, kind: UpdateKind, now: Timestamp) -> Option<Action> {
     if kind == UpdateKind::Destroy {
         return None;
+    }
+    if let Some(elsewhere) = &observed.elsewhere {
+        return Some(Action::Denied(elsewhere.clone()));
     }
     if let Some(cycle) = &observed.cycle {
         let way = cycle.join(" needs ");
         return Some(Action::Invalid(format!("{way}: none of them could ever run. Take one of these out")));
     }
-    match prerequisites::judge(&observed.needed, now) {
+    match prerequisites::judge(&observed.stack, revision, &observed.needed, now) {
         Standing::Satisfied => None,
+        Standing::Invalid(message) => Some(Action::Invalid(message)),
         Standing::Waits { message, stale } => Some(Action::WaitForOthers(message, stale)),
     }
 }

@@ -10,6 +10,7 @@ use kube::runtime::reflector::{ObjectRef, Store as Reflected};
 
 use crate::api::pulumi::Stack;
 use crate::controller::stack::prerequisites;
+use crate::runtime::backoff::ObjectKey;
 
 /// How many Stacks may wait to be woken. One for which there is no room looks again by itself.
 const WAITING: usize = 1024;
@@ -41,43 +42,51 @@ impl Dependents {
 
     /// Wakes those that need this Stack: it has changed, or stands otherwise than before.
     pub fn wake(&self, stack: &Stack) {
-        self.of(stack).iter().for_each(|dependent| self.wake_one(stack, dependent));
+        self.of(stack).iter().for_each(|dependent| self.wake_one(dependent));
     }
 
     /// Wakes those that this Stack needs: it is gone, and one of them may have waited for that to go itself.
     pub fn wake_needed(&self, stack: &Stack) {
-        prerequisites::asked(&stack.spec).iter().for_each(|(needed, _)| self.wake_one(stack, needed));
+        let own = stack.namespace().unwrap_or_default();
+        prerequisites::asked(&stack.spec, &own).iter().for_each(|(needed, _)| self.wake_one(needed));
     }
 
-    /// The names of those that need this Stack.
-    pub fn of(&self, stack: &Stack) -> Vec<String> {
-        let name = stack.name_any();
-        let needs_it = |other: &&Arc<Stack>| {
-            other.metadata.namespace == stack.metadata.namespace && prerequisites::names_it(&other.spec, &name)
-        };
-        self.stacks.state().iter().filter(needs_it).map(|other| other.name_any()).collect()
+    /// Those that need this Stack.
+    pub fn of(&self, stack: &Stack) -> Vec<ObjectKey> {
+        let key = key(stack);
+        let needs_it = |other: &&Arc<Stack>| needs(other).contains(&key);
+        self.stacks.state().iter().filter(needs_it).map(|other| self::key(other)).collect()
     }
 
-    fn wake_one(&self, neighbour: &Stack, name: &str) {
-        let stack = ObjectRef::new(name).within(&neighbour.namespace().unwrap_or_default());
-        if self.wake.clone().try_send(stack).is_err() {
+    fn wake_one(&self, (namespace, name): &ObjectKey) {
+        if self.wake.clone().try_send(ObjectRef::new(name).within(namespace)).is_err() {
             tracing::debug!(stack = name, "it could not be woken; it looks again by itself");
         }
     }
 
-    /// The way from a Stack over those that it needs back to itself.
+    /// The way from a Stack over those that it needs back to itself, as it calls them.
     pub fn cycle(&self, stack: &Stack) -> Option<Vec<String>> {
-        let namespace = stack.namespace().unwrap_or_default();
-        let needs = |name: &str| match name == stack.name_any() {
-            true => prerequisites::asked(&stack.spec).into_iter().map(|(name, _)| name).collect(),
+        let of = key(stack);
+        let needs = |other: &ObjectKey| match *other == of {
+            true => needs(stack),
             false => {
-                let other = self.stacks.get(&ObjectRef::new(name).within(&namespace));
-                let asked = other.map(|other| prerequisites::asked(&other.spec)).unwrap_or_default();
-                asked.into_iter().map(|(name, _)| name).collect()
+                let found = self.stacks.get(&ObjectRef::new(&other.1).within(&other.0));
+                found.map(|found| self::needs(&found)).unwrap_or_default()
             }
         };
-        prerequisites::cycle(&stack.name_any(), &needs)
+        let way = prerequisites::cycle(&of, &needs)?;
+        Some(way.iter().map(|key| prerequisites::called(key, &of.0)).collect())
     }
+}
+
+fn key(stack: &Stack) -> ObjectKey {
+    (stack.namespace().unwrap_or_default(), stack.name_any())
+}
+
+/// Those that a Stack needs.
+fn needs(stack: &Stack) -> Vec<ObjectKey> {
+    let own = stack.namespace().unwrap_or_default();
+    prerequisites::asked(&stack.spec, &own).into_iter().map(|(key, _)| key).collect()
 }
 
 #[cfg(test)]

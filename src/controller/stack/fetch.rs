@@ -8,7 +8,7 @@ use kube::ResourceExt;
 use crate::api::conditions::stack_reason;
 use crate::api::pulumi::Stack;
 use crate::artifact::FetchError;
-use crate::controller::stack::act::{Next, SOURCE_RETRY, WATCHED_RETRY, rest};
+use crate::controller::stack::act::{Next, WATCHED_RETRY, rest};
 use crate::controller::stack::observe::Observed;
 use crate::controller::stack::status::State;
 use crate::controller::stack::{Context, announce};
@@ -58,7 +58,9 @@ pub(super) async fn fetch(
             let event = Event::new(stack, EventKind::Warning, stack_reason::SOURCE_UNAVAILABLE, message.as_str());
             let origin = resolved.origin_revision.as_deref();
             context.events.publish(announce::with_revisions(event, Some(&resolved.revision), origin));
-            let next = rest(stack, &State::SourceUnavailable(message), Some(retry_after(&error)), context, now).await?;
+            let next =
+                rest(stack, &State::SourceUnavailable(message), Some(retry_after(&error, context)), context, now)
+                    .await?;
             // Tried again later each time: all of it is downloaded, and it will hardly be another the next time.
             if error.is_about_content() { Err(ReconcileError::transient(error)) } else { Ok(next) }
         }
@@ -76,8 +78,8 @@ async fn keep_project(observed: &Observed, failed: &Resolved, context: &Context)
 }
 
 /// A server that asks for patience gets it; the fetcher bounds what it may ask for.
-fn retry_after(error: &FetchError) -> Duration {
-    error.retry_after().map_or(SOURCE_RETRY, |wait| wait.max(Duration::from_secs(1)))
+fn retry_after(error: &FetchError, context: &Context) -> Duration {
+    error.retry_after().map_or(context.requeue_dependency, |wait| wait.max(Duration::from_secs(1)))
 }
 
 /// What is known of the Stack stands until more is known of its source: a controller that starts asks for what is the same as before.

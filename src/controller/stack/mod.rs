@@ -77,6 +77,10 @@ pub struct Context {
     pub interval_jitter: u8,
     /// The ServiceAccount of pods whose Stack names none.
     pub default_service_account: Option<String>,
+    /// Whether a Stack may name nothing in other namespaces.
+    pub no_cross_namespace_refs: bool,
+    /// How soon a Stack looks again at what it waits for, if nothing wakes it sooner.
+    pub requeue_dependency: std::time::Duration,
     /// Wakes the Workspaces that wait for bytes.
     pub wake_workspace: mpsc::Sender<ObjectRef<Workspace>>,
 }

@@ -16,7 +16,7 @@ use crate::api::pulumi::Stack;
 use crate::artifact::InPod;
 use crate::controller::stack::Context;
 use crate::controller::stack::deletion::{self, Deletion};
-use crate::controller::stack::prerequisites::{self, Needed};
+use crate::controller::stack::prerequisites::{self, Needed, Rule, expression};
 use crate::controller::stack::twins::Twin;
 use crate::controller::stack::{operator, rotation};
 use crate::controller::update::is_outputs_of;
@@ -41,6 +41,8 @@ pub struct Observed {
     pub needed: Vec<Needed>,
     /// The way over these back to this Stack itself.
     pub cycle: Option<Vec<String>>,
+    /// What it needs of other namespaces, where that is not allowed.
+    pub elsewhere: Option<String>,
     /// Of the Secrets and ConfigMaps that have changed in the pod since the last run, those whose change is a reason to run.
     pub watched: BTreeSet<String>,
     /// By how many percent an interval may be longer or shorter.
@@ -87,10 +89,15 @@ pub async fn observe(mut stack: Stack, context: &Context) -> Result<Observed, Re
     };
     let mut needed = Vec::new();
     let mut cycle = None;
+    let mut elsewhere = None;
     let mut watched = BTreeSet::new();
     if update.is_none() && stack.metadata.deletion_timestamp.is_none() {
         watched = look_at_changed(&stack, workspace.as_ref(), context).await?;
-        needed = look_at_needed(&stack, context).await?;
+        elsewhere =
+            context.no_cross_namespace_refs.then(|| prerequisites::named_elsewhere(&stack.spec, &namespace)).flatten();
+        if elsewhere.is_none() {
+            needed = look_at_needed(&stack, context).await?;
+        }
         cycle = context.dependents.cycle(&stack);
     }
     let twin = context.twins.first(&stack, workspace.as_ref(), &context.reader).await?;
@@ -105,6 +112,7 @@ pub async fn observe(mut stack: Stack, context: &Context) -> Result<Observed, Re
         outputs,
         needed,
         cycle,
+        elsewhere,
         watched,
         updates,
         deletion,
@@ -123,8 +131,7 @@ async fn look_at_deletion(
     let without_source = deletion::without_source(stack);
     let mut dependents = Vec::new();
     if deletion::has_to_destroy(stack) && context.dependents.cycle(stack).is_none() {
-        let namespace = stack.namespace().unwrap_or_default();
-        for name in context.dependents.of(stack) {
+        for (namespace, name) in context.dependents.of(stack) {
             dependents.extend(context.reader.get_opt::<Stack>(&namespace, &name).await?);
         }
     }
@@ -180,11 +187,15 @@ where
 
 /// The Stacks that have to be done first, as they are now: what the cache has of them may be old.
 async fn look_at_needed(stack: &Stack, context: &Context) -> Result<Vec<Needed>, ReadError> {
-    let namespace = stack.namespace().unwrap_or_default();
+    let own = stack.namespace().unwrap_or_default();
     let mut needed = Vec::new();
-    for (name, rule) in prerequisites::asked(&stack.spec) {
-        let stack = context.reader.get_opt::<Stack>(&namespace, &name).await?;
-        needed.push(Needed { name, rule, stack });
+    for (key, rule) in prerequisites::asked(&stack.spec, &own) {
+        let found = context.reader.get_opt::<Stack>(&key.0, &key.1).await?;
+        let answer = match (&rule, &found) {
+            (Rule::Expression(expression), Some(found)) => Some(expression::evaluate(expression, stack, found).await),
+            _ => None,
+        };
+        needed.push(Needed { name: prerequisites::called(&key, &own), rule, stack: found, answer });
     }
     Ok(needed)
 }
@@ -208,7 +219,14 @@ async fn resolve(stack: &Stack, context: &Context) -> Result<Resolved, Unavailab
         return Ok(resolved);
     }
     let reference = source::reference(&stack.spec)?;
-    let found = context.sources.look(&stack.namespace().unwrap_or_default(), &reference).await?;
+    let namespace = source::within(reference.namespace.as_deref(), &follower.0);
+    if namespace != follower.0 && context.no_cross_namespace_refs {
+        let (kind, name) = (&reference.kind.kind, &reference.name);
+        return Err(Unavailable::Denied(format!(
+            "spec.fluxSource.sourceRef: {kind} {namespace}/{name} is in another namespace"
+        )));
+    }
+    let found = context.sources.look(namespace, &reference).await?;
     context.source_watches.keep(&found.resource)?;
     found.artifact(reference.directory)
 }

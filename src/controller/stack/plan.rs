@@ -32,8 +32,6 @@ pub enum PlanError {
     Template(String),
     #[error("spec.{field}: {value:?} is no duration; give one such as 1h30m or 45s")]
     Duration { field: String, value: String },
-    #[error("spec.dependsOn: {name} is in namespace {namespace}; cross-namespace refs are not allowed")]
-    OtherNamespace { name: String, namespace: String },
     #[error("the Stack has no {0} in its metadata")]
     Metadata(&'static str),
 }
@@ -88,17 +86,6 @@ pub fn check_times(stack: &Stack) -> Result<(), PlanError> {
     for (field, value) in times.chain(freshness) {
         if let Some(value) = value.filter(|value| duration::seconds(value).is_none()) {
             return Err(PlanError::Duration { field, value: value.clone() });
-        }
-    }
-    Ok(())
-}
-
-/// Whether other Stacks are named only where they may be.
-pub fn check_dependencies(stack: &Stack) -> Result<(), PlanError> {
-    let own = stack.namespace().unwrap_or_default();
-    for dependency in &stack.spec.depends_on {
-        if let Some(namespace) = dependency.namespace.clone().filter(|other| !other.is_empty() && *other != own) {
-            return Err(PlanError::OtherNamespace { name: dependency.name.clone(), namespace });
         }
     }
     Ok(())
@@ -366,17 +353,6 @@ mod tests {
         let spec = StackSpec { prerequisites: serde_json::from_value(within).expect("a list"), ..StackSpec::default() };
         let error = check_times(&stack(spec)).expect_err("it is refused").to_string();
         assert!(error.contains("spec.prerequisites.base.requirement.succeededWithinDuration: \"soon\""), "{error}");
-    }
-
-    #[test]
-    fn a_dependency_is_of_the_same_namespace() {
-        let on = |namespace: &str| {
-            let depends_on = json!([{"name": "base", "namespace": namespace}]);
-            StackSpec { depends_on: serde_json::from_value(depends_on).expect("a list"), ..StackSpec::default() }
-        };
-        assert_eq!(check_dependencies(&stack(on("apps"))), Ok(()));
-        let error = check_dependencies(&stack(on("other"))).expect_err("it is refused").to_string();
-        assert!(error.contains("base is in namespace other; cross-namespace"), "{error}");
     }
 
     #[test]

@@ -1,18 +1,26 @@
 //! Whether the Stacks that have to be done before a run are so. Pure.
 
+pub mod expression;
+
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 
 use crate::api::conditions::{self, READY};
 use crate::api::pulumi::{Stack, StackSpec};
 use crate::api::{duration, names};
+use crate::runtime::backoff::ObjectKey;
+use crate::source;
+use expression::ExpressionError;
 
 /// Another Stack that has to be done first, and how it was found; `None` when it is not there.
 #[derive(Clone, Debug)]
 pub struct Needed {
+    /// With its namespace, where that is another one.
     pub name: String,
     pub rule: Rule,
     pub stack: Option<Stack>,
+    /// What the expression says of it, where there is one.
+    pub answer: Option<Result<bool, ExpressionError>>,
 }
 
 /// What is asked of another Stack.
@@ -20,8 +28,10 @@ pub struct Needed {
 pub enum Rule {
     /// Its last run has succeeded on what it asks for now, and, if it says so, not longer ago than this.
     Succeeded { within: Option<SignedDuration> },
-    /// It is Ready, and has seen its own spec.
+    /// It is Ready, has seen its own spec, and, if it has the same source, has applied the same revision.
     Ready,
+    /// This expression says that it is.
+    Expression(String),
 }
 
 /// What follows from how they are.
@@ -33,6 +43,8 @@ pub enum Standing {
         message: String,
         stale: Vec<Stale>,
     },
+    /// An expression can never say so.
+    Invalid(String),
 }
 
 /// A Stack that is to be run again, and the request that asks for it: the same as long as its last run is the same.
@@ -42,30 +54,52 @@ pub struct Stale {
     pub request: String,
 }
 
-/// What a spec asks of other Stacks: their names, and what is asked.
-pub fn asked(spec: &StackSpec) -> Vec<(String, Rule)> {
+/// What the spec of a Stack in the namespace `own` asks of other Stacks: who they are, and what is asked.
+pub fn asked(spec: &StackSpec, own: &str) -> Vec<(ObjectKey, Rule)> {
     let prerequisites = spec.prerequisites.iter().map(|prerequisite| {
         let within = prerequisite.requirement.as_ref().and_then(|r| r.succeeded_within_duration.as_deref());
         let within = within.and_then(duration::seconds).map(|seconds| i64::try_from(seconds).unwrap_or(i64::MAX));
-        (prerequisite.name.clone(), Rule::Succeeded { within: within.map(SignedDuration::from_secs) })
+        let rule = Rule::Succeeded { within: within.map(SignedDuration::from_secs) };
+        ((own.to_owned(), prerequisite.name.clone()), rule)
     });
-    let dependencies = spec.depends_on.iter().map(|dependency| (dependency.name.clone(), Rule::Ready));
+    let dependencies = spec.depends_on.iter().map(|dependency| {
+        let namespace = source::within(dependency.namespace.as_deref(), own).to_owned();
+        let rule = dependency.ready_expr.clone().map_or(Rule::Ready, Rule::Expression);
+        ((namespace, dependency.name.clone()), rule)
+    });
     prerequisites.chain(dependencies).collect()
 }
 
-/// Whether a Stack names another one as what has to be done first.
-pub fn names_it(spec: &StackSpec, name: &str) -> bool {
-    spec.prerequisites.iter().any(|p| p.name == name) || spec.depends_on.iter().any(|d| d.name == name)
+/// What the spec of a Stack in the namespace `own` names in other namespaces, which is refused where nobody may refer there.
+pub fn named_elsewhere(spec: &StackSpec, own: &str) -> Option<String> {
+    let elsewhere = asked(spec, own).into_iter().map(|(key, _)| key).find(|(namespace, _)| namespace != own);
+    elsewhere.map(|(namespace, name)| format!("spec.dependsOn: Stack {namespace}/{name} is in another namespace"))
 }
 
-/// Whether a run may begin now. All of them are looked at: every stale one is asked to run at once.
-pub fn judge(needed: &[Needed], now: Timestamp) -> Standing {
+/// A Stack's name as those in the namespace `own` call it.
+pub fn called((namespace, name): &ObjectKey, own: &str) -> String {
+    if namespace == own { name.clone() } else { format!("{namespace}/{name}") }
+}
+
+/// Whether a run of this Stack, of this revision, may begin now. All of them are looked at: every stale one is asked to run at once.
+pub fn judge(of: &Stack, revision: &str, needed: &[Needed], now: Timestamp) -> Standing {
     let mut stale = Vec::new();
     let mut problems = Vec::new();
     for needed in needed {
         let problem = match (&needed.stack, &needed.rule) {
             (None, _) => Some("it does not exist".to_owned()),
-            (Some(stack), Rule::Ready) => not_ready(stack),
+            (Some(stack), Rule::Ready) => not_ready(stack).or_else(|| is_behind(of, revision, stack)),
+            (Some(_), Rule::Expression(expression)) => match &needed.answer {
+                Some(Ok(true)) => None,
+                Some(Err(ExpressionError::Invalid(why))) => {
+                    let name = &needed.name;
+                    return Standing::Invalid(format!(
+                        "spec.dependsOn: the readyExpr of {name}, {expression:?}, {why}"
+                    ));
+                }
+                Some(Err(ExpressionError::Failed(why))) => Some(format!("its readyExpr says nothing of it: {why}")),
+                Some(Ok(false)) | None => Some("its readyExpr is not true".to_owned()),
+            },
             (Some(stack), Rule::Succeeded { within }) => not_succeeded(stack).or_else(|| {
                 let (name, age) = stack.status.as_ref()?.last_update.as_ref().and_then(|last| {
                     Some((last.name.clone()?, now.duration_since(last.last_resync_time.as_ref()?.0)))
@@ -94,6 +128,19 @@ fn not_ready(stack: &Stack) -> Option<String> {
     }
 }
 
+/// One source, one revision after the other: the Stack that comes first has to have applied what this one is about to run.
+fn is_behind(of: &Stack, revision: &str, stack: &Stack) -> Option<String> {
+    let source = |stack: &Stack| {
+        let source = stack.spec.flux_source.as_ref()?;
+        let reference = source::flux::Reference::parse(source).ok()?;
+        let namespace = source::within(reference.namespace.as_deref(), &stack.namespace()?).to_owned();
+        Some((reference.kind, namespace, reference.name))
+    };
+    let applied = stack.status.as_ref().and_then(|status| status.last_applied_revision.as_deref());
+    let is_same = source(of).is_some_and(|own| Some(own) == source(stack));
+    (is_same && applied != Some(revision)).then(|| format!("it has not applied {revision} of the same source yet"))
+}
+
 fn not_succeeded(stack: &Stack) -> Option<String> {
     let Some(last) = stack.status.as_ref().and_then(|status| status.last_update.as_ref()) else {
         return Some("it has not run yet".to_owned());
@@ -108,11 +155,11 @@ fn not_succeeded(stack: &Stack) -> Option<String> {
     (last.state.as_deref() != Some("succeeded")).then(|| "its last run has failed".to_owned())
 }
 
-/// The way from a Stack back to itself, if there is one: none of those on it could ever run. `needs` gives the names that a
+/// The way from a Stack back to itself, if there is one: none of those on it could ever run. `needs` gives those that a
 /// Stack needs.
-pub fn cycle(of: &str, needs: &dyn Fn(&str) -> Vec<String>) -> Option<Vec<String>> {
+pub fn cycle(of: &ObjectKey, needs: &dyn Fn(&ObjectKey) -> Vec<ObjectKey>) -> Option<Vec<ObjectKey>> {
     let mut seen = std::collections::BTreeSet::new();
-    let mut open: Vec<Vec<String>> = needs(of).into_iter().map(|next| vec![of.to_owned(), next]).collect();
+    let mut open: Vec<Vec<ObjectKey>> = needs(of).into_iter().map(|next| vec![of.clone(), next]).collect();
     while let Some(path) = open.pop() {
         let Some(last) = path.last() else { continue };
         if last == of {

@@ -196,8 +196,10 @@ fn names(stack: &Stack, kind: &GroupKind) -> bool {
 
 /// Whether a source feeds a Stack.
 fn is_fed(stack: &Stack, kind: &GroupKind, object: &PartialObjectMeta) -> bool {
-    let is_named = |name: &String| source::names_object(&stack.spec, kind, name);
-    object.metadata.namespace == stack.metadata.namespace && object.metadata.name.as_ref().is_some_and(is_named)
+    let own = stack.metadata.namespace.as_deref().unwrap_or_default();
+    let (namespace, name) = (&object.metadata.namespace, &object.metadata.name);
+    let object = (namespace.as_deref().unwrap_or_default(), name.as_deref().unwrap_or_default());
+    source::names_object(&stack.spec, own, kind, object)
 }
 
 /// The code and the words with which the API server has refused a watch.

@@ -51,6 +51,7 @@ pub enum State {
     /// A person has given up the last run.
     Abandoned,
     Invalid(String),
+    Denied(String),
     Done,
     Suspended,
     DeletionSuspended,
@@ -137,6 +138,7 @@ fn claims(state: &State, last: Option<&LastUpdate>, pace: &Pace) -> Claims {
             stalled(reason, &cause, &format!("a person has given up the last run. {REVIVAL}"))
         }
         State::Invalid(message) => given_up(stack_reason::SPEC_INVALID, message, message),
+        State::Denied(message) => given_up(stack_reason::ACCESS_DENIED, message, message),
         State::Done | State::Suspended => Claims {
             ready: (Status::True, Words(stack_reason::PROCESSING_COMPLETED, done(last))),
             reconciling: None,

@@ -63,7 +63,10 @@ pub async fn controller(
         .watches_stream(news(updates.default_backoff(), update_state), |update: Update| {
             owner(&update).filter(|_| !is_untouched(&update))
         })
-        .watches_stream(news(workspaces.default_backoff(), workspace_state), |workspace: Workspace| owner(&workspace))
+        .watches_stream(news(workspaces.default_backoff(), workspace_state), |workspace: Workspace| {
+            // One that is another's stands in the way of the Stack of its name.
+            owner(&workspace).or_else(|| Some(ObjectRef::new(&workspace.name_any()).within(&workspace.namespace()?)))
+        })
         .reconcile_on(feeds.woken)
         .reconcile_on(feeds.dependents)
         .graceful_shutdown_on(shutdown)

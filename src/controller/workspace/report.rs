@@ -142,7 +142,7 @@ impl Report {
     /// It is not known what shall be in place.
     pub(super) fn no_source(why: &Unavailable) -> Self {
         match why {
-            Unavailable::Invalid(message) => Self::stalled(message.clone()),
+            Unavailable::Invalid(message) | Unavailable::Denied(message) => Self::stalled(message.clone()),
             Unavailable::NotYet(message) => Self::failing(reason::ARTIFACT_UNAVAILABLE, message.clone(), BACKSTOP),
             Unavailable::Looking(message) => Self::working(reason::ARTIFACT_UNAVAILABLE, message.clone(), BACKSTOP),
         }

@@ -4,6 +4,7 @@
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
+use super::environment;
 use crate::api::auto::{ArtifactReference, WorkspaceSpec};
 
 /// How much of the hash is kept, in bytes.
@@ -18,6 +19,8 @@ pub(super) fn revision_hash(spec: &WorkspaceSpec, bound: Option<&ArtifactReferen
         "env": spec.env,
         "image": spec.image,
         "imagePullPolicy": spec.image_pull_policy,
+        // Their contents reach the pod that is there; one that was not named before is a new volume.
+        "mounted": environment::directories(spec).keys().collect::<Vec<_>>(),
         "podTemplate": spec.pod_template,
         "resources": spec.resources,
         "securityProfile": spec.security_profile,
@@ -67,10 +70,12 @@ mod tests {
 
     #[test]
     fn what_the_user_says_about_the_pod_counts() {
-        let changes: [fn(&mut WorkspaceSpec); 7] = [
+        let changes: [fn(&mut WorkspaceSpec); 9] = [
             |spec| spec.image = None,
             |spec| spec.image_pull_policy = Some("Always".to_owned()),
             |spec| spec.env = vec![json!({"name": "A", "value": "1"})],
+            |spec| spec.env_from = vec![json!({"secretRef": {"name": "aws"}})],
+            |spec| spec.env_from = vec![json!({"configMapRef": {"name": "aws"}})],
             |spec| spec.resources = Some(json!({"limits": {"memory": "1Gi"}})),
             |spec| spec.pod_template = Some(json!({"spec": {"nodeSelector": {"a": "b"}}})),
             |spec| spec.service_account_name = Some("deployer".to_owned()),

@@ -7,8 +7,12 @@ use super::*;
 const DIGEST: &str = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
 
 fn reference(api_version: Option<&str>, kind: &str, dir: Option<&str>) -> FluxSource {
-    let source_ref =
-        SourceReference { api_version: api_version.map(str::to_owned), kind: kind.to_owned(), name: "app".to_owned() };
+    let source_ref = SourceReference {
+        api_version: api_version.map(str::to_owned),
+        kind: kind.to_owned(),
+        name: "app".to_owned(),
+        namespace: None,
+    };
     FluxSource { source_ref, dir: dir.map(str::to_owned) }
 }
 

@@ -1,14 +1,22 @@
-# Flux's source-controller, from the manifests that its own modules carry.
+# Flux's controllers, from the manifests that their own modules carry.
 # shellcheck shell=bash
+
+flux_controllers=(source-controller kustomize-controller notification-controller)
+
+# flux_controller_version CONTROLLER
+flux_controller_version() {
+    required_version "$1" "github.com/fluxcd/$1"
+}
 
 flux_manifests=""
 
-# find_flux_manifests: where the rendered manifests are, or will be: namespace.yaml, crds.yaml, controller.yaml.
+# find_flux_manifests: where the rendered manifests are, or will be: namespace.yaml, crds.yaml, controllers.yaml.
 find_flux_manifests() {
     [[ -z $flux_manifests ]] || return 0
-    local hash
+    local hash controller
     hash=$({
-        printf '%s\n' "$flux_checksum" "$(required_version source-controller github.com/fluxcd/source-controller)"
+        printf '%s\n' "$flux_checksum"
+        for controller in "${flux_controllers[@]}"; do flux_controller_version "$controller"; done
         find "$cluster_folder/manifests/flux" -type f | LC_ALL=C sort | xargs cat "$cluster_folder/lib/flux.sh"
     } | sha256sum)
     flux_manifests=$cache_folder/flux/${hash:0:16}
@@ -21,21 +29,26 @@ render_flux() {
 }
 
 render_flux_manifests() {
-    local controller flux scratch
-    controller=$(module_folder github.com/fluxcd/source-controller "$(required_version source-controller github.com/fluxcd/source-controller)")
+    local controller module flux scratch
     flux=$(module_folder github.com/fluxcd/flux2/v2 "$flux_version" "$flux_checksum")/manifests
     mkdir -p "$cache_folder/flux"
     scratch=$(mktemp -d "$cache_folder/flux/.render.XXXXXX")
     local -a copy=(cp --recursive --no-preserve=mode)
-    local definitions=$scratch/definitions components=$scratch/controller
-    "${copy[@]}" "$cluster_folder"/manifests/flux/* "$scratch/"
-    "${copy[@]}" "$controller/config/crd" "$flux/install/labels.yaml" "$definitions/"
+    local definitions=$scratch/definitions components=$scratch/controllers
+    "${copy[@]}" "$cluster_folder"/manifests/flux/{definitions,controllers} "$scratch/"
+    "${copy[@]}" "$flux/install/labels.yaml" "$definitions/"
     "${copy[@]}" "$flux/install/labels.yaml" "$flux/rbac" "$flux/policies" "$components/"
-    "${copy[@]}" "$controller/config/manager" "$flux"/bases/source-controller/{account,labels}.yaml "$components/source-controller/"
+    for controller in "${flux_controllers[@]}"; do
+        module=$(module_folder "github.com/fluxcd/$controller" "$(flux_controller_version "$controller")")
+        "${copy[@]}" "$module/config/crd" "$definitions/$controller"
+        mkdir "$components/$controller"
+        "${copy[@]}" "$module/config/manager" "$flux/bases/$controller"/{account,labels,patch}.yaml "$components/$controller/"
+        sed "s/CONTROLLER/$controller/" "$cluster_folder/manifests/flux/each-controller.yaml" >"$components/$controller/kustomization.yaml"
+    done
     mkdir "$scratch/rendered"
     "${copy[@]}" "$flux/install/namespace.yaml" "$scratch/rendered/"
     "$(tool kubernetes kubectl)" kustomize "$definitions" >"$scratch/rendered/crds.yaml"
-    "$(tool kubernetes kubectl)" kustomize "$components" >"$scratch/rendered/controller.yaml"
+    "$(tool kubernetes kubectl)" kustomize "$components" >"$scratch/rendered/controllers.yaml"
     mv "$scratch/rendered" "$flux_manifests"
     rm -rf "$scratch"
 }
@@ -56,5 +69,5 @@ apply_flux() {
     local -a apply=(cluster_kubectl apply --server-side --force-conflicts)
     "${apply[@]}" --filename "$flux_manifests/crds.yaml"
     cluster_kubectl wait --for=condition=Established --timeout=30s --filename "$flux_manifests/crds.yaml"
-    "${apply[@]}" --filename "$flux_manifests/controller.yaml"
+    "${apply[@]}" --filename "$flux_manifests/controllers.yaml"
 }

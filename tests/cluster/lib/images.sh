@@ -1,7 +1,7 @@
 # Container images, FROM scratch, as docker-archives in the cache. No registry is involved.
 # shellcheck shell=bash
 
-images=(pause source-controller services pulumi)
+images=(pause "${flux_controllers[@]}" services pulumi)
 
 image_name() {
     case $1 in
@@ -9,7 +9,15 @@ image_name() {
         services) printf '%s' "$services_image" ;;
         pulumi) printf '%s' "$pulumi_image" ;;
         # As upstream's own manifests name it.
-        source-controller) printf 'fluxcd/source-controller:%s' "$(required_version source-controller github.com/fluxcd/source-controller)" ;;
+        *-controller) printf 'fluxcd/%s:%s' "$1" "$(flux_controller_version "$1")" ;;
+    esac
+}
+
+# The controllers of Flux differ in nothing but their program.
+image_folder() {
+    case $1 in
+        *-controller) printf 'flux-controller' ;;
+        *) printf '%s' "$1" ;;
     esac
 }
 
@@ -19,11 +27,11 @@ image_inputs() {
     image_name "$image"
     case $image in
         pause) printf '%s\n' "$(tool services pause)" ;;
-        source-controller) printf '%s\n' "$(tool source-controller source-controller)" ;;
+        *-controller) printf '%s\n' "$(tool "$image" "$image")" ;;
         pulumi) printf '%s\n' "$(tool pulumi pulumi)" "$(tool pulumi-language-yaml pulumi-language-yaml)" "$(tool services pulumi-resource-testing)" ;;
         services) printf '%s\n' "$(tool services git-server)" "$(tool versitygw versitygw)" "$(tool registry registry)" ;;
     esac
-    local -a files=("$cluster_folder/images/$image/Dockerfile" "$cluster_folder/lib/images.sh")
+    local -a files=("$cluster_folder/images/$(image_folder "$image")/Dockerfile" "$cluster_folder/lib/images.sh")
     case $image in
         pulumi) files+=(/bin/busybox) ;;
         services)
@@ -68,8 +76,8 @@ build_image() {
     scratch=$(mktemp -d "$cache_folder/images/.$image.XXXXXX")
     log=$scratch/log
     mkdir -p "$scratch/context/root"
-    cp "$cluster_folder/images/$image/Dockerfile" "$scratch/context/"
-    "fill_${image//-/_}_image" "$scratch/context/root"
+    cp "$cluster_folder/images/$(image_folder "$image")/Dockerfile" "$scratch/context/"
+    "fill_$(image_folder "$image" | tr - _)_image" "$scratch/context/root" "$image"
     local -a buildah=(buildah --root "$scratch/storage" --runroot "$scratch/runroot" --storage-driver vfs)
     local policy=$cluster_folder/images/policy.json
     if ! {
@@ -88,8 +96,8 @@ fill_pause_image() {
     cp "$(tool services pause)" "$1/pause"
 }
 
-fill_source_controller_image() {
-    cp "$(tool source-controller source-controller)" "$1/source-controller"
+fill_flux_controller_image() {
+    cp "$(tool "$2" "$2")" "$1/controller"
     add_folder_for_all "$1/tmp"
 }
 

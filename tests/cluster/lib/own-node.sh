@@ -76,7 +76,7 @@ bring_up() {
     step "the node is ready" wait_for_node
     wait "$containers" || exit 1
     wait "$applied" || exit 1
-    step "source-controller is available" wait_for_deployments 60 flux-system
+    step "Flux is available" wait_for_deployments 60 flux-system
     step "test services are available" wait_for_deployments 60 "$services_namespace"
     record_service_addresses
     own_node_made_from >"$run_folder/made-from"

@@ -1,13 +1,14 @@
 # The programs of the cluster, built from Go modules into the cache. Each part is a folder with a go.mod and a complete go.sum.
 # shellcheck shell=bash
 
-parts=(etcd pulumi pulumi-language-yaml versitygw registry source-controller coredns kubernetes services)
+parts=(etcd pulumi pulumi-language-yaml versitygw registry source-controller kustomize-controller notification-controller coredns kubernetes services)
 # Built when they are asked for: most tests do without.
 extra_parts=(kwok)
 
 # Measured from nothing on two cores; only for the message.
 declare -A part_minutes=(
-    [etcd]=1 [pulumi]=4 [pulumi-language-yaml]=1 [versitygw]=1 [registry]=2 [source-controller]=4 [coredns]=2 [kubernetes]=8 [services]=1 [kwok]=2
+    [etcd]=1 [pulumi]=4 [pulumi-language-yaml]=1 [versitygw]=1 [registry]=2 [source-controller]=4 [kustomize-controller]=2
+    [notification-controller]=2 [coredns]=2 [kubernetes]=8 [services]=1 [kwok]=2
 )
 
 part_folder() {

@@ -15,8 +15,9 @@ users_cluster_up() {
     if flux_is_there; then
         say "Flux is there already; it stays as it is"
     else
-        load_image_by_hook source-controller
-        step "installed Flux's source-controller" install_flux
+        local controller
+        for controller in "${flux_controllers[@]}"; do load_image_by_hook "$controller"; done
+        step "installed Flux" install_flux
     fi
     load_image_by_hook services
     load_image_by_hook pulumi
@@ -77,7 +78,7 @@ users_cluster_down() {
         step "removed the test services" quietly users_cluster_kubectl delete namespace "$services_namespace" --timeout=120s
     fi
     if is_ours customresourcedefinition gitrepositories.source.toolkit.fluxcd.io; then
-        step "removed Flux's source-controller" remove_flux
+        step "removed Flux" remove_flux
     fi
 }
 
@@ -85,7 +86,7 @@ users_cluster_down() {
 remove_flux() {
     [[ -d $flux_manifests ]] || die "the manifests that Flux was installed from are not in $cache_folder any more: run 'up' again, then 'down'"
     quietly users_cluster_kubectl delete --filename "$flux_manifests/crds.yaml" --ignore-not-found --timeout=120s
-    quietly users_cluster_kubectl delete --filename "$flux_manifests/controller.yaml" --ignore-not-found --timeout=120s
+    quietly users_cluster_kubectl delete --filename "$flux_manifests/controllers.yaml" --ignore-not-found --timeout=120s
     if is_ours namespace flux-system; then
         quietly users_cluster_kubectl delete namespace flux-system --timeout=120s
     fi

@@ -36,6 +36,7 @@ impl Scene {
             api_version: api_version.map(str::to_owned),
             kind: source.resource.kind.clone(),
             name: source.name.clone(),
+            namespace: None,
         };
         stack.spec.flux_source = Some(FluxSource { source_ref, dir: None });
         stack

@@ -37,8 +37,12 @@ impl Scene {
     /// The same, on a GitRepository by its name.
     pub fn stack_on(&self, name: &str, repository: &str) -> Stack {
         let environment = Environment::get();
-        let source_ref =
-            SourceReference { api_version: None, kind: "GitRepository".to_owned(), name: repository.to_owned() };
+        let source_ref = SourceReference {
+            api_version: None,
+            kind: "GitRepository".to_owned(),
+            name: repository.to_owned(),
+            namespace: None,
+        };
         let workspace = json!({
             "image": environment.pulumi_image,
             "imagePullPolicy": "IfNotPresent",

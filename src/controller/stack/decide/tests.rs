@@ -52,6 +52,7 @@ fn observed(stack: Stack) -> Observed {
         outputs: None,
         needed: Vec::new(),
         cycle: None,
+        elsewhere: None,
         updates: Vec::new(),
         deletion: Some(Deletion::default()),
     }
@@ -150,7 +151,7 @@ fn a_workspace_that_is_not_to_be_kept_goes_once_a_run_has_succeeded() {
 
 #[test]
 fn a_run_waits_for_other_stacks_and_a_destroy_does_not() {
-    let missing = || vec![Needed { name: "base".to_owned(), rule: Rule::Ready, stack: None }];
+    let missing = || vec![Needed { name: "base".to_owned(), rule: Rule::Ready, stack: None, answer: None }];
     let waits = Action::WaitForOthers("waits for base: it does not exist".to_owned(), Vec::new());
     let new = Observed { needed: missing(), ..observed(stack()) };
     assert_eq!(decide(&new, now()), waits, "nothing is prepared before");

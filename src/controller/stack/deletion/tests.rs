@@ -63,6 +63,7 @@ fn observed(stack: Stack) -> Observed {
         outputs: None,
         needed: Vec::new(),
         cycle: None,
+        elsewhere: None,
         updates: Vec::new(),
         deletion: Some(deletion),
     }

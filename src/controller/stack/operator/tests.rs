@@ -68,6 +68,7 @@ fn observed(stack: Stack, revision: &str, workspace: Option<Workspace>) -> Obser
         outputs: None,
         needed: Vec::new(),
         cycle: None,
+        elsewhere: None,
         updates: Vec::new(),
         deletion,
     }

@@ -40,7 +40,11 @@ fn ran(change: impl FnOnce(&mut LastUpdate)) -> Option<Stack> {
 }
 
 fn one(rule: Rule, stack: Option<Stack>, second: i64) -> Standing {
-    judge(&[Needed { name: "base".to_owned(), rule, stack }], at(second))
+    judge_all(&[Needed { name: "base".to_owned(), rule, stack, answer: None }], second)
+}
+
+fn judge_all(needed: &[Needed], second: i64) -> Standing {
+    judge(&Stack::new("app", StackSpec::default()), "main@sha1:2", needed, at(second))
 }
 
 fn waits(message: &str) -> Standing {
@@ -108,17 +112,17 @@ fn a_dependency_is_ready_and_has_seen_its_spec() {
 
 #[test]
 fn all_of_them_are_looked_at() {
-    let needed = |name: &str, rule: Rule, stack| Needed { name: name.to_owned(), rule, stack };
+    let needed = |name: &str, rule: Rule, stack| Needed { name: name.to_owned(), rule, stack, answer: None };
     let short = Rule::Succeeded { within: Some(SignedDuration::from_secs(1)) };
     let all = [
         needed("a", short.clone(), Some(succeeded())),
         needed("b", Rule::Ready, None),
         needed("c", short, ran(|last| last.name = Some("c-7".to_owned()))),
     ];
-    let Standing::Waits { message, stale } = judge(&all, at(9999)) else { panic!("they are not satisfied") };
+    let Standing::Waits { message, stale } = judge_all(&all, 9999) else { panic!("they are not satisfied") };
     assert!(message.contains("a: it ran") && message.contains("; b: it does not exist; c: it ran"), "{message}");
     assert_eq!(stale.iter().map(|stale| stale.request.as_str()).collect::<Vec<_>>(), ["after-base-1", "after-c-7"]);
-    assert_eq!(judge(&[], at(0)), Standing::Satisfied);
+    assert_eq!(judge_all(&[], 0), Standing::Satisfied);
 }
 
 #[test]
@@ -127,13 +131,74 @@ fn what_a_spec_asks_for() {
         "stack": "dev",
         "fluxSource": {"sourceRef": {"kind": "Bucket", "name": "b"}},
         "prerequisites": [{"name": "a"}, {"name": "b", "requirement": {"succeededWithinDuration": "1h"}}],
-        "dependsOn": [{"name": "c"}],
+        "dependsOn": [{"name": "c"}, {"name": "c", "namespace": "base"}, {"name": "d", "readyExpr": "dep.spec.suspend"}],
     }))
     .unwrap();
     let hour = Some(SignedDuration::from_hours(1));
-    let wanted = [("a", Rule::Succeeded { within: None }), ("b", Rule::Succeeded { within: hour }), ("c", Rule::Ready)];
-    assert_eq!(asked(&spec), wanted.map(|(name, rule)| (name.to_owned(), rule)));
-    assert_eq!(["a", "c", "d"].map(|name| names_it(&spec, name)), [true, true, false]);
+    let wanted = [
+        ("apps", "a", Rule::Succeeded { within: None }),
+        ("apps", "b", Rule::Succeeded { within: hour }),
+        ("apps", "c", Rule::Ready),
+        ("base", "c", Rule::Ready),
+        ("apps", "d", Rule::Expression("dep.spec.suspend".to_owned())),
+    ];
+    assert_eq!(
+        asked(&spec, "apps"),
+        wanted.map(|(namespace, name, rule)| ((namespace.to_owned(), name.to_owned()), rule))
+    );
+    let elsewhere = named_elsewhere(&spec, "apps");
+    assert_eq!(elsewhere.as_deref(), Some("spec.dependsOn: Stack base/c is in another namespace"));
+    assert_eq!(named_elsewhere(&StackSpec { depends_on: Vec::new(), ..spec }, "apps"), None);
+}
+
+#[test]
+fn r6_one_source_is_rolled_out_one_stack_after_the_other() {
+    let on = |namespace: &str, source: &str, applied: Option<&str>| {
+        let source = json!({"stack": "dev", "fluxSource": {"sourceRef": {"kind": "GitRepository", "name": source}}});
+        let mut stack = Stack::new("base", serde_json::from_value(source).unwrap());
+        stack.metadata.namespace = Some(namespace.to_owned());
+        let mut status = StackStatus { last_applied_revision: applied.map(str::to_owned), ..StackStatus::default() };
+        let ready = Claim { kind: READY, status: Status::True, reason: "ProcessingCompleted", message: "done" };
+        conditions::set(&mut status.conditions, &ready, 0, at(1));
+        stack.status = Some(status);
+        stack
+    };
+    let behind = waits("it has not applied main@sha1:2 of the same source yet");
+    let rows = [
+        ("applied", on("apps", "app", Some("main@sha1:2")), Standing::Satisfied),
+        ("another one", on("apps", "app", Some("main@sha1:1")), behind.clone()),
+        ("none", on("apps", "app", None), behind),
+        ("of another source", on("apps", "base", None), Standing::Satisfied),
+        ("of another namespace", on("base", "app", None), Standing::Satisfied),
+    ];
+    for (name, stack, wanted) in rows {
+        let needed = Needed { name: "base".to_owned(), rule: Rule::Ready, stack: Some(stack), answer: None };
+        assert_eq!(judge(&on("apps", "app", None), "main@sha1:2", &[needed], at(9)), wanted, "{name}");
+    }
+}
+
+#[test]
+fn r6_an_expression_takes_the_place_of_the_check() {
+    let rule = || Rule::Expression("dep.spec.suspend".to_owned());
+    let stalled = Standing::Invalid(
+        "spec.dependsOn: the readyExpr of base, \"dep.spec.suspend\", is not a condition: it gives int".to_owned(),
+    );
+    let rows = [
+        (Ok(true), Standing::Satisfied),
+        (Ok(false), waits("its readyExpr is not true")),
+        (
+            Err(ExpressionError::Failed("no such key: spec".to_owned())),
+            waits("its readyExpr says nothing of it: no such key: spec"),
+        ),
+        (Err(ExpressionError::Invalid("is not a condition: it gives int".to_owned())), stalled),
+    ];
+    for (answer, wanted) in rows {
+        let text = format!("{answer:?}");
+        let needed = Needed { name: "base".to_owned(), rule: rule(), stack: Some(succeeded()), answer: Some(answer) };
+        assert_eq!(judge_all(&[needed], 9), wanted, "{text}");
+    }
+    let missing = Needed { name: "base".to_owned(), rule: rule(), stack: None, answer: None };
+    assert_eq!(judge_all(&[missing], 9), waits("it does not exist"));
 }
 
 #[test]
@@ -148,9 +213,12 @@ fn a_cycle_is_found_from_each_of_its_stacks_and_from_no_other() {
         ("diamond", vec!["x", "y"]),
     ]
     .into();
-    let needs =
-        |name: &str| -> Vec<String> { edges.get(name).into_iter().flatten().map(|name| (*name).to_owned()).collect() };
-    let path = |of: &str| cycle(of, &needs).map(|path| path.join(" → "));
+    let key = |name: &str| ("apps".to_owned(), name.to_owned());
+    let needs = |of: &ObjectKey| edges.get(of.1.as_str()).into_iter().flatten().map(|name| key(name)).collect();
+    let path = |of: &str| {
+        let way = cycle(&key(of), &needs)?;
+        Some(way.iter().map(|key| called(key, "apps")).collect::<Vec<_>>().join(" → "))
+    };
     assert_eq!(path("a").as_deref(), Some("a → b → c → a"));
     assert_eq!(path("b").as_deref(), Some("b → c → a → b"));
     assert_eq!(path("self").as_deref(), Some("self → self"));

@@ -94,6 +94,7 @@ fn stack(name: &str, source: &str) -> Stack {
         api_version: Some("artifacts.example.com/v1beta1".to_owned()),
         kind: "Report".to_owned(),
         name: source.to_owned(),
+        namespace: None,
     };
     let spec = StackSpec { flux_source: Some(FluxSource { source_ref, dir: None }), ..StackSpec::default() };
     let mut stack = Stack::new(name, spec);
