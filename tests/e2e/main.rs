@@ -19,6 +19,7 @@ mod dependencies;
 mod exclusive;
 mod failure;
 mod first_run;
+mod flux_receivers;
 mod git;
 mod harness;
 mod hostile_sources;
@@ -28,6 +29,7 @@ mod init_containers;
 mod install;
 #[path = "../manifest_files/mod.rs"]
 mod manifest_files;
+mod notifications;
 mod outputs;
 mod pace;
 mod pod_failures;

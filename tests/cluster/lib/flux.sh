@@ -1,6 +1,8 @@
 # Flux's controllers, from the manifests that their own modules carry.
 # shellcheck shell=bash
 
+# A part of the project itself, which is tested here.
+notifications_component=$cluster_folder/../../kustomize/components/notifications
 flux_controllers=(source-controller kustomize-controller notification-controller)
 
 # flux_controller_version CONTROLLER
@@ -17,7 +19,7 @@ find_flux_manifests() {
     hash=$({
         printf '%s\n' "$flux_checksum"
         for controller in "${flux_controllers[@]}"; do flux_controller_version "$controller"; done
-        find "$cluster_folder/manifests/flux" -type f | LC_ALL=C sort | xargs cat "$cluster_folder/lib/flux.sh"
+        find "$cluster_folder/manifests/flux" "$notifications_component" -type f | LC_ALL=C sort | xargs cat "$cluster_folder/lib/flux.sh"
     } | sha256sum)
     flux_manifests=$cache_folder/flux/${hash:0:16}
 }
@@ -36,7 +38,7 @@ render_flux_manifests() {
     local -a copy=(cp --recursive --no-preserve=mode)
     local definitions=$scratch/definitions components=$scratch/controllers
     "${copy[@]}" "$cluster_folder"/manifests/flux/{definitions,controllers} "$scratch/"
-    "${copy[@]}" "$flux/install/labels.yaml" "$definitions/"
+    "${copy[@]}" "$flux/install/labels.yaml" "$notifications_component" "$definitions/"
     "${copy[@]}" "$flux/install/labels.yaml" "$flux/rbac" "$flux/policies" "$components/"
     for controller in "${flux_controllers[@]}"; do
         module=$(module_folder "github.com/fluxcd/$controller" "$(flux_controller_version "$controller")")
@@ -68,6 +70,6 @@ module_folder() {
 apply_flux() {
     local -a apply=(cluster_kubectl apply --server-side --force-conflicts)
     "${apply[@]}" --filename "$flux_manifests/crds.yaml"
-    cluster_kubectl wait --for=condition=Established --timeout=30s --filename "$flux_manifests/crds.yaml"
+    cluster_kubectl wait --for=condition=Established --timeout=30s customresourcedefinitions --selector app.kubernetes.io/part-of=flux
     "${apply[@]}" --filename "$flux_manifests/controllers.yaml"
 }

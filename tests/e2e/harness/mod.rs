@@ -10,6 +10,7 @@ mod crowd;
 mod dump;
 mod environment;
 mod fault_server;
+mod flux_notification;
 mod flux_object;
 mod http;
 mod oci;
@@ -38,6 +39,7 @@ pub use crowd::{Course, Crowd};
 #[allow(unused_imports, reason = "for the benchmarks, which stand on this harness, too")]
 pub use environment::Environment;
 pub use fault_server::FaultServer;
+pub use flux_notification::Call;
 pub use flux_object::FluxObject;
 pub use operator::{Left, is_operators};
 pub use program::{File, Program};

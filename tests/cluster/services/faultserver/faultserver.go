@@ -1,4 +1,5 @@
-// Package faultserver serves files over HTTP, each in the way that a test asks for, which need not be a good one.
+// Package faultserver serves files over HTTP, each in the way that a test asks for, which need not be a good one. It also is the
+// other end of what a controller posts: a webhook, and as much of GitHub's API as a commit status needs.
 package faultserver
 
 import (
@@ -74,20 +75,24 @@ type Server struct {
 	mutex sync.Mutex
 	files map[string]*file
 	used  int64
+	calls map[string][]Call
 }
 
 // New makes a server that keeps so many bytes of uploads.
 func New(capacity int64) *Server {
-	return &Server{capacity: capacity, files: map[string]*file{}}
+	return &Server{capacity: capacity, files: map[string]*file{}, calls: map[string][]Call{}}
 }
 
-// Handler serves files below /files/ and takes orders below /control/.
+// Handler serves files below /files/, takes orders below /control/, and notes what is posted to it otherwise.
 func (server *Server) Handler() http.Handler {
 	routes := http.NewServeMux()
 	routes.HandleFunc("GET /files/{name...}", server.serve)
 	routes.HandleFunc("PUT /control/content/{name...}", server.upload)
 	routes.HandleFunc("PUT /control/behaviour/{name...}", server.behave)
 	routes.HandleFunc("GET /control/described/{name...}", server.describe)
+	routes.HandleFunc("GET /control/calls/{owner}", server.tellCalls)
+	routes.HandleFunc("/hooks/{owner}/{rest...}", server.note)
+	routes.HandleFunc("/api/v3/repos/{owner}/{rest...}", server.note)
 	routes.HandleFunc("GET /healthz", func(response http.ResponseWriter, _ *http.Request) {
 		fmt.Fprintln(response, "ok")
 	})

@@ -203,3 +203,35 @@ func TestOrdersThatCannotBeMeantAreRefused(t *testing.T) {
 		t.Errorf("a strange name was answered with %d", status)
 	}
 }
+
+func TestWhatIsPostedIsTold(t *testing.T) {
+	f := start(t)
+	post := func(path, body string) int {
+		response, err := http.Post(f.url+path, "application/json", strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer response.Body.Close()
+		return response.StatusCode
+	}
+	if status := post("/hooks/team/alert", `{"reason":"Done"}`); status != http.StatusCreated {
+		t.Errorf("a webhook is answered with %d", status)
+	}
+	post("/api/v3/repos/team/app/statuses/abc", "no JSON")
+	post("/hooks/other/alert", "{}")
+	response, err := http.Get(f.url + "/control/calls/team")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	var calls []Call
+	if err := json.NewDecoder(response.Body).Decode(&calls); err != nil {
+		t.Fatal(err)
+	}
+	if len(calls) != 2 || calls[0].Path != "/hooks/team/alert" || string(calls[0].Body) != `{"reason":"Done"}` {
+		t.Fatalf("calls %+v", calls)
+	}
+	if calls[1].Path != "/api/v3/repos/team/app/statuses/abc" || string(calls[1].Body) != `"no JSON"` {
+		t.Fatalf("calls %+v", calls)
+	}
+}

@@ -1,0 +1,56 @@
+package faultserver
+
+import (
+	"encoding/json"
+	"io"
+	"net/http"
+)
+
+const (
+	// mostCalls of one owner are kept.
+	mostCalls = 1000
+	// longestBody is how much of a call is kept, in bytes.
+	longestBody = 64 << 10
+)
+
+// Call is what somebody has posted here.
+type Call struct {
+	Method string          `json:"method"`
+	Path   string          `json:"path"`
+	Header http.Header     `json:"header"`
+	Body   json.RawMessage `json:"body"`
+}
+
+// note keeps a call and answers as GitHub does: an empty list to a question, "created" to a word.
+func (server *Server) note(response http.ResponseWriter, request *http.Request) {
+	body, err := io.ReadAll(http.MaxBytesReader(response, request.Body, longestBody))
+	if err != nil {
+		http.Error(response, err.Error(), http.StatusRequestEntityTooLarge)
+		return
+	}
+	if !json.Valid(body) {
+		body, _ = json.Marshal(string(body))
+	}
+	owner := request.PathValue("owner")
+	call := Call{Method: request.Method, Path: request.URL.Path, Header: request.Header, Body: body}
+	server.mutex.Lock()
+	if len(server.calls[owner]) < mostCalls {
+		server.calls[owner] = append(server.calls[owner], call)
+	}
+	server.mutex.Unlock()
+	response.Header().Set("Content-Type", "application/json")
+	if request.Method == http.MethodGet {
+		_, _ = io.WriteString(response, "[]\n")
+		return
+	}
+	response.WriteHeader(http.StatusCreated)
+	_, _ = io.WriteString(response, "{}\n")
+}
+
+// tellCalls lists what was noted for an owner, oldest first.
+func (server *Server) tellCalls(response http.ResponseWriter, request *http.Request) {
+	server.mutex.Lock()
+	calls := append([]Call{}, server.calls[request.PathValue("owner")]...)
+	server.mutex.Unlock()
+	writeJSON(response, calls)
+}

@@ -1,0 +1,112 @@
+//! Objects of Flux's notification-controller, what it is sent, and what it sends on.
+
+use axum::http::Request;
+use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, PostParams};
+use kube::client::Body;
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::environment::Environment;
+use super::http;
+use super::scene::{Scene, from_json};
+use super::wait::{Look, Patience, api_call, wait_until};
+
+const GROUP: &str = "notification.toolkit.fluxcd.io";
+
+/// A call that somebody has made to the server of `source-faults`, which stands for a chat or a Git host.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Call {
+    pub method: String,
+    pub path: String,
+    pub body: Value,
+}
+
+impl Scene {
+    /// Creates an Alert, a Provider or a Receiver, and waits until it is Ready if its controller says so at all.
+    pub async fn create_notification(&self, kind: &str, object: Value) {
+        let name = object["metadata"]["name"].as_str().expect("an object of a test has a name").to_owned();
+        let doing = format!("creating the {kind} {}/{name}", self.namespace);
+        let api = self.notifications(kind);
+        let object: DynamicObject = from_json(with_type(&self.notification(kind), object));
+        api_call(doing, api.create(&PostParams::default(), &object)).await;
+    }
+
+    /// The path at which a Receiver takes calls, once it is Ready.
+    pub async fn webhook_path(&self, receiver: &str) -> String {
+        let api = self.notifications("Receiver");
+        wait_until(format!("the Receiver {receiver} to be Ready"), Patience::Reaction, async || {
+            match api.get(receiver).await {
+                Ok(object) => {
+                    let status = object.data.get("status").cloned().unwrap_or_default();
+                    let conditions = status["conditions"].as_array().cloned().unwrap_or_default();
+                    let is_ready = conditions.iter().any(|c| c["type"] == "Ready" && c["status"] == "True");
+                    match status["webhookPath"].as_str().filter(|_| is_ready) {
+                        Some(path) => Look::Found(path.to_owned()),
+                        None => Look::NotYet(status.to_string()),
+                    }
+                }
+                Err(error) => Look::NotYet(error.to_string()),
+            }
+        })
+        .await
+    }
+
+    /// Calls a Receiver of Flux, by way of the API server's proxy to its Service; the answer's status.
+    pub async fn call_webhook(&self, path: &str, headers: &[(&str, String)], body: &str) -> u16 {
+        let url = format!("/api/v1/namespaces/flux-system/services/webhook-receiver:80/proxy{path}");
+        let mut request = Request::post(&url).header("Content-Type", "application/json");
+        for (name, value) in headers {
+            request = request.header(*name, value);
+        }
+        let request = request.body(Body::from(body.as_bytes().to_vec())).expect("a request");
+        let answer = api_call(format!("calling {url}"), self.client.send(request)).await;
+        answer.status().as_u16()
+    }
+
+    /// Where calls of this scene are taken, in the cluster.
+    pub fn hook(&self, name: &str) -> String {
+        format!("{}/hooks/{}/{name}", Environment::get().source_faults_url_in_cluster, self.namespace)
+    }
+
+    /// A repository of a Git host that takes commit statuses.
+    pub fn git_host(&self, repository: &str) -> String {
+        format!("{}/{}/{repository}", Environment::get().source_faults_url_in_cluster, self.namespace)
+    }
+
+    /// The calls so far.
+    pub async fn calls(&self) -> Vec<Call> {
+        let url = format!("{}/control/calls/{}", Environment::get().source_faults_url, self.namespace);
+        let doing = format!("asking for the calls of {url}");
+        let text = http::send(&doing, http::client().get(&url)).await.text().await;
+        let text = text.unwrap_or_else(|error| panic!("{doing}: {error:?}"));
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{doing}: the answer is {text}: {error}"))
+    }
+
+    /// Waits for a call.
+    pub async fn until_called(&self, what: &str, is_it: impl Fn(&Call) -> bool) -> Call {
+        wait_until(format!("{what} to be posted"), Patience::Reaction, async || {
+            let calls = self.calls().await;
+            match calls.iter().find(|call| is_it(call)) {
+                Some(call) => Look::Found(call.clone()),
+                None => Look::NotYet(format!("{calls:#?}")),
+            }
+        })
+        .await
+    }
+
+    fn notifications(&self, kind: &str) -> Api<DynamicObject> {
+        Api::namespaced_with(self.client.clone(), &self.namespace, &self.notification(kind))
+    }
+
+    fn notification(&self, kind: &str) -> ApiResource {
+        let version = if kind == "Receiver" { "v1" } else { "v1beta3" };
+        let plural = format!("{}s", kind.to_lowercase());
+        ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(GROUP, version, kind), &plural)
+    }
+}
+
+fn with_type(resource: &ApiResource, mut object: Value) -> Value {
+    object["apiVersion"] = resource.api_version.clone().into();
+    object["kind"] = resource.kind.clone().into();
+    object
+}
