@@ -11,6 +11,7 @@
 
 mod artifact;
 mod bad_programs;
+mod bootstrap;
 mod by_hand;
 mod conditions;
 mod conformance;

@@ -116,13 +116,60 @@ fn stacks_that_wait_for_each_other_are_told_so_and_run_once_one_of_them_waits_no
         two.change(json!({"spec": {"dependsOn": null}})).await;
         two.until_applied(&commit).await;
         one.until_applied(&commit).await;
-        let mut elsewhere = depending(scene, "elsewhere", &source, "one");
-        elsewhere.spec.depends_on[0].namespace = Some("default".to_owned());
-        let elsewhere = scene.start(elsewhere).await;
-        let refused = |stack: &Stack| says(stack, STALLED, "True", stack_reason::SPEC_INVALID);
-        let stack = elsewhere.until("to be refused", Patience::Reaction, refused).await;
+    });
+}
+
+#[test]
+fn s19_what_is_named_in_another_namespace_is_denied() {
+    run("denied", async |scene| {
+        let source = scene.source("app").await;
+        let commit = source.push(&saying("one").files()).await;
+        let mut after = depending(scene, "after", &source, "one");
+        after.spec.depends_on[0].namespace = Some("default".to_owned());
+        let mut fed = scene.stack("fed", &source);
+        fed.spec.flux_source.as_mut().expect("it has a source").source_ref.namespace = Some("default".to_owned());
+        let denied = |stack: &Stack| says(stack, STALLED, "True", stack_reason::ACCESS_DENIED);
+        for (stack, words) in [(after, "Stack default/one"), (fed, "GitRepository default/app")] {
+            let stack = scene.start(stack).await;
+            let found = stack.until("to be denied", Patience::Reaction, denied).await;
+            let message = condition(&found, STALLED).expect("it is there").message.clone();
+            assert!(message.contains(&format!("{words} is in another namespace")), "{message}");
+            let own = json!({"dependsOn": null, "fluxSource": {"sourceRef": {"namespace": scene.namespace}}});
+            stack.change(json!({"spec": own})).await;
+            stack.until_applied(&commit).await;
+        }
+    });
+}
+
+#[test]
+fn r6_a_stack_waits_until_its_expression_is_true_of_another_one() {
+    run("expression", async |scene| {
+        let base = scene.source("base").await;
+        let stage = |stage: &str| Program::new("base").output("stage", json!(stage)).files();
+        let closed = base.push(&stage("closed")).await;
+        let needed = scene.start(scene.stack("needed", &base)).await;
+        needed.until_applied(&closed).await;
+        let source = scene.source("app").await;
+        let commit = source.push(&saying("one").files()).await;
+        let mut waiting = depending(scene, "waiting", &source, "needed");
+        waiting.spec.depends_on[0].ready_expr = Some("dep.status.outputs.stage == self.spec.config.stage".to_owned());
+        waiting.spec.config.insert("stage".to_owned(), json!("open"));
+        let waiting = scene.start(waiting).await;
+        let stack = waiting
+            .until("to wait", Patience::Reaction, |stack| {
+                says(stack, READY, "False", stack_reason::PREREQUISITE_NOT_SATISFIED)
+            })
+            .await;
+        let message = condition(&stack, READY).expect("it is there").message.clone();
+        assert_eq!(message, "waits for needed: its readyExpr is not true");
+        base.push(&stage("open")).await;
+        waiting.until_applied(&commit).await;
+        waiting.change(json!({"spec": {"dependsOn": [{"name": "needed", "readyExpr": "dep.status.("}]}})).await;
+        source.push(&saying("two").files()).await;
+        let invalid = |stack: &Stack| says(stack, STALLED, "True", stack_reason::SPEC_INVALID);
+        let stack = waiting.until("to name the expression", Patience::Reaction, invalid).await;
         let message = condition(&stack, STALLED).expect("it is there").message.clone();
-        assert!(message.contains("cross-namespace refs are not allowed"), "{message}");
+        assert!(message.contains("the readyExpr of needed") && message.contains("cannot be read"), "{message}");
     });
 }
 

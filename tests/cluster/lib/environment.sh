@@ -5,6 +5,7 @@ s3_backend_url="s3://$state_bucket?endpoint=http://s3.$services_namespace.svc.cl
 
 # The part that does not depend on whose cluster it is.
 print_common_environment() {
+    find_flux_manifests
     printf '%s\n' \
         "GIT_URL_IN_CLUSTER=http://git.$services_namespace.svc.cluster.local" \
         "PROVIDER_LOG_URL_IN_CLUSTER=http://provider-log.$services_namespace.svc.cluster.local" \
@@ -14,7 +15,8 @@ print_common_environment() {
         "REGISTRY_HOST_IN_CLUSTER=registry.$services_namespace.svc.cluster.local:5000" \
         "S3_ACCESS_KEY=$s3_access_key" \
         "S3_SECRET_KEY=$s3_secret_key" \
-        "PULUMI_IMAGE=$pulumi_image"
+        "PULUMI_IMAGE=$pulumi_image" \
+        "FLUX_COMPONENTS=$flux_manifests/components.yaml"
 }
 
 # On our own node the tests run in its network, where the services' cluster addresses work as they do in a pod.

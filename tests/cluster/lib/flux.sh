@@ -12,7 +12,7 @@ flux_controller_version() {
 
 flux_manifests=""
 
-# find_flux_manifests: where the rendered manifests are, or will be: namespace.yaml, crds.yaml, controllers.yaml.
+# find_flux_manifests: where the rendered manifests are, or will be: namespace.yaml, crds.yaml, controllers.yaml, and components.yaml with all of it.
 find_flux_manifests() {
     [[ -z $flux_manifests ]] || return 0
     local hash controller
@@ -37,8 +37,9 @@ render_flux_manifests() {
     scratch=$(mktemp -d "$cache_folder/flux/.render.XXXXXX")
     local -a copy=(cp --recursive --no-preserve=mode)
     local definitions=$scratch/definitions components=$scratch/controllers
-    "${copy[@]}" "$cluster_folder"/manifests/flux/{definitions,controllers} "$scratch/"
-    "${copy[@]}" "$flux/install/labels.yaml" "$notifications_component" "$definitions/"
+    "${copy[@]}" "$cluster_folder"/manifests/flux/{definitions,extended,controllers} "$scratch/"
+    "${copy[@]}" "$flux/install/labels.yaml" "$definitions/"
+    "${copy[@]}" "$notifications_component" "$scratch/extended/"
     "${copy[@]}" "$flux/install/labels.yaml" "$flux/rbac" "$flux/policies" "$components/"
     for controller in "${flux_controllers[@]}"; do
         module=$(module_folder "github.com/fluxcd/$controller" "$(flux_controller_version "$controller")")
@@ -49,8 +50,16 @@ render_flux_manifests() {
     done
     mkdir "$scratch/rendered"
     "${copy[@]}" "$flux/install/namespace.yaml" "$scratch/rendered/"
-    "$(tool kubernetes kubectl)" kustomize "$definitions" >"$scratch/rendered/crds.yaml"
+    "$(tool kubernetes kubectl)" kustomize "$scratch/extended" >"$scratch/rendered/crds.yaml"
     "$(tool kubernetes kubectl)" kustomize "$components" >"$scratch/rendered/controllers.yaml"
+    # As `flux bootstrap` writes them: one file.
+    {
+        cat "$scratch/rendered/namespace.yaml"
+        printf -- '---\n'
+        "$(tool kubernetes kubectl)" kustomize "$definitions"
+        printf -- '---\n'
+        cat "$scratch/rendered/controllers.yaml"
+    } >"$scratch/rendered/components.yaml"
     mv "$scratch/rendered" "$flux_manifests"
     rm -rf "$scratch"
 }

@@ -20,6 +20,8 @@ pub struct Environment {
     pub source_faults_url: String,
     pub source_faults_url_in_cluster: String,
     pub pulumi_image: String,
+    /// The file with all that Flux consists of.
+    pub flux_components: String,
 }
 
 static ENVIRONMENT: LazyLock<Result<Environment, String>> = LazyLock::new(|| read(|name| std::env::var(name).ok()));
@@ -52,6 +54,7 @@ fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Environment, String
         "SOURCE_FAULTS_URL",
         "SOURCE_FAULTS_URL_IN_CLUSTER",
         "PULUMI_IMAGE",
+        "FLUX_COMPONENTS",
     ];
     let mut values = BTreeMap::new();
     for name in names {
@@ -79,6 +82,7 @@ fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Environment, String
         source_faults_url: take("SOURCE_FAULTS_URL"),
         source_faults_url_in_cluster: take("SOURCE_FAULTS_URL_IN_CLUSTER"),
         pulumi_image: take("PULUMI_IMAGE"),
+        flux_components: take("FLUX_COMPONENTS"),
     })
 }
 

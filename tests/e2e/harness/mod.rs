@@ -46,7 +46,7 @@ pub use program::{File, Program};
 pub use provider_log::{ProviderLog, once};
 pub use replicas::{AuditLog, StoppedProcess, holders};
 pub use scene::{STATE_SECRET, Scene, client, client_without_retries, from_json};
-pub use source::{GitRepository, Source};
+pub use source::{Commit, GitRepository, Source};
 pub use stack::{StackHandle, condition, is_done, says};
 pub use wait::{Look, Patience, api_call, wait_until};
 

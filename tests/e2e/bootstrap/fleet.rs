@@ -1,0 +1,225 @@
+//! A fleet repository as `flux bootstrap` leaves it, and what kustomize-controller makes of it.
+
+use std::path::Path;
+
+use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams};
+use kube::{Client, ResourceExt};
+use serde_json::{Value, json};
+
+use crate::harness::{Commit, Environment, File, Look, Patience, Scene, Source, api_call, from_json, wait_until};
+
+const NAMESPACE: &str = "flux-system";
+/// Where the project's own manifests lie in the repository.
+const VENDORED: &str = "pulumi-controller";
+/// What all objects of a bootstrap are called.
+const BOOTSTRAP: &str = "flux-system";
+
+/// The repository, and what of it is there now.
+pub struct Fleet<'a> {
+    client: Client,
+    repository: Source<'a>,
+    vendored: Vec<File>,
+    components: String,
+    /// The controller's image, if the controller is there at all.
+    pub image: Option<String>,
+    /// Of the Kustomization `apps`: its files, if it is there at all.
+    pub apps: Option<Vec<File>>,
+}
+
+impl<'a> Fleet<'a> {
+    pub async fn new(scene: &'a Scene) -> Fleet<'a> {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let vendored = ["config", "kustomize"].iter().flat_map(|folder| read_all(root, &root.join(folder))).collect();
+        let components = &Environment::get().flux_components;
+        let components =
+            std::fs::read_to_string(components).unwrap_or_else(|error| panic!("reading {components}: {error}"));
+        let repository = scene.source("fleet").await;
+        Fleet { client: scene.client.clone(), repository, vendored, components, image: None, apps: None }
+    }
+
+    /// Commits all of it.
+    pub async fn push(&self) -> Commit {
+        let folder = format!("clusters/test/{BOOTSTRAP}");
+        let mut files = vec![
+            file(format!("{folder}/gotk-components.yaml"), self.components.clone()),
+            file(format!("{folder}/gotk-sync.yaml"), documents(&[self.git_repository(), self.kustomization()])),
+            file(format!("{folder}/kustomization.yaml"), self.bootstrap_kustomization().to_string()),
+        ];
+        files.extend(self.vendored.clone());
+        if let Some(apps) = &self.apps {
+            files.push(file("clusters/test/apps.yaml".to_owned(), apps_kustomization().to_string()));
+            files.extend(apps.clone());
+        }
+        self.repository.push_unseen(&files).await
+    }
+
+    /// What `flux bootstrap` applies at its end.
+    pub async fn bootstrap(&self) {
+        for object in [self.git_repository(), self.kustomization()] {
+            let api = self.api(&object);
+            let doing = format!("creating the {} of the bootstrap", object["kind"]);
+            api_call(doing, api.create(&PostParams::default(), &from_json(object))).await;
+        }
+    }
+
+    /// Commits it, asks Flux to look as a webhook does, and waits until it is applied.
+    pub async fn roll_out(&self) -> Commit {
+        let commit = self.push().await;
+        self.look().await;
+        self.until_kustomization(BOOTSTRAP, Patience::Run, "to be Ready on its commit", |status| {
+            status["lastAppliedRevision"] == json!(commit.revision()) && ready(status) == Some("True")
+        })
+        .await;
+        commit
+    }
+
+    /// Asks for a look at the repository now.
+    pub async fn look(&self) {
+        let request = json!({"metadata": {"annotations": {"reconcile.fluxcd.io/requestedAt": format!("{:?}", std::time::SystemTime::now())}}});
+        let api = self.api(&self.git_repository());
+        let patch = Patch::Merge(&request);
+        api_call("asking Flux for a look at the fleet", api.patch(BOOTSTRAP, &PatchParams::default(), &patch)).await;
+    }
+
+    /// Waits until the status of a Kustomization is so.
+    pub async fn until_kustomization(
+        &self,
+        name: &str,
+        patience: Patience,
+        what: &str,
+        is_so: impl Fn(&Value) -> bool,
+    ) -> Value {
+        let api = self.api(&self.kustomization());
+        wait_until(format!("the Kustomization {name} {what}"), patience, async || match api.get(name).await {
+            Ok(object) => {
+                let status = object.data.get("status").cloned().unwrap_or_default();
+                if is_so(&status) { Look::Found(status) } else { Look::NotYet(format!("{:#}", status["conditions"])) }
+            }
+            Err(error) => Look::NotYet(error.to_string()),
+        })
+        .await
+    }
+
+    /// Waits until a Kustomization is gone with all that it had made.
+    pub async fn until_gone(&self, name: &str) {
+        let api = self.api(&self.kustomization());
+        wait_until(format!("the Kustomization {name} to be gone"), Patience::Run, async || {
+            match api.get_opt(name).await {
+                Ok(None) => Look::Found(()),
+                Ok(Some(object)) => Look::NotYet(format!("{:?}", object.finalizers())),
+                Err(error) => Look::NotYet(error.to_string()),
+            }
+        })
+        .await;
+    }
+
+    /// Lets go of the cluster: what is applied stays.
+    pub async fn end(&self) {
+        let api = self.api(&self.kustomization());
+        let kept = json!({"spec": {"prune": false}});
+        drop(api.patch(BOOTSTRAP, &PatchParams::default(), &Patch::Merge(&kept)).await);
+        drop(api.delete(BOOTSTRAP, &DeleteParams::default()).await);
+        drop(self.api(&self.git_repository()).delete(BOOTSTRAP, &DeleteParams::default()).await);
+    }
+
+    fn api(&self, object: &Value) -> Api<DynamicObject> {
+        let (group, version) =
+            object["apiVersion"].as_str().and_then(|text| text.split_once('/')).expect("a group and a version");
+        let kind = object["kind"].as_str().expect("a kind");
+        Api::namespaced_with(
+            self.client.clone(),
+            NAMESPACE,
+            &ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind)),
+        )
+    }
+
+    fn git_repository(&self) -> Value {
+        json!({
+            "apiVersion": "source.toolkit.fluxcd.io/v1", "kind": "GitRepository",
+            "metadata": {"name": BOOTSTRAP, "namespace": NAMESPACE},
+            "spec": {"interval": "1m0s", "ref": {"branch": "main"}, "url": self.repository.url()},
+        })
+    }
+
+    fn kustomization(&self) -> Value {
+        json!({
+            "apiVersion": "kustomize.toolkit.fluxcd.io/v1", "kind": "Kustomization",
+            "metadata": {"name": BOOTSTRAP, "namespace": NAMESPACE},
+            "spec": {
+                "interval": "10m0s", "path": "./clusters/test", "prune": true,
+                "sourceRef": {"kind": "GitRepository", "name": BOOTSTRAP},
+            },
+        })
+    }
+
+    /// The one file of a bootstrap that is meant to be edited.
+    fn bootstrap_kustomization(&self) -> Value {
+        let mut resources = vec!["gotk-components.yaml".to_owned(), "gotk-sync.yaml".to_owned()];
+        let mut kustomization = json!({
+            "apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization",
+            "components": [format!("../../../{VENDORED}/kustomize/components/notifications")],
+        });
+        if let Some(image) = &self.image {
+            resources.push(format!("../../../{VENDORED}/kustomize/overlays/flux-system"));
+            let (name, tag) = image.rsplit_once(':').expect("an image with a tag");
+            kustomization["images"] = json!([{"name": "localhost/pulumi-controller", "newName": name, "newTag": tag}]);
+            let deployment = json!({"kind": "Deployment", "name": "pulumi-controller"});
+            let container = "spec.template.spec.containers.[name=manager]";
+            let mut source = deployment.clone();
+            source["fieldPath"] = json!(format!("{container}.image"));
+            let target =
+                json!({"select": deployment, "fieldPaths": [format!("{container}.env.[name=AGENT_IMAGE].value")]});
+            kustomization["replacements"] = json!([{"source": source, "targets": [target]}]);
+        }
+        kustomization["resources"] = json!(resources);
+        kustomization
+    }
+}
+
+fn apps_kustomization() -> Value {
+    json!({
+        "apiVersion": "kustomize.toolkit.fluxcd.io/v1", "kind": "Kustomization",
+        "metadata": {"name": "apps", "namespace": NAMESPACE},
+        "spec": {
+            "interval": "10m0s", "retryInterval": "10s", "timeout": "5m0s", "path": "./apps", "prune": true, "wait": true,
+            "dependsOn": [{"name": BOOTSTRAP}],
+            "sourceRef": {"kind": "GitRepository", "name": BOOTSTRAP},
+        },
+    })
+}
+
+/// What the Ready condition of a Kustomization says.
+pub fn ready(status: &Value) -> Option<&str> {
+    condition(status, "Ready")?["status"].as_str()
+}
+
+pub fn condition<'v>(status: &'v Value, kind: &str) -> Option<&'v Value> {
+    status["conditions"].as_array()?.iter().find(|condition| condition["type"] == kind)
+}
+
+pub fn documents(objects: &[Value]) -> String {
+    objects.iter().map(|object| format!("---\n{object:#}\n")).collect()
+}
+
+pub fn file(path: String, content: String) -> File {
+    File { path, content }
+}
+
+/// All files below a folder of the project, as they lie in the repository.
+fn read_all(root: &Path, folder: &Path) -> Vec<File> {
+    let mut files = Vec::new();
+    for entry in
+        std::fs::read_dir(folder).unwrap_or_else(|error| panic!("listing {}: {error}", folder.display())).flatten()
+    {
+        let path = entry.path();
+        if path.is_dir() {
+            files.extend(read_all(root, &path));
+            continue;
+        }
+        let name = path.strip_prefix(root).expect("it is below the project's folder");
+        let content =
+            std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("reading {}: {error}", path.display()));
+        files.push(file(format!("{VENDORED}/{}", name.display()), content));
+    }
+    files
+}
