@@ -220,7 +220,7 @@ fn a_digest_that_verifies_nothing_is_refused_before_anything_is_fetched() {
 
         let wrong = format!("sha256:{}", hex.chars().rev().collect::<String>());
         let artifact = SourceArtifact { digest: wrong.clone(), ..artifact };
-        place.expect_refusal(&artifact, &[&wrong, &hex]).await;
+        place.expect_refusal(&artifact, &[&wrong]).await;
         place.expect_recovery("digests").await;
     });
 }
@@ -234,7 +234,7 @@ fn what_a_server_answers_is_named_and_the_artifact_is_fetched_once_it_is_there()
             ("oops", json!({"status": 500}), vec!["status 500"]),
             ("moved", json!({"status": 302}), vec!["302", "redirects are not followed"]),
             ("too-short", json!({"extraLength": 100}), vec!["connection broke"]),
-            ("too-long", json!({"extraLength": -100}), vec!["have digest"]),
+            ("too-long", json!({"extraLength": -100}), vec!["do not have the digest"]),
             ("endless", json!({"endless": true}), vec!["larger than 268435456 bytes"]),
         ];
         for (name, behaviour, words) in table {

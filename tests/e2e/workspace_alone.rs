@@ -103,7 +103,7 @@ fn an_archive_that_may_not_be_asked_for_or_is_another_one_is_refused_by_name() {
         let other = format!("sha256:{}", "0".repeat(64));
         scene.patch::<Workspace>("main", json!({"spec": {"flux": {"url": artifact.url, "digest": other}}})).await;
         until_workspace(scene, "main", "to name the wrong digest", Patience::Run, |workspace| {
-            is(workspace, READY, "False", &["have digest", &other]) && !is(workspace, STALLED, "True", &[])
+            is(workspace, READY, "False", &["do not have the digest", &other]) && !is(workspace, STALLED, "True", &[])
         })
         .await;
 

@@ -147,7 +147,8 @@ fn retry_after(headers: &HeaderMap, now: Timestamp) -> Option<Duration> {
 fn store_error(error: StoreError, target: &Target, digest: &Digest) -> FetchError {
     match error {
         StoreError::Mismatch { wanted, found, bytes } => {
-            FetchError::DigestMismatch { url: target.shown.clone(), wanted, got: found, bytes }
+            tracing::info!(url = target.shown, digest = %found, "what was fetched has another digest");
+            FetchError::DigestMismatch { url: target.shown.clone(), wanted, bytes }
         }
         other => store_failure(digest, other.to_string()),
     }

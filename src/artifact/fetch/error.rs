@@ -23,8 +23,9 @@ pub enum FetchError {
     /// The server asked for patience and is not asked again before its time.
     #[error("{error}")]
     Postponed { error: Box<FetchError>, left: Duration },
-    #[error("the {bytes} bytes of {url} have digest {got}, the source says {wanted}")]
-    DigestMismatch { url: String, wanted: Digest, got: Digest, bytes: u64 },
+    /// Not the digest that they have: who may not read an artifact shall not learn by what it can be had.
+    #[error("the {bytes} bytes of {url} do not have the digest that the source says, {wanted}")]
+    DigestMismatch { url: String, wanted: Digest, bytes: u64 },
     #[error("{url} is larger than {limit} bytes, the most that is downloaded")]
     TooLarge { url: String, limit: u64 },
     #[error("cannot connect to fetch {url}: {cause}")]

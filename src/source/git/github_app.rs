@@ -45,6 +45,12 @@ impl fmt::Debug for App {
     }
 }
 
+/// A token goes there, so nobody may listen on the way: an own machine is none.
+fn is_safe(api: &Url) -> bool {
+    let is_here = matches!(api.host_str(), Some("127.0.0.1" | "[::1]" | "localhost"));
+    api.scheme() == "https" || (api.scheme() == "http" && is_here)
+}
+
 impl App {
     /// Checks what is said of it. Without a URL of the API, it is that of the repository's host.
     pub fn new(
@@ -69,11 +75,7 @@ impl App {
         };
         let refused = || format!("the baseURL of the GitHub App, {text:?}, is no https URL");
         let api = Url::parse(&text).map_err(|_| refused())?;
-        if !matches!(api.scheme(), "https" | "http")
-            || !api.has_host()
-            || !api.username().is_empty()
-            || api.password().is_some()
-        {
+        if !is_safe(&api) || !api.has_host() || !api.username().is_empty() || api.password().is_some() {
             return Err(refused());
         }
         Ok(Self { id, installation, private_key, api })
@@ -208,7 +210,7 @@ mod tests {
         for (base, host, wanted) in rows {
             assert_eq!(app(base, host).unwrap().exchange_url(), wanted);
         }
-        for base in ["ftp://a", "nothing", "https://u:p@a"] {
+        for base in ["ftp://a", "http://a", "nothing", "https://u:p@a"] {
             assert!(app(Some(base), "x").unwrap_err().contains("baseURL"), "{base}");
         }
     }

@@ -104,17 +104,17 @@ async fn digests_of_all_algorithms_are_verified() {
         let wrong = Digest::of_reader(algorithm, &b"other"[..]).unwrap();
         let error = fixture.fetcher.fetch(&server.url("/a"), &wrong).await.unwrap_err();
         let url = server.url("/a");
-        assert_eq!(error, FetchError::DigestMismatch { url, wanted: wrong, got: digest, bytes: 8 });
+        assert_eq!(error, FetchError::DigestMismatch { url, wanted: wrong, bytes: 8 });
     }
 }
 
 #[tokio::test]
-async fn wrong_bytes_are_not_kept_and_both_digests_are_named() {
+async fn wrong_bytes_are_not_kept_and_nobody_learns_their_digest() {
     let server = Server::start(|_| Answer::ok(b"rewritten")).await;
     let fixture = Fixture::new();
     let error = fixture.fails(&server.url("/a"), &Digest::of(b"artifact")).await.to_string();
     assert!(error.contains(&Digest::of(b"artifact").to_string()), "{error}");
-    assert!(error.contains(&Digest::of(b"rewritten").to_string()), "{error}");
+    assert!(!error.contains(&Digest::of(b"rewritten").to_string()), "{error}");
     assert_eq!(server.count(), 1, "wrong bytes are no broken connection");
 }
 
@@ -183,7 +183,7 @@ async fn the_limit_of_bytes_holds_to_the_byte_with_and_without_a_length() {
 #[tokio::test]
 async fn a_lying_length_does_not_help() {
     let table = [
-        ("HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nartifact", "have digest"),
+        ("HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nartifact", "do not have the digest"),
         ("HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nartifact", "connection broke after 8 bytes"),
         ("HTTP/1.1 200 OK\r\ncontent-length: 99999999999\r\n\r\nartifact", "larger than 268435456 bytes"),
         ("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n8\r\nartifact\r\n", "connection broke after 8 bytes"),
