@@ -17,6 +17,7 @@ mod conditions;
 mod conformance;
 mod deletion;
 mod dependencies;
+mod documents;
 mod exclusive;
 mod failure;
 mod first_run;

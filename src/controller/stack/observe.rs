@@ -70,16 +70,7 @@ pub async fn observe(mut stack: Stack, context: &Context) -> Result<Observed, Re
         Some(update) => outputs_of(update, &namespace, context).await?,
         None => None,
     };
-    let source = match needs_source(&stack, update.as_ref(), workspace.as_ref()) {
-        true => Some(resolve(&stack, context).await),
-        false => {
-            // What is suspended or goes away asks nobody.
-            if stack.spec.suspend.unwrap_or_default() || stack.metadata.deletion_timestamp.is_some() {
-                context.git.forget(&(namespace.clone(), name.clone()));
-            }
-            None
-        }
-    };
+    let source = look_at_source(&stack, update.as_ref(), workspace.as_ref(), context).await;
     let is_at_hand = |digest| InPod::of(digest).is_some() || context.store.contains(digest);
     let in_store = matches!(&source, Some(Ok(resolved)) if is_at_hand(&resolved.digest));
     let updates = context.updates_of(&namespace, &name);
@@ -117,6 +108,23 @@ pub async fn observe(mut stack: Stack, context: &Context) -> Result<Observed, Re
         updates,
         deletion,
     })
+}
+
+/// What the Stack's source has, if the pass needs one.
+async fn look_at_source(
+    stack: &Stack,
+    update: Option<&Update>,
+    workspace: Option<&Workspace>,
+    context: &Context,
+) -> Option<Result<Resolved, Unavailable>> {
+    if needs_source(stack, update, workspace) {
+        return Some(resolve(stack, context).await);
+    }
+    // What is suspended or goes away asks nobody.
+    if stack.spec.suspend.unwrap_or_default() || stack.metadata.deletion_timestamp.is_some() {
+        context.git.forget(&(stack.namespace().unwrap_or_default(), stack.name_any()));
+    }
+    None
 }
 
 /// What a destroy needs to know: what it can do without its source, and who goes first.

@@ -138,7 +138,7 @@ fn the_rights_that_a_message_asks_for_are_those_that_count() {
         assert!(said.contains(wanted), "{said:?} does not say {wanted:?}");
     }
     assert!(rights.contains(&format!("{LABEL_SOURCE_READER}: \"true\"")), "the rights select this label");
-    let role = include_str!("../../../config/rbac/cluster-role.yaml");
+    let role = include_str!("../../../config/rbac/flux-sources.yaml");
     for plural in ["gitrepositories", "ocirepositories", "buckets", "externalartifacts"] {
         assert!(role.contains(plural), "{plural} can be read without asking anybody");
     }

@@ -18,6 +18,7 @@ declare -A package_proof=(
     [git]=git
     [openssh-server]=sshd
     [openssl]=openssl
+    [curl]=curl
 )
 
 install_packages() {

@@ -4,6 +4,7 @@
 mod api_server;
 mod crowd;
 mod leader;
+mod overlays;
 mod restart;
 mod takeover;
 mod upgrade;

@@ -1,0 +1,85 @@
+//! What the documents show can be applied.
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use tokio::io::AsyncWriteExt;
+
+use crate::harness::run;
+
+const FENCE: &str = "```";
+
+/// The API server's own word on every object that a document shows, without anything being made.
+#[test]
+fn q4_every_object_of_the_documents_is_valid() {
+    run("documents", async |_| {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs");
+        let mut broken = Vec::new();
+        let mut objects = 0;
+        for file in markdown(&root) {
+            let text =
+                std::fs::read_to_string(&file).unwrap_or_else(|error| panic!("reading {}: {error}", file.display()));
+            let blocks = objects_of(&text);
+            if blocks.is_empty() {
+                continue;
+            }
+            objects += blocks.len();
+            if let Err(problem) = dry_run(&blocks.join("\n---\n")).await {
+                broken.push(format!("{}: {problem}", file.display()));
+            }
+        }
+        assert!(broken.is_empty(), "{}", broken.join("\n"));
+        assert!(objects > 40, "only {objects} blocks were found: are they fenced otherwise?");
+    });
+}
+
+fn markdown(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).unwrap_or_else(|error| panic!("listing {}: {error}", folder.display()));
+    let paths = entries.flatten().map(|entry| entry.path());
+    let mut files: Vec<PathBuf> = paths
+        .flat_map(|path| if path.is_dir() { markdown(&path) } else { vec![path] })
+        .filter(|path| path.extension().is_some_and(|extension| extension == "md"))
+        .collect();
+    files.sort();
+    files
+}
+
+/// The blocks of YAML, but for files of kustomize, which are no objects. What is shown in a namespace of its readers' is tried in `default`.
+fn objects_of(text: &str) -> Vec<String> {
+    let mut blocks = Vec::new();
+    let mut block: Option<String> = None;
+    for line in text.lines() {
+        match &mut block {
+            Some(found) if line.trim_end() == FENCE => {
+                blocks.push(std::mem::take(found));
+                block = None;
+            }
+            Some(found) => found.push_str(&format!("{line}\n")),
+            None if line.trim_end() == format!("{FENCE}yaml") => block = Some(String::new()),
+            None => {}
+        }
+    }
+    blocks.retain(|block| !block.contains("kustomize.config.k8s.io"));
+    blocks.into_iter().map(|block| block.replace("namespace: apps\n", "namespace: default\n")).collect()
+}
+
+async fn dry_run(objects: &str) -> Result<(), String> {
+    let mut kubectl = tokio::process::Command::new("kubectl");
+    kubectl
+        .args(["apply", "--dry-run=server", "--validate=strict", "--filename", "-"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true);
+    let mut child = kubectl.spawn().expect("kubectl is on the PATH that `tests/cluster/cluster exec` sets");
+    let mut stdin = child.stdin.take().expect("it is piped");
+    stdin.write_all(objects.as_bytes()).await.expect("kubectl reads its input");
+    drop(stdin);
+    let output = tokio::time::timeout(Duration::from_secs(60), child.wait_with_output());
+    let output = output.await.expect("kubectl ends in a minute").expect("kubectl ends");
+    match output.status.success() {
+        true => Ok(()),
+        false => Err(String::from_utf8_lossy(&output.stderr).into_owned()),
+    }
+}

@@ -1,0 +1,183 @@
+//! The controller as each of the overlays installs it, in place of the one that the other tests use.
+
+use std::panic::{AssertUnwindSafe, resume_unwind};
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+
+use futures::FutureExt;
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
+use kube::Api;
+use kube::api::DeleteParams;
+use serde_json::json;
+use tokio::io::AsyncWriteExt;
+
+use crate::harness::{
+    Controller, Look, Patience, Program, Scene, api_call, client, in_scene, once, run_alone, wait_until,
+};
+
+/// Applies what an overlay consists of, with one text in place of another.
+async fn apply(overlay: &str, (from, to): (&str, &str)) {
+    let all = rendered(overlay).await.replace(from, to);
+    kubectl(&["apply", "--server-side", "--force-conflicts", "--filename", "-"], &all).await;
+}
+
+async fn rendered(overlay: &str) -> String {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(overlay);
+    kubectl(&["kustomize", &folder.display().to_string()], "").await
+}
+
+async fn kubectl(arguments: &[&str], input: &str) -> String {
+    let mut kubectl = tokio::process::Command::new("kubectl");
+    kubectl.args(arguments).kill_on_drop(true).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = kubectl.spawn().expect("kubectl is on the PATH that `tests/cluster/cluster exec` sets");
+    let mut stdin = child.stdin.take().expect("it is piped");
+    stdin.write_all(input.as_bytes()).await.expect("kubectl reads its input");
+    drop(stdin);
+    let output = tokio::time::timeout(Duration::from_secs(60), child.wait_with_output())
+        .await
+        .unwrap_or_else(|_| panic!("kubectl {arguments:?} did not end in a minute"))
+        .expect("kubectl ends");
+    let problem = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "kubectl {arguments:?}: {problem}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+async fn until_available(namespace: &str) {
+    let deployments: Api<Deployment> = Api::namespaced(client().await, namespace);
+    wait_until(format!("the controller in {namespace} to be available"), Patience::Reaction, async || {
+        let status = match deployments.get("pulumi-controller").await {
+            Ok(deployment) => deployment.status.unwrap_or_default(),
+            Err(error) => return Look::NotYet(error.to_string()),
+        };
+        if status.available_replicas == Some(1) { Look::Found(()) } else { Look::NotYet(format!("{status:?}")) }
+    })
+    .await;
+}
+
+/// Runs a test while the installed controller is away, and brings it back whatever happens: with the rights that it had.
+async fn instead(test: impl AsyncFnOnce()) {
+    let controller = Controller::new(&client().await);
+    controller.scale(0).await;
+    let outcome = AssertUnwindSafe(test()).catch_unwind().await;
+    kubectl(&["apply", "--server-side", "--force-conflicts", "--filename", "-"], &rendered("config/rbac").await).await;
+    controller.scale(1).await;
+    if let Err(failure) = outcome {
+        resume_unwind(failure);
+    }
+}
+
+fn program(value: &str) -> Program {
+    Program::new("overlay").step("step", json!({"value": value}))
+}
+
+#[test]
+fn t2_a_controller_of_one_namespace_has_rights_there_and_nowhere_else() {
+    run_alone(async || {
+        instead(async || {
+            in_scene("single-namespace", async |scene| {
+                in_scene("beside", async |beside| {
+                    apply("kustomize/overlays/single-namespace", ("pulumi-team", &scene.namespace)).await;
+                    until_available(&scene.namespace).await;
+                    let foreign = beside.source("app").await;
+                    foreign.push(&program("two").files()).await;
+                    let other = beside.start(beside.stack("other", &foreign)).await;
+                    runs_and_goes(scene).await;
+                    assert_eq!(other.get().await.status.map(|status| status.conditions), None, "it is another's");
+                })
+                .await;
+                kubectl(&["delete", "deployment", "pulumi-controller", "--namespace", &scene.namespace], "").await;
+            })
+            .await;
+        })
+        .await;
+    });
+}
+
+/// A Stack on a source of Flux runs, and goes while the controller is there that knows it.
+async fn runs_and_goes(scene: &Scene) {
+    let source = scene.source("app").await;
+    let commit = source.push(&program("one").files()).await;
+    let main = scene.start(scene.stack("main", &source)).await;
+    main.until_applied(&commit).await;
+    let second = source.push(&program("two").files()).await;
+    main.until_applied(&second).await;
+    assert_eq!(main.log.sentences().await, once(&["create step", "update step"]));
+    main.delete().await;
+    main.until_gone().await;
+}
+
+#[test]
+fn without_flux_a_stack_follows_its_repository_and_webhooks_are_taken() {
+    run_alone(async || {
+        instead(async || {
+            in_scene("no-flux", async |scene| {
+                apply("kustomize/overlays/no-flux", ("", "")).await;
+                until_available("pulumi-controller").await;
+                let source = scene.source("app").await;
+                let commit = source.push_unseen(&program("one").files()).await;
+                let main = scene.start(scene.stack_on_repository("main", &source)).await;
+                main.until_applied(&commit).await;
+                let service =
+                    "/api/v1/namespaces/pulumi-controller/services/pulumi-webhook-receiver:80/proxy/hook/none";
+                let request = axum::http::Request::post(service).body(kube::client::Body::empty()).expect("a request");
+                let answer = api_call("calling a webhook", scene.client.send(request)).await;
+                assert_eq!(answer.status().as_u16(), 404, "somebody listens, and knows of no such webhook");
+                main.delete().await;
+                main.until_gone().await;
+                let namespaces: Api<Namespace> = Api::all(scene.client.clone());
+                let parameters = DeleteParams::default();
+                let deleted = namespaces.delete("pulumi-controller", &parameters);
+                drop(api_call("deleting the overlay's namespace", deleted).await);
+            })
+            .await;
+        })
+        .await;
+    });
+}
+
+#[test]
+fn t7_pods_of_tenants_run_as_an_account_of_their_own_namespace() {
+    run_alone(async || {
+        let controller = Controller::new(&client().await);
+        let arguments = controller.arguments().await;
+        let outcome = AssertUnwindSafe(async {
+            in_scene("tenant", async |scene| {
+                apply("kustomize/overlays/multi-tenant", ("", "")).await;
+                controller.until_available().await;
+                scene.create::<ServiceAccount>(json!({"metadata": {"name": "pulumi"}})).await;
+                let source = scene.source("app").await;
+                let commit = source.push(&program("one").files()).await;
+                let main = scene.start(scene.stack("main", &source)).await;
+                main.until_applied(&commit).await;
+                let account = main.pod().await.spec.and_then(|pod| pod.service_account_name);
+                assert_eq!(account.as_deref(), Some("pulumi"));
+            })
+            .await;
+            in_scene("borrower", async |scene| {
+                in_scene("lender", async |lender| {
+                    let open = [arguments.clone(), vec!["--no-cross-namespace-refs=false".to_owned()]].concat();
+                    controller.start_with(&open, 1).await;
+                    let source = lender.source("app").await;
+                    let commit = source.push(&program("one").files()).await;
+                    let mut stack = scene.stack("main", &source);
+                    let reference = &mut stack.spec.flux_source.as_mut().expect("it has a source").source_ref;
+                    reference.namespace = Some(lender.namespace.clone());
+                    let main = scene.start(stack).await;
+                    main.until_applied(&commit).await;
+                    let second = source.push(&program("two").files()).await;
+                    main.until_applied(&second).await;
+                })
+                .await;
+            })
+            .await;
+        })
+        .catch_unwind()
+        .await;
+        controller.start_with(&arguments, 1).await;
+        if let Err(failure) = outcome {
+            resume_unwind(failure);
+        }
+    });
+}
