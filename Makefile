@@ -6,7 +6,7 @@
 help: ## list what there is to do
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F '|' '{ printf "%-20s %s\n", $$1, $$2 }'
 
-demo: ## from nothing to a Git push that arrives as a Pulumi update, on a real cluster (root; 30 minutes the first time)
+demo: ## from nothing to a Git push that arrives as a Pulumi update, on a real cluster (root; 35 minutes the first time)
 	@tests/demo/demo
 
 demo-down: ## end the demo and take its cluster down
