@@ -246,9 +246,10 @@ async fn a_server_that_hangs_is_given_up() {
 
 #[tokio::test]
 async fn a_server_that_is_not_there_is_said() {
-    let server = Server::start(|_| Answer::not_found()).await;
-    let url = server.url("/a");
-    drop(server);
+    // Bound, so that nobody else takes the port, and not listened on.
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.bind(([127, 0, 0, 1], 0).into()).unwrap();
+    let url = format!("http://{}/a", socket.local_addr().unwrap());
     let error = Fixture::new().fails(&url, &Digest::of(b"artifact")).await;
     assert!(matches!(&error, FetchError::Connect { .. }), "{error}");
     assert!(error.to_string().to_lowercase().contains("connection refused"), "{error}");

@@ -129,6 +129,7 @@ fn each_state_has_its_row() {
             &["Ready=False/PreviewFailed", "Reconciling=True/RetryingAfterFailure"],
         ),
         (State::Invalid(text("bad")), None, &["Ready=False/NotReadyStalled", "Stalled=True/SpecInvalid"]),
+        (State::Denied(text("elsewhere")), None, &["Ready=False/NotReadyStalled", "Stalled=True/AccessDenied"]),
         (State::Done, None, &["Ready=True/ProcessingCompleted"]),
     ];
     for (state, last, wanted) in rows {
@@ -137,6 +138,66 @@ fn each_state_has_its_row() {
         assert_eq!(status.observed_generation, Some(3));
         assert!(status.conditions.iter().all(|c| c.observed_generation == Some(3)));
     }
+}
+
+/// What cli-utils computes of an object, and with it Flux's health checks: in this order.
+fn kstatus(stack: &Stack) -> &'static str {
+    let status = stack.status.as_ref();
+    let conditions = status.map(|status| status.conditions.as_slice()).unwrap_or_default();
+    let observed = status.and_then(|status| status.observed_generation);
+    if stack.metadata.deletion_timestamp.is_some() {
+        return "Terminating";
+    }
+    if observed.is_some_and(|observed| Some(observed) != stack.metadata.generation) {
+        return "InProgress";
+    }
+    if conditions::is_true(conditions, RECONCILING) {
+        return "InProgress";
+    }
+    if conditions::is_true(conditions, STALLED) {
+        return "Failed";
+    }
+    match conditions::find(conditions, READY) {
+        Some(ready) if ready.status == "True" => "Current",
+        Some(_) => "InProgress",
+        None if observed.is_some() => "InProgress",
+        None => "Current",
+    }
+}
+
+#[test]
+fn c9_kstatus_is_right_in_every_state() {
+    let text = |s: &str| s.to_owned();
+    let again = || Some(failed("UpdateFailed", 1));
+    let rows = [
+        (State::Working(text("step")), None, "InProgress"),
+        (State::WorkspaceFailed(text("ImagePullBackOff")), None, "InProgress"),
+        (State::SourceUnavailable(text("404")), None, "InProgress"),
+        (State::PrerequisiteNotSatisfied(text("waits for base")), None, "InProgress"),
+        (State::Failed, again(), "InProgress"),
+        (State::GivenUp, again(), "Failed"),
+        (State::InDoubt("RunOutcomeUnknown", text("nobody knows")), None, "Failed"),
+        (State::Unanswered("PendingCreates"), Some(failed("PendingCreates", 0)), "Failed"),
+        (State::Abandoned, Some(failed("PendingCreates", 0)), "Failed"),
+        (State::NamespaceTerminating(text("it goes away")), None, "Failed"),
+        (State::GivesWay(text("another Stack is first")), None, "Failed"),
+        (State::Invalid(text("bad")), None, "Failed"),
+        (State::Denied(text("elsewhere")), None, "Failed"),
+        (State::Done, None, "Current"),
+    ];
+    for (state, last, wanted) in rows {
+        let mut stack = stack(last);
+        stack.status = Some(with_state(&stack, &state, at(10)));
+        assert_eq!(kstatus(&stack), wanted, "{state:?}");
+        let mut edited = stack.clone();
+        edited.metadata.generation = Some(4);
+        assert_eq!(kstatus(&edited), "InProgress", "{state:?}, and edited since");
+        stack.metadata.deletion_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(at(20)));
+        assert_eq!(kstatus(&stack), "Terminating", "{state:?}, and deleted");
+    }
+    let mut fresh = stack(None);
+    fresh.status = Some(StackStatus { observed_generation: Some(-1), ..StackStatus::default() });
+    assert_eq!(kstatus(&fresh), "InProgress", "as the definition's default has it, before any controller has seen it");
 }
 
 #[test]
