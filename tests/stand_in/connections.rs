@@ -62,7 +62,7 @@ pub(super) fn accept(
     ReceiverStream::new(connections)
 }
 
-/// The certificates of the workspaces that were called, each read once.
+/// The certificates of the workspaces that were called, each read once, and again when the controller did not take it.
 struct Certificates {
     client: Client,
     known: Mutex<HashMap<Key, Arc<ServerConfig>>>,
@@ -75,8 +75,13 @@ impl Certificates {
         let name = start.client_hello().server_name().unwrap_or_default().to_owned();
         let workspace = Key::of_server_name(&name).with_context(|| format!("{name:?} is no workspace's name"))?;
         let config = self.of(&workspace).await.with_context(|| format!("the certificate of {name}"))?;
-        let stream = start.into_stream(config).await.with_context(|| format!("the TLS handshake as {name}"))?;
-        Ok(Connection { stream, workspace })
+        match start.into_stream(config).await {
+            Ok(stream) => Ok(Connection { stream, workspace }),
+            Err(error) => {
+                self.known.lock().unwrap_or_else(PoisonError::into_inner).remove(&workspace);
+                Err(error).with_context(|| format!("the TLS handshake as {name}"))
+            }
+        }
     }
 
     async fn of(&self, workspace: &Key) -> anyhow::Result<Arc<ServerConfig>> {
