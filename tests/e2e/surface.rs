@@ -106,7 +106,8 @@ fn forms_that_are_refused_say_why() {
             let handle = StackHandle::of(scene, &stack.name_any(), "dev");
             let refused = handle
                 .until("to say why it is refused", Patience::Reaction, |stack| {
-                    says(stack, STALLED, "True", stack_reason::SPEC_INVALID)
+                    let reasons = [stack_reason::SPEC_INVALID, stack_reason::ACCESS_DENIED];
+                    reasons.iter().any(|reason| says(stack, STALLED, "True", reason))
                 })
                 .await;
             assert!(says(&refused, READY, "False", stack_reason::NOT_READY_STALLED), "{file}");

@@ -84,7 +84,10 @@ fn t2_a_controller_of_one_namespace_has_rights_there_and_nowhere_else() {
                     foreign.push(&program("two").files()).await;
                     let other = beside.start(beside.stack("other", &foreign)).await;
                     runs_and_goes(scene).await;
-                    assert_eq!(other.get().await.status.map(|status| status.conditions), None, "it is another's");
+                    let said = other.get().await.status.map(|status| status.conditions).unwrap_or_default();
+                    assert_eq!(said, [], "nobody here has a right to say anything of it");
+                    other.delete().await;
+                    other.until_gone().await;
                 })
                 .await;
                 kubectl(&["delete", "deployment", "pulumi-controller", "--namespace", &scene.namespace], "").await;
