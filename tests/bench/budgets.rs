@@ -16,12 +16,17 @@ mod cold;
 mod copies;
 mod crowd;
 mod fake_nodes;
+mod followers;
+mod git_path;
 mod memory;
 mod moments;
 mod parts_result;
 mod path;
+mod peak;
 mod processes;
 mod progress;
+mod repository;
+mod shallow;
 mod size;
 mod table;
 
@@ -31,11 +36,14 @@ mod conformance;
 #[allow(dead_code, unused_imports, reason = "measures need a part of what the end-to-end tests stand on")]
 #[path = "../e2e/harness/mod.rs"]
 mod harness;
+#[allow(dead_code, reason = "a measure needs a part of what the tests of Git stand on")]
+#[path = "../git/http_server.rs"]
+mod http_server;
 #[path = "../stand_in/mod.rs"]
 mod stand_in;
 
 use std::panic::AssertUnwindSafe;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use futures::FutureExt;
 
@@ -43,11 +51,17 @@ use crate::harness::run_alone;
 use crate::table::{Row, publish};
 
 /// What can be measured, in this order.
-const MEASURES: [&str; 7] = ["size", "parts", "path", "cold", "crowd", "rest", "memory"];
+const MEASURES: [&str; 10] =
+    ["size", "parts", "shallow", "path", "poll", "cold", "crowd", "rest", "followers", "memory"];
 
 fn main() {
     // `cargo bench` adds a word of its own.
     let mut wanted: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
+    if let [role, url, folder] = wanted.as_slice()
+        && role == shallow::ROLE
+    {
+        return shallow::fetch(url, Path::new(folder));
+    }
     if let Some(unknown) = wanted.iter().find(|name| !MEASURES.contains(&name.as_str())) {
         println!("there is no measure {unknown:?}; there are: {}", MEASURES.join(" "));
         std::process::exit(2);
@@ -62,7 +76,7 @@ fn main() {
             MEASURES.iter().filter(|measure| wanted.iter().any(|name| name == *measure)).enumerate()
         {
             println!("\n===== measure {} of {}: {measure}", number + 1, wanted.len());
-            rows.extend(measured(measure, &wanted).await);
+            rows.extend(measured(measure, &wanted, &folder).await);
         }
     });
     if let Err(error) = publish(&rows, &folder) {
@@ -76,18 +90,21 @@ fn main() {
 }
 
 /// One that fails does not keep the others from being measured.
-async fn measured(measure: &str, wanted: &[String]) -> Vec<Row> {
+async fn measured(measure: &str, wanted: &[String], folder: &Path) -> Vec<Row> {
     let with_rest = wanted.iter().any(|name| name == "rest");
     let result = AssertUnwindSafe(async {
         match measure {
             "size" => vec![size::measure()],
             "parts" => parts_result::measure(),
+            "shallow" => shallow::measure(folder).await,
             "path" => path::measure().await,
+            "poll" => vec![git_path::measure().await],
             "cold" => vec![cold::measure().await],
             "crowd" => crowd::measure(with_rest).await,
             // The crowd is what rests.
             "rest" if !wanted.iter().any(|name| name == "crowd") => crowd::measure(true).await,
             "rest" => Vec::new(),
+            "followers" => followers::measure().await,
             _ => memory::measure().await,
         }
     })

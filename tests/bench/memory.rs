@@ -16,7 +16,7 @@ use crate::api_writes::{ApiWrites, sentence};
 use crate::copies::Original;
 use crate::crowd::{controller, rest_seconds};
 use crate::fake_nodes;
-use crate::harness::{Controller, FluxObject, Program, Scene, api_call, is_done};
+use crate::harness::{Controller, Program, Scene, api_call, is_done};
 use crate::processes::Process;
 use crate::progress::until_count;
 use crate::stand_in::StandIn;
@@ -25,19 +25,19 @@ use crate::table::Row;
 /// Stacks, and the budget in MiB.
 const BUDGETS: [(usize, f64); 4] = [(1, 25.0), (60, 35.0), (1_000, 80.0), (10_000, 400.0)];
 /// How long a run of the stand-in takes.
-const RUN_TIME: Duration = Duration::from_millis(200);
+pub const RUN_TIME: Duration = Duration::from_millis(200);
 /// More Stacks than these are not run one by one, but written as they are when they are done.
 const MOST_RUNS: usize = 1_000;
 /// How many Stacks are created at the same time.
-const AT_ONCE: usize = 16;
+pub const AT_ONCE: usize = 16;
 /// The longest without one more Stack that is Ready.
 const LIMIT_FOR_EACH: Duration = Duration::from_secs(2);
 const LEAST_LIMIT: Duration = Duration::from_secs(180);
 /// How long nothing may have been written for the controller to be at rest, and how long that may take to come.
-const QUIET: Duration = Duration::from_secs(30);
-const QUIET_LIMIT: Duration = Duration::from_secs(600);
+pub const QUIET: Duration = Duration::from_secs(30);
+pub const QUIET_LIMIT: Duration = Duration::from_secs(600);
 /// Longer than it takes until each agent at rest was asked again.
-const REST_SECONDS: u64 = 150;
+pub const REST_SECONDS: u64 = 150;
 
 pub async fn measure() -> Vec<Row> {
     let mut scene = Scene::new("bench-memory").await;
@@ -52,14 +52,15 @@ pub async fn measure() -> Vec<Row> {
     external.offer(&artifact).await;
     restart(&scene).await;
     let done = Done::watch(scene.api());
+    let stack_of = |number: usize| scene.stack_on_kind(&name(number), None, &external);
     let (mut rows, mut there) = (Vec::new(), 0);
     for (stacks, budget) in wanted() {
         println!("\n{stacks} Stacks");
         let note = if stacks - there <= MOST_RUNS {
-            run(&scene, &external, &stand_in, &done, there..stacks).await
+            run(&scene, &stack_of, &stand_in, &done, there..stacks).await
         } else {
             if there == 0 {
-                run(&scene, &external, &stand_in, &done, 0..1).await;
+                run(&scene, &stack_of, &stand_in, &done, 0..1).await;
             }
             copied(&scene, &stand_in, there.max(1)..stacks).await
         };
@@ -82,7 +83,7 @@ fn wanted() -> Vec<(usize, f64)> {
 }
 
 /// What earlier measures left in the controller's memory is not to be counted.
-async fn restart(scene: &Scene) {
+pub async fn restart(scene: &Scene) {
     let before = Controller::new(&scene.client).kill().await;
     until_count("the controller was started anew", 1, LEAST_LIMIT, async || {
         let pods: Api<k8s_openapi::api::core::v1::Pod> = Api::namespaced(scene.client.clone(), "flux-system");
@@ -94,9 +95,9 @@ async fn restart(scene: &Scene) {
 }
 
 /// Makes Stacks and waits until they are all done. Answers how that went.
-async fn run(
+pub async fn run(
     scene: &Scene,
-    source: &FluxObject<'_>,
+    stack_of: &impl Fn(usize) -> Stack,
     stand_in: &StandIn,
     done: &Done,
     numbers: std::ops::Range<usize>,
@@ -105,7 +106,7 @@ async fn run(
     let limit = LEAST_LIMIT + LIMIT_FOR_EACH * u32::try_from(numbers.len()).expect("a small number");
     let mut writes = ApiWrites::from_now();
     tokio::join!(
-        create(scene, source, numbers.clone()),
+        create(scene, stack_of, numbers.clone()),
         until_count("Stacks are Ready", stacks, limit, async || (done.number(), stand_in.calls())),
     );
     let (pace, made) = (numbers.len() as f64 / began.elapsed().as_secs_f64(), writes.news());
@@ -137,7 +138,7 @@ async fn copied(scene: &Scene, stand_in: &StandIn, numbers: std::ops::Range<usiz
     )
 }
 
-fn name(number: usize) -> String {
+pub fn name(number: usize) -> String {
     format!("stack-{number:05}")
 }
 
@@ -160,15 +161,15 @@ async fn row(scene: &Scene, stacks: usize, budget: f64) -> Row {
     .with_note(format!("the most memory of all kinds that it ever had: {:.1} MiB", process.peak()))
 }
 
-struct Rest {
+pub struct Rest {
     /// The most that was seen, in MiB.
-    memory: f64,
+    pub memory: f64,
     /// In percent of one processor.
-    processor: f64,
-    written: std::collections::BTreeMap<String, usize>,
+    pub processor: f64,
+    pub written: std::collections::BTreeMap<String, usize>,
 }
 
-async fn at_rest(process: Process, writes: &mut ApiWrites) -> Rest {
+pub async fn at_rest(process: Process, writes: &mut ApiWrites) -> Rest {
     let seconds = rest_seconds(REST_SECONDS);
     println!("watching it for {seconds} s");
     let (before, mut memory) = (process.processor_time(), 0.0_f64);
@@ -180,12 +181,11 @@ async fn at_rest(process: Process, writes: &mut ApiWrites) -> Rest {
     Rest { memory, processor, written: writes.news() }
 }
 
-async fn create(scene: &Scene, source: &FluxObject<'_>, numbers: std::ops::Range<usize>) {
+async fn create(scene: &Scene, stack_of: &impl Fn(usize) -> Stack, numbers: std::ops::Range<usize>) {
     let api: Api<Stack> = scene.api();
     stream::iter(numbers)
         .map(|number| {
-            let stack = scene.stack_on_kind(&name(number), None, source);
-            let (api, stack) = (api.clone(), on_fake_node(stack));
+            let (api, stack) = (api.clone(), on_fake_node(stack_of(number)));
             async move { api_call("creating a Stack", api.create(&PostParams::default(), &stack)).await }
         })
         .buffer_unordered(AT_ONCE)
@@ -201,13 +201,13 @@ fn on_fake_node(mut stack: Stack) -> Stack {
 }
 
 /// The Stacks that are Ready, by a watch: listing thousands again and again would be most of the work.
-struct Done {
+pub struct Done {
     names: Arc<Mutex<BTreeSet<String>>>,
     _watch: JoinSet<()>,
 }
 
 impl Done {
-    fn watch(api: Api<Stack>) -> Done {
+    pub fn watch(api: Api<Stack>) -> Done {
         let names = Arc::new(Mutex::new(BTreeSet::new()));
         let (mut watch, done) = (JoinSet::new(), names.clone());
         let stacks = watcher(api, watcher::Config::default()).default_backoff().applied_objects();

@@ -16,13 +16,13 @@ use crate::harness::{File, Scene, in_scene};
 use crate::moments::{Moment, Moments, now};
 use crate::table::{Row, Step, median};
 
-const ROUNDS: usize = 10;
+pub const ROUNDS: usize = 10;
 const BUDGET_TO_EXEC: f64 = 0.5;
 /// More than a bare run.
 const BUDGET_TO_END: f64 = 1.0;
 
 /// The steps, in order. Each ends at a moment that was seen.
-const STEPS: [&str; 7] = [
+pub const STEPS: [&str; 7] = [
     "the Stack's reconcile: source read, artifact fetched and verified, Workspace written",
     "the Workspace's reconcile: bytes streamed, verified, unpacked, exchanged",
     "the attempt written down, the Update created",
@@ -32,7 +32,7 @@ const STEPS: [&str; 7] = [
     "the result journalled, read, recorded in the Update",
 ];
 /// How many of them come before the CLI's start.
-const STEPS_TO_EXEC: usize = 5;
+pub const STEPS_TO_EXEC: usize = 5;
 
 pub async fn measure() -> Vec<Row> {
     let mut rows = Vec::new();
@@ -49,7 +49,7 @@ async fn warm(scene: &Scene) -> Vec<Row> {
     external.offer(&artifact).await;
     let stack = scene.start(scene.stack_on_kind("main", None, &external)).await;
     stack.until_revision(&artifact.revision).await;
-    let pod = Pod { namespace: scene.namespace.clone(), name: names::workspace_pod(&stack.name) };
+    let pod = Pod::of(scene, &stack.name);
     pod.bare_up("start", true).await;
     let (workspaces, updates) = (Moments::<Workspace>::watch(scene.api()), Moments::<Update>::watch(scene.api()));
     let (mut runs, mut bare) = (Vec::new(), Vec::new());
@@ -73,25 +73,31 @@ async fn warm(scene: &Scene) -> Vec<Row> {
 }
 
 fn rows(runs: &[Vec<Moment>], bare: f64) -> Vec<Row> {
-    let total = |end: usize| median(runs.iter().map(|run| run[end] - run[0]).collect());
-    let steps = |end: usize| -> Vec<Step> {
-        let step = |i: usize| median(runs.iter().map(|run| run[i + 1] - run[i]).collect());
-        (0..end).map(|i| Step { name: STEPS[i].to_owned(), seconds: step(i) }).collect()
-    };
-    let (to_exec, to_end) = (total(STEPS_TO_EXEC), total(STEPS.len()));
+    let (to_exec, to_end) = (total(runs, STEPS_TO_EXEC), total(runs, STEPS.len()));
     let finished = "artifact in status → Update finished, one-resource YAML, warm";
     let budget = format!("bare ({bare:.2} s) + 1 s");
     vec![
         Row::seconds("artifact in status → exec of `pulumi up`, warm", to_exec, BUDGET_TO_EXEC)
-            .with_steps(steps(STEPS_TO_EXEC)),
+            .with_steps(steps(runs, STEPS_TO_EXEC)),
         Row::of(finished, budget, format!("{to_end:.2} s"), Some(to_end < bare + BUDGET_TO_END))
-            .with_steps(steps(STEPS.len()))
+            .with_steps(steps(runs, STEPS.len()))
             .with_note(format!("{:.2} s more than a bare `pulumi up`; medians of {ROUNDS}", to_end - bare)),
     ]
 }
 
+/// From the begin to the end of so many steps; the median.
+pub fn total(runs: &[Vec<Moment>], end: usize) -> f64 {
+    median(runs.iter().map(|run| run[end] - run[0]).collect())
+}
+
+/// The first so many steps; medians.
+pub fn steps(runs: &[Vec<Moment>], end: usize) -> Vec<Step> {
+    let step = |i: usize| median(runs.iter().map(|run| run[i + 1] - run[i]).collect());
+    (0..end).map(|i| Step { name: STEPS[i].to_owned(), seconds: step(i) }).collect()
+}
+
 /// The moments between the steps, the begin first.
-async fn moments_of(
+pub async fn moments_of(
     began: Moment,
     revision: &str,
     workspaces: &Moments<Workspace>,
@@ -117,7 +123,7 @@ async fn moments_of(
 }
 
 /// One resource, which changes with the text, of a kind that needs no plugin.
-fn program(text: &str) -> Vec<File> {
+pub fn program(text: &str) -> Vec<File> {
     vec![File { path: "Pulumi.yaml".to_owned(), content: project(text) }]
 }
 
@@ -131,12 +137,16 @@ fn project(text: &str) -> String {
 }
 
 /// The workspace's pod, for what only its inside tells.
-struct Pod {
+pub struct Pod {
     namespace: String,
     name: String,
 }
 
 impl Pod {
+    pub fn of(scene: &Scene, stack: &str) -> Pod {
+        Pod { namespace: scene.namespace.clone(), name: names::workspace_pod(stack) }
+    }
+
     /// When the agent started the CLI for an operation, and when that had ended.
     async fn journal(&self, operation: &str) -> (Moment, Moment) {
         let milliseconds = |time: i64| time as f64 / 1000.0;

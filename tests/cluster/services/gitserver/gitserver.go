@@ -32,6 +32,9 @@ type Server struct {
 	backend cgi.Handler
 	// making is held while a repository is made, so that two first pushes make one.
 	making sync.Mutex
+	// counting is held while counted is used.
+	counting sync.Mutex
+	counted  map[string]Requests
 }
 
 // New makes a server of the repositories in a directory.
@@ -53,7 +56,7 @@ func New(root string) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Server{root: root, git: git, backend: cgi.Handler{
+	return &Server{root: root, git: git, counted: map[string]Requests{}, backend: cgi.Handler{
 		Path: backend,
 		Dir:  root,
 		Env:  append(gitEnvironment(), "GIT_PROJECT_ROOT="+root, "GIT_HTTP_EXPORT_ALL=1"),
@@ -105,6 +108,10 @@ func (server *Server) ServeHTTP(response http.ResponseWriter, request *http.Requ
 		server.serveGit(response, request, match[1], match[2])
 		return
 	}
+	if request.URL.Path == "/requests" {
+		server.tellRequests(response, request)
+		return
+	}
 	http.Error(response, fmt.Sprintf("no such path: %s; repositories are at /NAME.git, and NAME consists of "+
 		"the characters a-z, 0-9 and -", request.URL.Path), http.StatusNotFound)
 }
@@ -143,6 +150,7 @@ func (server *Server) serveGit(response http.ResponseWriter, request *http.Reque
 			return
 		}
 	case "git-upload-pack":
+		server.count(name, action == "info/refs")
 		if !server.exists(name) {
 			http.Error(response, fmt.Sprintf("no such repository: %s; make it with PUT /%s.git or push to it", name, name),
 				http.StatusNotFound)

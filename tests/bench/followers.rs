@@ -1,0 +1,151 @@
+//! Five hundred Stacks that follow one Git repository, and as many that follow one each: what the controller needs at rest, and what its
+//! Git server has to answer. On a fake node with a stand-in for the agents.
+
+use std::panic::{AssertUnwindSafe, resume_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use futures::{FutureExt, StreamExt, stream};
+use kube::Api;
+use kube::api::{DeleteParams, ListParams};
+use pulumi_controller::api::pulumi::Stack;
+use serde::Deserialize;
+
+use crate::api_writes::{ApiWrites, sentence};
+use crate::crowd::{controller, rest_seconds};
+use crate::fake_nodes;
+use crate::harness::{Environment, Program, Scene, Source, api_call, client};
+use crate::memory::{AT_ONCE, Done, QUIET, QUIET_LIMIT, REST_SECONDS, RUN_TIME, at_rest, name, restart, run};
+use crate::progress::until_count;
+use crate::stand_in::StandIn;
+use crate::table::Row;
+
+const STACKS: usize = 500;
+/// How many repositories are made at the same time.
+const PUSHED_AT_ONCE: usize = 4;
+/// After how many of them it is said how many there are.
+const NEWS: usize = 50;
+/// No repository is asked more often, in seconds.
+const SHORTEST_INTERVAL: u64 = 60;
+/// Of one question: what the server can do, and where the branch is.
+const REQUESTS_OF_QUESTION: usize = 2;
+const REMOVE_LIMIT: Duration = Duration::from_secs(900);
+
+/// What the test Git server was asked by those who read.
+#[derive(Clone, Copy, Debug, Deserialize)]
+struct Asked {
+    repositories: usize,
+    conversations: usize,
+    requests: usize,
+}
+
+pub async fn measure() -> Vec<Row> {
+    let client = client().await;
+    fake_nodes::create(&client).await;
+    let stand_in = StandIn::start(client, fake_nodes::address(), RUN_TIME).await.expect("a stand-in");
+    let mut rows = Vec::new();
+    for repositories in [1, STACKS] {
+        println!("\n{STACKS} Stacks on {repositories} repositories");
+        let mut scene = Scene::new("bench-followers").await;
+        scene.timeline.end();
+        let outcome = AssertUnwindSafe(followed(&scene, repositories, &stand_in)).catch_unwind().await;
+        // Also what failed must not be counted by the measures that come after it.
+        remove(scene).await;
+        rows.extend(outcome.unwrap_or_else(|failure| resume_unwind(failure)));
+    }
+    rows
+}
+
+async fn followed(scene: &Scene, repositories: usize, stand_in: &StandIn) -> Vec<Row> {
+    let sources = pushed(scene, repositories).await;
+    restart(scene).await;
+    let done = Done::watch(scene.api());
+    let stack_of = |number: usize| scene.stack_on_repository(&name(number), &sources[number % repositories]);
+    let note = run(scene, &stack_of, stand_in, &done, 0..STACKS).await;
+    let rows = rows(scene, repositories).await;
+    rows.into_iter().map(|row| row.with_note(note.clone())).collect()
+}
+
+/// Repositories with a commit each, no two of them alike.
+async fn pushed(scene: &Scene, repositories: usize) -> Vec<Source<'_>> {
+    let made = AtomicUsize::new(0);
+    let push = async |number: usize| {
+        let source = scene.source(&format!("app-{number:03}")).await;
+        let program = Program::new("bench-followers").output("number", number.into());
+        source.push_unseen(&program.files()).await;
+        let made = made.fetch_add(1, Ordering::Relaxed) + 1;
+        if made.is_multiple_of(NEWS) {
+            println!("pushed to {made} of {repositories} repositories");
+        }
+        source
+    };
+    stream::iter(0..repositories).map(push).buffered(PUSHED_AT_ONCE).collect().await
+}
+
+/// What is needed, and asked, while each repository is asked at least twice.
+async fn rows(scene: &Scene, repositories: usize) -> Vec<Row> {
+    println!("waiting until the controller is at rest");
+    let mut writes = ApiWrites::from_now();
+    writes.until_quiet(QUIET, QUIET_LIMIT).await;
+    let process = controller(scene).await;
+    let (before, seconds) = (asked(scene).await, rest_seconds(REST_SECONDS));
+    let rest = at_rest(process, &mut writes).await;
+    let after = asked(scene).await;
+    assert_eq!(after.repositories, repositories, "every repository is followed");
+    let questions = after.conversations - before.conversations;
+    let requests = after.requests - before.requests;
+    println!("{:.1} MiB; {questions} questions, {requests} requests in {seconds} s", rest.memory);
+    let number: usize = rest.written.values().sum();
+    let on = format!("{STACKS} Stacks on {repositories} repositories").replace(" 1 repositories", " one repository");
+    let memory = Row::of(
+        &format!("controller memory (RssAnon), {on}"),
+        "0 writes",
+        format!("{:.1} MiB, {number}", rest.memory),
+        Some(number == 0),
+    )
+    .with_note(format!("at rest {:.1} % of a processor; written: {}", rest.processor, sentence(&rest.written)))
+    .with_note(format!("the most memory of all kinds that it ever had: {:.1} MiB", process.peak()));
+    // However many Stacks follow it, a repository is asked once in a while.
+    let most = repositories * usize::try_from(seconds / SHORTEST_INTERVAL + 1).expect("a small number");
+    let requests_each = requests as f64 / questions.max(1) as f64;
+    let git = Row::of(
+        &format!("requests to the Git server each time all are asked, {on}"),
+        (repositories * REQUESTS_OF_QUESTION).to_string(),
+        format!("{:.0}", requests_each * repositories as f64),
+        Some(questions <= most && requests <= questions * REQUESTS_OF_QUESTION),
+    )
+    .with_note(format!(
+        "in {seconds} s each repository was asked {:.1} times, with {requests_each:.1} requests: {requests} in all",
+        questions as f64 / repositories as f64
+    ));
+    vec![memory, git]
+}
+
+/// What was asked of this scene's repositories so far.
+async fn asked(scene: &Scene) -> Asked {
+    let client = reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(30)).build().expect("a client");
+    let url = format!("{}/requests?prefix={}-", Environment::get().git_url, scene.namespace);
+    let answer = async { client.get(&url).send().await?.error_for_status()?.text().await };
+    let text = answer.await.unwrap_or_else(|error| panic!("asking the Git server what it was asked: {error}"));
+    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{url}: {error}: {text}"))
+}
+
+/// A scene with more Stacks than its own end has patience for.
+async fn remove(scene: Scene) {
+    let stacks: Api<Stack> = scene.api();
+    stream::iter(api_call("listing Stacks", stacks.list_metadata(&ListParams::default())).await)
+        .map(|stack| {
+            let (stacks, name) = (stacks.clone(), stack.metadata.name.expect("it has one"));
+            async move { api_call("deleting a Stack", stacks.delete(&name, &DeleteParams::default())).await }
+        })
+        .buffer_unordered(AT_ONCE)
+        .for_each(|_| std::future::ready(()))
+        .await;
+    until_count("Stacks are gone", STACKS, REMOVE_LIMIT, async || {
+        let left = api_call("counting Stacks", stacks.list_metadata(&ListParams::default().limit(1))).await;
+        let more = left.metadata.remaining_item_count.and_then(|more| usize::try_from(more).ok()).unwrap_or_default();
+        (STACKS.saturating_sub(left.items.len() + more), String::new())
+    })
+    .await;
+    scene.remove().await;
+}

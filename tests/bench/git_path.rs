@@ -1,0 +1,57 @@
+//! The warm path of a Git repository that the controller follows itself: from the wish that it be asked now, which comes right behind a
+//! push, to the CLI's start. The steps are those of `path.rs`, but for the first.
+
+use pulumi_controller::api::auto::{Update, Workspace};
+use pulumi_controller::api::names::ANNOTATION_REQUESTED_AT;
+
+use crate::harness::{Scene, in_scene};
+use crate::moments::{Moments, now};
+use crate::path::{Pod, ROUNDS, STEPS, STEPS_TO_EXEC, moments_of, program, steps, total};
+use crate::table::{Row, median};
+
+/// By itself the controller asks no more often than this, in seconds: every round is one that was asked for.
+const RARELY: i64 = 3600;
+/// What is different from an artifact of Flux.
+const FIRST_STEP: &str = "the Stack's reconcile: repository asked, commit fetched and packed, Workspace written";
+
+pub async fn measure() -> Row {
+    let mut row = None;
+    in_scene("bench-poll", async |scene| row = Some(poll(scene).await)).await;
+    row.expect("it was measured")
+}
+
+async fn poll(scene: &Scene) -> Row {
+    let source = scene.source("app").await;
+    let first = source.push_unseen(&program("start")).await;
+    let mut stack = scene.stack_on_repository("main", &source);
+    stack.spec.resync_frequency_seconds = Some(RARELY);
+    let stack = scene.start(stack).await;
+    stack.until_applied(&first).await;
+    let pod = Pod::of(scene, &stack.name);
+    let (workspaces, updates) = (Moments::<Workspace>::watch(scene.api()), Moments::<Update>::watch(scene.api()));
+    let (mut runs, mut pushes) = (Vec::new(), Vec::new());
+    for round in 1..=ROUNDS {
+        let text = format!("round {round}");
+        let push_began = now();
+        let commit = source.push_unseen(&program(&text)).await;
+        let began = now();
+        stack.annotate(ANNOTATION_REQUESTED_AT, &text).await;
+        stack.until_applied(&commit).await;
+        let run = moments_of(began, &commit.revision(), &workspaces, &updates, &pod).await;
+        println!(
+            "round {round} of {ROUNDS}: exec after {:.3} s, Update finished after {:.3} s",
+            run[STEPS_TO_EXEC] - began,
+            run[STEPS.len()] - began
+        );
+        pushes.push(began - push_began);
+        runs.push(run);
+    }
+    let mut steps = steps(&runs, STEPS_TO_EXEC);
+    steps[0].name = FIRST_STEP.to_owned();
+    let (to_exec, to_end) = (total(&runs, STEPS_TO_EXEC), total(&runs, STEPS.len()));
+    let measure = "pushed to a followed repository, asked for → exec of `pulumi up`, warm";
+    Row::of(measure, "", format!("{to_exec:.2} s"), None).with_steps(steps).with_note(format!(
+        "Update finished after {to_end:.2} s; the commit and its push took {:.2} s before that; medians of {ROUNDS}",
+        median(pushes)
+    ))
+}

@@ -1,0 +1,88 @@
+//! A repository with a long history and many large files, made once with the real `git`.
+
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// All commits, and the large files that the last of them bring, of a megabyte each.
+pub const COMMITS: usize = 10_000;
+pub const MEGABYTES: usize = 200;
+const MEGABYTE: usize = 1_000_000;
+/// How many large files come with one commit.
+const AT_ONCE: usize = 10;
+/// The small files, which all other commits change in turn.
+const SMALL_FILES: usize = 500;
+/// When the first commit was made; the next comes a minute later. The same commits each time.
+const BEGAN: usize = 1_700_000_000;
+
+/// It stays where it was made.
+pub struct Repository {
+    root: PathBuf,
+}
+
+impl Repository {
+    /// The one in a folder; it is made if it is not there.
+    pub fn in_folder(folder: &Path) -> Repository {
+        let root = folder.join(format!("repository-{COMMITS}-{MEGABYTES}"));
+        if !root.is_dir() {
+            println!("making a repository of {COMMITS} commits and {MEGABYTES} MB in {}", root.display());
+            std::fs::create_dir_all(folder).expect("the folder of the benchmarks can be made");
+            let unfinished = tempfile::tempdir_in(folder).expect("a temporary folder");
+            make(unfinished.path());
+            std::fs::rename(unfinished.keep(), &root).expect("it gets its name last");
+        }
+        Repository { root }
+    }
+
+    /// Where servers find it, under the name `app`.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+}
+
+/// `git` in a directory, without the settings and the proxies of whoever runs the benchmarks.
+pub fn git(directory: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new("git");
+    command.args(arguments).current_dir(directory).env_clear();
+    command.env("PATH", std::env::var_os("PATH").unwrap_or_default());
+    command.env("GIT_CONFIG_GLOBAL", "/dev/null").env("GIT_CONFIG_NOSYSTEM", "1");
+    command
+}
+
+fn make(root: &Path) {
+    let made = git(root, &["init", "--quiet", "--bare", "--initial-branch=main", "app"]).status();
+    assert!(made.expect("`git` can be started").success(), "`git init` failed");
+    let mut import = git(&root.join("app"), &["fast-import", "--quiet"]);
+    let mut import = import.stdin(Stdio::piped()).spawn().expect("`git` can be started");
+    let stream = import.stdin.take().expect("it reads the history");
+    write_history(&mut BufWriter::new(stream)).expect("`git fast-import` reads on");
+    assert!(import.wait().expect("it can be waited for").success(), "`git fast-import` failed");
+}
+
+fn write_history(to: &mut impl Write) -> std::io::Result<()> {
+    let mut random = fastrand::Rng::with_seed(3);
+    let first_large = COMMITS - MEGABYTES.div_ceil(AT_ONCE);
+    for number in 0..COMMITS {
+        let time = BEGAN + 60 * number;
+        writeln!(to, "commit refs/heads/main\ncommitter Test <test@example.com> {time} +0000\ndata 8\na change")?;
+        match number.checked_sub(first_large) {
+            None => {
+                let path = format!("src/{:02}/{:03}.txt", number % 20, number % SMALL_FILES);
+                write_file(to, &path, format!("{number}\n").repeat(100).as_bytes())?;
+            }
+            Some(step) => {
+                for file in step * AT_ONCE..MEGABYTES.min((step + 1) * AT_ONCE) {
+                    let content: Vec<u8> = std::iter::repeat_with(|| random.u8(..)).take(MEGABYTE).collect();
+                    write_file(to, &format!("large/{file:03}.bin"), &content)?;
+                }
+            }
+        }
+    }
+    to.flush()
+}
+
+fn write_file(to: &mut impl Write, path: &str, content: &[u8]) -> std::io::Result<()> {
+    writeln!(to, "M 100644 inline {path}\ndata {}", content.len())?;
+    to.write_all(content)?;
+    to.write_all(b"\n")
+}

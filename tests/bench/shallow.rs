@@ -1,0 +1,139 @@
+//! One commit of a large repository, fetched and packed as the controller does it, beside `git fetch --depth 1` and `git archive`. Each in
+//! processes of its own, from the same server on loopback; no cluster.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use futures::StreamExt;
+use kube::{Client, Config};
+use pulumi_controller::api::pulumi::StackSpec;
+use pulumi_controller::artifact::Store;
+use pulumi_controller::source::Unavailable;
+use pulumi_controller::source::git::{self as followed, Git, Limits, Question, Settings};
+use serde_json::json;
+use tempfile::TempDir;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::http_server::Server;
+use crate::peak::{Usage, run};
+use crate::repository::{COMMITS, MEGABYTES, Repository, git};
+use crate::table::{Row, Step, median};
+
+const ROUNDS: usize = 3;
+/// The first argument of the process that fetches as the controller does. The URL and a folder follow.
+pub const ROLE: &str = "fetch-as-the-controller";
+
+/// What both needed in one round.
+struct Round {
+    ours: Usage,
+    fetch: Usage,
+    archive: Usage,
+}
+
+pub async fn measure(folder: &Path) -> Vec<Row> {
+    let folder = folder.join("shallow");
+    let repository = Repository::in_folder(&folder);
+    let server = Server::of(&repository).await;
+    let mut rounds = Vec::new();
+    for number in 1..=ROUNDS {
+        let (folder, url) = (folder.clone(), server.url());
+        let round = tokio::task::spawn_blocking(move || round(&folder, &url)).await.expect("the round ends well");
+        let theirs = round.theirs();
+        println!(
+            "round {number} of {ROUNDS}: {:.2} s and {:.1} MiB, `git` {:.2} s and {:.1} MiB",
+            round.ours.seconds, round.ours.anonymous, theirs.seconds, theirs.anonymous
+        );
+        rounds.push(round);
+    }
+    rows(&rounds)
+}
+
+fn rows(rounds: &[Round]) -> Vec<Row> {
+    let row = |measure: &str, usages: Vec<Usage>| {
+        let seconds = median(usages.iter().map(|usage| usage.seconds).collect());
+        let most = usages.into_iter().fold(Usage::default(), Usage::then);
+        Row::of(measure, "", format!("{seconds:.2} s, {:.1} MiB", most.anonymous), None).with_note(format!(
+            "the largest process had {:.1} MiB with the files that it had mapped (VmHWM)",
+            most.largest
+        ))
+    };
+    let step = |name: &str, of: &dyn Fn(&Round) -> Usage| Step {
+        name: name.to_owned(),
+        seconds: median(rounds.iter().map(|round| of(round).seconds).collect()),
+    };
+    let steps =
+        vec![step("`git fetch --depth 1`", &|round| round.fetch), step("`git archive`", &|round| round.archive)];
+    let large = format!("one commit of {COMMITS} with {MEGABYTES} MB, fetched and packed");
+    vec![
+        row(&large, rounds.iter().map(|round| round.ours).collect())
+            .with_note("memory is RssAnon of all processes together, the most that was seen; times are medians")
+            .with_note("built as benchmarks are, with less optimisation than the image"),
+        row(&format!("{large}, by `git`"), rounds.iter().map(Round::theirs).collect()).with_steps(steps),
+    ]
+}
+
+impl Round {
+    fn theirs(&self) -> Usage {
+        self.fetch.then(self.archive)
+    }
+}
+
+fn round(folder: &Path, url: &str) -> Round {
+    let scratch = || tempfile::tempdir_in(folder).expect("a temporary folder");
+    let (ours, theirs) = (scratch(), scratch());
+    Round { ours: by_us(&ours, url), fetch: fetched_by_git(&theirs, url), archive: packed_by_git(&theirs) }
+}
+
+fn by_us(scratch: &TempDir, url: &str) -> Usage {
+    let mut command = Command::new(std::env::current_exe().expect("this program has a path"));
+    run(command.arg(ROLE).arg(url).arg(scratch.path()).env_clear())
+}
+
+fn fetched_by_git(scratch: &TempDir, url: &str) -> Usage {
+    run(&mut git(scratch.path(), &["init", "--quiet", "--bare"]));
+    run(&mut git(scratch.path(), &["fetch", "--quiet", "--depth", "1", url, "main"]))
+}
+
+/// Stored, not compressed, as our own artifact is.
+fn packed_by_git(scratch: &TempDir) -> Usage {
+    let archive: PathBuf = scratch.path().join("artifact.tar.gz");
+    let output = format!("--output={}", archive.display());
+    let usage = run(&mut git(scratch.path(), &["archive", "-0", "--format=tar.gz", &output, "FETCH_HEAD"]));
+    assert_is_whole(std::fs::metadata(&archive).expect("an archive").len());
+    usage
+}
+
+/// Fetches a repository's `main` into a store in a folder, as a Stack that follows it makes the controller do.
+pub fn fetch(url: &str, folder: &Path) {
+    rustls::crypto::ring::default_provider().install_default().expect("no other TLS provider is installed");
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime can be started");
+    runtime.block_on(async {
+        let (trust, work) = (folder.join("trust"), folder.join("work"));
+        let store = Store::open(&folder.join("store"), 1 << 30).expect("a store");
+        followed::prepare(&work).expect("a folder to work in");
+        let settings = Settings { work, trust, limits: Limits::default() };
+        // There is no Secret to ask for.
+        let nobody = Config::new("http://127.0.0.1:1".parse().expect("a URL"));
+        let client = Client::try_from(nobody).expect("a client");
+        let (git, mut woken) = Git::new(client, store.clone(), settings, TaskTracker::new(), CancellationToken::new());
+        let spec = json!({"stack": "main", "projectRepo": url, "branch": "main"});
+        let spec: StackSpec = serde_json::from_value(spec).expect("a spec");
+        let wanted = followed::wanted(&spec, "bench").expect("it is valid").expect("it names a repository");
+        let follower = ("bench".to_owned(), "main".to_owned());
+        let resolved = loop {
+            match git.look(&follower, &wanted, &Question::default()) {
+                Ok(resolved) => break resolved,
+                Err(Unavailable::Looking(_)) => drop(woken.next().await.expect("who waits is woken")),
+                Err(error) => panic!("{error}"),
+            }
+        };
+        let artifact = store.open_artifact(&resolved.digest).expect("the store can be read").expect("it is there");
+        assert_is_whole(artifact.file().expect("a file").metadata().expect("a file").len());
+    });
+}
+
+/// Nothing of the large files may be missing.
+fn assert_is_whole(bytes: u64) {
+    assert!(bytes > MEGABYTES as u64 * 1_000_000, "an archive of {bytes} bytes does not hold {MEGABYTES} MB");
+}
