@@ -54,7 +54,10 @@ impl Dependents {
     /// Those that need this Stack.
     pub fn of(&self, stack: &Stack) -> Vec<ObjectKey> {
         let key = key(stack);
-        let needs_it = |other: &&Arc<Stack>| needs(other).contains(&key);
+        let needs_it = |other: &&Arc<Stack>| {
+            let own = other.metadata.namespace.as_deref().unwrap_or_default();
+            prerequisites::names_it(&other.spec, own, &key)
+        };
         self.stacks.state().iter().filter(needs_it).map(|other| self::key(other)).collect()
     }
 
