@@ -55,6 +55,29 @@ pub struct Observed {
     pub deletion: Option<Deletion>,
 }
 
+#[cfg(test)]
+impl Observed {
+    /// A Stack of which nothing else is known.
+    pub fn of(stack: Stack) -> Self {
+        Observed {
+            stack,
+            source: None,
+            in_store: false,
+            workspace: None,
+            update: None,
+            outputs: None,
+            needed: Vec::new(),
+            cycle: None,
+            elsewhere: None,
+            watched: BTreeSet::new(),
+            interval_jitter: 0,
+            twin: None,
+            updates: Vec::new(),
+            deletion: None,
+        }
+    }
+}
+
 /// Reads what a pass needs, and no more.
 pub async fn observe(mut stack: Stack, context: &Context) -> Result<Observed, ReadError> {
     let account = &mut stack.spec.service_account_name;

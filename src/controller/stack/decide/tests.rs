@@ -1,6 +1,6 @@
 //! What a Stack needs next, as tables.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use super::*;
 use crate::api::auto::{Update, UpdateSpec, UpdateStatus, WorkspaceStatus};
@@ -41,20 +41,10 @@ fn stack() -> Stack {
 
 fn observed(stack: Stack) -> Observed {
     Observed {
-        twin: None,
-        watched: BTreeSet::new(),
-        interval_jitter: 0,
-        stack,
         source: Some(Ok(resolved())),
         in_store: true,
-        workspace: None,
-        update: None,
-        outputs: None,
-        needed: Vec::new(),
-        cycle: None,
-        elsewhere: None,
-        updates: Vec::new(),
         deletion: Some(Deletion::default()),
+        ..Observed::of(stack)
     }
 }
 

@@ -3,8 +3,6 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::json;
 
-use std::collections::BTreeSet;
-
 use super::*;
 use crate::api::auto::{RunProject, Workspace, WorkspaceStatus};
 use crate::api::conditions::{self, Claim, Status};
@@ -52,20 +50,9 @@ fn resolved(bytes: &[u8]) -> Resolved {
 fn observed(stack: Stack) -> Observed {
     let deletion = Deletion { without_source: without_source(&stack), ..Deletion::default() };
     Observed {
-        twin: None,
-        watched: BTreeSet::new(),
-        interval_jitter: 0,
-        stack,
         source: Some(Err(Unavailable::NotYet("GitRepository apps/app does not exist".to_owned()))),
-        in_store: false,
-        workspace: None,
-        update: None,
-        outputs: None,
-        needed: Vec::new(),
-        cycle: None,
-        elsewhere: None,
-        updates: Vec::new(),
         deletion: Some(deletion),
+        ..Observed::of(stack)
     }
 }
 

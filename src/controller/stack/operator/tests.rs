@@ -4,8 +4,6 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 use serde_json::Value;
 
-use std::collections::BTreeSet;
-
 use super::*;
 use crate::api::auto::Update;
 use crate::api::conditions::update_reason;
@@ -56,22 +54,7 @@ fn source(revision: &str) -> Resolved {
 
 fn observed(stack: Stack, revision: &str, workspace: Option<Workspace>) -> Observed {
     let deletion = stack.metadata.deletion_timestamp.as_ref().map(|_| Deletion::default());
-    Observed {
-        twin: None,
-        watched: BTreeSet::new(),
-        interval_jitter: 0,
-        stack,
-        source: Some(Ok(source(revision))),
-        in_store: true,
-        workspace,
-        update: None,
-        outputs: None,
-        needed: Vec::new(),
-        cycle: None,
-        elsewhere: None,
-        updates: Vec::new(),
-        deletion,
-    }
+    Observed { source: Some(Ok(source(revision))), in_store: true, workspace, deletion, ..Observed::of(stack) }
 }
 
 /// After the field managers were renamed.

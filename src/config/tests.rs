@@ -1,0 +1,196 @@
+//! Flags, made sense of or refused.
+
+use clap::Parser;
+
+use super::*;
+use crate::cli::{CommandLine, Role};
+
+const NEEDED: [&str; 2] = ["--runtime-namespace=flux-system", "--agent-image=example.org/controller:v1"];
+
+fn config(arguments: &[&str]) -> Result<ManagerConfig, ConfigError> {
+    let all = std::iter::once("pulumi-controller").chain(arguments.iter().copied());
+    match CommandLine::try_parse_from(all).unwrap().into_role() {
+        Role::Manager(flags) => ManagerConfig::from_flags(flags),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn with(argument: &str) -> Result<ManagerConfig, ConfigError> {
+    config(&[NEEDED[0], NEEDED[1], argument])
+}
+
+#[test]
+fn the_defaults_are_those_of_flux() {
+    let config = config(&NEEDED).unwrap();
+    assert_eq!(config.metrics_address, Some("[::]:8080".parse().unwrap()));
+    assert_eq!(config.health_address, Some("[::]:9440".parse().unwrap()));
+    assert_eq!((config.watch_namespace, config.watch_label_selector), (None, None));
+    assert_eq!(config.runtime_namespace, "flux-system");
+    assert_eq!((config.leader_election, config.events_address), (None, None));
+    assert_eq!(config.retry_delays, (Duration::from_millis(750), Duration::from_secs(900)));
+    let election = with("--enable-leader-election").unwrap().leader_election.unwrap();
+    let seconds = Duration::from_secs;
+    assert_eq!((election.lease_duration, election.renew_deadline), (seconds(35), seconds(30)));
+    assert_eq!((election.retry_period, election.release), (seconds(5), true));
+}
+
+#[test]
+fn pods_have_the_default_service_account_only_if_there_is_one() {
+    assert_eq!(config(&NEEDED).unwrap().default_service_account, None);
+    let config = with("--default-service-account=tenant").unwrap();
+    assert_eq!(config.default_service_account.as_deref(), Some("tenant"));
+}
+
+#[test]
+fn inputs_with_fluxs_label_are_watched_unless_that_is_switched_off() {
+    let watched = |argument: &str| with(argument).unwrap().watched_inputs.map(|selector| selector.to_string());
+    assert_eq!(watched("--feature-gates=").as_deref(), Some("reconcile.fluxcd.io/watch=Enabled"));
+    assert_eq!(watched("--watch-configs-label-selector=team in (a,b)").as_deref(), Some("team in (a,b)"));
+    assert_eq!(
+        watched("--feature-gates=DisableConfigWatchers=false").as_deref(),
+        Some("reconcile.fluxcd.io/watch=Enabled")
+    );
+    assert_eq!(watched("--feature-gates=DisableConfigWatchers=true"), None);
+}
+
+#[test]
+fn events_go_where_flux_writes_it() {
+    let address = "http://notification-controller.flux-system.svc.cluster.local./";
+    let config = with(&format!("--events-addr={address}")).unwrap();
+    assert_eq!(config.events_address.map(String::from).as_deref(), Some(address));
+}
+
+#[test]
+fn webhooks_are_taken_only_where_it_is_asked_for() {
+    assert_eq!(config(&NEEDED).unwrap().receiver_address, None);
+    assert_eq!(with("--receiver-addr=:9292").unwrap().receiver_address, Some("[::]:9292".parse().unwrap()));
+    assert!(with("--receiver-addr=webhooks").is_err());
+}
+
+#[test]
+fn durations_are_read_as_go_writes_them() {
+    for (text, milliseconds) in
+        [("35s", 35_000), ("750ms", 750), ("1m30s", 90_000), ("1.5h", 5_400_000), ("1h2m3s", 3_723_000)]
+    {
+        assert_eq!(duration("min-retry-delay", text), Ok(Duration::from_millis(milliseconds)), "{text}");
+    }
+    for text in ["", "35", "-5s", "5 parsecs", "s"] {
+        assert!(duration("min-retry-delay", text).is_err(), "{text:?}");
+    }
+}
+
+#[test]
+fn each_shard_has_a_lease_of_its_own() {
+    let name = |selector: &str| {
+        let selector = format!("--watch-label-selector={selector}");
+        let config = config(&[NEEDED[0], NEEDED[1], "--enable-leader-election", &selector]).unwrap();
+        config.leader_election.unwrap().lease_name
+    };
+    assert_eq!(name(""), "pulumi-controller-leader-election");
+    // printf '%s' 'sharding.fluxcd.io/key=shard1' | sha256sum | cut -c 1-8
+    assert_eq!(name("sharding.fluxcd.io/key=shard1"), "pulumi-controller-leader-election-73fdc1be");
+    assert_ne!(name("sharding.fluxcd.io/key=shard2"), name("sharding.fluxcd.io/key=shard1"));
+}
+
+#[test]
+fn a_lease_outlives_its_holder_and_the_holder_has_time_to_renew() {
+    let refusal = |arguments: &[&str]| {
+        let all = [&NEEDED[..], &["--enable-leader-election"], arguments].concat();
+        config(&all).unwrap_err().to_string()
+    };
+    let cases: [(&[&str], &str); 5] = [
+        (
+            &["--leader-election-lease-duration=30s"],
+            "--leader-election-lease-duration=30s must be longer than --leader-election-renew-deadline, or the next \
+             leader writes while the one before still does",
+        ),
+        (
+            &["--leader-election-lease-duration=35.5s"],
+            "--leader-election-lease-duration=35.5s: a Lease lasts whole seconds, at least one",
+        ),
+        (
+            &["--leader-election-renew-deadline=6s"],
+            "--leader-election-renew-deadline=6s must be longer than --leader-election-retry-period (which is not zero) \
+             and its jitter of a fifth, or the leader gives up before it has tried",
+        ),
+        (
+            &["--leader-election-retry-period=soon"],
+            "--leader-election-retry-period=soon: not a duration; give one such as 35s, 750ms or 1m30s",
+        ),
+        (
+            &["--max-retry-delay=500ms"],
+            "--max-retry-delay=500ms must be longer than --min-retry-delay, or the first wait is the longest",
+        ),
+    ];
+    for (arguments, wanted) in cases {
+        assert_eq!(refusal(arguments), wanted);
+    }
+}
+
+#[test]
+fn one_namespace_is_the_controllers_own() {
+    assert_eq!(with("--watch-all-namespaces=false").unwrap().watch_namespace.as_deref(), Some("flux-system"));
+}
+
+#[test]
+fn what_is_wrong_is_said_with_what_to_do() {
+    let cases = [
+        ("--metrics-addr=nowhere", "--metrics-addr=nowhere: not an address; give HOST:PORT, :PORT, or 0 for none"),
+        ("--health-addr=:99999", "--health-addr=:99999: not an address; give HOST:PORT, :PORT, or 0 for none"),
+        (
+            "--events-addr=notification-controller",
+            "--events-addr=notification-controller: not a URL of http or https; give that of the notification-controller, \
+             such as http://notification-controller.flux-system.svc.cluster.local./",
+        ),
+        (
+            "--watch-configs-label-selector=a b",
+            "--watch-configs-label-selector: \"a b\" is no label selector; give one such as \
+             reconcile.fluxcd.io/watch=Enabled",
+        ),
+        (
+            "--feature-gates=DisableConfigWatchers=true,ExternalArtifact=true",
+            "--feature-gates: \"ExternalArtifact=true\" is none; there is DisableConfigWatchers, which is true or false",
+        ),
+        (
+            "--feature-gates=DisableConfigWatchers",
+            "--feature-gates: \"DisableConfigWatchers\" is none; there is DisableConfigWatchers, which is true or false",
+        ),
+        ("--concurrent=0", "--concurrent must be at least 1, but is 0"),
+        ("--max-concurrent-runs=0", "--max-concurrent-runs must be at least 1, but is 0"),
+        ("--max-concurrent-runs-per-node=0", "--max-concurrent-runs-per-node must be at least 1, but is 0"),
+        ("--storage-size=100", "--storage-size must be at least 16777216, but is 100"),
+        (
+            "--artifact-hosts=http://a/b",
+            "--artifact-hosts: \"http://a/b\" is not a host; give HOST or HOST:PORT without a scheme or a path",
+        ),
+        (
+            "--source-controller-localhost=a b",
+            "SOURCE_CONTROLLER_LOCALHOST=\"a b\" is not a host; give HOST:PORT without a scheme or a path",
+        ),
+    ];
+    for (argument, wanted) in cases {
+        assert_eq!(with(argument).map(|_| ()).unwrap_err().to_string(), wanted);
+    }
+    assert_eq!(config(&[NEEDED[1]]), Err(ConfigError::NoRuntimeNamespace));
+    assert!(config(&[NEEDED[0]]).unwrap_err().to_string().starts_with("--agent-image is not set"));
+}
+
+#[test]
+fn addresses_are_read_as_go_writes_them() {
+    for (text, wanted) in [
+        ("", None),
+        ("0", None),
+        (":80", Some("[::]:80")),
+        ("127.0.0.1:80", Some("127.0.0.1:80")),
+        ("[::1]:80", Some("[::1]:80")),
+    ] {
+        let wanted = wanted.map(|wanted| wanted.parse().unwrap());
+        assert_eq!(address("metrics-addr", text), Ok(wanted), "{text}");
+    }
+}
+
+#[test]
+fn hosts_of_artifacts_are_compared_in_lower_case() {
+    let config = with("--artifact-hosts=Minio.Storage.svc:9000,, 10.0.0.1").unwrap();
+    assert_eq!(config.artifact_hosts, ["minio.storage.svc:9000", "10.0.0.1"]);
+}
