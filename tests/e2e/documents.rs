@@ -1,14 +1,11 @@
 //! What the documents show can be applied.
 
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
-use std::time::Duration;
 
-use tokio::io::AsyncWriteExt;
-
-use crate::harness::run;
+use crate::harness::{run, try_kubectl};
 
 const FENCE: &str = "```";
+const DRY_RUN: [&str; 5] = ["apply", "--dry-run=server", "--validate=strict", "--filename", "-"];
 
 /// The API server's own word on every object that a document shows, without anything being made.
 #[test]
@@ -25,7 +22,7 @@ fn q4_every_object_of_the_documents_is_valid() {
                 continue;
             }
             objects += blocks.len();
-            if let Err(problem) = dry_run(&blocks.join("\n---\n")).await {
+            if let Err(problem) = try_kubectl(&DRY_RUN, &blocks.join("\n---\n")).await {
                 broken.push(format!("{}: {problem}", file.display()));
             }
         }
@@ -62,24 +59,4 @@ fn objects_of(text: &str) -> Vec<String> {
     }
     blocks.retain(|block| !block.contains("kustomize.config.k8s.io"));
     blocks.into_iter().map(|block| block.replace("namespace: apps\n", "namespace: default\n")).collect()
-}
-
-async fn dry_run(objects: &str) -> Result<(), String> {
-    let mut kubectl = tokio::process::Command::new("kubectl");
-    kubectl
-        .args(["apply", "--dry-run=server", "--validate=strict", "--filename", "-"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .kill_on_drop(true);
-    let mut child = kubectl.spawn().expect("kubectl is on the PATH that `tests/cluster/cluster exec` sets");
-    let mut stdin = child.stdin.take().expect("it is piped");
-    stdin.write_all(objects.as_bytes()).await.expect("kubectl reads its input");
-    drop(stdin);
-    let output = tokio::time::timeout(Duration::from_secs(60), child.wait_with_output());
-    let output = output.await.expect("kubectl ends in a minute").expect("kubectl ends");
-    match output.status.success() {
-        true => Ok(()),
-        false => Err(String::from_utf8_lossy(&output.stderr).into_owned()),
-    }
 }

@@ -2,8 +2,6 @@
 
 use std::panic::{AssertUnwindSafe, resume_unwind};
 use std::path::Path;
-use std::process::Stdio;
-use std::time::Duration;
 
 use futures::FutureExt;
 use k8s_openapi::api::apps::v1::Deployment;
@@ -11,10 +9,9 @@ use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
 use kube::Api;
 use kube::api::DeleteParams;
 use serde_json::json;
-use tokio::io::AsyncWriteExt;
 
 use crate::harness::{
-    Controller, Look, Patience, Program, Scene, api_call, client, in_scene, once, run_alone, wait_until,
+    Controller, Look, Patience, Program, Scene, api_call, client, in_scene, kubectl, once, run_alone, wait_until,
 };
 
 /// Applies what an overlay consists of, with one text in place of another.
@@ -26,22 +23,6 @@ async fn apply(overlay: &str, (from, to): (&str, &str)) {
 async fn rendered(overlay: &str) -> String {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(overlay);
     kubectl(&["kustomize", &folder.display().to_string()], "").await
-}
-
-async fn kubectl(arguments: &[&str], input: &str) -> String {
-    let mut kubectl = tokio::process::Command::new("kubectl");
-    kubectl.args(arguments).kill_on_drop(true).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = kubectl.spawn().expect("kubectl is on the PATH that `tests/cluster/cluster exec` sets");
-    let mut stdin = child.stdin.take().expect("it is piped");
-    stdin.write_all(input.as_bytes()).await.expect("kubectl reads its input");
-    drop(stdin);
-    let output = tokio::time::timeout(Duration::from_secs(60), child.wait_with_output())
-        .await
-        .unwrap_or_else(|_| panic!("kubectl {arguments:?} did not end in a minute"))
-        .expect("kubectl ends");
-    let problem = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "kubectl {arguments:?}: {problem}");
-    String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
 async fn until_available(namespace: &str) {
