@@ -282,7 +282,7 @@ async fn stacks(
 ) {
     let (known_stacks, store) = reflector::store::<Stack>();
     let sources = Sources::new(parts.client.clone());
-    let (dependents, woken_dependents) = stack::Dependents::new(known_stacks.clone());
+    let (dependents, woken_dependents) = stack::Dependents::new(known_stacks.clone(), config.no_cross_namespace_refs);
     let twins = stack::Twins::new(dependents.waker());
     let (source_watches, woken) = stack::SourceWatches::new(
         parts.client.clone(),

@@ -19,6 +19,8 @@ const WAITING: usize = 1024;
 #[derive(Clone)]
 pub struct Dependents {
     stacks: Reflected<Stack>,
+    /// Whether what a Stack names in another namespace counts for nothing: else who may write there could hold up the end of this one.
+    no_cross_namespace_refs: bool,
     wake: mpsc::Sender<ObjectRef<Stack>>,
 }
 
@@ -30,9 +32,12 @@ impl fmt::Debug for Dependents {
 
 impl Dependents {
     /// With the Stacks to wake, which the Stack controller reads.
-    pub fn new(stacks: Reflected<Stack>) -> (Dependents, impl Stream<Item = ObjectRef<Stack>> + Send + 'static) {
+    pub fn new(
+        stacks: Reflected<Stack>,
+        no_cross_namespace_refs: bool,
+    ) -> (Dependents, impl Stream<Item = ObjectRef<Stack>> + Send + 'static) {
         let (wake, woken) = mpsc::channel(WAITING);
-        (Dependents { stacks, wake }, woken)
+        (Dependents { stacks, no_cross_namespace_refs, wake }, woken)
     }
 
     /// Where others wake Stacks.
@@ -56,7 +61,7 @@ impl Dependents {
         let key = key(stack);
         let needs_it = |other: &&Arc<Stack>| {
             let own = other.metadata.namespace.as_deref().unwrap_or_default();
-            prerequisites::names_it(&other.spec, own, &key)
+            (own == key.0 || !self.no_cross_namespace_refs) && prerequisites::names_it(&other.spec, own, &key)
         };
         self.stacks.state().iter().filter(needs_it).map(|other| self::key(other)).collect()
     }
@@ -118,7 +123,7 @@ mod tests {
         for (namespace, name, needs) in others {
             writer.apply_watcher_event(&Event::Apply(stack(namespace, name, &needs)));
         }
-        let (dependents, woken) = Dependents::new(store);
+        let (dependents, woken) = Dependents::new(store, true);
         dependents.wake(&stack("apps", "base", &[]));
         assert_eq!(dependents.cycle(&stack("apps", "base", &["d"])).unwrap(), ["base", "d", "a", "base"]);
         assert_eq!(dependents.cycle(&stack("apps", "base", &["b"])), None);
@@ -126,5 +131,20 @@ mod tests {
         let woken: Vec<String> = woken.map(|stack| stack.to_string()).collect().await;
         assert_eq!(woken.len(), 1, "{woken:?}");
         assert!(woken[0].contains("Stack") && woken[0].contains("a."), "{woken:?}");
+    }
+
+    #[tokio::test]
+    async fn nobody_in_another_namespace_counts_where_nobody_may_refer_there() {
+        let (store, mut writer) = reflector::store::<Stack>();
+        let mut stranger = stack("more", "stranger", &[]);
+        let base = json!([{"name": "base", "namespace": "apps"}]);
+        stranger.spec.depends_on = serde_json::from_value(base).unwrap();
+        writer.apply_watcher_event(&Event::Apply(stranger));
+        let of = |no_cross_namespace_refs| {
+            let (dependents, _woken) = Dependents::new(store.clone(), no_cross_namespace_refs);
+            dependents.of(&stack("apps", "base", &[]))
+        };
+        assert_eq!(of(true), []);
+        assert_eq!(of(false), [("more".to_owned(), "stranger".to_owned())]);
     }
 }
