@@ -187,6 +187,10 @@ pub struct ManagerFlags {
     /// Host that stands in for the one in the URL of every artifact, for a controller outside of the cluster.
     #[arg(long, env = "SOURCE_CONTROLLER_LOCALHOST", value_name = "HOST:PORT")]
     pub source_controller_localhost: Option<String>,
+
+    /// The same for artifacts of source-watcher.
+    #[arg(long, env = "SOURCE_WATCHER_LOCALHOST", value_name = "HOST:PORT")]
+    pub source_watcher_localhost: Option<String>,
 }
 
 /// Flags of what runs in the pod of a workspace.
@@ -321,6 +325,80 @@ mod tests {
         assert_eq!((flags.log.log_level, flags.log.log_encoding), (LogLevel::Debug, LogEncoding::Console));
         assert_eq!(flags.artifact_hosts, ["a.svc", "b:80"]);
         assert!(parse(&["--log-level=loud"]).unwrap_err().contains("loud"));
+    }
+
+    /// Flags that all of Flux's controllers have, with their defaults there.
+    const FLUXS: [(&str, &str); 30] = [
+        ("concurrent", "4"),
+        ("default-service-account", ""),
+        ("enable-leader-election", "false"),
+        ("events-addr", ""),
+        ("feature-gates", ""),
+        ("health-addr", ":9440"),
+        ("http-retry", "9"),
+        ("insecure-kubeconfig-exec", "false"),
+        ("insecure-kubeconfig-tls", "false"),
+        ("interval-jitter-percentage", "5"),
+        ("kube-api-burst", "300"),
+        ("kube-api-qps", "50"),
+        ("leader-election-lease-duration", "35s"),
+        ("leader-election-release-on-cancel", "true"),
+        ("leader-election-renew-deadline", "30s"),
+        ("leader-election-retry-period", "5s"),
+        ("log-encoding", "json"),
+        ("log-level", "info"),
+        ("max-retry-delay", "15m"),
+        ("metrics-addr", ":8080"),
+        ("min-retry-delay", "750ms"),
+        ("no-cross-namespace-refs", "false"),
+        ("requeue-dependency", "30s"),
+        ("storage-path", "/data"),
+        ("token-cache-max-duration", "1h"),
+        ("token-cache-max-size", "100"),
+        ("watch-all-namespaces", "true"),
+        ("watch-configs-label-selector", "reconcile.fluxcd.io/watch=Enabled"),
+        ("watch-label-selector", ""),
+        ("storage-adv-addr", ""),
+    ];
+    /// Those of them whose function is not here. Requests to the API server are throttled by the server; an artifact that cannot be
+    /// fetched is tried again by the next reconcile; tokens are kept with the repository that they are for; no other cluster is
+    /// written to; artifacts are not served to others.
+    const NOT_OURS: [&str; 8] = [
+        "http-retry",
+        "insecure-kubeconfig-exec",
+        "insecure-kubeconfig-tls",
+        "kube-api-burst",
+        "kube-api-qps",
+        "storage-adv-addr",
+        "token-cache-max-duration",
+        "token-cache-max-size",
+    ];
+
+    #[test]
+    fn t1_flags_that_flux_has_too_have_its_names_and_its_defaults() {
+        let command = CommandLine::command();
+        for (name, default) in FLUXS {
+            let argument = command.get_arguments().find(|argument| argument.get_long() == Some(name));
+            let found = argument.map(|argument| {
+                let values = argument.get_default_values().iter().map(|value| value.to_string_lossy());
+                values.collect::<Vec<_>>().join(",")
+            });
+            let wanted = match name {
+                _ if NOT_OURS.contains(&name) => None,
+                // Here a tenant is kept to its own namespace unless somebody says otherwise.
+                "no-cross-namespace-refs" => Some("true"),
+                _ => Some(default),
+            };
+            assert_eq!(found.as_deref(), wanted, "--{name}");
+        }
+    }
+
+    #[test]
+    fn t1_a_flag_without_a_function_is_refused() {
+        for name in NOT_OURS {
+            let error = parse(&[&format!("--{name}=1")]).unwrap_err();
+            assert!(error.contains(&format!("unexpected argument '--{name}")), "{error}");
+        }
     }
 
     #[test]

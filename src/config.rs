@@ -63,8 +63,8 @@ pub enum ConfigError {
     Selector { part: String },
     #[error("--feature-gates: {gate:?} is none; there is DisableConfigWatchers, which is true or false")]
     FeatureGate { gate: String },
-    #[error("SOURCE_CONTROLLER_LOCALHOST={value:?} is not a host; give HOST:PORT without a scheme or a path")]
-    SourceControllerLocalhost { value: String },
+    #[error("{variable}={value:?} is not a host; give HOST:PORT without a scheme or a path")]
+    Localhost { variable: &'static str, value: String },
 }
 
 /// How one of several replicas is elected.
@@ -134,6 +134,8 @@ pub struct ManagerConfig {
     pub artifact_hosts: Vec<String>,
     /// The host that stands in for the one in artifacts' URLs.
     pub source_controller_localhost: Option<String>,
+    /// The one that does so in those of source-watcher.
+    pub source_watcher_localhost: Option<String>,
 }
 
 impl ManagerConfig {
@@ -154,10 +156,8 @@ impl ManagerConfig {
         let watched_inputs = watched_inputs(&flags)?;
         let leader_election = flags.enable_leader_election.then(|| leader_election(&flags)).transpose()?;
         let artifact_hosts = flags.artifact_hosts.iter().filter(|host| !host.trim().is_empty());
-        let localhost = flags.source_controller_localhost.filter(|host| !host.is_empty());
-        if let Some(value) = localhost.as_ref().filter(|host| !is_host(host)) {
-            return Err(ConfigError::SourceControllerLocalhost { value: value.clone() });
-        }
+        let source_controller = localhost("SOURCE_CONTROLLER_LOCALHOST", flags.source_controller_localhost)?;
+        let source_watcher = localhost("SOURCE_WATCHER_LOCALHOST", flags.source_watcher_localhost)?;
         Ok(ManagerConfig {
             leader_election,
             retry_delays,
@@ -184,7 +184,8 @@ impl ManagerConfig {
             max_concurrent_runs: flags.max_concurrent_runs,
             max_concurrent_runs_per_node: flags.max_concurrent_runs_per_node,
             artifact_hosts: artifact_hosts.map(|host| artifact_host(host)).collect::<Result<_, _>>()?,
-            source_controller_localhost: localhost,
+            source_controller_localhost: source_controller,
+            source_watcher_localhost: source_watcher,
         })
     }
 }
@@ -300,6 +301,14 @@ fn at_least(flag: &'static str, least: u64, value: u64) -> Result<(), ConfigErro
 fn artifact_host(value: &str) -> Result<String, ConfigError> {
     let host = value.trim().to_ascii_lowercase();
     if is_host(&host) { Ok(host) } else { Err(ConfigError::ArtifactHost { value: value.to_owned() }) }
+}
+
+/// A host that stands in for others, if there is one.
+fn localhost(variable: &'static str, value: Option<String>) -> Result<Option<String>, ConfigError> {
+    match value.filter(|host| !host.is_empty()) {
+        Some(value) if !is_host(&value) => Err(ConfigError::Localhost { variable, value }),
+        host => Ok(host),
+    }
 }
 
 /// A host, perhaps with a port, and nothing else of a URL.

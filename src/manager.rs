@@ -225,6 +225,7 @@ fn artifacts(config: &ManagerConfig) -> anyhow::Result<(Store, Fetcher)> {
     }
     let mut settings = FetchSettings::new(hosts);
     settings.source_controller_host = config.source_controller_localhost.clone();
+    settings.source_watcher_host = config.source_watcher_localhost.clone();
     let fetcher = Fetcher::new(settings, store.clone())?;
     Ok((store, fetcher))
 }

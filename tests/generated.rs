@@ -73,7 +73,7 @@ fn file_name(crd: &CustomResourceDefinition) -> String {
 }
 
 #[test]
-fn the_resource_definitions_are_what_the_types_say_and_no_others_are_there() -> Result<()> {
+fn c1_the_resource_definitions_are_what_the_types_say_and_no_others_are_there() -> Result<()> {
     let folder = root().join("config/crd");
     let mut names = Vec::new();
     for crd in custom_resource_definitions() {
@@ -109,7 +109,7 @@ fn resource_files(folder: &Path) -> Result<Vec<String>> {
 const FLAGS: [&str; 2] = ["<!-- flags: generated from src/cli.rs by `make generate` -->\n", "<!-- /flags -->\n"];
 
 #[test]
-fn the_documented_flags_are_those_that_the_manager_takes() -> Result<()> {
+fn t1_the_documented_flags_are_those_that_the_manager_takes() -> Result<()> {
     let path = root().join("docs/flags.md");
     let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
     let (before, rest) = text.split_once(FLAGS[0]).context("docs/flags.md has no place for the flags")?;
@@ -138,7 +138,7 @@ fn table_of_flags() -> Result<String> {
 
 /// What kube-state-metrics is told to read of a Stack is there: a label from a path that is not would be empty for ever.
 #[test]
-fn kube_state_metrics_reads_fields_that_a_stack_has() -> Result<()> {
+fn t5_kube_state_metrics_reads_fields_that_a_stack_has() -> Result<()> {
     let path = root().join("config/kube-state-metrics/custom-resource-state.yaml");
     let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
     let config: Value = serde_saphyr::from_str(&text)?;
@@ -166,7 +166,7 @@ fn kube_state_metrics_reads_fields_that_a_stack_has() -> Result<()> {
 
 /// The rights are written by hand; this holds what must never slip in.
 #[test]
-fn every_right_has_a_reason_and_none_opens_all_secrets() -> Result<()> {
+fn t8_every_right_has_a_reason_and_none_opens_all_secrets() -> Result<()> {
     for name in ["cluster-role.yaml", "role.yaml"] {
         let path = root().join("config/rbac").join(name);
         let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;

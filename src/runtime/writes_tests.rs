@@ -110,7 +110,7 @@ async fn refusals_are_told_apart_and_say_what_the_server_said() {
 }
 
 #[tokio::test]
-async fn an_apply_is_forced_and_ours_and_a_check_is_strict_and_dry() {
+async fn c8_an_apply_is_forced_and_ours_and_a_check_is_strict_and_dry() {
     let (writer, log) = writer(agree);
     let intent = json!({ "metadata": { "name": "web", "namespace": "apps" }, "spec": { "stackName": "dev" } });
     writer.apply::<Update>(&intent).await.unwrap();

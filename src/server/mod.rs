@@ -1,4 +1,6 @@
-//! Plain HTTP endpoints of the manager: metrics, and health for the kubelet.
+//! Plain HTTP endpoints of the manager: metrics with a profile beside them, and health for the kubelet.
+
+mod profile;
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -52,9 +54,9 @@ pub async fn serve(
         .map_err(|source| ServerError::Serve { purpose, source })
 }
 
-/// `/metrics`.
+/// `/metrics`, and `/debug/pprof/profile` beside it, as Flux's controllers have it.
 pub fn metrics_router(metrics: Metrics) -> Router {
-    Router::new().route("/metrics", get(show_metrics)).with_state(metrics)
+    Router::new().route("/metrics", get(show_metrics)).with_state(metrics).merge(profile::router())
 }
 
 /// `/healthz`, which always says yes, and `/readyz`, which says what `ready` says.

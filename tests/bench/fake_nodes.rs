@@ -18,9 +18,18 @@ const NAME: &str = "fake0";
 const MARK: &str = "kwok.x-k8s.io/node";
 const LIMIT: Duration = Duration::from_secs(60);
 
+/// Says where the pods are.
+const ADDRESS: &str = "FAKE_POD_ADDRESS";
+
+/// Whether somebody speaks for fake nodes.
+#[allow(dead_code, reason = "measures and storms fail without")]
+pub fn are_there() -> bool {
+    std::env::var_os(ADDRESS).is_some()
+}
+
 /// Where the pods say they are: the real node's own address, as the stages have it.
 pub fn address() -> SocketAddr {
-    let address = std::env::var("FAKE_POD_ADDRESS")
+    let address = std::env::var(ADDRESS)
         .expect("FAKE_POD_ADDRESS says where the agents of fake pods are: run `tests/cluster/cluster fake-nodes`");
     SocketAddr::new(address.parse().expect("an address"), AGENT_PORT)
 }

@@ -9,7 +9,7 @@ use serde_json::json;
 use crate::harness::{GitRepository, Patience, Program, Scene, api_call, condition, once, run, says};
 
 #[test]
-fn a_wrong_digest_is_refused_and_the_old_source_stays() {
+fn s12_a_wrong_digest_is_refused_and_the_old_source_stays() {
     run("wrong-digest", async |scene| {
         let source = scene.source("app").await;
         let saying = |text: &str| Program::new("wrong-digest").step("step", json!({"value": text}));
@@ -45,7 +45,7 @@ fn a_wrong_digest_is_refused_and_the_old_source_stays() {
 }
 
 #[test]
-fn an_artifact_that_is_not_there_any_more_is_waited_for() {
+fn s6_an_artifact_that_is_not_there_any_more_is_waited_for() {
     run("not-found", async |scene| {
         let source = scene.source("app").await;
         let commit = source.push(&Program::new("not-found").output("text", json!("hello")).files()).await;

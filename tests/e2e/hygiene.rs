@@ -20,7 +20,7 @@ use crate::harness::{Look, Patience, Program, Scene, api_call, run, wait_until};
 const TEAM: &str = "team";
 
 #[test]
-fn nothing_is_written_while_nothing_changes() {
+fn c8_nothing_is_written_while_nothing_changes() {
     run("at-rest", async |scene| {
         let source = scene.source("app").await;
         let saying = |text: &str| Program::new("at-rest").step("step", json!({"value": text})).files();
@@ -40,7 +40,7 @@ fn nothing_is_written_while_nothing_changes() {
 }
 
 #[test]
-fn what_others_have_written_stays_and_no_field_of_the_spec_is_lost() {
+fn c11_what_others_have_written_stays_and_no_field_of_the_spec_is_lost() {
     run("others", async |scene| {
         let source = scene.source("app").await;
         let saying = |text: &str| Program::new("others").step("step", json!({"value": text})).files();

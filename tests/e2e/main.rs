@@ -20,6 +20,8 @@ mod dependencies;
 mod documents;
 mod exclusive;
 mod failure;
+#[path = "../bench/fake_nodes.rs"]
+mod fake_nodes;
 mod first_run;
 mod flux_receivers;
 mod git;
@@ -38,6 +40,8 @@ mod pod_failures;
 mod prerequisites;
 mod preview;
 mod programs;
+#[path = "../bench/progress.rs"]
+mod progress;
 mod push;
 mod receiver;
 mod requests;
@@ -47,6 +51,8 @@ mod runs_progress;
 mod runs_shared;
 mod settings;
 mod sources;
+#[path = "../stand_in/mod.rs"]
+mod stand_in;
 mod surface;
 mod suspend;
 mod twins;

@@ -51,7 +51,7 @@ fn a_file_that_a_push_removes_is_gone_for_the_next_run() {
 }
 
 #[test]
-fn the_same_revision_does_not_run_twice() {
+fn s8_the_same_revision_does_not_run_twice() {
     run("same-revision", async |scene| {
         let source = scene.source("app").await;
         let commit = source.push(&Program::new("same-revision").step("step", json!({"value": "one"})).files()).await;

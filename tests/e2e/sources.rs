@@ -27,7 +27,7 @@ async fn runs_again_in_the_same_pod(main: &StackHandle<'_>, pod: (String, i32), 
 }
 
 #[test]
-fn an_oci_artifact_runs_and_its_next_tag_runs_in_the_same_pod() {
+fn s10_an_oci_artifact_runs_and_its_next_tag_runs_in_the_same_pod() {
     run("oci", async |scene| {
         let repository = scene.oci_repository("app");
         let first = repository.push(&saying("one")).await;
@@ -114,7 +114,7 @@ fn a_bucket_runs_and_its_next_content_runs_in_the_same_pod() {
 }
 
 #[test]
-fn an_external_artifact_runs_and_its_next_content_runs_in_the_same_pod() {
+fn s3_s4_s7_an_external_artifact_runs_and_its_next_content_runs_in_the_same_pod() {
     run("external", async |scene| {
         let producer = scene.source("producer").await;
         let first = producer.artifact_of(&producer.push(&saying("one")).await).await;
@@ -135,7 +135,7 @@ fn an_external_artifact_runs_and_its_next_content_runs_in_the_same_pod() {
 }
 
 #[test]
-fn a_kind_that_comes_later_and_a_right_that_comes_later_are_picked_up() {
+fn s2_a_kind_that_comes_later_and_a_right_that_comes_later_are_picked_up() {
     run("foreign", async |scene| {
         let producer = scene.source("producer").await;
         let first = producer.artifact_of(&producer.push(&saying("one")).await).await;
@@ -168,7 +168,7 @@ fn a_kind_that_comes_later_and_a_right_that_comes_later_are_picked_up() {
 }
 
 #[test]
-fn a_reference_that_can_mean_nothing_stalls() {
+fn s1_a_reference_that_can_mean_nothing_stalls() {
     run("no-source", async |scene| {
         let nothing = scene.source_object("", "Secret", "secrets", "state");
         let main = scene.start(scene.stack_on_kind("main", Some("v1"), &nothing)).await;

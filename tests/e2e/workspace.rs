@@ -9,7 +9,7 @@ use serde_json::json;
 use crate::harness::{Patience, Program, condition, is_done, once, run, says};
 
 #[test]
-fn a_deleted_pod_comes_back_and_has_its_source_again() {
+fn s16_a_deleted_pod_comes_back_and_has_its_source_again() {
     run("pod-deleted", async |scene| {
         let source = scene.source("app").await;
         let commit = source.push(&Program::new("pod-deleted").step("step", json!({"value": "one"})).files()).await;

@@ -112,6 +112,11 @@ impl StandIn {
         self.counts.runs.load(Ordering::Relaxed)
     }
 
+    /// How often agents were asked how they are.
+    pub fn statuses(&self) -> u64 {
+        self.counts.statuses.load(Ordering::Relaxed)
+    }
+
     /// How many sources were put, each time counted.
     pub fn sources(&self) -> u64 {
         self.counts.sources.load(Ordering::Relaxed)

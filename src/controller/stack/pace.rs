@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn how_long_a_stack_waits_after_a_failure_and_when_it_gives_up() {
+    fn r4_how_long_a_stack_waits_after_a_failure_and_when_it_gives_up() {
         let plain = pace(StackSpec::default());
         let paced = pace(StackSpec { retry_interval: Some("20s".to_owned()), ..StackSpec::default() });
         let often = pace(StackSpec { interval: Some("1h".to_owned()), ..StackSpec::default() });
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn intervals_are_spread_within_their_bounds_and_the_same_for_the_same_run() {
+    fn r4_intervals_are_spread_within_their_bounds_and_the_same_for_the_same_run() {
         let hourly = StackSpec { interval: Some("1h".to_owned()), ..StackSpec::default() };
         let after = |name: &str| LastUpdate { name: Some(name.to_owned()), ..LastUpdate::default() };
         let spread = |percentage: u8, spec: &StackSpec, name: &str| {

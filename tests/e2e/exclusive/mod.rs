@@ -4,6 +4,7 @@
 mod api_server;
 mod crowd;
 mod leader;
+mod many_stacks;
 mod overlays;
 mod restart;
 mod takeover;

@@ -5,9 +5,10 @@ use std::path::Path;
 
 use futures::FutureExt;
 use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
-use kube::Api;
 use kube::api::DeleteParams;
+use kube::{Api, ResourceExt};
 use serde_json::json;
 
 use crate::harness::{
@@ -159,6 +160,56 @@ fn t7_pods_of_tenants_run_as_an_account_of_their_own_namespace() {
         })
         .catch_unwind()
         .await;
+        controller.start_with(&arguments, 1).await;
+        if let Err(failure) = outcome {
+            resume_unwind(failure);
+        }
+    });
+}
+
+#[test]
+fn t2_each_shard_works_on_its_own_stacks_and_elects_by_itself() {
+    run_alone(async || {
+        let controller = Controller::new(&client().await);
+        let arguments = controller.arguments().await;
+        let outcome = AssertUnwindSafe(in_scene("shards", async |scene| {
+            apply("kustomize/overlays/sharded", ("", "")).await;
+            let shard = async |replicas: &str| {
+                let name = "deployment/pulumi-controller-shard1";
+                kubectl(&["scale", name, "--namespace", "flux-system", "--replicas", replicas], "").await;
+            };
+            shard("0").await;
+            controller.until_available().await;
+            let source = scene.source("app").await;
+            let commit = source.push(&program("one").files()).await;
+            let mut labelled = scene.stack("labelled", &source);
+            labelled.labels_mut().insert("sharding.fluxcd.io/key".to_owned(), "shard1".to_owned());
+            let labelled = scene.start(labelled).await;
+            let main = scene.start(scene.stack("main", &source)).await;
+            main.until_applied(&commit).await;
+            let said = labelled.get().await.status.map(|status| status.conditions).unwrap_or_default();
+            assert_eq!(said, [], "it belongs to a shard whose controller is away");
+            shard("1").await;
+            labelled.until_applied(&commit).await;
+            let leases: Api<Lease> = Api::namespaced(scene.client.clone(), "flux-system");
+            // printf %s '!sharding.fluxcd.io/key' | sha256sum | cut -c 1-8, and the same for shard1
+            for end in ["42da7484", "73fdc1be"] {
+                let name = format!("pulumi-controller-leader-election-{end}");
+                let lease = api_call(format!("reading the Lease {name}"), leases.get(&name)).await;
+                let holder = lease.spec.and_then(|lease| lease.holder_identity);
+                assert!(holder.is_some_and(|holder| !holder.is_empty()), "somebody holds {name}");
+            }
+            for stack in [&main, &labelled] {
+                stack.delete().await;
+                stack.until_gone().await;
+            }
+        }))
+        .catch_unwind()
+        .await;
+        let shard = ["delete", "deployment", "pulumi-controller-shard1", "--namespace", "flux-system"];
+        kubectl(&[&shard[..], &["--ignore-not-found"]].concat(), "").await;
+        let rights = rendered("config/rbac").await;
+        kubectl(&["apply", "--server-side", "--force-conflicts", "--filename", "-"], &rights).await;
         controller.start_with(&arguments, 1).await;
         if let Err(failure) = outcome {
             resume_unwind(failure);

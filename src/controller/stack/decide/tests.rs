@@ -244,7 +244,7 @@ fn deleted(destroy: bool, last_update: Option<LastUpdate>) -> Stack {
 }
 
 #[test]
-fn deletion_destroys_only_when_asked_to_and_only_once() {
+fn r7_deletion_destroys_only_when_asked_to_and_only_once() {
     let up = || Some(last("up", "succeeded"));
     let rows = [
         ("not asked to", deleted(false, up()), "LetGo"),
@@ -441,7 +441,7 @@ fn a_rotated_config_input_is_announced_with_what_was_seen_and_the_first_sight_is
 }
 
 #[test]
-fn the_table_of_what_a_change_of_a_mounted_object_does() {
+fn r8_the_table_of_what_a_change_of_a_mounted_object_does() {
     let words = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
         pairs.iter().map(|(object, word)| ((*object).to_owned(), (*word).to_owned())).collect()
     };
@@ -492,7 +492,7 @@ fn the_table_of_what_a_change_of_a_mounted_object_does() {
 }
 
 #[test]
-fn a_force_and_a_reset_count_only_with_the_value_of_the_request() {
+fn r2_a_force_and_a_reset_count_only_with_the_value_of_the_request() {
     use crate::controller::stack::observe::requests_beside;
     let asked = |requested: Option<&str>, value: &str| {
         let mut stack = stack();

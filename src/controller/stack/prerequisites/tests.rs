@@ -89,7 +89,7 @@ fn one_that_ran_too_long_ago_is_asked_to_run_again_always_by_the_same_request() 
 }
 
 #[test]
-fn a_dependency_is_ready_and_has_seen_its_spec() {
+fn r6_a_dependency_is_ready_and_has_seen_its_spec() {
     let ready = |status: Status, reason: &str| {
         changed(|stack| {
             let conditions = &mut stack.status.as_mut().unwrap().conditions;

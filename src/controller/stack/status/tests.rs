@@ -54,7 +54,7 @@ fn the_last_update_keeps_what_was_seen_of_the_inputs_when_it_was_announced() {
 
 #[test]
 #[expect(clippy::too_many_lines, reason = "a table")]
-fn each_state_has_its_row() {
+fn c2_c5_c6_each_state_has_its_row() {
     let text = |s: &str| s.to_owned();
     let rows: Vec<(State, Option<LastUpdate>, &[&str])> = vec![
         (State::Working(text("step")), None, &["Ready=Unknown/NotReadyInProgress", "Reconciling=True/StackProcessing"]),
@@ -228,7 +228,7 @@ fn the_message_of_a_stack_that_gave_up_names_the_cause_and_what_revives_it() {
 }
 
 #[test]
-fn a_suspended_stack_stays_as_it_was_and_an_edit_is_said() {
+fn r3_a_suspended_stack_stays_as_it_was_and_an_edit_is_said() {
     let mut stack = stack(None);
     stack.status = Some(with_state(&stack, &State::Done, at(10)));
     stack.metadata.generation = Some(4);
@@ -385,7 +385,7 @@ fn outputs_that_could_not_be_kept_stay_as_they_were_and_others_go() {
 }
 
 #[test]
-fn requests_are_echoed_in_every_state_and_stay_when_the_annotations_go() {
+fn r1_requests_are_echoed_in_every_state_and_stay_when_the_annotations_go() {
     let asked = [names::ANNOTATION_REQUESTED_AT, names::ANNOTATION_FORCE_AT, names::ANNOTATION_RESET_AT];
     let echoes = |status: &StackStatus| {
         [&status.last_handled_reconcile_at, &status.last_handled_force_at, &status.last_handled_reset_at]
@@ -407,7 +407,7 @@ fn requests_are_echoed_in_every_state_and_stay_when_the_annotations_go() {
 }
 
 #[test]
-fn what_a_run_was_made_from_and_how_it_ended_is_kept() {
+fn c10_what_a_run_was_made_from_and_how_it_ended_is_kept() {
     let run = |origin: Option<&str>, before: Option<StackStatus>, failed: Option<&str>| {
         let mut stack = stack(None);
         stack.status = before.or(stack.status);

@@ -1,0 +1,198 @@
+//! The form of profiles that `go tool pprof` reads: its `profile.proto`, compressed by gzip. Numbers of fields are of that file.
+
+use std::collections::HashMap;
+use std::io::{self, Write as _};
+use std::time::UNIX_EPOCH;
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use pprof::Report;
+use prost::Message;
+
+#[derive(Clone, PartialEq, Message)]
+struct Profile {
+    #[prost(message, repeated, tag = "1")]
+    sample_type: Vec<ValueType>,
+    #[prost(message, repeated, tag = "2")]
+    sample: Vec<Sample>,
+    #[prost(message, repeated, tag = "4")]
+    location: Vec<Location>,
+    #[prost(message, repeated, tag = "5")]
+    function: Vec<Function>,
+    /// What every text is an index into. The first one is empty.
+    #[prost(string, repeated, tag = "6")]
+    string_table: Vec<String>,
+    #[prost(int64, tag = "9")]
+    time_nanos: i64,
+    #[prost(int64, tag = "10")]
+    duration_nanos: i64,
+    #[prost(message, optional, tag = "11")]
+    period_type: Option<ValueType>,
+    #[prost(int64, tag = "12")]
+    period: i64,
+}
+
+#[derive(Clone, Copy, PartialEq, Message)]
+struct ValueType {
+    #[prost(int64, tag = "1")]
+    r#type: i64,
+    #[prost(int64, tag = "2")]
+    unit: i64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Sample {
+    /// From the innermost function to the outermost.
+    #[prost(uint64, repeated, tag = "1")]
+    location_id: Vec<u64>,
+    #[prost(int64, repeated, tag = "2")]
+    value: Vec<i64>,
+    #[prost(message, repeated, tag = "3")]
+    label: Vec<Label>,
+}
+
+#[derive(Clone, Copy, PartialEq, Message)]
+struct Label {
+    #[prost(int64, tag = "1")]
+    key: i64,
+    #[prost(int64, tag = "2")]
+    str: i64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Location {
+    #[prost(uint64, tag = "1")]
+    id: u64,
+    #[prost(message, repeated, tag = "4")]
+    line: Vec<Line>,
+}
+
+#[derive(Clone, Copy, PartialEq, Message)]
+struct Line {
+    #[prost(uint64, tag = "1")]
+    function_id: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Message)]
+struct Function {
+    #[prost(uint64, tag = "1")]
+    id: u64,
+    #[prost(int64, tag = "2")]
+    name: i64,
+    #[prost(int64, tag = "3")]
+    system_name: i64,
+}
+
+/// A thread that was seen at work.
+struct Seen<'a> {
+    thread: &'a str,
+    /// From the innermost to the outermost.
+    functions: Vec<String>,
+    times: i64,
+}
+
+/// Writes what was seen.
+pub(super) fn encode(report: &Report) -> io::Result<Vec<u8>> {
+    let mut profile = Builder::new(1_000_000_000 / i64::from(report.timing.frequency.max(1)));
+    for (frames, times) in &report.data {
+        let functions = frames.frames.iter().flatten().map(pprof::Symbol::name).collect();
+        let times = i64::try_from(*times).unwrap_or(i64::MAX);
+        profile.add(&Seen { thread: &frames.thread_name, functions, times });
+    }
+    let nanos = |duration: std::time::Duration| i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX);
+    let mut profile = profile.profile;
+    profile.time_nanos = report.timing.start_time.duration_since(UNIX_EPOCH).map(nanos).unwrap_or_default();
+    profile.duration_nanos = nanos(report.timing.duration);
+    let mut gzip = GzEncoder::new(Vec::new(), Compression::default());
+    gzip.write_all(&profile.encode_to_vec())?;
+    gzip.finish()
+}
+
+struct Builder {
+    profile: Profile,
+    texts: HashMap<String, i64>,
+    /// A function has one location, whose number is its own: addresses within functions are not told.
+    functions: HashMap<String, u64>,
+}
+
+impl Builder {
+    /// `period` is how much processor time each sight stands for, in nanoseconds.
+    fn new(period: i64) -> Self {
+        let (profile, texts, functions) = Default::default();
+        let mut builder = Builder { profile, texts, functions };
+        builder.text("");
+        let samples = ValueType { r#type: builder.text("samples"), unit: builder.text("count") };
+        let processor = ValueType { r#type: builder.text("cpu"), unit: builder.text("nanoseconds") };
+        builder.profile.sample_type = vec![samples, processor];
+        builder.profile.period_type = Some(processor);
+        builder.profile.period = period;
+        builder
+    }
+
+    fn add(&mut self, seen: &Seen<'_>) {
+        let location_id = seen.functions.iter().map(|name| self.function(name)).collect();
+        let value = vec![seen.times, seen.times.saturating_mul(self.profile.period)];
+        let label = vec![Label { key: self.text("thread"), str: self.text(seen.thread) }];
+        self.profile.sample.push(Sample { location_id, value, label });
+    }
+
+    fn function(&mut self, name: &str) -> u64 {
+        if let Some(id) = self.functions.get(name) {
+            return *id;
+        }
+        // Zero is no number of one.
+        let id = self.functions.len() as u64 + 1;
+        let text = self.text(name);
+        self.functions.insert(name.to_owned(), id);
+        self.profile.function.push(Function { id, name: text, system_name: text });
+        self.profile.location.push(Location { id, line: vec![Line { function_id: id }] });
+        id
+    }
+
+    fn text(&mut self, text: &str) -> i64 {
+        if let Some(index) = self.texts.get(text) {
+            return *index;
+        }
+        let index = i64::try_from(self.profile.string_table.len()).unwrap_or(i64::MAX);
+        self.profile.string_table.push(text.to_owned());
+        self.texts.insert(text.to_owned(), index);
+        index
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_function_is_named_once_and_each_sight_counts_its_time() {
+        let mut builder = Builder::new(10_000_000);
+        let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        builder.add(&Seen { thread: "worker", functions: names(&["parse", "read", "main"]), times: 3 });
+        builder.add(&Seen { thread: "worker", functions: names(&["read", "main"]), times: 1 });
+        let profile = Profile::decode(builder.profile.encode_to_vec().as_slice()).unwrap();
+        let text = |index: i64| profile.string_table[usize::try_from(index).unwrap()].as_str();
+        let name = |location: &u64| {
+            let location = profile.location.iter().find(|found| found.id == *location).unwrap();
+            let function = profile.function.iter().find(|found| found.id == location.line[0].function_id).unwrap();
+            text(function.name)
+        };
+        let samples: Vec<_> = profile
+            .sample
+            .iter()
+            .map(|sample| {
+                let thread = (text(sample.label[0].key), text(sample.label[0].str));
+                (sample.location_id.iter().map(name).collect::<Vec<_>>(), sample.value.clone(), thread)
+            })
+            .collect();
+        let thread = ("thread", "worker");
+        let wanted = [
+            (vec!["parse", "read", "main"], vec![3, 30_000_000], thread),
+            (vec!["read", "main"], vec![1, 10_000_000], thread),
+        ];
+        assert_eq!(samples, wanted);
+        assert_eq!((profile.function.len(), profile.location.len(), text(0)), (3, 3, ""));
+        let types: Vec<_> = profile.sample_type.iter().map(|kind| (text(kind.r#type), text(kind.unit))).collect();
+        assert_eq!(types, [("samples", "count"), ("cpu", "nanoseconds")]);
+    }
+}

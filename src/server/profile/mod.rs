@@ -1,0 +1,114 @@
+//! `/debug/pprof/profile`: where the processor time of this process goes, in the place and the form that
+//! `go tool pprof` knows from Flux's controllers.
+
+mod format;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::{RawQuery, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use thiserror::Error;
+use tokio::sync::Mutex;
+use url::form_urlencoded;
+
+/// How often a busy thread is looked at, in Hz. Go's rate.
+const FREQUENCY: i32 = 100;
+/// What Go takes when nothing is said.
+const DEFAULT_SECONDS: u64 = 30;
+/// What is kept of stacks grows with the time.
+const MOST_SECONDS: u64 = 120;
+
+/// Why there is no profile.
+#[derive(Debug, Error)]
+pub enum ProfileError {
+    #[error("seconds={0:?}: give a number from 1 to {MOST_SECONDS}")]
+    Seconds(String),
+    #[error("another profile is being taken; ask again when it is done")]
+    Busy,
+    #[error("cannot take a profile")]
+    Profiler(#[from] pprof::Error),
+    #[error("cannot write the profile")]
+    Write(#[from] std::io::Error),
+    #[error("the profile was given up")]
+    GivenUp(#[from] tokio::task::JoinError),
+}
+
+/// There is one timer for the whole process, so one profile at a time.
+type Turn = Arc<Mutex<()>>;
+
+/// The route.
+pub fn router() -> Router {
+    Router::new().route("/debug/pprof/profile", get(show)).with_state(Turn::default())
+}
+
+async fn show(State(turn): State<Turn>, RawQuery(query): RawQuery) -> Response {
+    match profile(&turn, query.as_deref().unwrap_or_default()).await {
+        Ok(bytes) => ([(header::CONTENT_TYPE, "application/octet-stream")], bytes).into_response(),
+        Err(error) => {
+            let status = match error {
+                ProfileError::Seconds(_) => StatusCode::BAD_REQUEST,
+                ProfileError::Busy => StatusCode::CONFLICT,
+                _ => StatusCode::INTERNAL_SERVER_ERROR,
+            };
+            (status, format!("{}\n", crate::telemetry::chain(&error))).into_response()
+        }
+    }
+}
+
+/// Looks at the process for as long as it is asked to. Who asked and went away ends it.
+async fn profile(turn: &Turn, query: &str) -> Result<Vec<u8>, ProfileError> {
+    let duration = seconds(query)?;
+    let _turn = turn.try_lock().map_err(|_| ProfileError::Busy)?;
+    let guard = pprof::ProfilerGuardBuilder::default().frequency(FREQUENCY).build()?;
+    tokio::time::sleep(duration).await;
+    // Finding the names of functions takes a while.
+    tokio::task::spawn_blocking(move || {
+        let report = guard.report().build()?;
+        drop(guard);
+        Ok(format::encode(&report)?)
+    })
+    .await?
+}
+
+fn seconds(query: &str) -> Result<Duration, ProfileError> {
+    let Some((_, text)) = form_urlencoded::parse(query.as_bytes()).find(|(name, _)| name == "seconds") else {
+        return Ok(Duration::from_secs(DEFAULT_SECONDS));
+    };
+    match text.parse() {
+        Ok(seconds @ 1..=MOST_SECONDS) => Ok(Duration::from_secs(seconds)),
+        _ => Err(ProfileError::Seconds(text.into_owned())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_lasts_as_long_as_is_asked_for_within_limits() {
+        for (query, wanted) in [
+            ("", Ok(30)),
+            ("debug=0", Ok(30)),
+            ("seconds=1", Ok(1)),
+            ("debug=0&seconds=120", Ok(120)),
+            ("seconds=0", Err("seconds=\"0\": give a number from 1 to 120")),
+            ("seconds=121", Err("seconds=\"121\": give a number from 1 to 120")),
+            ("seconds=", Err("seconds=\"\": give a number from 1 to 120")),
+            ("seconds=-1", Err("seconds=\"-1\": give a number from 1 to 120")),
+        ] {
+            let found = seconds(query).map(|duration| duration.as_secs()).map_err(|error| error.to_string());
+            assert_eq!(found, wanted.map_err(str::to_owned), "{query}");
+        }
+    }
+
+    #[tokio::test]
+    async fn one_is_taken_at_a_time() {
+        let turn = Turn::default();
+        let _taken = turn.try_lock().unwrap();
+        assert!(matches!(profile(&turn, "seconds=1").await, Err(ProfileError::Busy)));
+    }
+}

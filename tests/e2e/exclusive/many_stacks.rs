@@ -1,0 +1,148 @@
+//! A controller that is started anew with many Stacks at rest. They are on a fake node, with a stand-in for their agents.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use futures::{StreamExt, stream};
+use kube::api::{DeleteParams, PostParams};
+use kube::{Api, Resource, ResourceExt};
+use pulumi_controller::api::auto::{Update, Workspace};
+use pulumi_controller::api::pulumi::Stack;
+use serde_json::json;
+use tokio::time::Instant;
+
+use crate::fake_nodes;
+use crate::harness::{Controller, FluxObject, Program, Scene, api_call, in_scene, is_done, not_run, run_alone};
+use crate::progress::until_count;
+use crate::stand_in::StandIn;
+
+const STACKS: usize = 200;
+/// How long a run of the stand-in takes.
+const RUN_TIME: Duration = Duration::from_millis(200);
+/// How many Stacks are created, or deleted, at the same time.
+const AT_ONCE: usize = 16;
+const LIMIT: Duration = Duration::from_secs(300);
+/// All are looked at within this time once there is a controller, and none is looked at again.
+const FIRST_LOOK: Duration = Duration::from_secs(60);
+
+#[test]
+fn r10_a_restart_runs_nothing_that_is_not_due_and_spreads_what_is_looked_at() {
+    if !fake_nodes::are_there() {
+        not_run("r10", "nobody speaks for fake nodes: run `tests/cluster/cluster fake-nodes`");
+        return;
+    }
+    run_alone(async || {
+        in_scene("many", async |scene| {
+            fake_nodes::create(&scene.client).await;
+            let stand_in =
+                StandIn::start(scene.client.clone(), fake_nodes::address(), RUN_TIME).await.expect("a stand-in");
+            let source = served(scene).await;
+            tokio::join!(
+                create(scene, &source),
+                until_count("Stacks are Ready", STACKS, LIMIT, async || (ready(scene).await, stand_in.calls())),
+            );
+            restarted(scene, &stand_in).await;
+            remove(scene).await;
+        })
+        .await;
+    });
+}
+
+/// Each Workspace is looked at when the controller comes, and again about two minutes later.
+async fn restarted(scene: &Scene, stand_in: &StandIn) {
+    let (before, runs) = (versions(scene).await, stand_in.runs());
+    let controller = Controller::new(&scene.client);
+    controller.kill().await;
+    let (killed, asked) = (Instant::now(), stand_in.statuses());
+    controller.until_available().await;
+    // When agents were asked, since then.
+    let moments = RefCell::new(Vec::new());
+    until_count("agents are asked for the second time", STACKS, LIMIT, async || {
+        let asked = usize::try_from(stand_in.statuses() - asked).unwrap_or(usize::MAX);
+        let mut moments = moments.borrow_mut();
+        moments.resize(asked, killed.elapsed());
+        (moments.iter().filter(|moment| **moment > FIRST_LOOK).count(), stand_in.calls())
+    })
+    .await;
+    let moments = moments.into_inner();
+    assert_eq!(stand_in.runs(), runs, "nothing was due");
+    let after = versions(scene).await;
+    let written: Vec<_> = after.iter().filter(|(name, version)| before.get(*name) != Some(version)).collect();
+    assert_eq!(written, Vec::<(&String, &String)>::new(), "there was nothing to write");
+    assert_eq!(after.len(), before.len(), "nothing was made, and nothing deleted");
+    let (first, second) = moments.split_at(moments.iter().filter(|moment| **moment <= FIRST_LOOK).count());
+    assert!(first.len() >= STACKS, "all were looked at when the controller came: {first:?}");
+    let most = busiest(second, Duration::from_secs(10));
+    assert!(most <= STACKS / 2, "{most} of {STACKS} Workspaces were looked at within the same ten seconds: {second:?}");
+}
+
+/// The most moments that lie within a window.
+fn busiest(moments: &[Duration], window: Duration) -> usize {
+    let within = |from: &Duration| moments.iter().filter(|moment| (*from..*from + window).contains(moment)).count();
+    moments.iter().map(within).max().unwrap_or_default()
+}
+
+/// Of every object that a run or a status would change, by kind and name.
+async fn versions(scene: &Scene) -> BTreeMap<String, String> {
+    fn named<K: Resource<DynamicType = ()>>(objects: &[K]) -> Vec<(String, String)> {
+        let version = |object: &K| object.resource_version().expect("it has one");
+        objects.iter().map(|object| (format!("{} {}", K::kind(&()), object.name_any()), version(object))).collect()
+    }
+    let stacks = named(&scene.list::<Stack>().await);
+    let workspaces = named(&scene.list::<Workspace>().await);
+    let updates = named(&scene.list::<Update>().await);
+    [stacks, workspaces, updates].concat().into_iter().collect()
+}
+
+/// A source that is served to all of them.
+async fn served(scene: &Scene) -> FluxObject<'_> {
+    let source = scene.source("app").await;
+    let commit = source.push(&Program::new("many").output("text", "hello".into()).files()).await;
+    let artifact = source.artifact_of(&commit).await;
+    let external = scene.flux_object("ExternalArtifact", "externalartifacts", "served");
+    external.create(json!({})).await;
+    external.offer(&artifact).await;
+    external
+}
+
+async fn create(scene: &Scene, source: &FluxObject<'_>) {
+    let api: Api<Stack> = scene.api();
+    stream::iter(0..STACKS)
+        .map(|number| {
+            let mut stack = scene.stack_on_kind(&format!("many-{number:03}"), None, source);
+            // Not one of them is due within the test, though each has run just before.
+            stack.spec.resync_frequency_seconds = Some(3600);
+            stack.spec.continue_resync_on_commit_match = Some(true);
+            if let Some(template) = &mut stack.spec.workspace_template {
+                template["spec"]["podTemplate"] = json!({"spec": fake_nodes::placement()});
+            }
+            let api = api.clone();
+            async move { drop(api_call("creating a Stack", api.create(&PostParams::default(), &stack)).await) }
+        })
+        .buffer_unordered(AT_ONCE)
+        .for_each(|()| std::future::ready(()))
+        .await;
+}
+
+async fn ready(scene: &Scene) -> usize {
+    scene.list::<Stack>().await.iter().filter(|stack| is_done(stack)).count()
+}
+
+/// So many are gone later than a scene waits for.
+async fn remove(scene: &Scene) {
+    let api = scene.api::<Stack>();
+    stream::iter(scene.list::<Stack>().await)
+        .map(|stack| {
+            let api = api.clone();
+            async move { drop(api_call("deleting a Stack", api.delete(&stack.name_any(), &DeleteParams::default())).await) }
+        })
+        .buffer_unordered(AT_ONCE)
+        .for_each(|()| std::future::ready(()))
+        .await;
+    until_count("no Stack is left", 1, LIMIT, async || {
+        let left = scene.list::<Stack>().await.len();
+        (usize::from(left == 0), format!("{left} are left"))
+    })
+    .await;
+}
