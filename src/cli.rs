@@ -155,6 +155,14 @@ pub struct ManagerFlags {
     #[arg(long, default_value_t = 1024 * 1024 * 1024, value_name = "BYTES")]
     pub storage_size: u64,
 
+    /// The largest artifact that is fetched, or made of a Git repository, in bytes.
+    #[arg(long, default_value_t = 256 * 1024 * 1024, value_name = "BYTES")]
+    pub artifact_max_size: u64,
+
+    /// What an artifact may come to when it is unpacked, in bytes.
+    #[arg(long, default_value_t = 1024 * 1024 * 1024, value_name = "BYTES")]
+    pub artifact_max_unpacked_size: u64,
+
     /// Directory with `known_hosts` and `ca.crt`: SSH host keys and certificate authorities that are trusted for the Git repositories
     /// of all Stacks. Neither has to be there.
     #[arg(long, default_value = "/etc/pulumi-controller/git", value_name = "DIRECTORY")]
@@ -310,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_are_written_as_in_flux() {
+    fn t1_flags_are_written_as_in_flux() {
         for (arguments, all) in [
             (&["--watch-all-namespaces"][..], true),
             (&["--watch-all-namespaces=true"], true),

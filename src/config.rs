@@ -12,6 +12,7 @@ use sha2::{Digest, Sha256};
 use thiserror::Error;
 use url::Url;
 
+use crate::artifact;
 use crate::cli::ManagerFlags;
 use crate::telemetry::logging::{LogEncoding, LogLevel};
 
@@ -48,6 +49,8 @@ pub enum ConfigError {
     LeaseDuration { value: String },
     #[error("--{flag}={value} must be longer than --{than}, or the {what}")]
     TooShort { flag: &'static str, value: String, than: &'static str, what: &'static str },
+    #[error("--storage-size={size} has no room for one artifact of --artifact-max-size={artifact}")]
+    Storage { size: u64, artifact: u64 },
     #[error("--{flag} is not set; {help}")]
     Missing { flag: &'static str, help: &'static str },
     #[error("--artifact-hosts: {value:?} is not a host; give HOST or HOST:PORT without a scheme or a path")]
@@ -120,6 +123,8 @@ pub struct ManagerConfig {
     pub storage_path: PathBuf,
     /// In bytes.
     pub storage_size: u64,
+    /// What an artifact may cost.
+    pub artifact_limits: artifact::Limits,
     /// Where the host keys and certificates are that are trusted for all Git repositories.
     pub git_trust_path: PathBuf,
     /// Image of this binary.
@@ -152,6 +157,7 @@ impl ManagerConfig {
         at_least("max-concurrent-runs", 1, flags.max_concurrent_runs as u64)?;
         at_least("max-concurrent-runs-per-node", 1, flags.max_concurrent_runs_per_node as u64)?;
         at_least("storage-size", SMALLEST_STORAGE, flags.storage_size)?;
+        let artifact_limits = artifact_limits(&flags)?;
         let retry_delays = retry_delays(&flags)?;
         let watched_inputs = watched_inputs(&flags)?;
         let leader_election = flags.enable_leader_election.then(|| leader_election(&flags)).transpose()?;
@@ -178,6 +184,7 @@ impl ManagerConfig {
             watch_label_selector: Some(flags.watch_label_selector.trim().to_owned()).filter(|text| !text.is_empty()),
             storage_path: flags.storage_path,
             storage_size: flags.storage_size,
+            artifact_limits,
             git_trust_path: flags.git_trust_path,
             agent_image: flags.agent_image,
             default_workspace_image: flags.default_workspace_image,
@@ -286,6 +293,16 @@ fn requeue_dependency(value: &str) -> Result<Duration, ConfigError> {
         wait if wait < Duration::from_secs(1) => Err(ConfigError::Duration { flag, value: value.to_owned() }),
         wait => Ok(wait),
     }
+}
+
+fn artifact_limits(flags: &ManagerFlags) -> Result<artifact::Limits, ConfigError> {
+    let (download_bytes, unpacked_bytes) = (flags.artifact_max_size, flags.artifact_max_unpacked_size);
+    at_least("artifact-max-size", 1, download_bytes)?;
+    at_least("artifact-max-unpacked-size", 1, unpacked_bytes)?;
+    if flags.storage_size < download_bytes {
+        return Err(ConfigError::Storage { size: flags.storage_size, artifact: download_bytes });
+    }
+    Ok(artifact::Limits { download_bytes, unpacked_bytes, ..artifact::Limits::default() })
 }
 
 /// A duration as Go writes it, such as `1m30s`.

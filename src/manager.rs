@@ -224,6 +224,7 @@ fn artifacts(config: &ManagerConfig) -> anyhow::Result<(Store, Fetcher)> {
         hosts = hosts.and(host)?;
     }
     let mut settings = FetchSettings::new(hosts);
+    settings.download_bytes = config.artifact_limits.download_bytes;
     settings.source_controller_host = config.source_controller_localhost.clone();
     settings.source_watcher_host = config.source_watcher_localhost.clone();
     let fetcher = Fetcher::new(settings, store.clone())?;
@@ -336,8 +337,12 @@ async fn stacks(
 
 /// What follows repositories, and whom it wakes.
 fn follow_git(config: &ManagerConfig, parts: &Parts, end: &CancellationToken) -> (Git, mpsc::Receiver<git::Follower>) {
-    let settings =
-        git::Settings { work: git_work(config), trust: config.git_trust_path.clone(), limits: git::Limits::default() };
+    let settings = git::Settings {
+        work: git_work(config),
+        trust: config.git_trust_path.clone(),
+        limits: git::Limits::default(),
+        artifact_limits: config.artifact_limits.clone(),
+    };
     let (client, store, tasks) = (parts.client.clone(), parts.store.clone(), parts.tasks.clone());
     Git::new(client, store, settings, tasks, end.clone())
 }
@@ -399,6 +404,7 @@ async fn workspaces(
         agents: parts.agents.clone(),
         authority: parts.authority.clone(),
         artifacts: parts.store.clone(),
+        artifact_limits: config.artifact_limits.clone(),
         fetcher: parts.fetcher.clone(),
         git: git.clone(),
         metrics: parts.metrics.clone(),

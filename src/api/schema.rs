@@ -129,6 +129,33 @@ mod tests {
     use super::*;
 
     #[test]
+    fn c1_every_kind_is_defined_as_flux_defines_its_own() {
+        let crds = custom_resource_definitions();
+        let kinds: Vec<&str> = crds.iter().map(|crd| crd.spec.names.kind.as_str()).collect();
+        assert_eq!(kinds, ["Stack", "Program", "StackReceiver", "Workspace", "Update"]);
+        for crd in &crds {
+            let kind = &crd.spec.names.kind;
+            assert_eq!(crd.spec.scope, "Namespaced", "{kind}");
+            assert_eq!(crd.spec.names.categories, Some(vec!["pulumi".to_owned()]), "{kind}");
+            let substitute = crd.metadata.annotations.as_ref();
+            let substitute = substitute.and_then(|all| all.get("kustomize.toolkit.fluxcd.io/substitute"));
+            assert_eq!(substitute.map(String::as_str), Some("disabled"), "{kind}");
+            for version in &crd.spec.versions {
+                let what = format!("{kind} {}", version.name);
+                let subresources = version.subresources.as_ref();
+                assert!(subresources.is_some_and(|all| all.status.is_some()), "{what}");
+                let schema = serde_json::to_value(&version.schema).expect("a schema is JSON");
+                let status = &schema["openAPIV3Schema"]["properties"]["status"];
+                assert_eq!(status["default"], json!({"observedGeneration": -1}), "{what}");
+                assert_eq!(status["properties"]["observedGeneration"]["type"], "integer", "{what}");
+                let conditions = &status["properties"]["conditions"];
+                assert_eq!(conditions["x-kubernetes-list-map-keys"], json!(["type"]), "{what}");
+                assert_ne!(status["nullable"], true, "{what}: the default would not be set in the place of a null");
+            }
+        }
+    }
+
+    #[test]
     fn a_stack_of_the_older_version_has_the_same_schema_and_only_one_version_is_stored() {
         let crds = custom_resource_definitions();
         let stack = crds.iter().find(|crd| crd.spec.names.kind == "Stack").expect("there is one");

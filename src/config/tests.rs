@@ -1,6 +1,8 @@
 //! Flags, made sense of or refused.
 
-use clap::Parser;
+use std::ffi::OsStr;
+
+use clap::{CommandFactory, Parser};
 
 use super::*;
 use crate::cli::{CommandLine, Role};
@@ -20,13 +22,14 @@ fn with(argument: &str) -> Result<ManagerConfig, ConfigError> {
 }
 
 #[test]
-fn the_defaults_are_those_of_flux() {
+fn t1_t3_the_defaults_are_those_of_flux() {
     let config = config(&NEEDED).unwrap();
     assert_eq!(config.metrics_address, Some("[::]:8080".parse().unwrap()));
     assert_eq!(config.health_address, Some("[::]:9440".parse().unwrap()));
     assert_eq!((config.watch_namespace, config.watch_label_selector), (None, None));
     assert_eq!(config.runtime_namespace, "flux-system");
     assert_eq!((config.leader_election, config.events_address), (None, None));
+    assert_eq!(config.artifact_limits, artifact::Limits::default());
     assert_eq!(config.retry_delays, (Duration::from_millis(750), Duration::from_secs(900)));
     let election = with("--enable-leader-election").unwrap().leader_election.unwrap();
     let seconds = Duration::from_secs;
@@ -42,7 +45,7 @@ fn pods_have_the_default_service_account_only_if_there_is_one() {
 }
 
 #[test]
-fn inputs_with_fluxs_label_are_watched_unless_that_is_switched_off() {
+fn r8_inputs_with_fluxs_label_are_watched_unless_that_is_switched_off() {
     let watched = |argument: &str| with(argument).unwrap().watched_inputs.map(|selector| selector.to_string());
     assert_eq!(watched("--feature-gates=").as_deref(), Some("reconcile.fluxcd.io/watch=Enabled"));
     assert_eq!(watched("--watch-configs-label-selector=team in (a,b)").as_deref(), Some("team in (a,b)"));
@@ -80,7 +83,7 @@ fn durations_are_read_as_go_writes_them() {
 }
 
 #[test]
-fn each_shard_has_a_lease_of_its_own() {
+fn t2_each_shard_has_a_lease_of_its_own() {
     let name = |selector: &str| {
         let selector = format!("--watch-label-selector={selector}");
         let config = config(&[NEEDED[0], NEEDED[1], "--enable-leader-election", &selector]).unwrap();
@@ -133,7 +136,7 @@ fn one_namespace_is_the_controllers_own() {
 }
 
 #[test]
-fn what_is_wrong_is_said_with_what_to_do() {
+fn t1_what_is_wrong_is_said_with_what_to_do() {
     let cases = [
         ("--metrics-addr=nowhere", "--metrics-addr=nowhere: not an address; give HOST:PORT, :PORT, or 0 for none"),
         ("--health-addr=:99999", "--health-addr=:99999: not an address; give HOST:PORT, :PORT, or 0 for none"),
@@ -158,6 +161,12 @@ fn what_is_wrong_is_said_with_what_to_do() {
         ("--concurrent=0", "--concurrent must be at least 1, but is 0"),
         ("--max-concurrent-runs=0", "--max-concurrent-runs must be at least 1, but is 0"),
         ("--max-concurrent-runs-per-node=0", "--max-concurrent-runs-per-node must be at least 1, but is 0"),
+        ("--artifact-max-size=0", "--artifact-max-size must be at least 1, but is 0"),
+        ("--artifact-max-unpacked-size=0", "--artifact-max-unpacked-size must be at least 1, but is 0"),
+        (
+            "--artifact-max-size=2000000000",
+            "--storage-size=1073741824 has no room for one artifact of --artifact-max-size=2000000000",
+        ),
         ("--storage-size=100", "--storage-size must be at least 16777216, but is 100"),
         (
             "--artifact-hosts=http://a/b",
@@ -166,6 +175,10 @@ fn what_is_wrong_is_said_with_what_to_do() {
         (
             "--source-controller-localhost=a b",
             "SOURCE_CONTROLLER_LOCALHOST=\"a b\" is not a host; give HOST:PORT without a scheme or a path",
+        ),
+        (
+            "--source-watcher-localhost=http://a",
+            "SOURCE_WATCHER_LOCALHOST=\"http://a\" is not a host; give HOST:PORT without a scheme or a path",
         ),
     ];
     for (argument, wanted) in cases {
@@ -186,6 +199,30 @@ fn addresses_are_read_as_go_writes_them() {
     ] {
         let wanted = wanted.map(|wanted| wanted.parse().unwrap());
         assert_eq!(address("metrics-addr", text), Ok(wanted), "{text}");
+    }
+}
+
+#[test]
+fn s9_the_hosts_that_stand_in_for_those_of_artifacts_come_from_flags_or_the_environment() {
+    let hosts = |arguments: &[&str]| {
+        let config = config(&[&NEEDED[..], arguments].concat()).unwrap();
+        (config.source_controller_localhost, config.source_watcher_localhost)
+    };
+    let host = |text: &str| Some(text.to_owned());
+    let (controller, watcher) =
+        ("--source-controller-localhost=localhost:8080", "--source-watcher-localhost=[::1]:8081");
+    assert_eq!(hosts(&[]), (None, None));
+    assert_eq!(hosts(&[controller]), (host("localhost:8080"), None));
+    assert_eq!(hosts(&[watcher]), (None, host("[::1]:8081")));
+    assert_eq!(hosts(&[controller, watcher]), (host("localhost:8080"), host("[::1]:8081")));
+    assert_eq!(hosts(&["--source-controller-localhost=", "--source-watcher-localhost="]), (None, None));
+    let command = CommandLine::command();
+    for (flag, variable) in [
+        ("source-controller-localhost", "SOURCE_CONTROLLER_LOCALHOST"),
+        ("source-watcher-localhost", "SOURCE_WATCHER_LOCALHOST"),
+    ] {
+        let argument = command.get_arguments().find(|argument| argument.get_long() == Some(flag));
+        assert_eq!(argument.and_then(|argument| argument.get_env()), Some(OsStr::new(variable)), "--{flag}");
     }
 }
 

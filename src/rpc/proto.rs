@@ -114,6 +114,11 @@ pub struct SourceHeader {
     /// What the installation of its dependencies gets besides the container's environment.
     #[prost(message, repeated, tag = "3")]
     pub environment: ::prost::alloc::vec::Vec<EnvironmentVariable>,
+    /// The largest archive that may be taken, in bytes, and what it may come to unpacked. 0: the agent's own limit.
+    #[prost(uint64, tag = "4")]
+    pub most_bytes: u64,
+    #[prost(uint64, tag = "5")]
+    pub most_unpacked_bytes: u64,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct PutSourceReply {

@@ -14,6 +14,8 @@ pub(crate) struct Asked {
     /// Without the query.
     pub(crate) path: String,
     pub(crate) query: String,
+    /// In what form the answer is wanted, where that is said.
+    pub(crate) accept: String,
     pub(crate) body: Value,
 }
 
@@ -77,10 +79,12 @@ pub(crate) fn client(answer: impl Fn(&Asked) -> Answer + Send + Sync + 'static) 
 async fn read(request: Request<Body>) -> Asked {
     let (parts, body) = request.into_parts();
     let bytes = body.collect_bytes().await.unwrap();
+    let accept = parts.headers.get("accept").and_then(|accept| accept.to_str().ok());
     Asked {
         method: parts.method.to_string(),
         path: parts.uri.path().to_owned(),
         query: parts.uri.query().unwrap_or_default().to_owned(),
+        accept: accept.unwrap_or_default().to_owned(),
         body: serde_json::from_slice(&bytes).unwrap_or_default(),
     }
 }

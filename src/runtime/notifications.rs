@@ -40,7 +40,7 @@ pub struct Destination {
 }
 
 /// How long it is tried to post an event. The default is that of Flux's own recorder.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
     /// For one try.
     pub timeout: Duration,

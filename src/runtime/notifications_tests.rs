@@ -86,7 +86,7 @@ fn stack() -> Stack {
     stack.metadata.namespace = Some("apps".to_owned());
     stack.metadata.uid = Some("u1".to_owned());
     stack.metadata.resource_version = Some("7".to_owned());
-    let annotations = [("event.toolkit.fluxcd.io/deploymentID", "e076"), ("other", "x")];
+    let annotations = [("event.toolkit.fluxcd.io/change_request", "7"), ("other", "x")];
     stack.metadata.annotations = Some(annotations.map(|(key, value)| (key.to_owned(), value.to_owned())).into());
     stack
 }
@@ -118,7 +118,7 @@ fn dropped(metrics: &Metrics) -> String {
 }
 
 #[tokio::test]
-async fn e1_an_event_is_posted_in_fluxs_form() {
+async fn e1_e5_an_event_is_posted_in_fluxs_form() {
     let server = Server::answering(&[202]).await;
     let metrics = posted(&server, quick(), vec![event("https://user:pass@host/ boom")], 1).await;
     let mut body = server.bodies().remove(0);
@@ -130,7 +130,7 @@ async fn e1_an_event_is_posted_in_fluxs_form() {
             "resourceVersion": "7" },
         "severity": "error", "message": "https://***@host/ boom", "reason": "StackUpdateFailure",
         "metadata": { "pulumi.com/revision": "main@sha1:a", "pulumi.com/commit_status": "update",
-            "event.toolkit.fluxcd.io/deploymentID": "e076" },
+            "event.toolkit.fluxcd.io/change_request": "7" },
         "reportingController": "pulumi-controller", "reportingInstance": "pod-1",
     });
     assert_eq!(body, wanted);
@@ -144,6 +144,13 @@ async fn e1_a_message_is_cut_where_flux_cuts_it() {
     let body = server.bodies().remove(0);
     let message = body["message"].as_str().unwrap();
     assert!(message.len() <= 39_000 && message.len() > 38_900 && message.ends_with("..."), "{}", message.len());
+}
+
+#[test]
+fn e2_an_event_is_tried_as_long_as_flux_tries_it() {
+    let seconds = Duration::from_secs;
+    let wanted = Patience { timeout: seconds(5), retries: 4, first_pause: seconds(1), longest_pause: seconds(30) };
+    assert_eq!(Patience::default(), wanted);
 }
 
 #[tokio::test]

@@ -363,7 +363,8 @@ impl Writer {
         let operations = serde_json::from_value(operations)
             .map_err(|source| WriteError::Encode { attempt: Box::new(attempt.clone()), source })?;
         let patch = Patch::<()>::Json(operations);
-        let request = async { api.patch_metadata(name, &PatchParams::default(), &patch).await };
+        let parameters = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+        let request = async { api.patch_metadata(name, &parameters, &patch).await };
         self.call(attempt, request).await.map(|_| ())
     }
 

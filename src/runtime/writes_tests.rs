@@ -14,6 +14,8 @@ use crate::runtime::writes::{Created, WriteError, Writer};
 use crate::telemetry::metrics::Metrics;
 
 const PATH: &str = "/apis/auto.pulumi.com/v1alpha1/namespaces/apps/updates/web";
+/// The query of a write that says no more than whose it is.
+const OURS: &str = "&fieldManager=pulumi-controller";
 
 fn update(status: Value) -> Update {
     serde_json::from_value(json!({
@@ -44,7 +46,7 @@ fn agree(_: &Asked) -> Answer {
 }
 
 #[tokio::test]
-async fn a_status_is_patched_by_its_difference_and_guarded_by_the_version() {
+async fn c8_a_status_is_patched_by_its_difference_and_guarded_by_the_version() {
     let (writer, log) = writer(agree);
     let present = update(json!({ "message": "old", "permalink": "https://x", "changes": { "same": 1, "create": 2 } }));
     let mut status = present.status.clone().unwrap();
@@ -54,6 +56,7 @@ async fn a_status_is_patched_by_its_difference_and_guarded_by_the_version() {
     assert!(writer.status(&present, &status).await.unwrap().is_some());
     let asked = log.all();
     assert_eq!((asked[0].method.as_str(), asked[0].path.as_str()), ("PATCH", format!("{PATH}/status").as_str()));
+    assert_eq!(asked[0].query, OURS);
     let difference = json!({ "message": "new", "permalink": null, "changes": { "create": null } });
     assert_eq!(asked[0].body, json!({ "metadata": { "resourceVersion": "7" }, "status": difference }));
 }
@@ -152,7 +155,7 @@ async fn deleting_what_is_gone_is_fine_and_another_one_is_not_hit() {
 }
 
 #[tokio::test]
-async fn finalizers_are_patched_only_if_the_object_is_as_it_was() {
+async fn c8_finalizers_are_patched_only_if_the_object_is_as_it_was() {
     let (writer, log) = writer(agree);
     let uid = json!({ "op": "test", "path": "/metadata/uid", "value": "u1" });
     writer.add_finalizer(&update_with(json!({})), "ours").await.unwrap();
@@ -168,6 +171,7 @@ async fn finalizers_are_patched_only_if_the_object_is_as_it_was() {
             { "op": "remove", "path": "/metadata/finalizers/1" }]),
     ];
     assert_eq!(bodies, wanted);
+    assert!(log.all().iter().all(|asked| asked.query == OURS), "{:?}", log.all());
     writer.add_finalizer(&update_with(json!({ "finalizers": ["ours"] })), "ours").await.unwrap();
     writer.remove_finalizer(&update_with(json!({})), "ours").await.unwrap();
     assert_eq!(log.all().len(), 3, "what is so already makes no request");
@@ -181,7 +185,7 @@ async fn removing_a_finalizer_from_what_is_gone_is_fine() {
 }
 
 #[tokio::test]
-async fn only_annotations_that_differ_are_written() {
+async fn c8_only_annotations_that_differ_are_written() {
     let (writer, log) = writer(agree);
     let object = update_with(json!({ "annotations": { "same": "1", "other": "1", "gone": "1" } }));
     let text = |text: &str| Some(text.to_owned());
@@ -190,6 +194,7 @@ async fn only_annotations_that_differ_are_written() {
     writer.annotate(&object, &wanted).await.unwrap();
     let annotations = json!({ "other": "2", "gone": null });
     assert_eq!(log.all()[0].body, json!({ "metadata": { "annotations": annotations, "uid": "u1" } }));
+    assert_eq!(log.all()[0].query, OURS);
     writer.annotate(&object, &BTreeMap::from([("same".to_owned(), text("1"))])).await.unwrap();
     assert_eq!(log.all().len(), 1);
 }
@@ -213,7 +218,7 @@ async fn a_namespace_that_goes_away_is_told_from_other_refusals() {
 }
 
 #[tokio::test]
-async fn the_operators_field_managers_are_renamed_in_one_guarded_patch() {
+async fn c8_the_operators_field_managers_are_renamed_in_one_guarded_patch() {
     let entry = |manager: &str, subresource: &str| {
         json!({ "manager": manager, "operation": "Apply", "subresource": subresource, "apiVersion": "auto.pulumi.com/v1alpha1",
             "fieldsType": "FieldsV1", "fieldsV1": { "f:metadata": {} } })
@@ -225,6 +230,7 @@ async fn the_operators_field_managers_are_renamed_in_one_guarded_patch() {
     assert!(taken.is_some());
     let asked = log.all();
     assert_eq!((asked.len(), asked[0].method.as_str(), asked[0].path.as_str()), (1, "PATCH", PATH));
+    assert_eq!(asked[0].query, OURS);
     let metadata = &asked[0].body["metadata"];
     assert_eq!(metadata["resourceVersion"], "7", "another one's change since is a conflict");
     let managers: Vec<_> =

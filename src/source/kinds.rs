@@ -1,7 +1,7 @@
 //! Which kinds the API server serves, and in which version. All of them are asked for at once and kept; when a kind is not
 //! among them they are asked for again, but not sooner than a while after the last time, however many ask.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,6 +22,8 @@ const ASK_INTERVAL: Duration = Duration::from_secs(10);
 const VERBS: [&str; 3] = ["get", "list", "watch"];
 /// How many kinds of a group a message names.
 const NAMED_KINDS: usize = 8;
+/// How many kinds may be known to be missing. That more of them are is said by the Stacks that name them, and not in the log.
+const MISSING_KINDS: usize = 256;
 
 /// A kind whatever its version.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -58,6 +60,15 @@ struct Table {
     doubted: bool,
     /// Why the last question has no answer.
     failure: Option<String>,
+    /// The kinds of which the log says that they are missing.
+    missing: HashSet<GroupKind>,
+}
+
+/// What the log says of a kind once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum News {
+    Missing,
+    Served,
 }
 
 /// The kinds that are served. Cheap to clone; all clones share what is known.
@@ -86,6 +97,13 @@ impl Kinds {
         if rested && (table.doubted || !table.served.contains_key(wanted)) {
             self.ask(&mut table).await;
         }
+        match table.news(wanted) {
+            Some(News::Missing) => {
+                tracing::info!(kind = %wanted, "not served: the Stacks that name it wait, and no others do");
+            }
+            Some(News::Served) => tracing::info!(kind = %wanted, "served now"),
+            None => {}
+        }
         table.find(wanted)
     }
 
@@ -104,7 +122,8 @@ impl Kinds {
                 "it does not know aggregated discovery, which Kubernetes has since 1.30".to_owned()
             }
             Ok(Ok(list)) => {
-                *table = Table { served: served(list), asked: table.asked, ..Table::default() };
+                let missing = std::mem::take(&mut table.missing);
+                *table = Table { served: served(list), asked: table.asked, missing, ..Table::default() };
                 return;
             }
         };
@@ -114,6 +133,15 @@ impl Kinds {
 }
 
 impl Table {
+    /// What has become of a kind since it was looked for last. Without an answer of the API server nothing has.
+    fn news(&mut self, wanted: &GroupKind) -> Option<News> {
+        if self.served.contains_key(wanted) {
+            return self.missing.remove(wanted).then_some(News::Served);
+        }
+        let is_known = self.failure.is_none() && self.missing.len() < MISSING_KINDS;
+        (is_known && self.missing.insert(wanted.clone())).then_some(News::Missing)
+    }
+
     fn find(&self, wanted: &GroupKind) -> Result<ApiResource, Unavailable> {
         let Some(served) = self.served.get(wanted) else { return Err(Unavailable::NotYet(self.missing(wanted))) };
         if !served.namespaced {

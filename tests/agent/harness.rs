@@ -280,8 +280,8 @@ impl Workspace {
     pub async fn put_archive(&self, artifact: proto::Artifact, archive: Vec<u8>) -> Result<bool, RpcError> {
         let token = Source::File(self.path("secrets/token").to_str().unwrap().into());
         let size = archive.len() as u64;
-        let header =
-            proto::SourceHeader { artifact: Some(artifact), size, environment: vec![variable("TOKEN", token)] };
+        let (artifact, environment) = (Some(artifact), vec![variable("TOKEN", token)]);
+        let header = proto::SourceHeader { artifact, size, environment, ..proto::SourceHeader::default() };
         Ok(self.connect().await.put_source(header, std::io::Cursor::new(archive)).await?.unchanged)
     }
 

@@ -1,15 +1,13 @@
 //! Stacks that are deleted.
 
-use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{Namespace, Pod, Secret, Service};
 use kube::api::{DeleteParams, PropagationPolicy};
-use kube::{Api, Resource, ResourceExt};
+use kube::{Api, ResourceExt};
 use pulumi_controller::api::auto::{Update, UpdateKind, Workspace};
 use pulumi_controller::api::conditions::{READY, RECONCILING, STALLED, stack_reason};
 use pulumi_controller::api::names::STACK_FINALIZER;
 use pulumi_controller::api::pulumi::{DependencyReference, PrerequisiteReference, Stack};
-use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use crate::harness::{
@@ -160,7 +158,7 @@ fn r7_a_stack_whose_source_and_workspace_are_gone_is_destroyed_from_its_state_al
         assert_eq!((known.name.as_str(), known.runtime.as_str()), ("state-alone", "yaml"));
         scene.delete::<GitRepository>("app").await;
         scene.delete::<Workspace>("main").await;
-        until_gone::<Workspace>(scene, "main").await;
+        scene.until_gone::<Workspace>("main", Patience::Run).await;
         main.delete().await;
         main.until_gone().await;
         assert_eq!(main.log.sentences().await, once(&["create step", "delete step"]));
@@ -350,7 +348,7 @@ fn a_persons_workspace_of_the_same_name_is_neither_changed_nor_deleted() {
         let workspace = main.workspace().await;
         assert!(workspace.metadata.deletion_timestamp.is_none() && workspace.spec.artifact.is_none());
         scene.delete::<Workspace>("main").await;
-        until_gone::<Workspace>(scene, "main").await;
+        scene.until_gone::<Workspace>("main", Patience::Run).await;
     });
 }
 
@@ -367,20 +365,6 @@ async fn applied<'a>(scene: &'a Scene, project: &str) -> StackHandle<'a> {
 
 async fn delete_as(scene: &Scene, name: &str, how: &DeleteParams) {
     api_call(format!("deleting the Stack {name}"), scene.api::<Stack>().delete(name, how)).await;
-}
-
-async fn until_gone<K>(scene: &Scene, name: &str)
-where
-    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + std::fmt::Debug + DeserializeOwned,
-{
-    wait_until(format!("{} {name} to be gone", K::kind(&())), Patience::Run, async || {
-        match scene.api::<K>().get_opt(name).await {
-            Ok(None) => Look::Found(()),
-            Ok(Some(object)) => Look::NotYet(format!("{:?}", object.meta().finalizers)),
-            Err(error) => Look::NotYet(error.to_string()),
-        }
-    })
-    .await;
 }
 
 async fn until_nothing_of_ours_is_left(scene: &Scene) {

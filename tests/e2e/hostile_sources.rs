@@ -207,7 +207,7 @@ fn a_digest_that_verifies_nothing_is_refused_before_anything_is_fetched() {
         let table = [
             ("sha1", format!("sha1:{}", first(40)), vec!["sha1", "does not protect against forgery"]),
             ("md5", format!("md5:{}", first(32)), vec!["md5", "does not protect against forgery"]),
-            ("unknown", format!("blake3:{hex}"), vec!["\"blake3\"", "supported are sha256, sha384 and sha512"]),
+            ("unknown", format!("crc32:{hex}"), vec!["\"crc32\"", "supported are sha256, sha384, sha512 and blake3"]),
             ("short", format!("sha256:{}", first(62)), vec!["has 64 hexadecimal digits, this one has 62"]),
             ("upper", format!("sha256:{}", hex.to_uppercase()), vec!["0-9 and a-f"]),
         ];

@@ -1,5 +1,6 @@
 //! What the controller does not write: what has not changed, what is a user's, and what others have written.
 
+use std::collections::BTreeSet;
 use std::fmt::Debug;
 
 use k8s_openapi::NamespaceResourceScope;
@@ -73,6 +74,8 @@ fn c11_what_others_have_written_stays_and_no_field_of_the_spec_is_lost() {
         scene.apply_as_the_team::<StatefulSet>(&object, None).await;
         let second = source.push(&saying("two")).await;
         let stack = main.until_applied(&second).await;
+        let managed = managed_by_the_controller(&stack);
+        assert_eq!(managed, BTreeSet::from(["f:metadata.f:finalizers", "f:status"].map(str::to_owned)));
 
         let conditions = stack.status.map(|status| status.conditions).unwrap_or_default();
         assert!(conditions.iter().any(|condition| condition.type_ == "Audited"), "{conditions:?}");
@@ -83,6 +86,18 @@ fn c11_what_others_have_written_stays_and_no_field_of_the_spec_is_lost() {
         let spec = scene.as_it_is("main").await;
         assert_eq!(spec, created.data["spec"], "the spec is as it was created");
     });
+}
+
+/// The parts of an object that the controller has written last, and of its metadata the fields.
+fn managed_by_the_controller<K: Resource>(object: &K) -> BTreeSet<String> {
+    let entries = object.meta().managed_fields.iter().flatten();
+    let ours = entries.filter(|entry| entry.manager.as_deref() == Some(names::FIELD_MANAGER));
+    let fields = ours.filter_map(|entry| entry.fields_v1.as_ref()?.0.as_object()).flatten();
+    let parts = fields.flat_map(|(part, below)| match (part.as_str(), below.as_object()) {
+        ("f:metadata", Some(below)) => below.keys().map(|field| format!("{part}.{field}")).collect(),
+        _ => vec![part.clone()],
+    });
+    parts.collect()
 }
 
 /// Kind, name and version of everything that belongs to Stacks here, but for what is watched for others.

@@ -1,10 +1,14 @@
-//! Flux's own notification-controller takes our events, and brings them to where an Alert leads.
+//! The events of a Stack; Flux's own notification-controller takes them, and brings them to where an Alert leads.
 
-use k8s_openapi::api::core::v1::Secret;
+use std::collections::BTreeSet;
+
+use k8s_openapi::api::core::v1::{Event, Secret};
+use kube::ResourceExt;
 use pulumi_controller::api::conditions::{READY, stack_reason};
+use pulumi_controller::api::source::SourceArtifact;
 use serde_json::{Value, json};
 
-use crate::harness::{Call, Patience, Program, Scene, run, says};
+use crate::harness::{Call, Look, Patience, Program, Scene, StackHandle, run, says, wait_until};
 
 fn program(value: &str, failing: &str) -> Program {
     Program::new("alerts").step("step", json!({"value": value, "failOn": failing}))
@@ -96,4 +100,54 @@ fn e3_each_commit_gets_the_status_of_its_run() {
             assert!(context.as_str().is_some_and(|context| context.starts_with("stack/main/")), "{context}");
         }
     });
+}
+
+#[test]
+fn e4_every_event_of_a_stack_that_has_run_names_a_revision() {
+    run("revisions", async |scene| {
+        let producer = scene.source("producer").await;
+        let good = producer.artifact_of(&producer.push(&program("one", "").files()).await).await;
+        let source = scene.flux_object("ExternalArtifact", "externalartifacts", "app");
+        source.create(json!({})).await;
+        source.offer(&good).await;
+        let main = scene.start(scene.stack_on_kind("main", None, &source)).await;
+        main.until_revision(&good.revision).await;
+        until_told(&main, "ProcessingCompleted").await;
+        let gone = SourceArtifact {
+            url: good.url.replace(".tar.gz", "-gone.tar.gz"),
+            revision: format!("main@sha1:{}", "0".repeat(40)),
+            digest: format!("sha256:{}", "0".repeat(64)),
+            ..good.clone()
+        };
+        source.offer(&gone).await;
+        until_told(&main, "SourceUnavailable").await;
+        main.change(json!({"spec": {"fluxSource": {"dir": "../outside"}}})).await;
+        until_told(&main, "StackConfigInvalid").await;
+        main.change(json!({"spec": {"fluxSource": {"dir": null, "sourceRef": {"namespace": "default"}}}})).await;
+        let told = until_told(&main, "AccessDenied").await;
+
+        let named: BTreeSet<_> = told.iter().map(|event| (event.reason.clone(), revision(event))).collect();
+        let of = |reason: &str, revision: &str| (Some(reason.to_owned()), Some(revision.to_owned()));
+        let of_the_run =
+            ["StackUpdateDetected", "StackCreated", "ProcessingCompleted", "StackConfigInvalid", "AccessDenied"];
+        let mut wanted: BTreeSet<_> = of_the_run.iter().map(|reason| of(reason, &good.revision)).collect();
+        wanted.insert(of("SourceUnavailable", &gone.revision));
+        assert_eq!(named, wanted);
+    });
+}
+
+fn revision(event: &Event) -> Option<String> {
+    event.annotations().get("pulumi.com/revision").cloned()
+}
+
+/// Waits until the Stack has an event of this reason, and answers all that it has.
+async fn until_told(main: &StackHandle<'_>, reason: &str) -> Vec<Event> {
+    wait_until(format!("an event {reason}"), Patience::Reaction, async || {
+        let events = main.events().await;
+        match events.iter().any(|event| event.reason.as_deref() == Some(reason)) {
+            true => Look::Found(events),
+            false => Look::NotYet(format!("{:?}", events.iter().map(|event| &event.reason).collect::<Vec<_>>())),
+        }
+    })
+    .await
 }

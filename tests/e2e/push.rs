@@ -1,8 +1,9 @@
-//! A push to the repository of a Stack that has run.
+//! A push to the repository of a Stack that has run, or that runs.
 
 use serde_json::json;
 
 use crate::harness::{Patience, Program, once, run};
+use crate::runs_parts::{failure, slow};
 
 #[test]
 fn a_push_swaps_the_source_and_runs_in_the_same_pod() {
@@ -26,6 +27,35 @@ fn a_push_swaps_the_source_and_runs_in_the_same_pod() {
         assert_eq!(main.updates().await.len(), 2);
         let placed = main.workspace().await.status.and_then(|status| status.artifact).expect("a source is in place");
         assert_eq!(placed.revision, second.revision());
+    });
+}
+
+#[test]
+fn r9_a_push_while_a_run_is_open_does_not_cut_it_and_runs_after_it() {
+    run("push-in-run", async |scene| {
+        let source = scene.source("app").await;
+        let first = source.push(&slow("push-in-run", 15).files()).await;
+        let main = scene.start(scene.stack("main", &source)).await;
+        main.log.wait_for("create", "slow", "begin").await;
+        let pod = main.pod_and_restarts().await;
+
+        let second = source.push(&slow("push-in-run", 1).files()).await;
+        source.artifact_of(&second).await;
+        assert_eq!(main.log.sentences().await, ["create slow begin"], "the run was open when the source moved on");
+
+        main.until_applied(&second).await;
+        assert_eq!(main.log.sentences().await, once(&["create slow", "update slow"]), "one after the other");
+        assert_eq!(main.pod_and_restarts().await, pod, "neither the pod nor a container of it was replaced");
+        let updates = main.updates().await;
+        let ran: Vec<_> = updates.iter().map(|update| update.artifact().map(|a| a.revision.clone())).collect();
+        assert_eq!(ran, [Some(first.revision()), Some(second.revision())]);
+        let failures: Vec<&str> = updates.iter().filter_map(failure).collect();
+        assert!(failures.is_empty(), "{failures:?}");
+        let whys: Vec<String> = updates.into_iter().filter_map(|update| update.spec.message).collect();
+        assert_eq!(
+            whys,
+            ["Initial stack update".to_owned(), format!("New commit detected: \"{}\"", second.revision())]
+        );
     });
 }
 

@@ -9,7 +9,7 @@ use serde_json::json;
 use crate::harness::{Patience, Program, StackHandle, is_done, once, run};
 
 #[test]
-fn a_reconciliation_request_and_a_requested_at_each_run_the_stack_once() {
+fn r1_a_reconciliation_request_and_a_requested_at_each_run_the_stack_once() {
     run("requests", async |scene| {
         let source = scene.source("app").await;
         let commit = source.push(&Program::new("requests").step("step", json!({"value": "one"})).files()).await;

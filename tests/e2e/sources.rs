@@ -5,12 +5,15 @@ use k8s_openapi::api::rbac::v1::ClusterRole;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::Api;
 use kube::api::{DeleteParams, PostParams};
+use pulumi_controller::api::auto::Workspace;
 use pulumi_controller::api::conditions::{READY, RECONCILING, STALLED, stack_reason};
 use pulumi_controller::api::pulumi::Stack;
+use pulumi_controller::api::source::SourceArtifact;
 use serde_json::{Value, json};
 
 use crate::harness::{
-    File, Look, Patience, Program, Scene, StackHandle, api_call, condition, from_json, once, run, says, wait_until,
+    File, Look, Patience, Program, Scene, StackHandle, api_call, condition, from_json, is_done, once, run, says,
+    wait_until,
 };
 
 fn saying(text: &str) -> Vec<File> {
@@ -135,15 +138,53 @@ fn s3_s4_s7_an_external_artifact_runs_and_its_next_content_runs_in_the_same_pod(
 }
 
 #[test]
-fn s2_a_kind_that_comes_later_and_a_right_that_comes_later_are_picked_up() {
-    run("foreign", async |scene| {
+fn s7_an_artifact_that_comes_back_as_it_was_runs_nothing_and_other_bytes_under_its_revision_run() {
+    run("artifact-back", async |scene| {
         let producer = scene.source("producer").await;
         let first = producer.artifact_of(&producer.push(&saying("one")).await).await;
+        let external = scene.flux_object("ExternalArtifact", "externalartifacts", "app");
+        external.create(json!({})).await;
+        external.offer(&first).await;
+        let main = scene.start(scene.stack_on_kind("main", None, &external)).await;
+        main.until_revision(&first.revision).await;
+
+        external.withdraw().await;
+        until_unavailable(&main, &["has no artifact yet"]).await;
+        external.offer(&first).await;
+        main.until("to be done again", Patience::Reaction, is_done).await;
+        assert_eq!(main.updates().await.len(), 1, "it has run already");
+
+        let second = producer.artifact_of(&producer.push(&saying("two")).await).await;
+        assert_ne!(second.digest, first.digest);
+        external.offer(&SourceArtifact { revision: first.revision.clone(), ..second }).await;
+        main.until("to have run the other bytes", Patience::Run, |stack| {
+            let said = stack.status.as_ref().and_then(|status| status.outputs.get("said"));
+            is_done(stack) && said == Some(&json!("two"))
+        })
+        .await;
+        let whys: Vec<String> = main.updates().await.into_iter().filter_map(|update| update.spec.message).collect();
+        assert_eq!(whys, ["Initial stack update".to_owned(), format!("New commit detected: \"{}\"", first.revision)]);
+        assert_eq!(main.log.sentences().await, once(&["create step", "update step"]));
+    });
+}
+
+#[test]
+fn s2_r7_a_kind_and_a_right_that_come_later_are_picked_up_and_without_the_kind_its_stack_can_still_go() {
+    run("foreign", async |scene| {
+        let producer = scene.source("producer").await;
+        let commit = producer.push(&saying("one")).await;
+        let first = producer.artifact_of(&commit).await;
         let group = format!("{}.artifacts.example.com", scene.id);
         let report = scene.source_object(&group, "Report", "reports", "app");
         let api_version = format!("{group}/v1alpha1");
-        let main = scene.start(scene.stack_on_kind("main", Some(&api_version), &report)).await;
-        until_unavailable(&main, &[&format!("does not serve Report of the group {group}")]).await;
+        let mut stack = scene.stack_on_kind("main", Some(&api_version), &report);
+        stack.spec.destroy_on_finalize = Some(true);
+        let main = scene.start(stack).await;
+        let not_served = format!("does not serve Report of the group {group}");
+        until_unavailable(&main, &[&not_served]).await;
+        // Who names another kind goes on meanwhile.
+        scene.start(scene.stack("other", &producer)).await.until_applied(&commit).await;
+        until_unavailable(&main, &[&not_served]).await;
 
         install(scene, &group).await;
         let right = format!("get, list and watch reports.{group}");
@@ -164,6 +205,13 @@ fn s2_a_kind_that_comes_later_and_a_right_that_comes_later_are_picked_up() {
         remove(scene, &group).await;
         until_unavailable(&main, &[&group]).await;
         assert_eq!(main.updates().await.len(), 2);
+
+        // Without its workspace as well there is nothing to destroy it with but its state.
+        scene.delete::<Workspace>("main").await;
+        scene.until_gone::<Workspace>("main", Patience::Run).await;
+        main.delete().await;
+        main.until_gone().await;
+        assert_eq!(main.log.sentences().await, once(&["create step", "update step", "delete step"]));
     });
 }
 

@@ -21,17 +21,6 @@ fn log(scene: &Scene) -> ProviderLog {
     ProviderLog::of(&stack_name(scene))
 }
 
-async fn until_gone(scene: &Scene, name: &str, patience: Patience) {
-    wait_until(format!("the Update {name} to be gone"), patience, async || {
-        match scene.api::<Update>().get_opt(name).await {
-            Ok(None) => Look::Found(()),
-            Ok(Some(update)) => Look::NotYet(format!("{:?}", update.status)),
-            Err(error) => Look::NotYet(error.to_string()),
-        }
-    })
-    .await;
-}
-
 #[test]
 fn a_person_previews_ups_refreshes_and_destroys_with_every_option() {
     run("update-alone", async |scene| {
@@ -114,7 +103,7 @@ fn updates_of_one_workspace_queue_by_age_and_go_after_their_time() {
         let second = until_succeeded(scene, "z-second").await;
         let third = until_succeeded(scene, "b-third").await;
         assert!(started(&third) >= ended(&second), "{second:?} {third:?}");
-        until_gone(scene, "a-first", Patience::Run).await;
+        scene.until_gone::<Update>("a-first", Patience::Run).await;
         assert_eq!(log(scene).sentences().await.iter().filter(|sentence| *sentence == "create slow begin").count(), 1);
     });
 }
@@ -133,11 +122,11 @@ fn deleting_a_running_update_cancels_it_and_the_next_one_runs() {
         .await;
         update(scene, "never", "main", "up", json!({})).await;
         scene.delete::<Update>("never").await;
-        until_gone(scene, "never", Patience::Reaction).await;
+        scene.until_gone::<Update>("never", Patience::Reaction).await;
 
         scene.delete::<Update>(&running.name_any()).await;
         log(scene).wait_for("create", "slow", "cancelled").await;
-        until_gone(scene, "long", Patience::Run).await;
+        scene.until_gone::<Update>("long", Patience::Run).await;
         let begun = log(scene).sentences().await.into_iter().filter(|sentence| sentence == "create slow begin").count();
         assert_eq!(begun, 1, "the one that was deleted in the queue never ran");
         // No lock is left, and nothing is in doubt.

@@ -6,7 +6,12 @@ use pulumi_controller::api::conditions::{READY, STALLED, stack_reason};
 use pulumi_controller::api::names::{ANNOTATION_RECONCILIATION_REQUEST, PULUMI_CONTAINER, workspace_pod};
 use serde_json::json;
 
-use crate::harness::{Patience, Program, condition, is_done, once, run, says};
+use crate::harness::{
+    FaultServer, Look, Patience, Program, Scene, archive, condition, is_done, once, run, says, wait_until,
+};
+
+/// What keeps a pod from being scheduled until somebody takes it away.
+const GATE: &str = "pulumi-controller.test/held-back";
 
 #[test]
 fn s16_a_deleted_pod_comes_back_and_has_its_source_again() {
@@ -36,6 +41,61 @@ fn s16_a_deleted_pod_comes_back_and_has_its_source_again() {
             "the state was kept, so nothing had to be made again"
         );
     });
+}
+
+#[test]
+fn s16_a_source_that_is_gone_before_the_pod_starts_is_there_all_the_same_and_was_asked_for_once() {
+    run("source-gone-early", async |scene| {
+        let server = FaultServer::of(scene);
+        let program = Program::new("source-gone-early").step("step", json!({"value": "one"}));
+        let artifact = server.upload("good", archive(&program.files())).await;
+        let source = scene.flux_object("ExternalArtifact", "externalartifacts", "app");
+        source.create(json!({})).await;
+        source.offer(&artifact).await;
+        let mut stack = scene.stack_on_kind("main", None, &source);
+        let template = stack.spec.workspace_template.get_or_insert_default();
+        template["spec"]["podTemplate"] = json!({"spec": {"schedulingGates": [{"name": GATE}]}});
+        let main = scene.start(stack).await;
+        until_held_back(scene).await;
+        server.behave("good", json!({"status": 404})).await;
+        let_in(scene).await;
+        main.until_revision(&artifact.revision).await;
+        let (old, _) = main.pod_and_restarts().await;
+        let pod = json!(main.pod().await.spec.expect("a pod has a spec")).to_string();
+        let (_, url) = artifact.url.split_once("//").expect("a URL has a scheme");
+        let (host, path) = url.split_once('/').expect("a URL has a path");
+        for word in [host, path] {
+            assert!(!pod.contains(word), "the pod is told of {word}: {pod}");
+        }
+
+        scene.delete::<Pod>(&workspace_pod("main")).await;
+        until_held_back(scene).await;
+        main.annotate(ANNOTATION_RECONCILIATION_REQUEST, "in another pod").await;
+        let_in(scene).await;
+        main.until("to have run in another pod", Patience::Run, |stack| {
+            let last = stack.status.as_ref().and_then(|status| status.last_update.as_ref());
+            is_done(stack) && last.is_some_and(|last| last.reconcile_request.as_deref() == Some("in another pod"))
+        })
+        .await;
+        assert_ne!(main.pod_and_restarts().await.0, old);
+        assert_eq!(main.log.sentences().await, once(&["create step"]));
+        assert_eq!(server.requests("good").await, 1, "for both pods");
+    });
+}
+
+/// Waits for a pod that nothing but its gate keeps from being scheduled.
+async fn until_held_back(scene: &Scene) {
+    wait_until("a pod to be held back", Patience::Run, async || {
+        let pods = scene.list::<Pod>().await;
+        let is_held_back =
+            |pod: &Pod| pod.spec.iter().flat_map(|spec| spec.scheduling_gates.iter().flatten()).any(|g| g.name == GATE);
+        if pods.iter().any(is_held_back) { Look::Found(()) } else { Look::NotYet(format!("{} pods", pods.len())) }
+    })
+    .await;
+}
+
+async fn let_in(scene: &Scene) {
+    scene.patch::<Pod>(&workspace_pod("main"), json!({"spec": {"schedulingGates": null}})).await;
 }
 
 #[test]

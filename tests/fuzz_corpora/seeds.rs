@@ -180,7 +180,7 @@ fn digests() -> Vec<(&'static str, String)> {
         ("sha512", of("sha512", 128)),
         ("sha1", of("sha1", 40)),
         ("md5", of("md5", 32)),
-        ("unknown", of("blake3", 64)),
+        ("unknown", of("crc32", 64)),
         ("empty", String::new()),
         ("no-algorithm", "0a".repeat(32)),
         ("upper-case", of("sha256", 64).to_uppercase()),

@@ -45,7 +45,8 @@ impl Controller {
         let directory = TempDir::new().unwrap();
         let secrets = Secrets::default();
         let store = Store::open(&directory.path().join("store"), 1 << 30).unwrap();
-        let settings = Settings { work: directory.path().join("work"), trust: directory.path().join("trust"), limits };
+        let (work, trust) = (directory.path().join("work"), directory.path().join("trust"));
+        let settings = Settings { work, trust, limits, artifact_limits: Default::default() };
         std::fs::create_dir(directory.path().join("trust")).unwrap();
         let end = CancellationToken::new();
         git::prepare(&settings.work).unwrap();

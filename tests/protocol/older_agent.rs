@@ -57,8 +57,8 @@ async fn run(client: &AgentClient) -> proto::Result {
     let mut hasher = Hasher::new(Algorithm::Sha256);
     hasher.update(bytes);
     let artifact = proto::Artifact { digest: hasher.finish().to_string(), directory: String::new() };
-    let header =
-        proto::SourceHeader { artifact: Some(artifact.clone()), size: bytes.len() as u64, environment: vec![] };
+    let size = bytes.len() as u64;
+    let header = proto::SourceHeader { artifact: Some(artifact.clone()), size, ..proto::SourceHeader::default() };
     client.put_source(header, bytes).await.expect("it takes the source");
     let status = client.status().await.expect("it says how it is");
     assert_eq!(status.artifact.as_ref(), Some(&artifact));

@@ -29,10 +29,11 @@ use tonic::transport::Server;
 
 use pods::Pods;
 use service::Service;
-use workspace::Key;
+use workspace::{Key, Workspaces};
 
 /// The stand-in at work; it ends when this is dropped.
 pub struct StandIn {
+    workspaces: Arc<Workspaces>,
     counts: Arc<Counts>,
     /// Ends all runs.
     finished: CancellationToken,
@@ -83,9 +84,10 @@ impl StandIn {
         let connections = connections::accept(listener, client, &mut tasks);
         let service = Service::new(pods, None, Arc::new(manners))?;
         let (counts, finished) = (service.counts.clone(), service.finished.clone());
+        let workspaces = service.workspaces.clone();
         let serving = Server::builder().serve_with_incoming(AgentServer::new(service), connections);
         tasks.spawn(end_of(serving));
-        Ok(StandIn { counts, finished, _tasks: tasks })
+        Ok(StandIn { workspaces, counts, finished, _tasks: tasks })
     }
 
     /// Stands in for one agent, without a cluster: with the certificates in a folder, as an agent has them.
@@ -94,12 +96,23 @@ impl StandIn {
         let key = Key { namespace: "default".to_owned(), name: "example".to_owned() };
         let service = Service::new(Pods::One(pod_uid.to_owned()), Some(key), Arc::new(move |_: &str| manner))?;
         let (counts, finished) = (service.counts.clone(), service.finished.clone());
+        let workspaces = service.workspaces.clone();
         let connections = acceptor.incoming(listener);
         let mut tasks = JoinSet::new();
         tasks.spawn(end_of(async move {
             Server::builder().serve_with_incoming(AgentServer::new(service), connections).await
         }));
-        Ok(StandIn { counts, finished, _tasks: tasks })
+        Ok(StandIn { workspaces, counts, finished, _tasks: tasks })
+    }
+
+    /// Workspaces that are called for the first time from now on have a source in place: that of one that was called before.
+    pub fn share_source(&self) {
+        self.workspaces.share_source();
+    }
+
+    /// How many workspaces were called.
+    pub fn workspaces(&self) -> usize {
+        self.workspaces.number()
     }
 
     /// Ends all runs that are open; those that begin from now on end at once.

@@ -21,7 +21,7 @@ use super::workspace::{Key, Operation, Workspace, Workspaces};
 use super::{Counts, Manner, Manners};
 
 pub(super) struct Service {
-    workspaces: Workspaces,
+    pub(super) workspaces: Arc<Workspaces>,
     pods: Pods,
     /// The one workspace that it is about, if it is only one.
     only: Option<Key>,

@@ -24,13 +24,32 @@ pub(super) struct Key {
 
 /// All that were called.
 #[derive(Default)]
-pub(super) struct Workspaces(Mutex<HashMap<Key, Workspace>>);
+pub(super) struct Workspaces {
+    all: Mutex<HashMap<Key, Workspace>>,
+    /// What those have in place that are called for the first time.
+    common: Mutex<Option<proto::Artifact>>,
+}
 
 impl Workspaces {
+    /// How many were called.
+    pub(super) fn number(&self) -> usize {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
+    /// Gives what is in place in one of them to all that are called from now on.
+    pub(super) fn share_source(&self) {
+        let all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        let artifact = all.values().find_map(|workspace| workspace.artifact.clone());
+        *self.common.lock().unwrap_or_else(PoisonError::into_inner) = artifact;
+    }
+
     /// Does something with a workspace whose pod is this one.
     pub(super) fn with<T>(&self, key: &Key, pod_uid: &str, act: impl FnOnce(&mut Workspace) -> T) -> T {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let workspace = all.entry(key.clone()).or_insert_with(|| Workspace::new(pod_uid));
+        let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        let workspace = all.entry(key.clone()).or_insert_with(|| {
+            let artifact = self.common.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            Workspace { artifact, ..Workspace::new(pod_uid) }
+        });
         if workspace.pod_uid != pod_uid {
             *workspace = Workspace::new(pod_uid);
         }

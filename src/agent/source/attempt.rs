@@ -272,5 +272,5 @@ async fn renew(delivery: &Delivery, wanted: &Wanted) -> Result<(), Refusal> {
         .map_err(std::io::Error::other)
         .and_then(|removed| removed)
         .map_err(Refusal::system("cannot remove what is left of an attempt"))?;
-    unpack::unpack(&delivery.archive, &delivery.tree, &wanted.directory).await.map(drop)
+    unpack::unpack(&delivery.archive, &delivery.tree, wanted).await.map(drop)
 }

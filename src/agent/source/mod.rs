@@ -24,7 +24,7 @@ use super::layout::Layout;
 use super::refusal::Refusal;
 use super::settings::Settings;
 use super::version::CliVersion;
-use crate::artifact::{Digest, Directory, InPod};
+use crate::artifact::{Digest, Directory, InPod, Limits};
 use crate::pulumi::project::Project;
 use crate::rpc::proto;
 
@@ -41,6 +41,8 @@ struct Wanted {
     directory: Directory,
     /// Size of the archive in bytes.
     size: u64,
+    /// What it may cost.
+    limits: Limits,
     /// For the installation of its dependencies.
     environment: Vec<proto::EnvironmentVariable>,
 }
@@ -115,7 +117,7 @@ impl Source {
             return;
         };
         let (Ok(digest), Ok(directory)) = (in_place.digest.parse(), in_place.directory.parse()) else { return };
-        let wanted = Wanted { digest, directory, size: 0, environment: Vec::new() };
+        let wanted = Wanted { digest, directory, size: 0, limits: Limits::default(), environment: Vec::new() };
         let candidate = Arc::new(Candidate::new(wanted, &self.stop).0);
         state.candidate = Some(candidate.clone());
         self.tasks.spawn(self.clone().install_awaited(candidate, in_place));
@@ -167,7 +169,7 @@ impl Source {
             received = receive::archive(parts, wanted, &archive) => received?,
             () = self.stop.cancelled() => return Err(Refusal::Precondition("the agent ends".to_owned())),
         }
-        let project = unpack::unpack(&archive, &tree, &wanted.directory).await?;
+        let project = unpack::unpack(&archive, &tree, wanted).await?;
         let plan = self.plan(&tree, wanted, project).await?;
         if plan.is_none() {
             // There will be one attempt.
@@ -226,13 +228,26 @@ impl TryFrom<proto::SourceHeader> for Wanted {
     type Error = Refusal;
 
     fn try_from(header: proto::SourceHeader) -> Result<Self, Refusal> {
+        let limits = limits(&header);
         let artifact = header.artifact.ok_or_else(|| Refusal::Invalid("the header names no artifact".to_owned()))?;
         Ok(Wanted {
             digest: artifact.digest.parse().map_err(|error: crate::artifact::DigestError| invalid(&error))?,
             directory: artifact.directory.parse().map_err(|error: crate::artifact::DirectoryError| invalid(&error))?,
             size: header.size,
+            limits,
             environment: header.environment,
         })
+    }
+}
+
+/// What the controller allows. One of an earlier version says nothing of it.
+fn limits(header: &proto::SourceHeader) -> Limits {
+    let or = |asked: u64, default: u64| if asked == 0 { default } else { asked };
+    let default = Limits::default();
+    Limits {
+        download_bytes: or(header.most_bytes, default.download_bytes),
+        unpacked_bytes: or(header.most_unpacked_bytes, default.unpacked_bytes),
+        ..default
     }
 }
 

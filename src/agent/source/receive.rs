@@ -8,7 +8,7 @@ use tonic::Status;
 
 use super::Wanted;
 use crate::agent::refusal::Refusal;
-use crate::artifact::{Hasher, Limits};
+use crate::artifact::Hasher;
 use crate::rpc::proto::put_source_request::Part;
 use crate::rpc::proto::{PutSourceRequest, SourceHeader};
 
@@ -49,9 +49,10 @@ pub(super) async fn header(parts: &mut impl Parts) -> Result<SourceHeader, Refus
 
 /// Writes the archive to a file and verifies its size and digest.
 pub(super) async fn archive(parts: &mut impl Parts, wanted: &Wanted, to: &Path) -> Result<(), Refusal> {
-    let limit = Limits::default().download_bytes;
+    let limit = wanted.limits.download_bytes;
     if wanted.size > limit {
-        return Err(Refusal::Invalid(format!("the source has {} bytes, more than {limit}", wanted.size)));
+        let size = wanted.size;
+        return Err(Refusal::Invalid(format!("the source has {size} bytes, more than {limit} (--artifact-max-size)")));
     }
     let failed = || Refusal::system(format!("cannot write the source to {}", to.display()));
     let mut file = tokio::fs::File::create(to).await.map_err(failed())?;

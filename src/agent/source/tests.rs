@@ -145,6 +145,26 @@ async fn what_is_wrong_with_a_source_is_named_and_the_old_one_stays() {
 }
 
 #[tokio::test]
+async fn s13_the_controller_says_what_a_source_may_cost() {
+    let place = Place::new();
+    let bytes = archive(&[("", "first")]);
+    let (digest, size) = (Digest::of(&bytes).to_string(), bytes.len() as u64);
+    let within = |most_bytes: u64, most_unpacked_bytes: u64| {
+        let mut call = call(&bytes, &digest, "", size);
+        if let Some(Part::Header(header)) = call.0.front_mut().and_then(|first| first.part.as_mut()) {
+            (header.most_bytes, header.most_unpacked_bytes) = (most_bytes, most_unpacked_bytes);
+        }
+        call
+    };
+    let refused = |limits: (u64, u64)| place.source.put(within(limits.0, limits.1));
+    let large = refused((size - 1, 0)).await.unwrap_err().to_string();
+    assert!(large.contains(&format!("more than {} (--artifact-max-size)", size - 1)), "{large}");
+    let large = refused((size, 512)).await.unwrap_err().to_string();
+    assert!(large.contains("larger than 512 bytes when decompressed (--artifact-max-unpacked-size)"), "{large}");
+    assert!(!place.source.put(within(size, 1 << 20)).await.unwrap(), "it was not there before");
+}
+
+#[tokio::test]
 async fn a_project_that_cannot_be_used_is_named_in_the_same_words_each_time() {
     let place = Place::new();
     let directory = tempfile::tempdir().unwrap();

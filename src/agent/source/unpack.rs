@@ -4,26 +4,27 @@ use std::fs::File;
 use std::io;
 use std::path::Path;
 
+use super::Wanted;
 use crate::agent::refusal::Refusal;
-use crate::artifact::{self, Directory, Limits, UnpackError};
+use crate::artifact::{self, UnpackError};
 use crate::pulumi::project::{Project, ProjectError};
 
 /// How many names of a directory an error lists.
 const LISTED: usize = 20;
 
 /// Unpacks into a directory that is made for it; gives the project in it.
-pub(super) async fn unpack(archive: &Path, tree: &Path, directory: &Directory) -> Result<Project, Refusal> {
-    let (archive, tree, directory) = (archive.to_owned(), tree.to_owned(), directory.clone());
-    tokio::task::spawn_blocking(move || unpack_blocking(&archive, &tree, &directory))
+pub(super) async fn unpack(archive: &Path, tree: &Path, wanted: &Wanted) -> Result<Project, Refusal> {
+    let (archive, tree, wanted) = (archive.to_owned(), tree.to_owned(), wanted.clone());
+    tokio::task::spawn_blocking(move || unpack_blocking(&archive, &tree, &wanted))
         .await
         .map_err(|error| Refusal::system("cannot unpack the source")(std::io::Error::other(error)))?
 }
 
-fn unpack_blocking(archive: &Path, tree: &Path, directory: &Directory) -> Result<Project, Refusal> {
+fn unpack_blocking(archive: &Path, tree: &Path, Wanted { directory, limits, .. }: &Wanted) -> Result<Project, Refusal> {
     let open = || File::open(archive).map_err(Refusal::system("cannot read the source"));
-    artifact::survey(open()?, &Limits::default()).map_err(refusal)?;
+    artifact::survey(open()?, limits).map_err(refusal)?;
     std::fs::create_dir(tree).map_err(Refusal::system("cannot make room to unpack"))?;
-    artifact::unpack(open()?, tree, &Limits::default()).map_err(refusal)?;
+    artifact::unpack(open()?, tree, limits).map_err(refusal)?;
     let place = directory.under(tree);
     if !place.is_dir() {
         return Err(Refusal::Invalid(format!(

@@ -26,7 +26,7 @@ pub enum FetchError {
     /// Not the digest that they have: who may not read an artifact shall not learn by what it can be had.
     #[error("the {bytes} bytes of {url} do not have the digest that the source says, {wanted}")]
     DigestMismatch { url: String, wanted: Digest, bytes: u64 },
-    #[error("{url} is larger than {limit} bytes, the most that is downloaded")]
+    #[error("{url} is larger than {limit} bytes, the most that is downloaded (--artifact-max-size)")]
     TooLarge { url: String, limit: u64 },
     #[error("cannot connect to fetch {url}: {cause}")]
     Connect { url: String, cause: String },

@@ -55,7 +55,9 @@ pub enum UnpackError {
     Through { name: String, through: String, kind: &'static str },
     #[error("the archive has more than {limit} entries, directories that it only implies included")]
     TooManyEntries { limit: u64 },
-    #[error("the archive is larger than {limit} bytes when decompressed, reached {place}")]
+    #[error(
+        "the archive is larger than {limit} bytes when decompressed (--artifact-max-unpacked-size), reached {place}"
+    )]
     TooLarge { limit: u64, place: String },
     #[error("the archive decompresses to more than {ratio} times its size, reached {place}: it looks like a bomb")]
     TooCompressed { ratio: u64, place: String },

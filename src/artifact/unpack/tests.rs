@@ -324,7 +324,7 @@ fn a_survey_finds_what_is_too_much_and_leaves_the_rest_to_unpacking() {
         (
             "too large",
             Tar::default().file("noise", &noise),
-            Some("than 40000 bytes when decompressed, reached in entry \"noise\""),
+            Some("than 40000 bytes when decompressed (--artifact-max-unpacked-size), reached in entry \"noise\""),
         ),
         ("a bomb", Tar::default().file("zeros", &[0; 30_000]), Some("looks like a bomb")),
         ("a hostile name", Tar::default().file("../evil", b""), None),

@@ -13,6 +13,7 @@ use crate::api::pulumi::{CurrentUpdate, Stack, StackStatus};
 use crate::controller::stack::decide::{Action, Settled};
 use crate::controller::stack::observe::Observed;
 use crate::controller::stack::prerequisites::Stale;
+use crate::controller::stack::rest::{REFUSED_RETRY, WATCHED_RETRY, rest_after};
 use crate::controller::stack::status::{self, State};
 use crate::controller::stack::{Context, announce, fetch, operator, ownership, update_plan};
 use crate::controller::update::dead_run;
@@ -21,10 +22,6 @@ use crate::runtime::events::{Event, EventKind};
 use crate::runtime::failpoint;
 use crate::runtime::writes::WriteError;
 
-/// How soon something is looked at again that a watch normally announces.
-pub(super) const WATCHED_RETRY: Duration = Duration::from_secs(60);
-/// How soon something is tried again that the API server has forbidden; nothing tells when it would allow it.
-const REFUSED_RETRY: Duration = Duration::from_secs(30);
 /// The reason of an event that says what of a repository is not as people may expect it.
 const SOURCE_WARNING: &str = "SourceIncomplete";
 /// How many Updates of a Stack are kept.
@@ -63,10 +60,9 @@ pub async fn act(
         Action::ForgetUpdate => again(stack, &status::forgotten(stack), context).await,
         Action::CreateUpdate(current) => create_update(stack, &current, context, now).await,
         Action::RevokeUpdate(message) => revoke_update(observed, message, context, now).await,
-        Action::AwaitUpdate(message) => rest(stack, &State::Working(message), Some(WATCHED_RETRY), context, now).await,
+        Action::AwaitUpdate(message) => rest(stack, &State::Working(message), None, context, now).await,
         Action::Doubt(doubt) => {
-            rest(stack, &State::InDoubt(stack_reason::RUN_OUTCOME_UNKNOWN, doubt), Some(WATCHED_RETRY), context, now)
-                .await
+            rest(stack, &State::InDoubt(stack_reason::RUN_OUTCOME_UNKNOWN, doubt), None, context, now).await
         }
         Action::Answer(answer) => hand_on(observed, answer, context).await,
         Action::Absorb => absorb(observed, context, now).await,
@@ -83,19 +79,13 @@ pub async fn act(
             context.events.publish(with_last_revision(stack, event));
             rest(stack, &State::Denied(message), None, context, now).await
         }
-        Action::WaitForSource(message) => {
-            rest(stack, &State::SourceUnavailable(message), Some(context.requeue_dependency), context, now).await
-        }
+        Action::WaitForSource(message) => rest(stack, &State::SourceUnavailable(message), None, context, now).await,
         Action::GiveWay(message) => give_way(stack, message, context, now).await,
         Action::AwaitSource(message) => fetch::await_source(stack, message, context, now).await,
         Action::Fetch(resolved) => fetch::fetch(observed, &resolved, context, now).await,
         Action::ApplyWorkspace(wanted, message) => apply_workspace(observed, &wanted, message, context, now).await,
-        Action::WaitForWorkspace(message) => {
-            rest(stack, &State::Working(message), Some(WATCHED_RETRY), context, now).await
-        }
-        Action::WorkspaceFailed(message) => {
-            rest(stack, &State::WorkspaceFailed(message), Some(WATCHED_RETRY), context, now).await
-        }
+        Action::WaitForWorkspace(message) => rest(stack, &State::Working(message), None, context, now).await,
+        Action::WorkspaceFailed(message) => rest(stack, &State::WorkspaceFailed(message), None, context, now).await,
         Action::Start(current) => start(observed, &current, context, now).await,
         Action::WaitForOthers(message, stale) => wait_for_others(stack, message, &stale, context, now).await,
         Action::NoteInputs(first) => again(stack, &status::with_first_inputs(stack, &first), context).await,
@@ -130,11 +120,11 @@ async fn again(stack: &Stack, status: &StackStatus, context: &Context) -> Result
     Ok(Next::Again(Box::new(written.unwrap_or_else(|| stack.clone()))))
 }
 
-/// Writes how the Stack stands and rests.
+/// Writes how the Stack stands and rests, until the time that is known or as long as one rests that stands so.
 pub(super) async fn rest(
     stack: &Stack,
     state: &State,
-    after: Option<Duration>,
+    known: Option<Duration>,
     context: &Context,
     now: Timestamp,
 ) -> Result<Next, ReconcileError> {
@@ -142,7 +132,7 @@ pub(super) async fn rest(
     if let Some(written) = written.filter(|_| *state == State::Done) {
         context.dependents.wake(&written);
     }
-    Ok(Next::Rest(after))
+    Ok(Next::Rest(rest_after(state, known, context.requeue_dependency)))
 }
 
 /// The run is announced in the status before its Update is made: whoever comes next makes the same one.
@@ -173,7 +163,7 @@ async fn give_way(stack: &Stack, message: String, context: &Context, now: Timest
         let event = Event::new(stack, EventKind::Warning, "StackUpdateConflictDetected", message.as_str());
         context.events.publish(with_last_revision(stack, event));
     }
-    rest(stack, &State::GivesWay(message), Some(WATCHED_RETRY), context, now).await
+    rest(stack, &State::GivesWay(message), None, context, now).await
 }
 
 /// The Update goes only if it still has not started. Its end is absorbed like that of any other.
@@ -186,7 +176,7 @@ async fn revoke_update(
     if let Some(update) = observed.update.as_ref().filter(|u| u.metadata.deletion_timestamp.is_none()) {
         context.writer.delete_as_seen(update).await?;
     }
-    rest(&observed.stack, &State::Working(message), Some(WATCHED_RETRY), context, now).await
+    rest(&observed.stack, &State::Working(message), None, context, now).await
 }
 
 /// A person's answer to the open run goes to its Update: only that one's controller ends it.
@@ -245,7 +235,7 @@ async fn apply_workspace(
     match put_workspace(observed, wanted, context).await {
         Ok(()) => {
             failpoint::hit("stack-workspace-applied");
-            rest(stack, &State::Working(message), Some(WATCHED_RETRY), context, now).await
+            rest(stack, &State::Working(message), None, context, now).await
         }
         Err(error) => workspace_refused(stack, error, context, now).await,
     }
@@ -318,7 +308,7 @@ async fn wait_for_others(
         let asked = [(names::ANNOTATION_RECONCILIATION_REQUEST.to_owned(), Some(request.clone()))].into();
         context.writer.annotate(&other, &asked).await?;
     }
-    rest(stack, &State::PrerequisiteNotSatisfied(message), Some(context.requeue_dependency), context, now).await
+    rest(stack, &State::PrerequisiteNotSatisfied(message), None, context, now).await
 }
 
 /// The Workspace goes once, and only after the status says that all is done.
@@ -351,7 +341,7 @@ async fn settle(
     {
         return again(&observed.stack, &status, context).await;
     }
-    let (state, after) = match settled {
+    let (state, known) = match settled {
         Settled::Done(again) => (State::Done, again.map(|wait| wait.unsigned_abs())),
         Settled::Suspended => (State::Suspended, None),
         Settled::DeletionSuspended => (State::DeletionSuspended, None),
@@ -361,7 +351,7 @@ async fn settle(
         Settled::Abandoned => (State::Abandoned, None),
         Settled::RetryAfter(wait) => (State::Failed, Some(wait.unsigned_abs())),
     };
-    let next = rest(&observed.stack, &state, after, context, now).await?;
+    let next = rest(&observed.stack, &state, known, context, now).await?;
     tidy_updates(observed, context, KEPT_UPDATES).await?;
     Ok(next)
 }

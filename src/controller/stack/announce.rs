@@ -67,9 +67,14 @@ fn succeeded(last: &LastUpdate) -> String {
     }
 }
 
-/// What people want to be told of a success: that something has changed, or that it works again.
+/// What people want to be told of a success: that something has changed, or would, or that it works again. Alerts bring this one to chats
+/// and pull requests.
 fn summary(last: &LastUpdate, failed_before: bool) -> Option<String> {
-    let changed = if is_kind(last, UpdateKind::Preview) { None } else { changed(last) };
+    let changed = if is_kind(last, UpdateKind::Preview) {
+        Some(format!("The preview says: {}", status::changes(last)))
+    } else {
+        changed(last)
+    };
     match (failed_before, changed) {
         (true, Some(changed)) => Some(format!("The stack has recovered from its last failure: {changed}")),
         (true, None) => Some("The stack has recovered from its last failure".to_owned()),
@@ -141,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn e3_e4_the_table_of_what_is_told_at_the_end_of_a_run() {
+    fn e3_e4_e5_the_table_of_what_is_told_at_the_end_of_a_run() {
         let done = "Normal StackCreated: Successfully updated stack (commit status)";
         let up = |state: &str, changes: &[(&str, i64)]| last("up", state, changes);
         let rows: [(&str, Option<LastUpdate>, LastUpdate, &[&str]); 7] = [
@@ -174,7 +179,10 @@ mod tests {
                 "a preview",
                 None,
                 last("preview", "succeeded", &[("create", 1)]),
-                &["Normal StackCreated: Successfully previewed stack: 1 to create (commit status)"],
+                &[
+                    "Normal StackCreated: Successfully previewed stack: 1 to create (commit status)",
+                    "Normal ProcessingCompleted: The preview says: 1 to create",
+                ],
             ),
             (
                 "a destroy",

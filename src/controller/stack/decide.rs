@@ -220,7 +220,7 @@ pub fn run_if_due(
     }
     match due {
         Due::Now(reason) => run(observed, resolved, in_store, kind, reason, now),
-        Due::Done(again) => settled_on(observed, resolved, kind, again),
+        Due::Done(again) => settled_on(observed, resolved, in_store, kind, again),
         Due::GivenUp => Action::Settled(Settled::GivenUp),
         Due::OutcomeUnknown => Action::Settled(Settled::OutcomeUnknown),
         Due::PendingCreates => Action::Settled(Settled::PendingCreates),
@@ -289,7 +289,7 @@ fn run(
     }
     match readiness(workspace) {
         Readiness::Ready => Action::Start(current),
-        Readiness::Waiting(message) => {
+        Readiness::Waiting(message) | Readiness::LacksSource(message) => {
             Action::WaitForWorkspace(format!("waiting for workspace readiness before {step}{message}"))
         }
         Readiness::Failed(message) | Readiness::NotInstalled(message) => Action::WorkspaceFailed(message),
@@ -317,14 +317,24 @@ fn others_first(observed: &Observed, revision: &str, kind: UpdateKind, now: Time
 }
 
 /// Nothing is due. A workspace that still asks for a source that was refused is pointed back to the one that it has; one that
-/// is not to be kept goes.
-fn settled_on(observed: &Observed, resolved: &Resolved, kind: UpdateKind, again: Option<SignedDuration>) -> Action {
+/// is not to be kept goes; one whose pod has lost its source gets it again, though the store has lost it, too.
+fn settled_on(
+    observed: &Observed,
+    resolved: &Resolved,
+    in_store: bool,
+    kind: UpdateKind,
+    again: Option<SignedDuration>,
+) -> Action {
     let is_kept = observed.stack.spec.workspace_reclaim_policy == WorkspaceReclaimPolicy::Retain;
     let is_there = observed.workspace.as_ref().is_some_and(|w| w.metadata.deletion_timestamp.is_none());
     if !is_kept && is_there && kind != UpdateKind::Destroy {
         return Action::ReclaimWorkspace;
     }
     let asks_for_another = |w: &&Workspace| w.spec.artifact.as_ref() != Some(&reference(resolved));
+    let lacks_its_source = |w: &Workspace| !asks_for_another(&w) && matches!(readiness(w), Readiness::LacksSource(_));
+    if is_there && !in_store && observed.workspace.as_ref().is_some_and(lacks_its_source) {
+        return Action::Fetch(resolved.clone());
+    }
     let refused = |w: &&Workspace| matches!(readiness(w), Readiness::SourceRefused(_));
     let stuck = observed.workspace.as_ref().filter(asks_for_another).filter(refused);
     match stuck.and_then(|_| plan::workspace(&observed.stack, &reference(resolved)).ok()) {
@@ -344,6 +354,8 @@ pub enum Readiness {
     NotInstalled(String),
     /// The pod is well and keeps the source that it has: the new one is not fit to be put in place.
     SourceRefused(String),
+    /// The pod waits for bytes that are not here, or not any more.
+    LacksSource(String),
 }
 
 pub fn readiness(workspace: &Workspace) -> Readiness {
@@ -356,6 +368,7 @@ pub fn readiness(workspace: &Workspace) -> Readiness {
     match ready.reason.as_str() {
         _ if ready.status == "True" && status.artifact == workspace.spec.artifact => Readiness::Ready,
         workspace_reason::ARTIFACT_REFUSED => Readiness::SourceRefused(ready.message.clone()),
+        workspace_reason::ARTIFACT_UNAVAILABLE => Readiness::LacksSource(format!(" ({message})")),
         workspace_reason::INSTALLATION_FAILED => Readiness::NotInstalled(message),
         workspace_reason::POD_FAILED | workspace_reason::SPEC_INVALID => Readiness::Failed(message),
         _ => Readiness::Waiting(format!(" ({message})")),

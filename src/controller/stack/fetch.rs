@@ -8,8 +8,9 @@ use kube::ResourceExt;
 use crate::api::conditions::stack_reason;
 use crate::api::pulumi::Stack;
 use crate::artifact::FetchError;
-use crate::controller::stack::act::{Next, WATCHED_RETRY, rest};
+use crate::controller::stack::act::{Next, rest};
 use crate::controller::stack::observe::Observed;
+use crate::controller::stack::rest::WATCHED_RETRY;
 use crate::controller::stack::status::State;
 use crate::controller::stack::{Context, announce};
 use crate::runtime::drive::ReconcileError;
@@ -17,6 +18,18 @@ use crate::runtime::events::{Event, EventKind};
 use crate::runtime::failpoint;
 use crate::source::{Origin, Resolved};
 use crate::telemetry::metrics::FetchResult;
+
+/// No server is asked again sooner, whatever patience it asks for.
+const SHORTEST_PATIENCE: Duration = Duration::from_secs(1);
+
+/// When it is tried again after a fetch that failed.
+#[derive(Debug, PartialEq, Eq)]
+enum TryAgain {
+    /// After so long, where a server asks for patience; else after as long as one waits for a source.
+    After(Option<Duration>),
+    /// Later each time: all of it is downloaded, and it will hardly be another the next time.
+    LaterEachTime,
+}
 
 /// A source that changes in the meantime is read again before the next try.
 pub(super) async fn fetch(
@@ -35,7 +48,7 @@ pub(super) async fn fetch(
         Origin::Made(bytes) => context.fetcher.keep(bytes, &resolved.digest).await,
         Origin::Git(origin) => {
             context.git.fetch_again(origin);
-            return rest(stack, &State::Working(what), Some(WATCHED_RETRY), context, now).await;
+            return rest(stack, &State::Working(what), None, context, now).await;
         }
         // Nothing is missing, so nothing is ever asked for.
         Origin::InPod => return Ok(Next::Rest(Some(WATCHED_RETRY))),
@@ -58,11 +71,14 @@ pub(super) async fn fetch(
             let event = Event::new(stack, EventKind::Warning, stack_reason::SOURCE_UNAVAILABLE, message.as_str());
             let origin = resolved.origin_revision.as_deref();
             context.events.publish(announce::with_revisions(event, Some(&resolved.revision), origin));
-            let next =
-                rest(stack, &State::SourceUnavailable(message), Some(retry_after(&error, context)), context, now)
-                    .await?;
-            // Tried again later each time: all of it is downloaded, and it will hardly be another the next time.
-            if error.is_about_content() { Err(ReconcileError::transient(error)) } else { Ok(next) }
+            let state = State::SourceUnavailable(message);
+            match try_again(&error) {
+                TryAgain::After(known) => rest(stack, &state, known, context, now).await,
+                TryAgain::LaterEachTime => {
+                    rest(stack, &state, None, context, now).await?;
+                    Err(ReconcileError::transient(error))
+                }
+            }
         }
     }
 }
@@ -78,8 +94,11 @@ async fn keep_project(observed: &Observed, failed: &Resolved, context: &Context)
 }
 
 /// A server that asks for patience gets it; the fetcher bounds what it may ask for.
-fn retry_after(error: &FetchError, context: &Context) -> Duration {
-    error.retry_after().map_or(context.requeue_dependency, |wait| wait.max(Duration::from_secs(1)))
+fn try_again(error: &FetchError) -> TryAgain {
+    match error.is_about_content() {
+        true => TryAgain::LaterEachTime,
+        false => TryAgain::After(error.retry_after().map(|wait| wait.max(SHORTEST_PATIENCE))),
+    }
 }
 
 /// What is known of the Stack stands until more is known of its source: a controller that starts asks for what is the same as before.
@@ -93,7 +112,7 @@ pub(super) async fn await_source(
     if status.is_some_and(|status| status.observed_generation == stack.metadata.generation) {
         return Ok(Next::Rest(Some(WATCHED_RETRY)));
     }
-    rest(stack, &State::Working(message), Some(WATCHED_RETRY), context, now).await
+    rest(stack, &State::Working(message), None, context, now).await
 }
 
 /// What is not as people may expect it in the files of a repository.
@@ -101,5 +120,45 @@ pub(super) fn warnings(observed: &Observed) -> &[String] {
     match &observed.source {
         Some(Ok(Resolved { origin: Origin::Git(origin), .. })) => &origin.warnings,
         _ => &[],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::artifact::Digest;
+
+    #[test]
+    fn s11_when_it_is_tried_again_after_a_fetch_that_failed() {
+        let seconds = Duration::from_secs;
+        let (url, why) = (|| "http://source/a.tar.gz".to_owned(), || "why".to_owned());
+        let answered = |status, retry_after: Option<u64>| FetchError::Status {
+            url: url(),
+            status,
+            retry_after: retry_after.map(seconds),
+        };
+        let postponed = FetchError::Postponed { error: Box::new(answered(503, Some(120))), left: seconds(90) };
+        let digest = || Digest::of(b"a");
+        let plainly = || TryAgain::After(None);
+        let after = |wait| TryAgain::After(Some(seconds(wait)));
+        let rows = [
+            (FetchError::NotFound { url: url() }, plainly()),
+            (answered(500, None), plainly()),
+            (answered(501, None), plainly()),
+            (answered(503, Some(120)), after(120)),
+            (answered(429, Some(0)), after(1)),
+            (postponed, after(90)),
+            (FetchError::Connect { url: url(), cause: why() }, plainly()),
+            (FetchError::Truncated { url: url(), received: 7, cause: why() }, plainly()),
+            (FetchError::Timeout { url: url(), what: "all of it", limit: seconds(240) }, plainly()),
+            (FetchError::RefusedHost { url: url(), host: "host".to_owned() }, plainly()),
+            (FetchError::Url { url: url(), why: why() }, plainly()),
+            (FetchError::Store { digest: digest(), cause: why() }, plainly()),
+            (FetchError::DigestMismatch { url: url(), wanted: digest(), bytes: 7 }, TryAgain::LaterEachTime),
+            (FetchError::TooLarge { url: url(), limit: 7 }, TryAgain::LaterEachTime),
+        ];
+        for (error, wanted) in rows {
+            assert_eq!(try_again(&error), wanted, "{error}");
+        }
     }
 }

@@ -17,6 +17,7 @@ mod pace;
 mod plan;
 mod prerequisites;
 mod resolve;
+mod rest;
 mod rotation;
 mod schedule;
 mod source_watches;

@@ -145,6 +145,7 @@ fn pause_after_interruptions(interruptions: i64) -> SignedDuration {
 #[cfg(test)]
 mod tests {
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+    use proptest::prelude::*;
 
     use super::*;
 
@@ -251,5 +252,25 @@ mod tests {
         assert_eq!(Pace::of(&hourly).spread(5, &hourly, None).spread, SignedDuration::ZERO, "nothing has run");
         let operators = StackSpec { continue_resync_on_commit_match: Some(true), ..StackSpec::default() };
         assert_eq!(spread(5, &operators, "app-7"), 0, "the operator's fields are kept to");
+    }
+
+    proptest! {
+        #[test]
+        fn r4_no_interval_is_spread_by_more_than_the_percentage_and_of_the_run_only_its_name_counts(
+            seconds in 1..=u32::MAX,
+            percentage in 0..100_u8,
+            name in "[a-z0-9-]{1,63}",
+            failures in 0..9_i64,
+        ) {
+            let spec = StackSpec { interval: Some(format!("{seconds}s")), ..StackSpec::default() };
+            let last = LastUpdate { name: Some(name), ..LastUpdate::default() };
+            let spread = Pace::of(&spec).spread(percentage, &spec, Some(&last)).spread;
+            let most = i128::from(seconds) * 1000 * i128::from(percentage) / 100;
+            prop_assert!(spread.as_millis().abs() <= most, "{spread:?}, and not {most} ms");
+            let pause = SignedDuration::from_secs(i64::from(seconds)) + spread;
+            prop_assert!(pause.is_positive(), "it would never be at rest");
+            let later = LastUpdate { failures, generation: failures, ..last };
+            prop_assert_eq!(Pace::of(&spec).spread(percentage, &spec, Some(&later)).spread, spread);
+        }
     }
 }

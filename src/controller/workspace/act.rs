@@ -243,7 +243,9 @@ impl Act<'_> {
         failpoint::hit("before-put-source");
         let wanted = Artifact { digest: artifact.digest.clone(), directory: artifact.dir.clone() };
         let environment = run_environment(&self.observed.workspace.spec).map_err(ReconcileError::transient)?;
-        let header = SourceHeader { artifact: Some(wanted), size, environment };
+        let limits = &self.context.artifact_limits;
+        let (most_bytes, most_unpacked_bytes) = (limits.download_bytes, limits.unpacked_bytes);
+        let header = SourceHeader { artifact: Some(wanted), size, environment, most_bytes, most_unpacked_bytes };
         let mut put = std::pin::pin!(agent.put_source(header, bytes));
         let mut noted = None;
         let result = match tokio::time::timeout(WORTH_SAYING, &mut put).await {

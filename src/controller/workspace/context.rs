@@ -36,6 +36,8 @@ pub struct Context {
     pub authority: watch::Receiver<Arc<Generations>>,
     /// Holds the artifacts' bytes.
     pub artifacts: artifact::Store,
+    /// What agents may take.
+    pub artifact_limits: artifact::Limits,
     /// Brings those that nobody else does.
     pub fetcher: artifact::Fetcher,
     /// Follows the repositories of Workspaces that name one.

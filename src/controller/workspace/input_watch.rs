@@ -231,6 +231,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::runtime::fake_api::{Answer, client};
 
     fn secret(name: &str, version: u32) -> PartialObjectMeta<Secret> {
         let metadata = json!({"namespace": "apps", "name": name, "resourceVersion": version.to_string()});
@@ -262,6 +263,39 @@ mod tests {
         ];
         for (number, (event, wanted)) in steps.into_iter().enumerate() {
             assert_eq!(tell(event), wanted, "step {number}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn t8_of_secrets_and_config_maps_only_the_metadata_of_labelled_ones_is_asked_for() {
+        let (client, log) = client(|asked| match asked.query.contains("watch=true") {
+            true => Answer::Silence,
+            false => Answer::Json(
+                200,
+                json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadataList",
+                    "metadata": {"resourceVersion": "1"}, "items": []}),
+            ),
+        });
+        let (wake, _woken) = mpsc::channel(1);
+        let selector = [("reconcile.fluxcd.io/watch", "Enabled")].into_iter().collect::<Selector>();
+        let end = CancellationToken::new();
+        let watching = tokio::spawn(InputWatch::new(wake).run(client, Scope::default(), selector, end.clone()));
+        let asked = async {
+            while log.all().len() < 4 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        let in_time = tokio::time::timeout(Duration::from_secs(10), asked).await;
+        end.cancel();
+        watching.await.expect("it ends");
+        let asked = log.all();
+        assert!(in_time.is_ok(), "each is listed and watched: {asked:?}");
+        let (secrets, config_maps) = ("/api/v1/secrets", "/api/v1/configmaps");
+        let times = |path: &str| asked.iter().filter(|asked| asked.path == path).count();
+        assert_eq!((times(secrets), times(config_maps), asked.len()), (2, 2, 4), "{asked:?}");
+        for asked in asked {
+            assert!(asked.accept.starts_with("application/json;as=PartialObjectMetadata"), "{asked:?}");
+            assert!(asked.query.contains("labelSelector=reconcile.fluxcd.io%2Fwatch%3DEnabled"), "{asked:?}");
         }
     }
 

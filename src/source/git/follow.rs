@@ -7,7 +7,7 @@ use futures::SinkExt;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
-use crate::artifact;
+use crate::artifact::Algorithm;
 use crate::source::git::answers::{Fetched, Need};
 use crate::source::git::content::{self, Content};
 use crate::source::git::error::GitError;
@@ -15,7 +15,7 @@ use crate::source::git::paths::Paths;
 use crate::source::git::reference::{Reference, Tip};
 use crate::source::git::remote::Remote;
 use crate::source::git::wanted::Auth;
-use crate::source::git::{Follower, Key, Shared};
+use crate::source::git::{Follower, Key, Settings, Shared};
 
 /// How long to wait after a first failure; twice as long after each further one.
 const FIRST_PAUSE: Duration = Duration::from_secs(10);
@@ -152,14 +152,14 @@ impl Shared {
         let access = self.access(key).await?;
         let (runtime, shared, key, commit) = (Handle::current(), Arc::clone(self), Arc::clone(key), tip.commit.clone());
         let fetched = tokio::task::spawn_blocking(move || {
-            let (work, limits) = (&shared.settings.work, &shared.settings.limits);
+            let Settings { work, limits, artifact_limits, .. } = &shared.settings;
             let failed = |cause| GitError::Disk { directory: work.display().to_string(), cause };
             let directory = tempfile::TempDir::new_in(work).map_err(failed)?;
             let mut remote = Remote::open(runtime, &key.repository, &access, "fetching", limits.fetch_time)?;
             let bundle = remote.fetch(&commit, key.full_history, directory.path(), limits)?;
             drop(remote);
-            let incoming = shared.store.begin(artifact::Algorithm::Sha256)?;
-            content::make(&bundle, &commit, incoming, artifact::Limits::default(), &choices)
+            let incoming = shared.store.begin(Algorithm::Sha256)?;
+            content::make(&bundle, &commit, incoming, artifact_limits.clone(), &choices)
         });
         fetched.await.map_err(stopped)?
     }

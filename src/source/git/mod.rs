@@ -91,6 +91,8 @@ pub struct Settings {
     /// A directory with `known_hosts` and `ca.crt` for all Stacks; neither has to be there.
     pub trust: PathBuf,
     pub limits: Limits,
+    /// What an artifact that is made of a repository may cost.
+    pub artifact_limits: crate::artifact::Limits,
 }
 
 /// Follows repositories. Cheap to clone; all clones share what they know.

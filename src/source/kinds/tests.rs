@@ -74,6 +74,31 @@ fn a_kind_that_is_not_served_may_come_and_one_that_cannot_be_a_source_is_invalid
 }
 
 #[test]
+fn s2_a_kind_that_is_missing_is_told_once_and_again_when_it_has_come_and_says_nothing_of_another() {
+    let flux = |kind: &str| GroupKind::new(crate::source::flux::GROUP, kind);
+    let (missing, there) = (flux("ExternalArtifact"), flux("GitRepository"));
+    let mut table = table();
+    for (looked_for, wanted) in [
+        (&there, None),
+        (&missing, Some(News::Missing)),
+        (&missing, None),
+        (&there, None),
+        (&flux("Nothing"), Some(News::Missing)),
+    ] {
+        assert_eq!(table.news(looked_for), wanted, "{looked_for}");
+        assert_eq!(table.find(looked_for).is_ok(), *looked_for == there, "{looked_for}");
+    }
+    let served = table.served.get(&there).cloned().expect("it is served");
+    table.served.insert(missing.clone(), served);
+    assert_eq!([table.news(&missing), table.news(&missing)], [Some(News::Served), None]);
+    table.served.remove(&missing);
+    table.failure = Some("the connection was refused".to_owned());
+    assert_eq!(table.news(&missing), None, "nobody knows");
+    table.failure = None;
+    assert_eq!(table.news(&missing), Some(News::Missing), "it has gone away");
+}
+
+#[test]
 fn a_server_that_did_not_answer_is_not_said_to_lack_the_kind() {
     let table = Table { failure: Some("the connection was refused".to_owned()), ..table() };
     let wanted = GroupKind::new("nowhere.example.com", "Thing");

@@ -79,7 +79,7 @@ async fn restarted(scene: &Scene, stand_in: &StandIn) {
 
 /// The most moments that lie within a window.
 fn busiest(moments: &[Duration], window: Duration) -> usize {
-    let within = |from: &Duration| moments.iter().filter(|moment| (*from..*from + window).contains(moment)).count();
+    let within = |from: &Duration| moments.iter().filter(|moment| (*from..*from + window).contains(*moment)).count();
     moments.iter().map(within).max().unwrap_or_default()
 }
 

@@ -1,18 +1,19 @@
 //! The controller as each of the overlays installs it, in place of the one that the other tests use.
 
-use std::panic::{AssertUnwindSafe, resume_unwind};
 use std::path::Path;
 
-use futures::FutureExt;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
 use kube::api::DeleteParams;
 use kube::{Api, ResourceExt};
+use pulumi_controller::api::conditions::{READY, stack_reason};
+use pulumi_controller::api::pulumi::DependencyReference;
 use serde_json::json;
 
 use crate::harness::{
-    Controller, Look, Patience, Program, Scene, api_call, client, in_scene, kubectl, once, run_alone, wait_until,
+    Controller, Look, Patience, Program, Scene, api_call, client, condition, finally, in_scene, kubectl, once,
+    run_alone, says, wait_until,
 };
 
 /// Applies what an overlay consists of, with one text in place of another.
@@ -42,12 +43,19 @@ async fn until_available(namespace: &str) {
 async fn instead(test: impl AsyncFnOnce()) {
     let controller = Controller::new(&client().await);
     controller.scale(0).await;
-    let outcome = AssertUnwindSafe(test()).catch_unwind().await;
-    kubectl(&["apply", "--server-side", "--force-conflicts", "--filename", "-"], &rendered("config/rbac").await).await;
-    controller.scale(1).await;
-    if let Err(failure) = outcome {
-        resume_unwind(failure);
-    }
+    finally(test, async || {
+        apply("config/rbac", ("", "")).await;
+        controller.scale(1).await;
+    })
+    .await;
+}
+
+/// Runs a test that starts the installed controller with other arguments, and gives it its own again whatever happens.
+async fn with_other_arguments(test: impl AsyncFnOnce(&Controller, &[String])) {
+    let controller = Controller::new(&client().await);
+    let arguments = controller.arguments().await;
+    let started_again = async || controller.start_with(&arguments, 1).await;
+    finally(async || test(&controller, arguments.as_slice()).await, started_again).await;
 }
 
 fn program(value: &str) -> Program {
@@ -125,9 +133,7 @@ fn without_flux_a_stack_follows_its_repository_and_webhooks_are_taken() {
 #[test]
 fn t7_pods_of_tenants_run_as_an_account_of_their_own_namespace() {
     run_alone(async || {
-        let controller = Controller::new(&client().await);
-        let arguments = controller.arguments().await;
-        let outcome = AssertUnwindSafe(async {
+        with_other_arguments(async |controller, _| {
             in_scene("tenant", async |scene| {
                 apply("kustomize/overlays/multi-tenant", ("", "")).await;
                 controller.until_available().await;
@@ -140,79 +146,101 @@ fn t7_pods_of_tenants_run_as_an_account_of_their_own_namespace() {
                 assert_eq!(account.as_deref(), Some("pulumi"));
             })
             .await;
+        })
+        .await;
+    });
+}
+
+#[test]
+fn s19_where_it_is_allowed_a_stack_takes_the_source_and_awaits_the_stack_of_another_namespace() {
+    run_alone(async || {
+        with_other_arguments(async |controller, arguments| {
             in_scene("borrower", async |scene| {
                 in_scene("lender", async |lender| {
-                    let open = [arguments.clone(), vec!["--no-cross-namespace-refs=false".to_owned()]].concat();
+                    let open = [arguments, &["--no-cross-namespace-refs=false".to_owned()]].concat();
                     controller.start_with(&open, 1).await;
-                    let source = lender.source("app").await;
-                    let commit = source.push(&program("one").files()).await;
-                    let mut stack = scene.stack("main", &source);
-                    let reference = &mut stack.spec.flux_source.as_mut().expect("it has a source").source_ref;
-                    reference.namespace = Some(lender.namespace.clone());
-                    let main = scene.start(stack).await;
-                    main.until_applied(&commit).await;
-                    let second = source.push(&program("two").files()).await;
-                    main.until_applied(&second).await;
+                    borrows(scene, lender).await;
                 })
                 .await;
             })
             .await;
         })
-        .catch_unwind()
         .await;
-        controller.start_with(&arguments, 1).await;
-        if let Err(failure) = outcome {
-            resume_unwind(failure);
-        }
     });
+}
+
+async fn borrows(scene: &Scene, lender: &Scene) {
+    let source = lender.source("app").await;
+    let commit = source.push(&program("one").files()).await;
+    let mut lent = lender.stack("base", &source);
+    lent.spec.suspend = Some(true);
+    let base = lender.start(lent).await;
+    let namespace = Some(lender.namespace.clone());
+    let mut stack = scene.stack("main", &source);
+    stack.spec.flux_source.as_mut().expect("it has a source").source_ref.namespace = namespace.clone();
+    stack.spec.depends_on = vec![DependencyReference { name: "base".to_owned(), namespace, ready_expr: None }];
+    let main = scene.start(stack).await;
+    let waits = format!("waits for {}/base: it is not ready", lender.namespace);
+    main.until(&format!("to say that it {waits}"), Patience::Reaction, |stack| {
+        says(stack, READY, "False", stack_reason::PREREQUISITE_NOT_SATISFIED)
+            && condition(stack, READY).is_some_and(|ready| ready.message.starts_with(&waits))
+    })
+    .await;
+    assert!(main.updates().await.is_empty());
+
+    base.change(json!({"spec": {"suspend": false}})).await;
+    main.until_applied(&commit).await;
+    base.until_applied(&commit).await;
+    let second = source.push(&program("two").files()).await;
+    main.until_applied(&second).await;
+    assert_eq!(main.log.sentences().await, once(&["create step", "update step"]));
 }
 
 #[test]
 fn t2_each_shard_works_on_its_own_stacks_and_elects_by_itself() {
     run_alone(async || {
-        let controller = Controller::new(&client().await);
-        let arguments = controller.arguments().await;
-        let outcome = AssertUnwindSafe(in_scene("shards", async |scene| {
-            apply("kustomize/overlays/sharded", ("", "")).await;
-            let shard = async |replicas: &str| {
-                let name = "deployment/pulumi-controller-shard1";
-                kubectl(&["scale", name, "--namespace", "flux-system", "--replicas", replicas], "").await;
-            };
-            shard("0").await;
-            controller.until_available().await;
-            let source = scene.source("app").await;
-            let commit = source.push(&program("one").files()).await;
-            let mut labelled = scene.stack("labelled", &source);
-            labelled.labels_mut().insert("sharding.fluxcd.io/key".to_owned(), "shard1".to_owned());
-            let labelled = scene.start(labelled).await;
-            let main = scene.start(scene.stack("main", &source)).await;
-            main.until_applied(&commit).await;
-            let said = labelled.get().await.status.map(|status| status.conditions).unwrap_or_default();
-            assert_eq!(said, [], "it belongs to a shard whose controller is away");
-            shard("1").await;
-            labelled.until_applied(&commit).await;
-            let leases: Api<Lease> = Api::namespaced(scene.client.clone(), "flux-system");
-            // printf %s '!sharding.fluxcd.io/key' | sha256sum | cut -c 1-8, and the same for shard1
-            for end in ["42da7484", "73fdc1be"] {
-                let name = format!("pulumi-controller-leader-election-{end}");
-                let lease = api_call(format!("reading the Lease {name}"), leases.get(&name)).await;
-                let holder = lease.spec.and_then(|lease| lease.holder_identity);
-                assert!(holder.is_some_and(|holder| !holder.is_empty()), "somebody holds {name}");
-            }
-            for stack in [&main, &labelled] {
-                stack.delete().await;
-                stack.until_gone().await;
-            }
-        }))
-        .catch_unwind()
+        with_other_arguments(async |controller, _| {
+            let shards = async || in_scene("shards", async |scene| run_in_shards(controller, scene).await).await;
+            finally(shards, async || {
+                let shard = ["delete", "deployment", "pulumi-controller-shard1", "--namespace", "flux-system"];
+                kubectl(&[&shard[..], &["--ignore-not-found"]].concat(), "").await;
+                apply("config/rbac", ("", "")).await;
+            })
+            .await;
+        })
         .await;
-        let shard = ["delete", "deployment", "pulumi-controller-shard1", "--namespace", "flux-system"];
-        kubectl(&[&shard[..], &["--ignore-not-found"]].concat(), "").await;
-        let rights = rendered("config/rbac").await;
-        kubectl(&["apply", "--server-side", "--force-conflicts", "--filename", "-"], &rights).await;
-        controller.start_with(&arguments, 1).await;
-        if let Err(failure) = outcome {
-            resume_unwind(failure);
-        }
     });
+}
+
+async fn run_in_shards(controller: &Controller, scene: &Scene) {
+    apply("kustomize/overlays/sharded", ("", "")).await;
+    let shard = async |replicas: &str| {
+        let name = "deployment/pulumi-controller-shard1";
+        kubectl(&["scale", name, "--namespace", "flux-system", "--replicas", replicas], "").await;
+    };
+    shard("0").await;
+    controller.until_available().await;
+    let source = scene.source("app").await;
+    let commit = source.push(&program("one").files()).await;
+    let mut labelled = scene.stack("labelled", &source);
+    labelled.labels_mut().insert("sharding.fluxcd.io/key".to_owned(), "shard1".to_owned());
+    let labelled = scene.start(labelled).await;
+    let main = scene.start(scene.stack("main", &source)).await;
+    main.until_applied(&commit).await;
+    let said = labelled.get().await.status.map(|status| status.conditions).unwrap_or_default();
+    assert_eq!(said, [], "it belongs to a shard whose controller is away");
+    shard("1").await;
+    labelled.until_applied(&commit).await;
+    let leases: Api<Lease> = Api::namespaced(scene.client.clone(), "flux-system");
+    // printf %s '!sharding.fluxcd.io/key' | sha256sum | cut -c 1-8, and the same for shard1
+    for end in ["42da7484", "73fdc1be"] {
+        let name = format!("pulumi-controller-leader-election-{end}");
+        let lease = api_call(format!("reading the Lease {name}"), leases.get(&name)).await;
+        let holder = lease.spec.and_then(|lease| lease.holder_identity);
+        assert!(holder.is_some_and(|holder| !holder.is_empty()), "somebody holds {name}");
+    }
+    for stack in [&main, &labelled] {
+        stack.delete().await;
+        stack.until_gone().await;
+    }
 }

@@ -1,25 +1,29 @@
 //! A controller that dies. These tests have it to themselves.
 
 use std::collections::BTreeSet;
-use std::panic::{AssertUnwindSafe, resume_unwind};
 use std::path::Path;
 
-use futures::FutureExt;
+use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use pulumi_controller::api::auto::Update;
+use pulumi_controller::api::conditions::{READY, RECONCILING, is_true, stack_reason};
+use pulumi_controller::api::names::workspace_pod;
 use serde_json::json;
 
-use crate::harness::{Controller, Program, Scene, client, in_scene, once, run_alone};
+use crate::harness::{
+    Controller, Look, Patience, Program, Scene, StackHandle, client, finally, in_scene, is_done, once, run_alone,
+    wait_until,
+};
 
 /// The controller is made to die at each place that the code names, once, on the way from a new Stack to one that is
 /// destroyed and gone.
 #[test]
-fn the_controller_restarted_between_two_steps_neither_loses_nor_doubles_a_run() {
+fn c7_the_controller_restarted_between_two_steps_neither_loses_nor_doubles_a_run() {
     let failpoints = failpoints_of_the_controller();
     assert!(failpoints.len() > 3, "the code names places where the controller may die: {failpoints:?}");
     run_alone(async || {
         let controller = Controller::new(&client().await);
-        let deaths = AssertUnwindSafe(async {
+        let deaths = async || {
             for failpoint in &failpoints {
                 println!("the controller dies at {failpoint}");
                 in_scene("failpoint", async |scene| {
@@ -30,12 +34,8 @@ fn the_controller_restarted_between_two_steps_neither_loses_nor_doubles_a_run() 
                 })
                 .await;
             }
-        });
-        let outcome = deaths.catch_unwind().await;
-        controller.die_at(None).await;
-        if let Err(failure) = outcome {
-            resume_unwind(failure);
-        }
+        };
+        finally(deaths, async || controller.die_at(None).await).await;
     });
 }
 
@@ -78,7 +78,7 @@ fn failpoints_of_the_controller() -> BTreeSet<String> {
 }
 
 #[test]
-fn the_controller_killed_during_a_run_attaches_again() {
+fn c7_r9_the_controller_killed_during_a_run_attaches_again() {
     run_alone(async || {
         in_scene("killed", async |scene| {
             let source = scene.source("app").await;
@@ -138,4 +138,79 @@ fn a_commit_pushed_while_there_is_no_controller_runs_once_it_is_back() {
         })
         .await;
     });
+}
+
+#[test]
+fn c7_a_stack_that_was_left_as_if_at_work_is_done_again_without_a_run() {
+    run_alone(async || {
+        in_scene("left-at-work", async |scene| {
+            let source = scene.source("app").await;
+            let program = Program::new("left-at-work").step("step", json!({"value": "one"}));
+            let commit = source.push(&program.files()).await;
+            let main = scene.start(scene.stack("main", &source)).await;
+            main.until_applied(&commit).await;
+
+            let controller = Controller::new(&scene.client);
+            let meanwhile = async || {
+                controller.scale(0).await;
+                leave_at_work(&main).await;
+            };
+            finally(meanwhile, async || controller.scale(1).await).await;
+            main.until("to be done again", Patience::Reaction, is_done).await;
+            assert_eq!(main.updates().await.len(), 1);
+            assert_eq!(main.log.sentences().await, once(&["create step"]));
+        })
+        .await;
+    });
+}
+
+/// As when all nodes are replaced at once: what was in place is gone, and so is what the controller had kept of it.
+#[test]
+fn a_pod_that_comes_back_when_the_store_is_lost_as_well_gets_its_source_again() {
+    run_alone(async || {
+        in_scene("store-lost", async |scene| {
+            let source = scene.source("app").await;
+            let program = Program::new("store-lost").step("step", json!({"value": "one"}));
+            let commit = source.push(&program.files()).await;
+            let main = scene.start(scene.stack("main", &source)).await;
+            main.until_applied(&commit).await;
+            let (old, _) = main.pod_and_restarts().await;
+
+            let controller = Controller::new(&scene.client);
+            let meanwhile = async || {
+                controller.scale(0).await;
+                scene.delete::<Pod>(&workspace_pod("main")).await;
+            };
+            finally(meanwhile, async || controller.scale(1).await).await;
+            wait_until("the source to be in place in another pod", Patience::Run, async || {
+                let workspace = main.workspace().await;
+                let status = workspace.status.clone().unwrap_or_default();
+                let is_new = status.pod_uid.as_ref().is_some_and(|uid| *uid != old);
+                let is_ready = is_true(&status.conditions, READY);
+                match is_new && is_ready && status.artifact == workspace.spec.artifact {
+                    true => Look::Found(()),
+                    false => Look::NotYet(format!("{status:?}")),
+                }
+            })
+            .await;
+            main.until("to be done", Patience::Reaction, is_done).await;
+            assert_eq!(main.updates().await.len(), 1, "it was due to nothing");
+        })
+        .await;
+    });
+}
+
+/// Makes the Stack's conditions those of one with a run, which it has not.
+async fn leave_at_work(main: &StackHandle<'_>) {
+    let generation = main.get().await.metadata.generation;
+    let stale = |kind: &str, status: &str, reason: &str| {
+        json!({
+            "type": kind, "status": status, "reason": reason, "message": "running up",
+            "lastTransitionTime": "2026-01-01T00:00:00Z", "observedGeneration": generation,
+        })
+    };
+    let ready = stale(READY, "Unknown", stack_reason::NOT_READY_IN_PROGRESS);
+    let reconciling = stale(RECONCILING, "True", stack_reason::STACK_PROCESSING);
+    main.change_status(json!({"conditions": [ready, reconciling]})).await;
+    assert!(!is_done(&main.get().await), "it is not put right by anybody else");
 }

@@ -101,9 +101,18 @@ impl FluxObject<'_> {
             "url": artifact.url, "path": path, "revision": artifact.revision, "digest": artifact.digest,
             "size": artifact.size, "lastUpdateTime": "2026-01-01T00:00:00Z",
         });
-        let status = Patch::Merge(json!({"status": {"artifact": artifact, "conditions": [ready]}}));
+        self.write_status(json!({"artifact": artifact, "conditions": [ready]})).await;
+    }
+
+    /// Takes the artifact out of its status, as a producer does that has none any more.
+    pub async fn withdraw(&self) {
+        self.write_status(json!({"artifact": null})).await;
+    }
+
+    async fn write_status(&self, status: Value) {
+        let patch = Patch::Merge(json!({"status": status}));
         let doing = format!("writing the status of {}", self.what());
         let call = self.api();
-        api_call(doing, call.patch_status(&self.name, &PatchParams::default(), &status)).await;
+        api_call(doing, call.patch_status(&self.name, &PatchParams::default(), &patch)).await;
     }
 }

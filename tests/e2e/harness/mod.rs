@@ -44,7 +44,7 @@ pub use flux_notification::Call;
 pub use flux_object::FluxObject;
 pub use kubectl::{kubectl, try_kubectl};
 pub use operator::{Left, is_operators};
-pub use program::{File, Program};
+pub use program::{File, Program, archive};
 pub use provider_log::{ProviderLog, once};
 pub use replicas::{AuditLog, StoppedProcess, holders};
 pub use scene::{STATE_SECRET, Scene, client, client_without_retries, from_json};
@@ -81,6 +81,15 @@ pub fn run_alone(test: impl AsyncFnOnce()) {
         let _nobody_else_runs = CONTROLLER_IS_LEFT_ALONE.write().await;
         test().await;
     });
+}
+
+/// Does the second whatever comes of the first, and fails then if the first has failed.
+pub async fn finally(test: impl AsyncFnOnce(), afterwards: impl AsyncFnOnce()) {
+    let outcome = AssertUnwindSafe(test()).catch_unwind().await;
+    afterwards().await;
+    if let Err(failure) = outcome {
+        resume_unwind(failure);
+    }
 }
 
 /// Makes a scene, runs the test in it, checks what holds for every Stack, and removes the scene. After a failure the

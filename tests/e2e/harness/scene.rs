@@ -93,6 +93,21 @@ impl Scene {
         api_call(doing, self.api::<K>().delete(name, &DeleteParams::default())).await;
     }
 
+    /// Waits until there is no object of this name.
+    pub async fn until_gone<K>(&self, name: &str, patience: Patience)
+    where
+        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + DeserializeOwned,
+    {
+        wait_until(format!("the {} {name} to be gone", K::kind(&())), patience, async || {
+            match self.api::<K>().get_opt(name).await {
+                Ok(None) => Look::Found(()),
+                Ok(Some(object)) => Look::NotYet(format!("{object:?}")),
+                Err(error) => Look::NotYet(error.to_string()),
+            }
+        })
+        .await;
+    }
+
     /// A Git repository of this scene, and the GitRepository object that follows it once something was pushed.
     pub async fn source(&self, name: &str) -> Source<'_> {
         Source::new(self, name).await

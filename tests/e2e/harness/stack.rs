@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Event, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
-use kube::api::{LogParams, PostParams};
+use kube::api::{LogParams, Patch, PatchParams, PostParams};
 use pulumi_controller::api::auto::{Update, Workspace};
 use pulumi_controller::api::conditions::{self, READY};
 use pulumi_controller::api::names;
@@ -113,6 +113,14 @@ impl StackHandle<'_> {
         self.scene.patch::<Stack>(&self.name, patch).await;
     }
 
+    /// Merges a patch into its status, as if somebody had left it so.
+    pub async fn change_status(&self, status: Value) {
+        let patch = Patch::Merge(json!({"status": status}));
+        let doing = format!("writing the status of the Stack {}", self.name);
+        let api = self.scene.api::<Stack>();
+        api_call(doing, api.patch_status(&self.name, &PatchParams::default(), &patch)).await;
+    }
+
     pub async fn annotate(&self, key: &str, value: &str) {
         self.change(json!({"metadata": {"annotations": {key: value}}})).await;
     }
@@ -156,6 +164,16 @@ impl StackHandle<'_> {
         updates.retain(|update| update.spec.workspace_name == self.name);
         updates.sort_by_key(|update| (update.creation_timestamp().map(|time| time.0), update.name_any()));
         updates
+    }
+
+    /// The events about it.
+    pub async fn events(&self) -> Vec<Event> {
+        let mut events = self.scene.list::<Event>().await;
+        events.retain(|event| {
+            let about = &event.involved_object;
+            about.kind.as_deref() == Some("Stack") && about.name.as_deref() == Some(self.name.as_str())
+        });
+        events
     }
 
     pub async fn workspace(&self) -> Workspace {

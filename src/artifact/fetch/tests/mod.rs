@@ -97,7 +97,7 @@ async fn what_was_made_here_is_kept_once_and_only_under_its_own_digest() {
 #[tokio::test]
 async fn s12_digests_of_all_algorithms_are_verified() {
     let server = Server::start(|_| Answer::ok(b"artifact")).await;
-    for algorithm in [Algorithm::Sha256, Algorithm::Sha384, Algorithm::Sha512] {
+    for algorithm in [Algorithm::Sha256, Algorithm::Sha384, Algorithm::Sha512, Algorithm::Blake3] {
         let fixture = Fixture::new();
         let digest = Digest::of_reader(algorithm, &b"artifact"[..]).unwrap();
         fixture.fetcher.fetch(&server.url("/a"), &digest).await.unwrap();

@@ -1,6 +1,6 @@
 //! What a Stack needs next, as tables.
 
-use std::collections::BTreeMap;
+mod inputs;
 
 use super::*;
 use crate::api::auto::{Update, UpdateSpec, UpdateStatus, WorkspaceStatus};
@@ -83,6 +83,27 @@ fn brief(action: &Action) -> String {
         Action::Start(current) => format!("Start {}: {}", current.kind.as_str(), current.message),
         Action::CreateUpdate(current) => format!("CreateUpdate {}", current.name),
         other => format!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_pod_that_has_lost_its_source_gets_it_again_though_the_store_has_lost_it_too() {
+    let mut done = stack();
+    done.status = Some(StackStatus { last_update: Some(last("up", "succeeded")), ..StackStatus::default() });
+    let lacking = workspace(&done, Status::False, "ArtifactUnavailable");
+    let mut of_another = lacking.clone();
+    of_another.spec.artifact = Some(ArtifactReference { dir: "other".to_owned(), ..reference(&resolved()) });
+    let settled = "Settled(Done(None))";
+    let rows = [
+        ("neither has it", Some(lacking.clone()), false, "Fetch"),
+        ("the Workspace will find it in the store", Some(lacking), true, settled),
+        ("the pod has it", Some(workspace(&done, Status::True, "Succeeded")), false, settled),
+        ("it waits for another one, whose bytes are not to be had", Some(of_another), false, settled),
+        ("there is no Workspace", None, false, settled),
+    ];
+    for (name, workspace, in_store, wanted) in rows {
+        let observed = Observed { workspace, in_store, ..observed(done.clone()) };
+        assert_eq!(brief(&decide(&observed, now())), wanted, "{name}");
     }
 }
 
@@ -283,6 +304,20 @@ fn nothing_is_due_when_the_last_run_was_good() {
 }
 
 #[test]
+fn r4_the_pause_until_the_next_run_is_spread_by_what_the_controller_was_told() {
+    let mut done = stack();
+    done.spec.interval = Some("1h".to_owned());
+    let last = LastUpdate { name: Some("app-1".to_owned()), ..last("up", "succeeded") };
+    done.status = Some(StackStatus { last_update: Some(last), ..StackStatus::default() });
+    // In percent, and the bounds in seconds. The name of this run makes it later.
+    for (interval_jitter, bounds) in [(0, 3600..=3600), (5, 3601..=3780), (50, 3781..=5400)] {
+        let action = decide(&Observed { interval_jitter, ..observed(done.clone()) }, now());
+        let Action::Settled(Settled::Done(Some(wait))) = action else { panic!("{interval_jitter}: {action:?}") };
+        assert!(bounds.contains(&wait.as_secs()), "{interval_jitter}: {wait:?}");
+    }
+}
+
+#[test]
 fn a_run_that_has_not_started_is_taken_back_when_its_inputs_are_gone() {
     let announced = |change: fn(&mut Stack)| {
         let mut announced = stack();
@@ -418,77 +453,6 @@ fn two_leaders_announce_the_same_run() {
     announced.status.as_mut().expect("there").current_update = Some(first.clone());
     let made = Observed { stack: announced, ..ready() };
     assert_eq!(decide(&made, later), Action::CreateUpdate(first), "whoever comes after finds it announced");
-}
-
-#[test]
-fn a_rotated_config_input_is_announced_with_what_was_seen_and_the_first_sight_is_noted() {
-    let seen = |before: Option<&str>, state: &str, now_seen: Option<&str>| {
-        let mut stack = stack();
-        let last = LastUpdate { config_inputs: before.map(str::to_owned), ..last("up", state) };
-        stack.status = Some(StackStatus { last_update: Some(last), ..StackStatus::default() });
-        let mut workspace = workspace(&stack, Status::True, "Succeeded");
-        workspace.status.as_mut().expect("there").config_inputs = now_seen.map(str::to_owned);
-        decide(&Observed { workspace: Some(workspace), ..observed(stack) }, now())
-    };
-    let Action::Start(current) = seen(Some("a"), "succeeded", Some("b")) else { panic!("it is not started") };
-    assert_eq!(current.config_inputs.as_deref(), Some("b"), "so that whoever comes next knows that it was answered");
-    assert_eq!(seen(Some("a"), "succeeded", Some("a")), Action::Settled(Settled::Done(None)));
-    assert_eq!(seen(Some("a"), "succeeded", None), Action::Settled(Settled::Done(None)));
-    let noted = FirstSight { config: Some("b".to_owned()), ..FirstSight::default() };
-    assert_eq!(seen(None, "succeeded", Some("b")), Action::NoteInputs(noted.clone()));
-    assert_eq!(seen(None, "failed", Some("b")), Action::NoteInputs(noted.clone()));
-    assert_eq!(seen(None, "succeeded", None), Action::Settled(Settled::Done(None)));
-}
-
-#[test]
-fn r8_the_table_of_what_a_change_of_a_mounted_object_does() {
-    let words = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
-        pairs.iter().map(|(object, word)| ((*object).to_owned(), (*word).to_owned())).collect()
-    };
-    let (secret, map) = ("Secret/aws", "ConfigMap/settings");
-    // What the last run had seen, what the pod has now, what is watched, and the message of the run that starts.
-    type Words<'a> = Vec<(&'a str, &'a str)>;
-    let rows: [(&str, Words<'_>, Words<'_>, &[&str], Option<&str>); 7] = [
-        ("nothing has changed", vec![(secret, "1")], vec![(secret, "1")], &[secret], None),
-        (
-            "one that is watched has",
-            vec![(secret, "1")],
-            vec![(secret, "2")],
-            &[secret],
-            Some("Secret aws has changed"),
-        ),
-        ("one that is not has", vec![(secret, "1")], vec![(secret, "2")], &[], None),
-        ("another one is watched", vec![(secret, "1"), (map, "1")], vec![(secret, "2"), (map, "1")], &[map], None),
-        (
-            "both have, one is watched",
-            vec![(secret, "1"), (map, "1")],
-            vec![(secret, "2"), (map, "2")],
-            &[map],
-            Some("ConfigMap settings has changed"),
-        ),
-        ("the first sight is no change", vec![], vec![(secret, "1")], &[secret], None),
-        ("it is mounted no more", vec![(secret, "1")], vec![], &[secret], None),
-    ];
-    for (name, before, now_seen, watched, wanted) in rows {
-        let mut stack = stack();
-        let last = LastUpdate { mounted_inputs: words(&before), ..last("up", "succeeded") };
-        stack.status = Some(StackStatus { last_update: Some(last), ..StackStatus::default() });
-        let mut workspace = workspace(&stack, Status::True, "Succeeded");
-        workspace.status.as_mut().expect("there").mounted_inputs = words(&now_seen);
-        let watched = watched.iter().map(|object| (*object).to_owned()).collect();
-        let action = decide(&Observed { workspace: Some(workspace), watched, ..observed(stack) }, now());
-        match (action, wanted) {
-            (Action::Start(current), Some(message)) => {
-                assert_eq!(current.message, message, "{name}");
-                let unwatched = current.mounted_inputs.get(secret).map(String::as_str);
-                let seen = if name.starts_with("both") { Some("1") } else { Some("2") };
-                assert_eq!(unwatched, seen, "{name}: what is not watched counts as it was");
-            }
-            (Action::Settled(Settled::Done(None)), None) => {}
-            (Action::NoteInputs(first), None) => assert_eq!(first.mounted, words(&now_seen), "{name}"),
-            (other, _) => panic!("{name}: {other:?}"),
-        }
-    }
 }
 
 #[test]

@@ -187,6 +187,24 @@ async fn s2_a_kind_that_is_not_served_is_asked_for_at_most_every_ten_seconds_and
 const ASK_AGAIN: Duration = Duration::from_secs(10);
 
 #[tokio::test(start_paused = true)]
+async fn s2_a_kind_that_is_not_served_holds_up_no_stack_of_another_kind() {
+    let mut scene = Scene::new();
+    let mut other = stack("other", "b");
+    other.spec.flux_source.as_mut().unwrap().source_ref.kind = "Chart".to_owned();
+    scene.stacks.apply_watcher_event(&Event::Apply(other.clone()));
+    let missing = source::reference(&other.spec).unwrap();
+    let error = scene.sources.look("apps", &missing).await.expect_err("it is not there").to_string();
+    assert!(error.contains("does not serve Chart of the group artifacts.example.com"), "{error}");
+    let found = scene.look().await.expect("it is there");
+    scene.watches.keep(&found.resource).expect("it may be watched");
+    assert_eq!(scene.woken(1).await, ["main"], "the other has nothing to look for");
+    assert_eq!(scene.woken(1).await, ["main"], "its source has changed");
+    assert_eq!(scene.asked("/apis"), 1, "the kinds are asked for once");
+    scene.end.cancel();
+    scene.tasks_end().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn s2_a_kind_that_goes_away_ends_its_watch_and_comes_back_with_a_new_one() {
     let mut scene = Scene::new();
     let found = scene.look().await.unwrap();

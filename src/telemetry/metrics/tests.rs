@@ -1,0 +1,73 @@
+use super::*;
+
+#[test]
+fn t5_the_names_are_those_that_dashboards_read() {
+    let metrics = Metrics::default();
+    metrics.reconciles_at_once("stack", 4);
+    metrics.reconcile_begun("stack", &("apps".to_owned(), "web".to_owned()));
+    let object = ("Stack", "apps", "web");
+    metrics.reconcile_ended("stack", object, ReconcileResult::Error, Duration::from_millis(20));
+    metrics.reconcile_panicked("stack");
+    metrics.reconcile_stalled("stack");
+    metrics.leads("pulumi-controller-leader-election", true);
+    metrics.api_request(Some(200), "GET", "10.0.0.1:443");
+    metrics.artifact_fetch(FetchResult::Cached);
+    metrics.runs(3, 1);
+    metrics.programs(2);
+    metrics.stacks(5);
+    metrics.stack_stands("apps", "web", true, false);
+    metrics.webhook(WebhookResult::Refused);
+    metrics.event_dropped();
+    metrics.api_write("apply", "Secret");
+    metrics.authority(jiff::Timestamp::from_second(1_800_000_000).ok(), true);
+    let text = metrics.encode().unwrap();
+    for line in [
+        r#"gotk_reconcile_duration_seconds_count{kind="Stack",name="web",namespace="apps"} 1"#,
+        r#"gotk_reconcile_duration_seconds_bucket{le="0.01",kind="Stack",name="web",namespace="apps"} 0"#,
+        r#"controller_runtime_reconcile_total{controller="stack",result="error"} 1"#,
+        r#"controller_runtime_reconcile_errors_total{controller="stack"} 1"#,
+        r#"controller_runtime_reconcile_panics_total{controller="stack"} 1"#,
+        r#"controller_runtime_terminal_reconcile_errors_total{controller="stack"} 1"#,
+        r#"controller_runtime_active_workers{controller="stack"} 0"#,
+        r#"controller_runtime_max_concurrent_reconciles{controller="stack"} 4"#,
+        r#"workqueue_longest_running_processor_seconds{name="stack",controller="stack"} 0.0"#,
+        r#"workqueue_unfinished_work_seconds{name="stack",controller="stack"} 0.0"#,
+        r#"workqueue_work_duration_seconds_count{name="stack",controller="stack"} 1"#,
+        r#"controller_runtime_reconcile_time_seconds_count{controller="stack"} 1"#,
+        r#"leader_election_master_status{name="pulumi-controller-leader-election"} 1"#,
+        r#"rest_client_requests_total{code="200",method="GET",host="10.0.0.1:443"} 1"#,
+        r#"pulumi_controller_artifact_fetches_total{result="cached"} 1"#,
+        "pulumi_controller_runs_open 3",
+        "pulumi_controller_runs_waiting 1",
+        "programs_active 2",
+        "stacks_active 5",
+        r#"stacks_failing{namespace="apps",name="web"} 1"#,
+        r#"stacks_reconciling{namespace="apps",name="web"} 0"#,
+        r#"pulumi_controller_webhooks_total{result="refused"} 1"#,
+        "pulumi_controller_events_dropped_total 1",
+        r#"pulumi_controller_api_writes_total{verb="apply",kind="Secret"} 1"#,
+        "pulumi_controller_authority_expiry_timestamp_seconds 1800000000",
+        "pulumi_controller_authority_well 1",
+    ] {
+        assert!(text.lines().any(|found| found == line), "no line {line} in\n{text}");
+    }
+    for name in ["process_cpu_seconds_total", "process_resident_memory_bytes", "process_open_fds"] {
+        assert!(text.lines().any(|line| line.starts_with(&format!("{name} "))), "no {name} in\n{text}");
+    }
+}
+
+#[test]
+fn t5_the_series_of_an_object_go_with_it() {
+    let metrics = Metrics::default();
+    metrics.reconcile_ended("stack", ("Stack", "apps", "web"), ReconcileResult::Success, Duration::ZERO);
+    metrics.stack_stands("apps", "web", true, true);
+    metrics.forget("Stack", "apps", "web");
+    assert!(!metrics.encode().unwrap().contains("web"));
+}
+
+#[test]
+fn the_buckets_reach_from_ten_milliseconds_to_half_an_hour() {
+    let bounds: Vec<f64> = exponential_buckets_range(0.01, 1800.0, 10).collect();
+    assert_eq!(bounds.len(), 10);
+    assert!((bounds[0] - 0.01).abs() < 1e-9 && (bounds[9] - 1800.0).abs() < 1e-6, "{bounds:?}");
+}

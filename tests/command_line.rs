@@ -1,0 +1,45 @@
+//! How the process ends when its command line or its environment is wrong.
+
+use std::process::Command;
+
+use anyhow::Result;
+
+/// The exit code of a manager with these flags and this environment besides what it cannot do without, and what it writes to standard
+/// error.
+fn ended(flags: &[&str], environment: &[(&str, &str)]) -> Result<(Option<i32>, String)> {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_pulumi-controller"));
+    command.env("RUNTIME_NAMESPACE", "flux-system").env("AGENT_IMAGE", "example.org/controller:v1");
+    // One that takes what it should refuse shall find no cluster to work on.
+    command.env("KUBECONFIG", "/dev/null").env_remove("KUBERNETES_SERVICE_HOST");
+    let output = command.args(flags).envs(environment.iter().copied()).output()?;
+    Ok((output.status.code(), String::from_utf8(output.stderr)?))
+}
+
+#[test]
+fn t1_an_unknown_feature_gate_or_flag_ends_the_process_with_a_code_and_a_message() -> Result<()> {
+    let unknown_gate = "error: --feature-gates: \"NoSuchGate=true\" is none; there is DisableConfigWatchers, which is true or \
+                        false\n";
+    let rows: [(&[&str], i32, &str); 3] = [
+        (&["--feature-gates=NoSuchGate=true"], 1, unknown_gate),
+        (&["manager", "--feature-gates=DisableConfigWatchers=true,NoSuchGate=true"], 1, unknown_gate),
+        (&["--no-such-flag"], 2, "error: unexpected argument '--no-such-flag' found"),
+    ];
+    for (flags, code, wanted) in rows {
+        let (found, said) = ended(flags, &[])?;
+        assert_eq!(found, Some(code), "{flags:?}: {said}");
+        assert!(said.starts_with(wanted), "{flags:?}: {said}");
+    }
+    Ok(())
+}
+
+#[test]
+fn s9_the_hosts_that_stand_in_for_those_of_artifacts_are_read_from_the_environment() -> Result<()> {
+    for variable in ["SOURCE_CONTROLLER_LOCALHOST", "SOURCE_WATCHER_LOCALHOST"] {
+        let (code, said) = ended(&[], &[(variable, "http://a")])?;
+        assert_eq!(code, Some(1), "{said}");
+        let wanted =
+            format!("error: {variable}=\"http://a\" is not a host; give HOST:PORT without a scheme or a path\n");
+        assert_eq!(said, wanted);
+    }
+    Ok(())
+}
