@@ -1,6 +1,7 @@
 //! The rules that Flux checks its own objects by (`pkg/runtime/conditions/check`), for the conditions of a Stack.
 //!
-//! The numbers are Flux's: `FAIL0001` and so on. It has no `FAIL0010`.
+//! The names are Flux's: `FAIL0001` and so on; it has no `FAIL0010`. Its warnings are rules here, but for `WARN0002`, which wants the reason
+//! of what is wrong in Ready: there the Pulumi Kubernetes Operator's words stand.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
@@ -32,47 +33,72 @@ impl<'a> View<'a> {
     }
 
     /// Rules for every moment.
-    fn always(&self) -> Vec<(u8, &'static str)> {
+    fn always(&self) -> Vec<(&'static str, &'static str)> {
+        let is_there_as = |kind: &str, status: &str| find(self.conditions, kind).is_some_and(|c| c.status == status);
         [
-            (2, "Ready is missing", find(self.conditions, READY).is_none()),
-            (4, "Stalled is True but Ready is not False", is_true(self.conditions, STALLED) && !self.ready_is("False")),
+            ("FAIL0002", "Ready is missing", find(self.conditions, READY).is_none()),
             (
-                5,
+                "FAIL0004",
+                "Stalled is True but Ready is not False",
+                is_true(self.conditions, STALLED) && !self.ready_is("False"),
+            ),
+            (
+                "FAIL0005",
                 "Reconciling and Stalled are both there",
                 NEGATIVE.iter().all(|kind| find(self.conditions, kind).is_some()),
             ),
-            (6, "observedGeneration is greater than the generation", self.observed > Some(self.generation)),
+            ("FAIL0006", "observedGeneration is greater than the generation", self.observed > Some(self.generation)),
+            ("WARN0003", "Reconciling is False and still there", is_there_as(RECONCILING, "False")),
+            ("WARN0004", "Stalled is False and still there", is_there_as(STALLED, "False")),
+            (
+                "WARN0005",
+                "a condition has no observedGeneration",
+                self.conditions.iter().any(|condition| condition.observed_generation.is_none()),
+            ),
         ]
         .into_iter()
-        .filter_map(|(number, sentence, is_broken)| is_broken.then_some((number, sentence)))
+        .filter_map(|(rule, sentence, is_broken)| is_broken.then_some((rule, sentence)))
         .collect()
     }
 
     /// A rule for the middle of the work.
-    fn in_progress(&self) -> Vec<(u8, &'static str)> {
+    fn in_progress(&self) -> Vec<(&'static str, &'static str)> {
         let unknown_at_rest = self.ready_is("Unknown") && !is_true(self.conditions, RECONCILING);
-        if unknown_at_rest { vec![(11, "Ready is Unknown without Reconciling")] } else { Vec::new() }
+        if unknown_at_rest { vec![("FAIL0011", "Ready is Unknown without Reconciling")] } else { Vec::new() }
     }
 
     /// Rules for the end of the work.
-    fn at_rest(&self) -> Vec<(u8, &'static str)> {
+    fn at_rest(&self) -> Vec<(&'static str, &'static str)> {
         let ready = self.ready_is("True");
         let negative = NEGATIVE.iter().any(|kind| is_true(self.conditions, kind));
         let older = |condition: &Condition| condition.observed_generation.is_some_and(|g| g < self.generation);
         let other = |condition: &Condition| condition.observed_generation.is_some_and(|g| Some(g) != self.observed);
         [
-            (1, "a condition of bad news is True while Ready is True", ready && negative),
+            ("FAIL0001", "a condition of bad news is True while Ready is True", ready && negative),
             (
-                3,
+                "FAIL0003",
                 "Reconciling is True but Ready is not False",
                 is_true(self.conditions, RECONCILING) && !self.ready_is("False"),
             ),
-            (7, "Ready is True for an older generation", ready && self.observed < Some(self.generation)),
-            (8, "Ready is True beside a condition of an older generation", ready && self.conditions.iter().any(older)),
-            (9, "Ready is True beside a condition of another generation", ready && self.conditions.iter().any(other)),
+            (
+                "WARN0001",
+                "a condition of bad news is there while Ready is True",
+                ready && NEGATIVE.iter().any(|kind| find(self.conditions, kind).is_some()),
+            ),
+            ("FAIL0007", "Ready is True for an older generation", ready && self.observed < Some(self.generation)),
+            (
+                "FAIL0008",
+                "Ready is True beside a condition of an older generation",
+                ready && self.conditions.iter().any(older),
+            ),
+            (
+                "FAIL0009",
+                "Ready is True beside a condition of another generation",
+                ready && self.conditions.iter().any(other),
+            ),
         ]
         .into_iter()
-        .filter_map(|(number, sentence, is_broken)| is_broken.then_some((number, sentence)))
+        .filter_map(|(rule, sentence, is_broken)| is_broken.then_some((rule, sentence)))
         .collect()
     }
 }
@@ -94,15 +120,13 @@ pub fn at_the_end(stack: &Stack) -> Vec<String> {
     in_words(stack, [view.always(), rest].concat())
 }
 
-fn in_words(stack: &Stack, broken: Vec<(u8, &'static str)>) -> Vec<String> {
+fn in_words(stack: &Stack, broken: Vec<(&'static str, &'static str)>) -> Vec<String> {
     let conditions = View::of(stack).conditions;
     let conditions: Vec<String> = conditions
         .iter()
         .map(|c| format!("{}={} {} of generation {:?}", c.type_, c.status, c.reason, c.observed_generation))
         .collect();
-    let words = |(number, sentence)| {
-        format!("Stack {} FAIL{number:04}: {sentence} [{}]", stack.name_any(), conditions.join(", "))
-    };
+    let words = |(rule, sentence)| format!("Stack {} {rule}: {sentence} [{}]", stack.name_any(), conditions.join(", "));
     broken.into_iter().map(words).collect()
 }
 
@@ -117,7 +141,7 @@ mod tests {
         let condition = |text: &&str| {
             let (kind, rest) = text.split_once('=').expect("a condition has a status");
             let (status, generation) = rest.split_once('@').expect("a condition has a generation");
-            let generation: i64 = generation.parse().expect("a generation is a number");
+            let generation = generation.parse::<i64>().ok();
             json!({"type": kind, "status": status, "observedGeneration": generation, "reason": "Test", "message": "",
                    "lastTransitionTime": "2026-01-01T00:00:00Z"})
         };
@@ -132,7 +156,8 @@ mod tests {
     }
 
     fn numbers(broken: &[String]) -> Vec<&str> {
-        broken.iter().filter_map(|sentence| sentence.split_whitespace().find(|word| word.starts_with("FAIL"))).collect()
+        let is_rule = |word: &&str| word.starts_with("FAIL") || word.starts_with("WARN");
+        broken.iter().filter_map(|sentence| sentence.split_whitespace().find(is_rule)).collect()
     }
 
     #[test]
@@ -142,13 +167,16 @@ mod tests {
             (2, &["Ready=False@2", "Reconciling=True@2"], &[]),
             (2, &["Ready=False@2", "Stalled=True@2"], &[]),
             (2, &["Ready=Unknown@2", "Reconciling=True@2"], &[]),
-            (2, &["Ready=True@2", "Reconciling=True@2"], &["FAIL0001:", "FAIL0003:"]),
+            (2, &["Ready=True@2", "Reconciling=True@2"], &["FAIL0001:", "FAIL0003:", "WARN0001:"]),
+            (2, &["Ready=False@2", "Reconciling=False@2"], &["WARN0003:"]),
+            (2, &["Ready=False@2", "Stalled=False@2"], &["WARN0004:"]),
+            (2, &["Ready=False@"], &["WARN0005:"]),
             (2, &[], &["FAIL0002:"]),
             (2, &["Ready=Unknown@2", "Stalled=True@2"], &["FAIL0004:", "FAIL0011:"]),
-            (2, &["Ready=False@2", "Stalled=True@2", "Reconciling=False@2"], &["FAIL0005:"]),
+            (2, &["Ready=False@2", "Stalled=True@2", "Reconciling=False@2"], &["FAIL0005:", "WARN0003:"]),
             (3, &["Ready=False@2"], &["FAIL0006:"]),
             (1, &["Ready=True@1"], &["FAIL0007:", "FAIL0008:"]),
-            (2, &["Ready=True@2", "Stalled=False@3"], &["FAIL0009:"]),
+            (2, &["Ready=True@2", "Stalled=False@3"], &["WARN0004:", "WARN0001:", "FAIL0009:"]),
             (2, &["Ready=Unknown@2"], &["FAIL0011:"]),
         ] {
             let found = at_the_end(&stack(observed, conditions));

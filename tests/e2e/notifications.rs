@@ -8,7 +8,7 @@ use pulumi_controller::api::conditions::{READY, stack_reason};
 use pulumi_controller::api::source::SourceArtifact;
 use serde_json::{Value, json};
 
-use crate::harness::{Call, Look, Patience, Program, Scene, StackHandle, run, says, wait_until};
+use crate::harness::{Call, Look, Patience, Program, Scene, StackHandle, is_done, run, says, wait_until};
 
 fn program(value: &str, failing: &str) -> Program {
     Program::new("alerts").step("step", json!({"value": value, "failOn": failing}))
@@ -99,6 +99,30 @@ fn e3_each_commit_gets_the_status_of_its_run() {
             let context = &status.body["context"];
             assert!(context.as_str().is_some_and(|context| context.starts_with("stack/main/")), "{context}");
         }
+    });
+}
+
+#[test]
+fn e5_what_a_preview_would_change_is_a_comment_on_its_pull_request() {
+    run("pull-request", async |scene| {
+        scene.create::<Secret>(json!({"metadata": {"name": "token"}, "stringData": {"token": "t"}})).await;
+        let kind = "githubpullrequestcomment";
+        let provider = json!({"type": kind, "address": scene.git_host("app"), "secretRef": {"name": "token"}});
+        alert(scene, "comments", provider).await;
+        let source = scene.source("app").await;
+        source.push(&program("one", "").files()).await;
+        let mut stack = scene.stack("main", &source);
+        stack.spec.preview = Some(true);
+        stack.annotations_mut().insert("event.toolkit.fluxcd.io/change_request".to_owned(), "7".to_owned());
+        let main = scene.start(stack).await;
+        main.until("to be previewed", Patience::Run, is_done).await;
+
+        let path = format!("/api/v3/repos/{}/app/issues/7/comments", scene.namespace);
+        let says_it = |call: &Call| {
+            let comment = call.body["body"].as_str().unwrap_or_default();
+            call.method == "POST" && call.path == path && comment.contains("The preview says: 2 to create")
+        };
+        scene.until_called("the comment", says_it).await;
     });
 }
 

@@ -93,6 +93,11 @@ func (server *Server) Handler() http.Handler {
 	routes.HandleFunc("GET /control/calls/{owner}", server.tellCalls)
 	routes.HandleFunc("/hooks/{owner}/{rest...}", server.note)
 	routes.HandleFunc("/api/v3/repos/{owner}/{rest...}", server.note)
+	// Who comments on a pull request asks who it is.
+	routes.HandleFunc("GET /api/v3/user", func(response http.ResponseWriter, _ *http.Request) {
+		response.Header().Set("Content-Type", "application/json")
+		fmt.Fprintln(response, `{"login": "tester"}`)
+	})
 	routes.HandleFunc("GET /healthz", func(response http.ResponseWriter, _ *http.Request) {
 		fmt.Fprintln(response, "ok")
 	})
