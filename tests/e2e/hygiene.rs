@@ -63,7 +63,7 @@ fn c11_what_others_have_written_stays_and_no_field_of_the_spec_is_lost() {
 
         let condition = json!({
             "type": "Audited", "status": "True", "reason": "Looked", "message": "by the team",
-            "lastTransitionTime": "2026-01-01T00:00:00Z",
+            "lastTransitionTime": "2026-01-01T00:00:00Z", "observedGeneration": created.metadata.generation,
         });
         let theirs = json!({"status": {"conditions": [condition]}});
         scene.apply_as_the_team::<Stack>("main", Some(theirs)).await;
