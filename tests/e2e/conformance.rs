@@ -103,9 +103,14 @@ impl<'a> View<'a> {
     }
 }
 
-/// What is wrong with states that a Stack passed through. A Stack that nobody has looked at yet says so itself.
+/// What is wrong with states that a Stack passed through. A Stack that nobody has looked at yet says so itself; until we have looked at one
+/// that the Pulumi Kubernetes Operator left, it has the operator's conditions, which say no generation.
 pub fn of_states(states: &[Stack]) -> Vec<String> {
-    let was_seen = |stack: &&Stack| View::of(stack).observed.is_some_and(|generation| generation >= 0);
+    let was_seen = |stack: &&Stack| {
+        let view = View::of(stack);
+        let is_ours = find(view.conditions, READY).is_none_or(|ready| ready.observed_generation.is_some());
+        view.observed.is_some_and(|generation| generation >= 0) && is_ours
+    };
     let broken = |stack: &Stack| {
         let view = View::of(stack);
         in_words(stack, [view.always(), view.in_progress()].concat())
@@ -192,6 +197,7 @@ mod tests {
     fn q2_states_on_the_way_are_judged_by_the_rules_for_the_way() {
         assert_eq!(of_states(&[stack(-1, &[])]), Vec::<String>::new(), "nobody has looked at it yet");
         assert_eq!(of_states(&[stack(1, &["Ready=True@1"])]), Vec::<String>::new(), "its spec was edited a moment ago");
+        assert_eq!(of_states(&[stack(1, &["Ready=True@"])]), Vec::<String>::new(), "the operator's");
         assert_eq!(numbers(&of_states(&[stack(2, &["Ready=Unknown@2"])])), ["FAIL0011:"]);
     }
 }
