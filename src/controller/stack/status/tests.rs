@@ -1,6 +1,6 @@
 //! The table of conditions, row by row.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;
 use crate::api::pulumi::StackSpec;
@@ -53,10 +53,43 @@ fn the_last_update_keeps_what_was_seen_of_the_inputs_when_it_was_announced() {
 }
 
 #[test]
-#[expect(clippy::too_many_lines, reason = "a table")]
 fn c2_c5_c6_each_state_has_its_row() {
+    for (state, last, wanted) in rows() {
+        let status = with_state(&stack(last), &state, at(10));
+        assert_eq!(brief(&status), wanted, "{state:?}");
+        assert_eq!(status.observed_generation, Some(3));
+        assert!(status.conditions.iter().all(|c| c.observed_generation == Some(3)));
+    }
+}
+
+/// The table of states is one: what people read is what is tested. A suspended Stack stays as it was, so it has no row of its own.
+#[test]
+fn c2_the_documented_states_are_these() {
+    let tested: BTreeSet<String> = rows().iter().map(|(_, _, wanted)| wanted.join(" ")).collect();
+    let table =
+        include_str!("../../../../docs/spec/v1/stack.md").split_once("| state | Ready | Reconciling | Stalled |");
+    let lines = table.expect("the page has the table").1.lines().skip(2).take_while(|line| line.starts_with('|'));
+    let documented: BTreeSet<String> =
+        lines.filter(|line| !line.contains("as it was")).map(|line| documented(line)).collect();
+    assert_eq!(documented, tested);
+}
+
+/// The conditions that a line of the table names, as the tests write them.
+fn documented(line: &str) -> String {
+    let columns = line.trim_matches('|').split(" | ").skip(1).zip(["Ready", "Reconciling", "Stalled"]);
+    let condition = |(column, kind): (&str, &str)| {
+        let (status, reason) = column.trim().split_once(" / ")?;
+        Some(format!("{kind}={status}/{}", reason.trim_matches('`')))
+    };
+    columns.filter_map(condition).collect::<Vec<_>>().join(" ")
+}
+
+/// A state, what is known of the last run, and the conditions that say so.
+#[expect(clippy::too_many_lines, reason = "a table")]
+fn rows() -> Vec<(State, Option<LastUpdate>, &'static [&'static str])> {
     let text = |s: &str| s.to_owned();
-    let rows: Vec<(State, Option<LastUpdate>, &[&str])> = vec![
+    let preview = |last| LastUpdate { kind: Some(text("preview")), ..last };
+    vec![
         (State::Working(text("step")), None, &["Ready=Unknown/NotReadyInProgress", "Reconciling=True/StackProcessing"]),
         (
             State::WorkspaceFailed(text("ImagePullBackOff")),
@@ -83,6 +116,17 @@ fn c2_c5_c6_each_state_has_its_row() {
             Some(failed("UpdateFailed", 3)),
             &["Ready=False/NotReadyStalled", "Stalled=True/UpdateFailed"],
         ),
+        (
+            State::GivenUp,
+            Some(preview(failed("UpdateFailed", 3))),
+            &["Ready=False/NotReadyStalled", "Stalled=True/PreviewFailed"],
+        ),
+        (
+            State::Abandoned,
+            Some(failed("RunOutcomeUnknown", 0)),
+            &["Ready=False/RunOutcomeUnknown", "Stalled=True/RunOutcomeUnknown"],
+        ),
+        (State::DeletionSuspended, None, &["Ready=False/StackProcessing", "Reconciling=True/StackProcessing"]),
         (
             State::InDoubt("RunOutcomeUnknown", text("nobody knows")),
             None,
@@ -125,19 +169,13 @@ fn c2_c5_c6_each_state_has_its_row() {
         ),
         (
             State::Failed,
-            Some(LastUpdate { kind: Some(text("preview")), ..failed("UpdateFailed", 1) }),
+            Some(preview(failed("UpdateFailed", 1))),
             &["Ready=False/PreviewFailed", "Reconciling=True/RetryingAfterFailure"],
         ),
         (State::Invalid(text("bad")), None, &["Ready=False/NotReadyStalled", "Stalled=True/SpecInvalid"]),
         (State::Denied(text("elsewhere")), None, &["Ready=False/NotReadyStalled", "Stalled=True/AccessDenied"]),
         (State::Done, None, &["Ready=True/ProcessingCompleted"]),
-    ];
-    for (state, last, wanted) in rows {
-        let status = with_state(&stack(last), &state, at(10));
-        assert_eq!(brief(&status), wanted, "{state:?}");
-        assert_eq!(status.observed_generation, Some(3));
-        assert!(status.conditions.iter().all(|c| c.observed_generation == Some(3)));
-    }
+    ]
 }
 
 /// What cli-utils computes of an object, and with it Flux's health checks: in this order.
