@@ -69,8 +69,7 @@ fn c2_the_documented_states_are_these() {
     let table =
         include_str!("../../../../docs/spec/v1/stack.md").split_once("| state | Ready | Reconciling | Stalled |");
     let lines = table.expect("the page has the table").1.lines().skip(2).take_while(|line| line.starts_with('|'));
-    let documented: BTreeSet<String> =
-        lines.filter(|line| !line.contains("as it was")).map(|line| documented(line)).collect();
+    let documented: BTreeSet<String> = lines.filter(|line| !line.contains("as it was")).map(documented).collect();
     assert_eq!(documented, tested);
 }
 
