@@ -327,12 +327,14 @@ fn settled_on(
 ) -> Action {
     let is_kept = observed.stack.spec.workspace_reclaim_policy == WorkspaceReclaimPolicy::Retain;
     let is_there = observed.workspace.as_ref().is_some_and(|w| w.metadata.deletion_timestamp.is_none());
-    if !is_kept && is_there && kind != UpdateKind::Destroy {
+    // What is destroyed goes, and its Workspace with it.
+    let stays = is_there && kind != UpdateKind::Destroy;
+    if !is_kept && stays {
         return Action::ReclaimWorkspace;
     }
     let asks_for_another = |w: &&Workspace| w.spec.artifact.as_ref() != Some(&reference(resolved));
     let lacks_its_source = |w: &Workspace| !asks_for_another(&w) && matches!(readiness(w), Readiness::LacksSource(_));
-    if is_there && !in_store && observed.workspace.as_ref().is_some_and(lacks_its_source) {
+    if stays && !in_store && observed.workspace.as_ref().is_some_and(lacks_its_source) {
         return Action::Fetch(resolved.clone());
     }
     let refused = |w: &&Workspace| matches!(readiness(w), Readiness::SourceRefused(_));

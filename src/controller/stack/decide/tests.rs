@@ -105,6 +105,12 @@ fn a_pod_that_has_lost_its_source_gets_it_again_though_the_store_has_lost_it_too
         let observed = Observed { workspace, in_store, ..observed(done.clone()) };
         assert_eq!(brief(&decide(&observed, now())), wanted, "{name}");
     }
+    let mut destroyed = done;
+    destroyed.status = Some(StackStatus { last_update: Some(last("destroy", "succeeded")), ..StackStatus::default() });
+    let lacking = workspace(&destroyed, Status::False, "ArtifactUnavailable");
+    let observed = Observed { workspace: Some(lacking), in_store: false, ..observed(destroyed) };
+    let action = run_if_due(&observed, &resolved(), false, UpdateKind::Destroy, now());
+    assert_eq!(brief(&action), settled, "what is destroyed can go, though its source cannot be had");
 }
 
 #[test]
