@@ -1,7 +1,7 @@
 # What there is to do here. The work is done by scripts that can be called by themselves.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-down test generate image fmt clippy unit services fuzz e2e chaos bench tools cluster-up cluster-down test-cluster
+.PHONY: help demo demo-down test test-all generate image fmt clippy unit services fuzz e2e chaos bench tools cluster-up cluster-down test-cluster
 
 help: ## list what there is to do
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F '|' '{ printf "%-20s %s\n", $$1, $$2 }'
@@ -12,8 +12,11 @@ demo: ## from nothing to a Git push that arrives as a Pulumi update, on a real c
 demo-down: ## end the demo and take its cluster down
 	@tests/demo/demo down
 
-test: ## every test: format, clippy, unit tests, end-to-end tests on a real cluster (root)
+test: ## the tests for every change: format, clippy, unit tests, end-to-end tests on a real cluster (root)
 	@tests/run
+
+test-all: ## the same, and the long ones: restarts, upgrades, overlays, crowds, two minutes of faults, a fleet repository (root)
+	@tests/run --all
 
 generate: ## write generated files anew: resource definitions, RPC code
 	REGENERATE=1 cargo test --locked --quiet --test generated
@@ -37,7 +40,7 @@ fuzz: ## fuzz what comes from outside, a minute for each target (nightly Rust an
 	@tests/fuzz/run
 
 e2e: ## end-to-end tests only, on a cluster of their own (root)
-	@tests/run install e2e
+	@tests/run install e2e exclusive
 
 chaos: ## ten minutes of faults, and the proof that nothing was lost and nothing came twice (root); CHAOS_SEED, CHAOS_SECONDS
 	@CHAOS_SECONDS=$${CHAOS_SECONDS:-600} tests/run install chaos

@@ -1,7 +1,9 @@
 # Names, addresses and folders. Nothing here starts or changes anything.
 # shellcheck shell=bash disable=SC2034 # used by the other files
 
-cluster_name=pulumi-controller-test
+# TEST_CLUSTER names another cluster, which runs at the same time as the first: every name below differs, addresses do not collide.
+cluster_name=${TEST_CLUSTER:-pulumi-controller-test}
+image_prefix=localhost/pulumi-controller-test
 
 # Small state (process ids, sockets, logs, credentials) and big data (etcd, images, volumes). Both are gone after `down`.
 run_folder=/run/$cluster_name
@@ -27,9 +29,9 @@ state_bucket=state
 s3_access_key=test-access-key
 s3_secret_key=test-secret-key
 
-pause_image=localhost/$cluster_name/pause:test
-services_image=localhost/$cluster_name/services:test
-pulumi_image=localhost/$cluster_name/pulumi:test
+pause_image=$image_prefix/pause:test
+services_image=$image_prefix/services:test
+pulumi_image=$image_prefix/pulumi:test
 
 flux_version=v2.9.5
 flux_checksum=h1:jwCccxvkD+2QnsjN+pl5QqM8KnFUwA8pIoQ1Lf0avkA=

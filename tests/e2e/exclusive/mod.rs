@@ -1,5 +1,5 @@
-//! Tests that have the cluster to themselves: they restart the controller, or need every processor. `make test` runs them one by one after
-//! all others, since each of them would have to wait for those that are at work.
+//! Tests that have the cluster to themselves: they restart the controller, or need every processor. `make test-all` runs them one by one after
+//! all others; `make test` runs those that take less than a minute.
 
 mod api_server;
 mod crowd;
