@@ -1,4 +1,4 @@
-//! What kube-rs leaves out: gates for writes and runs, backoff by object, panic guard, timeouts, leader election, events in
+//! What kube-rs leaves out: gates for writes and runs, fair slots, backoff by object, panic guard, timeouts, leader election, events in
 //! the API and for Flux's notification-controller.
 //!
 //! The controllers use it; it knows none of their kinds. `writes` is the only way to change anything in the API.
@@ -8,6 +8,7 @@ pub mod client;
 pub mod drive;
 pub mod events;
 pub mod failpoint;
+pub mod fair_slots;
 pub mod leadership;
 pub mod lease;
 pub mod news;

@@ -1,0 +1,193 @@
+//! Slots under load, with simulated time.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::*;
+
+fn slots(total: usize, per_key: usize, waiting_per_key: usize) -> FairSlots {
+    FairSlots::new(Limits { total, per_key, waiting_per_key })
+}
+
+impl FairSlots {
+    fn keys(&self) -> usize {
+        self.0.lock().len()
+    }
+}
+
+/// Whether a slot is to be had at once.
+async fn is_free(slots: &FairSlots, key: &str) -> Option<Slot> {
+    timeout(Duration::from_millis(1), slots.acquire(key)).await.ok().and_then(Result::ok)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_gets_its_share_and_no_more() {
+    let slots = slots(3, 2, 8);
+    let first = is_free(&slots, "a").await.expect("all are free");
+    let second = is_free(&slots, "a").await.expect("two per key");
+    assert!(is_free(&slots, "a").await.is_none(), "a has its two");
+    let third = is_free(&slots, "b").await.expect("b has none yet");
+    assert!(is_free(&slots, "c").await.is_none(), "all three are in use");
+    drop(first);
+    let fourth = is_free(&slots, "c").await.expect("one is free again");
+    drop((second, third, fourth));
+    assert_eq!(slots.keys(), 0, "no key is kept");
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_key_waits_for_one_turn_however_long_the_queue_is() {
+    let slots = slots(1, 1, 1000);
+    let (served, mut order) = mpsc::unbounded_channel();
+    let mut tasks = JoinSet::new();
+    let mut spawn = |key: &'static str, count: usize| {
+        for _ in 0..count {
+            let (slots, served) = (slots.clone(), served.clone());
+            tasks.spawn(async move {
+                let slot = slots.acquire(key).await.expect("it may wait");
+                served.send(key).expect("it is read");
+                sleep(Duration::from_secs(1)).await;
+                drop(slot);
+            });
+        }
+    };
+    spawn("crowd", 500);
+    sleep(Duration::from_millis(1)).await;
+    spawn("one", 1);
+    sleep(Duration::from_millis(1)).await;
+    spawn("two", 2);
+    tasks.join_all().await;
+    let mut keys = Vec::new();
+    while let Ok(key) = order.try_recv() {
+        keys.push(key);
+    }
+    assert_eq!(keys.len(), 503);
+    assert_eq!(keys.get(..6), Some(&["crowd", "one", "two", "crowd", "two", "crowd"][..]), "the keys take turns");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_caller_that_stops_waiting_leaves_nothing_behind() {
+    let slots = slots(1, 1, 2);
+    let held = slots.acquire("a").await.expect("it is free");
+    // One waits for the key's own slot, one for the common slot.
+    for key in ["a", "b"] {
+        assert!(timeout(Duration::from_secs(1), slots.acquire(key)).await.is_err(), "{key} has to wait");
+    }
+    assert_eq!(slots.keys(), 1, "b is forgotten");
+    drop(held);
+    for key in ["a", "b"] {
+        drop(is_free(&slots, key).await.expect("no slot is lost"));
+    }
+    assert_eq!(slots.keys(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_callers_that_wait_are_bounded_by_key() {
+    let slots = slots(1, 1, 2);
+    let held = slots.acquire("a").await.expect("it is free");
+    let mut waiting = JoinSet::new();
+    for _ in 0..2 {
+        let slots = slots.clone();
+        waiting.spawn(async move { slots.acquire("a").await.map(drop) });
+    }
+    sleep(Duration::from_millis(1)).await;
+    assert_eq!(slots.acquire("a").await.err(), Some(Busy { waiting: 2 }));
+    assert!(timeout(Duration::from_secs(1), slots.acquire("b")).await.is_err(), "b may still wait");
+    drop(held);
+    assert!(waiting.join_all().await.iter().all(Result::is_ok), "those that wait are served");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_that_pauses_holds_up_nobody_else() {
+    let slots = slots(1, 1, 2);
+    let mut held = slots.acquire("a").await.expect("it is free");
+    assert!(is_free(&slots, "b").await.is_none());
+    held.release_total();
+    assert!(is_free(&slots, "b").await.is_some());
+    assert!(is_free(&slots, "a").await.is_none(), "a pauses until the slot is dropped");
+}
+
+/// A caller: its key, when it comes, how long it waits at most, and how long it works, in milliseconds.
+type Call = (usize, u64, u64, u64);
+
+/// Runs the calls and gives the most slots that were in use at once, in total and by one key, and how many were served.
+async fn run(slots: &FairSlots, calls: Vec<Call>) -> (usize, usize, usize) {
+    let used = Arc::new(Mutex::new((HashMap::<usize, usize>::new(), 0_usize, 0_usize)));
+    let mut tasks = JoinSet::new();
+    for (key, comes, waits, works) in calls {
+        let (slots, used) = (slots.clone(), used.clone());
+        tasks.spawn(async move {
+            sleep(Duration::from_millis(comes)).await;
+            let name = format!("key-{key}");
+            let Ok(Ok(slot)) = timeout(Duration::from_millis(waits), slots.acquire(&name)).await else { return false };
+            {
+                let mut used = used.lock().expect("whole");
+                *used.0.entry(key).or_default() += 1;
+                used.1 = used.1.max(used.0.values().sum());
+                used.2 = used.2.max(used.0.values().copied().max().unwrap_or_default());
+            }
+            sleep(Duration::from_millis(works)).await;
+            *used.lock().expect("whole").0.entry(key).or_default() -= 1;
+            drop(slot);
+            true
+        });
+    }
+    let served = tasks.join_all().await.into_iter().filter(|served| *served).count();
+    let used = used.lock().expect("whole");
+    (used.1, used.2, served)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn limits_hold_and_no_slot_is_lost_whatever_callers_do(
+        (total, per_key) in (1_usize..5, 1_usize..4),
+        calls in prop::collection::vec((0_usize..5, 0_u64..50, 0_u64..60, 0_u64..20), 0..60),
+    ) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().expect("built");
+        runtime.block_on(async {
+            let slots = slots(total, per_key, 100);
+            let (in_total, by_one, _) = run(&slots, calls).await;
+            prop_assert!(in_total <= total && by_one <= per_key, "{in_total} of {total}, {by_one} of {per_key}");
+            prop_assert_eq!(slots.keys(), 0);
+            // All slots are free again.
+            let mut held = Vec::new();
+            for index in 0..total {
+                let slot = is_free(&slots, &format!("key-{index}")).await;
+                prop_assert!(slot.is_some(), "slot {} is lost", index);
+                held.push(slot);
+            }
+            Ok(())
+        })?;
+    }
+
+    #[test]
+    fn nobody_waits_longer_than_its_turn(crowds in prop::collection::vec(1_usize..40, 1..6), per_key in 1_usize..3) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().expect("built");
+        runtime.block_on(async {
+            let slots = slots(per_key, per_key, 1000);
+            let keys = u64::try_from(crowds.len()).expect("few");
+            for (key, count) in crowds.into_iter().enumerate() {
+                for _ in 0..count {
+                    let slots = slots.clone();
+                    tokio::spawn(async move {
+                        let slot = slots.acquire(&format!("crowd-{key}")).await;
+                        sleep(Duration::from_secs(1)).await;
+                        drop(slot);
+                    });
+                }
+            }
+            sleep(Duration::from_millis(500)).await;
+            let began = Instant::now();
+            let slot = slots.acquire("newcomer").await;
+            prop_assert!(slot.is_ok());
+            let waited = began.elapsed();
+            // Each crowd has `per_key` entries before it, and as many are served each second.
+            prop_assert!(waited <= Duration::from_secs(keys + 1), "{:?} behind {} crowds", waited, keys);
+            Ok(())
+        })?;
+    }
+}
