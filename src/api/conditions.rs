@@ -30,6 +30,8 @@ pub mod stack_reason {
     pub const RUN_OUTCOME_UNKNOWN: &str = "RunOutcomeUnknown";
     /// The state names resources that a run was creating when it was cut off.
     pub const PENDING_CREATES: &str = "PendingCreates";
+    /// The stack to destroy is not in the backend, and this Stack may have resources.
+    pub const STACK_NOT_FOUND: &str = "StackNotFound";
 }
 
 /// Reasons of the Program's conditions.
@@ -84,6 +86,8 @@ pub mod update_reason {
     pub const ABORTED: &str = "Aborted";
     /// The state names resources that a run was creating when it was cut off. Nothing has run.
     pub const PENDING_CREATES: &str = "PendingCreates";
+    /// The stack to destroy is not in the backend. Nothing was destroyed.
+    pub const STACK_NOT_FOUND: &str = "StackNotFound";
     /// The run waits until a person's command in the pod has ended.
     pub const PERSON_IN_POD: &str = "PersonInPod";
     /// The spec is not valid. Nothing has run.

@@ -3,6 +3,7 @@
 
 pub mod advice;
 pub mod arguments;
+pub mod backend;
 pub mod commands;
 mod config_path;
 pub mod console;

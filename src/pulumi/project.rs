@@ -71,6 +71,8 @@ pub struct Project {
     pub packages: Value,
     /// As written; null when there are none.
     pub plugins: Value,
+    /// The backend that the project asks for.
+    pub backend_url: Option<String>,
 }
 
 /// The file as it is written, as far as it is of interest.
@@ -85,6 +87,7 @@ struct Document {
     config: Value,
     packages: Value,
     plugins: Value,
+    backend: Value,
 }
 
 impl Project {
@@ -120,6 +123,7 @@ impl Project {
             stack_config_directory: text_of(&document.stack_config_dir).or_else(|| text_of(&document.config)),
             packages: document.packages,
             plugins: document.plugins,
+            backend_url: document.backend.get("url").and_then(text_of),
         })
     }
 

@@ -411,6 +411,9 @@ pub struct Result {
     /// The project that was run, if it could be read.
     #[prost(message, optional, tag = "13")]
     pub project: ::core::option::Option<Project>,
+    /// URL of the backend, without credentials; empty if neither the environment nor the project file has one.
+    #[prost(string, tag = "14")]
+    pub backend: ::prost::alloc::string::String,
 }
 /// What is known of a project by its file.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -588,6 +591,8 @@ pub enum Outcome {
     InvalidAccessToken = 6,
     /// Nothing was run: the state names creations in doubt.
     PendingCreates = 7,
+    /// The stack to destroy is not in the backend. Agents that understand less than 2 report this as a success.
+    StackNotFound = 8,
 }
 impl Outcome {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -604,6 +609,7 @@ impl Outcome {
             Self::Interrupted => "OUTCOME_INTERRUPTED",
             Self::InvalidAccessToken => "OUTCOME_INVALID_ACCESS_TOKEN",
             Self::PendingCreates => "OUTCOME_PENDING_CREATES",
+            Self::StackNotFound => "OUTCOME_STACK_NOT_FOUND",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -617,6 +623,7 @@ impl Outcome {
             "OUTCOME_INTERRUPTED" => Some(Self::Interrupted),
             "OUTCOME_INVALID_ACCESS_TOKEN" => Some(Self::InvalidAccessToken),
             "OUTCOME_PENDING_CREATES" => Some(Self::PendingCreates),
+            "OUTCOME_STACK_NOT_FOUND" => Some(Self::StackNotFound),
             _ => None,
         }
     }

@@ -5,11 +5,16 @@ use crate::rpc::proto::{ConfigItem, OperationKind, RunOptions, RunRequest};
 
 /// What today's agents understand. A field of a run request that changes what a run does makes it one more, and
 /// [`needed`] says which requests have it.
-pub const UNDERSTOOD: u32 = 1;
+///
+/// 2: a destroy of a stack that is not in the backend fails.
+pub const UNDERSTOOD: u32 = 2;
 
 /// What an agent has to understand for this run.
 pub fn needed(request: &RunRequest) -> u32 {
-    let is_first = matches!(request.kind(), OperationKind::Up | OperationKind::Destroy | OperationKind::Unspecified)
+    if request.kind() == OperationKind::Destroy {
+        return 2;
+    }
+    let is_first = matches!(request.kind(), OperationKind::Up | OperationKind::Unspecified)
         && request.options.as_ref().is_none_or(|options| *options == RunOptions::default())
         && request.pending_creates == 0
         && request.timeout_seconds == 0
@@ -77,5 +82,7 @@ mod tests {
         for (name, request) in rows {
             assert_eq!(needed(&request), 1, "{name}");
         }
+        let destroy = RunRequest { kind: OperationKind::Destroy.into(), ..plain };
+        assert_eq!(needed(&destroy), 2, "agents before report a stack that is not found as destroyed");
     }
 }

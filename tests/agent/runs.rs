@@ -256,8 +256,8 @@ async fn a_secret_across_the_place_where_a_message_is_cut_is_not_told_in_parts()
 }
 
 #[tokio::test]
-async fn destroying_a_stack_that_the_backend_does_not_have_is_done() {
-    if !has_pulumi("destroying_a_stack_that_the_backend_does_not_have_is_done") {
+async fn a_destroy_of_a_stack_that_is_not_in_the_backend_fails() {
+    if !has_pulumi("a_destroy_of_a_stack_that_is_not_in_the_backend_fails") {
         return;
     }
     let workspace = Workspace::start().await;
@@ -265,8 +265,11 @@ async fn destroying_a_stack_that_the_backend_does_not_have_is_done() {
     let up = workspace.request(&[]).await;
     let destroy = proto::RunRequest { kind: proto::OperationKind::Destroy.into(), ..up.clone() };
     let result = workspace.run_to_end(&destroy).await;
-    assert_eq!(result.outcome(), Outcome::Succeeded, "{}", result.message);
-    assert!(result.message.contains("nothing to destroy"), "{}", result.message);
+    assert_eq!(result.outcome(), Outcome::StackNotFound, "{}", result.message);
+    assert!(result.message.contains("not found"), "{}", result.message);
+    assert!(result.backend.starts_with("file://"), "{}", result.backend);
+    assert_eq!(result.project.as_ref().map(|project| project.name.as_str()), Some("example"));
+    assert!(result.last_output.contains("no stack named"), "{}", result.last_output);
 
     let up = proto::RunRequest { id: "up".into(), ..up };
     workspace.run_to_end(&up).await;

@@ -51,6 +51,7 @@ mod runs_progress;
 mod runs_shared;
 mod settings;
 mod sources;
+mod stack_not_found;
 #[path = "../stand_in/mod.rs"]
 mod stand_in;
 mod surface;

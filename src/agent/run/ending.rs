@@ -20,7 +20,7 @@ const LONGEST_LAST_OUTPUT: usize = 4 * 1024;
 /// How many creations in doubt and how many locks are told, and how long each name in them may be, in bytes.
 const MOST_PENDING: usize = 50;
 const MOST_HOLDERS: usize = 10;
-const LONGEST_NAME: usize = 4 * 1024;
+pub(super) const LONGEST_NAME: usize = 4 * 1024;
 /// How many creations in doubt the message names.
 const NAMED: usize = 5;
 
@@ -67,6 +67,12 @@ impl Ending {
         Ending { outcome, message, pending_creates: urns, ..Ending::default() }
     }
 
+    /// There may be resources that the backend does not know of, or does not show to this token: nothing was destroyed.
+    pub(super) fn stack_not_found(stack: &str) -> Self {
+        let message = format!("stack {stack} not found in the backend; nothing was destroyed");
+        Ending { outcome: proto::Outcome::StackNotFound, message, ..Ending::default() }
+    }
+
     /// With what a call of the CLI printed last.
     pub(super) fn after(self, stdout: &Tail, stderr: &Tail) -> Self {
         Ending { last_output: output::last_lines([stdout, stderr], LAST_LINES), ..self }
@@ -98,6 +104,7 @@ impl Ending {
             cut_off: self.cut_off,
             pod_terminated: self.pod_terminated,
             project: None,
+            backend: String::new(),
         }
     }
 }

@@ -8,7 +8,7 @@ mod pending;
 mod secrets;
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,7 +32,7 @@ use crate::pulumi::arguments::{self, OperationKind};
 use crate::pulumi::outputs::{self, Output, OutputsError};
 use crate::pulumi::project::Project;
 use crate::pulumi::settings::Entry;
-use crate::pulumi::{advice, failure};
+use crate::pulumi::{advice, backend, failure};
 use crate::rpc::proto::{self, PendingCreates, progress};
 
 pub use asked::Asked;
@@ -112,13 +112,18 @@ impl Run {
             ending.message = format!("{why}: {}", ending.message);
         }
         let result = ending.into_result(&self.redactor(), self.record.request().started);
-        proto::Result { project: self.project(), ..result }
+        let project = Project::read(&self.directory()).ok();
+        let backend = ending::bounded(&self.backend(project.as_ref()).unwrap_or_default(), ending::LONGEST_NAME);
+        let project = project.map(|project| proto::Project { name: project.name, runtime: project.runtime });
+        proto::Result { project, backend, ..result }
     }
 
-    /// What is to be known of the project when its source is gone one day.
-    fn project(&self) -> Option<proto::Project> {
-        let project = Project::read(&self.directory()).ok()?;
-        Some(proto::Project { name: project.name, runtime: project.runtime })
+    /// Where the stack's state is, in the CLI's order of precedence.
+    fn backend(&self, project: Option<&Project>) -> Option<String> {
+        let variable = self.environment.variables.get(OsStr::new(backend::URL_VARIABLE));
+        let variable = variable.and_then(|url| url.to_str()).filter(|url| !url.is_empty());
+        let url = variable.or_else(|| project?.backend_url.as_deref())?;
+        backend::without_credentials(url)
     }
 
     /// Comes back when no process of the run is left.
@@ -157,7 +162,8 @@ impl Run {
             return Ok(self.conclude(first).await);
         }
         if self.asked.kind == OperationKind::Destroy {
-            return Ok(Ending::succeeded("the backend has no such stack: there was nothing to destroy"));
+            let ending = Ending::stack_not_found(&self.wanted.stack);
+            return Ok(ending.after(&first.stdout, &first.stderr));
         }
         if !self.asked.makes_stack() {
             let stack = &self.wanted.stack;

@@ -254,6 +254,10 @@ pub struct UpdateStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub project_info: Option<RunProject>,
 
+    /// URL of the state backend, without credentials. Absent if neither the environment nor the project file names one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backend: Option<String>,
+
     /// Name of the Secret that holds the stack's outputs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outputs: Option<String>,

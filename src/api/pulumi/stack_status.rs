@@ -1,6 +1,7 @@
 //! What the controller says of a Stack.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use schemars::JsonSchema;
@@ -84,6 +85,37 @@ pub struct StackStatus {
     /// The project of the last run: when the source is gone, the stack is destroyed with its name and the state alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub project_info: Option<RunProject>,
+
+    /// The Pulumi stack in which this Stack may have resources: that of the last `up` that succeeded, or that failed after it may have
+    /// changed something. Absent before the first one, and after a destroy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub applied_stack: Option<PulumiStack>,
+}
+
+/// A Pulumi stack in a state backend.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
+pub struct PulumiStack {
+    /// The stack's name, as in `spec.stack`.
+    pub name: String,
+    /// The project's name, if it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub project: Option<String>,
+    /// URL of the backend, without credentials, if it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backend: Option<String>,
+}
+
+impl fmt::Display for PulumiStack {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "stack {}", self.name)?;
+        if let Some(project) = &self.project {
+            write!(formatter, " of project {project}")?;
+        }
+        match &self.backend {
+            Some(backend) => write!(formatter, " in backend {backend}"),
+            None => write!(formatter, " in the backend that the Pulumi CLI is logged in to"),
+        }
+    }
 }
 
 /// The run that is open, with the inputs it was started for.
@@ -137,6 +169,9 @@ pub struct CurrentUpdate {
     /// What it does about creations that were cut off.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pending_creates: Option<PendingCreates>,
+    /// The Pulumi stack that it works on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pulumi_stack: Option<PulumiStack>,
 }
 
 /// The last run that ended.
@@ -209,4 +244,7 @@ pub struct LastUpdate {
     /// What the next run does about creations that were cut off; nothing once a run has succeeded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pending_creates: Option<PendingCreates>,
+    /// The Pulumi stack that it worked on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pulumi_stack: Option<PulumiStack>,
 }

@@ -147,6 +147,7 @@ async fn start(
         return Err(ReconcileError::stalled("the announcement of a run changed nothing in the status"));
     };
     context.events.publish(announce::begun(stack, current));
+    announce::left_behind(stack, current).into_iter().for_each(|event| context.events.publish(event));
     for warning in fetch::warnings(observed) {
         let event = Event::new(stack, EventKind::Warning, SOURCE_WARNING, warning.as_str());
         let origin = current.origin_revision.as_deref();
@@ -346,8 +347,7 @@ async fn settle(
         Settled::Suspended => (State::Suspended, None),
         Settled::DeletionSuspended => (State::DeletionSuspended, None),
         Settled::GivenUp => (State::GivenUp, None),
-        Settled::OutcomeUnknown => (State::Unanswered(stack_reason::RUN_OUTCOME_UNKNOWN), None),
-        Settled::PendingCreates => (State::Unanswered(stack_reason::PENDING_CREATES), None),
+        Settled::Unanswered(reason) => (State::Unanswered(reason), None),
         Settled::Abandoned => (State::Abandoned, None),
         Settled::RetryAfter(wait) => (State::Failed, Some(wait.unsigned_abs())),
     };

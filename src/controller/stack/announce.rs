@@ -1,14 +1,16 @@
 //! What is told of a run, as events. Pure.
 
 use crate::api::auto::UpdateKind;
-use crate::api::conditions::stack_reason;
-use crate::api::pulumi::{CurrentUpdate, LastUpdate, Stack};
-use crate::controller::stack::{schedule, status};
+use crate::api::conditions::{stack_reason, update_reason};
+use crate::api::pulumi::{CurrentUpdate, LastUpdate, PulumiStack, Stack};
+use crate::controller::stack::{identity, schedule, status};
 use crate::runtime::events::{Event, EventKind};
 
 /// The metadata of an event is named under the group of its object, as in Flux.
 const REVISION: &str = "pulumi.com/revision";
 const ORIGIN_REVISION: &str = "pulumi.com/originRevision";
+/// Resources remain in a Pulumi stack that the Stack no longer works on.
+const RESOURCES_ORPHANED: &str = "ResourcesOrphaned";
 /// With it an event is the new status of a commit, and Alerts do not bring it to a chat.
 const COMMIT_STATUS: (&str, &str) = ("pulumi.com/commit_status", "update");
 
@@ -21,8 +23,37 @@ pub fn begun(stack: &Stack, current: &CurrentUpdate) -> Event {
     with_revisions(event, current.commit.as_deref(), current.origin_revision.as_deref())
 }
 
+/// The run that is announced works on another Pulumi stack than the last one: its resources remain.
+pub fn left_behind(stack: &Stack, current: &CurrentUpdate) -> Option<Event> {
+    resources_remain(stack, current, current.pulumi_stack.as_ref()?, None)
+}
+
+fn resources_remain(
+    stack: &Stack,
+    current: &CurrentUpdate,
+    next: &PulumiStack,
+    announced: Option<&PulumiStack>,
+) -> Option<Event> {
+    let before = identity::left_behind(stack.status.as_ref()?, next, announced)?;
+    let message = format!(
+        "the Stack now works on {next}; its resources in {before} remain and are no longer managed. To destroy them, restore the \
+         previous values and delete the Stack with spec.destroyOnFinalize, or run `pulumi destroy` there"
+    );
+    let event = Event::new(stack, EventKind::Warning, RESOURCES_ORPHANED, message);
+    Some(with_revisions(event, current.commit.as_deref(), current.origin_revision.as_deref()))
+}
+
 /// A run has ended so. `stack` still has the run that was open, and the one before.
 pub fn ended(stack: &Stack, last: &LastUpdate) -> Vec<Event> {
+    let current = stack.status.as_ref().and_then(|status| status.current_update.as_ref());
+    // Only the agent knows a backend whose URL is in a Secret.
+    let orphaned = current
+        .zip(last.pulumi_stack.as_ref())
+        .and_then(|(current, next)| resources_remain(stack, current, next, current.pulumi_stack.as_ref()));
+    outcome(stack, last).into_iter().chain(orphaned).collect()
+}
+
+fn outcome(stack: &Stack, last: &LastUpdate) -> Vec<Event> {
     let before = stack.status.as_ref();
     let current = before.and_then(|status| status.current_update.as_ref());
     // The record of the last update may have the revision in the operator's form.
@@ -33,7 +64,11 @@ pub fn ended(stack: &Stack, last: &LastUpdate) -> Vec<Event> {
     };
     if last.state.as_deref() != Some("succeeded") {
         let cause = last.message.as_deref().unwrap_or("unknown");
-        return vec![tell(EventKind::Warning, "StackUpdateFailure", format!("Failed to update stack: {cause}"))];
+        let (reason, what) = match last.reason.as_deref() {
+            Some(update_reason::STACK_NOT_FOUND) => (stack_reason::STACK_NOT_FOUND, "Failed to destroy stack"),
+            _ => ("StackUpdateFailure", "Failed to update stack"),
+        };
+        return vec![tell(EventKind::Warning, reason, format!("{what}: {cause}"))];
     }
     let (key, value) = COMMIT_STATUS;
     let done = tell(EventKind::Normal, "StackCreated", succeeded(last)).with(key, value);
@@ -212,5 +247,43 @@ mod tests {
         assert_eq!(kind(Some(last("up", "succeeded", &[]))), EventKind::Trace);
         let older = LastUpdate { digest: Some("sha256:a".to_owned()), ..last("up", "succeeded", &[]) };
         assert_eq!(kind(Some(older)), EventKind::Normal);
+    }
+
+    #[test]
+    fn resources_that_remain_elsewhere_are_reported_when_the_change_is_first_seen() {
+        let of = |backend: Option<&str>| PulumiStack {
+            name: "dev".to_owned(),
+            project: Some("web".to_owned()),
+            backend: backend.map(str::to_owned),
+        };
+        let with = |announced: Option<&str>| {
+            let mut stack =
+                stack(Some(LastUpdate { pulumi_stack: Some(of(Some("s3://a"))), ..last("up", "succeeded", &[]) }));
+            let status = stack.status.as_mut().expect("there");
+            status.applied_stack = Some(of(Some("s3://a")));
+            status.current_update = Some(CurrentUpdate { pulumi_stack: Some(of(announced)), ..current() });
+            stack
+        };
+        let begun = |announced: Option<&str>| {
+            let stack = with(announced);
+            let current = stack.status.as_ref().and_then(|status| status.current_update.clone()).expect("there");
+            left_behind(&stack, &current).map(|event| brief(&[event]))
+        };
+        let ended_in = |announced: Option<&str>, backend: &str| {
+            let last = LastUpdate { pulumi_stack: Some(of(Some(backend))), ..last("up", "failed", &[]) };
+            brief(&ended(&with(announced), &last)).into_iter().filter(|line| line.contains(RESOURCES_ORPHANED)).count()
+        };
+        let told = begun(Some("s3://b")).expect("it is reported");
+        assert!(
+            told[0].starts_with(
+                "Warning ResourcesOrphaned: the Stack now works on stack dev of project web in backend s3://b; its resources in \
+                 stack dev of project web in backend s3://a remain"
+            ),
+            "{told:?}"
+        );
+        assert_eq!((begun(Some("s3://a")), begun(None)), (None, None));
+        assert_eq!(ended_in(Some("s3://b"), "s3://b"), 0, "it was reported when the run began");
+        assert_eq!(ended_in(None, "s3://b"), 1, "only the agent knew it");
+        assert_eq!(ended_in(None, "s3://a"), 0);
     }
 }

@@ -6,8 +6,9 @@ use kube::ResourceExt;
 use serde_json::{Value, json};
 
 use crate::api::pulumi::{ResourceRef, Stack};
+use crate::pulumi::backend;
 
-const URL: &str = "PULUMI_BACKEND_URL";
+const URL: &str = backend::URL_VARIABLE;
 const TOKEN: &str = "PULUMI_ACCESS_TOKEN";
 
 /// Backend, organization and name of the stack in one text, and the project, where the Stack names it. None where nobody but this
@@ -39,6 +40,11 @@ pub(super) fn address(stack: &Stack) -> Option<(String, Option<String>)> {
         _ => json!([url, name]),
     };
     Some((address.to_string(), project))
+}
+
+/// The URL of the backend, without credentials, where the Stack itself has it.
+pub(super) fn url(stack: &Stack) -> Option<String> {
+    backend::without_credentials(variables(stack).get(URL)?.as_str()?)
 }
 
 /// The variables that the Stack gives one by one: their values, or where these are kept.

@@ -13,7 +13,7 @@ use crate::controller::stack::pace::Pace;
 use crate::controller::stack::prerequisites::{self, Stale, Standing};
 use crate::controller::stack::rotation::{self, FirstSight};
 use crate::controller::stack::schedule::{self, Due, Inputs};
-use crate::controller::stack::{deletion, open_run, operator, ownership, plan, resolve, update_plan};
+use crate::controller::stack::{deletion, identity, open_run, operator, ownership, plan, resolve, update_plan};
 use crate::runtime::takeover;
 use crate::source::{Resolved, Unavailable};
 
@@ -114,10 +114,8 @@ pub enum Settled {
     DeletionSuspended,
     RetryAfter(SignedDuration),
     GivenUp,
-    /// Nobody knows how the last run ended: a person has to say that it may run again.
-    OutcomeUnknown,
-    /// The state names creations in doubt: the same.
-    PendingCreates,
+    /// The last run ended for this reason: a person has to decide what happens next.
+    Unanswered(&'static str),
     /// A person has given up the last run.
     Abandoned,
 }
@@ -222,8 +220,7 @@ pub fn run_if_due(
         Due::Now(reason) => run(observed, resolved, in_store, kind, reason, now),
         Due::Done(again) => settled_on(observed, resolved, in_store, kind, again),
         Due::GivenUp => Action::Settled(Settled::GivenUp),
-        Due::OutcomeUnknown => Action::Settled(Settled::OutcomeUnknown),
-        Due::PendingCreates => Action::Settled(Settled::PendingCreates),
+        Due::Unanswered(reason) => Action::Settled(Settled::Unanswered(reason)),
         Due::Abandoned => Action::Settled(Settled::Abandoned),
         Due::After(wait) => Action::Settled(Settled::RetryAfter(wait)),
     }
@@ -425,15 +422,16 @@ fn current_update(observed: &Observed, resolved: &Resolved, kind: UpdateKind, me
         kind,
         message,
         pending_creates: pending_creates(stack),
+        pulumi_stack: Some(identity::wanted(stack, observed.workspace.as_ref())),
     }
 }
 
 /// What the next run does about creations that were cut off: what a person has said, else what follows from the last run.
 fn pending_creates(stack: &Stack) -> Option<PendingCreates> {
     match resolve::in_force(stack) {
-        Some(Answer::Retry) => Some(PendingCreates::Keep),
+        Some(Answer::Retry) if !resolve::is_not_found(stack) => Some(PendingCreates::Keep),
         Some(Answer::Clear) => Some(PendingCreates::Clear),
-        Some(Answer::Abandon) | None => stack.status.as_ref()?.last_update.as_ref()?.pending_creates,
+        Some(Answer::Retry | Answer::Abandon) | None => stack.status.as_ref()?.last_update.as_ref()?.pending_creates,
     }
 }
 

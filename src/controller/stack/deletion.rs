@@ -6,10 +6,11 @@ use serde_json::Value;
 
 use crate::api::auto::UpdateKind;
 use crate::api::names;
-use crate::api::pulumi::{LastUpdate, Stack};
+use crate::api::pulumi::{CurrentUpdate, LastUpdate, Stack};
 use crate::artifact::{Digest, Directory, pack_file};
 use crate::controller::stack::decide::{Action, Readiness, Settled, readiness, reference, run_if_due};
 use crate::controller::stack::observe::{Observed, last_in_place, requests};
+use crate::controller::stack::{identity, resolve};
 use crate::pulumi::project;
 use crate::source::{Origin, Resolved, Unavailable};
 
@@ -67,6 +68,7 @@ pub fn has_to_destroy(stack: &Stack) -> bool {
         && stack.spec.destroy_on_finalize.unwrap_or_default()
         && !stack.spec.preview.unwrap_or_default()
         && !is_destroyed(stack)
+        && !resolve::is_abandoned_destroy(stack)
 }
 
 /// Whether a destroy has succeeded since the Stack was deleted and last asked for.
@@ -143,7 +145,8 @@ pub fn without_source(stack: &Stack) -> Option<Resolved> {
         return None;
     }
     let known = stack.status.as_ref().and_then(|status| status.project_info.as_ref()).map(|info| info.name.clone());
-    let name = known.filter(|name| !name.is_empty()).or_else(|| project_of(&stack.spec.stack))?;
+    let named = || identity::parts(&stack.spec.stack).project.filter(|name| !name.is_empty()).map(str::to_owned);
+    let name = known.filter(|name| !name.is_empty()).or_else(named)?;
     let purpose = format!("Made to destroy the stack of {} without its source", stack.uid().unwrap_or_default());
     let text = project::yaml_program(&name, &[("description", Value::from(purpose))]);
     let bytes = pack_file(project::PROJECT_FILE, text.as_bytes()).ok()?;
@@ -156,12 +159,10 @@ pub fn without_source(stack: &Stack) -> Option<Resolved> {
     })
 }
 
-/// The project in `organization/project/stack`.
-fn project_of(stack: &str) -> Option<String> {
-    match stack.split('/').collect::<Vec<_>>().as_slice() {
-        [_, project, _] if !project.is_empty() => Some((*project).to_owned()),
-        _ => None,
-    }
+/// Whether a destroy that has not begun asks for a source that cannot be had any more, and there is another one.
+pub fn has_another_source(observed: &Observed, current: &CurrentUpdate) -> bool {
+    let is_another = |chosen: &Resolved| Some(chosen.digest.to_string()) != current.digest;
+    awaited(observed).is_none() && source(observed).is_ok_and(|(chosen, _)| is_another(&chosen))
 }
 
 /// The made project, if a run may need its bytes and the store has them no more.

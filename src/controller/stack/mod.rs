@@ -8,6 +8,7 @@ mod deletion;
 mod dependents;
 mod fetch;
 mod history;
+mod identity;
 mod observe;
 mod open_run;
 mod operator;

@@ -79,6 +79,9 @@ fn revocation(observed: &Observed, current: &CurrentUpdate) -> Option<&'static s
         () if stack.metadata.generation.is_some_and(|g| g != current.generation) => Some("the Stack has changed"),
         () if gone => Some("its workspace is gone"),
         () if moved_on && current.kind != UpdateKind::Destroy => Some("the source has moved on"),
+        () if current.kind == UpdateKind::Destroy && deletion::has_another_source(observed, current) => {
+            Some("its source is not available any more")
+        }
         () => None,
     }
 }

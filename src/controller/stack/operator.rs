@@ -2,6 +2,7 @@
 
 use crate::api::auto::{UpdateKind, UpdateStatus, Workspace};
 use crate::api::pulumi::{CurrentUpdate, LastUpdate, Stack, StackStatus};
+use crate::controller::stack::identity;
 use crate::controller::stack::observe::{requests, requests_beside};
 use crate::runtime::takeover;
 use crate::source::Resolved;
@@ -38,6 +39,7 @@ pub fn adopted(stack: &Stack) -> StackStatus {
         last.requested_at = requests(stack).1;
         (last.force_at, last.reset_at) = requests_beside(stack);
     }
+    status.applied_stack = identity::recorded(stack);
     status
 }
 

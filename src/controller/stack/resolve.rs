@@ -2,14 +2,28 @@
 
 use kube::ResourceExt;
 
-use crate::api::conditions::update_reason;
+use crate::api::conditions::{stack_reason, update_reason};
 use crate::api::names::ANNOTATION_RESOLVE;
 use crate::api::pulumi::{LastUpdate, Stack};
 use crate::api::resolve::{Answer, parse};
 
 /// Failures that a person may answer.
-const ANSWERABLE: [&str; 3] =
-    [update_reason::RUN_OUTCOME_UNKNOWN, update_reason::PENDING_CREATES, update_reason::ABORTED];
+const ANSWERABLE: [&str; 4] = [
+    update_reason::RUN_OUTCOME_UNKNOWN,
+    update_reason::PENDING_CREATES,
+    update_reason::STACK_NOT_FOUND,
+    update_reason::ABORTED,
+];
+
+/// The reason for which a Stack waits for an answer after a run that failed for this reason.
+pub fn question(failure: &str) -> Option<&'static str> {
+    match failure {
+        update_reason::RUN_OUTCOME_UNKNOWN => Some(stack_reason::RUN_OUTCOME_UNKNOWN),
+        update_reason::PENDING_CREATES => Some(stack_reason::PENDING_CREATES),
+        update_reason::STACK_NOT_FOUND => Some(stack_reason::STACK_NOT_FOUND),
+        _ => None,
+    }
+}
 
 /// The answer that is in force for the last run. One that was acted on counts no more, but that a run was abandoned stays so.
 pub fn in_force(stack: &Stack) -> Option<Answer> {
@@ -17,7 +31,20 @@ pub fn in_force(stack: &Stack) -> Option<Answer> {
     let resolution = parse(value).ok()?;
     let names_it = |last: &&LastUpdate| last.name.as_deref() == Some(resolution.update) && is_answerable(last);
     last(stack).filter(names_it)?;
+    if resolution.answer == Answer::Clear && is_not_found(stack) {
+        return None;
+    }
     (!is_handled(stack, value) || resolution.answer == Answer::Abandon).then_some(resolution.answer)
+}
+
+/// Whether the stack to destroy was not found, and the decision is to leave the resources.
+pub fn is_abandoned_destroy(stack: &Stack) -> bool {
+    is_not_found(stack) && in_force(stack) == Some(Answer::Abandon)
+}
+
+/// Whether the last run found no stack to destroy.
+pub fn is_not_found(stack: &Stack) -> bool {
+    last(stack).is_some_and(|last| last.reason.as_deref() == Some(update_reason::STACK_NOT_FOUND))
 }
 
 /// The value that is acted on with this answer.
@@ -44,6 +71,10 @@ pub fn complaint(stack: &Stack) -> Option<String> {
     }
     let named = resolution.update;
     Some(match last(stack).filter(|last| is_answerable(last)).and_then(|last| last.name.as_deref()) {
+        Some(not_found) if not_found == named && is_not_found(stack) => format!(
+            "the annotation {ANNOTATION_RESOLVE} answers clear, but there is no state to clear: answer {named}=retry or \
+             {named}=abandon"
+        ),
         Some(doubtful) => format!("the annotation {ANNOTATION_RESOLVE} names {named}; the run in doubt is {doubtful}"),
         None => format!("the annotation {ANNOTATION_RESOLVE} names {named}, which is not in doubt"),
     })
@@ -97,6 +128,9 @@ mod tests {
             ("app-1=retry", None, Some("UpdateFailed"), None, "names app-1, which is not in doubt"),
             ("app-1=retry", None, None, None, "names app-1, which is not in doubt"),
             ("app-1=yes", None, doubt, None, "is not of the form"),
+            ("app-1=retry", None, Some("StackNotFound"), Some(Answer::Retry), ""),
+            ("app-1=abandon", None, Some("StackNotFound"), Some(Answer::Abandon), ""),
+            ("app-1=clear", None, Some("StackNotFound"), None, "answer app-1=retry or app-1=abandon"),
         ];
         for (value, handled, reason, wanted, said) in rows {
             let stack = stack(value, handled, reason);

@@ -11,7 +11,7 @@ use crate::api::duration;
 use crate::api::pulumi::LastUpdate;
 use crate::api::resolve::Answer;
 use crate::controller::stack::pace::{self, Pace};
-use crate::controller::stack::{operator, rotation};
+use crate::controller::stack::{operator, resolve, rotation};
 
 /// The inputs that a run answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,10 +40,8 @@ pub enum Due {
     After(SignedDuration),
     /// The last run failed too often; only a changed input starts another one.
     GivenUp,
-    /// Nobody knows how the last run ended; only a changed input starts another one, or a person's answer.
-    OutcomeUnknown,
-    /// The state names creations in doubt. The same.
-    PendingCreates,
+    /// The last run ended for this reason; only a changed input starts another one, or an answer by the annotation `pulumi.com/resolve`.
+    Unanswered(&'static str),
     /// A person has given up the last run; only a changed input starts another one.
     Abandoned,
     /// The last run succeeded on these inputs. When it runs again without any change of them, if it does.
@@ -81,8 +79,7 @@ pub fn due(
         (_, Some(Answer::Retry | Answer::Clear)) => Due::Now("A person has answered".to_owned()),
         (_, Some(Answer::Abandon)) => Due::Abandoned,
         (_, None) => match last.reason.as_deref() {
-            Some(update_reason::RUN_OUTCOME_UNKNOWN) => Due::OutcomeUnknown,
-            Some(update_reason::PENDING_CREATES) => Due::PendingCreates,
+            Some(reason) if let Some(question) = resolve::question(reason) => Due::Unanswered(question),
             _ if inputs.reset_at.is_some() && last.reset_at != inputs.reset_at => {
                 Due::Now(format!("Failures forgotten at: \"{}\"", inputs.reset_at.as_deref().unwrap_or_default()))
             }
@@ -153,8 +150,12 @@ pub fn interruptions_after(previous: Option<&LastUpdate>, current: &Inputs, reas
 }
 
 /// Ends that spend no retry.
-const UNCOUNTED: [&str; 3] =
-    [update_reason::ABORTED, update_reason::PENDING_CREATES, update_reason::RUN_OUTCOME_UNKNOWN];
+const UNCOUNTED: [&str; 4] = [
+    update_reason::ABORTED,
+    update_reason::PENDING_CREATES,
+    update_reason::RUN_OUTCOME_UNKNOWN,
+    update_reason::STACK_NOT_FOUND,
+];
 
 /// The failure counter after a run that failed for this reason: counting starts anew when an input has changed since the
 /// run before, what could not even start does not count among what failed, and a lock, an interruption and creations in doubt

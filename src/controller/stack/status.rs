@@ -8,7 +8,7 @@ use kube::ResourceExt;
 use crate::api::auto::{PendingCreates, Update, UpdateKind, UpdateStatus};
 use crate::api::conditions::{self, Claim, READY, RECONCILING, STALLED, Status, stack_reason, update_reason};
 use crate::api::names;
-use crate::api::pulumi::{CurrentUpdate, LastUpdate, Stack, StackStatus};
+use crate::api::pulumi::{CurrentUpdate, LastUpdate, PulumiStack, Stack, StackStatus};
 use crate::artifact::Revision;
 use crate::controller::stack::decide::named;
 use crate::controller::stack::history;
@@ -17,7 +17,7 @@ use crate::controller::stack::outputs::masked;
 use crate::controller::stack::pace::{MAX_FAILURES, Pace};
 use crate::controller::stack::rotation::FirstSight;
 use crate::controller::stack::schedule::{self, Inputs};
-use crate::controller::stack::{operator, resolve};
+use crate::controller::stack::{identity, operator, resolve};
 use crate::source::git::names_git;
 
 /// The longest text of a failure that the status keeps.
@@ -127,7 +127,7 @@ fn claims(state: &State, last: Option<&LastUpdate>, pace: &Pace) -> Claims {
         }
         State::InDoubt(reason, doubt) => stalled(reason, doubt, doubt),
         State::Unanswered(reason) => {
-            let message = format!("{cause}. {}. {REVIVAL}", how_to_answer(last));
+            let message = format!("{cause}. {}. {REVIVAL}", how_to_answer(reason, last));
             stalled(reason, &message, &message)
         }
         State::Abandoned => {
@@ -185,9 +185,15 @@ fn failure_reason(last: Option<&LastUpdate>) -> &'static str {
 }
 
 /// How a person answers to the last run.
-fn how_to_answer(last: Option<&LastUpdate>) -> String {
+fn how_to_answer(reason: &str, last: Option<&LastUpdate>) -> String {
     let name = last.and_then(|last| last.name.as_deref()).unwrap_or("<update>");
     let annotation = names::ANNOTATION_RESOLVE;
+    if reason == stack_reason::STACK_NOT_FOUND {
+        return format!(
+            "Correct the backend, its credentials, the stack's name or the project's name, and set the annotation {annotation} to \
+             {name}=retry to destroy again; or set it to {name}=abandon to delete the Stack and leave its resources"
+        );
+    }
     format!(
         "Answer with the annotation {annotation}: {name}=retry runs again with what is in the state, {name}=clear takes \
          creations in doubt out of the state before, {name}=abandon leaves all as it is"
@@ -315,6 +321,11 @@ pub fn absorbed(stack: &Stack, update: &Update, outputs: Option<&Secret>, now: T
     }
     let previous = status.last_update.take();
     let last = last_update(stack, &current, previous.as_ref(), update, outputs, now);
+    status.applied_stack = match current.kind {
+        UpdateKind::Destroy if last.reason.is_none() => None,
+        _ if identity::may_have_changed(update) => last.pulumi_stack.clone(),
+        _ => identity::recorded(stack),
+    };
     status.project_info = result.project_info.clone().or(status.project_info);
     if last.reason.is_none() && current.kind == UpdateKind::Up {
         status.last_applied_revision = current.commit.clone();
@@ -330,9 +341,7 @@ pub fn absorbed(stack: &Stack, update: &Update, outputs: Option<&Secret>, now: T
     if Some(current.generation) == stack.metadata.generation {
         let state = match status.last_update.as_ref().and_then(|last| last.reason.as_deref()) {
             None => State::Done,
-            Some(update_reason::PENDING_CREATES) => State::Unanswered(stack_reason::PENDING_CREATES),
-            Some(update_reason::RUN_OUTCOME_UNKNOWN) => State::Unanswered(stack_reason::RUN_OUTCOME_UNKNOWN),
-            Some(_) => State::Failed,
+            Some(reason) => resolve::question(reason).map_or(State::Failed, State::Unanswered),
         };
         return with_state(&Stack { status: Some(status), ..stack.clone() }, &state, now);
     }
@@ -350,13 +359,21 @@ fn last_update(
 ) -> LastUpdate {
     let result = update.status.clone().unwrap_or_default();
     let failed = conditions::find(&result.conditions, conditions::FAILED).filter(|c| c.status == "True");
+    // A Stack without resources has nothing to destroy.
+    let is_failure =
+        |failed: &&Condition| failed.reason != update_reason::STACK_NOT_FOUND || identity::has_applied(stack);
+    let failed = failed.filter(is_failure);
     let (inputs, pace) = (inputs_of(current), Pace::of(&stack.spec));
+    let pulumi_stack = identity::reported(stack, current, &result);
     LastUpdate {
         name: Some(update.name_any()),
         kind: Some(current.kind.as_str().to_owned()),
         state: Some(if failed.is_some() { "failed" } else { "succeeded" }.to_owned()),
         reason: failed.map(|f| f.reason.clone()),
-        message: message(&result, failed, outputs),
+        message: match failed.filter(|failed| failed.reason == update_reason::STACK_NOT_FOUND) {
+            Some(failed) => Some(not_found(stack, &failed.message, &pulumi_stack)),
+            None => message(&result, failed, outputs),
+        },
         generation: current.generation,
         reconcile_request: current.reconcile_request.clone(),
         requested_at: current.requested_at.clone(),
@@ -381,6 +398,7 @@ fn last_update(
         },
         permalink: result.permalink,
         changes: result.changes,
+        pulumi_stack: Some(pulumi_stack),
         last_resync_time: Some(Time(now)),
     }
 }
@@ -389,10 +407,8 @@ fn last_update(
 fn outcome(last: &LastUpdate) -> &'static str {
     match last.reason.as_deref() {
         None => stack_reason::PROCESSING_COMPLETED,
-        Some(update_reason::PENDING_CREATES) => stack_reason::PENDING_CREATES,
-        Some(update_reason::RUN_OUTCOME_UNKNOWN) => stack_reason::RUN_OUTCOME_UNKNOWN,
         Some(update_reason::UPDATE_CONFLICT) => stack_reason::UPDATE_CONFLICT,
-        Some(_) => failure_reason(Some(last)),
+        Some(reason) => resolve::question(reason).unwrap_or_else(|| failure_reason(Some(last))),
     }
 }
 
@@ -440,6 +456,14 @@ fn message(result: &UpdateStatus, failed: Option<&Condition>, outputs: Option<&S
     let of_failure = || failed.map(|failed| failed.message.as_str());
     let message = result.message.as_deref().or_else(of_failure).or(gone.as_deref())?;
     Some(conditions::shorten(message, LONGEST_MESSAGE))
+}
+
+/// What was looked up where, and where the resources are if that is known to be elsewhere.
+fn not_found(stack: &Stack, message: &str, looked_up: &PulumiStack) -> String {
+    match identity::recorded(stack).filter(|applied| identity::differ(applied, looked_up)) {
+        Some(applied) => format!("{message}; the last update of this Stack was made to {applied}"),
+        None => message.to_owned(),
+    }
 }
 
 /// What the next run does about creations that were cut off. Only a run that succeeds ends the doubt; one that was not cut off

@@ -148,7 +148,7 @@ fn announced(observed: &Observed, binding: &RunBinding, now: Timestamp) -> Actio
 /// What the agent said of the end, with what the cluster knows of it.
 fn told(observed: &Observed, binding: &RunBinding, result: &proto::Result, now: Timestamp) -> Verdict {
     let pod = observed.pod.as_ref();
-    let verdict = Verdict::of(result, now);
+    let verdict = Verdict::of(result, now).of_stack(&observed.update.spec.stack_name);
     let is_ending = result.pod_terminated || pod_end::is_pod_ending(binding, pod);
     let with_its_pod = !was_asked_to_end(observed) && is_ending;
     let verdict = if with_its_pod { verdict.with_its_pod() } else { verdict };

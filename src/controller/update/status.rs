@@ -101,6 +101,7 @@ pub fn recorded(update: &Update, verdict: &Verdict, progress: Option<&RunProgres
     status.message = Some(message).filter(|m| !m.is_empty());
     status.permalink = verdict.permalink.clone();
     status.project_info = verdict.project.clone().or(status.project_info);
+    status.backend = verdict.backend.clone().or(status.backend);
     status.changes = verdict.changes.clone();
     status.last_output = verdict.last_output.clone();
     status.pending_creates = verdict.pending_creates.clone();

@@ -8,7 +8,9 @@ use serde::Deserialize;
 
 use crate::api::auto::{EndProof, RunProject};
 use crate::api::conditions::{self, update_reason};
+use crate::api::pulumi::PulumiStack;
 use crate::api::{duration, names};
+use crate::pulumi::backend;
 use crate::rpc::proto;
 
 /// The most of the CLI's last output that is kept, in bytes.
@@ -40,6 +42,8 @@ pub struct Verdict {
     pub proof: Option<EndProof>,
     /// What was run.
     pub project: Option<RunProject>,
+    /// Where the state is.
+    pub backend: Option<String>,
 }
 
 /// What the agent writes as the container's termination message.
@@ -71,6 +75,7 @@ impl Verdict {
             outputs_lost: false,
             proof: None,
             project: None,
+            backend: None,
         }
     }
 
@@ -90,6 +95,7 @@ impl Verdict {
             outputs_lost: false,
             proof: Some(EndProof::Agent),
             project: result.project.as_ref().map(project),
+            backend: backend::without_credentials(&word(&result.backend)),
         };
         match result.outcome() {
             proto::Outcome::Conflict => verdict.message = conflict(&verdict.message, &result.holders, now),
@@ -97,6 +103,16 @@ impl Verdict {
             _ => {}
         }
         verdict
+    }
+
+    /// With the stack that was looked up, and where, if that is why it failed. The agent cannot say it: it hides what is in Secrets.
+    pub fn of_stack(mut self, name: &str) -> Self {
+        if self.failure == Some(update_reason::STACK_NOT_FOUND) {
+            let project = self.project.as_ref().map(|project| project.name.clone());
+            let stack = PulumiStack { name: name.to_owned(), project, backend: self.backend.clone() };
+            self.message = format!("{stack} not found; nothing was destroyed");
+        }
+        self
     }
 
     /// The agent's last words, if it wrote them for this run. They have room for little.
@@ -223,6 +239,7 @@ fn failure(outcome: proto::Outcome) -> Option<&'static str> {
         proto::Outcome::Interrupted => Some(update_reason::ABORTED),
         proto::Outcome::InvalidAccessToken => Some(update_reason::INVALID_ACCESS_TOKEN),
         proto::Outcome::PendingCreates => Some(update_reason::PENDING_CREATES),
+        proto::Outcome::StackNotFound => Some(update_reason::STACK_NOT_FOUND),
     }
 }
 
@@ -287,6 +304,24 @@ mod tests {
         );
         let cloud = proto::Result { holders: Vec::new(), ..result };
         assert_eq!(Verdict::of(&cloud, now()).message, "as the CLI says it");
+    }
+
+    #[test]
+    fn a_stack_that_is_not_found_is_named_with_its_backend() {
+        let result = |backend: &str| proto::Result {
+            outcome: proto::Outcome::StackNotFound.into(),
+            message: "as the agent says it".to_owned(),
+            project: Some(proto::Project { name: "web".to_owned(), runtime: "yaml".to_owned() }),
+            backend: backend.to_owned(),
+            ..proto::Result::default()
+        };
+        let verdict = Verdict::of(&result("s3://user:word@state?key=x"), now()).of_stack("dev");
+        assert_eq!(verdict.failure, Some(update_reason::STACK_NOT_FOUND));
+        assert_eq!(verdict.message, "stack dev of project web in backend s3://state not found; nothing was destroyed");
+        let message = Verdict::of(&result(""), now()).of_stack("dev").message;
+        assert!(message.contains("in the backend that the Pulumi CLI is logged in to not found"), "{message}");
+        let failed = proto::Result { outcome: proto::Outcome::Failed.into(), ..result("") };
+        assert_eq!(Verdict::of(&failed, now()).of_stack("dev").message, "as the agent says it");
     }
 
     #[test]

@@ -431,7 +431,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::api::auto::{RunBinding, UpdateSpec, UpdateStatus, WorkspaceSpec};
+    use crate::api::auto::{RunBinding, UpdateKind, UpdateSpec, UpdateStatus, WorkspaceSpec};
     use crate::rpc::understanding::UNDERSTOOD;
 
     #[test]
@@ -453,6 +453,7 @@ mod tests {
             ("plain", 0, update(&[], |_| ()), false),
             ("with targets", 0, update(&["urn"], |_| ()), true),
             ("with targets, and the agent knows them", UNDERSTOOD, update(&["urn"], |_| ()), false),
+            ("a destroy", 1, update(&[], |update| update.spec.kind = UpdateKind::Destroy), true),
             ("it is open", 0, update(&["urn"], is_open), false),
             (
                 "of another workspace",

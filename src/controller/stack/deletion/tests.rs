@@ -6,7 +6,7 @@ use serde_json::json;
 use super::*;
 use crate::api::auto::{RunProject, Workspace, WorkspaceStatus};
 use crate::api::conditions::{self, Claim, Status};
-use crate::api::pulumi::{StackSpec, StackStatus};
+use crate::api::pulumi::{PulumiStack, StackSpec, StackStatus};
 use crate::controller::stack::plan;
 use crate::source::Unavailable;
 
@@ -252,4 +252,75 @@ fn another_ones_workspace_is_neither_changed_nor_deleted() {
     observed.workspace = Some(serde_json::from_value(theirs).expect("a workspace"));
     let Action::Invalid(message) = decide(&observed, now()) else { panic!("it is taken for its own") };
     assert!(message.contains("the Workspace app is there and is not this Stack's"), "{message}");
+}
+
+/// The last destroy ended for this reason.
+fn destroyed_so(reason: Option<&str>) -> Stack {
+    let mut stack = stack();
+    let status = stack.status.as_mut().expect("there");
+    status.applied_stack = Some(PulumiStack { name: "dev".to_owned(), ..PulumiStack::default() });
+    status.last_update = Some(LastUpdate {
+        name: Some("app-1".to_owned()),
+        kind: Some("destroy".to_owned()),
+        state: Some(if reason.is_some() { "failed" } else { "succeeded" }.to_owned()),
+        reason: reason.map(str::to_owned),
+        generation: 2,
+        digest: Some(resolved(b"a").digest.to_string()),
+        ..LastUpdate::default()
+    });
+    stack
+}
+
+#[test]
+fn a_stack_whose_pulumi_stack_is_not_found_is_kept_until_the_answer() {
+    let not_found = |answer: Option<&str>| {
+        let mut stack = destroyed_so(Some("StackNotFound"));
+        if let Some(answer) = answer {
+            stack.annotations_mut().insert(names::ANNOTATION_RESOLVE.to_owned(), answer.to_owned());
+        }
+        let workspace = workspace(&stack, &resolved(b"a"), Status::True, "Succeeded", true);
+        let observed = Observed { workspace: Some(workspace), source: None, ..observed(stack) };
+        brief(&decide(&observed, now()))
+    };
+    let kept = "Settled(Unanswered(\"StackNotFound\"))";
+    assert_eq!(not_found(None), kept);
+    assert_eq!(not_found(Some("app-1=retry")), "Start destroy of main@sha1:a");
+    assert_eq!(not_found(Some("app-1=abandon")), "LetGo");
+    assert_eq!(not_found(Some("app-0=abandon")), kept, "the answer names another run");
+    assert_eq!(not_found(Some("app-1=clear")), kept, "there is no state to clear");
+    let gone = observed(destroyed_so(None));
+    assert_eq!(decide(&gone, now()), Action::LetGo);
+}
+
+#[test]
+fn the_answer_to_leave_the_resources_needs_no_source() {
+    let mut stack = destroyed_so(Some("StackNotFound"));
+    stack.spec.run_program = Some(true);
+    assert!(matches!(decide(&observed(stack.clone()), now()), Action::WaitForSource(_)));
+    stack.annotations_mut().insert(names::ANNOTATION_RESOLVE.to_owned(), "app-1=abandon".to_owned());
+    assert_eq!(decide(&observed(stack), now()), Action::LetGo);
+}
+
+#[test]
+fn a_destroy_that_has_not_begun_is_revoked_when_only_another_source_is_available() {
+    let bound_to = |bytes: &[u8]| CurrentUpdate {
+        digest: Some(resolved(bytes).digest.to_string()),
+        kind: UpdateKind::Destroy,
+        ..CurrentUpdate::default()
+    };
+    let placed = |o: &mut Observed| {
+        o.workspace = Some(workspace(&o.stack, &resolved(b"a"), Status::True, "Succeeded", true));
+    };
+    let mut in_pod = observed(stack());
+    placed(&mut in_pod);
+    assert!(!has_another_source(&in_pod, &bound_to(b"a")));
+    let with = |source| Observed { source: Some(source), ..observed(stack()) };
+    assert!(!has_another_source(&with(Ok(resolved(b"a"))), &bound_to(b"a")), "it can be fetched again");
+    assert!(has_another_source(&with(Ok(resolved(b"b"))), &bound_to(b"a")), "the source has moved on");
+    assert!(has_another_source(&observed(stack()), &bound_to(b"a")), "the state alone is left");
+    let looking = with(Err(Unavailable::Looking("asking the repository".to_owned())));
+    assert!(!has_another_source(&looking, &bound_to(b"a")));
+    let mut nothing = observed(stack());
+    deletion(&mut nothing).without_source = None;
+    assert!(!has_another_source(&nothing, &bound_to(b"a")), "it waits");
 }

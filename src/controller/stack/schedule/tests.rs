@@ -97,7 +97,7 @@ fn s7_s8_the_table_of_when_a_run_is_due() {
             Some(LastUpdate { reason: Some("RunOutcomeUnknown".to_owned()), ..last("failed", 0) }),
             inputs(),
             999_999,
-            Due::OutcomeUnknown,
+            Due::Unanswered("RunOutcomeUnknown"),
         ),
         (
             "a request that was taken away",
@@ -139,8 +139,8 @@ fn a_stack_with_an_interval_runs_again_whatever_came_before() {
         ("a failure is retried before", last("failed", 1), 1030, Due::Now("Backoff time elapsed: 30s".to_owned())),
         ("given up, not yet", last("failed", 8), 1600, Due::After(seconds(3000))),
         ("given up, now", last("failed", 8), 4600, elapsed),
-        ("creations in doubt wait for a person", doubt("PendingCreates"), 99_999, Due::PendingCreates),
-        ("and so does a run in doubt", doubt("RunOutcomeUnknown"), 99_999, Due::OutcomeUnknown),
+        ("creations in doubt wait for a person", doubt("PendingCreates"), 99_999, Due::Unanswered("PendingCreates")),
+        ("and so does a run in doubt", doubt("RunOutcomeUnknown"), 99_999, Due::Unanswered("RunOutcomeUnknown")),
     ];
     for (name, last, second, wanted) in rows {
         assert_eq!(due(Some(&last), None, &inputs(), UpdateKind::Up, &hourly, at(second)), wanted, "{name}");
@@ -271,8 +271,8 @@ fn a_run_in_doubt_waits_for_an_answer_or_a_new_input() {
     let doubt = |reason: &str| LastUpdate { reason: Some(reason.to_owned()), ..last("failed", 0) };
     let now = Due::Now("A person has answered".to_owned());
     for (reason, waits) in [
-        (update_reason::PENDING_CREATES, Due::PendingCreates),
-        (update_reason::RUN_OUTCOME_UNKNOWN, Due::OutcomeUnknown),
+        (update_reason::PENDING_CREATES, Due::Unanswered("PendingCreates")),
+        (update_reason::RUN_OUTCOME_UNKNOWN, Due::Unanswered("RunOutcomeUnknown")),
     ] {
         let answered = |answer| due(Some(&doubt(reason)), answer, &inputs(), up, &plain(), at(999_999));
         assert_eq!(answered(None), waits);

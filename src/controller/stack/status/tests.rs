@@ -142,6 +142,11 @@ fn rows() -> Vec<(State, Option<LastUpdate>, &'static [&'static str])> {
             &["Ready=False/PendingCreates", "Stalled=True/PendingCreates"],
         ),
         (
+            State::Unanswered("StackNotFound"),
+            Some(failed("StackNotFound", 0)),
+            &["Ready=False/StackNotFound", "Stalled=True/StackNotFound"],
+        ),
+        (
             State::Abandoned,
             Some(failed("PendingCreates", 0)),
             &["Ready=False/PendingCreates", "Stalled=True/PendingCreates"],
@@ -215,6 +220,7 @@ fn c9_kstatus_is_right_in_every_state() {
         (State::GivenUp, again(), "Failed"),
         (State::InDoubt("RunOutcomeUnknown", text("nobody knows")), None, "Failed"),
         (State::Unanswered("PendingCreates"), Some(failed("PendingCreates", 0)), "Failed"),
+        (State::Unanswered("StackNotFound"), Some(failed("StackNotFound", 0)), "Failed"),
         (State::Abandoned, Some(failed("PendingCreates", 0)), "Failed"),
         (State::NamespaceTerminating(text("it goes away")), None, "Failed"),
         (State::GivesWay(text("another Stack is first")), None, "Failed"),
@@ -469,4 +475,56 @@ fn c10_what_a_run_was_made_from_and_how_it_ended_is_kept() {
     assert_eq!(outcomes(&third), ["ProcessingCompleted 2", "UpdateFailed 1"]);
     let locked = run(None, Some(third), Some("UpdateConflict"));
     assert_eq!(outcomes(&locked), ["UpdateConflict 1", "ProcessingCompleted 2", "UpdateFailed 1"]);
+}
+
+#[test]
+fn a_destroy_that_finds_no_stack_fails_only_if_there_may_be_resources() {
+    let (here, there) = (Some("s3://a".to_owned()), Some("s3://b".to_owned()));
+    let pulumi_stack = |backend| PulumiStack { name: "dev".to_owned(), project: None, backend };
+    let destroyed = |applied: Option<PulumiStack>| {
+        let mut stack = stack(None);
+        stack.status.as_mut().expect("there").applied_stack = applied;
+        let current =
+            CurrentUpdate { kind: UpdateKind::Destroy, pulumi_stack: Some(pulumi_stack(here.clone())), ..current() };
+        stack.status = Some(started(&stack, &current, at(10)));
+        absorbed(&stack, &ended(Some("StackNotFound")), None, at(20))
+    };
+    let message = |status: &StackStatus| {
+        conditions::find(&status.conditions, STALLED).map(|stalled| stalled.message.clone()).unwrap_or_default()
+    };
+    let not_found = destroyed(Some(pulumi_stack(here.clone())));
+    assert_eq!(brief(&not_found), ["Ready=False/StackNotFound", "Stalled=True/StackNotFound"]);
+    assert_eq!(not_found.applied_stack, Some(pulumi_stack(here.clone())), "it may still have resources");
+    let said = message(&not_found);
+    assert!(said.starts_with("boom. ") && said.contains("app-1=abandon") && !said.contains("clear"), "{said}");
+    let moved = message(&destroyed(Some(pulumi_stack(there))));
+    assert!(moved.contains("the last update of this Stack was made to stack dev in backend s3://b"), "{moved}");
+    let never_applied = destroyed(None);
+    assert_eq!(brief(&never_applied), ["Ready=True/ProcessingCompleted"]);
+    assert_eq!(never_applied.last_update.and_then(|last| last.state).as_deref(), Some("succeeded"));
+}
+
+#[test]
+fn where_resources_may_be_is_recorded_until_a_destroy_has_succeeded() {
+    let after = |before: StackStatus, kind: UpdateKind, failure: Option<&str>, changes: &[(&str, i64)]| {
+        let mut stack = stack(None);
+        stack.status = Some(before);
+        stack.status = Some(started(&stack, &CurrentUpdate { kind, ..current() }, at(10)));
+        let mut update = ended(failure);
+        update.spec.kind = kind;
+        let result = update.status.as_mut().expect("there");
+        result.changes = changes.iter().map(|(operation, count)| ((*operation).to_owned(), *count)).collect();
+        result.end_proof = Some(crate::api::auto::EndProof::Agent);
+        result.backend = Some("s3://a".to_owned());
+        absorbed(&stack, &update, None, at(20))
+    };
+    let backend = |status: &StackStatus| status.applied_stack.as_ref().and_then(|applied| applied.backend.clone());
+    let failed = after(StackStatus::default(), UpdateKind::Up, Some("UpdateFailed"), &[]);
+    assert_eq!(failed.applied_stack, None);
+    let partly = after(failed, UpdateKind::Up, Some("UpdateFailed"), &[("create", 1)]);
+    assert_eq!(backend(&partly).as_deref(), Some("s3://a"));
+    let failed_to_destroy = after(partly, UpdateKind::Destroy, Some("UpdateFailed"), &[("delete", 1)]);
+    assert_eq!(backend(&failed_to_destroy).as_deref(), Some("s3://a"));
+    let destroyed = after(failed_to_destroy, UpdateKind::Destroy, None, &[("delete", 1)]);
+    assert_eq!(destroyed.applied_stack, None);
 }

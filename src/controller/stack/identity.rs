@@ -1,0 +1,107 @@
+//! Which Pulumi stack a Stack works on, and whether it may have resources in one. Pure.
+
+use crate::api::auto::{Update, UpdateKind, UpdateStatus, Workspace};
+use crate::api::conditions;
+use crate::api::pulumi::{CurrentUpdate, LastUpdate, PulumiStack, Stack, StackStatus};
+use crate::controller::stack::backend;
+
+/// The Pulumi stack that the next run works on, as far as the Stack and its Workspace say it.
+pub fn wanted(stack: &Stack, workspace: Option<&Workspace>) -> PulumiStack {
+    let in_place = workspace.and_then(|workspace| workspace.status.as_ref()?.project_name.clone());
+    PulumiStack {
+        name: stack.spec.stack.clone(),
+        project: parts(&stack.spec.stack).project.map(str::to_owned).or(in_place),
+        backend: backend::url(stack),
+    }
+}
+
+/// The Pulumi stack that a run has worked on: what was announced, completed with what the agent reports.
+pub fn reported(stack: &Stack, current: &CurrentUpdate, result: &UpdateStatus) -> PulumiStack {
+    let announced = current.pulumi_stack.clone().unwrap_or_else(|| wanted(stack, None));
+    PulumiStack {
+        project: announced.project.or_else(|| result.project_info.as_ref().map(|project| project.name.clone())),
+        backend: announced.backend.or_else(|| result.backend.clone()),
+        ..announced
+    }
+}
+
+/// Whether the Stack may have resources: it has completed an `up`, or one that failed may have changed something.
+pub fn has_applied(stack: &Stack) -> bool {
+    let Some(status) = &stack.status else { return false };
+    let last = status.last_update.as_ref();
+    if last.is_some_and(|last| is(last, UpdateKind::Destroy) && last.state.as_deref() == Some("succeeded")) {
+        return false;
+    }
+    status.applied_stack.is_some()
+        // Records that are older than `appliedStack`, and those of the Pulumi Kubernetes Operator, which have no digest.
+        || status.last_applied_revision.is_some()
+        || !status.outputs.is_empty()
+        || last.is_some_and(|last| last.digest.is_none() && is(last, UpdateKind::Up))
+}
+
+fn is(last: &LastUpdate, kind: UpdateKind) -> bool {
+    last.kind.as_deref() == Some(kind.as_str())
+}
+
+/// The Pulumi stack in which the Stack may have resources, by a status that does not name it yet. Such a status is of the spec as it
+/// is now, if the spec has not changed since.
+pub fn recorded(stack: &Stack) -> Option<PulumiStack> {
+    let status = stack.status.as_ref()?;
+    let is_of_spec = status.last_update.as_ref().is_some_and(|last| Some(last.generation) == stack.metadata.generation);
+    let project = status.project_info.as_ref().map(|project| project.name.clone());
+    let of_spec = PulumiStack { project, ..wanted(stack, None) };
+    status.applied_stack.clone().or_else(|| (is_of_spec && has_applied(stack)).then_some(of_spec))
+}
+
+/// Whether a run may have changed resources. A run whose agent did not report to the end may have.
+pub fn may_have_changed(update: &Update) -> bool {
+    use crate::api::auto::EndProof;
+    let result = update.status.clone().unwrap_or_default();
+    update.spec.kind == UpdateKind::Up
+        && (!conditions::is_true(&result.conditions, conditions::FAILED)
+            || result.cut_off.unwrap_or_default()
+            || result.end_proof.is_some_and(|proof| proof != EndProof::Agent)
+            || result.changes.iter().any(|(operation, count)| operation != "same" && *count > 0))
+}
+
+/// The Pulumi stack in which resources remain when a run works on another one. None if an earlier run on that other one, or what was
+/// announced of this run, has shown it already: it is reported once.
+pub fn left_behind<'a>(
+    status: &'a StackStatus,
+    next: &PulumiStack,
+    announced: Option<&PulumiStack>,
+) -> Option<&'a PulumiStack> {
+    let applied = status.applied_stack.as_ref()?;
+    let last = status.last_update.as_ref().and_then(|last| last.pulumi_stack.as_ref());
+    let is_known = |known: &PulumiStack| differ(applied, known) && !differ(known, next);
+    (differ(applied, next) && ![last, announced].into_iter().flatten().any(is_known)).then_some(applied)
+}
+
+/// Whether two are different Pulumi stacks. What one of them does not say is not compared.
+pub fn differ(one: &PulumiStack, other: &PulumiStack) -> bool {
+    let differ =
+        |one: Option<&str>, other: Option<&str>| matches!((one, other), (Some(one), Some(other)) if one != other);
+    let (one_name, other_name) = (parts(&one.name), parts(&other.name));
+    one_name.stack != other_name.stack
+        || differ(one_name.organization, other_name.organization)
+        || differ(one.project.as_deref(), other.project.as_deref())
+        || differ(one.backend.as_deref(), other.backend.as_deref())
+}
+
+/// The parts of `stack`, `organization/stack` and `organization/project/stack`.
+pub struct Parts<'a> {
+    pub organization: Option<&'a str>,
+    pub project: Option<&'a str>,
+    pub stack: &'a str,
+}
+
+pub fn parts(name: &str) -> Parts<'_> {
+    match name.split('/').collect::<Vec<_>>().as_slice() {
+        [organization, project, stack] => Parts { organization: Some(organization), project: Some(project), stack },
+        [organization, stack] => Parts { organization: Some(organization), project: None, stack },
+        _ => Parts { organization: None, project: None, stack: name },
+    }
+}
+
+#[cfg(test)]
+mod tests;

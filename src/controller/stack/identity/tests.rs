@@ -1,0 +1,130 @@
+//! Which runs may have left resources, and where.
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::api::pulumi::StackSpec;
+
+fn stack(status: Value) -> Stack {
+    let spec = StackSpec { stack: "dev".to_owned(), backend: Some("s3://a".to_owned()), ..StackSpec::default() };
+    let mut stack = Stack::new("app", spec);
+    stack.metadata.generation = Some(2);
+    stack.status = Some(serde_json::from_value(status).expect("a status"));
+    stack
+}
+
+fn pulumi_stack(name: &str, project: Option<&str>, backend: Option<&str>) -> PulumiStack {
+    PulumiStack { name: name.to_owned(), project: project.map(str::to_owned), backend: backend.map(str::to_owned) }
+}
+
+fn update(kind: &str, status: &Value) -> Update {
+    let spec = json!({"workspaceName": "app", "stackName": "dev", "type": kind});
+    serde_json::from_value(json!({"metadata": {"name": "app-1"}, "spec": spec, "status": status})).expect("an Update")
+}
+
+#[test]
+fn a_run_that_may_have_changed_resources_counts() {
+    let failed = |more: Value| {
+        let failed = json!({"type": "Failed", "status": "True", "reason": "UpdateFailed", "message": "",
+            "lastTransitionTime": "2026-01-01T00:00:00Z"});
+        let mut status = json!({"conditions": [failed], "endProof": "Agent"});
+        status.as_object_mut().expect("fields").extend(more.as_object().expect("fields").clone());
+        status
+    };
+    let rows = [
+        ("an up that succeeded", "up", json!({"conditions": []}), true),
+        ("one that failed before it changed anything", "up", failed(json!({"changes": {"same": 3}})), false),
+        ("one that failed after it created something", "up", failed(json!({"changes": {"create": 1}})), true),
+        ("one that was cut off", "up", failed(json!({"cutOff": true})), true),
+        ("one that ended with its container", "up", failed(json!({"endProof": "Container"})), true),
+        ("one that never began", "up", failed(json!({"endProof": null})), false),
+        ("a preview", "preview", json!({"conditions": [], "changes": {"create": 1}}), false),
+        ("a destroy", "destroy", json!({"conditions": []}), false),
+    ];
+    for (name, kind, status, wanted) in rows {
+        assert_eq!(may_have_changed(&update(kind, &status)), wanted, "{name}");
+    }
+}
+
+#[test]
+fn a_stack_may_have_resources_by_what_its_status_records() {
+    let rows = [
+        ("nothing has run", json!({}), false),
+        (
+            "only failed runs",
+            json!({"attempts": 3, "lastUpdate": {"type": "up", "state": "failed", "digest": "a"}}),
+            false,
+        ),
+        ("a preview", json!({"lastUpdate": {"type": "preview", "state": "succeeded", "digest": "a"}}), false),
+        (
+            "an up, and then a failure",
+            json!({"appliedStack": {"name": "dev"}, "lastUpdate": {"state": "failed"}}),
+            true,
+        ),
+        ("a record of an earlier version", json!({"lastAppliedRevision": "main@sha1:a"}), true),
+        ("outputs", json!({"outputs": {"a": 1}}), true),
+        ("an up of the operator", json!({"lastUpdate": {"type": "up", "state": "failed"}}), true),
+        (
+            "a destroy that succeeded",
+            json!({"lastAppliedRevision": "a", "lastUpdate": {"type": "destroy", "state": "succeeded"}}),
+            false,
+        ),
+    ];
+    for (name, status, wanted) in rows {
+        assert_eq!(has_applied(&stack(status)), wanted, "{name}");
+    }
+}
+
+#[test]
+fn earlier_records_are_of_the_spec_only_if_it_has_not_changed() {
+    let of_generation = |generation: i64| {
+        let last = json!({"type": "up", "state": "succeeded", "generation": generation, "digest": "a"});
+        let project = json!({"name": "web", "runtime": "yaml"});
+        recorded(&stack(json!({"lastAppliedRevision": "a", "lastUpdate": last, "projectInfo": project})))
+    };
+    assert_eq!(of_generation(2), Some(pulumi_stack("dev", Some("web"), Some("s3://a"))));
+    assert_eq!(of_generation(1), None);
+}
+
+#[test]
+fn two_pulumi_stacks_differ_only_in_what_both_name() {
+    let rows = [
+        (pulumi_stack("dev", None, None), pulumi_stack("dev", Some("web"), Some("s3://a")), false),
+        (pulumi_stack("dev", None, None), pulumi_stack("acme/dev", None, None), false),
+        (pulumi_stack("acme/dev", None, None), pulumi_stack("other/dev", None, None), true),
+        (pulumi_stack("acme/web/dev", Some("web"), None), pulumi_stack("acme/dev", Some("web"), None), false),
+        (pulumi_stack("dev", None, None), pulumi_stack("prod", None, None), true),
+        (pulumi_stack("dev", Some("web"), None), pulumi_stack("dev", Some("api"), None), true),
+        (pulumi_stack("dev", None, Some("s3://a")), pulumi_stack("dev", None, Some("s3://b")), true),
+    ];
+    for (one, other, wanted) in rows {
+        assert_eq!((differ(&one, &other), differ(&other, &one)), (wanted, wanted), "{one} {other}");
+    }
+}
+
+#[test]
+fn resources_that_are_left_behind_are_reported_once_for_each_change() {
+    let of = |backend: &str| pulumi_stack("dev", Some("web"), Some(backend));
+    let in_secret = || pulumi_stack("dev", Some("web"), None);
+    let status = |applied: Option<PulumiStack>, last: Option<PulumiStack>| StackStatus {
+        applied_stack: applied,
+        last_update: Some(LastUpdate { pulumi_stack: last, ..LastUpdate::default() }),
+        ..StackStatus::default()
+    };
+    let (a, b, c) = (|| of("s3://a"), || of("s3://b"), || of("s3://c"));
+    let rows = [
+        ("nothing was applied", status(None, Some(a())), b(), None, false),
+        ("nothing has changed", status(Some(a()), Some(a())), a(), None, false),
+        ("the backend has changed", status(Some(a()), Some(a())), b(), None, true),
+        ("its first run has failed", status(Some(a()), Some(b())), b(), None, false),
+        ("it has changed again", status(Some(a()), Some(b())), c(), None, true),
+        ("it is restored", status(Some(a()), Some(b())), a(), None, false),
+        ("the last run is not known", status(Some(a()), None), b(), None, true),
+        ("the agent reports what was not announced", status(Some(a()), Some(a())), b(), Some(in_secret()), true),
+        ("the agent reports what was announced", status(Some(a()), Some(a())), b(), Some(b()), false),
+    ];
+    for (name, status, next, announced, wanted) in rows {
+        let found = left_behind(&status, &next, announced.as_ref());
+        assert_eq!(found, wanted.then(a).as_ref(), "{name}");
+    }
+}

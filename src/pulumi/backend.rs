@@ -1,0 +1,63 @@
+//! The URL of a state backend.
+
+/// Takes precedence over the project file.
+pub const URL_VARIABLE: &str = "PULUMI_BACKEND_URL";
+
+/// The query parameters that say where the state is. All others may hold credentials.
+const LOCATION_PARAMETERS: [&str; 5] = ["region", "endpoint", "storage_account", "domain", "prefix"];
+
+/// A URL as it may be shown: without user, password, fragment, and query parameters that do not say where the state is. None for a
+/// text that is not a URL.
+pub fn without_credentials(url: &str) -> Option<String> {
+    let (scheme, rest) = url.trim().split_once("://")?;
+    let rest = rest.split('#').next().unwrap_or_default();
+    let (location, query) = rest.split_once('?').unwrap_or((rest, ""));
+    let location = without_user(location).trim_end_matches('/');
+    let is_shown = |name: &str| LOCATION_PARAMETERS.contains(&name);
+    let parameters = query.split('&').filter_map(|parameter| parameter.split_once('='));
+    let shown: Vec<String> = parameters
+        .filter(|(name, _)| is_shown(name))
+        .map(|(name, value)| {
+            format!("{name}={}", without_credentials(value).unwrap_or_else(|| without_user(value).to_owned()))
+        })
+        .collect();
+    let query = if shown.is_empty() { String::new() } else { format!("?{}", shown.join("&")) };
+    Some(format!("{scheme}://{location}{query}"))
+}
+
+/// Without what is before the `@` of the authority.
+fn without_user(location: &str) -> &str {
+    let authority = location.split('/').next().unwrap_or_default();
+    let user = authority.rfind('@').map_or(0, |at| at + 1);
+    location.get(user..).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_backend_url_is_shown_without_credentials() {
+        let rows = [
+            ("s3://state/", Some("s3://state")),
+            ("s3://state/team/prod", Some("s3://state/team/prod")),
+            ("s3://state?region=eu-central-1&awssdk=v2", Some("s3://state?region=eu-central-1")),
+            ("s3://state?endpoint=user:word@minio:9000&kmskey=k", Some("s3://state?endpoint=minio:9000")),
+            ("s3://state?endpoint=http://user:word@minio:9000", Some("s3://state?endpoint=http://minio:9000")),
+            (
+                "postgres://user:word@db.example.com:5432/state?sslpassword=x",
+                Some("postgres://db.example.com:5432/state"),
+            ),
+            ("postgres://us@er:wo@rd@db.example.com/state", Some("postgres://db.example.com/state")),
+            ("https://api.pulumi.com/#token=x", Some("https://api.pulumi.com")),
+            ("azblob://state?storage_account=acme&sas=x", Some("azblob://state?storage_account=acme")),
+            ("file://~", Some("file://~")),
+            ("file:///state/", Some("file:///state")),
+            ("word", None),
+            ("", None),
+        ];
+        for (url, wanted) in rows {
+            assert_eq!(without_credentials(url).as_deref(), wanted, "{url}");
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! Destroys of a Pulumi stack that the backend does not have, and Stacks that move to another Pulumi stack.
+
+use k8s_openapi::api::core::v1::{Event, Pod, Secret};
+use kube::ResourceExt;
+use pulumi_controller::api::conditions::{READY, STALLED, stack_reason};
+use pulumi_controller::api::names::{ANNOTATION_RESOLVE, STACK_FINALIZER, workspace_pod};
+use pulumi_controller::api::pulumi::{ResourceRef, SecretSelector, Stack};
+use serde_json::json;
+
+use crate::harness::{Look, Patience, Program, Scene, StackHandle, condition, once, run, says, wait_until};
+
+fn is_not_found(stack: &Stack) -> bool {
+    says(stack, STALLED, "True", stack_reason::STACK_NOT_FOUND)
+        && says(stack, READY, "False", stack_reason::STACK_NOT_FOUND)
+}
+
+fn last_update(stack: &Stack) -> String {
+    stack.status.as_ref().and_then(|status| status.last_update.as_ref()?.name.clone()).expect("a run has ended")
+}
+
+fn stalled_message(stack: &Stack) -> String {
+    condition(stack, STALLED).map(|stalled| stalled.message.clone()).unwrap_or_default()
+}
+
+/// The messages of the Warning events that say that resources remain.
+async fn orphaned(stack: &StackHandle<'_>) -> Vec<String> {
+    let is_warning = |event: &Event| event.reason.as_deref() == Some("ResourcesOrphaned");
+    stack.events().await.into_iter().filter(is_warning).filter_map(|event| event.message).collect()
+}
+
+#[test]
+fn a_destroy_at_another_backend_keeps_the_stack_until_the_answer() {
+    run("not-found", async |scene| {
+        let source = scene.source("app").await;
+        let commit = source.push(&Program::new("not-found").step("step", json!({"value": "one"})).files()).await;
+        let mut stack = scene.stack("main", &source);
+        let url = stack.spec.backend.take().expect("the tests name a backend");
+        scene.create::<Secret>(json!({"metadata": {"name": "backend"}, "stringData": {"url": url}})).await;
+        let secret = Some(SecretSelector { namespace: None, name: "backend".to_owned(), key: "url".to_owned() });
+        let reference = ResourceRef { kind: "Secret".to_owned(), secret, ..ResourceRef::default() };
+        stack.spec.env_refs.insert("PULUMI_BACKEND_URL".to_owned(), reference);
+        stack.spec.destroy_on_finalize = Some(true);
+        let main = scene.start(stack).await;
+        let applied = main.until_applied(&commit).await.status.and_then(|status| status.applied_stack);
+        let applied = applied.and_then(|applied| applied.backend).expect("the agent reports the backend");
+        let (bucket, query) = url.split_once('?').expect("the URL names the endpoint");
+        assert!(applied.starts_with(bucket) && !applied.contains("s3ForcePathStyle"), "{applied}");
+
+        let moved = format!("{bucket}/elsewhere?{query}");
+        set_backend(scene, &moved).await;
+        main.delete().await;
+        let kept = main.until("to say that its Pulumi stack is not found", Patience::Run, is_not_found).await;
+        let (message, name) = (stalled_message(&kept), kept.spec.stack.clone());
+        for word in [name.as_str(), "project not-found", &format!("{bucket}/elsewhere"), &applied, "=abandon"] {
+            assert!(message.contains(word), "no {word} in {message}");
+        }
+        assert!(kept.finalizers().iter().any(|finalizer| finalizer == STACK_FINALIZER), "it is kept");
+        assert_eq!(main.log.sentences().await, once(&["create step"]), "nothing was destroyed");
+
+        main.annotate(ANNOTATION_RESOLVE, &format!("{}=clear", last_update(&kept))).await;
+        main.until("to refuse the answer", Patience::Reaction, |stack| {
+            is_not_found(stack) && stalled_message(stack).contains("there is no state to clear")
+        })
+        .await;
+
+        set_backend(scene, &url).await;
+        main.annotate(ANNOTATION_RESOLVE, &format!("{}=retry", last_update(&kept))).await;
+        main.until_gone().await;
+        assert_eq!(main.log.sentences().await, once(&["create step", "delete step"]));
+    });
+}
+
+/// The kubelet brings a changed Secret into a new pod at once, into one that runs within two minutes.
+async fn set_backend(scene: &Scene, url: &str) {
+    scene.patch::<Secret>("backend", json!({"stringData": {"url": url}})).await;
+    let pod = workspace_pod("main");
+    let before = scene.list::<Pod>().await.into_iter().find(|found| found.name_any() == pod).and_then(|pod| pod.uid());
+    scene.delete::<Pod>(&pod).await;
+    wait_until("another pod", Patience::Run, async || {
+        let pods = scene.list::<Pod>().await;
+        match pods.iter().find(|found| found.name_any() == pod && found.uid() != before) {
+            Some(_) => Look::Found(()),
+            None => Look::NotYet(format!("{:?}", pods.iter().map(ResourceExt::name_any).collect::<Vec<_>>())),
+        }
+    })
+    .await;
+}
+
+#[test]
+fn the_answer_abandon_deletes_the_stack_and_leaves_its_resources() {
+    run("abandon", async |scene| {
+        let source = scene.source("app").await;
+        let commit = source.push(&Program::new("abandon").step("step", json!({"value": "one"})).files()).await;
+        let mut stack = scene.stack("main", &source);
+        stack.spec.destroy_on_finalize = Some(true);
+        let name = stack.spec.stack.clone();
+        let main = scene.start(stack).await;
+        main.until_applied(&commit).await;
+
+        main.change(json!({"spec": {"stack": format!("{name}-renamed"), "suspend": true}})).await;
+        main.delete().await;
+        main.change(json!({"spec": {"suspend": false}})).await;
+        let kept = main.until("to say that its Pulumi stack is not found", Patience::Run, is_not_found).await;
+        let message = stalled_message(&kept);
+        assert!(message.contains(&format!("stack {name}-renamed of project abandon")), "{message}");
+        assert!(message.contains(&format!("was made to stack {name} of project abandon")), "{message}");
+        main.annotate(ANNOTATION_RESOLVE, &format!("{}=abandon", last_update(&kept))).await;
+        main.until_gone().await;
+        assert_eq!(main.log.sentences().await, once(&["create step"]), "the resources remain");
+    });
+}
+
+#[test]
+fn a_stack_that_was_never_applied_goes_although_its_pulumi_stack_is_not_found() {
+    run("never-applied", async |scene| {
+        let source = scene.source("app").await;
+        source.push(&Program::new("never-applied").step("step", json!({"value": "one"})).files()).await;
+        let mut stack = scene.stack("main", &source);
+        stack.spec.use_local_stack_only = Some(true);
+        stack.spec.destroy_on_finalize = Some(true);
+        let main = scene.start(stack).await;
+        main.until("to have failed", Patience::Run, |stack| says(stack, READY, "False", stack_reason::UPDATE_FAILED))
+            .await;
+        main.delete().await;
+        main.until_gone().await;
+        assert!(main.log.sentences().await.is_empty());
+    });
+}
+
+#[test]
+fn a_change_of_the_pulumi_stack_warns_once_that_resources_remain() {
+    run("renamed", async |scene| {
+        let source = scene.source("app").await;
+        let program = |project: &str| Program::new(project).step("step", json!({"value": "one"}));
+        let commit = source.push(&program("renamed").files()).await;
+        let mut stack = scene.stack("main", &source);
+        stack.spec.destroy_on_finalize = Some(true);
+        let name = stack.spec.stack.clone();
+        let main = scene.start(stack).await;
+        main.until_applied(&commit).await;
+        assert_eq!(orphaned(&main).await, [""; 0]);
+
+        let renamed = format!("{name}-renamed");
+        main.change(json!({"spec": {"stack": renamed}})).await;
+        main.until_applied(&commit).await;
+        let warnings = until_warned(&main, 1).await;
+        assert!(
+            warnings[0].contains(&format!("now works on stack {renamed} "))
+                && warnings[0].contains(&format!("its resources in stack {name} of project renamed in backend s3://")),
+            "{warnings:?}"
+        );
+        main.annotate("reconcile.fluxcd.io/requestedAt", "again").await;
+        main.until("to have run again", Patience::Run, |stack| {
+            stack.status.as_ref().and_then(|status| status.attempts) == Some(3) && condition(stack, STALLED).is_none()
+        })
+        .await;
+
+        let commit = source.push(&program("other-project").files()).await;
+        main.until_applied(&commit).await;
+        let warnings = until_warned(&main, 2).await;
+        assert!(warnings.iter().any(|warning| warning.contains("of project other-project")), "{warnings:?}");
+        for stack in [name, renamed] {
+            let log = crate::harness::ProviderLog::of(&stack);
+            assert!(log.sentences().await.iter().all(|sentence| !sentence.starts_with("delete")), "{stack}");
+        }
+    });
+}
+
+async fn until_warned(stack: &StackHandle<'_>, wanted: usize) -> Vec<String> {
+    wait_until(format!("{wanted} warnings that resources remain"), Patience::Reaction, async || {
+        let warnings = orphaned(stack).await;
+        if warnings.len() == wanted { Look::Found(warnings) } else { Look::NotYet(format!("{warnings:?}")) }
+    })
+    .await
+}
