@@ -41,6 +41,9 @@ pub enum Role {
     /// In a workspace pod: starts a program, for the agent only.
     #[command(hide = true)]
     Launch(LaunchFlags),
+    /// In a child process of the manager: evaluates an expression from stdin, for the manager only.
+    #[command(hide = true)]
+    Evaluate,
     /// Prints the CustomResourceDefinitions.
     Crds,
 }

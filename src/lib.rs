@@ -7,6 +7,7 @@
 pub mod api;
 pub mod artifact;
 pub mod pulumi;
+pub mod subprocess;
 
 pub mod rpc;
 pub mod runtime;

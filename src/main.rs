@@ -10,6 +10,7 @@ use anyhow::Context as _;
 use clap::Parser;
 use pulumi_controller::cli::{AgentFlags, CommandLine, FetchFlags, Role};
 use pulumi_controller::config::{self, ManagerConfig};
+use pulumi_controller::controller::stack;
 use pulumi_controller::telemetry::logging;
 use pulumi_controller::{agent, api, manager};
 use tokio_util::sync::CancellationToken;
@@ -51,6 +52,7 @@ fn run(role: Role) -> anyhow::Result<ExitCode> {
             agent::fetch(&fetch_config(flags)?)?;
         }
         Role::Launch(flags) => return Ok(agent::launch(&flags.arguments)),
+        Role::Evaluate => stack::evaluate_stdin()?,
         Role::Crds => print_crds()?,
     }
     Ok(ExitCode::SUCCESS)

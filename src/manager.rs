@@ -35,6 +35,7 @@ use crate::runtime::writes::Writer;
 use crate::server;
 use crate::source::flux::Sources;
 use crate::source::git::{self, Git};
+use crate::subprocess::Subprocess;
 use crate::telemetry::metrics::Metrics;
 
 /// How many wake-ups may wait; one that finds no room is no loss, since everything looks again by itself.
@@ -286,6 +287,8 @@ async fn stacks(
     let sources = Sources::new(parts.client.clone());
     let (dependents, woken_dependents) = stack::Dependents::new(known_stacks.clone(), config.no_cross_namespace_refs);
     let twins = stack::Twins::new(dependents.waker());
+    let (subprocess, tasks) = (Subprocess::of_this_binary(), parts.tasks.clone());
+    let evaluator = stack::Evaluator::new(subprocess, dependents.waker(), tasks, end.clone());
     let (source_watches, woken) = stack::SourceWatches::new(
         parts.client.clone(),
         parts.scope.clone(),
@@ -301,6 +304,7 @@ async fn stacks(
         source_watches,
         git: git.clone(),
         dependents,
+        evaluator,
         twins: twins.clone(),
         reader: parts.reader.clone(),
         writer: parts.writer.clone(),

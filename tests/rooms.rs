@@ -15,7 +15,7 @@ struct Room {
     rule: &'static str,
 }
 
-const GROUND: &str = "the ground floor (api, artifact, pulumi) uses no other room";
+const GROUND: &str = "the ground floor (api, artifact, pulumi, subprocess) uses no other room";
 const MIDDLE: &str = "source, rpc and runtime use the ground floor, and not each other";
 const HALLS: &str = "cli, config, telemetry and server serve every floor above the ground and know none but that";
 
@@ -24,12 +24,13 @@ const ROOMS: &[Room] = &[
     Room { name: "api", uses: &[], rule: GROUND },
     Room { name: "artifact", uses: &[], rule: GROUND },
     Room { name: "pulumi", uses: &[], rule: GROUND },
+    Room { name: "subprocess", uses: &[], rule: GROUND },
     Room { name: "source", uses: &["api", "artifact", "pulumi", "config", "server", "telemetry"], rule: MIDDLE },
     Room { name: "rpc", uses: &["api", "artifact", "pulumi", "config", "server", "telemetry"], rule: MIDDLE },
     Room { name: "runtime", uses: &["api", "artifact", "pulumi", "config", "server", "telemetry"], rule: MIDDLE },
     Room {
         name: "controller",
-        uses: &["api", "artifact", "pulumi", "source", "rpc", "runtime", "config", "server", "telemetry"],
+        uses: &["api", "artifact", "pulumi", "subprocess", "source", "rpc", "runtime", "config", "server", "telemetry"],
         rule: "the controller meets the agent only in rpc, and is given its settings",
     },
     Room {
@@ -48,6 +49,7 @@ const ROOMS: &[Room] = &[
             "api",
             "artifact",
             "pulumi",
+            "subprocess",
             "source",
             "rpc",
             "runtime",

@@ -3,11 +3,13 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
 use pulumi_controller::api::conditions::{READY, STALLED, stack_reason};
 use pulumi_controller::api::pulumi::{DependencyReference, PrerequisiteReference, Requirement, Stack};
 use serde_json::json;
 
-use crate::harness::{Patience, Program, Scene, Source, StackHandle, condition, once, run, says};
+use crate::harness::{Controller, Patience, Program, Scene, Source, StackHandle, condition, once, run, says};
 
 /// How long ago a prerequisite may have succeeded here.
 const FRESH: Duration = Duration::from_secs(30);
@@ -171,6 +173,42 @@ fn r6_a_stack_waits_until_its_expression_is_true_of_another_one() {
         let message = condition(&stack, STALLED).expect("it is there").message.clone();
         assert!(message.contains("the readyExpr of needed") && message.contains("cannot be read"), "{message}");
     });
+}
+
+#[test]
+fn an_expression_that_exceeds_its_memory_stalls_its_stack_alone() {
+    run("greedy-expression", async |scene| {
+        let source = scene.source("app").await;
+        let commit = source.push(&saying("one").files()).await;
+        let needed = scene.start(scene.stack("needed", &source)).await;
+        needed.until_applied(&commit).await;
+        let controller = Controller::new(&scene.client);
+        let before = restarts(&controller.pods().await);
+        let mut greedy = depending(scene, "greedy", &source, "needed");
+        // It comes to 10 GB.
+        let expression = format!("'aaaaaaaaaa'{} == ''", ".replace('a', 'aaaaaaaaaa')".repeat(9));
+        greedy.spec.depends_on[0].ready_expr = Some(expression);
+        let greedy = scene.start(greedy).await;
+        let stalled = |stack: &Stack| says(stack, STALLED, "True", stack_reason::SPEC_INVALID);
+        let stack = greedy.until("to exceed the limit", Patience::Reaction, stalled).await;
+        let message = condition(&stack, STALLED).expect("it is there").message.clone();
+        let words = ["the readyExpr of needed", "more than the limit of 96Mi of memory", "Simplify the expression"];
+        assert!(words.iter().all(|part| message.contains(part)), "{message}");
+        let commit = source.push(&saying("two").files()).await;
+        needed.until_applied(&commit).await;
+        assert_eq!(restarts(&controller.pods().await), before, "the controller is the same process");
+        greedy.change(json!({"spec": {"dependsOn": [{"name": "needed", "readyExpr": "true"}]}})).await;
+        greedy.until_applied(&commit).await;
+    });
+}
+
+/// The controller's pods, and how often the containers of each were restarted.
+fn restarts(pods: &[Pod]) -> Vec<(String, i32)> {
+    let count = |pod: &Pod| {
+        let containers = pod.status.iter().flat_map(|status| status.container_statuses.iter().flatten());
+        (pod.name_any(), containers.map(|container| container.restart_count).sum())
+    };
+    pods.iter().map(count).collect()
 }
 
 fn depending(scene: &Scene, name: &str, source: &Source<'_>, on: &str) -> Stack {

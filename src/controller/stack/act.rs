@@ -88,6 +88,8 @@ pub async fn act(
         Action::WorkspaceFailed(message) => rest(stack, &State::WorkspaceFailed(message), None, context, now).await,
         Action::Start(current) => start(observed, &current, context, now).await,
         Action::WaitForOthers(message, stale) => wait_for_others(stack, message, &stale, context, now).await,
+        // The status stays: a change of it would be another question, whose answer is not known either.
+        Action::AwaitExpression => Ok(Next::Rest(Some(context.requeue_dependency))),
         Action::NoteInputs(first) => again(stack, &status::with_first_inputs(stack, &first), context).await,
         Action::ReclaimWorkspace => reclaim_workspace(observed, context, now).await,
         Action::Settled(settled) => settle(observed, settled, context, now).await,

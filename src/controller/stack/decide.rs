@@ -53,6 +53,8 @@ pub enum Action {
     GiveWay(String),
     /// Other Stacks have to be done first: why, and which of them are to be run again for it.
     WaitForOthers(String, Vec<Stale>),
+    /// The expression of a dependency is being evaluated; the Stack is woken by the answer.
+    AwaitExpression,
     Fetch(Resolved),
     ApplyWorkspace(Box<Workspace>, String),
     WaitForWorkspace(String),
@@ -91,6 +93,7 @@ impl Action {
             Action::AwaitSource(_) => "AwaitSource",
             Action::GiveWay(_) => "GiveWay",
             Action::WaitForOthers(..) => "WaitForOthers",
+            Action::AwaitExpression => "AwaitExpression",
             Action::Fetch(_) => "Fetch",
             Action::ApplyWorkspace(..) => "ApplyWorkspace",
             Action::WaitForWorkspace(_) => "WaitForWorkspace",
@@ -308,6 +311,7 @@ fn others_first(observed: &Observed, revision: &str, kind: UpdateKind, now: Time
     }
     match prerequisites::judge(&observed.stack, revision, &observed.needed, now) {
         Standing::Satisfied => None,
+        Standing::Evaluating => Some(Action::AwaitExpression),
         Standing::Invalid(message) => Some(Action::Invalid(message)),
         Standing::Waits { message, stale } => Some(Action::WaitForOthers(message, stale)),
     }

@@ -36,6 +36,8 @@ use kube::core::Selector;
 use kube::runtime::reflector::{ObjectRef, Store as Reflected};
 
 pub use dependents::Dependents;
+pub use prerequisites::evaluator::Evaluator;
+pub use prerequisites::expression::{ExpressionError, evaluate_stdin};
 pub use source_watches::SourceWatches;
 pub use twins::Twins;
 pub use watches::{Feeds, controller};
@@ -62,6 +64,7 @@ pub struct Context {
     pub source_watches: SourceWatches,
     pub git: Git,
     pub dependents: Dependents,
+    pub evaluator: Evaluator,
     pub twins: Twins,
     pub reader: Reader,
     pub writer: Writer,

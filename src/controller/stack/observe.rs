@@ -16,7 +16,7 @@ use crate::api::pulumi::Stack;
 use crate::artifact::InPod;
 use crate::controller::stack::Context;
 use crate::controller::stack::deletion::{self, Deletion};
-use crate::controller::stack::prerequisites::{self, Needed, Rule, expression};
+use crate::controller::stack::prerequisites::{self, Needed, Rule};
 use crate::controller::stack::twins::Twin;
 use crate::controller::stack::{operator, rotation};
 use crate::controller::update::is_outputs_of;
@@ -223,7 +223,7 @@ async fn look_at_needed(stack: &Stack, context: &Context) -> Result<Vec<Needed>,
     for (key, rule) in prerequisites::asked(&stack.spec, &own) {
         let found = context.reader.get_opt::<Stack>(&key.0, &key.1).await?;
         let answer = match (&rule, &found) {
-            (Rule::Expression(expression), Some(found)) => Some(expression::evaluate(expression, stack, found).await),
+            (Rule::Expression(expression), Some(found)) => context.evaluator.ask(expression, stack, found).await,
             _ => None,
         };
         needed.push(Needed { name: prerequisites::called(&key, &own), rule, stack: found, answer });

@@ -1,5 +1,6 @@
 //! Whether the Stacks that have to be done before a run are so. Pure.
 
+pub mod evaluator;
 pub mod expression;
 
 use jiff::{SignedDuration, Timestamp};
@@ -19,7 +20,7 @@ pub struct Needed {
     pub name: String,
     pub rule: Rule,
     pub stack: Option<Stack>,
-    /// What the expression says of it, where there is one.
+    /// What the expression says of it, where there is one and the answer is known.
     pub answer: Option<Result<bool, ExpressionError>>,
 }
 
@@ -43,6 +44,8 @@ pub enum Standing {
         message: String,
         stale: Vec<Stale>,
     },
+    /// An expression is being evaluated: the Stack is woken by the answer.
+    Evaluating,
     /// An expression can never say so.
     Invalid(String),
 }
@@ -98,14 +101,15 @@ pub fn judge(of: &Stack, revision: &str, needed: &[Needed], now: Timestamp) -> S
             (Some(stack), Rule::Ready) => not_ready(stack).or_else(|| is_behind(of, revision, stack)),
             (Some(_), Rule::Expression(expression)) => match &needed.answer {
                 Some(Ok(true)) => None,
-                Some(Err(ExpressionError::Invalid(why))) => {
+                Some(Err(ExpressionError::Invalid(why) | ExpressionError::LimitExceeded(why))) => {
                     let name = &needed.name;
                     return Standing::Invalid(format!(
                         "spec.dependsOn: the readyExpr of {name}, {expression:?}, {why}"
                     ));
                 }
-                Some(Err(ExpressionError::Failed(why))) => Some(format!("its readyExpr says nothing of it: {why}")),
-                Some(Ok(false)) | None => Some("its readyExpr is not true".to_owned()),
+                Some(Err(ExpressionError::Failed(why))) => Some(format!("its readyExpr failed: {why}")),
+                Some(Ok(false)) => Some("its readyExpr is not true".to_owned()),
+                None => return Standing::Evaluating,
             },
             (Some(stack), Rule::Succeeded { within }) => not_succeeded(stack).or_else(|| {
                 let (name, age) = stack.status.as_ref()?.last_update.as_ref().and_then(|last| {

@@ -172,6 +172,10 @@ fn a_run_waits_for_other_stacks_and_a_destroy_does_not() {
     let waits = Action::WaitForOthers("waits for base: it does not exist".to_owned(), Vec::new());
     let new = Observed { needed: missing(), ..observed(stack()) };
     assert_eq!(decide(&new, now()), waits, "nothing is prepared before");
+    let rule = Rule::Expression("dep.spec.suspend".to_owned());
+    let unknown = Needed { name: "base".to_owned(), rule, stack: Some(stack()), answer: None };
+    let evaluating = Observed { needed: vec![unknown], ..observed(stack()) };
+    assert_eq!(decide(&evaluating, now()), Action::AwaitExpression, "the answer is not known yet");
     let in_a_cycle = Observed { cycle: Some(["app", "base", "app"].map(str::to_owned).into()), ..new };
     let Action::Invalid(message) = decide(&in_a_cycle, now()) else { panic!("a cycle never ends") };
     assert!(message.starts_with("app needs base needs app: none of them"), "{message}");

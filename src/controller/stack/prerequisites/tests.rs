@@ -191,15 +191,18 @@ fn r6_an_expression_takes_the_place_of_the_check() {
         (Ok(false), waits("its readyExpr is not true")),
         (
             Err(ExpressionError::Failed("no such key: spec".to_owned())),
-            waits("its readyExpr says nothing of it: no such key: spec"),
+            waits("its readyExpr failed: no such key: spec"),
         ),
-        (Err(ExpressionError::Invalid("is not a condition: it gives int".to_owned())), stalled),
+        (Err(ExpressionError::Invalid("is not a condition: it gives int".to_owned())), stalled.clone()),
+        (Err(ExpressionError::LimitExceeded("is not a condition: it gives int".to_owned())), stalled),
     ];
     for (answer, wanted) in rows {
         let text = format!("{answer:?}");
         let needed = Needed { name: "base".to_owned(), rule: rule(), stack: Some(succeeded()), answer: Some(answer) };
         assert_eq!(judge_all(&[needed], 9), wanted, "{text}");
     }
+    let unknown = Needed { name: "base".to_owned(), rule: rule(), stack: Some(succeeded()), answer: None };
+    assert_eq!(judge_all(&[unknown], 9), Standing::Evaluating);
     let missing = Needed { name: "base".to_owned(), rule: rule(), stack: None, answer: None };
     assert_eq!(judge_all(&[missing], 9), waits("it does not exist"));
 }

@@ -1,0 +1,98 @@
+//! What the parent makes of children that end in different ways. The children are scripts; what the limits do to a child of our own
+//! binary is in `tests/expressions.rs` and `tests/git`.
+
+use std::path::Path;
+use std::time::Instant;
+
+use tempfile::TempDir;
+
+use super::*;
+
+const LIMITS: Limits = Limits {
+    memory: 64 << 20,
+    address_space: 1 << 30,
+    stack: 8 << 20,
+    cpu: Duration::from_secs(1),
+    wall: Duration::from_secs(20),
+    file_size: 0,
+    open_files: 16,
+    threads: false,
+    answer: 1000,
+};
+
+/// Runs a script in place of the child.
+async fn run(script: &str, input: &[u8], limits: &Limits) -> Result<String, String> {
+    let directory = TempDir::new().expect("a directory");
+    let path = directory.path().join("script");
+    std::fs::write(&path, script).expect("written");
+    let shell = Subprocess::of("/bin/sh".into());
+    let answer = shell.run(&path.display().to_string(), input, limits).await;
+    answer.map(|answer| String::from_utf8(answer).expect("text")).map_err(|failure| failure.to_string())
+}
+
+#[tokio::test]
+async fn a_child_reads_limits_and_input_and_has_no_environment() {
+    assert!(std::env::vars().count() > 3, "there is something to inherit");
+    let script =
+        r#"read -r limits; echo "$limits" | grep -c '"memory":67108864'; cat; env | grep -vE '^(PWD|_|OLDPWD|SHLVL)='"#;
+    let script = format!("{script}; true");
+    assert_eq!(run(&script, b"the input\n", &LIMITS).await.as_deref(), Ok("1\nthe input\n"));
+}
+
+#[tokio::test]
+async fn the_end_of_a_child_says_which_limit_it_was() {
+    let short = Limits { wall: Duration::from_millis(300), ..LIMITS };
+    let rows = [
+        ("kill -XCPU $$", LIMITS, "more than the limit of 1 s of CPU time"),
+        ("kill -XFSZ $$", LIMITS, "a file that is larger than the limit of 0Mi"),
+        (
+            "echo 'memory allocation of 9 bytes failed' >&2; kill -ABRT $$",
+            LIMITS,
+            "more than the limit of 64Mi of memory",
+        ),
+        ("kill -ABRT $$", LIMITS, "ended without an answer"),
+        ("kill -KILL $$", LIMITS, "killed from outside"),
+        ("printf '%01001d' 0", LIMITS, "its answer is larger than the limit of 1000 bytes"),
+        ("yes", LIMITS, "its answer is larger than the limit of 1000 bytes"),
+        ("echo one; echo '  two\n\nwords  ' >&2; exit 3", LIMITS, "(exit status: 3): two words"),
+        ("exec sleep 100", short, "it was not done within 0 s"),
+        ("yes >&2", short, "it was not done within 0 s"),
+    ];
+    for (script, limits, wanted) in rows {
+        let said = run(script, b"", &limits).await.expect_err(script);
+        assert!(said.contains(wanted), "{script}: {said}");
+    }
+    let missing = Subprocess::of("/no/such/program".into()).run("role", b"", &LIMITS).await;
+    assert!(matches!(missing, Err(Failure::Start(_))), "{missing:?}");
+}
+
+#[tokio::test]
+async fn a_child_that_does_not_read_its_input_gives_its_answer_all_the_same() {
+    let input = vec![b'x'; 4 << 20];
+    assert_eq!(run("echo done", &input, &LIMITS).await.as_deref(), Ok("done\n"));
+}
+
+#[tokio::test]
+async fn a_child_ends_when_nobody_waits_for_it() {
+    let directory = TempDir::new().expect("a directory");
+    let (script, pid) = (directory.path().join("script"), directory.path().join("pid"));
+    std::fs::write(&script, format!("echo $$ > {}.new; mv {0}.new {0}; exec sleep 1000", pid.display()))
+        .expect("written");
+    let (shell, role) = (Subprocess::of("/bin/sh".into()), script.display().to_string());
+    let run = shell.run(&role, b"", &LIMITS);
+    tokio::select! {
+        ended = run => panic!("it has ended: {ended:?}"),
+        () = until("the child is there", || pid.exists()) => {}
+    }
+    let pid = std::fs::read_to_string(&pid).expect("read");
+    let process = Path::new("/proc").join(pid.trim());
+    until("the child is gone", || !process.exists()).await;
+}
+
+async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < Duration::from_secs(20), "not so after 20 s: {what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}

@@ -1,0 +1,250 @@
+//! `dependsOn[].readyExpr` as the controller has it evaluated: in child processes of the real binary, with limits.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "what helps a test fails as the test does"
+)]
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use futures::StreamExt;
+use futures::channel::mpsc;
+use kube::runtime::reflector::ObjectRef;
+use pulumi_controller::api::pulumi::Stack;
+use pulumi_controller::controller::stack::{Evaluator, ExpressionError};
+use pulumi_controller::subprocess::Subprocess;
+use serde_json::json;
+use tempfile::TempDir;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+/// How long an answer may take on a slow machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+struct Fixture {
+    evaluator: Evaluator,
+    woken: mpsc::Receiver<ObjectRef<Stack>>,
+    tasks: TaskTracker,
+    end: CancellationToken,
+    directory: TempDir,
+}
+
+impl Fixture {
+    /// Its children are those of the real binary; each start is noted.
+    fn new() -> Self {
+        let directory = TempDir::new().unwrap();
+        let program = directory.path().join("program");
+        let (started, binary) = (directory.path().join("started"), env!("CARGO_BIN_EXE_pulumi-controller"));
+        std::fs::write(&program, format!("#!/bin/sh\necho $$ >> {}\nexec {binary} \"$@\"\n", started.display()))
+            .unwrap();
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let (wake, woken) = mpsc::channel(100);
+        let (tasks, end) = (TaskTracker::new(), CancellationToken::new());
+        let evaluator = Evaluator::new(Subprocess::of(program), wake, tasks.clone(), end.clone());
+        Fixture { evaluator, woken, tasks, end, directory }
+    }
+
+    /// The process ids of all children so far.
+    fn started(&self) -> Vec<u32> {
+        let started = std::fs::read_to_string(self.directory.path().join("started")).unwrap_or_default();
+        started.lines().map(|line| line.parse().unwrap()).collect()
+    }
+
+    /// What is said in the end. Whoever is told to wait asks again only when it is woken.
+    async fn said(&mut self, expression: &str, this: &Stack, dep: &Stack) -> Result<bool, ExpressionError> {
+        let said = async {
+            loop {
+                if let Some(answer) = self.evaluator.ask(expression, this, dep).await {
+                    return answer;
+                }
+                while self.woken.next().await.expect("somebody wakes").name != this.metadata.name.clone().unwrap() {}
+            }
+        };
+        tokio::time::timeout(PATIENCE, said).await.unwrap_or_else(|_| panic!("no answer in {PATIENCE:?}: {expression}"))
+    }
+}
+
+impl Drop for Fixture {
+    fn drop(&mut self) {
+        self.end.cancel();
+    }
+}
+
+fn stack(namespace: &str, name: &str, outputs: serde_json::Value) -> Stack {
+    serde_json::from_value(json!({
+        "apiVersion": "pulumi.com/v1", "kind": "Stack", "metadata": {"namespace": namespace, "name": name},
+        "spec": {"stack": "dev", "fluxSource": {"sourceRef": {"kind": "Bucket", "name": "b"}}},
+        "status": {"outputs": outputs},
+    }))
+    .unwrap()
+}
+
+/// Resident memory of this process, in bytes.
+fn resident() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
+}
+
+/// Nine chained calls make 10 GB of ten bytes.
+fn chained_replace() -> String {
+    format!("'aaaaaaaaaa'{} == ''", ".replace('a', 'aaaaaaaaaa')".repeat(9))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_expression_that_exceeds_a_limit_is_stopped_and_says_so() {
+    let ranges = vec!["lists.range(1000000)"; 40].join(" + ");
+    let nested = "lists.range(1000).all(a, lists.range(1000).all(b, lists.range(1000).all(c, a + b + c >= 0)))";
+    let rows = [
+        (chained_replace(), "more than the limit of 96Mi of memory"),
+        (format!("({ranges}).size() > 1"), "more than the limit of 96Mi of memory"),
+        (nested.to_owned(), "more than the limit of 1 s of CPU time"),
+    ];
+    let before = resident();
+    let evaluations = rows.map(|(expression, wanted)| async move {
+        assert!(expression.len() <= 1024, "the schema takes no longer one");
+        let mut fixture = Fixture::new();
+        let (this, dep) = (stack("apps", "app", json!({})), stack("apps", "base", json!({})));
+        let answer = fixture.said(&expression, &this, &dep).await;
+        assert!(
+            matches!(&answer, Err(ExpressionError::LimitExceeded(why)) if why.contains(wanted)),
+            "{expression}: {answer:?}"
+        );
+        // The same question is answered from memory, also one that has exceeded a limit.
+        assert_eq!(fixture.said(&expression, &this, &dep).await, answer);
+        assert_eq!(fixture.started().len(), 1, "{expression}");
+    });
+    futures::future::join_all(evaluations).await;
+    let grown = resident().saturating_sub(before);
+    assert!(grown < 256 << 20, "the parent has grown by {grown} bytes");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn expressions_that_exceed_limits_delay_no_other_namespace() {
+    let mut fixture = Fixture::new();
+    let mut answered = 0;
+    let began = Instant::now();
+    for round in 0..20 {
+        for attacker in 0..4 {
+            let this = stack("attacker", &format!("app-{attacker}"), json!({"round": round}));
+            let told = fixture.evaluator.ask(&chained_replace(), &this, &stack("attacker", "base", json!({}))).await;
+            answered += usize::from(matches!(told, Some(Err(ExpressionError::LimitExceeded(_)))));
+        }
+        let (this, dep) = (stack("victim", "app", json!({})), stack("victim", "base", json!({"round": round})));
+        let asked = Instant::now();
+        let expression = format!("dep.status.outputs.round == {round}");
+        assert_eq!(fixture.said(&expression, &this, &dep).await, Ok(true));
+        assert!(asked.elapsed() < Duration::from_secs(1), "{:?}", asked.elapsed());
+    }
+    // The attacker's namespace pauses after each that has exceeded a limit.
+    let pauses = usize::try_from(began.elapsed().as_secs() / 10).unwrap();
+    assert!(answered <= 1 + pauses, "{answered} answers in {:?}", began.elapsed());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_is_given_quickly_and_remembered_until_the_data_changes() {
+    let mut fixture = Fixture::new();
+    let (this, dep) = (stack("apps", "app", json!({})), stack("apps", "base", json!({"count": 2})));
+    for _ in 0..3 {
+        assert_eq!(fixture.said("dep.status.outputs.count == 2", &this, &dep).await, Ok(true));
+    }
+    assert_eq!(fixture.started().len(), 1, "one question, one evaluation");
+    let changed = stack("apps", "base", json!({"count": 3}));
+    assert_eq!(fixture.said("dep.status.outputs.count == 2", &this, &changed).await, Ok(false));
+    assert_eq!(fixture.started().len(), 2);
+    assert!(fixture.said("dep.status.(", &this, &dep).await.is_err());
+    fixture.tasks.close();
+    fixture.tasks.wait().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn objects_of_the_largest_size_and_deep_expressions_fit_into_the_limits() {
+    let mut fixture = Fixture::new();
+    let zones: Vec<_> = (0..30_000).map(|n| json!({"name": format!("zone-{n}"), "size": n})).collect();
+    let text = "x".repeat(400_000);
+    let large = stack("apps", "base", json!({"zones": zones, "text": text}));
+    let size = serde_json::to_vec(&large).unwrap().len();
+    assert!(size > 1_400_000, "{size}: etcd takes 1.5 MiB");
+    let expression = "self.status.outputs.zones.all(z, z.size < 30000) && dep.status.outputs.text.size() == 400000";
+    assert_eq!(fixture.said(expression, &large, &large).await, Ok(true));
+    let (this, dep) = (stack("apps", "app", json!({})), stack("apps", "base", json!({})));
+    for (part, end, count) in [("(", ")", 500), ("[", "]", 500), ("!", "", 1000), ("1+", "", 500), ("-", "", 1000)] {
+        let expression = format!("{}1{}", part.repeat(count), end.repeat(count));
+        let answer = fixture.said(&expression, &this, &dep).await;
+        assert!(matches!(answer, Err(ExpressionError::Invalid(_))), "{part}: {answer:?}");
+    }
+    for (part, end) in [("(", ")"), ("[", "]")] {
+        let expression = format!("{}1{} == 1", part.repeat(45), end.repeat(45));
+        let answer = fixture.said(&expression, &this, &dep).await;
+        assert!(!matches!(answer, Err(ExpressionError::LimitExceeded(_))), "{part}: {answer:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_child_has_limits_and_nothing_of_its_parent() {
+    let secret = tempfile::NamedTempFile::new().unwrap();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let fixture = Fixture::new();
+    let burn = "lists.range(1000).all(a, lists.range(1000).all(b, lists.range(1000).all(c, true)))";
+    let (this, dep) = (stack("apps", "app", json!({})), stack("apps", "base", json!({})));
+    let asked = fixture.evaluator.ask(burn, &this, &dep).await;
+    assert_eq!(asked, None, "it takes a while");
+    let child = PathBuf::from(format!("/proc/{}", fixture.started()[0]));
+    let read = |name: &str| std::fs::read_to_string(child.join(name)).unwrap_or_default();
+    let began = Instant::now();
+    while !read("limits").lines().any(|line| line.starts_with("Max processes") && line.contains(" 0 ")) {
+        assert!(began.elapsed() < Duration::from_millis(900), "no limits: {}", read("limits"));
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let limits: BTreeMap<String, String> = read("limits").lines().map(limit).collect();
+    let wanted = [
+        ("Max address space", (512 << 20).to_string()),
+        ("Max data size", (96 << 20).to_string()),
+        ("Max cpu time", "1".to_owned()),
+        ("Max core file size", "0".to_owned()),
+        ("Max file size", "0".to_owned()),
+        ("Max open files", "16".to_owned()),
+    ];
+    for (name, value) in wanted {
+        assert_eq!(limits.get(name), Some(&value), "{name}: {limits:?}");
+    }
+    assert_eq!(read("oom_score_adj").trim(), "1000");
+    assert!(read("status").lines().any(|line| line.split_whitespace().eq(["NoNewPrivs:", "1"])), "{}", read("status"));
+    assert_eq!(read("cmdline").split('\0').skip(1).collect::<Vec<_>>(), ["evaluate", ""]);
+    let environment = read("environ");
+    assert!(
+        environment.split('\0').all(|v| v.is_empty() || v.starts_with("PWD=")),
+        "of the test's shell alone: {environment}"
+    );
+    for descriptor in std::fs::read_dir(child.join("fd")).unwrap().flatten() {
+        let target = std::fs::read_link(descriptor.path()).unwrap_or_default();
+        assert_ne!(target, secret.path(), "an open file is inherited");
+        let is_ours = std::fs::read_dir("/proc/self/fd")
+            .unwrap()
+            .flatten()
+            .any(|own| std::fs::read_link(own.path()).is_ok_and(|own| own == target && own.starts_with("socket:")));
+        assert!(!is_ours, "a socket is inherited: {}", target.display());
+    }
+    drop(listener);
+}
+
+/// A line of `/proc/PID/limits`: its name and its soft limit.
+fn limit(line: &str) -> (String, String) {
+    let (name, values) = line.split_at(line.len().min(26));
+    (name.trim().to_owned(), values.split_whitespace().next().unwrap_or_default().to_owned())
+}
+
+/// The real binary says what is wrong when somebody else starts the role.
+#[test]
+fn the_role_is_of_no_use_without_limits() {
+    let binary = Path::new(env!("CARGO_BIN_EXE_pulumi-controller"));
+    let output =
+        std::process::Command::new(binary).arg("evaluate").stdin(std::process::Stdio::null()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && said.contains("Only the controller starts this role"), "{said}");
+}
