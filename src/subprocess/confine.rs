@@ -11,8 +11,6 @@ use super::limits::Limits;
 const LONGEST_HEADER: u64 = 4 * 1024;
 /// The kernel kills a process with this score first when memory runs out, and so before the parent.
 const FIRST_TO_BE_KILLED: &str = "1000";
-/// The controller goes first when both want the CPU.
-const NICE: i32 = 19;
 
 /// Applies the limits that the parent has written, and gives the input that comes after them. To be called before anything else, while
 /// the process has one thread.
@@ -35,7 +33,7 @@ fn apply(limits: &Limits) -> io::Result<()> {
     set_no_new_privs(true)?;
     // Nobody attaches to it, and it leaves no core dump: its memory may hold credentials.
     set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
-    nice(NICE)?;
+    nice(i32::from(limits.nice))?;
     set(Resource::Stack, limits.stack)?;
     set(Resource::Data, limits.memory)?;
     set(Resource::As, limits.address_space)?;

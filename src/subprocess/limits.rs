@@ -15,6 +15,8 @@ pub struct Limits {
     pub stack: u64,
     /// CPU time, in whole seconds.
     pub cpu: Duration,
+    /// By how much others go before it when they want the CPU as well: 0 not at all, 19 at most. For work of many seconds.
+    pub nice: u8,
     /// Time from the start to the answer.
     pub wall: Duration,
     /// The largest file that may be written, in bytes; 0 if none may be written.

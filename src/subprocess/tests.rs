@@ -13,6 +13,7 @@ const LIMITS: Limits = Limits {
     address_space: 1 << 30,
     stack: 8 << 20,
     cpu: Duration::from_secs(1),
+    nice: 0,
     wall: Duration::from_secs(20),
     file_size: 0,
     open_files: 16,
