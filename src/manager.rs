@@ -18,6 +18,7 @@ use crate::api::auto::{Update, Workspace};
 use crate::api::pulumi::{Program, Stack, StackReceiver};
 use crate::artifact::{AllowedHosts, FetchSettings, Fetcher, Store};
 use crate::config::{API_TIMEOUT, ManagerConfig, RECONCILE_TIMEOUT, RECONCILES_END, TASKS_END};
+use crate::controller::references::{self, References};
 use crate::controller::{authority, program, receiver as stack_receiver, stack, update, workspace};
 use crate::receiver;
 use crate::rpc::client::{Agents, PUT_SOURCE_TIMEOUT};
@@ -263,14 +264,18 @@ async fn run_controllers(config: &ManagerConfig, parts: Parts, end: &Cancellatio
     let (wake_workspace, woken_workspaces) = mpsc::channel::<ObjectRef<Workspace>>(WAKE_UPS);
     let knocks = workspace::Knocks::new(wake_workspace.clone(), parts.tasks.clone(), end.clone());
     let inputs = workspace::InputWatch::new(wake_workspace.clone());
+    let (wake_update, woken_updates) = mpsc::channel::<ObjectRef<Update>>(WAKE_UPS);
+    let poll = references::Poll::default();
+    let references = References::new(parts.reader.clone(), poll.clone());
+    parts.tasks.spawn(poll.run(parts.reader.clone(), wake_update.clone(), wake_workspace.clone(), end.clone()));
     if let Some(selector) = config.watched_inputs.clone() {
         let watch = inputs.clone().run(parts.client.clone(), parts.scope.clone(), selector, end.clone());
         parts.tasks.spawn(watch);
     }
     tokio::join!(
         stacks(config, &parts, updates.clone(), wake_workspace, end.clone()),
-        runs(config, &parts, updates, updates_writer, end.clone()),
-        workspaces(config, &parts, (knocks, inputs), woken_workspaces, end.clone()),
+        runs(config, &parts, (updates, updates_writer), references.clone(), (wake_update, woken_updates), end.clone()),
+        workspaces(config, &parts, (knocks, inputs, references), woken_workspaces, end.clone()),
         programs(config, &parts, end.clone()),
         receivers(config, &parts, end.clone()),
     );
@@ -354,11 +359,11 @@ fn follow_git(config: &ManagerConfig, parts: &Parts, end: &CancellationToken) ->
 async fn runs(
     config: &ManagerConfig,
     parts: &Parts,
-    updates: reflector::Store<Update>,
-    store: reflector::store::Writer<Update>,
+    (updates, store): (reflector::Store<Update>, reflector::store::Writer<Update>),
+    references: References,
+    (wake, news): (mpsc::Sender<ObjectRef<Update>>, mpsc::Receiver<ObjectRef<Update>>),
     end: CancellationToken,
 ) {
-    let (wake, news) = mpsc::channel::<ObjectRef<Update>>(WAKE_UPS);
     let limits = Limits { all: config.max_concurrent_runs, each_node: config.max_concurrent_runs_per_node };
     let gate = RunGate::new(limits, parts.metrics.clone());
     let attachments = update::Attachments::new(parts.agents.clone(), wake, parts.tasks.clone(), end.clone());
@@ -368,6 +373,7 @@ async fn runs(
         attachments: attachments.clone(),
         gate: gate.clone(),
         events: parts.events.clone(),
+        references,
         updates,
     });
     let drive = drive::<Update>("update-controller", RECONCILE_TIMEOUT, config.concurrent, config, parts);
@@ -393,7 +399,7 @@ fn drive<K: Resource<DynamicType = ()>>(
 async fn workspaces(
     config: &ManagerConfig,
     parts: &Parts,
-    (knocks, inputs): (workspace::Knocks, workspace::InputWatch),
+    (knocks, inputs, references): (workspace::Knocks, workspace::InputWatch, References),
     wakes: mpsc::Receiver<ObjectRef<Workspace>>,
     end: CancellationToken,
 ) {
@@ -422,6 +428,7 @@ async fn workspaces(
         default_service_account: config.default_service_account.clone(),
         knocks,
         inputs: inputs.clone(),
+        references,
         memory: workspace::Memory::default(),
     });
     let followers = followers.map(|(namespace, name)| ObjectRef::new(&name).within(&namespace));

@@ -11,6 +11,7 @@ use rustix::fs::Access;
 
 use super::env_file;
 use super::layout::Layout;
+use super::mounts;
 use super::redactor::Redactor;
 use super::refusal::Refusal;
 use crate::pulumi::environment::{engine_environment, is_scrubbed};
@@ -49,7 +50,7 @@ impl Environment {
             Some(Source::Value(value)) => self.set(name, value.into()),
             Some(Source::File(file)) => self.set_from(layout, name, Path::new(file)),
             Some(Source::Directory(directory)) => {
-                for file in keys_of(layout, Path::new(directory))? {
+                for file in all_keys(layout, Path::new(directory))? {
                     let key = file.file_name().unwrap_or_default().to_string_lossy();
                     self.set_from(layout, &format!("{name}{key}"), &file)?;
                 }
@@ -89,32 +90,17 @@ impl Environment {
     }
 }
 
-/// The keys of a mounted Secret or ConfigMap, in order.
-fn keys_of(layout: &Layout, directory: &Path) -> Result<Vec<PathBuf>, Refusal> {
+/// The keys of a mounted Secret or ConfigMap. An empty directory is an object without keys: before a run starts,
+/// [`mounts::wait`] has waited for those that have some.
+fn all_keys(layout: &Layout, directory: &Path) -> Result<Vec<PathBuf>, Refusal> {
     if !directory.join("..data").exists() {
-        let what = mounted(layout, directory);
+        let object = mounts::described(layout, directory);
         return Err(Refusal::Precondition(format!(
-            "environment variables are to be all keys of {what}, which does not exist{MOUNT_DELAY}"
+            "cannot use all keys of {object} as environment variables: {} is not mounted",
+            directory.display()
         )));
     }
-    let mut keys: Vec<PathBuf> = entries(directory).filter(|key| !is_of_kubernetes(key)).collect();
-    keys.sort();
-    Ok(keys)
-}
-
-/// Kubernetes keeps what it mounts behind links whose names begin so.
-fn is_of_kubernetes(path: &Path) -> bool {
-    path.file_name().is_some_and(|name| name.as_bytes().starts_with(b".."))
-}
-
-/// What a directory stands for.
-fn mounted(layout: &Layout, directory: &Path) -> String {
-    for (kind, root) in [("Secret", layout.secrets()), ("ConfigMap", layout.config_maps())] {
-        if let Ok(name) = directory.strip_prefix(root) {
-            return format!("{kind} {:?}", name.to_string_lossy());
-        }
-    }
-    directory.display().to_string()
+    Ok(mounts::keys(directory))
 }
 
 /// The agent's own variables, those that init containers have left, then those that were asked for, then the engine's.
@@ -169,7 +155,7 @@ fn is_mounted(file: &Path, layout: &Layout) -> bool {
 fn described(file: &Path, layout: &Layout) -> String {
     match (file.parent(), file.file_name()) {
         (Some(parent), Some(key)) if is_mounted(file, layout) => {
-            format!("key {:?} of {}", key.to_string_lossy(), mounted(layout, parent))
+            format!("key {:?} of {}", key.to_string_lossy(), mounts::described(layout, parent))
         }
         _ => format!("read from {}", file.display()),
     }
@@ -180,23 +166,18 @@ fn why_missing(file: &Path, layout: &Layout) -> String {
         return "there is no such file".to_owned();
     };
     let kind = if file.starts_with(layout.secrets()) { "Secret" } else { "ConfigMap" };
-    let is_empty = entries(&parent.join("..data")).next().is_none();
+    let is_empty = mounts::entries(&parent.join("..data")).next().is_none();
     let what = if is_empty { "does not exist, or is empty" } else { "has no such key" };
     format!("the {kind} {what}{MOUNT_DELAY}")
 }
 
 /// The values of the mounted Secrets, as far as they are texts of an ordinary size. What cannot be read is nothing to hide.
 fn mounted_secrets(directory: &Path) -> Vec<String> {
-    let secrets = entries(directory).flat_map(|secret| entries(&secret).collect::<Vec<_>>());
-    let keys = secrets.filter(|key| !is_of_kubernetes(key));
+    let keys = mounts::entries(directory).flat_map(|secret| mounts::keys(&secret));
     let is_ordinary = |key: &PathBuf| {
         std::fs::metadata(key).is_ok_and(|metadata| metadata.is_file() && metadata.len() <= LONGEST_HIDDEN)
     };
     keys.filter(is_ordinary).take(MOST_HIDDEN).filter_map(|key| std::fs::read_to_string(key).ok()).collect()
-}
-
-fn entries(directory: &Path) -> impl Iterator<Item = PathBuf> + use<> {
-    std::fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path())
 }
 
 /// The image's own home directory when it can be written to, else one on the share volume.
@@ -315,7 +296,10 @@ mod tests {
         let missing = layout.config_maps().join("missing").to_str().unwrap().to_owned();
         let refusal = build(&layout, &[all("", &missing)]).unwrap_err();
         assert!(matches!(refusal, Refusal::Precondition(_)), "it may be there the next time");
-        assert!(refusal.to_string().contains("all keys of ConfigMap \"missing\", which does not exist"), "{refusal}");
+        assert!(
+            refusal.to_string().contains("all keys of ConfigMap \"missing\" as environment variables"),
+            "{refusal}"
+        );
     }
 
     #[test]

@@ -24,6 +24,7 @@ mod launch;
 mod layout;
 mod liveness;
 mod memory;
+mod mounts;
 mod operations;
 mod output;
 mod people;

@@ -2,12 +2,14 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::Stream;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::inputs::Inputs;
 use super::journal::{Item, Reader};
+use super::mounts;
 use super::operations::{Admission, Operations};
 use super::people;
 use super::refusal::Refusal;
@@ -15,6 +17,9 @@ use crate::rpc::proto;
 use crate::rpc::proto::agent_server::Agent;
 use crate::rpc::proto::attach_reply::Part;
 use crate::rpc::understanding::UNDERSTOOD;
+
+/// How long a run waits for the kubelet to mount what it refers to. The controller has just had the kubelet sync the pod.
+const MOUNT_LIMIT: Duration = Duration::from_secs(20);
 
 /// The service; cheap to clone.
 #[derive(Clone)]
@@ -69,7 +74,11 @@ impl Agent for Service {
     }
 
     async fn run(&self, request: Request<proto::RunRequest>) -> Result<Response<proto::RunReply>, Status> {
-        let (known, held) = match self.operations.run(request.into_inner())? {
+        let request = request.into_inner();
+        if self.operations.journal.find(&request.id).is_none() {
+            mounts::wait(&self.operations.layout, &request.required_directories, MOUNT_LIMIT).await?;
+        }
+        let (known, held) = match self.operations.run(request)? {
             Admission::Begun => (false, String::new()),
             Admission::Known => (true, String::new()),
             Admission::Held(why) => (false, why),

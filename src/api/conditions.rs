@@ -65,6 +65,8 @@ pub mod workspace_reason {
     pub const INSTALLING: &str = "Installing";
     pub const INSTALLATION_FAILED: &str = "InstallationFailed";
     pub const POD_FAILED: &str = "PodFailed";
+    /// A Secret or ConfigMap that the environment refers to does not exist.
+    pub const REFERENCE_NOT_FOUND: &str = "ReferenceNotFound";
     pub const DELETING: &str = "Deleting";
 }
 
@@ -76,6 +78,8 @@ pub mod update_reason {
     pub const QUEUED: &str = "Queued";
     pub const WORKSPACE_NOT_FOUND: &str = "WorkspaceNotFound";
     pub const WORKSPACE_NOT_READY: &str = "WorkspaceNotReady";
+    /// A Secret or ConfigMap that the run refers to does not exist.
+    pub const REFERENCE_NOT_FOUND: &str = "ReferenceNotFound";
     pub const TRANSIENT_FAILURE: &str = "TransientFailure";
     pub const UPDATE_SUCCEEDED: &str = "UpdateSucceeded";
     pub const UPDATE_FAILED: &str = "UpdateFailed";
@@ -92,7 +96,7 @@ pub mod update_reason {
     pub const PERSON_IN_POD: &str = "PersonInPod";
     /// The spec is not valid. Nothing has run.
     pub const SPEC_INVALID: &str = "SpecInvalid";
-    /// The workspace is not in the state that the run needs: a Secret is missing, for example. Nothing has run.
+    /// The workspace is not in the state that the run needs: a Secret lacks a key, for example. Nothing has run.
     pub const RUN_REFUSED: &str = "RunRefused";
     /// Nobody knows whether the run still goes on. It stays open until there is a proof, or a person's answer.
     pub const RUN_OUTCOME_UNKNOWN: &str = "RunOutcomeUnknown";

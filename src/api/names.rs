@@ -50,6 +50,8 @@ pub const ANNOTATION_RESOLVE: &str = "pulumi.com/resolve";
 pub const ANNOTATION_RUN: &str = "auto.pulumi.com/run-id";
 /// Hash of the user's inputs of a workspace pod; a pod whose value differs from the wanted one is stale.
 pub const ANNOTATION_REVISION_HASH: &str = "auto.pulumi.com/revision-hash";
+/// When the controller last asked the kubelet, by a change of the pod, to mount its Secrets and ConfigMaps again.
+pub const ANNOTATION_MOUNTS_REQUESTED: &str = "auto.pulumi.com/mounts-requested-at";
 /// On an Update that was deleted in its run: when the agent was asked to cancel it.
 pub const ANNOTATION_CANCEL_REQUESTED: &str = "auto.pulumi.com/cancel-requested";
 /// On an outputs Secret: a JSON list of the keys that hold secret outputs.

@@ -4,6 +4,7 @@ pub mod authority;
 pub mod merge;
 pub mod program;
 pub mod receiver;
+pub mod references;
 pub mod stack;
 pub mod update;
 pub mod workspace;

@@ -119,6 +119,10 @@ pub struct SourceHeader {
     pub most_bytes: u64,
     #[prost(uint64, tag = "5")]
     pub most_unpacked_bytes: u64,
+    /// Directories of mounted Secrets and ConfigMaps that exist and have keys. The installation waits while one of them is empty: the
+    /// kubelet has not mounted the object yet.
+    #[prost(string, repeated, tag = "6")]
+    pub required_directories: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct PutSourceReply {
@@ -172,6 +176,9 @@ pub struct RunRequest {
     pub lock_recovery: bool,
     #[prost(message, optional, tag = "17")]
     pub options: ::core::option::Option<RunOptions>,
+    /// The same for the run: it is refused when one of these directories stays empty.
+    #[prost(string, repeated, tag = "18")]
+    pub required_directories: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 /// What else the CLI is told. Options that a kind of operation does not have are left out.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

@@ -7,7 +7,11 @@ use crate::rpc::proto::{ConfigItem, OperationKind, RunOptions, RunRequest};
 /// [`needed`] says which requests have it.
 ///
 /// 2: a destroy of a stack that is not in the backend fails.
-pub const UNDERSTOOD: u32 = 2;
+///
+/// 3: a run waits until the directories that it requires are mounted.
+pub const UNDERSTOOD: u32 = 3;
+/// What an agent has to understand that waits until Secrets and ConfigMaps are mounted.
+pub const REQUIRED_DIRECTORIES: u32 = 3;
 
 /// What an agent has to understand for this run.
 pub fn needed(request: &RunRequest) -> u32 {

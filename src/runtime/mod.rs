@@ -16,6 +16,7 @@ pub mod notifications;
 pub mod reads;
 pub mod runs;
 pub mod scope;
+pub mod tables;
 pub mod takeover;
 pub mod turns;
 pub mod watch;

@@ -10,6 +10,8 @@ use kube::{Client, Resource};
 use serde::de::DeserializeOwned;
 use thiserror::Error;
 
+use crate::runtime::tables::{self, Row};
+
 /// The largest list that is read in one piece.
 const LARGEST_LIST: u32 = 500;
 
@@ -66,6 +68,15 @@ impl Reader {
         let api: Api<K> = Api::namespaced(self.client.clone(), namespace);
         let what = || format!("metadata of {} {namespace}/{name}", K::kind(&()));
         self.call(what, api.get_metadata_opt(name)).await
+    }
+
+    /// One object's row in the table that the API server prints, or none. The row has no content of the object.
+    pub async fn get_row_opt<K>(&self, namespace: &str, name: &str) -> Result<Option<Row>, ReadError>
+    where
+        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Debug,
+    {
+        let what = || format!("metadata of {} {namespace}/{name}", K::kind(&()));
+        self.call(what, tables::get_opt::<K>(&self.client, namespace, name)).await
     }
 
     /// One object of the cluster's own scope, or none.

@@ -16,7 +16,7 @@ use kube::{Api, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 
 use crate::api::auto::{RunProgress, Update, UpdateStatus};
-use crate::api::conditions::{COMPLETE, PROGRESSING};
+use crate::api::conditions::{COMPLETE, PROGRESSING, update_reason};
 use crate::api::names::{
     ANNOTATION_FORCE_AT, ANNOTATION_RECONCILIATION_REQUEST, ANNOTATION_REQUESTED_AT, ANNOTATION_RESET_AT,
     ANNOTATION_RESOLVE,
@@ -80,10 +80,14 @@ pub fn cut_down_metadata<K: Resource>(object: &mut K) {
 /// Leaves of an Update what tells how far its run is, and by what a lock of it is known.
 pub fn cut_down_update(update: &mut Update) {
     update.status = update.status.take().map(|status| {
-        // Without a binding, that a run goes on says that the operator has started it.
+        // Without a binding, that a run goes on says that the operator has started it. One that waits for references needs an
+        // agent that knows them.
         let tells = |condition: &Condition| match condition.type_.as_str() {
             COMPLETE => true,
-            PROGRESSING => status.run.is_none() && condition.status == "True",
+            PROGRESSING => {
+                status.run.is_none()
+                    && (condition.status == "True" || condition.reason == update_reason::REFERENCE_NOT_FOUND)
+            }
             _ => false,
         };
         let conditions = status.conditions.iter().filter(|condition| tells(condition)).cloned().collect();

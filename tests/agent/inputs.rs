@@ -3,11 +3,13 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
+use std::time::Duration;
 
+use pulumi_controller::rpc::proto::environment_variable::Source;
 use pulumi_controller::rpc::proto::{ConfigItem, Outcome, RunRequest, Settings, StatusRequest};
 use pulumi_controller::rpc::settings::settings_digest;
 
-use crate::harness::{Workspace, has_pulumi, outputs};
+use crate::harness::{Workspace, has_pulumi, outputs, variable};
 
 /// A Secret in a volume, as the kubelet keeps it: each key is a link through `..data`, which is exchanged as a whole.
 struct Mount {
@@ -106,6 +108,35 @@ async fn an_exchanged_input_of_the_configuration_is_another_word_and_any_other_i
     map.exchange(&[("greeting", "hello")]);
     workspace.start_agent().await;
     assert_eq!(word(&workspace, &files).await, second, "what has changed while there was no agent is seen as well");
+}
+
+#[tokio::test]
+async fn a_run_starts_only_once_what_it_refers_to_is_mounted() {
+    let cli = "case \"$*\" in *up*) echo \"region: $REGION\" >>\"$HOME/seen\";; esac";
+    let workspace = Workspace::start_with(Some(cli), &[]).await;
+    workspace.put("name: example\nruntime: yaml\n").await;
+    let mut secret = Mount::new(workspace.path("secrets/aws"));
+    // The kubelet mounts an absent object as an empty directory.
+    secret.exchange(&[]);
+    let directory = secret.directory.display().to_string();
+    let environment = vec![variable("", Source::Directory(directory.clone()))];
+    let request = RunRequest { environment, ..workspace.request(&[]).await };
+    let strict = RunRequest { required_directories: vec![directory], ..request.clone() };
+    let mut begun = std::pin::pin!(workspace.run(&strict));
+    let early = tokio::time::timeout(Duration::from_secs(1), &mut begun).await;
+    assert!(early.is_err(), "nothing has run: {early:?}");
+    secret.exchange(&[("REGION", "eu")]);
+    begun.await.unwrap();
+    workspace.result(&strict.id).await;
+    let seen = || fs::read_to_string(workspace.path("home/seen")).unwrap();
+    assert_eq!(seen(), "region: eu\n");
+
+    secret.exchange(&[]);
+    fs::remove_file(workspace.path("secrets/aws/REGION")).unwrap();
+    let allowed = RunRequest { id: uuid::Uuid::new_v4().to_string(), ..request };
+    workspace.run_to_end(&allowed).await;
+    assert_eq!(seen(), "region: eu\nregion: \n", "an object without keys may be empty");
+    assert!(workspace.run(&strict).await.unwrap(), "a run that is known is not waited for");
 }
 
 #[tokio::test]

@@ -70,6 +70,27 @@ impl StandIn {
     }
 }
 
+#[tokio::test]
+async fn an_installation_waits_until_what_the_environment_refers_to_is_mounted() {
+    let stand_in = StandIn::new("mkdir -p node_modules");
+    let workspace = stand_in.start().await;
+    let (artifact, archive) = archive(&[NODE, ("package.json", "{}")]);
+    let directory = workspace.path("secrets/npm");
+    fs::create_dir(&directory).unwrap();
+    let header = proto::SourceHeader {
+        artifact: Some(artifact.clone()),
+        size: archive.len() as u64,
+        required_directories: vec![directory.display().to_string()],
+        ..proto::SourceHeader::default()
+    };
+    workspace.connect().await.put_source(header, std::io::Cursor::new(archive)).await.unwrap();
+    workspace.until("it waits", |status| status.candidate.as_ref().is_some_and(|c| c.doing.contains("mounted"))).await;
+    assert_eq!(stand_in.installs(), 0);
+    fs::write(directory.join("token"), "value").unwrap();
+    workspace.until_in_place(&artifact).await.unwrap();
+    assert_eq!(stand_in.installs(), 1);
+}
+
 fn inode(workspace: &Workspace, name: &str) -> u64 {
     fs::metadata(workspace.path("share/workspace").join(name)).unwrap().ino()
 }

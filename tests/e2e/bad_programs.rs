@@ -75,7 +75,7 @@ fn a_program_that_prints_a_hundred_megabytes_runs_to_its_end() {
 }
 
 #[test]
-fn a_missing_secret_and_a_missing_key_are_named_until_they_are_there() {
+fn a_missing_secret_is_waited_for_and_a_missing_key_is_named() {
     run("no-secret", async |scene| {
         let source = scene.source("app").await;
         let commit = source.push(&Program::new("no-secret").output("text", json!("hello")).files()).await;
@@ -84,24 +84,26 @@ fn a_missing_secret_and_a_missing_key_are_named_until_they_are_there() {
         let reference = ResourceRef { kind: "Secret".to_owned(), secret: Some(secret), ..ResourceRef::default() };
         stack.spec.env_refs.insert("TOKEN".to_owned(), reference);
         let main = scene.start(stack).await;
-        let missing = |what: &'static str| {
-            move |stack: &Stack| {
-                says(stack, READY, "False", stack_reason::UPDATE_FAILED)
-                    && says(stack, RECONCILING, "True", stack_reason::RETRYING_AFTER_FAILURE)
-                    && condition(stack, READY).is_some_and(|ready| {
-                        ["TOKEN", "\"token\"", "\"credentials\"", what].iter().all(|word| ready.message.contains(word))
-                    })
-            }
+        let names = |stack: &Stack, words: &[&str]| {
+            condition(stack, READY).is_some_and(|ready| words.iter().all(|word| ready.message.contains(word)))
         };
-        main.until("to name the Secret", Patience::Run, missing("does not exist")).await;
+        main.until("to name the Secret", Patience::Run, |stack| {
+            says(stack, READY, "Unknown", stack_reason::NOT_READY_IN_PROGRESS)
+                && names(stack, &["Secret \"credentials\" (environment variable TOKEN), which does not exist"])
+        })
+        .await;
         let pod = main.pod_and_restarts().await;
 
         scene.create::<Secret>(json!({"metadata": {"name": "credentials"}, "stringData": {"other": "value"}})).await;
-        bring_into_the_pod(scene, &main, "1").await;
-        main.until("to name the key", Patience::Long, missing("no such key")).await;
+        main.until("to name the key", Patience::Long, |stack| {
+            says(stack, READY, "False", stack_reason::UPDATE_FAILED)
+                && says(stack, RECONCILING, "True", stack_reason::RETRYING_AFTER_FAILURE)
+                && names(stack, &["TOKEN", "\"token\"", "\"credentials\"", "no such key"])
+        })
+        .await;
 
         scene.patch::<Secret>("credentials", json!({"stringData": {"token": "secret-word"}})).await;
-        bring_into_the_pod(scene, &main, "2").await;
+        bring_into_the_pod(scene, &main, "1").await;
         let stack = main.until_applied_within(Patience::Long, &commit).await;
         assert_eq!(condition(&stack, STALLED), None);
         assert_eq!(main.pod_and_restarts().await, pod, "it is the same pod");

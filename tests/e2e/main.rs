@@ -44,6 +44,7 @@ mod programs;
 mod progress;
 mod push;
 mod receiver;
+mod references;
 mod requests;
 mod runs_interrupted;
 mod runs_parts;

@@ -6,6 +6,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
@@ -15,10 +16,13 @@ use super::{Source, State, Wanted, swap, unpack};
 use crate::agent::gate::Pass;
 use crate::agent::install::{self, InstallError, carry};
 use crate::agent::refusal::Refusal;
-use crate::agent::{durable, people};
+use crate::agent::{durable, mounts, people};
 use crate::artifact::InPod;
 use crate::pulumi::install::{Carry, Plan};
 use crate::pulumi::project::Project;
+
+/// How long an installation waits for the kubelet to mount what the environment refers to.
+const MOUNT_LIMIT: Duration = Duration::from_secs(150);
 
 /// Why an attempt came to nothing.
 #[derive(Debug, thiserror::Error)]
@@ -166,8 +170,7 @@ impl Source {
         let wanted = &candidate.wanted;
         swap::enter(&self.layout, trial, &wanted.directory).map_err(Refusal::system("cannot exchange the source"))?;
         if needs_install && self.installs {
-            candidate.say("installing its dependencies");
-            install::install(&self.layout, &wanted.environment, &candidate.cancel).await?;
+            self.install(candidate).await?;
         }
         let next = InPlace {
             digest: wanted.digest.to_string(),
@@ -215,7 +218,6 @@ impl Source {
     }
 
     async fn attempt_awaited(&self, candidate: &Candidate, in_place: &InPlace) -> Result<(), AttemptError> {
-        candidate.say("installing its dependencies");
         let wanted = &candidate.wanted;
         let project = Project::read(&self.layout.workspace()).map_err(|error| Refusal::Invalid(error.to_string()))?;
         // Of what is in the pod there is nothing to compare with: another one comes with another pod.
@@ -223,7 +225,7 @@ impl Source {
             Some(_) => None,
             None => self.plan(&self.layout.source(), wanted, project).await?,
         };
-        install::install(&self.layout, &wanted.environment, &candidate.cancel).await?;
+        self.install(candidate).await?;
         let installed = plan.map(|plan| plan.installed);
         let next = InPlace { awaits_install: false, installed, ..in_place.clone() };
         let mut state = self.lock();
@@ -232,6 +234,20 @@ impl Source {
             .map_err(Refusal::system("cannot record that the dependencies are installed"))?;
         *state = State { in_place: Some(next), candidate: None };
         Ok(())
+    }
+
+    /// Installs the dependencies of the source in place, with all that the environment refers to.
+    async fn install(&self, candidate: &Candidate) -> Result<(), AttemptError> {
+        let Wanted { environment, required_directories, .. } = &candidate.wanted;
+        if mounts::wait(&self.layout, required_directories, Duration::ZERO).await.is_err() {
+            candidate.say("waiting until the Secrets and ConfigMaps of its environment are mounted");
+        }
+        tokio::select! {
+            mounted = mounts::wait(&self.layout, required_directories, MOUNT_LIMIT) => mounted?,
+            () = candidate.cancel.cancelled() => return Err(AttemptError::Stopped),
+        }
+        candidate.say("installing its dependencies");
+        Ok(install::install(&self.layout, environment, &candidate.cancel).await?)
     }
 
     /// What an installation would do; none when there is nothing to install.

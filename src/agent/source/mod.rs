@@ -45,6 +45,8 @@ struct Wanted {
     limits: Limits,
     /// For the installation of its dependencies.
     environment: Vec<proto::EnvironmentVariable>,
+    /// Mounted directories that the installation waits for.
+    required_directories: Vec<String>,
 }
 
 /// Puts sources in place.
@@ -117,7 +119,8 @@ impl Source {
             return;
         };
         let (Ok(digest), Ok(directory)) = (in_place.digest.parse(), in_place.directory.parse()) else { return };
-        let wanted = Wanted { digest, directory, size: 0, limits: Limits::default(), environment: Vec::new() };
+        let (limits, environment, required_directories) = Default::default();
+        let wanted = Wanted { digest, directory, size: 0, limits, environment, required_directories };
         let candidate = Arc::new(Candidate::new(wanted, &self.stop).0);
         state.candidate = Some(candidate.clone());
         self.tasks.spawn(self.clone().install_awaited(candidate, in_place));
@@ -236,6 +239,7 @@ impl TryFrom<proto::SourceHeader> for Wanted {
             size: header.size,
             limits,
             environment: header.environment,
+            required_directories: header.required_directories,
         })
     }
 }

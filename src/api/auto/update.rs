@@ -396,4 +396,8 @@ pub struct RunBinding {
     /// The container of that start of the agent, as the kubelet names it.
     #[serde(default, rename = "containerID", skip_serializing_if = "String::is_empty")]
     pub container_id: String,
+    /// Referenced Secrets and ConfigMaps, such as `ConfigMap/defaults`, that exist and have no keys: their directories in
+    /// the pod may be empty when the run starts.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub empty_references: Vec<String>,
 }

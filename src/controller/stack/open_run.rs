@@ -60,7 +60,7 @@ fn doubt(update: &Update) -> Option<&str> {
 /// Why an Update has not begun, in its own words.
 fn waiting(update: &Update) -> Option<&str> {
     let progressing = conditions::find(&update.status.as_ref()?.conditions, conditions::PROGRESSING)?;
-    let reasons = [update_reason::QUEUED, update_reason::PERSON_IN_POD];
+    let reasons = [update_reason::QUEUED, update_reason::PERSON_IN_POD, update_reason::REFERENCE_NOT_FOUND];
     let waits = progressing.status == "False" && reasons.contains(&progressing.reason.as_str());
     waits.then_some(progressing.message.as_str())
 }

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use crate::api::auto::{RunBinding, Update, UpdateKind, UpdateStatus};
 use crate::api::conditions::{self, update_reason};
 use crate::api::names;
+use crate::controller::references::{Waiter, request_mounts};
 use crate::controller::update::attachments::{Seen, Target};
 use crate::controller::update::dead_runs::dead_runs;
 use crate::controller::update::decide::Action;
@@ -71,6 +72,7 @@ pub async fn act(
             let queued = reason == update_reason::QUEUED;
             Ok(Next::Rest(Some(if queued { QUEUE_RETRY } else { WATCHED_RETRY })))
         }
+        Action::AwaitReferences(message) => await_references(observed, &message, context, now).await,
         Action::Announce(binding) => announce(observed, &binding, context, now).await,
         Action::Attach(binding) => attach(observed, &binding, context),
         Action::Await(message) => {
@@ -103,6 +105,33 @@ pub async fn act(
             Ok(Next::Rest(None))
         }
     }
+}
+
+/// The references are polled while the Update waits for them. The kubelet takes a deleted one out of the pod now, so that its
+/// directory is filled only with the new object.
+async fn await_references(
+    observed: &Observed,
+    message: &str,
+    context: &Context,
+    now: Timestamp,
+) -> Result<Next, ReconcileError> {
+    let update = &observed.update;
+    context.forget(update);
+    if !request::waits_for_references(update)
+        && let Some(pod) = &observed.pod
+    {
+        request_mounts(pod, &context.writer, now).await?;
+    }
+    let reason = update_reason::REFERENCE_NOT_FOUND;
+    let written = context.writer.status(update, &status::waiting(update, reason, message, now)).await?;
+    if written.is_some() {
+        let event = Event::new(update, EventKind::Warning, reason, message);
+        context.events.publish(with_revision(update, event));
+    }
+    let missing = observed.references.as_ref().map(|checked| checked.missing.as_slice()).unwrap_or_default();
+    let waiter = Waiter::Update(ObjectRef::from_obj(update));
+    context.references.wait(&update.namespace().unwrap_or_default(), missing, &waiter);
+    Ok(Next::Rest(Some(WATCHED_RETRY)))
 }
 
 async fn expire(update: &Update, context: &Context) -> Result<Next, ReconcileError> {

@@ -27,6 +27,8 @@ pub enum Action {
     AddFinalizer,
     /// The run cannot start yet.
     Wait(&'static str, String),
+    /// The run cannot start before Secrets or ConfigMaps exist: which ones.
+    AwaitReferences(String),
     /// The pod is marked and the run is written down; then it may start.
     Announce(RunBinding),
     /// The run was announced: find it, or start it.
@@ -58,6 +60,7 @@ impl Action {
         match self {
             Action::AddFinalizer => "AddFinalizer",
             Action::Wait(..) => "Wait",
+            Action::AwaitReferences(_) => "AwaitReferences",
             Action::Announce(_) => "Announce",
             Action::Attach(_) => "Attach",
             Action::Await(_) => "Await",
@@ -248,8 +251,24 @@ fn waiting(observed: &Observed) -> Action {
                 "has an agent of an earlier version, which does not know all that this run asks for: it gets a new pod";
             Action::Wait(update_reason::WORKSPACE_NOT_READY, format!("workspace {name} {why}"))
         }
-        Some(binding) => Action::Announce(binding),
+        Some(binding) => with_references(observed, binding),
         None => Action::Wait(update_reason::WORKSPACE_NOT_READY, format!("workspace {name} has no agent yet")),
+    }
+}
+
+/// Starts the run once every Secret and ConfigMap that it refers to exists.
+fn with_references(observed: &Observed, binding: RunBinding) -> Action {
+    let not_yet = |why: &str| Action::Wait(update_reason::WORKSPACE_NOT_READY, why.to_owned());
+    let Some(checked) = &observed.references else {
+        return not_yet("the Secrets and ConfigMaps that the run refers to have not been checked yet");
+    };
+    let namespace = observed.update.namespace().unwrap_or_default();
+    match checked.waits_for(&namespace) {
+        Some(message) => Action::AwaitReferences(message),
+        None => {
+            let empty_references = checked.empty.iter().cloned().collect();
+            Action::Announce(RunBinding { empty_references, ..binding })
+        }
     }
 }
 

@@ -22,10 +22,11 @@ use kube::runtime::reflector::{ObjectRef, Store as Reflected};
 pub use attachments::Attachments;
 pub use dead_runs::dead_run;
 pub use outputs::is_of as is_outputs_of;
-pub use request::needed_understanding;
+pub use request::{needed_understanding, waits_for_references};
 pub use watches::{Feeds, controller};
 
 use crate::api::auto::Update;
+use crate::controller::references::References;
 use crate::controller::update::act::Next;
 use crate::runtime::drive::{Outcome, ReconcileError};
 use crate::runtime::events::Events;
@@ -44,6 +45,7 @@ pub struct Context {
     pub attachments: Attachments,
     pub gate: RunGate<ObjectRef<Update>>,
     pub events: Events,
+    pub references: References,
     /// All Updates that the controller watches.
     pub updates: Reflected<Update>,
 }

@@ -9,10 +9,12 @@ use kube::ResourceExt;
 use crate::api::auto::{RunBinding, RunProgress, Update, Workspace};
 use crate::api::names;
 use crate::api::pulumi::Stack;
+use crate::controller::references::Checked;
 use crate::controller::update::Context;
 use crate::controller::update::attachments::{Look, Seen};
 use crate::controller::update::pod_end::{self, NodeState};
 use crate::controller::update::request::names_workspace;
+use crate::controller::workspace::references;
 use crate::runtime::reads::ReadError;
 
 /// What is known at the start of a pass.
@@ -35,6 +37,8 @@ pub struct Observed {
     pub asked: Option<IpAddr>,
     /// How the Stack stands that owns the Update. It matters only once the Update is being deleted.
     pub stack: Owner,
+    /// What is known of the Secrets and ConfigMaps that the run refers to. Not read once it is bound, nor before it is its turn.
+    pub references: Option<Checked>,
 }
 
 /// How an Update's Stack stands.
@@ -70,9 +74,23 @@ pub async fn observe(update: Update, context: &Context) -> Result<Observed, Read
         },
         _ => Owner::Lives,
     };
+    let references = match (&workspace, &pod) {
+        (Some(workspace), Some(pod)) if may_be_next(&update, ahead.as_ref()) => {
+            let wanted = references(&workspace.spec, Some(&update.spec.stack_name));
+            let mounted_since = pod.creation_timestamp().map(|created| created.0);
+            Some(context.references.check(&namespace, &wanted, mounted_since).await?)
+        }
+        _ => None,
+    };
     let asked = look.as_ref().map(|look| look.ip);
     let (seen, progress) = look.map_or((None, None), |look| (Some(look.seen), look.progress));
-    Ok(Observed { update, workspace, pod, node, ahead, seen, progress, asked, stack })
+    Ok(Observed { update, workspace, pod, node, ahead, seen, progress, asked, stack, references })
+}
+
+/// Whether the run is not bound yet and nothing of its Workspace goes first.
+fn may_be_next(update: &Update, ahead: Option<&String>) -> bool {
+    let is_open = !update.is_complete() && update.metadata.deletion_timestamp.is_none();
+    is_open && binding(update).is_none() && ahead.is_none()
 }
 
 /// Whether the agent tells of an open run at this moment: then it needs no other witness. To end it, its pod is needed.

@@ -4,9 +4,10 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 
 use crate::api::auto::{LockRecovery, PendingCreates, RunBinding, Update, UpdateKind, Workspace};
+use crate::api::conditions::{self, update_reason};
 use crate::api::duration;
 use crate::controller::update::pod_end;
-use crate::controller::workspace::{SpecError, run_environment, settings};
+use crate::controller::workspace::{SpecError, references, run_environment, settings};
 use crate::rpc::proto;
 use crate::rpc::settings::settings_digest;
 use crate::rpc::understanding;
@@ -46,6 +47,7 @@ pub fn binding(update: &Update, workspace: &Workspace, pod: &Pod) -> Option<RunB
         host: host(pod),
         node_name: spec.and_then(|spec| spec.node_name.clone()).unwrap_or_default(),
         container_id: container.and_then(|container| container.container_id.clone()).unwrap_or_default(),
+        empty_references: Vec::new(),
     })
 }
 
@@ -115,7 +117,23 @@ fn pending_creates(update: &Update) -> proto::PendingCreates {
 /// What an agent has to understand for this run; nothing for one that cannot be asked for.
 pub fn needed_understanding(update: &Update, workspace: &Workspace) -> u32 {
     let request = run(update, workspace, &RunBinding::default(), Vec::new());
-    request.map_or(0, |request| understanding::needed(&request))
+    let needed = request.map_or(0, |request| understanding::needed(&request));
+    // The objects are created while the pod is there: the agent has to know when they are mounted.
+    if waits_for_references(update) { needed.max(understanding::REQUIRED_DIRECTORIES) } else { needed }
+}
+
+/// Whether an Update says that it waits for Secrets or ConfigMaps to be created.
+pub fn waits_for_references(update: &Update) -> bool {
+    let conditions = update.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+    let progressing = conditions::find(conditions, conditions::PROGRESSING);
+    progressing.is_some_and(|progressing| progressing.reason == update_reason::REFERENCE_NOT_FOUND)
+}
+
+/// The mounted directories that must not be empty when the run starts.
+fn required_directories(update: &Update, workspace: &Workspace, binding: &RunBinding) -> Vec<String> {
+    let required = references(&workspace.spec, Some(&update.spec.stack_name)).into_iter();
+    let required = required.filter(|reference| !binding.empty_references.contains(&reference.object()));
+    required.map(|reference| reference.directory).collect()
 }
 
 /// Whether the agent in the pod would leave out, without a word, something that this run is about.
@@ -151,6 +169,7 @@ pub fn run(
         idle_timeout_seconds,
         lock_recovery: update.spec.lock_recovery == LockRecovery::Automatic,
         options: Some(options(update, workspace)),
+        required_directories: required_directories(update, workspace, binding),
     })
 }
 
@@ -262,6 +281,22 @@ mod tests {
         assert!(check(&long).is_err_and(|error| error.to_string().contains("more than 63 characters")));
         let empty: UpdateSpec = serde_json::from_value(json!({})).expect("an object of another controller can be read");
         assert_eq!(empty.kind, UpdateKind::Unknown);
+    }
+
+    #[test]
+    fn the_agent_is_told_which_directories_must_not_be_empty() {
+        let mut workspace = workspace();
+        let env_from = json!([{"secretRef": {"name": "aws"}}, {"configMapRef": {"name": "defaults"}}]);
+        workspace.spec.env_from = serde_json::from_value(env_from).expect("a list");
+        let binding = RunBinding { empty_references: vec!["ConfigMap/defaults".to_owned()], ..RunBinding::default() };
+        let request = run(&update(UpdateSpec::default()), &workspace, &binding, Vec::new()).expect("valid");
+        assert_eq!(request.required_directories, ["/var/run/secrets/stacks.pulumi.com/secrets/aws"]);
+        assert_eq!(needed_understanding(&update(UpdateSpec::default()), &workspace), 0);
+        let mut waits = update(UpdateSpec::default());
+        let now = jiff::Timestamp::UNIX_EPOCH;
+        waits.status =
+            Some(crate::controller::update::status::waiting(&waits, update_reason::REFERENCE_NOT_FOUND, "waits", now));
+        assert_eq!(needed_understanding(&waits, &workspace), 3, "the object is created while the pod is there");
     }
 
     #[test]

@@ -8,18 +8,21 @@ use k8s_openapi::api::core::v1::{Pod, Secret, Service};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
+use kube::runtime::reflector::ObjectRef;
 use tokio::io::AsyncRead;
 
 use super::context::Context;
 use super::decide::Action;
 use super::environment::run_environment;
 use super::observe::{Observed, Part, Wanted};
+use super::references::references;
 use super::report::{Report, State};
 use super::{status, tls};
 use crate::api::auto::{ArtifactReference, Workspace};
 use crate::api::conditions::{READY, find, workspace_reason};
 use crate::api::names;
 use crate::artifact::{Digest, Pinned, StoreError};
+use crate::controller::references::{Waiter, request_mounts};
 use crate::rpc::client::{AgentClient, RpcError};
 use crate::rpc::proto::{Artifact, SourceHeader};
 use crate::runtime::drive::{Outcome, ReconcileError};
@@ -228,6 +231,10 @@ impl Act<'_> {
         let Some(agent) = self.agent else {
             return Ok(Step::Again);
         };
+        let required_directories = match Box::pin(self.required_directories()).await? {
+            Ok(directories) => directories,
+            Err(waits) => return self.report(&Report::reference_not_found(artifact, &waits)).await,
+        };
         let is_in_pod = self.observed.wanted.as_ref().is_ok_and(|wanted| wanted.source.is_in_pod());
         let pinned = if is_in_pod { None } else { self.open_artifact(artifact).await? };
         if pinned.is_none() && !is_in_pod {
@@ -244,8 +251,14 @@ impl Act<'_> {
         let wanted = Artifact { digest: artifact.digest.clone(), directory: artifact.dir.clone() };
         let environment = run_environment(&self.observed.workspace.spec).map_err(ReconcileError::transient)?;
         let limits = &self.context.artifact_limits;
-        let (most_bytes, most_unpacked_bytes) = (limits.download_bytes, limits.unpacked_bytes);
-        let header = SourceHeader { artifact: Some(wanted), size, environment, most_bytes, most_unpacked_bytes };
+        let header = SourceHeader {
+            artifact: Some(wanted),
+            size,
+            environment,
+            most_bytes: limits.download_bytes,
+            most_unpacked_bytes: limits.unpacked_bytes,
+            required_directories,
+        };
         let mut put = std::pin::pin!(agent.put_source(header, bytes));
         let mut noted = None;
         let result = match tokio::time::timeout(WORTH_SAYING, &mut put).await {
@@ -267,14 +280,44 @@ impl Act<'_> {
         }
     }
 
+    /// The mounted directories that an installation needs, or what has to exist first: the Workspace is woken when it does.
+    async fn required_directories(&self) -> Result<Result<Vec<String>, String>, ReconcileError> {
+        let workspace = &self.observed.workspace;
+        let namespace = workspace.namespace().unwrap_or_default();
+        let mut wanted = references(&workspace.spec, None);
+        let pod = names::workspace_pod(&workspace.name_any());
+        let pod = match wanted.is_empty() {
+            true => None,
+            false => self.context.reader.get_opt::<Pod>(&namespace, &pod).await?,
+        };
+        let mounted_since = pod.as_ref().and_then(Pod::creation_timestamp).map(|created| created.0);
+        let checked = self.context.references.check(&namespace, &wanted, mounted_since).await?;
+        let waited = self.has_reason(workspace_reason::REFERENCE_NOT_FOUND);
+        let waits = checked.waits_for(&namespace);
+        let is_stale = if waits.is_some() { !waited } else { checked.is_recent };
+        if let Some(pod) = pod.filter(|_| is_stale) {
+            request_mounts(&pod, &self.context.writer, self.now).await?;
+        }
+        if let Some(waits) = waits {
+            let waiter = Waiter::Workspace(ObjectRef::from_obj(workspace));
+            self.context.references.wait(&namespace, &checked.missing, &waiter);
+            return Ok(Err(waits));
+        }
+        wanted.retain(|reference| !checked.empty.contains(&reference.object()));
+        Ok(Ok(wanted.into_iter().map(|reference| reference.directory).collect()))
+    }
+
     /// Whether the status says of the present spec that its source is refused.
     fn was_refused(&self) -> bool {
+        self.has_reason(workspace_reason::ARTIFACT_REFUSED)
+    }
+
+    /// Whether `Ready` has this reason for the present spec.
+    fn has_reason(&self, reason: &str) -> bool {
         let workspace = &self.observed.workspace;
         let conditions = workspace.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
-        find(conditions, READY).is_some_and(|ready| {
-            ready.reason == workspace_reason::ARTIFACT_REFUSED
-                && ready.observed_generation == workspace.metadata.generation
-        })
+        find(conditions, READY)
+            .is_some_and(|ready| ready.reason == reason && ready.observed_generation == workspace.metadata.generation)
     }
 
     /// The init container `fetch` ends now; what follows is announced by the pod.

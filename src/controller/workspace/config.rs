@@ -5,12 +5,24 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::environment::{Mounted, check_key, check_name};
 use super::render::SpecError;
 use crate::api::auto::{ConfigItem, ConfigValueFrom, WorkspaceSpec};
+use crate::controller::references::Reference;
 use crate::rpc::proto;
 
 /// The Secrets and ConfigMaps behind the configuration of all stacks.
 pub(super) fn mounted(spec: &WorkspaceSpec) -> BTreeSet<Mounted<'_>> {
     let items = spec.stacks.iter().flat_map(|stack| &stack.config);
     items.filter_map(|item| key_of(item.value_from.as_ref()?)).map(|(mounted, _)| mounted).collect()
+}
+
+/// The objects that must exist before a run of this stack starts.
+pub(super) fn required(spec: &WorkspaceSpec, stack: &str) -> Vec<Reference> {
+    let stack = spec.stacks.iter().find(|found| found.name == stack);
+    let items = stack.into_iter().flat_map(|stack| &stack.config);
+    let required = items.filter_map(|item| {
+        let (mounted, _) = key_of(item.value_from.as_ref()?)?;
+        Some(mounted.referred_to_by(format!("config key {}", item.key)))
+    });
+    required.collect()
 }
 
 /// The files that the configuration of all stacks is read from, in mounted Secrets and ConfigMaps: a change of one is a reason to

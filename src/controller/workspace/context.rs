@@ -15,6 +15,7 @@ use super::trust::Trust;
 use crate::api::auto::Update;
 use crate::artifact;
 use crate::controller::authority::Generations;
+use crate::controller::references::References;
 use crate::rpc::client::Agents;
 use crate::runtime::events::Events;
 use crate::runtime::reads::Reader;
@@ -51,6 +52,7 @@ pub struct Context {
     pub default_service_account: Option<String>,
     pub knocks: Knocks,
     pub inputs: InputWatch,
+    pub references: References,
     pub memory: Memory,
 }
 

@@ -18,6 +18,7 @@ use crate::api::auto::{Update, UpdateStatus, Workspace, WorkspaceSpec};
 use crate::api::conditions::{COMPLETE, is_true};
 use crate::api::names::{LABEL_COMPONENT, LABEL_WORKSPACE_NAME};
 use crate::controller::authority::Generations;
+use crate::controller::update::waits_for_references;
 use crate::runtime::drive::{Drive, no_errors};
 use crate::runtime::news::news;
 use crate::runtime::scope::Scope;
@@ -124,7 +125,7 @@ fn run_state(update: &Update) -> Option<u64> {
     let status = update.status.as_ref();
     let mut hasher = DefaultHasher::new();
     let seen = |status: &UpdateStatus| (status.run.is_some(), is_true(&status.conditions, COMPLETE));
-    (status.map(seen), update.is_started_by_operator()).hash(&mut hasher);
+    (status.map(seen), update.is_started_by_operator(), waits_for_references(update)).hash(&mut hasher);
     Some(hasher.finish())
 }
 

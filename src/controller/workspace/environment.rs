@@ -12,6 +12,7 @@ use super::render::SpecError;
 use crate::api::auto::WorkspaceSpec;
 use crate::api::names::{CONFIG_MAPS_DIRECTORY, PULUMI_CONTAINER, SECRETS_DIRECTORY};
 use crate::controller::merge::{POD_TEMPLATE, merge};
+use crate::controller::references::Reference;
 use crate::rpc::proto::EnvironmentVariable;
 use crate::rpc::proto::environment_variable::Source;
 
@@ -92,7 +93,28 @@ pub(super) fn directories(spec: &WorkspaceSpec) -> BTreeMap<String, String> {
     mounted.map(|mounted| (mounted.object(), mounted.directory())).collect()
 }
 
-/// What is missing shall not keep the pod from starting: the run names it.
+/// The objects that must exist before a run starts.
+pub(super) fn required(spec: &WorkspaceSpec) -> Result<Vec<Reference>, SpecError> {
+    let wanted = wanted(spec)?;
+    let from = wanted.env_from.iter().filter(|from| !is_optional(from, &OPTIONAL_SOURCES));
+    let from = from.filter_map(all_of).map(|mounted| mounted.referred_to_by("envFrom".to_owned()));
+    let variables = wanted.env.iter().filter(|variable| !is_optional(variable, &OPTIONAL_KEYS));
+    let variables = variables.filter_map(|variable| {
+        let name = variable.get("name").and_then(Value::as_str).unwrap_or_default();
+        Some(key_of(variable)?.mounted.referred_to_by(format!("environment variable {name}")))
+    });
+    Ok(from.chain(variables).collect())
+}
+
+/// Where an `envFrom` entry and an `env` entry say that the object may be missing.
+const OPTIONAL_SOURCES: [&str; 2] = ["/secretRef/optional", "/configMapRef/optional"];
+const OPTIONAL_KEYS: [&str; 2] = ["/valueFrom/secretKeyRef/optional", "/valueFrom/configMapKeyRef/optional"];
+
+fn is_optional(entry: &Value, pointers: &[&str]) -> bool {
+    pointers.iter().any(|pointer| entry.pointer(pointer) == Some(&Value::Bool(true)))
+}
+
+/// A missing object does not keep the pod from starting: the run waits for it.
 pub(super) fn make_optional(container: &mut Value) {
     let references = [
         ("env", ["/valueFrom/secretKeyRef", "/valueFrom/configMapKeyRef"]),
@@ -121,8 +143,7 @@ pub fn run_environment(spec: &WorkspaceSpec) -> Result<Vec<EnvironmentVariable>,
 
 /// All keys of a Secret or a ConfigMap.
 fn run_variables(from: &Value) -> Option<EnvironmentVariable> {
-    let may_be_missing = |pointer| from.pointer(pointer) == Some(&Value::Bool(true));
-    if may_be_missing("/secretRef/optional") || may_be_missing("/configMapRef/optional") {
+    if is_optional(from, &OPTIONAL_SOURCES) {
         return None;
     }
     let prefix = from.get("prefix").and_then(Value::as_str).unwrap_or_default();
@@ -131,8 +152,7 @@ fn run_variables(from: &Value) -> Option<EnvironmentVariable> {
 
 fn run_variable(variable: &Value) -> Option<EnvironmentVariable> {
     let name = variable.get("name")?.as_str()?.to_owned();
-    let may_be_missing = |pointer| variable.pointer(pointer) == Some(&Value::Bool(true));
-    if may_be_missing("/valueFrom/secretKeyRef/optional") || may_be_missing("/valueFrom/configMapKeyRef/optional") {
+    if is_optional(variable, &OPTIONAL_KEYS) {
         return None;
     }
     let source = match key_of(variable) {

@@ -16,6 +16,7 @@ mod knocks;
 mod observe;
 mod pod;
 mod pod_state;
+mod references;
 mod render;
 mod report;
 mod repository;
@@ -51,6 +52,7 @@ pub use environment::run_environment;
 pub use input_watch::InputWatch;
 pub use knocks::Knocks;
 pub use pod_state::is_operators as is_operators_pod;
+pub use references::references;
 pub use render::{PodSettings, Rendered, SpecError, render};
 
 use crate::api::auto::Workspace;

@@ -148,6 +148,12 @@ impl Report {
         }
     }
 
+    /// An installation needs the environment, so the source waits for all that this refers to.
+    pub(super) fn reference_not_found(artifact: &ArtifactReference, waits: &str) -> Self {
+        let message = format!("the source {} {waits}", name(artifact));
+        Self::failing(reason::REFERENCE_NOT_FOUND, message, BACKSTOP)
+    }
+
     pub(super) fn installing(artifact: &ArtifactReference) -> Self {
         Self::working(reason::INSTALLING, format!("the source {} is being put in place", name(artifact)), BACKSTOP)
     }

@@ -1,8 +1,11 @@
 //! What an Update needs next, as tables.
 
+mod references;
+
 use super::*;
 use crate::api::auto::{ArtifactReference, Update, UpdateSpec, UpdateStatus, WorkspaceSpec, WorkspaceStatus};
 use crate::api::conditions::{Claim, Status};
+use crate::controller::references::Checked;
 use crate::controller::update::pod_end::NodeState;
 use crate::rpc::proto;
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStateTerminated, ContainerStatus, Pod, PodStatus};
@@ -70,6 +73,7 @@ fn observed(update: Update) -> Observed {
         progress: None,
         asked: None,
         stack: Owner::Lives,
+        references: Some(Checked::default()),
     }
 }
 

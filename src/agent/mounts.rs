@@ -1,0 +1,113 @@
+//! The Secrets and ConfigMaps that the pod mounts: a directory for each of them, with a file for each of its keys.
+
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::layout::Layout;
+use super::refusal::Refusal;
+
+/// How often a directory that is still empty is looked at.
+const POLL: Duration = Duration::from_millis(100);
+
+/// Comes back once none of these directories is empty. The kubelet gives an absent object an empty directory, and fills it some
+/// time after the object is created.
+pub async fn wait(layout: &Layout, directories: &[String], limit: Duration) -> Result<(), Refusal> {
+    let end = Instant::now() + limit;
+    loop {
+        let Some(empty) = directories.iter().map(Path::new).find(|directory| keys(directory).is_empty()) else {
+            return Ok(());
+        };
+        if Instant::now() >= end {
+            let object = described(layout, empty);
+            let directory = empty.display();
+            return Err(Refusal::Precondition(format!(
+                "{object} has keys, but {directory} is still empty after {}s: the kubelet has not mounted them; check \
+                 the kubelet of the pod's node, and whether {object} still exists",
+                limit.as_secs()
+            )));
+        }
+        tokio::time::sleep(POLL).await;
+    }
+}
+
+/// The files of all keys, in order.
+pub fn keys(directory: &Path) -> Vec<PathBuf> {
+    let mut keys: Vec<PathBuf> = entries(directory).filter(|key| !is_of_kubelet(key)).collect();
+    keys.sort();
+    keys
+}
+
+/// Which object a directory holds.
+pub fn described(layout: &Layout, directory: &Path) -> String {
+    for (kind, root) in [("Secret", layout.secrets()), ("ConfigMap", layout.config_maps())] {
+        if let Ok(name) = directory.strip_prefix(root) {
+            return format!("{kind} {:?}", name.to_string_lossy());
+        }
+    }
+    directory.display().to_string()
+}
+
+/// The paths in a directory; none if it cannot be read.
+pub fn entries(directory: &Path) -> impl Iterator<Item = PathBuf> + use<> {
+    std::fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path())
+}
+
+/// The kubelet keeps what it mounts behind links whose names begin with two dots.
+pub fn is_of_kubelet(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| name.as_bytes().starts_with(b".."))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(20);
+
+    fn layout(directory: &tempfile::TempDir) -> Layout {
+        Layout::new(directory.path()).with_secrets(directory.path().join("secrets"))
+    }
+
+    /// As the kubelet mounts it, with or without a key.
+    fn mount(layout: &Layout, name: &str, key: Option<&str>) -> String {
+        let directory = layout.secrets().join(name);
+        std::fs::create_dir_all(directory.join("..2026")).unwrap();
+        std::os::unix::fs::symlink("..2026", directory.join("..data")).unwrap();
+        if let Some(key) = key {
+            std::fs::write(directory.join("..2026").join(key), "value").unwrap();
+            std::os::unix::fs::symlink(format!("..data/{key}"), directory.join(key)).unwrap();
+        }
+        directory.to_str().unwrap().to_owned()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_directory_that_stays_empty_is_refused_by_the_name_of_its_object() {
+        let directory = tempfile::tempdir().unwrap();
+        let layout = layout(&directory);
+        let required = [mount(&layout, "aws", Some("id")), mount(&layout, "absent", None)];
+        wait(&layout, &required[..1], LIMIT).await.unwrap();
+        let begun = Instant::now();
+        let refusal = wait(&layout, &required, LIMIT).await.unwrap_err();
+        assert!(begun.elapsed() >= LIMIT);
+        assert!(matches!(refusal, Refusal::Precondition(_)), "it may be there the next time");
+        assert!(refusal.to_string().starts_with("Secret \"absent\" has keys, but "), "{refusal}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_directory_that_is_filled_meanwhile_is_enough() {
+        let directory = tempfile::tempdir().unwrap();
+        let layout = layout(&directory);
+        let required = [mount(&layout, "aws", None)];
+        let fill = async {
+            tokio::time::sleep(Duration::from_secs(3)).await;
+            std::fs::write(Path::new(&required[0]).join("..2026/id"), "value").unwrap();
+            std::os::unix::fs::symlink("..data/id", Path::new(&required[0]).join("id")).unwrap();
+        };
+        let begun = Instant::now();
+        let (waited, ()) = tokio::join!(wait(&layout, &required, LIMIT), fill);
+        waited.unwrap();
+        assert!(begun.elapsed() < Duration::from_secs(4));
+    }
+}

@@ -1,0 +1,251 @@
+//! Looks for missing objects and wakes those that wait for them. Each object is looked for once, however many wait for it;
+//! namespaces take turns, and the number of requests per second is bounded.
+
+use std::collections::{BTreeSet, HashMap};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures::channel::mpsc;
+use futures::future::join_all;
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use kube::runtime::reflector::ObjectRef;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::ReferencedKind;
+use crate::api::auto::{Update, Workspace};
+use crate::runtime::reads::{ReadError, Reader};
+
+/// Between two looks for the same object: an eighth of the time since the first, within these bounds.
+const SHORTEST_INTERVAL: Duration = Duration::from_secs(1);
+const LONGEST_INTERVAL: Duration = Duration::from_secs(3);
+/// A waiter that has not repeated its wish for this long is forgotten. Reconcilers repeat it every 30 seconds.
+const FORGOTTEN_AFTER: Duration = Duration::from_secs(90);
+/// At most so many objects are looked for at once, and so much time passes between two rounds.
+const BATCH: usize = 10;
+const BATCH_INTERVAL: Duration = Duration::from_millis(100);
+
+/// An object that waits for references.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Waiter {
+    Update(ObjectRef<Update>),
+    Workspace(ObjectRef<Workspace>),
+}
+
+/// A missing object.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+struct Object {
+    namespace: String,
+    kind: ReferencedKind,
+    name: String,
+}
+
+/// Who waits for an object, and when it is looked for next.
+struct Entry {
+    waiters: HashMap<Waiter, Instant>,
+    since: Instant,
+    due: Instant,
+}
+
+/// The missing objects that somebody waits for. Cheap to clone; all clones share them.
+#[derive(Clone, Default)]
+pub struct Poll(Arc<Shared>);
+
+#[derive(Default)]
+struct Shared {
+    // Locked for short sections only, never across an await.
+    entries: Mutex<HashMap<Object, Entry>>,
+    added: Notify,
+}
+
+impl fmt::Debug for Poll {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Poll").finish_non_exhaustive()
+    }
+}
+
+impl Poll {
+    /// Wakes a waiter once the object exists.
+    pub(super) fn wait(&self, namespace: &str, kind: ReferencedKind, name: &str, waiter: &Waiter) {
+        let now = Instant::now();
+        let object = Object { namespace: namespace.to_owned(), kind, name: name.to_owned() };
+        let new = || Entry { waiters: HashMap::new(), since: now, due: now + SHORTEST_INTERVAL };
+        self.lock().entry(object).or_insert_with(new).waiters.insert(waiter.clone(), now + FORGOTTEN_AFTER);
+        self.0.added.notify_one();
+    }
+
+    /// Looks for objects until the end.
+    pub async fn run(
+        self,
+        reader: Reader,
+        updates: mpsc::Sender<ObjectRef<Update>>,
+        workspaces: mpsc::Sender<ObjectRef<Workspace>>,
+        end: CancellationToken,
+    ) {
+        let polling = async {
+            loop {
+                self.until_due().await;
+                let due = self.take_due(Instant::now());
+                let found =
+                    join_all(due.into_iter().map(async |object| (exists(&reader, &object).await, object))).await;
+                for object in found.into_iter().filter(|(exists, _)| *exists).map(|(_, object)| object) {
+                    self.found(&object).into_iter().for_each(|waiter| wake(waiter, &updates, &workspaces));
+                }
+                tokio::time::sleep(BATCH_INTERVAL).await;
+            }
+        };
+        tokio::select! {
+            () = end.cancelled() => {}
+            () = polling => {}
+        }
+    }
+
+    async fn until_due(&self) {
+        loop {
+            let next = self.lock().values().map(|entry| entry.due).min();
+            let added = self.0.added.notified();
+            match next {
+                Some(due) if due <= Instant::now() => return,
+                Some(due) => drop(tokio::time::timeout_at(due, added).await),
+                None => added.await,
+            }
+        }
+    }
+
+    /// Objects to look for now: one of each namespace, then a second one of each, and so on.
+    fn take_due(&self, now: Instant) -> Vec<Object> {
+        let mut entries = self.lock();
+        entries.retain(|_, entry| {
+            entry.waiters.retain(|_, until| *until > now);
+            !entry.waiters.is_empty()
+        });
+        let due = entries.iter().filter(|(_, entry)| entry.due <= now);
+        let mut due: Vec<(Instant, Object)> = due.map(|(object, entry)| (entry.due, object.clone())).collect();
+        due.sort();
+        let mut taken_of: HashMap<String, usize> = HashMap::new();
+        let mut turns: BTreeSet<(usize, Instant, Object)> = BTreeSet::new();
+        for (since, object) in due {
+            let turn = taken_of.entry(object.namespace.clone()).or_default();
+            turns.insert((*turn, since, object));
+            *turn += 1;
+        }
+        let taken: Vec<Object> = turns.into_iter().take(BATCH).map(|(_, _, object)| object).collect();
+        for object in &taken {
+            if let Some(entry) = entries.get_mut(object) {
+                entry.due = now + ((now - entry.since) / 8).clamp(SHORTEST_INTERVAL, LONGEST_INTERVAL);
+            }
+        }
+        taken
+    }
+
+    fn found(&self, object: &Object) -> Vec<Waiter> {
+        self.lock().remove(object).map(|entry| entry.waiters.into_keys().collect()).unwrap_or_default()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Object, Entry>> {
+        self.0.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A queue that is full loses the wake-up: the waiter looks again by itself.
+fn wake(waiter: Waiter, updates: &mpsc::Sender<ObjectRef<Update>>, workspaces: &mpsc::Sender<ObjectRef<Workspace>>) {
+    let woken = match waiter {
+        Waiter::Update(update) => updates.clone().try_send(update).is_ok(),
+        Waiter::Workspace(workspace) => workspaces.clone().try_send(workspace).is_ok(),
+    };
+    if !woken {
+        tracing::debug!("a waiter for a missing object could not be woken");
+    }
+}
+
+async fn exists(reader: &Reader, object: &Object) -> bool {
+    let Object { namespace, kind, name } = object;
+    let found: Result<bool, ReadError> = match kind {
+        ReferencedKind::Secret => reader.get_metadata_opt::<Secret>(namespace, name).await.map(|found| found.is_some()),
+        ReferencedKind::ConfigMap => {
+            reader.get_metadata_opt::<ConfigMap>(namespace, name).await.map(|found| found.is_some())
+        }
+    };
+    found.unwrap_or_else(|error| {
+        tracing::debug!(%error, "cannot look for a missing object");
+        false
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::StreamExt;
+    use serde_json::json;
+
+    use super::*;
+    use crate::runtime::fake_api::{Answer, client};
+
+    fn update(name: &str) -> Waiter {
+        Waiter::Update(ObjectRef::new(name).within("apps"))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn those_that_wait_for_an_object_are_woken_once_it_exists() {
+        let exists = Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let answer = exists.clone();
+        let (client, log) = client(move |_| match answer.load(std::sync::atomic::Ordering::Relaxed) {
+            false => Answer::refusal(404, "NotFound"),
+            true => Answer::Json(
+                200,
+                json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": {"name": "aws"}}),
+            ),
+        });
+        let (updates, woken) = mpsc::channel(8);
+        let (workspaces, woken_workspaces) = mpsc::channel(8);
+        let (poll, end) = (Poll::default(), CancellationToken::new());
+        let reader = Reader::new(client, Duration::from_secs(5));
+        let polling = tokio::spawn(poll.clone().run(reader, updates, workspaces, end.clone()));
+        poll.wait("apps", ReferencedKind::Secret, "aws", &update("a"));
+        poll.wait("apps", ReferencedKind::Secret, "aws", &update("b"));
+        poll.wait("apps", ReferencedKind::Secret, "aws", &Waiter::Workspace(ObjectRef::new("w").within("apps")));
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        let asked = log.all().len();
+        assert!((18..=40).contains(&asked), "one object, every one to three seconds: {asked}");
+        exists.store(true, std::sync::atomic::Ordering::Relaxed);
+        let names = woken.take(2).map(|update| update.name).collect::<BTreeSet<_>>();
+        let names = tokio::time::timeout(Duration::from_secs(5), names).await.expect("in time");
+        assert_eq!(names, ["a".to_owned(), "b".to_owned()].into());
+        assert_eq!(woken_workspaces.take(1).map(|workspace| workspace.name).collect::<Vec<_>>().await, ["w"]);
+        let asked = log.all().len();
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        assert_eq!(log.all().len(), asked, "nobody waits any more");
+        end.cancel();
+        polling.await.expect("it ends");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_waiter_that_does_not_repeat_its_wish_is_forgotten() {
+        let poll = Poll::default();
+        poll.wait("apps", ReferencedKind::Secret, "aws", &update("a"));
+        tokio::time::advance(Duration::from_secs(60)).await;
+        poll.wait("apps", ReferencedKind::Secret, "aws", &update("b"));
+        tokio::time::advance(Duration::from_secs(60)).await;
+        assert_eq!(poll.take_due(Instant::now()).len(), 1);
+        assert_eq!(poll.lock().values().map(|entry| entry.waiters.len()).sum::<usize>(), 1);
+        tokio::time::advance(Duration::from_secs(60)).await;
+        assert!(poll.take_due(Instant::now()).is_empty() && poll.lock().is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_namespace_that_waits_for_much_does_not_delay_others() {
+        let poll = Poll::default();
+        for number in 0..1000 {
+            poll.wait("crowd", ReferencedKind::Secret, &format!("s{number}"), &update("a"));
+        }
+        tokio::time::advance(Duration::from_millis(10)).await;
+        poll.wait("apps", ReferencedKind::Secret, "aws", &update("a"));
+        tokio::time::advance(SHORTEST_INTERVAL).await;
+        let taken = poll.take_due(Instant::now());
+        assert_eq!(taken.len(), BATCH);
+        assert!(taken.iter().any(|object| object.namespace == "apps"), "{taken:?}");
+        let next = poll.take_due(Instant::now());
+        assert!(next.iter().all(|object| !taken.contains(object)), "each in its turn");
+    }
+}

@@ -1,0 +1,126 @@
+//! Secrets and ConfigMaps that a Stack refers to and that do not exist yet, as with an External Secret that comes later.
+
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use pulumi_controller::api::auto::{Update, UpdateStatus};
+use pulumi_controller::api::conditions::{
+    FAILED, PROGRESSING, READY, RECONCILING, STALLED, find, is_true, update_reason, workspace_reason,
+};
+use pulumi_controller::api::names::ANNOTATION_REQUESTED_AT;
+use pulumi_controller::api::pulumi::Stack;
+use serde_json::json;
+
+use crate::harness::{Look, Patience, Program, Scene, Source, StackHandle, condition, is_done, once, run, wait_until};
+
+/// From the creation of the last object to the start of the run, in seconds. The goal is 5; a busy machine needs more.
+const SOON: i64 = 15;
+
+/// A Stack whose provider reports to where a Secret says: a run without it fails. Its region is in a ConfigMap.
+fn stack_with_references(scene: &Scene, source: &Source<'_>) -> (Stack, String) {
+    let mut stack = scene.stack("main", source);
+    let log = stack.spec.env_refs.remove("PROVIDER_LOG_URL").and_then(|r| r.literal).expect("a literal").value;
+    stack.spec.env_secrets = vec!["provider".to_owned()];
+    stack.spec.envs = vec!["defaults".to_owned()];
+    (stack, log)
+}
+
+/// Waits until Ready's message has all these words.
+async fn until_told(main: &StackHandle<'_>, words: &[&str]) -> Stack {
+    main.until(&format!("to say {words:?}"), Patience::Run, |stack| {
+        condition(stack, READY).is_some_and(|ready| words.iter().all(|word| ready.message.contains(word)))
+    })
+    .await
+}
+
+fn reason_of_wait(update: &Update) -> Option<&str> {
+    let progressing = find(&update.status.as_ref()?.conditions, PROGRESSING)?;
+    (progressing.status == "False").then_some(progressing.reason.as_str())
+}
+
+/// How long after that moment the last run of the Stack has started.
+async fn started_after(main: &StackHandle<'_>, moment: jiff::Timestamp) -> i64 {
+    let updates = main.updates().await;
+    let started = updates.iter().filter_map(|update| update.status.as_ref()?.start_time.as_ref()).map(|time| time.0);
+    let seconds = started.max().expect("a run has started").as_second() - moment.as_second();
+    eprintln!("the run started {seconds} s after the last object was created");
+    seconds
+}
+
+#[test]
+fn a_first_run_waits_for_its_secret_and_config_map_and_starts_soon_after() {
+    run("late-secret", async |scene| {
+        let source = scene.source("app").await;
+        let commit = source.push(&Program::new("late-secret").step("step", json!({"value": "one"})).files()).await;
+        let (stack, log) = stack_with_references(scene, &source);
+        let main = scene.start(stack).await;
+        let stack = until_told(&main, &["Secret \"provider\"", "ConfigMap \"defaults\"", "envFrom"]).await;
+        assert!(condition(&stack, RECONCILING).is_some() && condition(&stack, STALLED).is_none());
+        let workspace = main.workspace().await.status.expect("a status");
+        let ready = find(&workspace.conditions, READY).expect("there");
+        assert_eq!(ready.reason, workspace_reason::REFERENCE_NOT_FOUND, "{}", ready.message);
+        assert_eq!(main.updates().await.len(), 0, "no run has been asked for");
+        let pod = main.pod_and_restarts().await;
+
+        // An empty ConfigMap is one that exists.
+        scene.create::<ConfigMap>(json!({"metadata": {"name": "defaults"}})).await;
+        until_told(&main, &["Secret \"provider\" (envFrom), which does not exist"]).await;
+        let created = jiff::Timestamp::now();
+        let secret = json!({"metadata": {"name": "provider"}, "stringData": {"PROVIDER_LOG_URL": log}});
+        scene.create::<Secret>(secret).await;
+        main.until_applied(&commit).await;
+        let seconds = started_after(&main, created).await;
+        assert!(seconds <= SOON, "the run started {seconds} s after the Secret was created");
+        assert_eq!(main.updates().await.len(), 1, "no run failed meanwhile");
+        assert_eq!(main.log.sentences().await, once(&["create step"]), "it ran with its environment");
+        assert_eq!(main.pod_and_restarts().await, pod, "it is the same pod");
+    });
+}
+
+#[test]
+fn a_later_run_waits_for_a_deleted_secret_and_for_a_config_map_of_its_config() {
+    run("deleted-secret", async |scene| {
+        scene.create::<ConfigMap>(json!({"metadata": {"name": "defaults"}, "data": {"UNUSED": "one"}})).await;
+        let source = scene.source("app").await;
+        let program = Program::new("deleted-secret").config("size", "none").step("step", json!({"value": "${size}"}));
+        let commit = source.push(&program.files()).await;
+        let (stack, log) = stack_with_references(scene, &source);
+        let secret = json!({"metadata": {"name": "provider"}, "stringData": {"PROVIDER_LOG_URL": log}});
+        scene.create::<Secret>(secret.clone()).await;
+        let main = scene.start(stack).await;
+        main.until_applied(&commit).await;
+
+        scene.delete::<Secret>("provider").await;
+        scene.until_gone::<Secret>("provider", Patience::Reaction).await;
+        main.annotate(ANNOTATION_REQUESTED_AT, "one").await;
+        until_told(&main, &["waits for Secret \"provider\" (envFrom), which does not exist in namespace"]).await;
+        let waiting = main.updates().await.pop().expect("an Update");
+        assert_eq!(reason_of_wait(&waiting), Some(update_reason::REFERENCE_NOT_FOUND), "{waiting:?}");
+        assert_eq!(waiting.status.and_then(|status| status.run), None, "it takes no place of another run");
+        let created = jiff::Timestamp::now();
+        scene.create::<Secret>(secret).await;
+        main.until("to have run for the request", Patience::Run, |stack| {
+            let last = stack.status.as_ref().and_then(|status| status.last_update.as_ref());
+            is_done(stack) && last.is_some_and(|update| update.requested_at.as_deref() == Some("one"))
+        })
+        .await;
+        let seconds = started_after(&main, created).await;
+        assert!(seconds <= SOON, "the run started {seconds} s after the Secret was created");
+
+        main.change(json!({"spec": {"configRef": {"size": {"name": "sizes", "key": "size"}}}})).await;
+        until_told(&main, &["waits for ConfigMap \"sizes\" (config key size)"]).await;
+        scene.create::<ConfigMap>(json!({"metadata": {"name": "sizes"}, "data": {"size": "big"}})).await;
+        wait_until("the run with the value of the ConfigMap", Patience::Run, async || {
+            match main.log.sentences().await {
+                sentences if sentences.contains(&"update step done".to_owned()) => Look::Found(()),
+                sentences => Look::NotYet(format!("{sentences:?}")),
+            }
+        })
+        .await;
+        main.until_applied(&commit).await;
+        let updates = main.updates().await;
+        assert!(!updates.iter().filter_map(|update| update.status.as_ref()).any(has_failed), "no run failed meanwhile");
+    });
+}
+
+fn has_failed(status: &UpdateStatus) -> bool {
+    is_true(&status.conditions, FAILED)
+}
