@@ -3,10 +3,15 @@
 use std::fs::{File, Permissions};
 use std::io::{self, Write};
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::thread::ScopedJoinHandle;
 
 /// To list, add and remove entries of a directory.
 const OWNER_ALL: u32 = 0o700;
+/// A tree of more files and directories is synced with its whole file system.
+const MOST_SYNCS: usize = 256;
+/// The journal of a file system commits syncs of the same moment at once.
+const SYNCS_AT_ONCE: usize = 8;
 
 /// Replaces a file: the content reaches the disk before the name does. Only the owner may read it.
 pub fn write_atomically(path: &Path, content: &[u8]) -> io::Result<()> {
@@ -17,6 +22,49 @@ pub fn write_atomically(path: &Path, content: &[u8]) -> io::Result<()> {
     file.as_file().sync_all()?;
     file.persist(path).map_err(|error| error.error)?;
     sync_directory(directory)
+}
+
+/// Makes a tree durable: the content of its files and the names in its directories. Of a small tree only its own files are
+/// written to the disk; of a large one, all that the file system has not written yet, which takes less time then.
+pub fn sync_tree(tree: &Path) -> io::Result<()> {
+    let Some(paths) = few_paths(tree)? else { return sync_filesystem(tree) };
+    let share = paths.len().div_ceil(SYNCS_AT_ONCE).max(1);
+    std::thread::scope(|scope| {
+        let sync_all = |paths: &[PathBuf]| paths.iter().try_for_each(|path| File::open(path)?.sync_all());
+        let syncs: Vec<_> = paths.chunks(share).map(|paths| scope.spawn(move || sync_all(paths))).collect();
+        let join = |sync: ScopedJoinHandle<'_, io::Result<()>>| {
+            sync.join().unwrap_or_else(|_| Err(io::Error::other("a sync panicked")))
+        };
+        syncs.into_iter().try_for_each(join)
+    })
+}
+
+/// Writes all that a file system holds in memory to its disk. `path` is anything in it.
+pub fn sync_filesystem(path: &Path) -> io::Result<()> {
+    Ok(rustix::fs::syncfs(File::open(path)?)?)
+}
+
+/// The files and directories of a tree, unless there are many of them. A link is part of its directory.
+fn few_paths(tree: &Path) -> io::Result<Option<Vec<PathBuf>>> {
+    let mut paths = vec![tree.to_owned()];
+    let mut directories = vec![tree.to_owned()];
+    while let Some(directory) = directories.pop() {
+        for entry in std::fs::read_dir(&directory)? {
+            let entry = entry?;
+            let kind = entry.file_type()?;
+            if kind.is_symlink() {
+                continue;
+            }
+            if paths.len() == MOST_SYNCS {
+                return Ok(None);
+            }
+            paths.push(entry.path());
+            if kind.is_dir() {
+                directories.push(entry.path());
+            }
+        }
+    }
+    Ok(Some(paths))
 }
 
 /// Makes the names in a directory durable.
@@ -91,6 +139,25 @@ mod tests {
         write_atomically(&path, b"two").unwrap();
         assert_eq!(read_if_there(&path).unwrap().as_deref(), Some("two"));
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn trees_of_any_size_are_synced_and_links_in_them_are_not_followed() {
+        let directory = tempfile::tempdir().unwrap();
+        let tree = directory.path().join("tree");
+        std::fs::create_dir_all(tree.join("inner")).unwrap();
+        std::fs::write(tree.join("inner/file"), "content").unwrap();
+        std::os::unix::fs::symlink("/nonexistent", tree.join("broken")).unwrap();
+        let mut few = few_paths(&tree).unwrap().unwrap();
+        few.sort();
+        assert_eq!(few, [tree.clone(), tree.join("inner"), tree.join("inner/file")]);
+        sync_tree(&tree).unwrap();
+        for number in 0..MOST_SYNCS {
+            std::fs::write(tree.join(format!("{number}")), "").unwrap();
+        }
+        assert_eq!(few_paths(&tree).unwrap(), None);
+        sync_tree(&tree).unwrap();
+        assert_eq!(sync_tree(&tree.join("absent")).unwrap_err().kind(), io::ErrorKind::NotFound);
     }
 
     #[test]

@@ -85,8 +85,12 @@ pub fn working_directory(pid: u32) -> Option<PathBuf> {
 /// The set of process ids that ids of this moment belong to: other ids of another container or another boot mean nothing.
 pub fn process_space() -> io::Result<String> {
     let namespace = std::fs::read_link("/proc/self/ns/pid")?;
-    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
-    Ok(format!("{} {}", boot.trim(), namespace.display()))
+    Ok(format!("{} {}", boot_id()?, namespace.display()))
+}
+
+/// Random for each boot of the node.
+pub fn boot_id() -> io::Result<String> {
+    Ok(std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
 }
 
 /// Marks this process and all its descendants to come as the operation's. Without it they are still known by their session and

@@ -123,6 +123,15 @@ impl Workspace {
         workspace
     }
 
+    /// With the share volume on a file system of its own: `mount` mounts it at a path.
+    pub async fn start_on(cli: Option<&str>, mount: impl FnOnce(&Path)) -> Self {
+        let mut workspace = Self::prepare();
+        mount(&workspace.path("share"));
+        workspace.replace_cli(cli);
+        workspace.start_agent().await;
+        workspace
+    }
+
     fn prepare() -> Self {
         let directory = tempfile::tempdir().unwrap();
         for name in ["share", "tls", "state", "home", "secrets"] {

@@ -20,6 +20,7 @@ mod locks;
 mod loud;
 mod pending;
 mod people;
+mod power_loss;
 mod processes;
 mod registry;
 mod runs;

@@ -176,6 +176,7 @@ impl Source {
             digest: wanted.digest.to_string(),
             directory: wanted.directory.as_str().to_owned(),
             tree: uuid::Uuid::new_v4().to_string(),
+            boot_id: self.boot_id.clone(),
             awaits_install: needs_install && !self.installs,
             installed: delivery.plan.as_ref().filter(|_| self.installs).map(|plan| plan.installed.clone()),
         };
@@ -236,7 +237,7 @@ impl Source {
         Ok(())
     }
 
-    /// Installs the dependencies of the source in place, with all that the environment refers to.
+    /// Installs the dependencies of the source in place, with all that the environment refers to. They are on the disk then.
     async fn install(&self, candidate: &Candidate) -> Result<(), AttemptError> {
         let Wanted { environment, required_directories, .. } = &candidate.wanted;
         if mounts::wait(&self.layout, required_directories, Duration::ZERO).await.is_err() {
@@ -247,7 +248,12 @@ impl Source {
             () = candidate.cancel.cancelled() => return Err(AttemptError::Stopped),
         }
         candidate.say("installing its dependencies");
-        Ok(install::install(&self.layout, environment, &candidate.cancel).await?)
+        install::install(&self.layout, environment, &candidate.cancel).await?;
+        candidate.say("writing its dependencies to the disk");
+        let root = self.layout.root().to_owned();
+        let synced = tokio::task::spawn_blocking(move || durable::sync_filesystem(&root)).await;
+        let synced = synced.map_err(std::io::Error::other).and_then(|synced| synced);
+        Ok(synced.map_err(Refusal::system("cannot write the dependencies to the disk"))?)
     }
 
     /// What an installation would do; none when there is nothing to install.

@@ -33,6 +33,7 @@ impl Source {
             digest: wanted.digest.to_string(),
             directory: wanted.directory.as_str().to_owned(),
             tree: uuid::Uuid::new_v4().to_string(),
+            boot_id: self.boot_id.clone(),
             awaits_install,
             installed: None,
         };

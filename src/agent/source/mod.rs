@@ -21,6 +21,7 @@ use tokio_util::task::TaskTracker;
 use super::durable;
 use super::gate::Gate;
 use super::layout::Layout;
+use super::processes;
 use super::refusal::Refusal;
 use super::settings::Settings;
 use super::version::CliVersion;
@@ -54,6 +55,8 @@ pub struct Source {
     layout: Layout,
     gate: Gate,
     settings: Arc<Settings>,
+    /// The boot of the node that this process runs in.
+    boot_id: String,
     state: Mutex<State>,
     /// Ends what is on its way when the agent is to end.
     stop: CancellationToken,
@@ -73,7 +76,8 @@ struct State {
 impl Source {
     /// Goes on from what an agent before this one put in place, and takes back what it left half done.
     pub fn open(layout: Layout, gate: Gate, settings: Arc<Settings>, stop: CancellationToken) -> Result<Self, Refusal> {
-        let in_place = recover(&layout);
+        let boot_id = processes::boot_id().map_err(Refusal::system("cannot read the node's boot ID"))?;
+        let in_place = recover(&layout, &boot_id);
         let staging = layout.staging();
         if let Err(error) = durable::remove(&staging) {
             // Each source gets a new name in there. Not to start would only leave the pod without an agent.
@@ -82,7 +86,7 @@ impl Source {
         std::fs::create_dir_all(&staging).map_err(Refusal::system(format!("cannot make {}", staging.display())))?;
         let version = CliVersion::new(layout.clone(), TaskTracker::new());
         let state = Mutex::new(State { in_place, candidate: None });
-        Ok(Source { layout, gate, settings, state, stop, tasks: TaskTracker::new(), version, installs: true })
+        Ok(Source { layout, gate, settings, boot_id, state, stop, tasks: TaskTracker::new(), version, installs: true })
     }
 
     /// Leaves the installation of dependencies to the agent that goes on from here.
@@ -195,8 +199,9 @@ impl Source {
     }
 }
 
-/// What is in place, as far as it is certain: without a record, or without the tree that it speaks of, nothing is.
-fn recover(layout: &Layout) -> Option<InPlace> {
+/// What is in place, as far as it is certain: without a record, without the tree that it speaks of, and after another boot of
+/// the node, nothing is.
+fn recover(layout: &Layout, boot_id: &str) -> Option<InPlace> {
     let Record { in_place, trial } = Record::read(layout);
     if let Some(trial) = &trial {
         tracing::warn!(?trial, "an agent ended before a source was in place: putting back the one before");
@@ -205,6 +210,16 @@ fn recover(layout: &Layout) -> Option<InPlace> {
             return None;
         }
     }
+    let in_place = in_place.filter(|in_place| {
+        let is_of_this_boot = in_place.boot_id == boot_id;
+        if !is_of_this_boot {
+            tracing::warn!(
+                digest = in_place.digest,
+                "the source was put in place before the node was restarted: it has to be given again"
+            );
+        }
+        is_of_this_boot
+    });
     in_place.filter(|in_place| match in_place.digest.parse().ok().and_then(|digest| InPod::of(&digest)) {
         // A container that was started anew has its image as it was: what was written into the project is gone.
         Some(InPod::Image) => false,

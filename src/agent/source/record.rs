@@ -18,6 +18,10 @@ pub struct InPlace {
     pub directory: String,
     /// Random for each source that is put in place, also for the same archive.
     pub tree: String,
+    /// The boot of the node during which it was put in place. After another boot it is not in place any more: nobody knows
+    /// what a power loss has left of it.
+    #[serde(default)]
+    pub boot_id: String,
     /// Its dependencies were not installed yet: before that it does not count as in place.
     #[serde(default)]
     pub awaits_install: bool,

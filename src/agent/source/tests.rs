@@ -113,6 +113,25 @@ async fn the_next_agent_knows_what_is_in_place_and_removes_what_was_left_half_do
 }
 
 #[tokio::test]
+async fn a_source_of_another_boot_of_the_node_is_not_in_place() {
+    let place = Place::new();
+    let bytes = archive(&[("", "first")]);
+    place.put(&bytes, "").await.unwrap();
+    let mut record = Record::read(&place.layout);
+    let in_place = record.in_place.as_mut().unwrap();
+    assert_eq!(in_place.boot_id, processes::boot_id().unwrap());
+    in_place.boot_id = "00000000-0000-0000-0000-000000000000".to_owned();
+    record.write(&place.layout).unwrap();
+    // What a power loss may leave.
+    fs::write(place.layout.workspace().join("Pulumi.yaml"), "").unwrap();
+    let place = Place { source: open(&place.layout, &place.gate), ..place };
+    assert_eq!(place.source.in_place(), None);
+    assert!(!place.put(&bytes, "").await.unwrap(), "it is put in place again");
+    assert!(place.program().contains("first"));
+    assert_eq!(open(&place.layout, &place.gate).in_place(), place.source.in_place());
+}
+
+#[tokio::test]
 async fn what_is_wrong_with_a_source_is_named_and_the_old_one_stays() {
     let place = Place::new();
     place.put(&archive(&[("", "first")]), "").await.unwrap();

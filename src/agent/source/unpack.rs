@@ -5,6 +5,7 @@ use std::io;
 use std::path::Path;
 
 use super::Wanted;
+use crate::agent::durable;
 use crate::agent::refusal::Refusal;
 use crate::artifact::{self, UnpackError};
 use crate::pulumi::project::{Project, ProjectError};
@@ -12,7 +13,8 @@ use crate::pulumi::project::{Project, ProjectError};
 /// How many names of a directory an error lists.
 const LISTED: usize = 20;
 
-/// Unpacks into a directory that is made for it; gives the project in it.
+/// Unpacks into a directory that is made for it; gives the project in it. All of it is on the disk then: an empty file after a
+/// power loss could be a program without resources.
 pub(super) async fn unpack(archive: &Path, tree: &Path, wanted: &Wanted) -> Result<Project, Refusal> {
     let (archive, tree, wanted) = (archive.to_owned(), tree.to_owned(), wanted.clone());
     tokio::task::spawn_blocking(move || unpack_blocking(&archive, &tree, &wanted))
@@ -33,7 +35,7 @@ fn unpack_blocking(archive: &Path, tree: &Path, Wanted { directory, limits, .. }
             list(tree)
         )));
     }
-    Project::read(&place).map_err(|error| match error {
+    let project = Project::read(&place).map_err(|error| match error {
         ProjectError::Missing { .. } => Refusal::Invalid(format!(
             "directory {:?} of the source is no Pulumi project: it has no Pulumi.yaml; there are: {}",
             directory.as_str(),
@@ -41,7 +43,9 @@ fn unpack_blocking(archive: &Path, tree: &Path, Wanted { directory, limits, .. }
         )),
         // The same words each time: the tree lies in a directory of another name at each attempt.
         other => Refusal::Invalid(format!("the project in the source cannot be used: {}", other.seen_from(tree))),
-    })
+    })?;
+    durable::sync_tree(tree).map_err(Refusal::system("cannot write the source to the disk"))?;
+    Ok(project)
 }
 
 /// That an archive is not written to its end is the disk's fault or the archive's.

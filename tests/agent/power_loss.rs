@@ -1,0 +1,117 @@
+//! What is on the disk of a node that loses its power: the share volume is on a loop device, and a copy of the file behind it is
+//! what a disk has of it. What is only in memory is not in the copy.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::harness::{Workspace, has_programs};
+
+const FILES: usize = 40;
+const YAML: (&str, &str) = ("Pulumi.yaml", "name: example\nruntime: yaml\n");
+const NODE: (&str, &str) = ("Pulumi.yaml", "name: example\nruntime: nodejs\n");
+/// Stands in for the CLI: what it installs is a tree of files.
+const CLI: &str = "case \"$*\" in *version*) echo v3.259.0;; *install*)\n\
+                   mkdir -p node_modules/left-pad; for n in $(seq 40); do echo \"module $n\" >node_modules/left-pad/$n.js; done;; esac";
+
+/// A file system in a file. It is unmounted at the end.
+struct Disk {
+    directory: tempfile::TempDir,
+    mounted: Vec<PathBuf>,
+}
+
+impl Disk {
+    /// None where nothing may be mounted.
+    fn new(test: &str) -> Option<Disk> {
+        if !has_programs(test, &["mkfs.ext4", "mount", "umount"]) {
+            return None;
+        }
+        let disk = Disk { directory: tempfile::tempdir().unwrap(), mounted: Vec::new() };
+        let file = fs::File::create(disk.path("disk")).unwrap();
+        file.set_len(64 * 1024 * 1024).unwrap();
+        run("mkfs.ext4", &["-q", &disk.path("disk").display().to_string()]).unwrap();
+        let probe = disk.path("probe");
+        fs::create_dir(&probe).unwrap();
+        match mount(&disk.path("disk"), &probe) {
+            Ok(()) => run("umount", &[&probe.display().to_string()]).map(|()| disk).ok(),
+            Err(why) => {
+                eprintln!("NOT RUN: {test}: no loop device can be mounted here: {why}");
+                None
+            }
+        }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    fn mount_at(&mut self, place: &Path) {
+        mount(&self.path("disk"), place).unwrap();
+        self.mounted.push(place.to_owned());
+    }
+
+    /// The disk after the power was lost at this moment.
+    fn after_power_loss(&mut self) -> PathBuf {
+        fs::copy(self.path("disk"), self.path("copy")).unwrap();
+        let place = self.path("left");
+        fs::create_dir(&place).unwrap();
+        mount(&self.path("copy"), &place).unwrap();
+        self.mounted.push(place.clone());
+        place
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        for place in self.mounted.drain(..).rev() {
+            // What an agent that is killed holds open goes with it.
+            let _ = run("umount", &["--lazy", &place.display().to_string()]);
+        }
+    }
+}
+
+fn mount(file: &Path, place: &Path) -> Result<(), String> {
+    run("mount", &["-o", "loop", &file.display().to_string(), &place.display().to_string()])
+}
+
+fn run(program: &str, arguments: &[&str]) -> Result<(), String> {
+    let output = Command::new(program).args(arguments).output().map_err(|error| error.to_string())?;
+    if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&output.stderr).into_owned()) }
+}
+
+fn modules() -> Vec<(String, String)> {
+    (0..FILES).map(|number| (format!("src/{number}.ts"), format!("export const n = {number};\n"))).collect()
+}
+
+#[tokio::test]
+async fn a_source_that_is_in_place_is_whole_after_a_power_loss() {
+    let Some(mut disk) = Disk::new("a_source_that_is_in_place_is_whole_after_a_power_loss") else { return };
+    let workspace = Workspace::start_on(None, |share| disk.mount_at(share)).await;
+    let modules = modules();
+    let mut files: Vec<(&str, &str)> = modules.iter().map(|(path, text)| (path.as_str(), text.as_str())).collect();
+    files.push(YAML);
+    let artifact = workspace.bring(&files).await.unwrap();
+
+    let left = disk.after_power_loss();
+    let record = fs::read_to_string(left.join("source.json")).unwrap();
+    assert!(record.contains(&artifact.digest), "{record}");
+    for (path, text) in files {
+        let found = fs::read_to_string(left.join("workspace").join(path));
+        assert_eq!(found.ok().as_deref(), Some(text), "{path}");
+    }
+}
+
+#[tokio::test]
+async fn dependencies_of_a_source_in_place_are_whole_after_a_power_loss() {
+    let Some(mut disk) = Disk::new("dependencies_of_a_source_in_place_are_whole_after_a_power_loss") else { return };
+    let workspace = Workspace::start_on(Some(CLI), |share| disk.mount_at(share)).await;
+    let artifact = workspace.bring(&[NODE, ("package.json", "{}")]).await.unwrap();
+
+    let left = disk.after_power_loss();
+    let record = fs::read_to_string(left.join("source.json")).unwrap();
+    assert!(record.contains(&artifact.digest), "{record}");
+    for number in 1..=FILES {
+        let found = fs::read_to_string(left.join(format!("workspace/node_modules/left-pad/{number}.js")));
+        assert_eq!(found.ok(), Some(format!("module {number}\n")), "{number}");
+    }
+}
