@@ -11,6 +11,7 @@ use clap::Parser;
 use pulumi_controller::cli::{AgentFlags, CommandLine, FetchFlags, Role};
 use pulumi_controller::config::{self, ManagerConfig};
 use pulumi_controller::controller::stack;
+use pulumi_controller::runtime::core_dumps;
 use pulumi_controller::telemetry::logging;
 use pulumi_controller::{agent, api, manager};
 use tokio_util::sync::CancellationToken;
@@ -30,6 +31,11 @@ fn main() -> ExitCode {
 }
 
 fn run(role: Role) -> anyhow::Result<ExitCode> {
+    if matches!(role, Role::Manager(_) | Role::Agent(_) | Role::Fetch(_))
+        && let Err(error) = core_dumps::disable()
+    {
+        eprintln!("warning: cannot disable core dumps: {error}");
+    }
     match role {
         Role::Manager(flags) => {
             let config = ManagerConfig::from_flags(flags)?;

@@ -9,8 +9,9 @@ use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use rustix::process::Signal;
-use tokio::io::AsyncReadExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, ChildStdout};
+use zeroize::Zeroizing;
 
 use super::output::{self, PodLog, Tail};
 use super::processes::{Family, MARKER};
@@ -33,12 +34,13 @@ pub enum CallError {
     TooLong(Duration),
 }
 
-/// Starts the CLI in a session of its own, with no input and its output in pipes. `operation` marks all its descendants.
+/// Starts the CLI in a session of its own, with its output in pipes. `operation` marks all its descendants.
 pub fn spawn(
     arguments: &[OsString],
     directory: &Path,
     environment: &BTreeMap<OsString, OsString>,
     operation: &str,
+    stdin: Stdio,
 ) -> io::Result<Child> {
     tokio::process::Command::new(OWN_EXECUTABLE)
         .args(["launch", "--", CLI])
@@ -47,7 +49,7 @@ pub fn spawn(
         .env_clear()
         .envs(environment)
         .env(MARKER, operation)
-        .stdin(Stdio::null())
+        .stdin(stdin)
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
@@ -75,6 +77,8 @@ pub struct Call<'a> {
     pub operation: &'a str,
     pub limit: Duration,
     pub log: PodLog,
+    /// What it reads from its standard input; nothing where there is none.
+    pub stdin: Option<Zeroizing<Vec<u8>>>,
     pub stdout: Stdout,
     /// Is told the process id when it is started.
     pub begun: &'a (dyn Fn(u32) + Send + Sync),
@@ -120,11 +124,18 @@ impl Call<'_> {
     }
 
     async fn run_unlimited(&self) -> Result<Ended, CallError> {
+        let stdin = if self.stdin.is_some() { Stdio::piped() } else { Stdio::null() };
         let mut child =
-            spawn(&self.arguments, self.directory, self.environment, self.operation).map_err(CallError::Start)?;
+            spawn(&self.arguments, self.directory, self.environment, self.operation, stdin).map_err(CallError::Start)?;
         child.id().into_iter().for_each(self.begun);
         let family = Family::new(self.operation, child.id().into_iter().collect());
-        let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+        let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+        let feed = async {
+            // One that does not read it ends with an error of its own.
+            if let (Some(mut pipe), Some(input)) = (stdin, &self.stdin) {
+                let _ = pipe.write_all(input).await;
+            }
+        };
         let out = async {
             match (stdout, self.stdout) {
                 (None, _) => (Tail::default(), Vec::new()),
@@ -143,7 +154,10 @@ impl Call<'_> {
             family.end().await?;
             Ok::<ExitStatus, io::Error>(status)
         };
-        let mut reading = std::pin::pin!(async { tokio::join!(out, err) });
+        let mut reading = std::pin::pin!(async {
+            let (out, err, ()) = tokio::join!(out, err, feed);
+            (out, err)
+        });
         let mut ending = std::pin::pin!(ending);
         // Both go on at once: a full pipe would keep the CLI from ending.
         let (status, read) = tokio::select! {

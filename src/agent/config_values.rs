@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 use std::path::Path;
 
 use serde_json::Value;
+use zeroize::Zeroizing;
 
 use super::environment::{self, Environment};
 use super::layout::Layout;
@@ -21,7 +22,7 @@ pub fn resolve(
     for item in &wanted.config {
         let value = value(layout, environment, item)?;
         if item.secret {
-            environment.secrets.extend(texts(&value));
+            environment.secrets.extend(texts(&value).into_iter().map(Zeroizing::new));
         }
         entries.push(Entry { key: item.key.clone(), value, is_path: item.path, is_secret: item.secret });
     }
@@ -102,7 +103,8 @@ mod tests {
             environment.variables.insert("SET".into(), "[1]".into());
             let wanted = proto::Settings { stack: "dev".into(), config: vec![item], environments: Vec::new() };
             let entries = resolve(&self.layout, &mut environment, &wanted).map_err(|error| error.to_string())?;
-            Ok((entries[0].value.clone(), environment.secrets))
+            let hidden = environment.secrets.iter().map(|secret| secret.to_string()).collect();
+            Ok((entries[0].value.clone(), hidden))
         }
     }
 

@@ -8,6 +8,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::Access;
+use zeroize::{Zeroize, Zeroizing};
 
 use super::env_file;
 use super::layout::Layout;
@@ -32,13 +33,21 @@ const MOUNT_DELAY: &str = "; a change of it takes up to two minutes until it is 
 pub struct Environment {
     pub variables: BTreeMap<OsString, OsString>,
     /// Values of mounted Secrets and of other files that were read: they are not shown.
-    pub secrets: Vec<String>,
+    pub secrets: Vec<Zeroizing<String>>,
+}
+
+impl Drop for Environment {
+    fn drop(&mut self) {
+        for value in std::mem::take(&mut self.variables).into_values() {
+            value.into_encoded_bytes().zeroize();
+        }
+    }
 }
 
 impl Environment {
     /// Hides the secrets of this environment.
     pub fn redactor(&self) -> Redactor {
-        Redactor::new(self.secrets.iter().map(String::as_str))
+        Redactor::new(self.secrets.iter().map(|secret| secret.as_str()))
     }
 }
 
@@ -64,7 +73,7 @@ impl Environment {
     fn take_left(&mut self, layout: &Layout) -> Result<(), Refusal> {
         for (name, value) in env_file::read(&layout.env_file())? {
             if !self.variables.contains_key(OsStr::new(&name)) {
-                self.secrets.push(value.clone());
+                self.secrets.push(Zeroizing::new(value.clone()));
                 self.set(&name, value.into())?;
             }
         }
@@ -75,7 +84,7 @@ impl Environment {
         let value = read_value(&format!("environment variable {name}"), file, layout)?;
         // What is in a ConfigMap is no secret, and often a word such as `true`.
         if !file.starts_with(layout.config_maps()) {
-            self.secrets.extend(value.to_str().map(str::to_owned));
+            self.secrets.extend(value.to_str().map(|value| Zeroizing::new(value.to_owned())));
         }
         self.set(name, value)
     }
@@ -106,7 +115,7 @@ fn all_keys(layout: &Layout, directory: &Path) -> Result<Vec<PathBuf>, Refusal> 
 /// The agent's own variables, those that init containers have left, then those that were asked for, then the engine's.
 pub fn build(layout: &Layout, wanted: &[EnvironmentVariable]) -> Result<Environment, Refusal> {
     // Also those that are not asked for: the container has variables from them, and the CLI inherits those.
-    let mut environment = Environment { secrets: mounted_secrets(layout.secrets()), ..Environment::default() };
+    let mut environment = Environment { variables: BTreeMap::new(), secrets: mounted_secrets(layout.secrets()) };
     environment.variables.extend(std::env::vars_os());
     environment.take_left(layout)?;
     for variable in wanted {
@@ -172,12 +181,13 @@ fn why_missing(file: &Path, layout: &Layout) -> String {
 }
 
 /// The values of the mounted Secrets, as far as they are texts of an ordinary size. What cannot be read is nothing to hide.
-fn mounted_secrets(directory: &Path) -> Vec<String> {
+fn mounted_secrets(directory: &Path) -> Vec<Zeroizing<String>> {
     let keys = mounts::entries(directory).flat_map(|secret| mounts::keys(&secret));
     let is_ordinary = |key: &PathBuf| {
         std::fs::metadata(key).is_ok_and(|metadata| metadata.is_file() && metadata.len() <= LONGEST_HIDDEN)
     };
-    keys.filter(is_ordinary).take(MOST_HIDDEN).filter_map(|key| std::fs::read_to_string(key).ok()).collect()
+    let read = |key: PathBuf| std::fs::read_to_string(key).ok().map(Zeroizing::new);
+    keys.filter(is_ordinary).take(MOST_HIDDEN).filter_map(read).collect()
 }
 
 /// The image's own home directory when it can be written to, else one on the share volume.
@@ -202,6 +212,10 @@ mod tests {
         EnvironmentVariable { name: name.into(), source: Some(source) }
     }
 
+    fn shown(environment: &Environment) -> Vec<&str> {
+        environment.secrets.iter().map(|secret| secret.as_str()).collect()
+    }
+
     fn get<'a>(environment: &'a Environment, name: &str) -> Option<&'a str> {
         environment.variables.get(OsStr::new(name)).and_then(|value| value.to_str())
     }
@@ -224,7 +238,7 @@ mod tests {
         assert_eq!(get(&environment, "PULUMI_OPTION_PARALLEL"), None);
         assert_eq!(get(&environment, "HOME"), layout.home().to_str());
         assert_eq!(get(&environment, "PATH"), std::env::var("PATH").ok().as_deref());
-        assert_eq!(environment.secrets, ["hunter22\n"]);
+        assert_eq!(shown(&environment), ["hunter22\n"]);
         assert!(layout.home().is_dir());
     }
 
@@ -242,7 +256,7 @@ mod tests {
         }
         let layout = Layout::new(directory.path()).with_secrets(directory.path().join("secrets"));
         let environment = build(&layout, &[]).unwrap();
-        assert_eq!(environment.secrets, ["inherited-value"]);
+        assert_eq!(shown(&environment), ["inherited-value"]);
         assert_eq!(environment.redactor().redact("npm: inherited-value"), "npm: [secret]");
     }
 

@@ -1,39 +1,50 @@
-//! Takes the values of mounted Secrets out of what is shown.
+//! Takes secret values out of what is shown: as they are, in base64, and as JSON escapes them.
+
+use std::sync::Arc;
+
+use base64::Engine;
+use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD, URL_SAFE, URL_SAFE_NO_PAD};
+use zeroize::Zeroizing;
 
 const REPLACEMENT: &str = "[secret]";
 /// Shorter values are left: they would be found everywhere, and replacing them would tell them.
 const SHORTEST: usize = 4;
+/// The same for the base64 of a value inside of the base64 of a longer text.
+const SHORTEST_INNER: usize = 8;
+/// Base64 makes four characters of three bytes.
+const GROUP: usize = 3;
 
-/// Knows the values that must not be shown.
+/// Knows the values that must not be shown. Cheap to clone.
 #[derive(Clone, Default)]
 pub struct Redactor {
     /// The longest first, so that none is cut by a shorter one that is part of it.
-    values: Vec<String>,
+    values: Arc<Vec<Zeroizing<String>>>,
 }
 
 impl Redactor {
     /// A value of several lines is hidden line by line as well, because that is how it is printed.
     pub fn new<'a>(secrets: impl IntoIterator<Item = &'a str>) -> Self {
-        let mut values = Vec::new();
+        let mut values: Vec<Zeroizing<String>> = Vec::new();
         for secret in secrets {
-            for value in std::iter::once(secret).chain(secret.lines()) {
-                let value = value.trim();
-                if value.len() >= SHORTEST {
-                    values.push(value.to_owned());
-                }
+            let whole = secret.trim();
+            let shown = std::iter::once(whole).chain(secret.lines().map(str::trim));
+            values.extend(shown.filter(|value| value.len() >= SHORTEST).map(|value| Zeroizing::new(value.to_owned())));
+            if whole.len() >= SHORTEST {
+                values.extend(encoded(secret));
+                values.extend(encoded(whole));
             }
         }
-        values.sort_by(|one, other| other.len().cmp(&one.len()).then_with(|| one.cmp(other)));
+        values.sort_by(|one, other| other.len().cmp(&one.len()).then_with(|| one.as_str().cmp(other.as_str())));
         values.dedup();
-        Redactor { values }
+        Redactor { values: Arc::new(values) }
     }
 
     /// The text without the values.
     pub fn redact(&self, text: &str) -> String {
         let mut redacted = text.to_owned();
-        for value in &self.values {
-            if redacted.contains(value) {
-                redacted = redacted.replace(value, REPLACEMENT);
+        for value in self.values.iter() {
+            if redacted.contains(value.as_str()) {
+                redacted = redacted.replace(value.as_str(), REPLACEMENT);
             }
         }
         redacted
@@ -46,6 +57,32 @@ impl Redactor {
     }
 }
 
+/// A value as programs encode it.
+fn encoded(value: &str) -> impl Iterator<Item = Zeroizing<String>> {
+    let base64 = [STANDARD, STANDARD_NO_PAD, URL_SAFE, URL_SAFE_NO_PAD].map(|engine| engine.encode(value));
+    let inner = (0..GROUP).flat_map(|offset| [STANDARD_NO_PAD, URL_SAFE_NO_PAD].map(|engine| inner(&engine, value, offset)));
+    base64.into_iter().chain(inner.flatten()).chain(json(value)).map(Zeroizing::new)
+}
+
+/// What the base64 of any text has of a value that begins so many bytes after a group, as the password in the header of basic
+/// authentication does. Characters that depend on what is around the value are left out.
+fn inner(engine: &impl Engine, value: &str, offset: usize) -> Option<String> {
+    let skipped = (GROUP - offset) % GROUP;
+    let whole = value.as_bytes().get(skipped..)?;
+    let groups = whole.get(..whole.len() - whole.len() % GROUP)?;
+    Some(engine.encode(groups)).filter(|inner| inner.len() >= SHORTEST_INNER)
+}
+
+/// A value inside of a JSON text, where that is another one: as most writers escape it, and as Go does, which the CLI is written
+/// in.
+fn json(value: &str) -> impl Iterator<Item = String> {
+    let quoted = serde_json::to_string(value).unwrap_or_default();
+    let plain = quoted.trim_start_matches('"').strip_suffix('"').unwrap_or_default().to_owned();
+    let go = plain.replace('<', "\\u003c").replace('>', "\\u003e").replace('&', "\\u0026");
+    let value = value.to_owned();
+    [plain, go].into_iter().filter(move |escaped| *escaped != value && escaped.len() >= SHORTEST)
+}
+
 /// The length of the longest end of a text that a value begins with.
 fn beginning_at_the_end(text: &[u8], value: &[u8]) -> Option<usize> {
     let longest = text.len().min(value.len().saturating_sub(1));
@@ -54,6 +91,8 @@ fn beginning_at_the_end(text: &[u8], value: &[u8]) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -87,6 +126,48 @@ mod tests {
             ("}", "}"),
         ] {
             assert_eq!(redactor.redact(text), wanted);
+        }
+    }
+
+    #[test]
+    fn values_are_hidden_in_base64_and_as_json_escapes_them() {
+        let secret = "p\"ss<w>rd&\n?~?~?~";
+        let redactor = Redactor::new([secret, "padded\n"]);
+        let escaped = "p\\\"ss<w>rd&\\n?~?~?~";
+        let in_go = "p\\\"ss\\u003cw\\u003erd\\u0026\\n?~?~?~";
+        for text in [
+            STANDARD.encode(secret),
+            STANDARD_NO_PAD.encode(secret),
+            URL_SAFE.encode(secret),
+            URL_SAFE_NO_PAD.encode(secret),
+            STANDARD.encode("padded\n"),
+            STANDARD.encode("padded"),
+            escaped.to_owned(),
+            in_go.to_owned(),
+        ] {
+            assert_eq!(redactor.redact(&format!("it is {text}!")), "it is [secret]!", "{text}");
+        }
+        let header = STANDARD.encode(format!("user:{secret}"));
+        let shown = redactor.redact(&header);
+        assert!(shown.contains(REPLACEMENT) && shown.len() < header.len() / 2, "{shown}");
+    }
+
+    proptest! {
+        #[test]
+        fn base64_of_a_text_around_a_value_shows_little_of_it(before in "[a-z]{0,9}", value in "[!-~]{12,40}", after in "[a-z]{0,9}") {
+            for engine in [STANDARD, URL_SAFE_NO_PAD] {
+                let shown = Redactor::new([value.as_str()]).redact(&engine.encode(format!("{before}{value}{after}")));
+                prop_assert!(shown.contains(REPLACEMENT), "{}", shown);
+                // Two groups of four characters at most are made of the value and of what is around it.
+                let around = engine.encode(before.as_bytes()).len() + engine.encode(after.as_bytes()).len();
+                prop_assert!(shown.len() <= REPLACEMENT.len() + around + 12, "{}", shown);
+            }
+        }
+
+        #[test]
+        fn no_value_makes_it_panic(value in any::<String>(), text in any::<String>()) {
+            let redactor = Redactor::new([value.as_str()]);
+            let _ = (redactor.redact(&text), redactor.certain(text.as_bytes()));
         }
     }
 }

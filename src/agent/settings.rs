@@ -1,6 +1,7 @@
 //! The stack's settings file as a state: rebuilt from the source's own file and the settings that were sent, whenever either
 //! is another one than before. What is not sent any more is gone.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -36,12 +37,12 @@ struct Written {
     /// Digest of all values, those from Secrets and ConfigMaps included.
     #[serde(default)]
     values: String,
-    /// Digest of the secret ones.
+    /// Digests of the secret ones, by their keys.
     #[serde(default)]
-    secrets: String,
-    /// Whether secrets are yet to be put in by the CLI.
+    secrets: BTreeMap<String, String>,
+    /// Keys of the secrets that the CLI has yet to put in.
     #[serde(default)]
-    lacks_secrets: bool,
+    missing_secrets: Vec<String>,
 }
 
 /// What the settings shall be.
@@ -63,14 +64,20 @@ impl Written {
             digest: wanted.digest.to_owned(),
             file,
             values: digest(wanted.config.iter()),
-            secrets: digest(wanted.config.iter().filter(|entry| entry.is_secret)),
-            lacks_secrets: false,
+            secrets: wanted.config.iter().filter(|entry| entry.is_secret).map(|entry| (entry.key.clone(), digest([entry]))).collect(),
+            missing_secrets: Vec::new(),
         }
+    }
+
+    /// The keys of the secrets that are encrypted in the file and have not changed since.
+    fn kept_secrets(&self, now: &Written) -> Vec<String> {
+        let is_same = |key: &&String| self.secrets.get(*key) == now.secrets.get(*key) && !self.missing_secrets.contains(key);
+        now.secrets.keys().filter(is_same).cloned().collect()
     }
 }
 
 /// Of values that lie beside the file in the same volume as plainly or as a Secret in the same pod.
-fn digest<'a>(config: impl Iterator<Item = &'a Entry>) -> String {
+fn digest<'a>(config: impl IntoIterator<Item = &'a Entry>) -> String {
     let mut hasher = Sha256::new();
     for Entry { key, value, is_path, is_secret } in config {
         let entry = serde_json::json!([key, value, is_path, is_secret]).to_string();
@@ -99,24 +106,24 @@ impl Settings {
         self.written().as_ref().map(|written| written.digest.clone()).unwrap_or_default()
     }
 
-    /// Makes the settings file what it shall be. Touches nothing when it is that already. The answer is whether the CLI is to put
-    /// secrets in; [`Settings::has_secrets`] follows then.
-    pub fn apply(&self, wanted: &Wanted<'_>, in_place: &InPlace) -> Result<bool, ApplyError> {
+    /// Makes the settings file what it shall be. Touches nothing when it is that already. The answer is the keys of the secrets
+    /// that the CLI has to put in; [`Settings::has_secret`] follows each of them.
+    pub fn apply(&self, wanted: &Wanted<'_>, in_place: &InPlace) -> Result<Vec<String>, ApplyError> {
         let mut written = self.written();
         let project = Project::read(&self.layout.workspace())?;
         let now = Written::of(wanted, in_place, project.settings_path(wanted.stack));
         let path = self.layout.workspace().join(&now.file);
         if written.as_ref() == Some(&now) && path.is_file() {
-            return Ok(false);
+            return Ok(Vec::new());
         }
         let original = self.original(&in_place.tree, &now.file, &path)?;
         let was_ours = written.as_ref().is_some_and(|written| written.tree == in_place.tree);
         let current = self.current(&now.file, &path, was_ours);
-        let has_secrets = written.as_ref().is_some_and(|before| before.secrets == now.secrets && !before.lacks_secrets);
+        let kept_secrets = written.as_ref().map(|before| before.kept_secrets(&now)).unwrap_or_default();
         let format = project.settings_format();
         let (original, current) = (original.as_deref(), current.as_deref());
         let Wanted { config, environments, .. } = *wanted;
-        let content = settings::Wanted { config, environments, keeps_secrets: has_secrets };
+        let content = settings::Wanted { config, environments, kept_secrets: &kept_secrets };
         let rebuilt = settings::rebuild(original, current, &project.name, &content, format)?;
         // Until it is written again, nothing is known of the file.
         self.record(&mut written, None)?;
@@ -124,17 +131,19 @@ impl Settings {
             std::fs::create_dir_all(directory).map_err(failed("make", directory))?;
         }
         durable::write_atomically(&path, rebuilt.text.as_bytes()).map_err(failed("write", &path))?;
-        let lacks_secrets = rebuilt.lacks_secrets;
-        self.record(&mut written, Some(Written { lacks_secrets, ..now }))?;
-        Ok(lacks_secrets)
+        let missing_secrets = rebuilt.missing_secrets.clone();
+        self.record(&mut written, Some(Written { missing_secrets, ..now }))?;
+        Ok(rebuilt.missing_secrets)
     }
 
-    /// Remembers that the secrets are in the file.
-    pub fn has_secrets(&self, wanted: &Wanted<'_>, in_place: &InPlace) -> Result<(), ApplyError> {
+    /// Remembers that a secret is in the file that was written last.
+    pub fn has_secret(&self, key: &str) -> Result<(), ApplyError> {
         let mut written = self.written();
-        let project = Project::read(&self.layout.workspace())?;
-        let now = Written::of(wanted, in_place, project.settings_path(wanted.stack));
-        self.record(&mut written, Some(now))
+        let now = written.clone().map(|mut now| {
+            now.missing_secrets.retain(|missing| missing != key);
+            now
+        });
+        self.record(&mut written, now)
     }
 
     /// Keeps the settings file of the source that is about to be replaced: its encryption header goes into the next one.
@@ -268,7 +277,12 @@ mod tests {
     }
 
     /// Whether the CLI has to put secrets in afterwards.
-    fn apply(settings: &Settings, config: &[(&str, &str)], digest: &str, tree: &InPlace) -> Result<bool, ApplyError> {
+    fn apply(
+        settings: &Settings,
+        config: &[(&str, &str)],
+        digest: &str,
+        tree: &InPlace,
+    ) -> Result<Vec<String>, ApplyError> {
         settings.apply(
             &Wanted { stack: "organization/example/dev", digest, config: &entries(config), environments: &[] },
             tree,
@@ -351,25 +365,26 @@ mod tests {
     fn secrets_are_encrypted_once_and_again_when_they_are_others() {
         let place = place(None);
         let settings = Settings::open(place.layout.clone());
-        let config = |secret: &'static str| [("secret", secret), ("a", "1")];
-        assert!(apply(&settings, &config("\"x\""), "one", &tree("a")).unwrap());
-        assert!(apply(&settings, &config("\"x\""), "one", &tree("a")).unwrap(), "nobody has encrypted it yet");
-        let encrypted = format!("{}  example:secret:\n    secure: v1:x\n", text(&place.layout));
+        let config = |secret: &'static str| [("secret", secret), ("secret2", "\"z\""), ("a", "1")];
+        let none: [String; 0] = [];
+        let both = ["secret", "secret2"];
+        assert_eq!(apply(&settings, &config("\"x\""), "one", &tree("a")).unwrap(), both);
+        assert_eq!(apply(&settings, &config("\"x\""), "one", &tree("a")).unwrap(), both, "nobody has encrypted them yet");
+        let encrypted = text(&place.layout) + "  example:secret:\n    secure: v1:x\n  example:secret2:\n    secure: v1:z\n";
         std::fs::write(place.layout.source().join("Pulumi.dev.yaml"), encrypted).unwrap();
-        let wanted = entries(&config("\"x\""));
-        let wanted = Wanted { stack: "organization/example/dev", digest: "one", config: &wanted, environments: &[] };
-        settings.has_secrets(&wanted, &tree("a")).unwrap();
-        assert!(!apply(&settings, &config("\"x\""), "one", &tree("a")).unwrap());
+        settings.has_secret("secret2").unwrap();
+        let settings = Settings::open(place.layout.clone());
+        settings.has_secret("secret").unwrap();
+        assert_eq!(apply(&settings, &config("\"x\""), "one", &tree("a")).unwrap(), none);
 
         settings.keep(Some(&tree("a")));
         put_source(&place.layout, None);
         let again = Settings::open(place.layout.clone());
-        assert!(!apply(&again, &config("\"x\""), "one", &tree("b")).unwrap(), "it goes along into the next source");
+        let applied = apply(&again, &config("\"x\""), "one", &tree("b")).unwrap();
+        assert_eq!(applied, none, "they go along into the next source");
         assert!(text(&place.layout).contains("v1:x"));
-        assert!(
-            apply(&again, &config("\"y\""), "one", &tree("b")).unwrap(),
-            "the same by its digest, another by its value"
-        );
-        assert!(!text(&place.layout).contains("v1:x"));
+        let applied = apply(&again, &config("\"y\""), "one", &tree("b")).unwrap();
+        assert_eq!(applied, ["secret"], "the same by its digest, another by its value");
+        assert!(!text(&place.layout).contains("v1:x") && text(&place.layout).contains("v1:z"));
     }
 }

@@ -72,6 +72,7 @@ impl CliVersion {
             operation: &format!("version-{}", uuid::Uuid::new_v4()),
             limit: LIMIT,
             log: PodLog { name: "version".to_owned(), redactor: environment.redactor() },
+            stdin: None,
             stdout: Stdout::Captured,
             begun: &|_| {},
         };

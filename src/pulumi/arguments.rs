@@ -156,12 +156,12 @@ fn with_provider(mut arguments: Vec<OsString>, secrets_provider: Option<&str>) -
     arguments
 }
 
-/// Encrypts values and puts them into the settings file: pairs of a key and a text. The CLI takes no other way for several at once
-/// than its command line, which only processes of the same user can see.
-pub fn set_secrets(stack: &str, are_paths: bool, secrets: &[(&str, &str)]) -> Vec<OsString> {
-    let mut arguments = on_stack(&["config", "set-all"], stack);
-    arguments.extend(are_paths.then(|| OsString::from("--path")));
-    arguments.extend(secrets.iter().map(|(key, value)| flag("--secret", &format!("{key}={value}"))));
+/// Encrypts a value and puts it into the settings file. The CLI reads the value from its standard input, less one line feed at the
+/// end: on the command line every user of the node would see it.
+pub fn set_secret(stack: &str, is_path: bool, key: &str) -> Vec<OsString> {
+    let mut arguments = on_stack(&["config", "set", "--secret"], stack);
+    arguments.extend(is_path.then(|| OsString::from("--path")));
+    arguments.extend(["--", key].map(OsString::from));
     arguments
 }
 
@@ -337,10 +337,8 @@ mod tests {
             (stack_export("dev", Path::new("/s/state")), "stack export --stack=dev --file=/s/state"),
             (stack_import("dev", Path::new("/s/state")), "stack import --stack=dev --file=/s/state"),
             (cancel("dev"), "cancel --yes --stack=dev"),
-            (
-                set_secrets("dev", true, &[("a.b", "c=d"), ("e", "")]),
-                "config set-all --stack=dev --path --secret=a.b=c=d --secret=e=",
-            ),
+            (set_secret("dev", false, "-a"), "config set --secret --stack=dev -- -a"),
+            (set_secret("dev", true, "a.b"), "config set --secret --stack=dev --path -- a.b"),
             (version(), "version"),
             (install(), "install"),
         ];

@@ -54,16 +54,17 @@ pub struct Wanted<'a> {
     pub config: &'a [Entry],
     /// Environments of Pulumi ESC that are imported, after those of the source's own file.
     pub environments: &'a [String],
-    /// Whether the encrypted values of the current file are those of `config`: who asks knows that these are still the same.
-    pub keeps_secrets: bool,
+    /// Keys of secrets in `config` whose encrypted values in the current file are still the right ones.
+    pub kept_secrets: &'a [String],
 }
 
 /// The text of a settings file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rebuilt {
     pub text: String,
-    /// Whether its secrets are to be put in by the CLI, which alone can encrypt them: see [`super::arguments::set_secrets`].
-    pub lacks_secrets: bool,
+    /// Keys of the secrets that the CLI has yet to put in, because it alone can encrypt them: see
+    /// [`super::arguments::set_secret`].
+    pub missing_secrets: Vec<String>,
 }
 
 /// How the settings file is written: as the project file is.
@@ -99,13 +100,13 @@ pub fn rebuild(
     wanted: &Wanted<'_>,
     format: Format,
 ) -> Result<Rebuilt, SettingsError> {
-    let Wanted { config, environments, keeps_secrets } = *wanted;
+    let Wanted { config, environments, kept_secrets } = *wanted;
     let mut document = read_original(original)?;
     if !ENCRYPTION_HEADER.iter().any(|name| find(&document, name).is_some()) {
         keep_header(&mut document, current);
     }
-    let mut secrets =
-        Secrets { of: if keeps_secrets { config_in(current) } else { Mapping::new() }, lacks_some: false };
+    let of = if kept_secrets.is_empty() { Mapping::new() } else { config_in(current) };
+    let mut secrets = Secrets { of, kept: kept_secrets, missing: Vec::new() };
     let values = wanted_config(project, config, &mut secrets)?;
     if !values.is_empty() {
         merge_config(&mut document, project, values)?;
@@ -118,20 +119,26 @@ pub fn rebuild(
             document::to_json(&document).map_err(|error| SettingsError::Write { reason: error.to_string() })?
         }
     };
-    Ok(Rebuilt { text, lacks_secrets: secrets.lacks_some })
+    Ok(Rebuilt { text, missing_secrets: secrets.missing })
 }
 
 /// The encrypted values that are known.
-struct Secrets {
+struct Secrets<'a> {
     of: Mapping,
-    lacks_some: bool,
+    /// The keys of those that are right.
+    kept: &'a [String],
+    /// The keys of those that are not known.
+    missing: Vec<String>,
 }
 
-impl Secrets {
-    /// The encrypted value at a place, if it is known.
-    fn find(&mut self, root: &str, path: &[Segment]) -> Option<Node> {
-        let found = config_path::get(&self.of, root, path).filter(|node| is_encrypted(node)).cloned();
-        self.lacks_some |= found.is_none();
+impl Secrets<'_> {
+    /// The encrypted value of a key, which is at this place, if it is known.
+    fn find(&mut self, key: &String, root: &str, path: &[Segment]) -> Option<Node> {
+        let found = config_path::get(&self.of, root, path).filter(|node| self.kept.contains(key) && is_encrypted(node));
+        let found = found.cloned();
+        if found.is_none() {
+            self.missing.push(key.clone());
+        }
         found
     }
 }
@@ -182,7 +189,7 @@ fn keep_header(document: &mut Mapping, current: Option<&str>) {
 fn wanted_config(
     project: &str,
     config: &[Entry],
-    secrets: &mut Secrets,
+    secrets: &mut Secrets<'_>,
 ) -> Result<BTreeMap<String, Option<Node>>, SettingsError> {
     let mut wanted = BTreeMap::new();
     for entry in config {
@@ -198,7 +205,7 @@ fn wanted_config(
             continue;
         }
         let name = full_name(project, key).map_err(refused)?;
-        let node = if *is_secret { secrets.find(&name, &[]) } else { Some(Node::from(value)) };
+        let node = if *is_secret { secrets.find(key, &name, &[]) } else { Some(Node::from(value)) };
         if wanted.insert(name, node).is_some() {
             return Err(refused("it is given twice, once with its namespace".to_owned()));
         }
@@ -211,7 +218,7 @@ fn set_paths(
     document: &mut Mapping,
     project: &str,
     config: &[Entry],
-    secrets: &mut Secrets,
+    secrets: &mut Secrets<'_>,
 ) -> Result<(), SettingsError> {
     let mut paths = BTreeMap::new();
     for entry in config.iter().filter(|entry| entry.is_path) {
@@ -232,7 +239,7 @@ fn set_paths(
         let refused = |reason: String| SettingsError::Key { key: entry.key.clone(), reason };
         let node = match entry.is_secret {
             // Its place is kept until the CLI has put it there.
-            true => secrets.find(&root, &path).unwrap_or_else(|| Node::Scalar(Scalar::string(""))),
+            true => secrets.find(&entry.key, &root, &path).unwrap_or_else(|| Node::Scalar(Scalar::string(""))),
             false => at_path(&entry.value, path.is_empty()),
         };
         config_path::set(within, &root, &path, node).map_err(refused)?;

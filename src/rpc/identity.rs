@@ -15,6 +15,7 @@ use rustls::pki_types::pem::PemObject;
 use thiserror::Error;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer, X509Certificate};
+use zeroize::Zeroizing;
 
 /// The URI in the controller's client certificate. Agents talk to nobody else.
 pub const CONTROLLER_URI: &str = "urn:pulumi-controller:controller";
@@ -52,7 +53,7 @@ pub enum IdentityError {
 #[derive(Clone)]
 pub struct Issued {
     pub certificate_pem: String,
-    pub key_pem: String,
+    pub key_pem: Zeroizing<String>,
 }
 
 impl std::fmt::Debug for Issued {
@@ -148,8 +149,8 @@ impl Authority {
     }
 
     /// The private key that signs.
-    pub fn key_pem(&self) -> String {
-        self.issuer.key().serialize_pem()
+    pub fn key_pem(&self) -> Zeroizing<String> {
+        Zeroizing::new(self.issuer.key().serialize_pem())
     }
 
     /// A certificate for an agent: it can serve under these names and do nothing else.
@@ -189,7 +190,7 @@ impl Authority {
         params.use_authority_key_identifier_extension = true;
         let certificate =
             params.signed_by(&key, &self.issuer).map_err(|source| IdentityError::Make { what, source })?;
-        Ok(Issued { certificate_pem: certificate.pem(), key_pem: key.serialize_pem() })
+        Ok(Issued { certificate_pem: certificate.pem(), key_pem: Zeroizing::new(key.serialize_pem()) })
     }
 }
 

@@ -28,6 +28,7 @@ use tokio::time::Instant;
 use tokio_rustls::LazyConfigAcceptor;
 use tokio_rustls::server::TlsStream;
 use tonic::transport::server::Connected;
+use zeroize::Zeroizing;
 
 use super::controller_only::ControllerOnly;
 use super::tls_fault;
@@ -89,7 +90,7 @@ struct Loaded {
 #[derive(PartialEq, Eq)]
 struct Files {
     certificate: Vec<u8>,
-    key: Vec<u8>,
+    key: Zeroizing<Vec<u8>>,
     authorities: Vec<u8>,
 }
 
@@ -304,7 +305,7 @@ fn read_files(directory: &Path) -> Result<Files, ServerTlsError> {
             Err(source) => Err(ServerTlsError::Read { path, source }),
         }
     };
-    Ok(Files { certificate: read(CERTIFICATE_FILE)?, key: read(KEY_FILE)?, authorities: read(AUTHORITY_FILE)? })
+    Ok(Files { certificate: read(CERTIFICATE_FILE)?, key: read(KEY_FILE)?.into(), authorities: read(AUTHORITY_FILE)? })
 }
 
 /// Reads at most one byte more than is allowed.

@@ -100,7 +100,7 @@ fn client_of_no_name(authority: &Authority) -> Issued {
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
     let key = KeyPair::generate().unwrap();
     let certificate = params.signed_by(&key, &issuer).unwrap();
-    Issued { certificate_pem: certificate.pem(), key_pem: key.serialize_pem() }
+    Issued { certificate_pem: certificate.pem(), key_pem: key.serialize_pem().into() }
 }
 
 fn days_ago(days: i64) -> Timestamp {

@@ -5,6 +5,7 @@
 
 pub mod backoff;
 pub mod client;
+pub mod core_dumps;
 pub mod drive;
 pub mod events;
 pub mod failpoint;

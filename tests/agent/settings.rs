@@ -99,8 +99,51 @@ async fn secrets_are_encrypted_once_reach_the_program_and_are_never_shown() {
 }
 
 #[tokio::test]
-async fn what_is_missing_is_named_before_anything_runs_and_what_cannot_be_encrypted_when_it_runs() {
-    if !has_pulumi("what_is_missing_is_named_before_anything_runs_and_what_cannot_be_encrypted_when_it_runs") {
+async fn no_secret_is_on_a_command_line_or_changed_on_its_way() {
+    if !has_pulumi("no_secret_is_on_a_command_line_or_changed_on_its_way") {
+        return;
+    }
+    // Notes each command line as every user of the node sees it.
+    let cli = std::env::split_paths(&std::env::var_os("PATH").unwrap()).map(|place| place.join("pulumi"));
+    let cli = cli.into_iter().find(|cli| cli.is_file()).unwrap();
+    let script = format!("tr '\\0' ' ' </proc/$$/cmdline >>\"$HOME/commands\"\nexec {} \"$@\"", cli.display());
+    let workspace = Workspace::start_with(Some(&script), &[]).await;
+    workspace.put(PROGRAM).await;
+    let large = "x".repeat(200 * 1024);
+    for value in ["hidden", "", "-----BEGIN KEY-----\nhidden\n", "hidden\n\n", " hidden\r", "hidden=\"'$(x)", &large] {
+        let token = serde_json::to_string(value).unwrap();
+        let config = [secret(item("token", &token)), secret(at_path(item("list[0]", "\"first-hidden\"")))];
+        let result = workspace.run_to_end(&request(&workspace, &config, &[]).await).await;
+        assert_eq!(result.outcome(), Outcome::Succeeded, "{}", result.message);
+        let found = outputs(&result);
+        let told: String = serde_json::from_str(found["token"].0).unwrap();
+        assert!(told == value, "{value:?} became {told:?}");
+        assert_eq!(found["list"], ("[\"first-hidden\"]", true));
+    }
+    let commands = std::fs::read_to_string(workspace.path("home/commands")).unwrap();
+    let sets = |key: &str| commands.matches(&format!("config set --secret --stack=dev {key}")).count();
+    assert_eq!((sets("-- token"), sets("--path -- list[0]")), (7, 1), "each is encrypted when it changes");
+    assert!(!commands.contains("hidden") && commands.len() < large.len(), "{commands}");
+}
+
+#[tokio::test]
+async fn the_agent_and_what_it_starts_leave_no_core_dumps() {
+    let cli = "case \"$*\" in *up*) cat /proc/self/limits >\"$HOME/limits\";; esac";
+    let workspace = Workspace::start_with(Some(cli), &[]).await;
+    workspace.put(PROGRAM).await;
+    workspace.run_to_end(&workspace.request(&[]).await).await;
+    let of = |pid: u32| std::fs::read_to_string(format!("/proc/{pid}/limits")).unwrap();
+    let of_cli = std::fs::read_to_string(workspace.path("home/limits")).unwrap();
+    for (whose, limits) in [("init", of(workspace.init_pid())), ("agent", of(workspace.agent_pid())), ("CLI", of_cli)] {
+        let core = limits.lines().find(|line| line.starts_with("Max core file size")).unwrap();
+        let words: Vec<&str> = core.split_whitespace().collect();
+        assert_eq!(words[4..6], ["0", "0"], "{whose}: {core}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_missing_is_named_before_anything_runs_and_the_rest_by_the_cli() {
+    if !has_pulumi("what_is_missing_is_named_before_anything_runs_and_the_rest_by_the_cli") {
         return;
     }
     let workspace = Workspace::start().await;
@@ -108,10 +151,6 @@ async fn what_is_missing_is_named_before_anything_runs_and_what_cannot_be_encryp
     let missing = ConfigItem { key: "token".into(), ..file(&workspace.path("secrets/none")) };
     let refusal = workspace.run(&request(&workspace, &[missing], &[]).await).await.unwrap_err();
     assert!(refusal.is_precondition() && refusal.message.contains("config key token is to be"), "{refusal}");
-
-    let long = secret(item("token", &format!("{:?}", "x".repeat(100 * 1024))));
-    let result = workspace.run_to_end(&request(&workspace, &[long], &[]).await).await;
-    assert!(result.message.contains("a secret of more than 96 KiB"), "{}", result.message);
 
     // Only Pulumi Cloud has environments, and the CLI says so.
     let result = workspace.run_to_end(&request(&workspace, &[], &["org/env"]).await).await;

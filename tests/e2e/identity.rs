@@ -116,7 +116,7 @@ fn nobody_but_the_controller_can_call_an_agent_and_no_agent_can_pass_for_another
         let (secrets, name) = (scene.api::<Secret>(), workspace_tls_secret(&running.stack.name));
         let own = api_call("reading the workspace's TLS Secret", secrets.get(&name)).await;
         let own_text = |key: &str| text(&own, key).expect("the Secret is complete");
-        let own = Issued { certificate_pem: own_text("tls.crt"), key_pem: own_text("tls.key") };
+        let own = Issued { certificate_pem: own_text("tls.crt"), key_pem: own_text("tls.key").into() };
         let trusted = own_text("ca.crt");
         let long_ago = Timestamp::now().checked_sub((91 * 24).hours()).expect("a time");
         let expired = authority.issue_client(long_ago).expect("a certificate");

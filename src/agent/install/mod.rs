@@ -59,6 +59,7 @@ pub async fn install(
         operation: &operation(layout),
         limit: LIMIT,
         log: PodLog { name: "install".to_owned(), redactor: environment.redactor() },
+        stdin: None,
         stdout: Stdout::Logged,
         begun: &|_| {},
     };

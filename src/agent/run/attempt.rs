@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io;
-use std::process::ExitStatus;
+use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use rustix::process::Signal;
@@ -87,7 +87,8 @@ pub(super) async fn run(run: &Run, arguments: Vec<OsString>) -> Result<Attempt, 
     let id = &run.record.request().id;
     durable::remove(&run.record.event_log()).map_err(AttemptError::EventLog)?;
     let mut child =
-        command::spawn(&arguments, &run.directory(), &run.environment.variables, id).map_err(AttemptError::Start)?;
+        command::spawn(&arguments, &run.directory(), &run.environment.variables, id, Stdio::null())
+            .map_err(AttemptError::Start)?;
     let session = child.id();
     let family = Family::new(id, session.into_iter().collect());
     if let Some(pid) = session {

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::Instant;
+use zeroize::Zeroizing;
 
 use super::cancellation::{Cause, Wish};
 use super::command::{Call, CallError, Ended, Stdout};
@@ -135,7 +136,7 @@ impl Run {
     }
 
     async fn perform(&self) -> Result<Ending, RunError> {
-        let lacks_secrets = self.settings.apply(&self.settings_wanted(), &self.in_place)?;
+        let missing_secrets = self.settings.apply(&self.settings_wanted(), &self.in_place)?;
         if self.is_cancelled() {
             return Ok(self.canceled("before the CLI was started"));
         }
@@ -148,7 +149,7 @@ impl Run {
         if self.is_cancelled() {
             return Ok(self.canceled("before the CLI was started"));
         }
-        if lacks_secrets && let Some(ending) = self.encrypt().await? {
+        if let Some(ending) = self.encrypt(&missing_secrets).await? {
             return Ok(ending);
         }
         if let Some(ending) = self.drift().await? {
@@ -326,18 +327,20 @@ impl Run {
     }
 
     async fn call(&self, arguments: Vec<OsString>, stdout: Stdout) -> Result<Ended, CallError> {
-        self.call_and_tell(arguments, stdout, &|_| {}).await
+        self.call_with(arguments, None, stdout, &|_| {}).await
     }
 
     /// A call that takes the stack's lock: its process is journalled, so that its lock can be told when it dies.
     async fn locking_call(&self, arguments: Vec<OsString>) -> Result<Ended, CallError> {
         let begun = |pid| self.record.append(progress::Event::Started(proto::Started { pid }));
-        self.call_and_tell(arguments, Stdout::Logged, &begun).await
+        self.call_with(arguments, None, Stdout::Logged, &begun).await
     }
 
-    async fn call_and_tell(
+    /// A call with this standard input; `begun` is told its process id.
+    async fn call_with(
         &self,
         arguments: Vec<OsString>,
+        stdin: Option<Zeroizing<Vec<u8>>>,
         stdout: Stdout,
         begun: &(dyn Fn(u32) + Send + Sync),
     ) -> Result<Ended, CallError> {
@@ -348,6 +351,7 @@ impl Run {
             operation: &self.record.request().id,
             limit: CALL_LIMIT,
             log: self.log(),
+            stdin,
             stdout,
             begun,
         };

@@ -9,6 +9,7 @@ use kube::{CustomResource, ResourceExt};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
+use zeroize::Zeroizing;
 
 use crate::api::{names, schema};
 
@@ -157,7 +158,7 @@ impl StackReceiver {
         let mut data = secret.ok_or_else(|| NoToken::NoSecret { secret: name() })?.data.unwrap_or_default();
         match data.remove(TOKEN) {
             // With an empty key everybody can sign.
-            Some(token) if !token.0.is_empty() => Ok(ReceiverToken(token.0)),
+            Some(token) if !token.0.is_empty() => Ok(ReceiverToken(Zeroizing::new(token.0))),
             Some(_) => Err(NoToken::Empty { secret: name() }),
             None => Err(NoToken::NoKey { secret: name() }),
         }
@@ -166,7 +167,7 @@ impl StackReceiver {
 
 /// What a caller has to know. It is never shown.
 #[derive(Clone, PartialEq, Eq)]
-pub struct ReceiverToken(Vec<u8>);
+pub struct ReceiverToken(Zeroizing<Vec<u8>>);
 
 impl ReceiverToken {
     pub fn bytes(&self) -> &[u8] {
@@ -176,7 +177,7 @@ impl ReceiverToken {
 
 impl From<&[u8]> for ReceiverToken {
     fn from(token: &[u8]) -> Self {
-        ReceiverToken(token.to_vec())
+        ReceiverToken(Zeroizing::new(token.to_vec()))
     }
 }
 

@@ -9,6 +9,7 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt;
 use kube::api::ObjectMeta;
 use serde_json::{Value, json};
+use zeroize::Zeroizing;
 
 use super::decide::Found;
 use super::generations::{Generations, Pending};
@@ -71,24 +72,25 @@ fn authority(secret: &Secret, [certificate, key]: Pair) -> Result<Authority, Str
 
 /// A new Secret.
 pub(super) fn new(generations: &Generations, namespace: &str) -> Secret {
-    let given = |parts: BTreeMap<&'static str, Option<String>>| {
-        parts.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?)))
-    };
+    let annotations = annotations(generations).into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?)));
+    let data = data(generations).into_iter().filter_map(|(key, pem)| {
+        Some((key.to_owned(), ByteString(pem?.as_bytes().to_vec())))
+    });
     Secret {
         metadata: ObjectMeta {
             name: Some(SECRET.to_owned()),
             namespace: Some(namespace.to_owned()),
-            annotations: Some(given(annotations(generations)).collect()),
+            annotations: Some(annotations.collect()),
             ..ObjectMeta::default()
         },
-        data: Some(given(data(generations)).map(|(key, pem)| (key, ByteString(pem.into_bytes()))).collect()),
+        data: Some(data.collect()),
         ..Secret::default()
     }
 }
 
 /// The merge patch that makes a Secret hold this, if it is still as it was read. It answers a request to rotate.
 pub(super) fn patch(generations: &Generations, found: &Secret) -> Value {
-    let bytes = |pem: Option<String>| pem.map(|pem| ByteString(pem.into_bytes()));
+    let bytes = |pem: Option<Zeroizing<String>>| pem.map(|pem| ByteString(pem.as_bytes().to_vec()));
     let data: BTreeMap<_, _> = data(generations).into_iter().map(|(key, pem)| (key, bytes(pem))).collect();
     json!({
         "metadata": {"resourceVersion": found.resource_version(), "annotations": annotations(generations)},
@@ -96,9 +98,9 @@ pub(super) fn patch(generations: &Generations, found: &Secret) -> Value {
     })
 }
 
-fn data(generations: &Generations) -> BTreeMap<&'static str, Option<String>> {
+fn data(generations: &Generations) -> BTreeMap<&'static str, Option<Zeroizing<String>>> {
     let pair = |[certificate, key]: Pair, authority: Option<&Authority>| {
-        let pem = |authority: &Authority| authority.certificate_pem().to_owned();
+        let pem = |authority: &Authority| Zeroizing::new(authority.certificate_pem().to_owned());
         [(certificate, authority.map(pem)), (key, authority.map(Authority::key_pem))]
     };
     let pending = |pair_of: Pair, pending: Option<&Pending>| pair(pair_of, pending.map(|pending| &*pending.authority));

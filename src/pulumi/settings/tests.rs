@@ -43,11 +43,11 @@ fn rebuilt(original: &str, current: &str, values: &Value) -> String {
         Some(original),
         Some(current),
         "web",
-        &Wanted { config: &config(values), keeps_secrets: true, ..Wanted::default() },
+        &Wanted { config: &config(values), ..Wanted::default() },
         Format::Yaml,
     );
     let rebuilt = rebuilt.expect("it is rebuilt");
-    assert!(!rebuilt.lacks_secrets);
+    assert_eq!(rebuilt.missing_secrets, [String::new(); 0]);
     rebuilt.text
 }
 
@@ -85,21 +85,27 @@ fn paths_lie_over_the_structures_that_they_lead_into() {
 fn secrets_are_left_to_the_cli_and_kept_as_it_has_encrypted_them() {
     let secret = |key: &str, is_path: bool| Entry { is_path, is_secret: true, ..entry(key, &json!("hidden")) };
     let config = [secret("token", false), secret("list[0].password", true), entry("plain", &json!(1))];
-    let rebuild = |current: &str, keeps| {
-        let rebuilt =
-            rebuild(None, Some(current), "web", &Wanted { keeps_secrets: keeps, ..plainly(&config) }, Format::Yaml)
-                .expect("it is rebuilt");
+    let rebuild = |current: &str, kept: &[&str]| {
+        let kept: Vec<String> = kept.iter().map(|key| (*key).to_owned()).collect();
+        let wanted = Wanted { kept_secrets: &kept, ..plainly(&config) };
+        let rebuilt = rebuild(None, Some(current), "web", &wanted, Format::Yaml).expect("it is rebuilt");
         assert!(!rebuilt.text.contains("hidden"), "{}", rebuilt.text);
-        (rebuilt.text, rebuilt.lacks_secrets)
+        (rebuilt.text, rebuilt.missing_secrets.join(" "))
     };
+    let (token, password) = ("token", "list[0].password");
     let without = "config:\n  web:plain: 1\n  web:list:\n    -\n      password: \"\"\n".to_owned();
-    assert_eq!(rebuild("", true), (without.clone(), true));
+    assert_eq!(rebuild("", &[token, password]), (without.clone(), "token list[0].password".to_owned()));
     let current = "config:\n  web:token:\n    secure: v1:a\n  web:list:\n    - password:\n        secure: v1:b\n";
-    assert_eq!(rebuild(current, false), (without, true), "they are others now");
-    let (text, lacks_secrets) = rebuild(current, true);
-    assert!(!lacks_secrets && text.contains("v1:a") && text.contains("v1:b") && text.contains("web:plain"), "{text}");
-    let (text, lacks_secrets) = rebuild("config:\n  web:token: plain\n", true);
-    assert!(lacks_secrets && !text.contains("web:token"), "what is not encrypted is not kept: {text}");
+    assert_eq!(rebuild(current, &[]), (without, "token list[0].password".to_owned()), "they are others now");
+    let (text, missing) = rebuild(current, &[token, password]);
+    assert_eq!(missing, "");
+    assert!(text.contains("v1:a") && text.contains("v1:b") && text.contains("web:plain"), "{text}");
+    let (text, missing) = rebuild(current, &[password]);
+    assert_eq!(missing, token, "one of them is another now");
+    assert!(!text.contains("v1:a") && text.contains("v1:b"), "{text}");
+    let (text, missing) = rebuild("config:\n  web:token: plain\n", &[token]);
+    assert_eq!(missing, "token list[0].password");
+    assert!(!text.contains("web:token"), "what is not encrypted is not kept: {text}");
 }
 
 #[test]
@@ -241,7 +247,8 @@ proptest! {
         for (is_path, is_secret) in [(false, false), (false, true), (true, false), (true, true)] {
             let entry = Entry { is_path, is_secret, ..entry(&key, &json!(value)) };
             let environments = [value.clone()];
-            let wanted = Wanted { config: &[entry], environments: &environments, keeps_secrets: true };
+            let kept = [key.clone()];
+            let wanted = Wanted { config: &[entry], environments: &environments, kept_secrets: &kept };
             let _ = rebuild(Some(&original), Some(&current), "web", &wanted, Format::Yaml);
         }
     }
