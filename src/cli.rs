@@ -265,6 +265,10 @@ pub struct BootstrapFlags {
     /// Where the copy goes.
     #[arg(long, value_name = "FILE")]
     pub to: PathBuf,
+
+    /// Path of the project's directory; it is created empty unless it exists.
+    #[arg(long, value_name = "DIRECTORY")]
+    pub project: Option<PathBuf>,
 }
 
 /// Flags of the init container that takes the source.

@@ -52,7 +52,10 @@ fn run(role: Role) -> anyhow::Result<ExitCode> {
         }
         // The first process starts the same role again, as its child.
         Role::Agent(_) => return Ok(agent::run_as_init(&std::env::args_os().skip(1).collect::<Vec<_>>())),
-        Role::Bootstrap(flags) => agent::bootstrap(&flags.to)?,
+        Role::Bootstrap(flags) => {
+            agent::bootstrap(&flags.to)?;
+            flags.project.as_deref().map(agent::make_project).transpose()?;
+        }
         Role::Fetch(flags) => {
             logging::install(flags.log.log_level, flags.log.log_encoding)?;
             agent::fetch(&fetch_config(flags)?)?;

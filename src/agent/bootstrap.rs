@@ -1,4 +1,5 @@
-//! The role `bootstrap`: puts this executable on the share volume, so that any Pulumi image can run the agent.
+//! The role `bootstrap`: puts this executable on the share volume, so that any Pulumi image can run the agent, and makes the
+//! container's working directory.
 
 use std::fs::{File, Permissions};
 use std::io::{self, Read};
@@ -8,6 +9,7 @@ use std::path::{Path, PathBuf};
 use sha2::{Digest, Sha256};
 
 use super::durable;
+use super::layout::SOURCE_DIRECTORY;
 
 const OWN_EXECUTABLE: &str = "/proc/self/exe";
 const MODE: u32 = 0o755;
@@ -19,11 +21,28 @@ pub enum BootstrapError {
     Read(#[source] io::Error),
     #[error("cannot put this executable at {}", path.display())]
     Write { path: PathBuf, source: io::Error },
+    #[error("cannot make the project's directory {}", path.display())]
+    Project { path: PathBuf, source: io::Error },
 }
 
 /// Copies this executable to `to`. Does nothing when it is there already.
 pub fn bootstrap(to: &Path) -> Result<(), BootstrapError> {
     copy(Path::new(OWN_EXECUTABLE), to)
+}
+
+/// Makes a link to an empty directory where the project's directory will be, unless a directory is there. A link that leads
+/// nowhere would keep the container from starting.
+pub fn make_project(project: &Path) -> Result<(), BootstrapError> {
+    let make = || {
+        if project.is_dir() {
+            return Ok(());
+        }
+        durable::remove(project)?;
+        let source = Path::new(SOURCE_DIRECTORY);
+        std::fs::create_dir_all(project.with_file_name(source))?;
+        std::os::unix::fs::symlink(source, project)
+    };
+    make().map_err(|source| BootstrapError::Project { path: project.to_owned(), source })
 }
 
 fn copy(from: &Path, to: &Path) -> Result<(), BootstrapError> {
@@ -82,6 +101,26 @@ mod tests {
         assert_eq!(first.len(), std::fs::metadata(OWN_EXECUTABLE).unwrap().len());
         bootstrap(&to).unwrap();
         assert_eq!(std::fs::metadata(&to).unwrap().ino(), first.ino());
+    }
+
+    #[test]
+    fn the_projects_directory_is_made_once_and_leaves_alone_what_is_there() {
+        let directory = tempfile::tempdir().unwrap();
+        let project = directory.path().join("workspace");
+        for _ in 0..2 {
+            make_project(&project).unwrap();
+            assert_eq!(std::fs::read_link(&project).unwrap(), Path::new("source"));
+            assert!(project.is_dir());
+        }
+        std::fs::remove_dir(directory.path().join("source")).unwrap();
+        std::fs::remove_file(&project).unwrap();
+        std::os::unix::fs::symlink("/nowhere", &project).unwrap();
+        make_project(&project).unwrap();
+        assert!(project.is_dir(), "what leads nowhere is replaced");
+        std::fs::remove_file(&project).unwrap();
+        std::fs::create_dir(&project).unwrap();
+        make_project(&project).unwrap();
+        assert!(!project.is_symlink(), "init containers have made it");
     }
 
     #[test]

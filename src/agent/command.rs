@@ -125,8 +125,8 @@ impl Call<'_> {
 
     async fn run_unlimited(&self) -> Result<Ended, CallError> {
         let stdin = if self.stdin.is_some() { Stdio::piped() } else { Stdio::null() };
-        let mut child =
-            spawn(&self.arguments, self.directory, self.environment, self.operation, stdin).map_err(CallError::Start)?;
+        let mut child = spawn(&self.arguments, self.directory, self.environment, self.operation, stdin)
+            .map_err(CallError::Start)?;
         child.id().into_iter().for_each(self.begun);
         let family = Family::new(self.operation, child.id().into_iter().collect());
         let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());

@@ -16,6 +16,8 @@ const SIGNAL_OFFSET: i32 = 128;
 
 #[derive(Debug, thiserror::Error)]
 enum InitError {
+    #[error("cannot leave the container's working directory: {0}")]
+    Directory(io::Error),
     #[error("cannot receive signals: {0}")]
     Signals(io::Error),
     #[error("cannot take in orphaned processes: {0}")]
@@ -41,6 +43,8 @@ pub fn run_as_init(arguments: &[OsString]) -> ExitCode {
 }
 
 fn run(arguments: &[OsString]) -> Result<ExitCode, InitError> {
+    // The container's working directory is the project's, which is exchanged. The child begins here, too.
+    std::env::set_current_dir("/").map_err(InitError::Directory)?;
     // Before the child is there: none of its signals may be missed.
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGCHLD]).map_err(InitError::Signals)?;
     let own = rustix::process::getpid();

@@ -5,6 +5,9 @@ use std::path::{Path, PathBuf};
 
 use crate::api::names;
 
+/// The name of the directory with the unpacked source.
+pub const SOURCE_DIRECTORY: &str = "source";
+
 /// The paths of one workspace. Everything but the Secrets lies on one file system, so that renames are atomic.
 #[derive(Clone, Debug)]
 pub struct Layout {
@@ -55,7 +58,7 @@ impl Layout {
 
     /// The unpacked archive. A real directory, exchanged as a whole.
     pub fn source(&self) -> PathBuf {
-        self.root.join("source")
+        self.root.join(SOURCE_DIRECTORY)
     }
 
     /// A symbolic link to the project's directory in the source.

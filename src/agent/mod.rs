@@ -39,7 +39,7 @@ mod source;
 mod termination;
 mod version;
 
-pub use bootstrap::{BootstrapError, bootstrap};
+pub use bootstrap::{BootstrapError, bootstrap, make_project};
 pub use config::AgentConfig;
 pub use fetch::{FetchConfig, fetch};
 pub use init::run_as_init;

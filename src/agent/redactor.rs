@@ -60,7 +60,8 @@ impl Redactor {
 /// A value as programs encode it.
 fn encoded(value: &str) -> impl Iterator<Item = Zeroizing<String>> {
     let base64 = [STANDARD, STANDARD_NO_PAD, URL_SAFE, URL_SAFE_NO_PAD].map(|engine| engine.encode(value));
-    let inner = (0..GROUP).flat_map(|offset| [STANDARD_NO_PAD, URL_SAFE_NO_PAD].map(|engine| inner(&engine, value, offset)));
+    let inner =
+        (0..GROUP).flat_map(|offset| [STANDARD_NO_PAD, URL_SAFE_NO_PAD].map(|engine| inner(&engine, value, offset)));
     base64.into_iter().chain(inner.flatten()).chain(json(value)).map(Zeroizing::new)
 }
 
@@ -148,8 +149,7 @@ mod tests {
             assert_eq!(redactor.redact(&format!("it is {text}!")), "it is [secret]!", "{text}");
         }
         let header = STANDARD.encode(format!("user:{secret}"));
-        let shown = redactor.redact(&header);
-        assert!(shown.contains(REPLACEMENT) && shown.len() < header.len() / 2, "{shown}");
+        assert_eq!(redactor.redact(&header), "dXNlcjpw[secret]fg==", "all but what shares a group with something else");
     }
 
     proptest! {

@@ -64,14 +64,20 @@ impl Written {
             digest: wanted.digest.to_owned(),
             file,
             values: digest(wanted.config.iter()),
-            secrets: wanted.config.iter().filter(|entry| entry.is_secret).map(|entry| (entry.key.clone(), digest([entry]))).collect(),
+            secrets: wanted
+                .config
+                .iter()
+                .filter(|entry| entry.is_secret)
+                .map(|entry| (entry.key.clone(), digest([entry])))
+                .collect(),
             missing_secrets: Vec::new(),
         }
     }
 
     /// The keys of the secrets that are encrypted in the file and have not changed since.
     fn kept_secrets(&self, now: &Written) -> Vec<String> {
-        let is_same = |key: &&String| self.secrets.get(*key) == now.secrets.get(*key) && !self.missing_secrets.contains(key);
+        let is_same =
+            |key: &&String| self.secrets.get(*key) == now.secrets.get(*key) && !self.missing_secrets.contains(key);
         now.secrets.keys().filter(is_same).cloned().collect()
     }
 }
@@ -369,8 +375,13 @@ mod tests {
         let none: [String; 0] = [];
         let both = ["secret", "secret2"];
         assert_eq!(apply(&settings, &config("\"x\""), "one", &tree("a")).unwrap(), both);
-        assert_eq!(apply(&settings, &config("\"x\""), "one", &tree("a")).unwrap(), both, "nobody has encrypted them yet");
-        let encrypted = text(&place.layout) + "  example:secret:\n    secure: v1:x\n  example:secret2:\n    secure: v1:z\n";
+        assert_eq!(
+            apply(&settings, &config("\"x\""), "one", &tree("a")).unwrap(),
+            both,
+            "nobody has encrypted them yet"
+        );
+        let encrypted =
+            text(&place.layout) + "  example:secret:\n    secure: v1:x\n  example:secret2:\n    secure: v1:z\n";
         std::fs::write(place.layout.source().join("Pulumi.dev.yaml"), encrypted).unwrap();
         settings.has_secret("secret2").unwrap();
         let settings = Settings::open(place.layout.clone());

@@ -104,8 +104,8 @@ async fn no_secret_is_on_a_command_line_or_changed_on_its_way() {
         return;
     }
     // Notes each command line as every user of the node sees it.
-    let cli = std::env::split_paths(&std::env::var_os("PATH").unwrap()).map(|place| place.join("pulumi"));
-    let cli = cli.into_iter().find(|cli| cli.is_file()).unwrap();
+    let path = std::env::var_os("PATH").unwrap();
+    let cli = std::env::split_paths(&path).map(|place| place.join("pulumi")).find(|cli| cli.is_file()).unwrap();
     let script = format!("tr '\\0' ' ' </proc/$$/cmdline >>\"$HOME/commands\"\nexec {} \"$@\"", cli.display());
     let workspace = Workspace::start_with(Some(&script), &[]).await;
     workspace.put(PROGRAM).await;

@@ -64,21 +64,29 @@ pub async fn ended_because(main: &StackHandle<'_>, reason: &str) -> String {
 
 /// Has `sh` in the pod do something, as a person does it with `kubectl exec`; it must succeed.
 pub async fn in_pod(scene: &Scene, stack: &str, script: &str) -> String {
-    let output = shell_in_pod(scene, stack, script).output();
-    let output = tokio::time::timeout(Patience::Run.limit(), output).await;
+    exec(scene, stack, &["sh", "-c", script]).await
+}
+
+/// Runs a command in the pod with `kubectl exec`; it must succeed.
+pub async fn exec(scene: &Scene, stack: &str, command: &[&str]) -> String {
+    let output = tokio::time::timeout(Patience::Run.limit(), kubectl_exec(scene, stack, command).output()).await;
     let output =
-        output.unwrap_or_else(|_| panic!("`{script}` in the pod did not end")).expect("kubectl can be started");
+        output.unwrap_or_else(|_| panic!("{command:?} in the pod did not end")).expect("kubectl can be started");
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    assert!(output.status.success(), "`{script}` in the pod: {}{}", text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{command:?} in the pod: {}{}", text(&output.stdout), text(&output.stderr));
     text(&output.stdout)
 }
 
-/// The same command, for who wants to do something meanwhile.
+/// The same with `sh`, for who wants to do something meanwhile.
 pub fn shell_in_pod(scene: &Scene, stack: &str, script: &str) -> tokio::process::Command {
+    kubectl_exec(scene, stack, &["sh", "-c", script])
+}
+
+fn kubectl_exec(scene: &Scene, stack: &str, command: &[&str]) -> tokio::process::Command {
     let pod = workspace_pod(stack);
     let mut kubectl = tokio::process::Command::new("kubectl");
-    kubectl.args(["exec", "--namespace", &scene.namespace, &pod, "--container", PULUMI_CONTAINER]);
-    kubectl.args(["--", "sh", "-c", script]).kill_on_drop(true);
+    kubectl.args(["exec", "--namespace", &scene.namespace, &pod, "--container", PULUMI_CONTAINER, "--"]);
+    kubectl.args(command).kill_on_drop(true);
     kubectl
 }
 

@@ -9,8 +9,34 @@ use pulumi_controller::api::names::{ANNOTATION_REQUESTED_AT, LABEL_RUN, RUN_OPEN
 use pulumi_controller::api::pulumi::{ResourceRef, SecretSelector};
 use serde_json::json;
 
-use crate::harness::{Look, Patience, condition, once, run, says, wait_until};
-use crate::runs_parts::{evict, shell_in_pod, slow};
+use crate::harness::{Look, Patience, Program, condition, once, run, says, wait_until};
+use crate::runs_parts::{evict, exec, shell_in_pod, slow};
+
+#[test]
+fn a_command_of_kubectl_exec_starts_in_the_programs_directory() {
+    run("exec", async |scene| {
+        let source = scene.source("app").await;
+        let program = |word: &str| {
+            let program = Program::new("exec").output("said", json!(word));
+            [program.file("infra/prod/Pulumi.yaml"), program.file("other/Pulumi.yaml")]
+        };
+        let commit = source.push(&program("one")).await;
+        let mut stack = scene.stack("main", &source);
+        stack.spec.flux_source.as_mut().expect("there").dir = Some("infra/prod".to_owned());
+        let main = scene.start(stack).await;
+        main.until_applied(&commit).await;
+        let pod = main.pod_and_restarts().await;
+        let name = main.get().await.spec.stack;
+        assert_eq!(exec(scene, "main", &["pulumi", "stack", "--show-name"]).await.trim(), name, "it is selected");
+        assert!(exec(scene, "main", &["pulumi", "stack", "ls"]).await.contains(&name));
+
+        let commit = source.push(&program("two")).await;
+        main.until_applied(&commit).await;
+        assert_eq!(exec(scene, "main", &["pulumi", "stack", "output", "said"]).await.trim(), "two");
+        assert!(exec(scene, "main", &["cat", "Pulumi.yaml"]).await.contains("two"), "the source has been exchanged");
+        assert_eq!(main.pod_and_restarts().await, pod);
+    });
+}
 
 #[test]
 fn somebody_elses_lock_is_waited_for_and_its_holder_named() {

@@ -12,6 +12,7 @@ use crate::by_hand::{
     init_container, is, output, stack_name, succeeds, until_ready, until_stalled, until_workspace, workspace,
 };
 use crate::harness::{Look, Patience, Program, ProviderLog, Scene, api_call, once, run, wait_until};
+use crate::runs_parts::exec;
 
 /// A program with one output.
 fn saying(name: &str, word: &str) -> Program {
@@ -165,6 +166,7 @@ fn a_directory_of_the_image_is_a_source() {
         until_ready(scene, "main").await;
         let ran = succeeds(scene, "one", "main", "up", json!({})).await;
         assert_eq!(output(scene, &ran, "said").await, json!("here"));
+        assert!(exec(scene, "main", &["cat", "Pulumi.yaml"]).await.contains("name: alone-local"));
     });
 }
 
@@ -183,6 +185,7 @@ fn an_init_container_fills_the_workspace_without_a_source() {
         until_ready(scene, "main").await;
         let ran = succeeds(scene, "one", "main", "up", json!({})).await;
         assert_eq!(output(scene, &ran, "said").await, json!("filled"));
+        assert!(exec(scene, "main", &["cat", "Pulumi.yaml"]).await.contains("name: alone-none"));
     });
 }
 

@@ -10,7 +10,7 @@ use rustix::fs::{CWD, RenameFlags};
 use super::record::{InPlace, Record, Trial};
 use crate::agent::durable;
 use crate::agent::install::carry;
-use crate::agent::layout::Layout;
+use crate::agent::layout::{Layout, SOURCE_DIRECTORY};
 use crate::artifact::Directory;
 
 /// Writes down that an unpacked tree is about to be put in place, with `carried` directories of the source before. Nothing
@@ -55,6 +55,8 @@ pub(super) fn take_back(layout: &Layout, before: Option<&InPlace>, trial: &Trial
     carry::move_all(&beside, &source, &trial.carried)?;
     match before.map(|before| before.directory.parse::<Directory>()) {
         Some(Ok(directory)) => point(layout, &directory)?,
+        // The empty directory that was there before the first source: the container works in it.
+        _ if source.is_dir() => point(layout, &Directory::root())?,
         _ => durable::remove(&layout.workspace())?,
     }
     if let Err(error) = (Record { in_place: before.cloned(), trial: None }).write(layout) {
@@ -78,7 +80,11 @@ fn exchange(layout: &Layout, tree: &Path) -> io::Result<()> {
 fn point(layout: &Layout, directory: &Directory) -> io::Result<()> {
     let beside = layout.staging().join("workspace");
     durable::remove(&beside)?;
-    std::os::unix::fs::symlink(directory.under(Path::new("source")), &beside)?;
+    std::os::unix::fs::symlink(directory.under(Path::new(SOURCE_DIRECTORY)), &beside)?;
+    // The container runtime makes a directory where the container's working directory is missing.
+    if layout.workspace().symlink_metadata().is_ok_and(|found| found.is_dir()) {
+        std::fs::remove_dir(layout.workspace())?;
+    }
     std::fs::rename(&beside, layout.workspace())?;
     durable::sync_directory(layout.root())
 }
@@ -185,6 +191,28 @@ mod tests {
             assert!(!place.layout.source().exists() && !place.layout.workspace().exists(), "{steps} steps");
             assert!(place.tree.join("app/Pulumi.yaml").is_file(), "{steps} steps");
         }
+    }
+
+    #[test]
+    fn the_containers_working_directory_stays_when_the_first_source_fails() {
+        let (place, _) = Place::new(true);
+        let layout = &place.layout;
+        crate::agent::make_project(&layout.workspace()).unwrap();
+        let trial = announce(layout, None, &place.tree, Vec::new()).unwrap();
+        enter(layout, &trial, &"app".parse().unwrap()).unwrap();
+        assert_eq!(fs::read_to_string(layout.workspace().join("Pulumi.yaml")).unwrap(), "new");
+        take_back(layout, None, &trial).unwrap();
+        assert!(layout.workspace().is_symlink() && layout.workspace().is_dir());
+        assert_eq!(fs::read_dir(layout.workspace()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_directory_that_the_container_runtime_has_made_gives_way() {
+        let (place, _) = Place::new(true);
+        fs::create_dir(place.layout.workspace()).unwrap();
+        let trial = announce(&place.layout, None, &place.tree, Vec::new()).unwrap();
+        enter(&place.layout, &trial, &"app".parse().unwrap()).unwrap();
+        assert_eq!(fs::read_to_string(place.layout.workspace().join("Pulumi.yaml")).unwrap(), "new");
     }
 
     #[test]

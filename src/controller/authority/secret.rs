@@ -73,9 +73,9 @@ fn authority(secret: &Secret, [certificate, key]: Pair) -> Result<Authority, Str
 /// A new Secret.
 pub(super) fn new(generations: &Generations, namespace: &str) -> Secret {
     let annotations = annotations(generations).into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?)));
-    let data = data(generations).into_iter().filter_map(|(key, pem)| {
-        Some((key.to_owned(), ByteString(pem?.as_bytes().to_vec())))
-    });
+    let data = data(generations)
+        .into_iter()
+        .filter_map(|(key, pem)| Some((key.to_owned(), ByteString(pem?.as_bytes().to_vec()))));
     Secret {
         metadata: ObjectMeta {
             name: Some(SECRET.to_owned()),

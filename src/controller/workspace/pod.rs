@@ -9,6 +9,7 @@ use super::environment::{Mounted, has_name};
 use super::init_containers::{BOOTSTRAP_CONTAINER, FETCH_CONTAINER};
 use super::render::{PodSettings, labels};
 use super::security::{SecurityProfile, restricted};
+use super::source::WantedSource;
 use crate::api::auto::WorkspaceSpec;
 use crate::api::names::{
     AGENT_HEALTH_PORT, AGENT_PORT, ANNOTATION_REVISION_HASH, ENV_FILE, ENV_FILE_VARIABLE, PULUMI_CONTAINER,
@@ -19,6 +20,8 @@ const TLS_VOLUME: &str = "tls";
 /// The binary in our image, and where it is in the pod.
 const BINARY_IN_IMAGE: &str = "/pulumi-controller";
 const BINARY_IN_POD: &str = "/share/bin/pulumi-controller";
+/// The directory of the project: a link of the agent's, or what init containers have made.
+const PROJECT_DIRECTORY: &str = "/share/workspace";
 /// What Kubernetes gives a pod that says nothing.
 const KUBERNETES_GRACE_SECONDS: u64 = 30;
 /// An hour: only the kubelet of an image that is broken looks for so long, and nothing runs in the pod before it is over.
@@ -33,9 +36,10 @@ pub(super) fn template(
     settings: &PodSettings,
     profile: SecurityProfile,
     mounted: &BTreeSet<Mounted<'_>>,
+    source: &WantedSource,
 ) -> Value {
     let mut pod = json!({
-        "initContainers": [bootstrap(settings), fetch(settings)],
+        "initContainers": [bootstrap(settings, source), fetch(settings)],
         "containers": [pulumi(spec, settings, profile, mounted)],
         "volumes": volumes(name, mounted),
         "securityContext": profile.of_pod(),
@@ -90,8 +94,14 @@ pub(super) fn annotate(template: &mut Value, revision_hash: &str) {
     set(annotations, ANNOTATION_REVISION_HASH, Some(revision_hash));
 }
 
-fn bootstrap(settings: &PodSettings) -> Value {
-    own_container(settings, BOOTSTRAP_CONTAINER, &["bootstrap", "--to", BINARY_IN_POD], &[share_mount()], &[])
+/// The working directory has to be there before the container `pulumi` is: the container runtime makes a missing one as root. Init
+/// containers of the user that bring the project make it themselves.
+fn bootstrap(settings: &PodSettings, source: &WantedSource) -> Value {
+    let mut role = vec!["bootstrap", "--to", BINARY_IN_POD];
+    if !source.is_from_init_containers() {
+        role.extend(["--project", PROJECT_DIRECTORY]);
+    }
+    own_container(settings, BOOTSTRAP_CONTAINER, &role, &[share_mount()], &[])
 }
 
 fn fetch(settings: &PodSettings) -> Value {
@@ -138,8 +148,8 @@ fn pulumi(
         "name": PULUMI_CONTAINER,
         "image": spec.image.as_deref().unwrap_or_else(|| profile.image(&settings.default_image)),
         "command": [BINARY_IN_POD, "agent"],
-        // Not the project: the container runtime would make a missing directory as root.
-        "workingDir": SHARE_DIRECTORY,
+        // Where `kubectl exec` starts. The agent itself leaves it.
+        "workingDir": PROJECT_DIRECTORY,
         "env": environment,
         "ports": [{"name": "grpc", "containerPort": AGENT_PORT}],
         // No liveness probe: a throttled pod must not lose its run.
@@ -169,9 +179,15 @@ fn pulumi(
     container
 }
 
-/// The variables that tell the agent which pod it is in.
+/// The variables that tell the agent which pod it is in, and the CLI of `kubectl exec` by which path it knows the project: behind a
+/// link the working directory alone does not tell.
 pub(super) fn own_environment() -> Vec<Value> {
-    vec![pod_field("POD_NAME", "metadata.name"), pod_field("POD_NAMESPACE", "metadata.namespace"), pod_uid()]
+    vec![
+        pod_field("POD_NAME", "metadata.name"),
+        pod_field("POD_NAMESPACE", "metadata.namespace"),
+        pod_uid(),
+        json!({"name": "PWD", "value": PROJECT_DIRECTORY}),
+    ]
 }
 
 fn pod_uid() -> Value {

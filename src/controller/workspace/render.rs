@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::revision::{hash, revision_hash};
 use super::security::SecurityProfile;
 use super::service::service;
+use super::source::WantedSource;
 use super::{config, environment, guard, init_containers, pod, source};
 use crate::api::auto::Workspace;
 use crate::api::names::{LABEL_COMPONENT, LABEL_RUN, LABEL_WORKSPACE_NAME, RUN_OPEN, workspace_object};
@@ -102,8 +103,8 @@ pub fn render(
     if name.len() > LONGEST_NAME {
         return Err(SpecError::NameTooLong);
     }
-    let mut template = pod_template(name, workspace, settings)?;
     let source = source::wanted(&workspace.spec)?;
+    let mut template = pod_template(name, workspace, settings, &source)?;
     let is_fetched_first = init_containers::arrange(&mut template, !source.is_in_pod());
     // What the user's init containers did may depend on the source: another one needs another pod. So does one that is in the pod.
     let is_bound = is_fetched_first || source.is_in_pod();
@@ -132,13 +133,18 @@ pub fn render(
     Ok(Rendered { service, budget, stateful_set, revision_hash, rendered_hash, parts_hash })
 }
 
-fn pod_template(name: &str, workspace: &Workspace, settings: &PodSettings) -> Result<Value, SpecError> {
+fn pod_template(
+    name: &str,
+    workspace: &Workspace,
+    settings: &PodSettings,
+    source: &WantedSource,
+) -> Result<Value, SpecError> {
     let spec = &workspace.spec;
     let environment = environment::wanted(spec)?;
     config::check(spec)?;
     let mounted = environment.mounted().into_iter().chain(config::mounted(spec)).collect();
     let profile = SecurityProfile::parse(spec.security_profile.as_deref())?;
-    let generated = pod::template(name, spec, settings, profile, &mounted);
+    let generated = pod::template(name, spec, settings, profile, &mounted, source);
     let mut merged = match &spec.pod_template {
         Some(patch) => {
             guard::check_fields(patch)?;

@@ -21,6 +21,12 @@ impl WantedSource {
     pub(super) fn is_in_pod(&self) -> bool {
         self.origin == Some(Origin::InPod)
     }
+
+    /// Whether the user's init containers bring it.
+    pub(super) fn is_from_init_containers(&self) -> bool {
+        let digest = Digest::from_str(&self.artifact.digest);
+        digest.is_ok_and(|digest| InPod::of(&digest) == Some(InPod::InitContainers))
+    }
 }
 
 /// The one source of a Workspace, in whatever field it is.
