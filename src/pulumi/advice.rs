@@ -30,6 +30,7 @@ const DISK: &str = "a volume is full: where it is the pod's, give the pod more e
 
 /// Texts, in small letters and with `*` for any words, and what to do when one is in a line. The first that is found counts.
 const KNOWN: &[(&[&str], &str)] = &[
+    (&["get stack secrets manager: *passphrase", "failed to decrypt: incorrect passphrase"], PASSPHRASE),
     (&["failed to decrypt", "cipher: message authentication failed"], OTHER_KEY),
     (&["incorrect passphrase", "passphrase must be set with pulumi_config_passphrase"], PASSPHRASE),
     (&["pulumi_access_token must be set", "this command requires logging in"], NO_LOGIN),
@@ -111,6 +112,12 @@ mod tests {
     fn what_the_cli_and_its_helpers_say_is_known() {
         let table = [
             ("getting stack configuration: get stack secrets manager: incorrect passphrase", PASSPHRASE),
+            ("get stack secrets manager: failed to decrypt: incorrect passphrase", PASSPHRASE),
+            (
+                "failed to decrypt: incorrect passphrase, please set PULUMI_CONFIG_PASSPHRASE to the correct passphrase or set \
+                 PULUMI_CONFIG_PASSPHRASE_FILE to a file containing the passphrase",
+                PASSPHRASE,
+            ),
             (
                 "could not create secrets manager for new stack: passphrase must be set with PULUMI_CONFIG_PASSPHRASE or \
                  PULUMI_CONFIG_PASSPHRASE_FILE environment variables",

@@ -6,6 +6,22 @@ pub const URL_VARIABLE: &str = "PULUMI_BACKEND_URL";
 /// The query parameters that say where the state is. All others may hold credentials.
 const LOCATION_PARAMETERS: [&str; 5] = ["region", "endpoint", "storage_account", "domain", "prefix"];
 
+/// How the URLs of backends begin that the CLI knows.
+const SCHEMES: [&str; 7] = ["https", "http", "s3", "gs", "azblob", "postgres", "file"];
+
+/// What is wrong with the URL of a backend, if the CLI knows none of its kind.
+pub fn check(url: &str) -> Result<(), String> {
+    let scheme = url.trim().split_once("://").map(|(scheme, _)| scheme.to_ascii_lowercase());
+    if scheme.is_some_and(|scheme| SCHEMES.contains(&scheme.as_str())) {
+        return Ok(());
+    }
+    let shown = without_credentials(url).unwrap_or_else(|| url.to_owned());
+    Err(format!(
+        "{shown:?} is not the URL of a supported backend: give one that begins with https:// or http:// (Pulumi Cloud), \
+         s3://, gs://, azblob://, postgres:// or file://"
+    ))
+}
+
 /// A URL as it may be shown: without user, password, fragment, and query parameters that do not say where the state is. None for a
 /// text that is not a URL.
 pub fn without_credentials(url: &str) -> Option<String> {
@@ -35,6 +51,19 @@ fn without_user(location: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_backend_of_a_kind_that_the_cli_does_not_know_is_refused() {
+        let known = ["https://api.pulumi.com", "s3://state?region=x", "gs://s", "azblob://s", "postgres://u:p@h/d", "file://~"];
+        for url in known.into_iter().chain(["http://localhost:8080", "S3://state"]) {
+            assert_eq!(check(url), Ok(()), "{url}");
+        }
+        for url in ["redis://u:secret@host/x", "s3:/state", "nonsense", "", "://x"] {
+            let error = check(url).expect_err(url);
+            let schemes = SCHEMES.iter().all(|scheme| error.contains(&format!("{scheme}://")));
+            assert!(schemes && !error.contains("secret"), "{error}");
+        }
+    }
 
     #[test]
     fn a_backend_url_is_shown_without_credentials() {

@@ -93,7 +93,7 @@ pub fn without_object(spec: &StackSpec) -> Result<Option<Resolved>, Unavailable>
     let object = [
         ("fluxSource", spec.flux_source.is_some()),
         ("programRef", spec.program_ref.is_some()),
-        ("projectRepo", git::names_git(spec)),
+        (git::field(spec).unwrap_or("projectRepo"), git::names_git(spec)),
     ];
     match (object.into_iter().find(|(_, is_given)| *is_given), written.first()) {
         (Some((object, _)), Some(field)) => Err(Unavailable::Invalid(format!(

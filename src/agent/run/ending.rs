@@ -8,6 +8,7 @@ use crate::agent::redactor::Redactor;
 use crate::pulumi::console;
 use crate::pulumi::failure::{FailureKind, Lock};
 use crate::pulumi::outputs::Output;
+use crate::pulumi::request_ids;
 use crate::rpc::proto;
 
 /// The most that a message may have, in bytes.
@@ -80,7 +81,7 @@ impl Ending {
 
     /// The message as it is journalled: bounded, and without secrets in its text. The outputs keep theirs.
     pub(super) fn into_result(self, redactor: &Redactor, started: i64) -> proto::Result {
-        let mut message = self.message;
+        let mut message = request_ids::remove(&self.message);
         let mut outputs: Vec<proto::Output> = self.outputs.into_iter().map(output).collect();
         let size: usize = outputs.iter().map(|output| output.name.len() + output.value.len()).sum();
         if size > LARGEST_OUTPUTS {

@@ -24,7 +24,7 @@ use crate::api::schema;
     doc = "Workspace is a pod in which Pulumi runs, with a source in place.",
     printcolumn = r#"{"name":"Image","type":"string","jsonPath":".spec.image"}"#,
     printcolumn = r#"{"name":"Ready","type":"string","jsonPath":".status.conditions[?(@.type==\"Ready\")].status"}"#,
-    printcolumn = r#"{"name":"Status","type":"string","jsonPath":".status.conditions[?(@.type==\"Ready\")].message"}"#,
+    printcolumn = r#"{"name":"Status","type":"string","jsonPath":".status.summary"}"#,
     printcolumn = r#"{"name":"Revision","type":"string","jsonPath":".status.artifact.revision"}"#,
     printcolumn = r#"{"name":"Address","type":"string","jsonPath":".status.address","priority":10}"#,
     printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#
@@ -239,6 +239,10 @@ pub struct WorkspaceStatus {
     #[serde(default)]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
+
+    /// What `kubectl get` prints of the message of `Ready`: its first line with short digests, fewer than 120 characters.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub summary: Option<String>,
 
     /// Where the agent answers.
     #[serde(default, skip_serializing_if = "Option::is_none")]

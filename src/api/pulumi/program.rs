@@ -66,7 +66,7 @@ impl Program {
     category = "pulumi",
     doc = "Program is a Pulumi YAML program.",
     printcolumn = r#"{"name":"Ready","type":"string","jsonPath":".status.conditions[?(@.type==\"Ready\")].status"}"#,
-    printcolumn = r#"{"name":"Status","type":"string","jsonPath":".status.conditions[?(@.type==\"Ready\")].message"}"#,
+    printcolumn = r#"{"name":"Status","type":"string","jsonPath":".status.summary"}"#,
     printcolumn = r#"{"name":"Revision","type":"string","jsonPath":".status.artifact.revision"}"#,
     printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#
 )]
@@ -310,6 +310,10 @@ pub struct ProgramStatus {
     #[serde(default)]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
+
+    /// What `kubectl get` prints of the message of `Ready`: its first line with short digests, fewer than 120 characters.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub summary: Option<String>,
 
     /// The artifact that was made of the last valid program. Nothing serves it: the controller hands it to the workspaces.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -32,7 +32,7 @@ const TOKEN: &str = "token";
     ),
     printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#,
     printcolumn = r#"{"name":"Ready","type":"string","jsonPath":".status.conditions[?(@.type==\"Ready\")].status"}"#,
-    printcolumn = r#"{"name":"Status","type":"string","jsonPath":".status.conditions[?(@.type==\"Ready\")].message"}"#
+    printcolumn = r#"{"name":"Status","type":"string","jsonPath":".status.summary"}"#
 )]
 #[serde(rename_all = "camelCase")]
 pub struct StackReceiverSpec {
@@ -128,6 +128,10 @@ pub struct StackReceiverStatus {
     #[serde(default)]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
+
+    /// What `kubectl get` prints of the message of `Ready`: its first line with short digests, fewer than 120 characters.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub summary: Option<String>,
 
     /// The value of `reconcile.fluxcd.io/requestedAt` that was read last.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -34,7 +34,7 @@ use crate::api::schema;
     printcolumn = r#"{"name":"Permalink","type":"string","jsonPath":".status.lastUpdate.permalink"}"#,
     printcolumn = r#"{"name":"Suspended","type":"boolean","jsonPath":".spec.suspend","priority":10}"#,
     printcolumn = r#"{"name":"Revision","type":"string","jsonPath":".status.lastAppliedRevision"}"#,
-    printcolumn = r#"{"name":"Status","type":"string","jsonPath":".status.conditions[?(@.type==\"Ready\")].message"}"#
+    printcolumn = r#"{"name":"Status","type":"string","jsonPath":".status.summary"}"#
 )]
 #[serde(rename_all = "camelCase")]
 pub struct StackSpec {

@@ -45,6 +45,10 @@ pub struct StackStatus {
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
 
+    /// What `kubectl get` prints of the message of `Ready`: its first line with short digests, fewer than 120 characters.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub summary: Option<String>,
+
     /// Outputs of the last update; a secret output reads `[secret]`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "schema::map_of_any")]

@@ -32,6 +32,7 @@ pub fn after(program: &Program, action: &Action, now: Timestamp) -> ProgramStatu
             now,
         ),
     }
+    status.summary = conditions::summary(&status.conditions);
     status
 }
 

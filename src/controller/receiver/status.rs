@@ -44,6 +44,7 @@ pub fn after(receiver: &StackReceiver, action: &Action, now: Timestamp) -> Stack
     if !matches!(action, Action::Await { .. }) {
         conditions::remove(&mut status.conditions, RECONCILING);
     }
+    status.summary = conditions::summary(&status.conditions);
     status
 }
 

@@ -184,6 +184,9 @@ fn desired(observed: &Observed, now: Timestamp) -> Action {
     if observed.stack.spec.suspend.unwrap_or_default() {
         return Action::Settled(Settled::Suspended);
     }
+    if let Err(error) = plan::check_address(&observed.stack) {
+        return Action::Invalid(error.to_string());
+    }
     let resolved = match &observed.source {
         Some(Ok(resolved)) => resolved,
         Some(Err(Unavailable::Invalid(message))) => return Action::Invalid(message.clone()),

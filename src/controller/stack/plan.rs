@@ -13,6 +13,7 @@ use crate::api::pulumi::{ConfigMapSelector, ConfigReference, ResourceRef, Secret
 use crate::api::{duration, names};
 use crate::controller::merge;
 use crate::controller::stack::ownership;
+use crate::pulumi::{backend, stack_name};
 
 /// On a Workspace: a hash of what its Stack wants of it.
 pub const ANNOTATION_WANTED: &str = "pulumi.com/wanted-hash";
@@ -24,6 +25,8 @@ pub enum PlanError {
     Reference { field: &'static str, name: String, what: &'static str },
     #[error("config key {key} is given both in spec.{one} and in spec.{other}")]
     GivenTwice { key: String, one: &'static str, other: &'static str },
+    #[error("spec.{field}: {what}")]
+    Field { field: &'static str, what: String },
     #[error("spec.pathKeys names {0:?}, which is no key of config, configRef, secrets or secretsRef")]
     PathKey(String),
     #[error("spec.config[\"{0}\"] is null; remove the key or give it a value")]
@@ -67,6 +70,14 @@ pub fn workspace(stack: &Stack, artifact: &ArtifactReference) -> Result<Workspac
 /// Whether the stack has to be in the backend.
 fn must_exist(spec: &StackSpec) -> bool {
     spec.use_local_stack_only.unwrap_or_default() || spec.init_on_create == Some(false)
+}
+
+/// Whether stack and backend are what the CLI takes. It would find out only once a pod is there, and again with every retry.
+pub fn check_address(stack: &Stack) -> Result<(), PlanError> {
+    let field = |field| move |what| PlanError::Field { field, what };
+    stack_name::check(&stack.spec.stack).map_err(field("stack"))?;
+    let url = stack.spec.backend.as_deref().filter(|url| !url.trim().is_empty());
+    url.map_or(Ok(()), backend::check).map_err(field("backend"))
 }
 
 /// Whether the limits of runs, and what is said of the time between them, can be read.
@@ -353,6 +364,23 @@ mod tests {
         let spec = StackSpec { prerequisites: serde_json::from_value(within).expect("a list"), ..StackSpec::default() };
         let error = check_times(&stack(spec)).expect_err("it is refused").to_string();
         assert!(error.contains("spec.prerequisites.base.requirement.succeededWithinDuration: \"soon\""), "{error}");
+    }
+
+    #[test]
+    fn stack_and_backend_are_checked_before_anything_is_made() {
+        let with = |name: &str, backend: Option<&str>| {
+            let spec = StackSpec { backend: backend.map(str::to_owned), ..StackSpec::default() };
+            let mut stack = stack(spec);
+            name.clone_into(&mut stack.spec.stack);
+            check_address(&stack).map_err(|error| error.to_string())
+        };
+        for backend in [None, Some(""), Some("s3://state")] {
+            assert_eq!(with("acme/web/dev", backend), Ok(()));
+        }
+        let error = with("a/b/c/d", None).expect_err("refused");
+        assert!(error.starts_with("spec.stack: \"a/b/c/d\" is not the name of a stack"), "{error}");
+        let error = with("dev", Some("redis://state")).expect_err("refused");
+        assert!(error.starts_with("spec.backend: \"redis://state\" is not the URL of a supported"), "{error}");
     }
 
     #[test]

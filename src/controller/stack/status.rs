@@ -77,6 +77,7 @@ pub fn with_state(stack: &Stack, state: &State, now: Timestamp) -> StackStatus {
     if *state == State::Abandoned {
         status.handled_resolve = resolve::acted_on(stack).or(status.handled_resolve);
     }
+    status.summary = conditions::summary(&status.conditions);
     status.observed_generation = Some(generation);
     status.observed_reconcile_request = reconcile_request;
     let handled = |key: &str, before: Option<String>| stack.annotations().get(key).cloned().or(before);

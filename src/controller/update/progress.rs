@@ -97,7 +97,7 @@ impl Progress {
     pub fn status(&self) -> RunProgress {
         let first = self.in_work.first();
         RunProgress {
-            summary: self.summary(),
+            summary: conditions::column(&self.summary()),
             steps_done: self.done,
             in_work: i64::try_from(self.in_work.len()).unwrap_or(i64::MAX),
             operation: first.map(|work| work.operation.clone()),
@@ -126,7 +126,7 @@ impl Progress {
 
 /// What a run did, in one line: `2 create, 5 same`.
 pub fn summary_of_changes<'a>(changes: impl Iterator<Item = (&'a String, &'a i64)>) -> String {
-    changes.map(|(word, count)| format!("{count} {word}")).collect::<Vec<_>>().join(", ")
+    conditions::column(&changes.map(|(word, count)| format!("{count} {word}")).collect::<Vec<_>>().join(", "))
 }
 
 fn hash(urn: &str) -> u64 {

@@ -8,6 +8,7 @@ use crate::api::conditions::{self, update_reason};
 use crate::api::duration;
 use crate::controller::update::pod_end;
 use crate::controller::workspace::{SpecError, references, run_environment, settings};
+use crate::pulumi::stack_name;
 use crate::rpc::proto;
 use crate::rpc::settings::settings_digest;
 use crate::rpc::understanding;
@@ -30,6 +31,8 @@ pub enum RequestError {
         "the Update's name has more than {LONGEST_NAME} characters: the Secret of its outputs carries it as a label"
     )]
     NameTooLong,
+    #[error("spec.stackName: {0}")]
+    StackName(String),
     #[error("spec.type is none of up, preview, refresh and destroy")]
     Kind,
 }
@@ -68,6 +71,7 @@ pub fn check(update: &Update) -> Result<(), RequestError> {
             return Err(RequestError::Missing(field));
         }
     }
+    stack_name::check(&spec.stack_name).map_err(RequestError::StackName)?;
     if !names_workspace(update) {
         return Err(RequestError::WorkspaceName(spec.workspace_name.clone()));
     }
@@ -262,6 +266,7 @@ mod tests {
             (json!({}), None),
             (json!({"workspaceName": ""}), Some("spec.workspaceName is missing")),
             (json!({"stackName": ""}), Some("spec.stackName is missing")),
+            (json!({"stackName": "a/b/c/d"}), Some("spec.stackName: \"a/b/c/d\" is not the name of a stack")),
             (json!({"workspaceName": "../secrets/a"}), Some("spec.workspaceName \"../secrets/a\" is not the name")),
             (json!({"type": "import"}), Some("spec.type is none of up, preview, refresh and destroy")),
             (json!({"ttlAfterCompleted": "soon"}), Some("spec.ttlAfterCompleted: \"soon\" is no duration")),

@@ -58,6 +58,7 @@ fn status(observed: &Observed, report: &Report, now: Timestamp) -> WorkspaceStat
     status.address = Some(format!("{}.{namespace}:{AGENT_PORT}", workspace_object(&workspace.name_any())));
     describe_pod(&mut status, observed);
     set_conditions(&mut status, report, generation, now);
+    status.summary = conditions::summary(&status.conditions);
     status
 }
 

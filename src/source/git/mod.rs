@@ -41,7 +41,7 @@ use crate::source::{Resolved, Unavailable};
 pub use error::GitError;
 pub use of_workspace::of_workspace;
 pub use remote::Limits;
-pub use wanted::{Key, Wanted, interval, names_git, wanted};
+pub use wanted::{Key, Wanted, field, interval, names_git, wanted};
 
 /// How many servers are asked at the same time.
 const ASKED_AT_ONCE: usize = 16;

@@ -88,26 +88,36 @@ pub fn wanted(spec: &StackSpec, namespace: &str) -> Result<Option<Wanted>, Unava
 
 /// Whether a Stack's source is a repository: any of its fields says so.
 pub fn names_git(spec: &StackSpec) -> bool {
-    spec.project_repo.is_some()
-        || spec.branch.is_some()
-        || spec.commit.is_some()
-        || spec.git_ref.is_some()
-        || spec.repo_dir.is_some()
-        || spec.git_auth.is_some()
-        || spec.git_auth_secret.is_some()
-        || !spec.paths.is_empty()
+    field(spec).is_some()
+}
+
+/// The first field of a Stack that says that its source is a repository.
+pub fn field(spec: &StackSpec) -> Option<&'static str> {
+    let fields = [
+        ("projectRepo", spec.project_repo.is_some()),
+        ("branch", spec.branch.is_some()),
+        ("commit", spec.commit.is_some()),
+        ("gitRef", spec.git_ref.is_some()),
+        ("repoDir", spec.repo_dir.is_some()),
+        ("gitAuth", spec.git_auth.is_some()),
+        ("gitAuthSecret", spec.git_auth_secret.is_some()),
+        ("paths", !spec.paths.is_empty()),
+    ];
+    fields.into_iter().find(|(_, is_given)| *is_given).map(|(field, _)| field)
 }
 
 fn parse(spec: &StackSpec, namespace: &str) -> Result<Wanted, String> {
+    let objects = [("fluxSource", spec.flux_source.is_some()), ("programRef", spec.program_ref.is_some())];
+    if let (Some(one), Some((other, _))) = (field(spec), objects.into_iter().find(|(_, is_given)| *is_given)) {
+        return Err(format!(
+            "spec.{one} and spec.{other} are both given, and a Stack has one source: remove one of them"
+        ));
+    }
     let fields = "branch, commit, gitRef, repoDir, gitAuth, gitAuthSecret and paths";
     let url = spec.project_repo.as_deref().map(str::trim).filter(|url| !url.is_empty());
     let url = url.ok_or_else(|| {
         format!("spec.projectRepo is missing: {fields} say how a Git repository is read, but not which")
     })?;
-    if spec.flux_source.is_some() || spec.program_ref.is_some() {
-        let what = "spec.projectRepo and spec.fluxSource or spec.programRef are both given, and a Stack has one source: remove one of them";
-        return Err(what.to_owned());
-    }
     let repository = RepositoryUrl::parse(url).map_err(|why| format!("spec.projectRepo is not valid: {why}"))?;
     let auth = auth(spec, namespace)?;
     let ssh_fields = "spec.gitAuth.sshAuth (or spec.gitAuthSecret)";
@@ -140,8 +150,14 @@ fn reference(spec: &StackSpec) -> Result<Reference, String> {
             "nothing says what is followed in spec.projectRepo: give spec.branch, spec.commit or spec.gitRef.semver"
                 .to_owned(),
         ),
-        _ => Err("spec.branch, spec.commit and spec.gitRef.semver exclude each other: give one of them".to_owned()),
+        (Some(_), Some(_), _) => Err(exclusive("branch", "commit")),
+        (Some(_), None, Some(_)) => Err(exclusive("branch", "gitRef.semver")),
+        (None, Some(_), Some(_)) => Err(exclusive("commit", "gitRef.semver")),
     }
+}
+
+fn exclusive(one: &str, other: &str) -> String {
+    format!("spec.{one} and spec.{other} are both given, and exclude each other: remove one of them")
 }
 
 fn auth(spec: &StackSpec, namespace: &str) -> Result<Auth, String> {
@@ -177,8 +193,16 @@ fn structured(given: &GitAuth, namespace: &str) -> Result<Auth, String> {
                 base_url: app.base_url.clone(),
             })
         }
-        _ => Err("spec.gitAuth: accessToken, sshAuth, basicAuth and githubApp exclude each other: give one of them"
-            .to_owned()),
+        GitAuth { access_token, ssh_auth, basic_auth, github_app } => {
+            let fields = [
+                ("gitAuth.accessToken", access_token.is_some()),
+                ("gitAuth.sshAuth", ssh_auth.is_some()),
+                ("gitAuth.basicAuth", basic_auth.is_some()),
+                ("gitAuth.githubApp", github_app.is_some()),
+            ];
+            let mut given = fields.into_iter().filter(|(_, is_given)| *is_given).map(|(field, _)| field);
+            Err(exclusive(given.next().unwrap_or_default(), given.next().unwrap_or_default()))
+        }
     }
 }
 
@@ -330,9 +354,24 @@ mod tests {
             (json!({"repoDir": "a"}), "spec.projectRepo is missing"),
             (json!({"paths": ["/a"]}), "spec.projectRepo is missing"),
             (json!({"projectRepo": HTTPS}), "nothing says what is followed"),
-            (json!({"projectRepo": HTTPS, "branch": "a", "commit": "b"}), "exclude each other"),
+            (
+                json!({"projectRepo": HTTPS, "branch": "a", "commit": "b"}),
+                "spec.branch and spec.commit are both given, and exclude each other",
+            ),
+            (
+                json!({"projectRepo": HTTPS, "commit": "a", "gitRef": {"semver": "1"}}),
+                "spec.commit and spec.gitRef.semver are both given",
+            ),
             (json!({"projectRepo": HTTPS, "gitRef": {"semver": "newest"}}), "spec.gitRef.semver: \"newest\""),
-            (json!({"projectRepo": HTTPS, "branch": "a", "fluxSource": flux}), "a Stack has one source"),
+            (
+                json!({"projectRepo": HTTPS, "branch": "a", "fluxSource": flux}),
+                "spec.projectRepo and spec.fluxSource are both given, and a Stack has one source: remove one of them",
+            ),
+            (
+                json!({"projectRepo": HTTPS, "branch": "a", "programRef": {"name": "p"}}),
+                "spec.projectRepo and spec.programRef are both given",
+            ),
+            (json!({"branch": "a", "fluxSource": flux}), "spec.branch and spec.fluxSource are both given"),
             (json!({"projectRepo": "/srv/app", "branch": "a"}), "spec.projectRepo is not valid"),
             (json!({"projectRepo": HTTPS, "branch": "a", "repoDir": "../b"}), "spec.repoDir is not valid"),
             (json!({"projectRepo": HTTPS, "branch": "a", "paths": [""]}), "spec.paths is not valid"),

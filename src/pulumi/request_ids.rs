@@ -1,0 +1,74 @@
+//! Identifiers of single requests in the errors of cloud providers: they tell a person nothing, and they make the same error look
+//! like another one each time.
+
+/// How the SDKs of AWS write them before a value, in small letters.
+const LABELS: [&str; 4] = ["requestid: ", "hostid: ", "request id: ", "host id: "];
+const SEPARATOR: &str = ", ";
+
+/// A text without them.
+pub fn remove(text: &str) -> String {
+    let mut kept = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((start, end)) = find(rest) {
+        let (before, after) = (rest.get(..start).unwrap_or_default(), rest.get(end..).unwrap_or_default());
+        match after.strip_prefix(SEPARATOR) {
+            Some(after) => {
+                kept.push_str(before);
+                rest = after;
+            }
+            None => {
+                kept.push_str(before.strip_suffix(SEPARATOR).unwrap_or(before));
+                rest = after;
+            }
+        }
+    }
+    kept.push_str(rest);
+    kept
+}
+
+/// Where the first one begins and ends, its label included.
+fn find(text: &str) -> Option<(usize, usize)> {
+    // ASCII only, so that places are the same in both.
+    let small = text.to_ascii_lowercase();
+    let found = |label: &&str| Some((small.find(**label)?, label.len()));
+    let (start, length) = LABELS.iter().filter_map(|label| found(&label)).min()?;
+    let value = text.get(start + length..)?;
+    let is_part = |c: char| c.is_ascii_alphanumeric() || "-_+/=.".contains(c);
+    Some((start, start + length + value.find(|c| !is_part(c)).unwrap_or(value.len())))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn an_error_is_the_same_with_every_request() {
+        let rows = [
+            (
+                "operation error S3: PutObject, https response error StatusCode: 403, RequestID: 4J5V, HostID: a+b/c==, api error \
+                 AccessDenied: Access Denied",
+                "operation error S3: PutObject, https response error StatusCode: 403, api error AccessDenied: Access Denied",
+            ),
+            (
+                "StatusCode: 301, RequestID: 4J5V, HostID: , api error PermanentRedirect",
+                "StatusCode: 301, api error PermanentRedirect",
+            ),
+            ("AccessDenied: Access Denied\n\tstatus code: 403, request id: 4J5V, host id: a+b/c=", "AccessDenied: Access Denied\n\tstatus code: 403"),
+            ("failed (RequestID: 12-34)", "failed ()"),
+            ("no identifier", "no identifier"),
+            ("", ""),
+        ];
+        for (text, wanted) in rows {
+            assert_eq!(remove(text), wanted);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_makes_it_panic(text in "(RequestID: |host id: |, |é|[a-z]|\\n){0,20}") {
+            prop_assert!(find(&remove(&text)).is_none());
+        }
+    }
+}
