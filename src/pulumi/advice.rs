@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_cli_and_its_helpers_say_is_known() {
+    fn a_wrong_passphrase_is_told_from_a_secret_of_another_key() {
         let table = [
             ("getting stack configuration: get stack secrets manager: incorrect passphrase", PASSPHRASE),
             ("get stack secrets manager: failed to decrypt: incorrect passphrase", PASSPHRASE),
@@ -125,6 +125,15 @@ mod tests {
             ),
             ("validating stack config: cipher: message authentication failed", OTHER_KEY),
             ("failed to decrypt encrypted configuration value 'web:token': incorrect passphrase", OTHER_KEY),
+        ];
+        for (said, advice) in table {
+            assert_eq!(about(said).as_deref(), Some(advice), "{said}");
+        }
+    }
+
+    #[test]
+    fn what_the_cli_and_its_helpers_say_is_known() {
+        let table = [
             ("PULUMI_ACCESS_TOKEN must be set for login during non-interactive CLI sessions", NO_LOGIN),
             ("this command requires logging in; try running `pulumi login` first", NO_LOGIN),
             ("problem logging in: Invalid access token", INVALID_TOKEN),

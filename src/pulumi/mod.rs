@@ -19,6 +19,4 @@ pub mod project;
 pub mod request_ids;
 pub mod settings;
 pub mod stack_name;
-pub mod request_ids;
-pub mod stack_name;
 pub mod state;

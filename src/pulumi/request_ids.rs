@@ -30,8 +30,7 @@ pub fn remove(text: &str) -> String {
 fn find(text: &str) -> Option<(usize, usize)> {
     // ASCII only, so that places are the same in both.
     let small = text.to_ascii_lowercase();
-    let found = |label: &&str| Some((small.find(**label)?, label.len()));
-    let (start, length) = LABELS.iter().filter_map(|label| found(&label)).min()?;
+    let (start, length) = LABELS.iter().filter_map(|label| Some((small.find(label)?, label.len()))).min()?;
     let value = text.get(start + length..)?;
     let is_part = |c: char| c.is_ascii_alphanumeric() || "-_+/=.".contains(c);
     Some((start, start + length + value.find(|c| !is_part(c)).unwrap_or(value.len())))
@@ -55,7 +54,10 @@ mod tests {
                 "StatusCode: 301, RequestID: 4J5V, HostID: , api error PermanentRedirect",
                 "StatusCode: 301, api error PermanentRedirect",
             ),
-            ("AccessDenied: Access Denied\n\tstatus code: 403, request id: 4J5V, host id: a+b/c=", "AccessDenied: Access Denied\n\tstatus code: 403"),
+            (
+                "AccessDenied: Access Denied\n\tstatus code: 403, request id: 4J5V, host id: a+b/c=",
+                "AccessDenied: Access Denied\n\tstatus code: 403",
+            ),
             ("failed (RequestID: 12-34)", "failed ()"),
             ("no identifier", "no identifier"),
             ("", ""),

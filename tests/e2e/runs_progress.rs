@@ -1,11 +1,14 @@
 //! What an Update says while its run goes on, and how a run is ended before its time.
 
+use std::time::Duration;
+
 use kube::ResourceExt;
 use pulumi_controller::api::auto::{EndProof, Update, UpdatePhase};
-use pulumi_controller::api::conditions::update_reason;
+use pulumi_controller::api::conditions::{READY, update_reason};
+use pulumi_controller::api::pulumi::Stack;
 use serde_json::json;
 
-use crate::harness::{Patience, Program, once, run};
+use crate::harness::{Patience, Program, condition, once, run};
 use crate::runs_parts::{ended_because, failure, progress, read, running_update, slow, until_update};
 
 #[test]
@@ -24,6 +27,16 @@ fn an_open_run_tells_how_far_it_is_and_its_end_tells_what_it_did() {
         let told = progress(&update);
         assert_eq!((told.kind.as_deref(), told.name.as_deref()), (Some("testing:index:Step"), Some("slow")));
         assert!(told.since.is_some(), "{told:?}");
+        let ready = |stack: &Stack| condition(stack, READY).map(|ready| ready.message.clone()).unwrap_or_default();
+        main.until("to say how far its run is", Patience::Reaction, |stack| {
+            ready(stack).ends_with(": 0 of 1 resources")
+        })
+        .await;
+        let begun = |update: &Update| update.status.as_ref().is_some_and(|status| status.run.is_some());
+        let begun = scene.timeline.first::<Update>(begun).expect("it has begun");
+        let told = scene.timeline.first::<Stack>(|stack| ready(stack).starts_with("running up")).expect("it was told");
+        let late = told.saturating_sub(begun);
+        assert!(late < Duration::from_secs(2), "the Stack says {late:?} later than the Update that the run has begun");
 
         main.until_applied(&commit).await;
         let status = read(scene, &name).await.status.unwrap_or_default();
@@ -36,6 +49,8 @@ fn an_open_run_tells_how_far_it_is_and_its_end_tells_what_it_did() {
         );
         let states = scene.timeline.states_of::<Update>();
         assert!(states.len() < 30, "a run of 15 s was written {} times", states.len());
+        let states = scene.timeline.states_of::<Stack>();
+        assert!(states.len() < 30, "the Stack of a run of 15 s was written {} times", states.len());
     });
 }
 

@@ -333,6 +333,12 @@ pub struct RunProgress {
     /// How many resources have been worked on; those that stayed the same do not count.
     #[serde(default)]
     pub steps_done: i64,
+    /// How many resources have been created, updated, deleted or found unchanged so far, the stack itself not counted.
+    #[serde(default)]
+    pub resources_done: i64,
+    /// How many resources the engine has begun with so far, 10000 at most: the program registers more of them while it runs.
+    #[serde(default)]
+    pub resources_total: i64,
     /// How many resources are being worked on.
     #[serde(default)]
     pub in_work: i64,

@@ -1,14 +1,15 @@
 //! What to do about the run that a Stack's status names. Pure.
 
-use crate::api::auto::{Update, UpdateKind};
+use crate::api::auto::{Update, UpdateKind, UpdatePhase};
 use crate::api::conditions::{self, update_reason};
 use crate::api::names;
-use crate::api::pulumi::CurrentUpdate;
+use crate::api::pulumi::{CurrentUpdate, LastUpdate};
 use crate::controller::stack::decide::{Action, artifact_of, forward, named, operators_workspace};
 use crate::controller::stack::observe::{Observed, in_place};
 use crate::controller::stack::schedule::Due;
 use crate::controller::stack::{deletion, operator, resolve};
 use crate::source::Resolved;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
 
 /// What to do about the run that the status names.
@@ -38,17 +39,42 @@ pub fn decide(observed: &Observed) -> Option<Action> {
     }
     if bound {
         return Some(Action::AwaitUpdate(match waiting(update) {
-            Some(why) => format!("{what} ({}) waits: {why}", current.name),
-            None => format!("running {what} ({})", current.name),
+            Some(waits) => format!("{what} ({}) waits: {}", current.name, waits.message),
+            None => running(&what, current, update, observed.stack.status.as_ref()?.last_update.as_ref()),
         }));
     }
     if let Some(why) = revocation(observed, current) {
         return Some(Action::RevokeUpdate(format!("{what} ({}) is taken back: {why}", current.name)));
     }
     Some(missing_bytes(observed, current).unwrap_or_else(|| {
-        let why = waiting(update).unwrap_or("waits for its workspace or a free place");
-        Action::AwaitUpdate(format!("{what} ({}) {why}", current.name))
+        Action::AwaitUpdate(match waiting(update) {
+            Some(waits) if says_that_it_waits(waits) => format!("{what} ({}) {}", current.name, waits.message),
+            Some(waits) => format!("{what} ({}) waits: {}", current.name, waits.message),
+            None => queued(current),
+        })
     }))
+}
+
+/// What is told of a run that has been asked for, as long as its Update says nothing.
+pub fn queued(current: &CurrentUpdate) -> String {
+    format!("{} ({}) is queued", named(current.kind, current.commit.as_deref().unwrap_or("unknown")), current.name)
+}
+
+/// How far an open run is. How many resources there will be in the end the run before tells.
+fn running(what: &str, current: &CurrentUpdate, update: &Update, last: Option<&LastUpdate>) -> String {
+    let status = update.status.as_ref();
+    let word = match status.and_then(|status| status.phase) {
+        Some(UpdatePhase::Canceling) => "canceling",
+        _ => "running",
+    };
+    let progress = status.and_then(|status| status.progress.as_ref());
+    let (done, so_far) = progress.map_or((0, 0), |progress| (progress.resources_done, progress.resources_total));
+    if so_far == 0 {
+        return format!("{word} {what} ({})", current.name);
+    }
+    // The stack itself is among the changes of a run.
+    let before = last.map_or(0, |last| last.changes.values().fold(0_i64, |sum, count| sum.saturating_add(*count)) - 1);
+    format!("{word} {what} ({}): {done} of {} resources", current.name, so_far.max(before))
 }
 
 /// Why nobody knows whether an open run still goes on, in its Update's words.
@@ -57,12 +83,15 @@ fn doubt(update: &Update) -> Option<&str> {
     (progressing.reason == update_reason::RUN_OUTCOME_UNKNOWN).then_some(progressing.message.as_str())
 }
 
-/// Why an Update has not begun, in its own words.
-fn waiting(update: &Update) -> Option<&str> {
-    let progressing = conditions::find(&update.status.as_ref()?.conditions, conditions::PROGRESSING)?;
-    let reasons = [update_reason::QUEUED, update_reason::PERSON_IN_POD, update_reason::REFERENCE_NOT_FOUND];
-    let waits = progressing.status == "False" && reasons.contains(&progressing.reason.as_str());
-    waits.then_some(progressing.message.as_str())
+/// The condition of an Update that has not begun, which says why.
+fn waiting(update: &Update) -> Option<&Condition> {
+    let progressing = conditions::find(&update.status.as_ref()?.conditions, conditions::PROGRESSING);
+    progressing.filter(|progressing| progressing.status == "False")
+}
+
+/// Whether the message of a condition begins with the word.
+fn says_that_it_waits(waits: &Condition) -> bool {
+    [update_reason::QUEUED, update_reason::REFERENCE_NOT_FOUND].contains(&waits.reason.as_str())
 }
 
 /// Why a run that has not started shall not start any more.

@@ -17,7 +17,7 @@ use crate::controller::stack::outputs::masked;
 use crate::controller::stack::pace::{MAX_FAILURES, Pace};
 use crate::controller::stack::rotation::FirstSight;
 use crate::controller::stack::schedule::{self, Inputs};
-use crate::controller::stack::{identity, operator, resolve};
+use crate::controller::stack::{identity, open_run, operator, resolve};
 use crate::source::git::names_git;
 
 /// The longest text of a failure that the status keeps.
@@ -286,9 +286,7 @@ fn claim(into: &mut Vec<Condition>, claims: &Claims, generation: i64, now: Times
 
 /// The status once a run has been asked for, before its Update is made.
 pub fn started(stack: &Stack, current: &CurrentUpdate, now: Timestamp) -> StackStatus {
-    let what = named(current.kind, current.commit.as_deref().unwrap_or("unknown"));
-    let state = State::Working(format!("running {what} ({})", current.name));
-    let mut status = with_state(stack, &state, now);
+    let mut status = with_state(stack, &State::Working(open_run::queued(current)), now);
     status.attempts = Some(status.attempts.unwrap_or_default() + 1);
     status.last_attempted_revision = current.commit.clone();
     status.current_update = Some(current.clone());

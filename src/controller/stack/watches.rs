@@ -9,7 +9,7 @@ use kube::runtime::reflector::store::Writer as StoreWriter;
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Client, Resource, ResourceExt};
 
-use crate::api::auto::{Update, Workspace};
+use crate::api::auto::{Update, UpdatePhase, Workspace};
 use crate::api::conditions;
 use crate::api::pulumi::{Stack, StackSpec};
 use crate::controller::stack::{Context, ownership, reconcile};
@@ -82,15 +82,20 @@ pub async fn controller(
         .await;
 }
 
-/// Of an Update that is open, whether it waits or is in doubt, and why; of one that is to be let go, everything.
+/// Of an Update that is open, what its Stack says of it: whether it waits or is in doubt, and why; whether it has begun, is to be
+/// cancelled, and how far it is. Of one that is to be let go, everything.
 fn update_state(update: &Update) -> String {
     if update.is_complete() || update.metadata.deletion_timestamp.is_some() {
         return format!("{:?}", update.metadata.resource_version);
     }
-    let conditions = update.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
-    let progressing = conditions::find(conditions, conditions::PROGRESSING);
+    let Some(status) = &update.status else { return String::new() };
+    let progressing = conditions::find(&status.conditions, conditions::PROGRESSING);
     let waits = progressing.filter(|condition| condition.status != "True");
-    format!("{:?}", waits.map(|condition| (&condition.reason, &condition.message)))
+    let waits = waits.map(|condition| (&condition.reason, &condition.message));
+    let is_canceling = status.phase == Some(UpdatePhase::Canceling);
+    let resources = status.progress.as_ref().map(|progress| (progress.resources_done, progress.resources_total));
+    let has_begun = status.run.is_some() || update.is_started_by_operator();
+    format!("{:?}", (waits, has_begun, is_canceling, resources.unwrap_or_default()))
 }
 
 /// The Stack that made it knows as much of it.
@@ -115,4 +120,56 @@ fn cut_down(stack: &mut Stack) {
 /// The Stack that an object belongs to.
 fn owner<K: Resource>(object: &K) -> Option<ObjectRef<Stack>> {
     Some(ObjectRef::new(&ownership::stack_of(object)?).within(&object.namespace()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+
+    use super::*;
+    use crate::api::auto::{RunBinding, RunProgress, UpdateSpec, UpdateStatus};
+    use crate::api::conditions::{Claim, PROGRESSING, Status};
+
+    fn update(status: UpdateStatus) -> Update {
+        let mut update = Update::new("app-1", UpdateSpec::default());
+        update.status = Some(status);
+        update
+    }
+
+    fn says(progressing: Status, reason: &str, change: fn(&mut UpdateStatus)) -> String {
+        let mut status = UpdateStatus::default();
+        let claim = Claim { kind: PROGRESSING, status: progressing, reason, message: "said" };
+        conditions::set(&mut status.conditions, &claim, 1, Timestamp::UNIX_EPOCH);
+        change(&mut status);
+        update_state(&update(status))
+    }
+
+    #[test]
+    fn every_phase_of_a_run_wakes_its_stack_and_the_name_of_a_resource_does_not() {
+        let progress = |done: i64, name: &str| {
+            let name = Some(name.to_owned());
+            Some(RunProgress { resources_done: done, resources_total: 2, name, ..RunProgress::default() })
+        };
+        let phases = [
+            update_state(&update(UpdateStatus::default())),
+            says(Status::False, "Queued", |_| ()),
+            says(Status::False, "WorkspaceNotReady", |_| ()),
+            says(Status::True, "Progressing", |status| status.run = Some(RunBinding::default())),
+            says(Status::True, "Progressing", |status| {
+                status.run = Some(RunBinding::default());
+                status.progress = Some(RunProgress { resources_total: 2, ..RunProgress::default() });
+            }),
+            says(Status::True, "Progressing", |status| {
+                status.run = Some(RunBinding::default());
+                status.phase = Some(UpdatePhase::Canceling);
+            }),
+            says(Status::Unknown, "RunOutcomeUnknown", |status| status.run = Some(RunBinding::default())),
+        ];
+        for (number, phase) in phases.iter().enumerate() {
+            assert!(!phases[..number].contains(phase), "phase {number}: {phase}");
+        }
+        let with = |progress| update_state(&update(UpdateStatus { progress, ..UpdateStatus::default() }));
+        assert_eq!(with(progress(1, "a")), with(progress(1, "b")));
+        assert_ne!(with(progress(1, "a")), with(progress(2, "a")));
+    }
 }

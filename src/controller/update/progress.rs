@@ -1,5 +1,6 @@
 //! How far an open run is, made of what its agent says: bounded, and told in one line. Pure.
 
+use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use jiff::Timestamp;
@@ -11,6 +12,8 @@ use crate::rpc::proto::{self, StepState, progress};
 
 /// The most resources in work that are kept; more are worked on, and not counted.
 const MOST_IN_WORK: usize = 64;
+/// The most resources that are counted.
+const MOST_RESOURCES: usize = 10_000;
 /// The longest word of the agent's that is kept, in bytes.
 const LONGEST_WORD: usize = 128;
 
@@ -24,13 +27,29 @@ pub enum News {
 }
 
 /// How far a run is.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default)]
 pub struct Progress {
+    told: Told,
+    resources: Resources,
+}
+
+/// The resources of a run, by hashes of their URNs; a bounded number of them.
+#[derive(Debug, Default)]
+struct Resources {
+    registered: HashSet<u64>,
+    done: HashSet<u64>,
+}
+
+/// What is told of a run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Told {
     pid: Option<u32>,
     done: i64,
     /// Oldest first.
     in_work: Vec<Work>,
     idle_since: Option<Timestamp>,
+    resources_done: usize,
+    resources_total: usize,
 }
 
 /// A resource that is being worked on.
@@ -50,23 +69,23 @@ const STACK_ITSELF: &str = "pulumi:pulumi:Stack";
 impl Progress {
     /// Takes note of what the agent says.
     pub fn observe(&mut self, progress: &proto::Progress) -> News {
-        let before = self.clone();
+        let before = self.told.clone();
         match &progress.event {
             Some(progress::Event::Started(started)) => {
-                self.pid = Some(started.pid);
-                self.in_work.clear();
+                self.resources = Resources::default();
+                self.told = Told { pid: Some(started.pid), done: before.done, ..Told::default() };
             }
             Some(progress::Event::Resource(step)) => self.step(step, progress.time),
             Some(progress::Event::Idle(idle)) => {
-                self.idle_since = Timestamp::from_millisecond(idle.since).ok();
-                return if *self == before { News::None } else { News::Some };
+                self.told.idle_since = Timestamp::from_millisecond(idle.since).ok();
+                return if self.told == before { News::None } else { News::Some };
             }
             Some(progress::Event::Diagnostic(_)) | None => {}
         }
-        self.idle_since = None;
+        self.told.idle_since = None;
         match () {
-            () if self.pid != before.pid => News::Urgent,
-            () if *self == before => News::None,
+            () if self.told.pid != before.pid => News::Urgent,
+            () if self.told == before => News::None,
             () => News::Some,
         }
     }
@@ -78,16 +97,19 @@ impl Progress {
             return;
         }
         let hash = hash(&step.urn);
-        let known = self.in_work.iter().position(|work| work.hash == hash);
+        self.resources.note(hash, step.state());
+        let Told { in_work, done, resources_done, resources_total, .. } = &mut self.told;
+        (*resources_done, *resources_total) = (self.resources.done.len(), self.resources.registered.len());
+        let known = in_work.iter().position(|work| work.hash == hash);
         match (step.state(), known) {
-            (StepState::Begun, None) if step.operation != "same" && self.in_work.len() < MOST_IN_WORK => {
+            (StepState::Begun, None) if step.operation != "same" && in_work.len() < MOST_IN_WORK => {
                 let since = Timestamp::from_millisecond(time).ok();
                 let operation = word(&step.operation);
-                self.in_work.push(Work { hash, operation, kind, name, since });
+                in_work.push(Work { hash, operation, kind, name, since });
             }
             (StepState::Done | StepState::Failed, Some(known)) => {
-                self.in_work.remove(known);
-                self.done += i64::from(step.state() == StepState::Done);
+                in_work.remove(known);
+                *done += i64::from(step.state() == StepState::Done);
             }
             _ => {}
         }
@@ -95,17 +117,37 @@ impl Progress {
 
     /// As the status has it.
     pub fn status(&self) -> RunProgress {
+        self.told.status()
+    }
+}
+
+impl Resources {
+    fn note(&mut self, hash: u64, state: StepState) {
+        if self.registered.len() < MOST_RESOURCES {
+            self.registered.insert(hash);
+        }
+        if state == StepState::Done && self.registered.contains(&hash) {
+            self.done.insert(hash);
+        }
+    }
+}
+
+impl Told {
+    fn status(&self) -> RunProgress {
         let first = self.in_work.first();
+        let number = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
         RunProgress {
             summary: conditions::column(&self.summary()),
             steps_done: self.done,
-            in_work: i64::try_from(self.in_work.len()).unwrap_or(i64::MAX),
+            in_work: number(self.in_work.len()),
             operation: first.map(|work| work.operation.clone()),
             kind: first.map(|work| work.kind.clone()),
             name: first.map(|work| work.name.clone()),
             since: first.and_then(|work| work.since).map(Time),
             idle_since: self.idle_since.map(Time),
             pid: self.pid.map(i64::from),
+            resources_done: number(self.resources_done),
+            resources_total: number(self.resources_total),
         }
     }
 
@@ -230,6 +272,10 @@ mod tests {
         }
         let status = progress.status();
         assert_eq!((status.pid, status.steps_done, status.in_work, status.idle_since), (Some(42), 1, 0, None));
+        assert_eq!((status.resources_done, status.resources_total), (2, 3), "web has failed, and the stack is none");
+        assert_eq!(progress.observe(&started(43)), News::Urgent, "the CLI is started again");
+        let status = progress.status();
+        assert_eq!((status.steps_done, status.resources_done, status.resources_total), (1, 0, 0));
     }
 
     #[test]
@@ -238,7 +284,14 @@ mod tests {
         for number in 0..1000 {
             progress.observe(&step(&format!("{number}\n{}", "x".repeat(9000)), "create", StepState::Begun));
         }
-        assert_eq!(progress.in_work.len(), MOST_IN_WORK);
+        assert_eq!(progress.told.in_work.len(), MOST_IN_WORK);
+        for number in 0..2 * MOST_RESOURCES {
+            let state = if number % 2 == 0 { StepState::Done } else { StepState::Begun };
+            progress.observe(&step(&format!("r{number}"), "same", state));
+        }
+        let resources = &progress.resources;
+        assert_eq!(resources.registered.len(), MOST_RESOURCES);
+        assert!(resources.done.len() <= MOST_RESOURCES);
         let status = progress.status();
         assert!(status.summary.len() < 4 * LONGEST_WORD && !status.summary.contains('\n'), "{}", status.summary);
         let strange = proto::ResourceStep { urn: "no urn".to_owned(), operation: "fold".to_owned(), state: 1 };

@@ -82,6 +82,19 @@ impl Timeline {
         objects.collect::<Result<_, _>>().expect("what was written as a type can be read as it")
     }
 
+    /// When an object of a type was first seen so.
+    pub fn first<K>(&self, is_so: impl Fn(&K) -> bool) -> Option<Duration>
+    where
+        K: Resource<DynamicType = ()> + DeserializeOwned,
+    {
+        let kind = K::kind(&());
+        let of_kind = |sighting: &&Sighting| sighting.kind == kind && !sighting.gone;
+        let found = self.all();
+        let is_so =
+            |sighting: &&Sighting| serde_json::from_value(sighting.object.clone()).is_ok_and(|object| is_so(&object));
+        found.iter().filter(of_kind).find(is_so).map(|sighting| sighting.at)
+    }
+
     /// A line for each state.
     pub fn text(&self) -> String {
         self.all().iter().map(line).collect::<Vec<_>>().join("\n")

@@ -87,15 +87,6 @@ fn brief(action: &Action) -> String {
 }
 
 #[test]
-fn a_stack_or_a_backend_that_the_cli_does_not_take_is_refused_before_its_source_is_read() {
-    let mut observed = Observed::of(stack());
-    observed.stack.metadata.finalizers = Some(vec![names::STACK_FINALIZER.to_owned()]);
-    observed.stack.spec.stack = "a/b/c/d".to_owned();
-    let Action::Invalid(message) = decide(&observed, now()) else { panic!("it is not refused") };
-    assert!(message.contains("<organization>/<project>/<stack>"), "{message}");
-}
-
-#[test]
 fn a_pod_that_has_lost_its_source_gets_it_again_though_the_store_has_lost_it_too() {
     let mut done = stack();
     done.status = Some(StackStatus { last_update: Some(last("up", "succeeded")), ..StackStatus::default() });

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
+use crate::api::auto::{RunProgress, UpdatePhase};
 
 #[test]
 fn a_rotated_config_input_is_announced_with_what_was_seen_and_the_first_sight_is_noted() {
@@ -73,4 +74,59 @@ fn r8_the_table_of_what_a_change_of_a_mounted_object_does() {
             (other, _) => panic!("{name}: {other:?}"),
         }
     }
+}
+
+#[test]
+fn a_stack_or_a_backend_that_the_cli_does_not_take_is_refused_before_its_source_is_read() {
+    let mut observed = Observed::of(stack());
+    observed.stack.spec.stack = "a/b/c/d".to_owned();
+    let Action::Invalid(message) = decide(&observed, now()) else { panic!("it is not refused") };
+    assert!(message.contains("<organization>/<project>/<stack>"), "{message}");
+}
+
+#[test]
+fn the_message_says_how_far_an_open_run_is() {
+    let said = |change: &dyn Fn(&mut Observed)| {
+        let mut observed = open(Status::True, "Progressing");
+        change(&mut observed);
+        match decide(&observed, now()) {
+            Action::AwaitUpdate(message) => message.split_once(" of revision main@sha1:a (").map(|(word, rest)| {
+                format!("{word}{}", rest.split_once(')').map(|(_, rest)| rest).unwrap_or_default())
+            }),
+            other => panic!("{other:?}"),
+        }
+    };
+    fn status(observed: &mut Observed) -> &mut UpdateStatus {
+        observed.update.as_mut().expect("there").status.get_or_insert_default()
+    }
+    let resources = |done: i64, total: i64| {
+        move |observed: &mut Observed| {
+            let progress = RunProgress { resources_done: done, resources_total: total, ..RunProgress::default() };
+            status(observed).progress = Some(progress);
+        }
+    };
+    assert_eq!(said(&|_| ()).as_deref(), Some("running up"));
+    assert_eq!(said(&resources(0, 0)).as_deref(), Some("running up"), "the program is compiled, for example");
+    assert_eq!(said(&resources(1, 3)).as_deref(), Some("running up: 1 of 3 resources"));
+    let with_last = |observed: &mut Observed| {
+        resources(1, 3)(observed);
+        let changes = [("same".to_owned(), 4), ("create".to_owned(), 1)].into();
+        let last = LastUpdate { changes, ..last("up", "succeeded") };
+        observed.stack.status.as_mut().expect("there").last_update = Some(last);
+    };
+    assert_eq!(said(&with_last).as_deref(), Some("running up: 1 of 4 resources"), "without the stack itself");
+    let canceling = |observed: &mut Observed| status(observed).phase = Some(UpdatePhase::Canceling);
+    assert_eq!(said(&canceling).as_deref(), Some("canceling up"));
+    let unbound = |reason: &'static str| {
+        move |observed: &mut Observed| {
+            let status = status(observed);
+            status.run = None;
+            let claim = Claim { kind: PROGRESSING, status: Status::False, reason, message: "said" };
+            conditions::set(&mut status.conditions, &claim, 1, now());
+        }
+    };
+    assert_eq!(said(&unbound("Queued")).as_deref(), Some("up said"));
+    assert_eq!(said(&unbound("WorkspaceNotReady")).as_deref(), Some("up waits: said"));
+    let new = |observed: &mut Observed| *status(observed) = UpdateStatus::default();
+    assert_eq!(said(&new).as_deref(), Some("up is queued"));
 }
