@@ -179,13 +179,22 @@ pub struct ManagerFlags {
     #[arg(long, default_value = "pulumi/pulumi:latest-nonroot", value_name = "IMAGE")]
     pub default_workspace_image: String,
 
-    /// How many Pulumi runs may be open at the same time.
+    /// Maximum number of Pulumi runs that are open at the same time.
     #[arg(long, default_value_t = 10)]
     pub max_concurrent_runs: usize,
 
-    /// How many of them may be open on one node. Each wants a CPU for most of its time.
+    /// Maximum number of open runs of one namespace. Default: half of `--max-concurrent-runs`, rounded up.
+    #[arg(long)]
+    pub max_concurrent_runs_per_namespace: Option<usize>,
+
+    /// Maximum number of open runs on one node. A run uses a CPU for most of its time.
     #[arg(long, default_value_t = 4)]
     pub max_concurrent_runs_per_node: usize,
+
+    /// Maximum duration of a run whose Stack or Update has no `spec.timeout`; a run that takes longer is canceled
+    /// gracefully. `0` for none.
+    #[arg(long, default_value = "3h", value_name = "DURATION")]
+    pub default_run_timeout: String,
 
     /// Hosts from which artifacts may be fetched, besides Services in the controller's own namespace.
     #[arg(long, value_delimiter = ',', value_name = "HOST")]
@@ -319,6 +328,7 @@ mod tests {
         assert_eq!((flags.concurrent, flags.interval_jitter_percentage), (4, 5));
         assert!(parse(&["--interval-jitter-percentage=100"]).is_err());
         assert_eq!((flags.max_concurrent_runs, flags.max_concurrent_runs_per_node), (10, 4));
+        assert_eq!((flags.max_concurrent_runs_per_namespace, flags.default_run_timeout.as_str()), (None, "3h"));
         assert!(flags.watch_all_namespaces);
         assert_eq!(manager(&["--concurrent=7"]).concurrent, 7);
         assert_eq!(manager(&["manager", "--concurrent", "8"]).concurrent, 8);

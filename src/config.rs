@@ -131,10 +131,14 @@ pub struct ManagerConfig {
     pub agent_image: String,
     /// Image of workspaces that name none.
     pub default_workspace_image: String,
-    /// Pulumi runs that may be open at the same time.
+    /// Maximum number of Pulumi runs that are open at the same time.
     pub max_concurrent_runs: usize,
-    /// Those of them that may be open on one node.
+    /// Maximum number of open runs of one namespace.
+    pub max_concurrent_runs_per_namespace: usize,
+    /// Maximum number of open runs on one node.
     pub max_concurrent_runs_per_node: usize,
+    /// Maximum duration of a run that has no timeout of its own; zero for none. Whole seconds.
+    pub default_run_timeout: Duration,
     /// Hosts of artifacts, in lower case, besides the Services of the controller's namespace.
     pub artifact_hosts: Vec<String>,
     /// The host that stands in for the one in artifacts' URLs.
@@ -156,6 +160,11 @@ impl ManagerConfig {
         at_least("concurrent", 1, u64::from(flags.concurrent))?;
         at_least("max-concurrent-runs", 1, flags.max_concurrent_runs as u64)?;
         at_least("max-concurrent-runs-per-node", 1, flags.max_concurrent_runs_per_node as u64)?;
+        // One team must not be able to take all slots.
+        let runs_per_namespace =
+            flags.max_concurrent_runs_per_namespace.unwrap_or_else(|| flags.max_concurrent_runs.div_ceil(2));
+        at_least("max-concurrent-runs-per-namespace", 1, runs_per_namespace as u64)?;
+        let default_run_timeout = run_timeout(&flags.default_run_timeout)?;
         at_least("storage-size", SMALLEST_STORAGE, flags.storage_size)?;
         let artifact_limits = artifact_limits(&flags)?;
         let retry_delays = retry_delays(&flags)?;
@@ -189,7 +198,9 @@ impl ManagerConfig {
             agent_image: flags.agent_image,
             default_workspace_image: flags.default_workspace_image,
             max_concurrent_runs: flags.max_concurrent_runs,
+            max_concurrent_runs_per_namespace: runs_per_namespace,
             max_concurrent_runs_per_node: flags.max_concurrent_runs_per_node,
+            default_run_timeout,
             artifact_hosts: artifact_hosts.map(|host| artifact_host(host)).collect::<Result<_, _>>()?,
             source_controller_localhost: source_controller,
             source_watcher_localhost: source_watcher,
@@ -293,6 +304,15 @@ fn requeue_dependency(value: &str) -> Result<Duration, ConfigError> {
         wait if wait < Duration::from_secs(1) => Err(ConfigError::Duration { flag, value: value.to_owned() }),
         wait => Ok(wait),
     }
+}
+
+/// The agent counts whole seconds: less than one is rounded up, so that it is not taken for none.
+fn run_timeout(value: &str) -> Result<Duration, ConfigError> {
+    if value == "0" {
+        return Ok(Duration::ZERO);
+    }
+    let timeout = duration("default-run-timeout", value)?;
+    Ok(Duration::from_secs(timeout.as_secs() + u64::from(timeout.subsec_nanos() > 0)))
 }
 
 fn artifact_limits(flags: &ManagerFlags) -> Result<artifact::Limits, ConfigError> {

@@ -364,7 +364,11 @@ async fn runs(
     (wake, news): (mpsc::Sender<ObjectRef<Update>>, mpsc::Receiver<ObjectRef<Update>>),
     end: CancellationToken,
 ) {
-    let limits = Limits { all: config.max_concurrent_runs, each_node: config.max_concurrent_runs_per_node };
+    let limits = Limits {
+        all: config.max_concurrent_runs,
+        each_namespace: config.max_concurrent_runs_per_namespace,
+        each_node: config.max_concurrent_runs_per_node,
+    };
     let gate = RunGate::new(limits, parts.metrics.clone());
     let attachments = update::Attachments::new(parts.agents.clone(), wake, parts.tasks.clone(), end.clone());
     let context = Arc::new(update::Context {
@@ -375,6 +379,7 @@ async fn runs(
         events: parts.events.clone(),
         references,
         updates,
+        default_timeout: config.default_run_timeout,
     });
     let drive = drive::<Update>("update-controller", RECONCILE_TIMEOUT, config.concurrent, config, parts);
     let drive = Arc::new(drive.when_gone(move |(namespace, name)| attachments.forget(namespace, name)));

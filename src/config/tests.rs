@@ -38,6 +38,22 @@ fn t1_t3_the_defaults_are_those_of_flux() {
 }
 
 #[test]
+fn a_namespace_gets_half_of_the_run_slots_unless_a_flag_says_otherwise() {
+    let of = |argument: &str| with(argument).unwrap().max_concurrent_runs_per_namespace;
+    assert_eq!(config(&NEEDED).unwrap().max_concurrent_runs_per_namespace, 5);
+    assert_eq!((of("--max-concurrent-runs=1"), of("--max-concurrent-runs=7")), (1, 4));
+    assert_eq!(of("--max-concurrent-runs-per-namespace=9"), 9);
+}
+
+#[test]
+fn a_run_without_a_timeout_ends_after_three_hours_by_default() {
+    let of = |argument: &str| with(argument).unwrap().default_run_timeout.as_secs();
+    assert_eq!(config(&NEEDED).unwrap().default_run_timeout.as_secs(), 3 * 3600);
+    assert_eq!((of("--default-run-timeout=0"), of("--default-run-timeout=0s")), (0, 0));
+    assert_eq!((of("--default-run-timeout=1h30m"), of("--default-run-timeout=500ms")), (5400, 1));
+}
+
+#[test]
 fn pods_have_the_default_service_account_only_if_there_is_one() {
     assert_eq!(config(&NEEDED).unwrap().default_service_account, None);
     let config = with("--default-service-account=tenant").unwrap();
@@ -160,6 +176,11 @@ fn t1_what_is_wrong_is_said_with_what_to_do() {
         ),
         ("--concurrent=0", "--concurrent must be at least 1, but is 0"),
         ("--max-concurrent-runs=0", "--max-concurrent-runs must be at least 1, but is 0"),
+        ("--max-concurrent-runs-per-namespace=0", "--max-concurrent-runs-per-namespace must be at least 1, but is 0"),
+        (
+            "--default-run-timeout=soon",
+            "--default-run-timeout=soon: not a duration; give one such as 35s, 750ms or 1m30s",
+        ),
         ("--max-concurrent-runs-per-node=0", "--max-concurrent-runs-per-node must be at least 1, but is 0"),
         ("--artifact-max-size=0", "--artifact-max-size must be at least 1, but is 0"),
         ("--artifact-max-unpacked-size=0", "--artifact-max-unpacked-size must be at least 1, but is 0"),

@@ -1,5 +1,5 @@
-//! The one gate for starting runs: so many at once, in all and on each node, that none fails from the crowd, and every
-//! namespace gets its share. Whose turn it is, is decided in `turns`.
+//! The one gate for starting runs: it limits how many are open at once, in all, on each node and in each namespace. Which
+//! queued run goes next is decided in `turns`.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -11,8 +11,7 @@ use crate::runtime::turns::Turns;
 pub use crate::runtime::turns::{Full, Limits, Run};
 use crate::telemetry::metrics::Metrics;
 
-/// At most so many runs at once. `W` is how one that waits is woken, for instance a reference to its object. Cheap to
-/// clone.
+/// Hands out the slots for runs. `W` is how a queued run is woken, for instance a reference to its object. Cheap to clone.
 pub struct RunGate<W> {
     shared: Arc<Shared<W>>,
 }
@@ -25,14 +24,14 @@ impl<W> Clone for RunGate<W> {
 
 struct Shared<W> {
     metrics: Metrics,
-    /// Something changed that may let the next one in.
+    /// Something changed that may let the next run start.
     changed: Notify,
     /// Locked for short sections only, never across an await.
     turns: Mutex<Turns<W>>,
 }
 
 /// One run may be open as long as this lives.
-#[must_use = "the place is given back when the permit is dropped"]
+#[must_use = "the slot becomes free when the permit is dropped"]
 pub struct Permit<W> {
     uid: String,
     shared: Arc<Shared<W>>,
@@ -57,7 +56,7 @@ impl<W> RunGate<W> {
         RunGate { shared: Arc::new(Shared { metrics, changed: Notify::new(), turns: Mutex::new(Turns::new(limits)) }) }
     }
 
-    /// A place for a run, or why there is none now: then `waker` comes out of [`RunGate::wakes`] when it is its turn.
+    /// A slot for a run, or why none is free: then `waker` comes out of [`RunGate::wakes`] when the run may start.
     pub fn acquire(&self, run: &Run, waker: W) -> Result<Permit<W>, Full> {
         let mut turns = self.shared.lock();
         let answer = turns.ask(run, waker, Instant::now());
@@ -65,7 +64,7 @@ impl<W> RunGate<W> {
         answer.map(|()| self.permit(run))
     }
 
-    /// A place for a run that is open already, from before a restart. It counts, and is never refused.
+    /// A slot for a run that is open already, from before a restart. It counts, and is never refused.
     pub fn adopt(&self, run: &Run) -> Permit<W> {
         let mut turns = self.shared.lock();
         turns.adopt(run, Instant::now());
@@ -73,14 +72,14 @@ impl<W> RunGate<W> {
         self.permit(run)
     }
 
-    /// One that waits, or was woken, does not want a place any more.
+    /// Removes a run that is queued or was woken: it wants no slot any more.
     pub fn withdraw(&self, uid: &str) {
         let mut turns = self.shared.lock();
         turns.withdraw(uid, Instant::now());
         self.shared.tell(turns);
     }
 
-    /// Those whose turn it is, one after the other. There must be one reader of it.
+    /// The queued runs that may start, one after the other. There must be one reader of it.
     pub fn wakes(&self) -> impl Stream<Item = W> + Send + 'static
     where
         W: Send + 'static,
@@ -102,7 +101,7 @@ impl<W> Shared<W> {
     }
 
     fn tell(&self, turns: MutexGuard<'_, Turns<W>>) {
-        self.metrics.runs(turns.open(), turns.waiting());
+        self.metrics.runs(turns.open(), turns.queued());
         drop(turns);
         self.changed.notify_one();
     }

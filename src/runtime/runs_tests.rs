@@ -4,16 +4,28 @@ use std::pin::pin;
 use std::time::Duration;
 
 use futures::StreamExt;
+use jiff::Timestamp;
 
 use crate::runtime::runs::{Limits, Run, RunGate};
 use crate::telemetry::metrics::Metrics;
 
 fn gate(limit: usize) -> RunGate<&'static str> {
-    RunGate::new(Limits { all: limit, each_node: limit }, Metrics::default())
+    RunGate::new(limits(limit), Metrics::default())
+}
+
+fn limits(limit: usize) -> Limits {
+    Limits { all: limit, each_namespace: limit, each_node: limit }
 }
 
 fn run(uid: &str) -> Run {
-    Run { uid: uid.to_owned(), namespace: "team".to_owned(), node: "node".to_owned() }
+    Run {
+        uid: uid.to_owned(),
+        namespace: "team".to_owned(),
+        workspace: uid.to_owned(),
+        node: "node".to_owned(),
+        priority: 0,
+        pending_since: Timestamp::UNIX_EPOCH,
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -91,7 +103,7 @@ async fn two_permits_of_one_run_take_one_place() {
 #[tokio::test]
 async fn the_numbers_are_shown() {
     let metrics = Metrics::default();
-    let gate = RunGate::new(Limits { all: 1, each_node: 1 }, metrics.clone());
+    let gate = RunGate::new(limits(1), metrics.clone());
     let _a = gate.acquire(&run("a"), ()).unwrap();
     assert!(gate.acquire(&run("b"), ()).is_err());
     let text = metrics.encode().unwrap();

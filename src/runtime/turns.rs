@@ -1,142 +1,131 @@
-//! Whose turn it is to run: so many at once in all, so many on each node, and every namespace its share. Pure: it has no
-//! clock, no lock, and wakes nobody itself.
+//! Decides which queued run starts next. Pure: it has no clock and no lock, and wakes nobody itself.
 //!
-//! Each one that waits gets a round when it comes: the round that is on, or the one after the last of its own namespace.
-//! Those of an earlier round go first, so namespaces take turns, and one that waits is passed by a bounded number of
-//! others only, however many come.
+//! A free slot goes to the namespace with the fewest open runs and, among equals, to the one that was served longest ago.
+//! Within a namespace the run with the highest priority goes first, then the one that has been pending longest. So a
+//! priority never delays the runs of another namespace, and neither does a large number of queued runs.
 
-use std::collections::{BTreeMap, HashMap};
+mod queue;
+
+use std::collections::HashMap;
 use std::fmt;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use tokio::time::Instant;
 
-/// How long a place is kept for one that was woken. One that does not come, because it is gone, must not block it.
-const PLACE_KEPT: Duration = Duration::from_secs(30);
+use queue::Queue;
+
+/// How long a slot is reserved for a run that was woken. A run that does not come, because it is gone, must not block it.
+const RESERVATION: Duration = Duration::from_secs(30);
 
 /// How many runs may be open at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     pub all: usize,
+    pub each_namespace: usize,
     pub each_node: usize,
 }
 
-/// A run that wants a place.
+/// A run that wants a slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Run {
     pub uid: String,
     pub namespace: String,
+    /// The Workspace that it runs in.
+    pub workspace: String,
     /// The node that its pod is on.
     pub node: String,
+    /// Runs with a higher priority start first within their namespace.
+    pub priority: i32,
+    /// Of runs with the same priority the one that has been pending longest starts first.
+    pub pending_since: Timestamp,
 }
 
-/// Why a run has to wait. In words that stay the same while it waits: they go into a status.
+/// Why a run has to wait. The text stays the same while the run waits, because it is written into a status.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Full {
     All { limit: usize },
+    Namespace { name: String, limit: usize },
     Node { name: String, limit: usize },
 }
 
 impl fmt::Display for Full {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Full::All { limit: 1 } => write!(formatter, "waits for its turn: one run may be open at once"),
-            Full::All { limit } => write!(formatter, "waits for its turn: {limit} runs may be open at once"),
-            Full::Node { name, limit: 1 } => {
-                write!(formatter, "waits for its turn: one run may be open at once on node {name}")
+        let (limit, whose, flag) = match self {
+            Full::All { limit } => (limit, String::new(), "--max-concurrent-runs"),
+            Full::Namespace { name, limit } => {
+                (limit, format!(" of namespace {name}"), "--max-concurrent-runs-per-namespace")
             }
-            Full::Node { name, limit } => {
-                write!(formatter, "waits for its turn: {limit} runs may be open at once on node {name}")
-            }
+            Full::Node { name, limit } => (limit, format!(" of node {name}"), "--max-concurrent-runs-per-node"),
+        };
+        match limit {
+            1 => write!(formatter, "queued: the only run slot{whose} is in use ({flag})"),
+            limit => write!(formatter, "queued: all {limit} run slots{whose} are in use ({flag})"),
         }
     }
 }
 
-/// The order of those who wait: by round, and within a round as they came.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Turn {
-    round: u64,
-    arrival: u64,
-}
-
 /// A run that is open.
 struct Open {
+    namespace: String,
     node: String,
     permits: usize,
 }
 
-/// A place that is kept for a run whose turn it is.
-struct Kept<W> {
+/// A slot that is reserved for a run that may start.
+struct Reserved<W> {
     run: Run,
-    turn: Turn,
+    /// Orders the wake-ups.
+    number: u64,
     /// How to wake it, until that was done.
     waker: Option<W>,
     until: Instant,
 }
 
-/// Who is open, whose turn it is, and who waits.
+/// The open runs, those that may start, and those that are queued.
 pub struct Turns<W> {
     limits: Limits,
     open: HashMap<String, Open>,
-    kept: HashMap<String, Kept<W>>,
-    waiting: BTreeMap<Turn, (Run, W)>,
-    /// Where each one that waits is found.
-    turns: HashMap<String, Turn>,
-    /// The round that is on.
-    round: u64,
-    arrivals: u64,
+    reserved: HashMap<String, Reserved<W>>,
+    queue: Queue<W>,
+    reservations: u64,
 }
 
 impl<W> Turns<W> {
     pub fn new(limits: Limits) -> Self {
-        Turns {
-            limits,
-            open: HashMap::new(),
-            kept: HashMap::new(),
-            waiting: BTreeMap::new(),
-            turns: HashMap::new(),
-            round: 0,
-            arrivals: 0,
-        }
+        let (open, reserved) = (HashMap::new(), HashMap::new());
+        Turns { limits, open, reserved, queue: Queue::default(), reservations: 0 }
     }
 
-    /// Opens a run if it is its turn. Else it waits, and `waker` comes out of [`Turns::next_wake`] when its turn comes.
+    /// Opens a run if a slot is free for it. Else it is queued, and `waker` comes out of [`Turns::next_wake`] when it may
+    /// start.
     pub fn ask(&mut self, run: &Run, waker: W, now: Instant) -> Result<(), Full> {
-        if self.open.contains_key(&run.uid) {
+        let is_reserved = self.reserved.get(&run.uid).is_some_and(|reserved| reserved.run.node == run.node);
+        if is_reserved || self.open.contains_key(&run.uid) {
             self.adopt(run, now);
             return Ok(());
         }
-        match self.kept.remove(&run.uid) {
-            // The place is one on another node now: it keeps its turn, not its place.
-            Some(kept) if kept.run.node != run.node => self.wait(run, waker, kept.turn),
-            Some(_) => {
-                self.adopt(run, now);
-                return Ok(());
-            }
-            None => {
-                let turn = self.turns.get(&run.uid).copied();
-                let turn = turn.unwrap_or_else(|| self.new_turn(&run.namespace));
-                self.wait(run, waker, turn);
-            }
-        }
-        self.grant(now);
-        if self.kept.contains_key(&run.uid) {
+        // On another node it needs another slot.
+        self.reserved.remove(&run.uid);
+        self.queue.insert(run.clone(), waker);
+        self.reserve(now);
+        if self.reserved.contains_key(&run.uid) {
             self.adopt(run, now);
             return Ok(());
         }
-        Err(self.why_full(&run.node))
+        Err(self.why_full(run))
     }
 
-    /// Opens a run whatever the limits say: one that has its place, or that was open before this process.
+    /// Opens a run whatever the limits say: one that has its slot, or that was open before this process.
     pub fn adopt(&mut self, run: &Run, now: Instant) {
         self.forget(&run.uid);
-        let open = self.open.entry(run.uid.clone()).or_insert_with(|| Open { node: run.node.clone(), permits: 0 });
-        open.permits += 1;
-        // It may have been kept for on another node.
-        self.grant(now);
+        let opened = || Open { namespace: run.namespace.clone(), node: run.node.clone(), permits: 0 };
+        self.open.entry(run.uid.clone()).or_insert_with(opened).permits += 1;
+        // Its reserved slot may have been on another node.
+        self.reserve(now);
     }
 
-    /// One permit of an open run is given back; with the last of them, its place.
+    /// Returns one permit of an open run; with the last one its slot becomes free.
     pub fn close(&mut self, uid: &str, now: Instant) {
         if let Some(open) = self.open.get_mut(uid) {
             open.permits = open.permits.saturating_sub(1);
@@ -144,79 +133,78 @@ impl<W> Turns<W> {
                 self.open.remove(uid);
             }
         }
-        self.grant(now);
+        self.reserve(now);
     }
 
-    /// One that waits, or whose turn it is, does not want a place any more.
+    /// Removes a run that is queued or may start: it wants no slot any more.
     pub fn withdraw(&mut self, uid: &str, now: Instant) {
         self.forget(uid);
-        self.grant(now);
+        self.reserve(now);
     }
 
-    /// How to wake one whose turn has come and who does not know it yet.
+    /// How to wake the next run that may start and does not know it yet.
     pub fn next_wake(&mut self, now: Instant) -> Option<W> {
-        self.grant(now);
-        self.kept.values_mut().filter(|kept| kept.waker.is_some()).min_by_key(|kept| kept.turn)?.waker.take()
+        self.reserve(now);
+        let unaware = self.reserved.values_mut().filter(|reserved| reserved.waker.is_some());
+        unaware.min_by_key(|reserved| reserved.number)?.waker.take()
     }
 
-    /// When a kept place is given to somebody else.
+    /// When a reserved slot goes to another run.
     pub fn next_expiry(&self) -> Option<Instant> {
-        self.kept.values().map(|kept| kept.until).min()
+        self.reserved.values().map(|reserved| reserved.until).min()
     }
 
     pub fn open(&self) -> usize {
         self.open.len()
     }
 
-    pub fn waiting(&self) -> usize {
-        self.waiting.len()
-    }
-
-    fn new_turn(&mut self, namespace: &str) -> Turn {
-        let own = self.waiting.iter().rev().find(|(_, (run, _))| run.namespace == namespace);
-        self.arrivals += 1;
-        Turn { round: 1 + own.map_or(0, |(turn, _)| turn.round).max(self.round), arrival: self.arrivals }
-    }
-
-    fn wait(&mut self, run: &Run, waker: W, turn: Turn) {
-        self.turns.insert(run.uid.clone(), turn);
-        self.waiting.insert(turn, (run.clone(), waker));
+    pub fn queued(&self) -> usize {
+        self.queue.len()
     }
 
     fn forget(&mut self, uid: &str) {
-        self.kept.remove(uid);
-        if let Some(turn) = self.turns.remove(uid) {
-            self.waiting.remove(&turn);
-        }
+        self.reserved.remove(uid);
+        self.queue.remove(uid);
     }
 
-    /// Keeps every free place for the first who may take it.
-    fn grant(&mut self, now: Instant) {
-        self.kept.retain(|_, kept| kept.until > now);
+    /// Reserves every free slot for the run that goes next.
+    fn reserve(&mut self, now: Instant) {
+        self.reserved.retain(|_, reserved| reserved.until > now);
         while self.taken() < self.limits.all {
-            let next = self.waiting.iter().find(|(_, (run, _))| self.taken_on(&run.node) < self.limits.each_node);
-            let Some(turn) = next.map(|(turn, _)| *turn) else { return };
-            let Some((run, waker)) = self.waiting.remove(&turn) else { return };
-            self.turns.remove(&run.uid);
-            self.round = self.round.max(turn.round);
-            let kept = Kept { run, turn, waker: Some(waker), until: now + PLACE_KEPT };
-            self.kept.insert(kept.run.uid.clone(), kept);
+            let (namespaces, nodes) = self.taken_by_namespace_and_node();
+            let Some((run, waker)) = self.queue.take_next(&namespaces, &nodes, &self.limits) else { return };
+            self.reservations += 1;
+            let (number, until) = (self.reservations, now + RESERVATION);
+            self.reserved.insert(run.uid.clone(), Reserved { run, number, waker: Some(waker), until });
         }
     }
 
     fn taken(&self) -> usize {
-        self.open.len() + self.kept.len()
+        self.open.len() + self.reserved.len()
     }
 
-    fn taken_on(&self, node: &str) -> usize {
-        let open = self.open.values().filter(|open| open.node == node).count();
-        open + self.kept.values().filter(|kept| kept.run.node == node).count()
+    fn taken_by_namespace_and_node(&self) -> (HashMap<String, usize>, HashMap<String, usize>) {
+        let open = self.open.values().map(|open| (&open.namespace, &open.node));
+        let reserved = self.reserved.values().map(|reserved| (&reserved.run.namespace, &reserved.run.node));
+        let (mut namespaces, mut nodes) = (HashMap::new(), HashMap::new());
+        for (namespace, node) in open.chain(reserved) {
+            *namespaces.entry(namespace.clone()).or_default() += 1;
+            *nodes.entry(node.clone()).or_default() += 1;
+        }
+        (namespaces, nodes)
     }
 
-    fn why_full(&self, node: &str) -> Full {
-        match self.taken_on(node) < self.limits.each_node {
-            true => Full::All { limit: self.limits.all },
-            false => Full::Node { name: node.to_owned(), limit: self.limits.each_node },
+    fn why_full(&self, run: &Run) -> Full {
+        let Limits { all, each_namespace, each_node } = self.limits;
+        let (namespaces, nodes) = self.taken_by_namespace_and_node();
+        let is_full =
+            |taken: &HashMap<String, usize>, name: &str, limit| taken.get(name).copied().unwrap_or_default() >= limit;
+        match () {
+            () if is_full(&nodes, &run.node, each_node) => Full::Node { name: run.node.clone(), limit: each_node },
+            () if is_full(&namespaces, &run.namespace, each_namespace) => {
+                Full::Namespace { name: run.namespace.clone(), limit: each_namespace }
+            }
+            () => Full::All { limit: all },
         }
     }
 }

@@ -42,7 +42,12 @@ fn five_hundred_open_runs_hold_nobody_up_and_are_recorded_once_each_across_a_res
         let client = client().await;
         let controller = Controller::new(&client);
         let before = controller.arguments().await;
-        let limits = ["--max-concurrent-runs=600", "--max-concurrent-runs-per-node=600"].map(str::to_owned);
+        let limits = [
+            "--max-concurrent-runs=600",
+            "--max-concurrent-runs-per-namespace=600",
+            "--max-concurrent-runs-per-node=600",
+        ];
+        let limits = limits.map(str::to_owned);
         controller.start_with(&[before.as_slice(), &limits].concat(), 1).await;
         let test = in_scene("many-runs", async |scene| many_runs(scene, &controller).await);
         let outcome = AssertUnwindSafe(test).catch_unwind().await;

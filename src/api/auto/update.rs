@@ -110,7 +110,19 @@ pub struct UpdateSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_program: Option<bool>,
 
-    /// A run that takes longer is ended gracefully. A duration such as `1h30m`; none, or `0s`, is for ever.
+    /// Priority of the run among the queued runs of its namespace: a higher one starts first. Default: 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = -1000, max = 1000))]
+    pub priority: Option<i32>,
+
+    /// Since when the run has been pending. Of the queued runs of a namespace with the same priority the one that has been pending
+    /// longest starts first. A Stack sets it to its `status.pendingSince`. Default: since the creation of this object or, if that
+    /// is later, since the last start of a run in the same Workspace.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pending_since: Option<Time>,
+
+    /// Maximum duration of the run, such as `1h30m`; a run that takes longer is canceled gracefully. `0s` is no limit. Default: the
+    /// controller's `--default-run-timeout`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::duration")]
     pub timeout: Option<String>,

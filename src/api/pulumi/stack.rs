@@ -233,7 +233,14 @@ pub struct StackSpec {
     #[serde(default)]
     pub workspace_reclaim_policy: WorkspaceReclaimPolicy,
 
-    /// A run that takes longer is ended gracefully, and counts as failed. A duration such as `1h30m`; none, or `0s`, is for ever.
+    /// Priority of the runs of this Stack among the queued runs of its namespace: a higher one starts first. It never delays runs
+    /// of other namespaces. Default: 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = -1000, max = 1000))]
+    pub priority: Option<i32>,
+
+    /// Maximum duration of a run, such as `1h30m`; a run that takes longer is canceled gracefully, and counts as failed. `0s` is no
+    /// limit. Default: the controller's `--default-run-timeout`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::duration")]
     pub timeout: Option<String>,

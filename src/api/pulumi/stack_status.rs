@@ -40,6 +40,11 @@ pub struct StackStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub handled_resolve: Option<String>,
 
+    /// Since when a run has been due that has not ended yet. It is the position of the Stack in the queue for run slots: a newer
+    /// revision of the source does not change it. Absent while no run is due.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pending_since: Option<Time>,
+
     /// `Ready`, `Reconciling` and `Stalled`.
     #[serde(default)]
     #[schemars(schema_with = "schema::conditions")]

@@ -18,6 +18,7 @@ const TEMPLATE: Template = Template {
         "lockRecovery",
         "message",
         "parallel",
+        "priority",
         "refresh",
         "remove",
         "replace",

@@ -17,6 +17,8 @@ mod ownership;
 mod pace;
 mod plan;
 mod prerequisites;
+#[cfg(test)]
+mod queue_simulation;
 mod resolve;
 mod rest;
 mod rotation;

@@ -99,7 +99,7 @@ fn revocation(observed: &Observed, current: &CurrentUpdate) -> Option<&'static s
     let stack = &observed.stack;
     let deleting = stack.metadata.deletion_timestamp.is_some();
     let gone = observed.workspace.as_ref().is_none_or(|w| w.metadata.deletion_timestamp.is_some());
-    let moved_on = matches!(&observed.source, Some(Ok(r)) if Some(r.digest.to_string()) != current.digest);
+    let moved_on = matches!(&observed.source, Some(Ok(resolved)) if has_moved_on(observed, resolved, current));
     match () {
         () if operator::is_operators_run(current) => Some("the Pulumi Kubernetes Operator never started it"),
         () if deleting && current.kind != UpdateKind::Destroy => Some("the Stack is being deleted"),
@@ -113,6 +113,15 @@ fn revocation(observed: &Observed, current: &CurrentUpdate) -> Option<&'static s
         }
         () => None,
     }
+}
+
+/// Whether the source has something else for the run. An artifact with the same selected files is nothing else as long as
+/// the pod has the older one: nobody else can bring that one any more.
+fn has_moved_on(observed: &Observed, resolved: &Resolved, current: &CurrentUpdate) -> bool {
+    let is_of_run = |artifact: &Resolved| Some(artifact.digest.to_string()) == current.digest;
+    let is_same_selection = current.paths_digest.is_some() && resolved.selection() == current.paths_digest.as_deref();
+    let is_placed = observed.workspace.as_ref().and_then(in_place).is_some_and(|placed| is_of_run(&placed));
+    !is_of_run(resolved) && !(is_same_selection && is_placed)
 }
 
 /// A new pod may need bytes that the store has no more.

@@ -78,6 +78,7 @@ pub fn with_state(stack: &Stack, state: &State, now: Timestamp) -> StackStatus {
         status.handled_resolve = resolve::acted_on(stack).or(status.handled_resolve);
     }
     status.summary = conditions::summary(&status.conditions);
+    status.pending_since = pending_since(status.pending_since, state, now);
     status.observed_generation = Some(generation);
     status.observed_reconcile_request = reconcile_request;
     let handled = |key: &str, before: Option<String>| stack.annotations().get(key).cloned().or(before);
@@ -85,6 +86,28 @@ pub fn with_state(stack: &Stack, state: &State, now: Timestamp) -> StackStatus {
     status.last_handled_force_at = handled(names::ANNOTATION_FORCE_AT, status.last_handled_force_at);
     status.last_handled_reset_at = handled(names::ANNOTATION_RESET_AT, status.last_handled_reset_at);
     status
+}
+
+/// Since when a run has been due that has not ended. A run that has ended had its turn, whatever came of it, and so a
+/// Stack that fails again and again does not go before others.
+fn pending_since(before: Option<Time>, state: &State, now: Timestamp) -> Option<Time> {
+    match state {
+        State::Working(_) | State::WorkspaceFailed(_) | State::PrerequisiteNotSatisfied(_) => {
+            before.or(Some(Time(now)))
+        }
+        State::SourceUnavailable(_) | State::InDoubt(..) => before,
+        State::NamespaceTerminating(_)
+        | State::GivesWay(_)
+        | State::Failed
+        | State::GivenUp
+        | State::Unanswered(_)
+        | State::Abandoned
+        | State::Invalid(_)
+        | State::Denied(_)
+        | State::Done
+        | State::Suspended
+        | State::DeletionSuspended => None,
+    }
 }
 
 /// A reason and a message.
@@ -318,6 +341,7 @@ pub fn absorbed(stack: &Stack, update: &Update, outputs: Option<&Secret>, now: T
         // It was taken back before it started: nothing has run.
         return status;
     }
+    status.pending_since = None;
     let previous = status.last_update.take();
     let last = last_update(stack, &current, previous.as_ref(), update, outputs, now);
     status.applied_stack = match current.kind {

@@ -28,6 +28,8 @@ pub fn update(stack: &Stack, current: &CurrentUpdate) -> Result<Update, PlanErro
         target_dependents: stack.spec.target_dependents.filter(|_| !is_destroy),
         run_program: stack.spec.run_program.filter(|_| is_destroy),
         remove: stack.spec.remove_stack.filter(|_| is_destroy),
+        priority: stack.spec.priority,
+        pending_since: stack.status.as_ref().and_then(|status| status.pending_since.clone()),
         timeout: stack.spec.timeout.clone(),
         idle_timeout: stack.spec.idle_timeout.clone(),
         lock_recovery: stack.spec.lock_recovery,

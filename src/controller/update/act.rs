@@ -18,18 +18,20 @@ use crate::controller::update::dead_runs::dead_runs;
 use crate::controller::update::decide::Action;
 use crate::controller::update::observe::{Observed, Owner, binding};
 use crate::controller::update::outputs::{self, Kept};
+use crate::controller::update::queue::run_in;
 use crate::controller::update::verdict::Verdict;
 use crate::controller::update::{Context, request, status};
 use crate::rpc::client::AgentAddress;
 use crate::runtime::drive::ReconcileError;
 use crate::runtime::events::{Event, EventKind};
 use crate::runtime::failpoint;
-use crate::runtime::runs::Run;
 
 /// How soon something is looked at again that a watch or a task normally announces.
 const WATCHED_RETRY: Duration = Duration::from_secs(30);
 /// How soon a queued run looks again whether the one before it has ended.
 const QUEUE_RETRY: Duration = Duration::from_secs(2);
+/// How soon a run looks again for a free slot. The gate wakes it when it may start.
+const SLOT_RETRY: Duration = Duration::from_secs(300);
 /// How soon a run is looked at again whose agent tells of it: its task wakes the reconciler.
 const TOLD_RETRY: Duration = Duration::from_secs(120);
 /// How soon the witnesses of a run in doubt are asked again.
@@ -159,12 +161,13 @@ async fn announce(
     let update = &observed.update;
     let uid = update.uid().unwrap_or_default();
     let Some(pod) = &observed.pod else { return Ok(Next::Rest(Some(WATCHED_RETRY))) };
-    let permit = match context.gate.acquire(&run_in(pod, &uid), ObjectRef::from_obj(update)) {
+    let run = run_in(pod, update, &context.siblings(update));
+    let permit = match context.gate.acquire(&run, ObjectRef::from_obj(update)) {
         Ok(permit) => permit,
         Err(full) => {
             let status = status::waiting(update, update_reason::QUEUED, &full.to_string(), now);
             context.writer.status(update, &status).await?;
-            return Ok(Next::Rest(Some(WATCHED_RETRY)));
+            return Ok(Next::Rest(Some(SLOT_RETRY)));
         }
     };
     context.attachments.keep(&uid, ObjectRef::from_obj(update), permit);
@@ -173,12 +176,6 @@ async fn announce(
     let next = again(update, &status::announced(update, binding, now), context).await?;
     failpoint::hit("update-announced");
     Ok(next)
-}
-
-/// A run in a pod, as the gate counts it.
-fn run_in(pod: &Pod, uid: &str) -> Run {
-    let node = pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).unwrap_or_default();
-    Run { uid: uid.to_owned(), namespace: pod.namespace().unwrap_or_default(), node }
 }
 
 /// The finalizer keeps a force-deleted pod readable; the annotations keep autoscalers away, and the label makes the
@@ -231,11 +228,12 @@ fn attach(observed: &Observed, binding: &RunBinding, context: &Context) -> Resul
         return Ok(Next::Rest(Some(WATCHED_RETRY)));
     };
     let uid = update.uid().unwrap_or_default();
-    let permit = context.gate.adopt(&run_in(pod, &uid));
+    let siblings = context.siblings(update);
+    let permit = context.gate.adopt(&run_in(pod, update, &siblings));
     context.attachments.keep(&uid, ObjectRef::from_obj(update), permit);
-    let dead_runs = dead_runs(update, &context.updates.state());
-    let request =
-        request::run(update, workspace, binding, dead_runs).map_err(|e| ReconcileError::stalled(e.to_string()))?;
+    let dead_runs = dead_runs(update, &siblings);
+    let request = request::run(update, workspace, binding, dead_runs, context.default_timeout)
+        .map_err(|e| ReconcileError::stalled(e.to_string()))?;
     let may_start = update.metadata.deletion_timestamp.is_none() || observed.stack == Owner::Deleting;
     context.attachments.attach(Target { update: ObjectRef::from_obj(update), address, request, may_start });
     Ok(Next::Rest(Some(WATCHED_RETRY)))

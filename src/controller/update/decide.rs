@@ -1,6 +1,7 @@
 //! What an Update needs next. Pure and total: no client, no clock.
 
 use std::net::IpAddr;
+use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
@@ -155,7 +156,18 @@ fn told(observed: &Observed, binding: &RunBinding, result: &proto::Result, now: 
     let is_ending = result.pod_terminated || pod_end::is_pod_ending(binding, pod);
     let with_its_pod = !was_asked_to_end(observed) && is_ending;
     let verdict = if with_its_pod { verdict.with_its_pod() } else { verdict };
+    let verdict = if has_hit_default_timeout(observed, result) { verdict.by_default_timeout() } else { verdict };
     verdict.because(pod_end::cause(binding, pod))
+}
+
+/// Whether the timeout that has ended the run is the controller's default.
+fn has_hit_default_timeout(observed: &Observed, result: &proto::Result) -> bool {
+    let limit = observed.default_timeout;
+    let lasted = Duration::from_millis(u64::try_from(result.ended.saturating_sub(result.started)).unwrap_or_default());
+    let has_limit = !limit.is_zero() && observed.update.spec.timeout.is_none();
+    let is_canceled = result.outcome() == proto::Outcome::Canceled && !result.pod_terminated;
+    // The agent counts from the moment at which it took the run on.
+    has_limit && is_canceled && !was_asked_to_end(observed) && lasted + Duration::from_secs(1) >= limit
 }
 
 /// Whether the pod was told to end and does not say why yet, as it would have if it had been deleted: the kubelet tells of an

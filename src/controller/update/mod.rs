@@ -8,12 +8,14 @@ mod observe;
 mod outputs;
 mod pod_end;
 mod progress;
+mod queue;
 mod request;
 mod status;
 mod verdict;
 mod watches;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use kube::ResourceExt;
@@ -22,6 +24,8 @@ use kube::runtime::reflector::{ObjectRef, Store as Reflected};
 pub use attachments::Attachments;
 pub use dead_runs::dead_run;
 pub use outputs::is_of as is_outputs_of;
+#[cfg(test)]
+pub(crate) use queue::run_in;
 pub use request::{needed_understanding, waits_for_references};
 pub use watches::{Feeds, controller};
 
@@ -48,6 +52,8 @@ pub struct Context {
     pub references: References,
     /// All Updates that the controller watches.
     pub updates: Reflected<Update>,
+    /// Maximum duration of a run whose Update has no timeout; zero for none.
+    pub default_timeout: Duration,
 }
 
 impl std::fmt::Debug for Context {
@@ -57,6 +63,15 @@ impl std::fmt::Debug for Context {
 }
 
 impl Context {
+    /// All Updates of the Workspace of an Update, itself included.
+    fn siblings(&self, update: &Update) -> Vec<Arc<Update>> {
+        let is_sibling = |other: &Arc<Update>| {
+            other.metadata.namespace == update.metadata.namespace
+                && other.spec.workspace_name == update.spec.workspace_name
+        };
+        self.updates.state().into_iter().filter(is_sibling).collect()
+    }
+
     /// Keeps neither a task nor a place for a run that is not open: another leader may have recorded its end.
     fn forget(&self, update: &Update) {
         let uid = update.uid().unwrap_or_default();
@@ -86,5 +101,5 @@ pub async fn reconcile(update: Arc<Update>, context: Arc<Context>) -> Result<Out
             Next::Rest(Some(after)) => return Ok(Outcome::After(after)),
         }
     }
-    Ok(Outcome::After(std::time::Duration::from_secs(1)))
+    Ok(Outcome::After(Duration::from_secs(1)))
 }

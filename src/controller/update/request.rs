@@ -1,5 +1,7 @@
 //! What the agent is asked to run. Pure.
 
+use std::time::Duration;
+
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 
@@ -120,7 +122,7 @@ fn pending_creates(update: &Update) -> proto::PendingCreates {
 
 /// What an agent has to understand for this run; nothing for one that cannot be asked for.
 pub fn needed_understanding(update: &Update, workspace: &Workspace) -> u32 {
-    let request = run(update, workspace, &RunBinding::default(), Vec::new());
+    let request = run(update, workspace, &RunBinding::default(), Vec::new(), Duration::ZERO);
     let needed = request.map_or(0, |request| understanding::needed(&request));
     // The objects are created while the pod is there: the agent has to know when they are mounted.
     if waits_for_references(update) { needed.max(understanding::REQUIRED_DIRECTORIES) } else { needed }
@@ -146,14 +148,16 @@ pub fn asks_too_much(update: &Update, workspace: &Workspace) -> bool {
     needed_understanding(update, workspace) > understood
 }
 
-/// The request that starts a run with this binding.
+/// The request that starts a run with this binding. `default_timeout` limits a run that has no timeout of its own.
 pub fn run(
     update: &Update,
     workspace: &Workspace,
     binding: &RunBinding,
     dead_runs: Vec<proto::DeadRun>,
+    default_timeout: Duration,
 ) -> Result<proto::RunRequest, RequestError> {
     let (timeout_seconds, idle_timeout_seconds) = limits(update)?;
+    let timeout_seconds = update.spec.timeout.as_ref().map_or(default_timeout.as_secs(), |_| timeout_seconds);
     let artifact = update.artifact().cloned().unwrap_or_default();
     Ok(proto::RunRequest {
         id: update.uid().unwrap_or_default(),
@@ -251,7 +255,7 @@ mod tests {
         update.status = Some(UpdateStatus { run: Some(binding.clone()), ..UpdateStatus::default() });
         // The Workspace moves on; the run does not.
         workspace.status.as_mut().expect("there").artifact = Some(artifact("sha256:b"));
-        let request = run(&update, &workspace, &binding, Vec::new()).expect("valid");
+        let request = run(&update, &workspace, &binding, Vec::new(), Duration::ZERO).expect("valid");
         assert_eq!(request.artifact.map(|artifact| artifact.digest).as_deref(), Some("sha256:a"));
         // Started by a controller that did not write it down there.
         update.spec.artifact = Some(artifact("sha256:c"));
@@ -313,12 +317,17 @@ mod tests {
             lock_recovery: LockRecovery::Manual,
             ..UpdateSpec::default()
         };
-        let request = run(&update(spec), &workspace(), &RunBinding::default(), Vec::new()).expect("valid");
+        let of = |spec: UpdateSpec| {
+            let default = Duration::from_secs(3600);
+            run(&update(spec), &workspace(), &RunBinding::default(), Vec::new(), default).expect("valid")
+        };
+        let request = of(spec);
         assert_eq!((request.timeout_seconds, request.idle_timeout_seconds, request.lock_recovery), (90, 1, false));
         assert_eq!(request.pending_creates(), proto::PendingCreates::Clear);
-        let none =
-            run(&update(UpdateSpec::default()), &workspace(), &RunBinding::default(), Vec::new()).expect("valid");
-        assert_eq!((none.timeout_seconds, none.idle_timeout_seconds, none.lock_recovery), (0, 0, true));
+        let none = of(UpdateSpec::default());
+        assert_eq!((none.timeout_seconds, none.idle_timeout_seconds, none.lock_recovery), (3600, 0, true));
+        let unlimited = of(UpdateSpec { timeout: Some("0s".to_owned()), ..UpdateSpec::default() });
+        assert_eq!(unlimited.timeout_seconds, 0, "it says so itself");
         assert_eq!(none.pending_creates(), proto::PendingCreates::Unspecified);
         let wrong = update(UpdateSpec { idle_timeout: Some("soon".to_owned()), ..UpdateSpec::default() });
         let error = limits(&wrong).expect_err("it is refused").to_string();

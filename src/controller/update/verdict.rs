@@ -173,6 +173,15 @@ impl Verdict {
         self
     }
 
+    /// The timeout that has ended it is the controller's default: nothing in the spec tells.
+    pub fn by_default_timeout(self) -> Self {
+        let message = format!(
+            "{}; spec.timeout is not set, so the controller's --default-run-timeout applies: set spec.timeout for a longer run",
+            self.message
+        );
+        Verdict { message, ..self }
+    }
+
     /// With the cluster's own reason for an end that the agent could only see from inside.
     pub fn because(mut self, cause: Option<String>) -> Self {
         let is_news = |cause: &String| !self.message.contains(cause.as_str());

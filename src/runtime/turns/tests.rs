@@ -1,4 +1,4 @@
-//! Whose turn it is: tables for the order, and what holds for any sequence of events.
+//! Which run goes next: tables for the order, and what holds for any sequence of events.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,95 +6,175 @@ use proptest::prelude::*;
 
 use super::*;
 
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(second).unwrap()
+}
+
 fn run(uid: &str, namespace: &str, node: &str) -> Run {
-    Run { uid: uid.to_owned(), namespace: namespace.to_owned(), node: node.to_owned() }
+    Run {
+        uid: uid.to_owned(),
+        namespace: namespace.to_owned(),
+        workspace: uid.to_owned(),
+        node: node.to_owned(),
+        priority: 0,
+        pending_since: at(0),
+    }
 }
 
-fn turns(all: usize, each_node: usize) -> Turns<String> {
-    Turns::new(Limits { all, each_node })
+fn turns(all: usize, each_namespace: usize, each_node: usize) -> Turns<String> {
+    Turns::new(Limits { all, each_namespace, each_node })
 }
 
-/// Ends a run and opens the next one whose turn it is, again and again; says who was opened, in order.
+/// Ends a run and opens the next one, again and again; tells which ones were opened, in order.
 fn opened_in_turn(turns: &mut Turns<String>, runs: &BTreeMap<String, Run>, first: &str, now: Instant) -> Vec<String> {
     let mut order = Vec::new();
     let mut ended = first.to_owned();
     loop {
         turns.close(&ended, now);
         let Some(next) = turns.next_wake(now) else { return order };
-        assert_eq!(turns.ask(&runs[&next], next.clone(), now), Ok(()), "its place was kept");
+        assert_eq!(turns.ask(&runs[&next], next.clone(), now), Ok(()), "its slot was reserved");
         order.push(next.clone());
         ended = next;
     }
 }
 
+/// The order in which runs start when there is one slot and the first of them has it.
+fn order(asked: &[Run]) -> Vec<String> {
+    let now = Instant::now();
+    let mut turns = turns(1, 1, 1);
+    let first = run("first", "first", "n");
+    turns.adopt(&first, now);
+    for run in asked {
+        assert!(turns.ask(run, run.uid.clone(), now).is_err());
+    }
+    let runs = asked.iter().map(|run| (run.uid.clone(), run.clone())).collect();
+    opened_in_turn(&mut turns, &runs, "first", now)
+}
+
 #[test]
 fn namespaces_take_turns_and_each_has_its_own_order() {
-    let now = Instant::now();
-    let mut turns = turns(1, 1);
-    let asked = [("a0", "a"), ("a1", "a"), ("a2", "a"), ("a3", "a"), ("b1", "b"), ("b2", "b"), ("c1", "c")];
-    let runs: BTreeMap<_, _> = asked.map(|(uid, namespace)| (uid.to_owned(), run(uid, namespace, "n"))).into();
-    for (uid, _) in asked {
-        let answer = turns.ask(&runs[uid], uid.to_owned(), now);
-        assert_eq!(answer.is_ok(), uid == "a0", "{uid}: {answer:?}");
-    }
-    assert_eq!(opened_in_turn(&mut turns, &runs, "a0", now), ["a1", "b1", "c1", "a2", "b2", "a3"]);
+    let asked = [("a1", "a"), ("a2", "a"), ("a3", "a"), ("b1", "b"), ("b2", "b"), ("c1", "c")];
+    let asked = asked.map(|(uid, namespace)| run(uid, namespace, "n"));
+    assert_eq!(order(&asked), ["a1", "b1", "c1", "a2", "b2", "a3"]);
 }
 
 #[test]
-fn one_that_comes_late_does_not_wait_behind_all_of_a_large_namespace() {
-    let now = Instant::now();
-    let mut turns = turns(1, 1);
-    let mut runs: BTreeMap<_, _> =
-        (0..40).map(|n| format!("a{n:02}")).map(|uid| (uid.clone(), run(&uid, "a", "n"))).collect();
-    for (uid, run) in &runs {
-        let _ = turns.ask(run, uid.clone(), now);
-    }
-    runs.insert("b".to_owned(), run("b", "b", "n"));
-    assert!(turns.ask(&runs["b"], "b".to_owned(), now).is_err());
-    assert_eq!(opened_in_turn(&mut turns, &runs, "a00", now)[..3], ["a01", "b", "a02"]);
+fn the_highest_priority_goes_first_then_the_longest_pending() {
+    let queued = |uid: &str, namespace, priority, pending_since| Run {
+        priority,
+        pending_since: at(pending_since),
+        ..run(uid, namespace, "n")
+    };
+    let asked = [
+        queued("late", "a", 0, 30),
+        queued("early", "a", 0, 10),
+        queued("low", "a", -1, 0),
+        queued("urgent-late", "a", 5, 40),
+        queued("urgent", "a", 5, 20),
+    ];
+    assert_eq!(order(&asked), ["urgent", "urgent-late", "early", "late", "low"]);
+    // Neither counts between namespaces.
+    let asked = [queued("other", "b", 0, 50), asked[3].clone(), asked[4].clone(), asked[1].clone()];
+    assert_eq!(order(&asked), ["other", "urgent", "urgent-late", "early"]);
 }
 
 #[test]
-fn a_node_that_is_full_does_not_keep_others_from_theirs() {
+fn a_late_namespace_does_not_wait_behind_all_runs_of_another() {
+    let many = (0..40).map(|n| run(&format!("a{n:02}"), "a", "n")).chain([run("b", "b", "n")]);
+    assert_eq!(order(&many.collect::<Vec<_>>())[..3], ["a00", "b", "a01"]);
+}
+
+#[test]
+fn the_namespace_with_the_fewest_open_runs_goes_first() {
     let now = Instant::now();
-    let mut turns = turns(3, 1);
+    let mut turns = turns(4, 4, 4);
+    for uid in ["a1", "a2", "a3"] {
+        assert_eq!(turns.ask(&run(uid, "a", "n"), String::new(), now), Ok(()));
+    }
+    assert_eq!(turns.ask(&run("b1", "b", "n"), String::new(), now), Ok(()));
+    for (uid, namespace) in [("a4", "a"), ("b2", "b"), ("b3", "b")] {
+        assert!(turns.ask(&run(uid, namespace, "n"), uid.to_owned(), now).is_err());
+    }
+    turns.close("a1", now);
+    assert_eq!(turns.next_wake(now).as_deref(), Some("b2"), "a has two, b has one");
+    turns.close("a2", now);
+    assert_eq!(turns.next_wake(now).as_deref(), Some("a4"), "a has one, b has two");
+}
+
+#[test]
+fn a_namespace_takes_no_more_than_its_share_while_slots_are_free() {
+    let now = Instant::now();
+    let mut turns = turns(4, 2, 4);
+    assert_eq!(turns.ask(&run("a1", "a", "n"), String::new(), now), Ok(()));
+    assert_eq!(turns.ask(&run("a2", "a", "n"), String::new(), now), Ok(()));
+    let full = Full::Namespace { name: "a".to_owned(), limit: 2 };
+    assert_eq!(turns.ask(&run("a3", "a", "n"), "a3".to_owned(), now), Err(full));
+    assert_eq!(turns.ask(&run("b1", "b", "n"), String::new(), now), Ok(()), "another namespace has room");
+    turns.close("a1", now);
+    assert_eq!(turns.next_wake(now).as_deref(), Some("a3"));
+}
+
+#[test]
+fn a_full_node_does_not_delay_runs_on_other_nodes() {
+    let now = Instant::now();
+    let mut turns = turns(3, 3, 1);
     assert_eq!(turns.ask(&run("a1", "a", "one"), String::new(), now), Ok(()));
     let full = Full::Node { name: "one".to_owned(), limit: 1 };
     assert_eq!(turns.ask(&run("a2", "a", "one"), "a2".to_owned(), now), Err(full));
     assert_eq!(turns.ask(&run("a3", "a", "two"), String::new(), now), Ok(()));
-    assert_eq!(turns.ask(&run("a4", "a", "three"), String::new(), now), Ok(()));
-    assert_eq!(turns.ask(&run("a5", "a", "four"), "a5".to_owned(), now), Err(Full::All { limit: 3 }));
+    assert_eq!(turns.ask(&run("b4", "b", "three"), String::new(), now), Ok(()));
+    assert_eq!(turns.ask(&run("b5", "b", "four"), "b5".to_owned(), now), Err(Full::All { limit: 3 }));
     turns.close("a3", now);
-    assert_eq!(turns.next_wake(now).as_deref(), Some("a5"), "a2 is before it, but its node is full");
+    assert_eq!(turns.next_wake(now).as_deref(), Some("b5"), "a2 is before it, but its node is full");
     turns.close("a1", now);
     assert_eq!(turns.next_wake(now).as_deref(), Some("a2"));
 }
 
 #[test]
-fn one_that_was_woken_and_is_on_another_node_now_keeps_its_turn_but_not_its_place() {
+fn a_woken_run_on_another_node_keeps_its_position_but_not_its_slot() {
     let now = Instant::now();
-    let mut turns = turns(2, 1);
+    let mut turns = turns(2, 2, 1);
     turns.adopt(&run("first", "a", "one"), now);
     turns.adopt(&run("second", "a", "two"), now);
-    assert!(turns.ask(&run("moves", "a", "one"), "moves".to_owned(), now).is_err());
+    let moves = |node| Run { pending_since: at(-1), ..run("moves", "a", node) };
+    assert!(turns.ask(&moves("one"), "moves".to_owned(), now).is_err());
     assert!(turns.ask(&run("stays", "a", "one"), "stays".to_owned(), now).is_err());
     turns.close("first", now);
     assert_eq!(turns.next_wake(now).as_deref(), Some("moves"));
-    assert!(turns.ask(&run("moves", "a", "two"), "moves".to_owned(), now).is_err());
-    assert_eq!(turns.next_wake(now).as_deref(), Some("stays"), "the place on its old node is free");
+    assert!(turns.ask(&moves("two"), "moves".to_owned(), now).is_err());
+    assert_eq!(turns.next_wake(now).as_deref(), Some("stays"), "the slot on its old node is free");
     assert!(turns.ask(&run("last", "a", "two"), "last".to_owned(), now).is_err());
     turns.close("second", now);
     assert_eq!(turns.next_wake(now).as_deref(), Some("moves"));
 }
 
 #[test]
-fn the_words_name_the_limit_and_not_the_moment() {
-    let node = |limit| Full::Node { name: "n1".to_owned(), limit };
+fn a_queued_run_that_changes_its_priority_moves() {
+    let now = Instant::now();
+    let mut turns = turns(1, 1, 1);
+    turns.adopt(&run("open", "a", "n"), now);
+    assert!(turns.ask(&run("one", "a", "n"), "one".to_owned(), now).is_err());
+    assert!(turns.ask(&run("two", "a", "n"), "two".to_owned(), now).is_err());
+    assert!(turns.ask(&Run { priority: 1, ..run("two", "a", "n") }, "two".to_owned(), now).is_err());
+    assert_eq!(turns.queued(), 2);
+    turns.close("open", now);
+    assert_eq!(turns.next_wake(now).as_deref(), Some("two"));
+}
+
+#[test]
+fn the_message_names_the_limit_and_its_flag() {
+    let name = || "x1".to_owned();
     for (full, words) in [
-        (Full::All { limit: 10 }, "waits for its turn: 10 runs may be open at once"),
-        (Full::All { limit: 1 }, "waits for its turn: one run may be open at once"),
-        (node(4), "waits for its turn: 4 runs may be open at once on node n1"),
-        (node(1), "waits for its turn: one run may be open at once on node n1"),
+        (Full::All { limit: 10 }, "queued: all 10 run slots are in use (--max-concurrent-runs)"),
+        (Full::All { limit: 1 }, "queued: the only run slot is in use (--max-concurrent-runs)"),
+        (
+            Full::Node { name: name(), limit: 4 },
+            "queued: all 4 run slots of node x1 are in use (--max-concurrent-runs-per-node)",
+        ),
+        (
+            Full::Namespace { name: name(), limit: 1 },
+            "queued: the only run slot of namespace x1 is in use (--max-concurrent-runs-per-namespace)",
+        ),
     ] {
         assert_eq!(full.to_string(), words);
     }
@@ -124,30 +204,50 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
 /// Twenty-four runs in three namespaces on two nodes.
 fn numbered(number: u8) -> Run {
     let number = number % 24;
-    run(&format!("{number:02}"), &format!("namespace{}", number % 3), &format!("node{}", number % 2))
+    let (priority, pending_since) = (i32::from(number % 5) - 2, at(i64::from(number % 7)));
+    let run = run(&format!("{number:02}"), &format!("namespace{}", number % 3), &format!("node{}", number % 2));
+    Run { priority, pending_since, ..run }
+}
+
+fn taken(turns: &Turns<String>, name: &str) -> usize {
+    let (namespaces, nodes) = turns.taken_by_namespace_and_node();
+    namespaces.get(name).or_else(|| nodes.get(name)).copied().unwrap_or_default()
 }
 
 fn check(turns: &Turns<String>) -> Result<(), TestCaseError> {
     prop_assert!(turns.taken() <= turns.limits.all);
     for node in ["node0", "node1"] {
-        prop_assert!(turns.taken_on(node) <= turns.limits.each_node, "{node}");
+        prop_assert!(taken(turns, node) <= turns.limits.each_node, "{node}");
     }
-    for (waiting, _) in turns.waiting.values() {
-        let is_full = turns.taken() == turns.limits.all || turns.taken_on(&waiting.node) == turns.limits.each_node;
-        prop_assert!(is_full, "{waiting:?} waits beside a free place");
-        prop_assert!(!turns.open.contains_key(&waiting.uid) && !turns.kept.contains_key(&waiting.uid));
+    for namespace in ["namespace0", "namespace1", "namespace2"] {
+        prop_assert!(taken(turns, namespace) <= turns.limits.each_namespace, "{namespace}");
     }
-    let found: BTreeSet<&Turn> = turns.turns.values().collect();
-    prop_assert_eq!(found, turns.waiting.keys().collect::<BTreeSet<_>>());
+    for queued in turns.queue.runs() {
+        let is_full = turns.taken() == turns.limits.all
+            || taken(turns, &queued.node) == turns.limits.each_node
+            || taken(turns, &queued.namespace) == turns.limits.each_namespace;
+        prop_assert!(is_full, "{queued:?} waits beside a free slot");
+        prop_assert!(!turns.open.contains_key(&queued.uid) && !turns.reserved.contains_key(&queued.uid));
+    }
+    prop_assert!(turns.queue.is_consistent());
     Ok(())
+}
+
+/// The namespaces of runs that could start if one more slot of all were free, with the slots that they have taken.
+fn eligible(turns: &Turns<String>) -> BTreeMap<String, usize> {
+    let may = |run: &&Run| {
+        taken(turns, &run.node) < turns.limits.each_node && taken(turns, &run.namespace) < turns.limits.each_namespace
+    };
+    let queued = turns.queue.runs().filter(may);
+    queued.map(|run| (run.namespace.clone(), taken(turns, &run.namespace))).collect()
 }
 
 proptest! {
     #[test]
-    fn limits_hold_places_are_used_everybody_gets_in_and_nothing_is_left(
-        events in events(), all in 1..6_usize, each_node in 1..4_usize,
+    fn limits_hold_slots_are_used_every_run_starts_and_nothing_is_left(
+        events in events(), all in 1..6_usize, each_namespace in 1..4_usize, each_node in 1..4_usize,
     ) {
-        let mut turns = turns(all, each_node);
+        let mut turns = turns(all, each_namespace, each_node);
         let mut now = Instant::now();
         let mut permits: BTreeMap<String, usize> = BTreeMap::new();
         for event in events {
@@ -168,47 +268,91 @@ proptest! {
                 Event::Wake => drop(turns.next_wake(now)),
                 Event::Pass(seconds) => now += Duration::from_secs(seconds),
             }
-            turns.grant(now);
+            turns.reserve(now);
             check(&turns)?;
         }
-        // Whoever waits comes in, once those who are open end and places that nobody came for are given away.
-        let mut waiting: BTreeSet<String> = turns.turns.keys().cloned().collect();
-        while turns.waiting() > 0 || turns.taken() > 0 {
+        // Every queued run starts once the open ones end and unclaimed reservations expire.
+        let mut queued: BTreeSet<String> = turns.queue.runs().map(|run| run.uid.clone()).collect();
+        while turns.queued() > 0 || turns.taken() > 0 {
             for (uid, count) in std::mem::take(&mut permits) {
                 (0..count).for_each(|_| turns.close(&uid, now));
             }
             while let Some(woken) = turns.next_wake(now) {
                 let run = numbered(woken.parse().unwrap());
                 prop_assert_eq!(turns.ask(&run, woken.clone(), now), Ok(()));
-                waiting.remove(&woken);
+                queued.remove(&woken);
                 permits.insert(woken, 1);
             }
-            now += PLACE_KEPT;
+            now += RESERVATION;
         }
-        prop_assert!(waiting.is_empty(), "never woken: {waiting:?}");
-        prop_assert!(turns.open.is_empty() && turns.kept.is_empty() && turns.turns.is_empty());
+        prop_assert!(queued.is_empty(), "never woken: {queued:?}");
+        prop_assert!(turns.open.is_empty() && turns.reserved.is_empty() && turns.queue.is_consistent());
     }
 
+    /// Whatever the runs, their number and their priorities: who has fewer slots is served first.
     #[test]
-    fn one_that_waits_is_passed_by_few_who_came_later(order in proptest::collection::vec((0..4_u8, any::<bool>()), 1..80)) {
+    fn a_slot_goes_to_a_namespace_that_has_no_more_than_any_other(
+        asked in proptest::collection::vec(any::<u8>(), 1..60), ends in proptest::collection::vec(any::<u8>(), 1..60),
+        all in 1..6_usize, each_namespace in 1..6_usize,
+    ) {
         let now = Instant::now();
-        let mut turns = turns(1, 1);
+        let mut turns = turns(all, each_namespace, all);
+        for number in asked {
+            let run = numbered(number);
+            if !turns.open.contains_key(&run.uid) {
+                let _ = turns.ask(&run, run.uid.clone(), now);
+            }
+        }
+        for end in ends {
+            let mut open: Vec<String> = turns.open.keys().cloned().collect();
+            open.sort();
+            let Some(ended) = open.get(usize::from(end) % open.len().max(1)).cloned() else { break };
+            // As `close` finds it: the slot is free, and none is reserved yet.
+            turns.open.remove(&ended);
+            let before = eligible(&turns);
+            turns.close(&ended, now);
+            let Some(woken) = turns.next_wake(now) else { continue };
+            let woken = numbered(woken.parse().unwrap());
+            let fewest = before.values().min().copied();
+            prop_assert_eq!(before.get(&woken.namespace).copied(), fewest, "{} of {:?}", woken.namespace, before);
+            let first = turns.queue.runs().filter(|run| run.namespace == woken.namespace && run.node == woken.node);
+            let overtaken = first.filter(|run| (-run.priority, run.pending_since) < (-woken.priority, woken.pending_since));
+            prop_assert_eq!(overtaken.count(), 0, "within a namespace priority and time decide");
+            prop_assert_eq!(turns.ask(&woken, woken.uid.clone(), now), Ok(()));
+        }
+    }
+
+    /// With one slot: while a namespace waits, each other one is served once at most.
+    #[test]
+    fn a_queued_namespace_is_passed_once_by_each_other_one(
+        order in proptest::collection::vec((0..4_u8, any::<bool>(), -2..3_i32), 1..80),
+    ) {
+        let now = Instant::now();
+        let mut turns = turns(1, 1, 1);
         turns.adopt(&run("open", "z", "n"), now);
         let mut open = "open".to_owned();
-        // For each that waits: its namespace, how many of it are before it, and by how many later ones it was passed.
-        let mut waiting: BTreeMap<String, (u8, usize, usize)> = BTreeMap::new();
-        for (number, (namespace, end)) in order.into_iter().enumerate() {
-            let uid = format!("{number:03}");
-            let before = waiting.values().filter(|(other, ..)| *other == namespace).count();
-            prop_assert!(turns.ask(&run(&uid, &namespace.to_string(), "n"), uid.clone(), now).is_err());
-            waiting.insert(uid, (namespace, before, 0));
-            if end {
-                turns.close(&open, now);
-                open = turns.next_wake(now).unwrap();
-                let (namespace, before, passed) = waiting.remove(&open).unwrap();
-                prop_assert!(passed <= before * 3, "{open} had {before} before it and was passed by {passed}");
-                prop_assert_eq!(turns.ask(&run(&open, &namespace.to_string(), "n"), open.clone(), now), Ok(()));
-                waiting.range_mut(..open.clone()).for_each(|(_, (_, _, passed))| *passed += 1);
+        let mut runs: BTreeMap<String, Run> = BTreeMap::new();
+        // For each namespace with queued runs: those that were served since it queued or was served itself.
+        let mut passed_by: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for (number, (namespace, end, priority)) in order.into_iter().enumerate() {
+            let (uid, namespace) = (format!("{number:03}"), namespace.to_string());
+            let asking = Run { priority, ..run(&uid, &namespace, "n") };
+            prop_assert!(turns.ask(&asking, uid.clone(), now).is_err());
+            runs.insert(uid, asking);
+            passed_by.entry(namespace).or_default();
+            if !end {
+                continue;
+            }
+            turns.close(&open, now);
+            open = turns.next_wake(now).unwrap();
+            let served = runs.remove(&open).unwrap();
+            prop_assert_eq!(turns.ask(&served, open.clone(), now), Ok(()));
+            passed_by.values_mut().for_each(|passed| passed.push(served.namespace.clone()));
+            passed_by.insert(served.namespace.clone(), Vec::new());
+            passed_by.retain(|namespace, _| runs.values().any(|run| run.namespace == *namespace));
+            for (namespace, passed) in &passed_by {
+                let once: BTreeSet<&String> = passed.iter().collect();
+                prop_assert_eq!(once.len(), passed.len(), "{} was passed by {:?}", namespace, passed);
             }
         }
     }

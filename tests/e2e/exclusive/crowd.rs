@@ -87,10 +87,10 @@ async fn runs_that_may_be_open_on_one_node() -> usize {
 
 fn a_wait_was_visible(scenes: &[&Scene]) {
     let states: Vec<Stack> = scenes.iter().flat_map(|scene| scene.timeline.states_of::<Stack>()).collect();
-    let says = |stack: &&Stack| condition(stack, RECONCILING).is_some_and(|c| c.message.contains("waits for its turn"));
+    let says = |stack: &&Stack| condition(stack, RECONCILING).is_some_and(|c| c.message.contains("run slots"));
     let waiting: BTreeSet<Option<String>> = states.iter().filter(says).map(Stack::uid).collect();
-    println!("{} Stacks said that they wait for their turn", waiting.len());
-    assert!(!waiting.is_empty(), "no condition of any Stack said that it waits for its turn");
+    println!("{} Stacks said that they are queued for a run slot", waiting.len());
+    assert!(!waiting.is_empty(), "no condition of any Stack said that it is queued for a run slot");
 }
 
 fn the_small_namespace_was_not_starved(course: &Course, large: &Scene, small: &Scene) {

@@ -7,5 +7,6 @@ mod leader;
 mod many_stacks;
 mod overlays;
 mod restart;
+mod run_slots;
 mod takeover;
 mod upgrade;

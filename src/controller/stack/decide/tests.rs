@@ -344,11 +344,11 @@ fn a_run_that_has_not_started_is_taken_back_when_its_inputs_are_gone() {
     assert!(matches!(decide(&announced(|_| {}), now()), Action::AwaitUpdate(_)));
     let mut queued = announced(|_| {});
     let update = queued.update.as_mut().expect("there");
-    let claim = Claim { kind: PROGRESSING, status: Status::False, reason: "Queued", message: "waits for its turn" };
+    let claim = Claim { kind: PROGRESSING, status: Status::False, reason: "Queued", message: "queued: all" };
     let status = update.status.get_or_insert_default();
     conditions::set(&mut status.conditions, &claim, 1, now());
     match decide(&queued, now()) {
-        Action::AwaitUpdate(message) => assert!(message.ends_with(" waits for its turn"), "{message}"),
+        Action::AwaitUpdate(message) => assert!(message.ends_with(" queued: all"), "{message}"),
         other => panic!("{other:?}"),
     }
     assert!(revoked(&announced(|s| s.spec.suspend = Some(true))));
@@ -361,6 +361,49 @@ fn a_run_that_has_not_started_is_taken_back_when_its_inputs_are_gone() {
     emptied.status.as_mut().expect("there").artifact = None;
     let lost = Observed { workspace: Some(emptied), in_store: false, ..announced(|_| {}) };
     assert!(matches!(decide(&lost, now()), Action::Fetch(_)));
+}
+
+/// The artifact of a repository whose selected files have this digest.
+fn selected(content: &[u8], selection: &str) -> Resolved {
+    let spec = StackSpec {
+        project_repo: Some("https://git.example.com/app.git".to_owned()),
+        branch: Some("main".to_owned()),
+        ..StackSpec::default()
+    };
+    let wanted = crate::source::git::wanted(&spec, "apps").expect("valid").expect("a repository");
+    let origin = crate::source::git::Origin {
+        key: std::sync::Arc::new(wanted.key),
+        commit: "a".repeat(40),
+        selection: Some(selection.to_owned()),
+        warnings: Vec::new(),
+    };
+    Resolved { origin: Origin::Git(Box::new(origin)), digest: crate::artifact::Digest::of(content), ..resolved() }
+}
+
+#[test]
+fn a_queued_run_stays_when_the_selected_files_are_unchanged() {
+    let first = selected(b"first", "paths-1");
+    let mut announced = stack();
+    let current = current_update(&observed(announced.clone()), &first, UpdateKind::Up, "why".to_owned());
+    announced.status.as_mut().expect("there").current_update = Some(current);
+    let mut placed = plan::workspace(&announced, &reference(&first)).expect("valid");
+    placed.status = Some(WorkspaceStatus { artifact: placed.spec.artifact.clone(), ..WorkspaceStatus::default() });
+    let mut lost = placed.clone();
+    lost.status = None;
+    let is_revoked = |source: Resolved, workspace: &Workspace| {
+        let observed = Observed {
+            source: Some(Ok(source)),
+            update: Some(Update::new("app-1", UpdateSpec::default())),
+            workspace: Some(workspace.clone()),
+            ..observed(announced.clone())
+        };
+        matches!(decide(&observed, now()), Action::RevokeUpdate(_))
+    };
+    assert!(!is_revoked(first.clone(), &placed));
+    assert!(!is_revoked(selected(b"second", "paths-1"), &placed), "it may run on the older artifact");
+    assert!(is_revoked(selected(b"second", "paths-2"), &placed));
+    assert!(is_revoked(selected(b"second", "paths-1"), &lost), "nobody can bring the older artifact again");
+    assert!(is_revoked(Resolved { digest: crate::artifact::Digest::of(b"second"), ..resolved() }, &placed));
 }
 
 #[test]

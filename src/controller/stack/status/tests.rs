@@ -319,6 +319,36 @@ fn ended(failed_reason: Option<&str>) -> Update {
 }
 
 #[test]
+fn a_stack_keeps_its_queue_position_until_its_run_has_ended() {
+    let since = |stack: &Stack| stack.status.as_ref().and_then(|s| s.pending_since.as_ref()).map(|t| t.0.as_second());
+    let mut stack = stack(None);
+    let stands = |stack: &Stack, state: State, second| Some(with_state(stack, &state, at(second)));
+    let waits = || State::PrerequisiteNotSatisfied("waits for base".to_owned());
+    stack.status = stands(&stack, waits(), 10);
+    stack.status = stands(&stack, State::Working("preparing".to_owned()), 20);
+    stack.status = Some(started(&stack, &current(), at(30)));
+    assert_eq!(since(&stack), Some(10), "since a run was due");
+
+    let mut revoked = Update::new("app-1", crate::api::auto::UpdateSpec::default());
+    revoked.metadata.deletion_timestamp = Some(Time(at(40)));
+    stack.status = Some(absorbed(&stack, &revoked, None, at(40)));
+    stack.status = stands(&stack, State::SourceUnavailable("404".to_owned()), 45);
+    stack.status = Some(started(&stack, &current(), at(50)));
+    assert_eq!(since(&stack), Some(10), "a newer revision takes the place of the older one");
+
+    for reason in [None, Some("UpdateFailed"), Some("Aborted")] {
+        let mut run = stack.clone();
+        run.status = Some(absorbed(&run, &ended(reason), None, at(60)));
+        assert_eq!(since(&run), None, "{reason:?}: it had its turn");
+        run.status = Some(started(&run, &current(), at(70)));
+        assert_eq!(since(&run), Some(70), "{reason:?}");
+        run.metadata.generation = Some(4);
+        run.status = Some(absorbed(&run, &ended(reason), None, at(80)));
+        assert_eq!(since(&run), None, "{reason:?}: the spec has changed meanwhile");
+    }
+}
+
+#[test]
 fn a_result_is_absorbed() {
     let mut stack = stack(None);
     stack.status = Some(started(&stack, &current(), at(10)));

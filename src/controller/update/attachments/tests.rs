@@ -115,9 +115,16 @@ async fn a_task_that_was_replaced_says_nothing_any_more_and_what_it_told_stays()
 #[tokio::test]
 async fn nothing_stays_open_of_an_update_that_is_gone() {
     let (attachments, _news) = attachments();
-    let limits = Limits { all: 1, each_node: 1 };
+    let limits = Limits { all: 1, each_namespace: 1, each_node: 1 };
     let gate = RunGate::new(limits, crate::telemetry::metrics::Metrics::default());
-    let run = |uid: &str| Run { uid: uid.to_owned(), namespace: "apps".to_owned(), node: "n".to_owned() };
+    let run = |uid: &str| Run {
+        uid: uid.to_owned(),
+        namespace: "apps".to_owned(),
+        workspace: uid.to_owned(),
+        node: "n".to_owned(),
+        priority: 0,
+        pending_since: jiff::Timestamp::UNIX_EPOCH,
+    };
     let gone = target().update;
     attachments.keep("uid", gone.clone(), gate.adopt(&run("uid")));
     followed(&attachments, 1);

@@ -69,6 +69,7 @@ fn observed(update: Update) -> Observed {
         pod: Some(pod("pod-uid")),
         node: NodeState::NotAsked,
         ahead: None,
+        default_timeout: Duration::ZERO,
         seen: None,
         progress: None,
         asked: None,
@@ -349,6 +350,32 @@ fn a_run_that_ended_with_its_pod_is_nobodys_failure_and_a_cancelled_one_is_cance
     assert_eq!(ended(update(Some(bound())), Some(going.clone())), aborted);
     assert_eq!(ended(update(Some(bound())), None), aborted);
     assert_eq!(ended(deleted, Some(going)), canceled);
+}
+
+#[test]
+fn the_message_of_a_default_timeout_names_its_flag() {
+    let said = |default: u64, seconds: i64, change: fn(&mut Update, &mut proto::Result)| {
+        let mut update = update(Some(bound()));
+        let mut result = proto::Result {
+            outcome: proto::Outcome::Canceled.into(),
+            message: "the run took longer than its timeout of 1m and was ended".to_owned(),
+            started: 1_000,
+            ended: 1_000 + seconds * 1_000,
+            ..proto::Result::default()
+        };
+        change(&mut update, &mut result);
+        let seen = Some(Seen::Ended(Box::new(result)));
+        match decide(&Observed { seen, default_timeout: Duration::from_secs(default), ..observed(update) }) {
+            Action::Record(verdict) => verdict.message.contains("--default-run-timeout"),
+            other => panic!("{other:?}"),
+        }
+    };
+    assert!(said(60, 61, |_, _| {}));
+    assert!(!said(0, 61, |_, _| {}), "there is none");
+    assert!(!said(60, 30, |_, _| {}), "something else has ended it");
+    assert!(!said(60, 61, |update, _| update.spec.timeout = Some("1m".to_owned())), "its own timeout");
+    assert!(!said(60, 61, |update, _| update.metadata.deletion_timestamp = Some(Time(now()))), "a person");
+    assert!(!said(60, 61, |_, result| result.outcome = proto::Outcome::Failed.into()));
 }
 
 #[test]

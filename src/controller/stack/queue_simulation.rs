@@ -1,0 +1,206 @@
+//! A simulation of many Stacks on one source, in virtual time, over the code that decides: the queue for run slots, the
+//! Stack's status and the Updates that it makes.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::ResourceExt;
+use serde_json::json;
+use tokio::time::Instant;
+
+use crate::api::auto::{RunBinding, Update, UpdateStatus};
+use crate::api::names;
+use crate::api::pulumi::{CurrentUpdate, Stack, StackSpec, StackStatus};
+use crate::controller::stack::status::{State, absorbed, started, with_state};
+use crate::controller::stack::update_plan;
+use crate::controller::update::run_in;
+use crate::runtime::turns::{Limits, Turns};
+
+const STACKS: usize = 1000;
+const SLOTS: usize = 10;
+/// Seconds between two commits.
+const COMMIT_EVERY: u64 = 600;
+/// Seconds that a run takes, on average.
+const RUN: u64 = 60;
+/// Seconds in which every Stack can run once.
+const PASS: u64 = STACKS as u64 * RUN / SLOTS as u64;
+
+enum Event {
+    Commit,
+    /// The Workspace of a Stack has the source of this commit in place.
+    Placed(usize, u64),
+    Ended(usize),
+}
+
+struct Member {
+    stack: Stack,
+    /// The Update that is queued or open.
+    update: Option<Update>,
+    is_open: bool,
+    /// The commit of the Update.
+    commit: u64,
+    /// When its runs started.
+    starts: Vec<u64>,
+}
+
+struct Simulation {
+    members: Vec<Member>,
+    turns: Turns<usize>,
+    events: BTreeMap<u64, VecDeque<Event>>,
+    begin: Instant,
+    second: u64,
+    commit: u64,
+    random: fastrand::Rng,
+}
+
+impl Simulation {
+    fn new(seed: u64) -> Self {
+        let members = (0..STACKS).map(|number| {
+            let mut stack = Stack::new(&format!("app-{number:04}"), StackSpec::default());
+            stack.metadata.namespace = Some("apps".to_owned());
+            stack.metadata.uid = Some(format!("uid-{number:04}"));
+            stack.metadata.generation = Some(1);
+            stack.status = Some(StackStatus::default());
+            Member { stack, update: None, is_open: false, commit: 0, starts: Vec::new() }
+        });
+        let limits = Limits { all: SLOTS, each_namespace: SLOTS, each_node: SLOTS };
+        Simulation {
+            members: members.collect(),
+            turns: Turns::new(limits),
+            events: BTreeMap::new(),
+            begin: Instant::now(),
+            second: 0,
+            commit: 0,
+            random: fastrand::Rng::with_seed(seed),
+        }
+    }
+
+    fn now(&self) -> Timestamp {
+        Timestamp::from_second(i64::try_from(self.second).unwrap()).unwrap()
+    }
+
+    fn instant(&self) -> Instant {
+        self.begin + Duration::from_secs(self.second)
+    }
+
+    fn after(&mut self, seconds: u64, event: Event) {
+        self.events.entry(self.second + seconds).or_default().push_back(event);
+    }
+
+    fn run_until(&mut self, end: u64) {
+        self.after(0, Event::Commit);
+        while let Some(mut next) = self.events.first_entry() {
+            self.second = *next.key();
+            if self.second > end {
+                return;
+            }
+            match next.get_mut().pop_front() {
+                Some(Event::Commit) => self.commit(),
+                Some(Event::Placed(number, commit)) => self.placed(number, commit),
+                Some(Event::Ended(number)) => self.ended(number),
+                None => drop(next.remove()),
+            }
+            while let Some(number) = self.turns.next_wake(self.instant()) {
+                self.ask(number);
+            }
+        }
+    }
+
+    /// Every queued run is taken back, and every Workspace gets the new source, in whatever order.
+    fn commit(&mut self) {
+        self.commit += 1;
+        self.after(COMMIT_EVERY, Event::Commit);
+        let mut order: Vec<usize> = (0..STACKS).collect();
+        self.random.shuffle(&mut order);
+        for number in order {
+            if self.members[number].is_open {
+                continue;
+            }
+            if let Some(mut update) = self.members[number].update.take() {
+                self.turns.withdraw(&update.uid().unwrap(), self.instant());
+                update.metadata.deletion_timestamp = Some(Time(self.now()));
+                self.members[number].stack.status =
+                    Some(absorbed(&self.members[number].stack, &update, None, self.now()));
+            }
+            self.place(number);
+        }
+    }
+
+    fn place(&mut self, number: usize) {
+        let working = State::Working("preparing the workspace".to_owned());
+        self.members[number].stack.status = Some(with_state(&self.members[number].stack, &working, self.now()));
+        let seconds = self.random.u64(1..90);
+        self.after(seconds, Event::Placed(number, self.commit));
+    }
+
+    /// The run is announced, and its Update asks for a slot.
+    fn placed(&mut self, number: usize, commit: u64) {
+        if commit != self.commit || self.members[number].update.is_some() {
+            return;
+        }
+        let now = self.now();
+        let member = &mut self.members[number];
+        let attempt = member.stack.status.as_ref().unwrap().attempts.unwrap_or_default() + 1;
+        let name = names::update(&member.stack.name_any(), &member.stack.uid().unwrap(), attempt);
+        let current = CurrentUpdate { name: name.clone(), generation: 1, ..CurrentUpdate::default() };
+        member.stack.status = Some(started(&member.stack, &current, now));
+        let mut update = update_plan::update(&member.stack, &current).unwrap();
+        update.metadata.uid = Some(name);
+        update.metadata.creation_timestamp = Some(Time(now));
+        (member.update, member.commit) = (Some(update), commit);
+        self.ask(number);
+    }
+
+    fn ask(&mut self, number: usize) {
+        let Some(update) = &self.members[number].update else { return };
+        let pod: Pod = serde_json::from_value(
+            json!({"metadata": {"namespace": "apps"}, "spec": {"nodeName": "n", "containers": []}}),
+        )
+        .unwrap();
+        let run = run_in(&pod, update, &[]);
+        if self.turns.ask(&run, number, self.instant()).is_ok() {
+            self.members[number].is_open = true;
+            self.members[number].starts.push(self.second);
+            let seconds = self.random.u64(RUN / 2..=RUN * 3 / 2);
+            self.after(seconds, Event::Ended(number));
+        }
+    }
+
+    /// The result is absorbed. Now and then it is a failure, which is tried again at once.
+    fn ended(&mut self, number: usize) {
+        let (now, instant) = (self.now(), self.instant());
+        let member = &mut self.members[number];
+        let mut update = member.update.take().unwrap();
+        update.status = Some(UpdateStatus { run: Some(RunBinding::default()), ..UpdateStatus::default() });
+        member.stack.status = Some(absorbed(&member.stack, &update, None, now));
+        member.is_open = false;
+        let is_behind = member.commit != self.commit || self.random.u8(..) < 13;
+        self.turns.close(&update.uid().unwrap(), instant);
+        if is_behind {
+            self.place(number);
+        }
+    }
+}
+
+#[test]
+fn a_thousand_stacks_each_run_within_one_and_a_half_passes() {
+    let limit = PASS * 3 / 2;
+    for seed in 1..=3 {
+        let mut simulation = Simulation::new(seed);
+        let end = 4 * PASS;
+        simulation.run_until(end);
+        let mut longest = 0;
+        for member in &simulation.members {
+            // There is always something to apply: a commit comes ten times in a pass.
+            let times = std::iter::once(&0).chain(&member.starts).chain(std::iter::once(&end));
+            let gaps = times.clone().zip(times.skip(1)).map(|(from, to)| to - from);
+            longest = gaps.max().unwrap_or(end).max(longest);
+        }
+        assert!(longest <= limit, "seed {seed}: a Stack waited {longest} s; one and a half passes are {limit} s");
+        let runs: usize = simulation.members.iter().map(|member| member.starts.len()).sum();
+        assert!(runs as u64 > 4 * STACKS as u64 * 9 / 10, "seed {seed}: the slots were used: {runs} runs");
+    }
+}

@@ -1,0 +1,86 @@
+//! The position of an Update's run in the queue for run slots. Pure.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+
+use crate::api::auto::Update;
+use crate::runtime::runs::Run;
+
+/// The run of an Update in a pod, as the gate for runs counts and orders it. `siblings` are the Updates of its Workspace.
+pub fn run_in(pod: &Pod, update: &Update, siblings: &[Arc<Update>]) -> Run {
+    Run {
+        uid: update.uid().unwrap_or_default(),
+        namespace: pod.namespace().unwrap_or_default(),
+        workspace: update.spec.workspace_name.clone(),
+        node: pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).unwrap_or_default(),
+        priority: update.spec.priority.unwrap_or_default(),
+        pending_since: pending_since(update, siblings),
+    }
+}
+
+/// Since when the run has been pending. A Stack tells its Update. The Updates of a Workspace that is used alone share one
+/// position: each of them is pending since the one before started, however many were created at once.
+fn pending_since(update: &Update, siblings: &[Arc<Update>]) -> Timestamp {
+    if let Some(told) = &update.spec.pending_since {
+        return told.0;
+    }
+    let started = siblings.iter().filter_map(|other| other.status.as_ref()?.start_time.as_ref());
+    let last_start = started.map(|time| time.0).max();
+    let created = update.creation_timestamp().map(|time| time.0).unwrap_or_default();
+    last_start.map_or(created, |last| last.max(created))
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+    use serde_json::json;
+
+    use super::*;
+    use crate::api::auto::{UpdateSpec, UpdateStatus};
+
+    fn time(second: i64) -> Option<Time> {
+        Timestamp::from_second(second).ok().map(Time)
+    }
+
+    fn update(created: i64, started: Option<i64>) -> Update {
+        let mut update =
+            Update::new("by-hand", UpdateSpec { workspace_name: "web".to_owned(), ..UpdateSpec::default() });
+        update.metadata.creation_timestamp = time(created);
+        let start_time = started.and_then(time);
+        update.status = Some(UpdateStatus { start_time, ..UpdateStatus::default() });
+        update
+    }
+
+    #[test]
+    fn updates_of_one_workspace_share_one_queue_position() {
+        let siblings: Vec<_> = [update(5, Some(50)), update(6, Some(70)), update(10, None)].map(Arc::new).into();
+        let since = |update: &Update, siblings| pending_since(update, siblings).as_second();
+        assert_eq!(since(&update(10, None), &[]), 10);
+        assert_eq!(since(&update(10, None), &siblings), 70, "the Workspace had its turn then");
+        assert_eq!(since(&update(100, None), &siblings), 100);
+        let mut of_stack = update(10, None);
+        of_stack.spec.pending_since = time(20);
+        assert_eq!(since(&of_stack, &siblings), 20, "a Stack knows better");
+    }
+
+    #[test]
+    fn a_run_is_queued_with_its_node_and_its_priority() {
+        let pod = json!({"metadata": {"namespace": "apps", "name": "web-workspace-0"}, "spec": {"nodeName": "n1", "containers": []}});
+        let pod: Pod = serde_json::from_value(pod).expect("a pod");
+        let mut update = update(10, None);
+        update.metadata.uid = Some("uid-1".to_owned());
+        update.spec.priority = Some(-3);
+        let wanted = Run {
+            uid: "uid-1".to_owned(),
+            namespace: "apps".to_owned(),
+            workspace: "web".to_owned(),
+            node: "n1".to_owned(),
+            priority: -3,
+            pending_since: Timestamp::from_second(10).expect("in range"),
+        };
+        assert_eq!(run_in(&pod, &update, &[]), wanted);
+    }
+}

@@ -1,0 +1,140 @@
+//! The queued runs, and which of them goes next.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashMap};
+
+use jiff::Timestamp;
+
+use super::{Limits, Run};
+
+/// The place of a run among the runs of its namespace: the smallest goes first. Equal runs queue by name, so that a restart
+/// of the controller does not change their order.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Position {
+    priority: Reverse<i32>,
+    pending_since: Timestamp,
+    workspace: String,
+    uid: String,
+}
+
+impl Position {
+    fn of(run: &Run) -> Self {
+        Position {
+            priority: Reverse(run.priority),
+            pending_since: run.pending_since,
+            workspace: run.workspace.clone(),
+            uid: run.uid.clone(),
+        }
+    }
+}
+
+/// The queued runs of a namespace on one node.
+type Runs<W> = BTreeMap<Position, (Run, W)>;
+
+/// A namespace that has queued runs.
+#[derive(Default)]
+struct Namespace {
+    runs: usize,
+    /// When it was served last or, before that, joined the queue: the smaller, the longer ago.
+    served: u64,
+}
+
+/// All queued runs. By node first: a node without a free slot is skipped as a whole, however many runs wait for it.
+pub(super) struct Queue<W> {
+    runs: BTreeMap<String, BTreeMap<String, Runs<W>>>,
+    /// Where each run is found: node, namespace and position by UID.
+    found: HashMap<String, (String, String, Position)>,
+    namespaces: HashMap<String, Namespace>,
+    clock: u64,
+}
+
+impl<W> Default for Queue<W> {
+    fn default() -> Self {
+        Queue { runs: BTreeMap::new(), found: HashMap::new(), namespaces: HashMap::new(), clock: 0 }
+    }
+}
+
+impl<W> Queue<W> {
+    pub(super) fn len(&self) -> usize {
+        self.found.len()
+    }
+
+    /// Adds a run, or moves it to where it belongs now.
+    pub(super) fn insert(&mut self, run: Run, waker: W) {
+        let clock = self.tick();
+        let namespace = self.namespaces.entry(run.namespace.clone());
+        // Counted before the old entry goes: a namespace does not lose its turn when its only run moves.
+        namespace.or_insert(Namespace { runs: 0, served: clock }).runs += 1;
+        self.remove(&run.uid);
+        let position = Position::of(&run);
+        self.found.insert(run.uid.clone(), (run.node.clone(), run.namespace.clone(), position.clone()));
+        let namespaces = self.runs.entry(run.node.clone()).or_default();
+        namespaces.entry(run.namespace.clone()).or_default().insert(position, (run, waker));
+    }
+
+    pub(super) fn remove(&mut self, uid: &str) -> Option<(Run, W)> {
+        let (node, namespace, position) = self.found.remove(uid)?;
+        let of_node = self.runs.get_mut(&node)?;
+        let runs = of_node.get_mut(&namespace)?;
+        let removed = runs.remove(&position);
+        if runs.is_empty() {
+            of_node.remove(&namespace);
+        }
+        if of_node.is_empty() {
+            self.runs.remove(&node);
+        }
+        if let Some(queued) = self.namespaces.get_mut(&namespace) {
+            queued.runs = queued.runs.saturating_sub(1);
+            if queued.runs == 0 {
+                self.namespaces.remove(&namespace);
+            }
+        }
+        removed
+    }
+
+    /// Takes out the run that goes next, given how many slots each namespace and each node has taken.
+    pub(super) fn take_next(
+        &mut self,
+        by_namespace: &HashMap<String, usize>,
+        by_node: &HashMap<String, usize>,
+        limits: &Limits,
+    ) -> Option<(Run, W)> {
+        let taken = |by: &HashMap<String, usize>, name: &String| by.get(name).copied().unwrap_or_default();
+        let nodes = self.runs.iter().filter(|(node, _)| taken(by_node, node) < limits.each_node);
+        let candidates = nodes.flat_map(|(_, namespaces)| namespaces).filter_map(|(namespace, runs)| {
+            let slots = taken(by_namespace, namespace);
+            let served = self.namespaces.get(namespace).map_or(0, |namespace| namespace.served);
+            let (first, _) = runs.first_key_value().filter(|_| slots < limits.each_namespace)?;
+            Some((slots, served, first))
+        });
+        let (_, _, next) = candidates.min()?;
+        let uid = next.uid.clone();
+        let clock = self.tick();
+        let taken = self.remove(&uid)?;
+        if let Some(namespace) = self.namespaces.get_mut(&taken.0.namespace) {
+            namespace.served = clock;
+        }
+        Some(taken)
+    }
+
+    fn tick(&mut self) -> u64 {
+        self.clock += 1;
+        self.clock
+    }
+}
+
+#[cfg(test)]
+impl<W> Queue<W> {
+    pub(super) fn runs(&self) -> impl Iterator<Item = &Run> {
+        let queued = self.runs.values().flat_map(BTreeMap::values).flat_map(BTreeMap::values);
+        queued.map(|(run, _)| run)
+    }
+
+    /// Whether everything that is known of each queued run agrees.
+    pub(super) fn is_consistent(&self) -> bool {
+        let counted: usize = self.namespaces.values().map(|namespace| namespace.runs).sum();
+        let is_found =
+            |run: &Run| self.found.get(&run.uid).is_some_and(|(.., position)| *position == Position::of(run));
+        counted == self.found.len() && self.runs().count() == self.found.len() && self.runs().all(is_found)
+    }
+}

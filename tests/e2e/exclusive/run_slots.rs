@@ -1,0 +1,89 @@
+//! One slot for runs: what goes first, and what ends a run that has no timeout.
+
+use kube::ResourceExt;
+use pulumi_controller::api::auto::Update;
+use pulumi_controller::api::conditions::{self, PROGRESSING, update_reason};
+use pulumi_controller::api::pulumi::Stack;
+use serde_json::json;
+
+use crate::harness::{
+    Commit, Controller, Look, Patience, Program, Scene, StackHandle, client, finally, in_scene, run_alone, wait_until,
+};
+use crate::runs_parts::{ended_because, slow};
+
+#[test]
+fn a_queued_stack_keeps_its_position_and_a_higher_priority_goes_first() {
+    run_alone(async || {
+        let controller = Controller::new(&client().await);
+        let before = controller.arguments().await;
+        let limits = ["--max-concurrent-runs=1", "--default-run-timeout=60s"].map(str::to_owned);
+        let test = async || {
+            controller.start_with(&[before.as_slice(), &limits].concat(), 1).await;
+            in_scene("slots", async |scene| queue_for_one_slot(scene, &controller).await).await;
+        };
+        finally(test, async || controller.start_with(&before, 1).await).await;
+    });
+}
+
+async fn queue_for_one_slot(scene: &Scene, controller: &Controller) {
+    let (hogs, earlys, urgents) =
+        (scene.source("hog").await, scene.source("early").await, scene.source("urgent").await);
+    hogs.push(&slow("hog", 300).files()).await;
+    let saying = |text: &str| Program::new("app").step("step", json!({"value": text}));
+    let first = earlys.push(&saying("one").files()).await;
+    let only = urgents.push(&saying("one").files()).await;
+    let hog = scene.start(scene.stack("hog", &hogs)).await;
+    hog.log.wait_for("create", "slow", "begin").await;
+
+    let early = scene.start(scene.stack("early", &earlys)).await;
+    until_queued(&early, &first).await;
+    let mut stack = scene.stack("urgent", &urgents);
+    stack.spec.priority = Some(10);
+    let urgent = scene.start(stack).await;
+    until_queued(&urgent, &only).await;
+
+    let since = |stack: Stack| stack.status.and_then(|status| status.pending_since).expect("it is pending");
+    let position = since(early.get().await);
+    let second = earlys.push(&saying("two").files()).await;
+    let update = until_queued(&early, &second).await;
+    assert_eq!(since(early.get().await), position, "a newer commit does not cost it its position");
+    assert_eq!(update.spec.pending_since, Some(position));
+    controller.kill().await;
+    controller.until_available().await;
+
+    ended_because(&hog, update_reason::CANCELED).await;
+    hog.change(json!({"spec": {"suspend": true}})).await;
+    let last = hog.get().await.status.and_then(|status| status.last_update?.message).unwrap_or_default();
+    assert!(last.contains("--default-run-timeout"), "{last}");
+    urgent.until_applied(&only).await;
+    early.until_applied(&second).await;
+    let started = async |stack: &StackHandle<'_>| {
+        let updates = stack.updates().await;
+        updates.into_iter().filter_map(|update| update.status?.start_time).map(|time| time.0).collect::<Vec<_>>()
+    };
+    let (of_early, of_urgent) = (started(&early).await, started(&urgent).await);
+    assert_eq!((of_early.len(), of_urgent.len()), (1, 1), "each has run once");
+    assert!(of_urgent < of_early, "the higher priority goes first: {of_urgent:?}, {of_early:?}");
+}
+
+/// Waits until the Stack's run of this commit waits for a slot.
+async fn until_queued(stack: &StackHandle<'_>, commit: &Commit) -> Update {
+    let is_queued = |update: &&Update| {
+        let conditions = update.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+        let progressing = conditions::find(conditions, PROGRESSING);
+        update.spec.artifact.as_ref().is_some_and(|artifact| artifact.revision == commit.revision())
+            && update.metadata.deletion_timestamp.is_none()
+            && progressing
+                .is_some_and(|c| c.reason == update_reason::QUEUED && c.message.contains("--max-concurrent-runs"))
+    };
+    wait_until(format!("the run of the Stack {} to be queued", stack.name), Patience::Run, async || {
+        let updates = stack.updates().await;
+        match updates.iter().find(is_queued) {
+            Some(update) => Look::Found(update.clone()),
+            None => {
+                Look::NotYet(format!("{:?}", updates.iter().map(|u| (u.name_any(), &u.status)).collect::<Vec<_>>()))
+            }
+        }
+    })
+    .await
+}
