@@ -26,6 +26,7 @@ use crate::runtime::backoff::Backoff;
 use crate::runtime::client;
 use crate::runtime::drive::Drive;
 use crate::runtime::events::{Event, EventKind, Events};
+use crate::runtime::index::IndexWriter;
 use crate::runtime::leadership::Leadership;
 use crate::runtime::lease::{Elector, Identity, Term};
 use crate::runtime::notifications::{Destination, Notifications, Patience};
@@ -260,7 +261,7 @@ async fn build(config: &ManagerConfig, ground: Ground, end: &CancellationToken) 
 }
 
 async fn run_controllers(config: &ManagerConfig, parts: Parts, end: &CancellationToken) {
-    let (updates, updates_writer) = reflector::store::<Update>();
+    let (updates, updates_writer) = update::updates();
     let (wake_workspace, woken_workspaces) = mpsc::channel::<ObjectRef<Workspace>>(WAKE_UPS);
     let knocks = workspace::Knocks::new(wake_workspace.clone(), parts.tasks.clone(), end.clone());
     let inputs = workspace::InputWatch::new(wake_workspace.clone());
@@ -284,11 +285,11 @@ async fn run_controllers(config: &ManagerConfig, parts: Parts, end: &Cancellatio
 async fn stacks(
     config: &ManagerConfig,
     parts: &Parts,
-    updates: reflector::Store<Update>,
+    updates: update::Updates,
     wake_workspace: mpsc::Sender<ObjectRef<Workspace>>,
     end: CancellationToken,
 ) {
-    let (known_stacks, store) = reflector::store::<Stack>();
+    let (known_stacks, store) = stack::stacks();
     let sources = Sources::new(parts.client.clone());
     let (dependents, woken_dependents) = stack::Dependents::new(known_stacks.clone(), config.no_cross_namespace_refs);
     let twins = stack::Twins::new(dependents.waker());
@@ -329,7 +330,7 @@ async fn stacks(
     let metrics = parts.metrics.clone();
     let drive = drive::<Stack>("stack-controller", RECONCILE_TIMEOUT, config.concurrent, config, parts);
     let drive = Arc::new(drive.when_gone(move |gone| {
-        metrics.stacks(known_stacks.len());
+        metrics.stacks(known_stacks.store().len());
         twins.forget(gone);
         git.forget(gone);
     }));
@@ -359,7 +360,7 @@ fn follow_git(config: &ManagerConfig, parts: &Parts, end: &CancellationToken) ->
 async fn runs(
     config: &ManagerConfig,
     parts: &Parts,
-    (updates, store): (reflector::Store<Update>, reflector::store::Writer<Update>),
+    (updates, store): (update::Updates, IndexWriter<Update, update::UpdateGroup>),
     references: References,
     (wake, news): (mpsc::Sender<ObjectRef<Update>>, mpsc::Receiver<ObjectRef<Update>>),
     end: CancellationToken,
@@ -410,7 +411,7 @@ async fn workspaces(
 ) {
     let (_, workspaces) = reflector::store::<Workspace>();
     // Its own, cut-down copy of the Updates: it is filled before it wakes a Workspace.
-    let (updates, updates_writer) = reflector::store::<Update>();
+    let (updates, updates_writer) = update::updates();
     let (git, followers) = follow_git(config, parts, &end);
     let context = Arc::new(workspace::Context {
         client: parts.client.clone(),

@@ -10,6 +10,7 @@ pub mod drive;
 pub mod events;
 pub mod failpoint;
 pub mod fair_slots;
+pub mod index;
 pub mod leadership;
 pub mod lease;
 pub mod news;

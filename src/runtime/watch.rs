@@ -9,7 +9,6 @@ use futures::{Stream, TryStreamExt};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::runtime::predicates::{finalizers, generation};
 use kube::runtime::reflector::ObjectRef;
-use kube::runtime::reflector::store::Writer;
 use kube::runtime::watcher::{self, Event};
 use kube::runtime::{Predicate, WatchStreamExt};
 use kube::{Api, Resource, ResourceExt};
@@ -22,6 +21,7 @@ use crate::api::names::{
     ANNOTATION_RESOLVE,
 };
 use crate::runtime::drive::Drive;
+use crate::runtime::index::StoreWriter;
 
 /// A new value of one of these asks for a reconcile.
 const REQUEST_ANNOTATIONS: [&str; 5] = [
@@ -41,20 +41,20 @@ pub fn changes<K>(
     api: Api<K>,
     config: watcher::Config,
     cut_down: impl Fn(&mut K) + Send + 'static,
-    store: Writer<K>,
+    mut store: impl StoreWriter<K>,
     drive: Arc<Drive>,
 ) -> impl Stream<Item = Result<K, watcher::Error>> + Send + 'static
 where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
 {
-    let reader = store.as_reader();
+    let reader = store.reader();
     watcher::watcher(api, config)
         .default_backoff()
         .modify(move |object: &mut K| {
             cut_down_metadata(object);
             cut_down(object);
         })
-        .reflect(store)
+        .inspect_ok(move |event| store.apply(event))
         .inspect_ok(move |event| match event {
             Event::Delete(object) => drive.forget(object),
             // What went away while the watch was interrupted is not among the objects that were listed.

@@ -78,13 +78,13 @@ fn parse_group(api_version: &str) -> Result<&str, Unavailable> {
     }
 }
 
-/// Whether a reference names this kind, in whatever version.
-pub fn names_kind(reference: &SourceReference, kind: &GroupKind) -> bool {
+/// The kind that a reference names, in whatever version; none of one that can mean nothing.
+pub fn kind_of(reference: &SourceReference) -> Option<GroupKind> {
     let group = match reference.api_version.as_deref() {
         Some(api_version) => api_version.split_once('/').map(|(group, _)| group),
         None => KINDS.contains(&reference.kind.as_str()).then_some(GROUP),
     };
-    reference.kind == kind.kind && group == Some(kind.group.as_str())
+    Some(GroupKind::new(group?, &reference.kind))
 }
 
 /// A right that the controller lacks, as a reason for there being no artifact. `said` is the API server's answer.

@@ -124,18 +124,17 @@ fn in_template(error: written::WrittenError) -> Unavailable {
     Unavailable::Invalid(format!("spec.workspaceTemplate.spec: {error}"))
 }
 
-/// Whether a Stack's source is of this kind, in whatever version.
-pub fn names_kind(spec: &StackSpec, kind: &GroupKind) -> bool {
-    let as_flux = spec.flux_source.as_ref().is_some_and(|source| flux::names_kind(&source.source_ref, kind));
-    as_flux || (spec.program_ref.is_some() && *kind == program::kind())
-}
-
-/// Whether the source of a Stack in the namespace `own` is the object of this kind and name.
-pub fn names_object(spec: &StackSpec, own: &str, kind: &GroupKind, (namespace, name): (&str, &str)) -> bool {
+/// The objects that a Stack in the namespace `own` names as its source: the kind, and namespace and name. A Stack that names
+/// two of them is told so, whichever changes.
+pub fn named_objects(spec: &StackSpec, own: &str) -> Vec<(GroupKind, (String, String))> {
     let flux = spec.flux_source.as_ref().map(|source| &source.source_ref);
-    let is_flux = flux.is_some_and(|flux| flux.name == name && within(flux.namespace.as_deref(), own) == namespace);
-    let is_program = spec.program_ref.as_ref().is_some_and(|reference| reference.name == name && own == namespace);
-    names_kind(spec, kind) && (is_flux || is_program)
+    let flux = flux.and_then(|source| {
+        let namespace = within(source.namespace.as_deref(), own).to_owned();
+        Some((flux::kind_of(source)?, (namespace, source.name.clone())))
+    });
+    let program = spec.program_ref.as_ref();
+    let program = program.map(|reference| (program::kind(), (own.to_owned(), reference.name.clone())));
+    flux.into_iter().chain(program).collect()
 }
 
 /// The namespace that is said, else the one of the object that says none.

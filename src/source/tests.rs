@@ -31,11 +31,8 @@ fn a_stack_has_one_source_and_is_woken_by_it_alone() {
         match (reference(&spec), wanted) {
             (Ok(found), Some((kind, name))) => {
                 assert_eq!((&found.kind, found.name.as_str()), (kind, name));
-                assert!(names_kind(&spec, kind) && names_object(&spec, "apps", kind, ("apps", name)), "{spec:?}");
-                assert!(!names_object(&spec, "apps", kind, ("apps", "another")), "{spec:?}");
-                assert!(!names_object(&spec, "apps", kind, ("base", name)), "{spec:?}");
-                let other = if *kind == bucket { program::kind() } else { bucket.clone() };
-                assert!(!names_kind(&spec, &other) && !names_object(&spec, "apps", &other, ("apps", name)), "{spec:?}");
+                let object = (kind.clone(), ("apps".to_owned(), name.to_owned()));
+                assert_eq!(named_objects(&spec, "apps"), [object], "{spec:?}");
             }
             (Err(Unavailable::Invalid(said)), None) => {
                 assert!(said.contains("spec.fluxSource") && said.contains("spec.programRef"), "{said}");

@@ -1,5 +1,5 @@
 //! Verifying and unpacking a source, each against the tool that people use for it, in the same run: `sha256sum` and
-//! `tar -xzf`. `make bench` reads the medians from what criterion writes down.
+//! `tar -xzf`; and what the controller looks up for a push, with few and with many Stacks at rest. `make bench` reads the medians from what criterion writes down.
 #![allow(
     clippy::panic,
     clippy::expect_used,
@@ -7,6 +7,8 @@
     clippy::indexing_slicing,
     reason = "what a benchmark stands on ends it"
 )]
+
+mod lookups;
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -16,6 +18,8 @@ use std::time::Duration;
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use pulumi_controller::artifact::{Algorithm, Digest, Limits, pack, unpack};
 use tempfile::TempDir;
+
+use lookups::AtRest;
 
 /// A repository with a few programs and their dependencies: many small files, some of a few hundred kilobytes.
 const FOLDERS: usize = 100;
@@ -136,5 +140,15 @@ fn run(command: &mut Command) {
     assert!(status.success(), "{command:?} ended with {status}");
 }
 
-criterion_group!(parts, digests, archives);
+fn lookups_of_a_push(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("lookups");
+    group.sample_size(15).measurement_time(Duration::from_secs(3));
+    for (name, count) in [("few", 100), ("many", 10_000)] {
+        let mut at_rest = AtRest::new(count);
+        group.bench_function(name, |bencher| bencher.iter(|| at_rest.push()));
+    }
+    group.finish();
+}
+
+criterion_group!(parts, digests, archives, lookups_of_a_push);
 criterion_main!(parts);

@@ -7,7 +7,19 @@ use serde_json::Value;
 use crate::table::Row;
 
 pub fn measure() -> Vec<Row> {
-    vec![row("digest of 64 MiB", "digest", "sha256sum"), row("unpacking 1,200 files", "unpack", "tar -xzf")]
+    vec![
+        row("digest of 64 MiB", "digest", "sha256sum"),
+        row("unpacking 1,200 files", "unpack", "tar -xzf"),
+        lookups("lookups of a push, 10,000 Stacks"),
+    ]
+}
+
+/// Larger tables fit into fewer caches; a scan of all objects takes a hundred times as long.
+fn lookups(measure: &str) -> Row {
+    let (few, many) = (median("lookups", "few"), median("lookups", "many"));
+    let ratio = many / few;
+    Row::of(measure, "10 × those with 100 Stacks".to_owned(), format!("{ratio:.1} ×"), Some(ratio <= 10.0))
+        .with_note(format!("{:.0} µs, {:.0} µs", many / 1e3, few / 1e3))
 }
 
 /// No slower than the tool.

@@ -1,14 +1,14 @@
 //! Who waits for a Stack: those that name it as what has to be done first are woken when it may be.
 
 use std::fmt;
-use std::sync::Arc;
 
 use futures::Stream;
 use futures::channel::mpsc;
 use kube::ResourceExt;
-use kube::runtime::reflector::{ObjectRef, Store as Reflected};
+use kube::runtime::reflector::ObjectRef;
 
 use crate::api::pulumi::Stack;
+use crate::controller::stack::groups::{StackGroup, Stacks};
 use crate::controller::stack::prerequisites;
 use crate::runtime::backoff::ObjectKey;
 
@@ -18,7 +18,7 @@ const WAITING: usize = 1024;
 /// Knows who needs whom. Cheap to clone.
 #[derive(Clone)]
 pub struct Dependents {
-    stacks: Reflected<Stack>,
+    stacks: Stacks,
     /// Whether what a Stack names in another namespace counts for nothing: else who may write there could hold up the end of this one.
     no_cross_namespace_refs: bool,
     wake: mpsc::Sender<ObjectRef<Stack>>,
@@ -33,7 +33,7 @@ impl fmt::Debug for Dependents {
 impl Dependents {
     /// With the Stacks to wake, which the Stack controller reads.
     pub fn new(
-        stacks: Reflected<Stack>,
+        stacks: Stacks,
         no_cross_namespace_refs: bool,
     ) -> (Dependents, impl Stream<Item = ObjectRef<Stack>> + Send + 'static) {
         let (wake, woken) = mpsc::channel(WAITING);
@@ -59,11 +59,9 @@ impl Dependents {
     /// Those that need this Stack.
     pub fn of(&self, stack: &Stack) -> Vec<ObjectKey> {
         let key = key(stack);
-        let needs_it = |other: &&Arc<Stack>| {
-            let own = other.metadata.namespace.as_deref().unwrap_or_default();
-            (own == key.0 || !self.no_cross_namespace_refs) && prerequisites::names_it(&other.spec, own, &key)
-        };
-        self.stacks.state().iter().filter(needs_it).map(|other| self::key(other)).collect()
+        let dependents = self.stacks.in_group(&StackGroup::Needs(key.clone()));
+        let dependents = dependents.iter().map(|dependent| self::key(dependent));
+        dependents.filter(|(namespace, _)| *namespace == key.0 || !self.no_cross_namespace_refs).collect()
     }
 
     fn wake_one(&self, (namespace, name): &ObjectKey) {
@@ -78,7 +76,7 @@ impl Dependents {
         let needs = |other: &ObjectKey| match *other == of {
             true => needs(stack),
             false => {
-                let found = self.stacks.get(&ObjectRef::new(&other.1).within(&other.0));
+                let found = self.stacks.store().get(&ObjectRef::new(&other.1).within(&other.0));
                 found.map(|found| self::needs(&found)).unwrap_or_default()
             }
         };
@@ -100,11 +98,12 @@ fn needs(stack: &Stack) -> Vec<ObjectKey> {
 #[cfg(test)]
 mod tests {
     use futures::StreamExt;
-    use kube::runtime::reflector;
     use kube::runtime::watcher::Event;
     use serde_json::json;
 
     use super::*;
+    use crate::controller::stack::groups::stacks;
+    use crate::runtime::index::StoreWriter as _;
 
     fn stack(namespace: &str, name: &str, needs: &[&str]) -> Stack {
         let prerequisites: Vec<_> = needs.iter().map(|name| json!({"name": name})).collect();
@@ -117,11 +116,11 @@ mod tests {
 
     #[tokio::test]
     async fn those_that_need_a_stack_are_woken_and_no_others() {
-        let (store, mut writer) = reflector::store::<Stack>();
+        let (store, mut writer) = stacks();
         let others =
             [("apps", "a", vec!["base"]), ("apps", "b", vec![]), ("more", "c", vec!["base"]), ("apps", "d", vec!["a"])];
         for (namespace, name, needs) in others {
-            writer.apply_watcher_event(&Event::Apply(stack(namespace, name, &needs)));
+            writer.apply(&Event::Apply(stack(namespace, name, &needs)));
         }
         let (dependents, woken) = Dependents::new(store, true);
         dependents.wake(&stack("apps", "base", &[]));
@@ -135,11 +134,11 @@ mod tests {
 
     #[tokio::test]
     async fn nobody_in_another_namespace_counts_where_nobody_may_refer_there() {
-        let (store, mut writer) = reflector::store::<Stack>();
+        let (store, mut writer) = stacks();
         let mut stranger = stack("more", "stranger", &[]);
         let base = json!([{"name": "base", "namespace": "apps"}]);
         stranger.spec.depends_on = serde_json::from_value(base).unwrap();
-        writer.apply_watcher_event(&Event::Apply(stranger));
+        writer.apply(&Event::Apply(stranger));
         let of = |no_cross_namespace_refs| {
             let (dependents, _woken) = Dependents::new(store.clone(), no_cross_namespace_refs);
             dependents.of(&stack("apps", "base", &[]))

@@ -7,6 +7,7 @@ mod decide;
 mod deletion;
 mod dependents;
 mod fetch;
+mod groups;
 mod history;
 mod identity;
 mod observe;
@@ -35,9 +36,11 @@ use futures::channel::mpsc;
 use jiff::Timestamp;
 use kube::ResourceExt;
 use kube::core::Selector;
-use kube::runtime::reflector::{ObjectRef, Store as Reflected};
+use kube::runtime::reflector::ObjectRef;
 
 pub use dependents::Dependents;
+pub use groups::{StackGroup, Stacks, stacks};
+pub use ownership::stack_of;
 pub use prerequisites::evaluator::Evaluator;
 pub use prerequisites::expression::{ExpressionError, evaluate_stdin};
 pub use source_watches::SourceWatches;
@@ -48,6 +51,7 @@ use crate::api::auto::{Update, Workspace};
 use crate::api::pulumi::Stack;
 use crate::artifact::{Fetcher, Store};
 use crate::controller::stack::act::Next;
+use crate::controller::update::{UpdateGroup, Updates};
 use crate::runtime::drive::{Outcome, ReconcileError};
 use crate::runtime::events::Events;
 use crate::runtime::reads::Reader;
@@ -75,9 +79,9 @@ pub struct Context {
     pub events: Events,
     pub metrics: Metrics,
     /// All Stacks that the controller watches, cut down.
-    pub stacks: Reflected<Stack>,
+    pub stacks: Stacks,
     /// All Updates that the controller watches.
-    pub updates: Reflected<Update>,
+    pub updates: Updates,
     /// The labels of Secrets and ConfigMaps whose change is a reason to run.
     pub watched: Option<Selector>,
     /// By how many percent intervals are spread.
@@ -100,11 +104,7 @@ impl std::fmt::Debug for Context {
 
 impl Context {
     fn updates_of(&self, namespace: &str, stack: &str) -> Vec<Arc<Update>> {
-        let is_ours = |update: &Arc<Update>| {
-            update.metadata.namespace.as_deref() == Some(namespace)
-                && ownership::stack_of(update.as_ref()).as_deref() == Some(stack)
-        };
-        self.updates.state().into_iter().filter(is_ours).collect()
+        self.updates.in_group(&UpdateGroup::stack(namespace, stack))
     }
 
     /// Wakes a Workspace. A full queue is no loss: it looks again by itself.
@@ -118,7 +118,7 @@ impl Context {
 
 /// Brings a Stack forward: observe, decide, act; status is part of each act.
 pub async fn reconcile(stack: Arc<Stack>, context: Arc<Context>) -> Result<Outcome, ReconcileError> {
-    context.metrics.stacks(context.stacks.len());
+    context.metrics.stacks(context.stacks.store().len());
     // The cache may lag behind our own last write; the run's bookkeeping must not.
     let namespace = stack.namespace().unwrap_or_default();
     let Some(live) = context.reader.get_opt::<Stack>(&namespace, &stack.name_any()).await? else {

@@ -7,7 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 
 use crate::api::conditions::{self, READY};
-use crate::api::pulumi::{DependencyReference, Stack, StackSpec};
+use crate::api::pulumi::{Stack, StackSpec};
 use crate::api::{duration, names};
 use crate::runtime::backoff::ObjectKey;
 use crate::source;
@@ -71,13 +71,6 @@ pub fn asked(spec: &StackSpec, own: &str) -> Vec<(ObjectKey, Rule)> {
         ((namespace, dependency.name.clone()), rule)
     });
     prerequisites.chain(dependencies).collect()
-}
-
-/// Whether a Stack in the namespace `own` names another one as what has to be done first. It is asked of every Stack at each change of one.
-pub fn names_it(spec: &StackSpec, own: &str, (namespace, name): &ObjectKey) -> bool {
-    let before = || own == namespace && spec.prerequisites.iter().any(|p| p.name == *name);
-    let is_it = |d: &DependencyReference| d.name == *name && source::within(d.namespace.as_deref(), own) == namespace;
-    before() || spec.depends_on.iter().any(is_it)
 }
 
 /// What the spec of a Stack in the namespace `own` names in other namespaces, which is refused where nobody may refer there.

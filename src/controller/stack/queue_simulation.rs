@@ -156,10 +156,7 @@ impl Simulation {
 
     fn ask(&mut self, number: usize) {
         let Some(update) = &self.members[number].update else { return };
-        let pod: Pod = serde_json::from_value(
-            json!({"metadata": {"namespace": "apps"}, "spec": {"nodeName": "n", "containers": []}}),
-        )
-        .unwrap();
+        let pod: Pod = serde_json::from_value(json!({"spec": {"nodeName": "n", "containers": []}})).unwrap();
         let run = run_in(&pod, update, &[]);
         if self.turns.ask(&run, number, self.instant()).is_ok() {
             self.members[number].is_open = true;

@@ -11,7 +11,7 @@ use futures::channel::mpsc;
 use futures::{SinkExt, Stream, StreamExt};
 use kube::api::ApiResource;
 use kube::core::PartialObjectMeta;
-use kube::runtime::reflector::{ObjectRef, Store as Reflected};
+use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher::Event;
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Client, Error};
@@ -19,10 +19,12 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::api::pulumi::Stack;
+use crate::controller::stack::groups::{StackGroup, Stacks};
+use crate::runtime::backoff::ObjectKey;
 use crate::runtime::scope::Scope;
+use crate::source::Unavailable;
 use crate::source::flux::{self, Sources};
 use crate::source::kinds::GroupKind;
-use crate::source::{self, Unavailable};
 
 /// How many Stacks may wait to be woken; a watch that has more waits until there is room.
 const WAITING: usize = 1024;
@@ -36,7 +38,7 @@ pub struct SourceWatches(Arc<Shared>);
 struct Shared {
     client: Client,
     scope: Scope,
-    stacks: Reflected<Stack>,
+    stacks: Stacks,
     sources: Sources,
     wake: mpsc::Sender<ObjectRef<Stack>>,
     tasks: TaskTracker,
@@ -72,7 +74,7 @@ impl SourceWatches {
     pub fn new(
         client: Client,
         scope: Scope,
-        stacks: Reflected<Stack>,
+        stacks: Stacks,
         sources: Sources,
         tasks: TaskTracker,
         end: CancellationToken,
@@ -109,9 +111,10 @@ impl Shared {
             self.lock().remove(kind);
             self.sources.doubt().await;
             // They find out what has become of the kind, and of their sources.
+            let stacks = StackGroup::SourceKind(kind.clone());
             tokio::select! {
                 () = self.end.cancelled() => {}
-                () = self.wake(|stack| names(stack, kind)) => {}
+                () = self.wake(&stacks) => {}
             }
         }
     }
@@ -131,19 +134,19 @@ impl Shared {
             };
             match event {
                 Some(Ok(Event::Apply(source) | Event::Delete(source))) => {
-                    self.wake(|stack| is_fed(stack, kind, &source)).await;
+                    self.wake(&StackGroup::Source(kind.clone(), key(&source))).await;
                 }
                 // Sources may have come and gone while nobody watched.
                 Some(Ok(Event::InitDone)) => {
                     self.set_refused(kind, None);
-                    self.wake(|stack| names(stack, kind)).await;
+                    self.wake(&StackGroup::SourceKind(kind.clone())).await;
                 }
                 Some(Ok(Event::Init | Event::InitApply(_))) => {}
                 Some(Err(error)) => match refusal(&error) {
                     Some((404, _)) => return Ended::NotServed,
                     Some((403, said)) => {
                         if self.set_refused(kind, Some(said)) {
-                            self.wake(|stack| names(stack, kind)).await;
+                            self.wake(&StackGroup::SourceKind(kind.clone())).await;
                         }
                     }
                     _ => tracing::debug!(kind = %kind, %error, "a watch was interrupted"),
@@ -165,7 +168,7 @@ impl Shared {
     /// One step with the lock held: a Stack that comes now finds either this watch or none.
     fn forget_if_unneeded(&self, kind: &GroupKind) -> bool {
         let mut watched = self.lock();
-        let needed = self.stacks.state().iter().any(|stack| names(stack, kind));
+        let needed = self.stacks.has_group(&StackGroup::SourceKind(kind.clone()));
         if !needed {
             watched.remove(kind);
         }
@@ -173,13 +176,11 @@ impl Shared {
     }
 
     /// Wakes Stacks. When there is no room it waits: a Stack at rest would not look again by itself.
-    async fn wake(&self, wanted: impl Fn(&Stack) -> bool) {
-        let stacks: Vec<ObjectRef<Stack>> =
-            self.stacks.state().iter().filter(|stack| wanted(stack)).map(|s| ObjectRef::from_obj(s.as_ref())).collect();
+    async fn wake(&self, group: &StackGroup) {
         let mut wake = self.wake.clone();
-        for stack in stacks {
+        for stack in self.stacks.in_group(group) {
             // Nobody listens any more only when the controller ends.
-            if wake.send(stack).await.is_err() {
+            if wake.send(ObjectRef::from_obj(stack.as_ref())).await.is_err() {
                 return;
             }
         }
@@ -190,16 +191,8 @@ impl Shared {
     }
 }
 
-fn names(stack: &Stack, kind: &GroupKind) -> bool {
-    source::names_kind(&stack.spec, kind)
-}
-
-/// Whether a source feeds a Stack.
-fn is_fed(stack: &Stack, kind: &GroupKind, object: &PartialObjectMeta) -> bool {
-    let own = stack.metadata.namespace.as_deref().unwrap_or_default();
-    let (namespace, name) = (&object.metadata.namespace, &object.metadata.name);
-    let object = (namespace.as_deref().unwrap_or_default(), name.as_deref().unwrap_or_default());
-    source::names_object(&stack.spec, own, kind, object)
+fn key(source: &PartialObjectMeta) -> ObjectKey {
+    (source.metadata.namespace.clone().unwrap_or_default(), source.metadata.name.clone().unwrap_or_default())
 }
 
 /// The code and the words with which the API server has refused a watch.

@@ -43,10 +43,43 @@ impl fmt::Display for Twin {
     }
 }
 
+/// The claims of all Stacks, and which of them have the same address.
+#[derive(Default)]
+struct Claims {
+    by_key: HashMap<ObjectKey, Claim>,
+    by_address: HashMap<String, HashSet<ObjectKey>>,
+}
+
+impl Claims {
+    /// Notes what a Stack claims, if it claims anything, and tells what it claimed before.
+    fn replace(&mut self, key: &ObjectKey, claim: Option<Claim>) -> Option<Claim> {
+        let before = self.by_key.remove(key);
+        if let Some(before) = &before
+            && let Some(keys) = self.by_address.get_mut(&before.address)
+        {
+            keys.remove(key);
+            if keys.is_empty() {
+                self.by_address.remove(&before.address);
+            }
+        }
+        if let Some(claim) = claim {
+            self.by_address.entry(claim.address.clone()).or_default().insert(key.clone());
+            self.by_key.insert(key.clone(), claim);
+        }
+        before
+    }
+
+    /// The claims with an address.
+    fn with_address(&self, address: &str) -> impl Iterator<Item = (&ObjectKey, &Claim)> {
+        let keys = self.by_address.get(address).into_iter().flatten();
+        keys.filter_map(|key| self.by_key.get_key_value(key))
+    }
+}
+
 /// Who stands for what. Cheap to clone.
 #[derive(Clone)]
 pub struct Twins {
-    claims: Arc<Mutex<HashMap<ObjectKey, Claim>>>,
+    claims: Arc<Mutex<Claims>>,
     /// By the first one: those that wait for it to go.
     waiting: Arc<Mutex<HashMap<ObjectKey, HashSet<ObjectKey>>>>,
     wake: mpsc::Sender<ObjectRef<Stack>>,
@@ -67,20 +100,18 @@ impl Twins {
     /// Takes note of what a Stack stands for now.
     pub fn note(&self, stack: &Stack) {
         let key = key(stack);
-        let before = lock(&self.claims).get(&key).cloned();
-        let claim = claim(stack, before.as_ref());
-        let is_news = match claim.clone() {
-            Some(claim) => lock(&self.claims).insert(key.clone(), claim.clone()).is_some_and(|before| before != claim),
-            None => lock(&self.claims).remove(&key).is_some(),
-        };
-        if is_news {
+        let mut claims = lock(&self.claims);
+        let claim = claim(stack, claims.by_key.get(&key));
+        let before = claims.replace(&key, claim.clone());
+        drop(claims);
+        if before.is_some() && before != claim {
             self.wake_those_behind(&key);
         }
     }
 
     /// A Stack is gone.
     pub fn forget(&self, key: &ObjectKey) {
-        lock(&self.claims).remove(key);
+        lock(&self.claims).replace(key, None);
         self.wake_those_behind(key);
     }
 
@@ -114,7 +145,7 @@ impl Twins {
     /// The claim of a Stack, with the project that its source has turned out to be.
     fn learn(&self, key: &ObjectKey, project: Option<String>) -> Option<Claim> {
         let mut claims = lock(&self.claims);
-        let claim = claims.get_mut(key)?;
+        let claim = claims.by_key.get_mut(key)?;
         claim.was_asked = true;
         if project.is_some() && !claim.names_project {
             claim.project = project;
@@ -125,11 +156,9 @@ impl Twins {
     /// Those with the same address that were created before, the first one first.
     fn before(&self, key: &ObjectKey, own: &Claim) -> Vec<(ObjectKey, Claim)> {
         let claims = lock(&self.claims);
-        let is_before = |(other, claim): &(&ObjectKey, &Claim)| {
-            claim.address == own.address && (claim.created, *other) < (own.created, key)
-        };
-        let mut before: Vec<_> =
-            claims.iter().filter(is_before).map(|(key, claim)| (key.clone(), claim.clone())).collect();
+        let is_before = |(other, claim): &(&ObjectKey, &Claim)| (claim.created, *other) < (own.created, key);
+        let before = claims.with_address(&own.address).filter(is_before);
+        let mut before: Vec<_> = before.map(|(key, claim)| (key.clone(), claim.clone())).collect();
         before.sort_by(|(one_key, one), (other_key, other)| (one.created, one_key).cmp(&(other.created, other_key)));
         before
     }

@@ -5,15 +5,15 @@ use std::sync::Arc;
 use futures::{Stream, StreamExt, TryStreamExt};
 use kube::runtime::controller::{Config, Controller};
 use kube::runtime::reflector::ObjectRef;
-use kube::runtime::reflector::store::Writer as StoreWriter;
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Client, Resource, ResourceExt};
 
 use crate::api::auto::{Update, UpdatePhase, Workspace};
 use crate::api::conditions;
 use crate::api::pulumi::{Stack, StackSpec};
-use crate::controller::stack::{Context, ownership, reconcile};
+use crate::controller::stack::{Context, StackGroup, ownership, reconcile};
 use crate::runtime::drive::{Drive, no_errors};
+use crate::runtime::index::IndexWriter;
 use crate::runtime::news::news;
 use crate::runtime::scope::Scope;
 use crate::runtime::watch;
@@ -21,7 +21,7 @@ use crate::runtime::watch;
 /// What the controller is fed with.
 pub struct Feeds<W, D> {
     /// Where the watched Stacks are kept.
-    pub store: StoreWriter<Stack>,
+    pub store: IndexWriter<Stack, StackGroup>,
     /// Stacks whose sources have changed.
     pub woken: W,
     /// Stacks that may have waited for another one.
@@ -47,7 +47,7 @@ pub async fn controller(
     concurrency: u16,
     shutdown: impl Future<Output = ()> + Send + Sync + 'static,
 ) {
-    let stacks = feeds.store.as_reader();
+    let stacks = context.stacks.store().clone();
     let twins = context.twins.clone();
     let noted = move |stack: &mut Stack| {
         twins.note(stack);

@@ -4,6 +4,7 @@ mod act;
 mod attachments;
 mod dead_runs;
 mod decide;
+mod groups;
 mod observe;
 mod outputs;
 mod pod_end;
@@ -19,10 +20,11 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use kube::ResourceExt;
-use kube::runtime::reflector::{ObjectRef, Store as Reflected};
+use kube::runtime::reflector::ObjectRef;
 
 pub use attachments::Attachments;
 pub use dead_runs::dead_run;
+pub use groups::{UpdateGroup, Updates, updates};
 pub use outputs::is_of as is_outputs_of;
 #[cfg(test)]
 pub(crate) use queue::run_in;
@@ -51,7 +53,7 @@ pub struct Context {
     pub events: Events,
     pub references: References,
     /// All Updates that the controller watches.
-    pub updates: Reflected<Update>,
+    pub updates: Updates,
     /// Maximum duration of a run whose Update has no timeout; zero for none.
     pub default_timeout: Duration,
 }
@@ -65,11 +67,8 @@ impl std::fmt::Debug for Context {
 impl Context {
     /// All Updates of the Workspace of an Update, itself included.
     fn siblings(&self, update: &Update) -> Vec<Arc<Update>> {
-        let is_sibling = |other: &Arc<Update>| {
-            other.metadata.namespace == update.metadata.namespace
-                && other.spec.workspace_name == update.spec.workspace_name
-        };
-        self.updates.state().into_iter().filter(is_sibling).collect()
+        let namespace = update.namespace().unwrap_or_default();
+        self.updates.in_group(&UpdateGroup::workspace(&namespace, &update.spec.workspace_name))
     }
 
     /// Keeps neither a task nor a place for a run that is not open: another leader may have recorded its end.

@@ -5,22 +5,22 @@ use std::sync::Arc;
 use futures::channel::mpsc;
 use futures::{Stream, StreamExt};
 use kube::runtime::controller::{Config, Controller};
-use kube::runtime::reflector::store::Writer as StoreWriter;
-use kube::runtime::reflector::{ObjectRef, Store as Reflected};
+use kube::runtime::reflector::ObjectRef;
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Client, ResourceExt};
 
 use crate::api::auto::{Update, Workspace};
 use crate::api::names;
-use crate::controller::update::{Context, reconcile};
+use crate::controller::update::{Context, UpdateGroup, Updates, reconcile};
 use crate::runtime::drive::{Drive, no_errors};
+use crate::runtime::index::IndexWriter;
 use crate::runtime::scope::Scope;
 use crate::runtime::watch;
 
 /// What the controller is fed with.
 pub struct Feeds<G> {
     /// Where the watched Updates are kept; the other controllers read them too.
-    pub store: StoreWriter<Update>,
+    pub store: IndexWriter<Update, UpdateGroup>,
     /// Updates whose attached task has news.
     pub news: mpsc::Receiver<ObjectRef<Update>>,
     /// Updates that may take a free place.
@@ -49,17 +49,17 @@ pub async fn controller(
     let ended = watcher(scope.api::<Update>(client.clone()), scope.own_kinds());
     let workspaces = watcher(scope.api::<Workspace>(client.clone()), scope.own_kinds());
     let siblings = updates.clone();
-    Controller::for_stream(stream, updates.clone())
+    Controller::for_stream(stream, updates.store().clone())
         .with_config(Config::default().concurrency(concurrency))
         .watches_stream(ended.default_backoff().touched_objects(), move |update: Update| {
             // One that was released long ago wakes nobody, when the controller starts.
             match update.is_complete() && update.finalizers().iter().any(|f| f == names::UPDATE_FINALIZER) {
-                true => waiting(&siblings, &update.namespace(), &update.spec.workspace_name),
+                true => waiting(&siblings, update.namespace(), &update.spec.workspace_name),
                 false => Vec::new(),
             }
         })
         .watches_stream(workspaces.default_backoff().touched_objects(), move |workspace: Workspace| {
-            waiting(&updates, &workspace.namespace(), &workspace.name_any())
+            waiting(&updates, workspace.namespace(), &workspace.name_any())
         })
         .reconcile_on(feeds.news)
         .reconcile_on(feeds.places)
@@ -77,9 +77,7 @@ pub async fn controller(
 }
 
 /// The open Updates of a Workspace.
-fn waiting(updates: &Reflected<Update>, namespace: &Option<String>, workspace: &str) -> Vec<ObjectRef<Update>> {
-    let open = |update: &Arc<Update>| {
-        update.metadata.namespace == *namespace && update.spec.workspace_name == workspace && !update.is_complete()
-    };
-    updates.state().iter().filter(|u| open(u)).map(|u| ObjectRef::from_obj(u.as_ref())).collect()
+fn waiting(updates: &Updates, namespace: Option<String>, workspace: &str) -> Vec<ObjectRef<Update>> {
+    let of_workspace = updates.in_group(&UpdateGroup::workspace(&namespace.unwrap_or_default(), workspace));
+    of_workspace.iter().filter(|u| !u.is_complete()).map(|u| ObjectRef::from_obj(u.as_ref())).collect()
 }

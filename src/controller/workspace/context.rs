@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use k8s_openapi::api::apps::v1::StatefulSet;
-use kube::runtime::reflector::Store;
 use kube::{Client, ResourceExt};
 use tokio::sync::{Semaphore, watch};
 
@@ -12,10 +11,10 @@ use super::input_watch::InputWatch;
 use super::knocks::Knocks;
 use super::render::PodSettings;
 use super::trust::Trust;
-use crate::api::auto::Update;
 use crate::artifact;
 use crate::controller::authority::Generations;
 use crate::controller::references::References;
+use crate::controller::update::Updates;
 use crate::rpc::client::Agents;
 use crate::runtime::events::Events;
 use crate::runtime::reads::Reader;
@@ -45,7 +44,7 @@ pub struct Context {
     pub git: Git,
     pub metrics: Metrics,
     /// The Updates in scope, to see which runs are open; the controller fills it.
-    pub updates: Store<Update>,
+    pub updates: Updates,
     pub events: Events,
     pub pods: PodSettings,
     /// The ServiceAccount of pods whose Workspace names none.

@@ -3,12 +3,12 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
-use futures::{Stream, StreamExt};
+use futures::{Stream, StreamExt, TryStreamExt};
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::Pod;
 use kube::runtime::controller::Config;
 use kube::runtime::reflector::ObjectRef;
-use kube::runtime::reflector::store::Writer as StoreWriter;
+use kube::runtime::reflector::store::Writer;
 use kube::runtime::{Controller, WatchStreamExt, watcher};
 use kube::{Resource, ResourceExt};
 use tokio_util::sync::CancellationToken;
@@ -18,8 +18,9 @@ use crate::api::auto::{Update, UpdateStatus, Workspace, WorkspaceSpec};
 use crate::api::conditions::{COMPLETE, is_true};
 use crate::api::names::{LABEL_COMPONENT, LABEL_WORKSPACE_NAME};
 use crate::controller::authority::Generations;
-use crate::controller::update::waits_for_references;
+use crate::controller::update::{UpdateGroup, waits_for_references};
 use crate::runtime::drive::{Drive, no_errors};
+use crate::runtime::index::{IndexWriter, StoreWriter as _};
 use crate::runtime::news::news;
 use crate::runtime::scope::Scope;
 use crate::runtime::watch;
@@ -28,9 +29,9 @@ use crate::runtime::watch;
 pub struct Watches<W> {
     pub scope: Scope,
     /// Takes all Workspaces in scope.
-    pub workspaces: StoreWriter<Workspace>,
+    pub workspaces: Writer<Workspace>,
     /// Takes all Updates in scope, cut down to what tells whether a run is open; `Context::updates` reads it.
-    pub updates: StoreWriter<Update>,
+    pub updates: IndexWriter<Update, UpdateGroup>,
     /// Workspaces to look at now, for instance because the bytes of their artifact have arrived.
     pub wakes: W,
 }
@@ -108,7 +109,7 @@ fn cut_down(workspace: &mut Workspace) {
 fn run_changes(
     scope: &Scope,
     context: &Context,
-    store: StoreWriter<Update>,
+    mut store: IndexWriter<Update, UpdateGroup>,
 ) -> impl Stream<Item = Result<Update, watcher::Error>> + Send + 'static {
     watcher(scope.api::<Update>(context.client.clone()), scope.own_kinds())
         .default_backoff()
@@ -116,7 +117,7 @@ fn run_changes(
             watch::cut_down_metadata(update);
             watch::cut_down_update(update);
         })
-        .reflect(store)
+        .inspect_ok(move |event| store.apply(event))
         .touched_objects()
         .predicate_filter(run_state, Default::default())
 }

@@ -22,7 +22,7 @@ use crate::api::auto::{ArtifactReference, Update, Workspace};
 use crate::api::conditions::{COMPLETE, is_true};
 use crate::api::names;
 use crate::artifact::Digest;
-use crate::controller::update::needed_understanding;
+use crate::controller::update::{UpdateGroup, needed_understanding};
 use crate::rpc::client::{AgentAddress, AgentClient, RpcError};
 use crate::rpc::proto::{Artifact, Candidate, Person, StatusReply, StatusRequest};
 use crate::runtime::drive::ReconcileError;
@@ -154,12 +154,8 @@ fn reference(artifact: &Artifact) -> ArtifactReference {
 
 /// The agent of the Pulumi Kubernetes Operator ends its run when the operator goes. It has a while for that, before its pod is
 /// told to end.
-fn operators_agent(context: &Context, namespace: &str, name: &str) -> Agent {
-    let updates = context.updates.state();
-    let mut of_workspace = updates
-        .iter()
-        .filter(|update| update.spec.workspace_name == name && update.metadata.namespace.as_deref() == Some(namespace));
-    match of_workspace.find(|update| update.is_started_by_operator()) {
+fn operators_agent(updates: &[Arc<Update>]) -> Agent {
+    match updates.iter().find(|update| update.is_started_by_operator()) {
         Some(update) => Agent::Unreachable(format!(
             "it is the Pulumi Kubernetes Operator's, and the run {} may be in its pod",
             update.name_any()
@@ -191,8 +187,9 @@ pub(super) async fn observe(
     let state = pod.as_ref().map(pod_state::read);
     let parts = parts(&workspace, state.as_ref(), rendered, context, now).await?;
     let warning = warnings::find(&workspace, parts.stateful_set_uid.as_deref(), pod.as_ref(), context, now).await?;
+    let updates = context.updates.in_group(&UpdateGroup::workspace(namespace, name));
     let (agent, client) = match state.as_ref().filter(|pod| shall_be_asked(pod, &workspace, rendered, context)) {
-        Some(pod) if pod.is_operators => (operators_agent(context, namespace, name), None),
+        Some(pod) if pod.is_operators => (operators_agent(&updates), None),
         Some(pod) => {
             let request = if wanted.is_ok() { questions(&workspace, context) } else { StatusRequest::default() };
             ask(name, namespace, pod, request, context).await
@@ -206,8 +203,8 @@ pub(super) async fn observe(
         stateful_set: parts.stateful_set,
         pod: state,
         warning,
-        open_runs: open_runs(context, namespace, name),
-        is_agent_too_old: is_too_old(&agent) || knows_too_little(&agent, &workspace, &context.updates.state()),
+        open_runs: open_runs(&updates),
+        is_agent_too_old: is_too_old(&agent) || knows_too_little(&agent, &workspace, &updates),
         agent,
         artifact_stored: wanted.as_ref().is_ok_and(|wanted| is_stored(wanted, context)),
         wanted,
@@ -295,14 +292,12 @@ fn is_too_old(agent: &Agent) -> bool {
     matches!(agent, Agent::Answered(reply) if version::is_too_old(&reply.agent_version, failpoint::version()))
 }
 
-/// Whether a run waits for this Workspace that its agent would not understand.
+/// Whether one of its Updates waits for this Workspace that its agent would not understand.
 fn knows_too_little(agent: &Agent, workspace: &Workspace, updates: &[Arc<Update>]) -> bool {
     let Agent::Answered(reply) = agent else { return false };
     let waits = |update: &Update| {
         let status = update.status.as_ref();
-        update.spec.workspace_name == workspace.name_any()
-            && update.metadata.namespace == workspace.metadata.namespace
-            && update.metadata.deletion_timestamp.is_none()
+        update.metadata.deletion_timestamp.is_none()
             && status.is_none_or(|status| status.run.is_none() && !is_true(&status.conditions, COMPLETE))
     };
     updates.iter().any(|update| waits(update) && needed_understanding(update, workspace) > reply.understands)
@@ -354,15 +349,12 @@ fn covers(found: &Value, wanted: &Value) -> bool {
     }
 }
 
-/// The runs that are open in this Workspace, by what their Updates say.
-fn open_runs(context: &Context, namespace: &str, name: &str) -> Vec<OpenRun> {
+/// The runs that are open in a Workspace, by what its Updates say.
+fn open_runs(updates: &[Arc<Update>]) -> Vec<OpenRun> {
     let is_open = |update: &Update| {
         let status = update.status.as_ref();
-        update.spec.workspace_name == name
-            && update.metadata.namespace.as_deref() == Some(namespace)
-            && status.is_some_and(|status| status.run.is_some() && !is_true(&status.conditions, COMPLETE))
+        status.is_some_and(|status| status.run.is_some() && !is_true(&status.conditions, COMPLETE))
     };
-    let updates = context.updates.state();
     let open = updates.iter().filter(|update| is_open(update));
     open.map(|update| OpenRun { name: update.name_any(), uid: update.uid().unwrap_or_default() }).collect()
 }
@@ -455,13 +447,6 @@ mod tests {
             ("with targets, and the agent knows them", UNDERSTOOD, update(&["urn"], |_| ()), false),
             ("a destroy", 1, update(&[], |update| update.spec.kind = UpdateKind::Destroy), true),
             ("it is open", 0, update(&["urn"], is_open), false),
-            (
-                "of another workspace",
-                0,
-                update(&["urn"], |update| update.spec.workspace_name = "other".to_owned()),
-                false,
-            ),
-            ("of another namespace", 0, update(&["urn"], |update| update.metadata.namespace = None), false),
         ];
         for (name, understands, update, wanted) in rows {
             let agent = Agent::Answered(Box::new(StatusReply { understands, ..StatusReply::default() }));

@@ -36,9 +36,7 @@ fn s1_a_reference_means_a_group_and_a_kind_whatever_version_it_names() {
         let wanted = GroupKind::new(group, kind);
         assert_eq!(parsed.kind, wanted);
         assert_eq!((parsed.name.as_str(), parsed.directory.as_str()), ("app", "app"));
-        assert!(names_kind(&source.source_ref, &wanted), "a watch on {wanted} wakes {api_version:?} {kind}");
-        assert!(!names_kind(&source.source_ref, &GroupKind::new("else.example.com", kind)));
-        assert!(!names_kind(&source.source_ref, &GroupKind::new(group, "Else")));
+        assert_eq!(kind_of(&source.source_ref), Some(wanted), "a watch on it wakes {api_version:?} {kind}");
     }
 }
 
@@ -61,7 +59,7 @@ fn s1_a_reference_that_can_mean_nothing_is_invalid() {
         }
     }
     for api_version in [None, Some("v1"), Some("")] {
-        assert!(!names_kind(&reference(api_version, "Secret", None).source_ref, &GroupKind::new("", "Secret")));
+        assert_eq!(kind_of(&reference(api_version, "Secret", None).source_ref), None);
     }
 }
 

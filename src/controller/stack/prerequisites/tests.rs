@@ -146,9 +146,6 @@ fn what_a_spec_asks_for() {
         asked(&spec, "apps"),
         wanted.map(|(namespace, name, rule)| ((namespace.to_owned(), name.to_owned()), rule))
     );
-    let names = |own: &str, namespace: &str, name: &str| names_it(&spec, own, &(namespace.to_owned(), name.to_owned()));
-    assert_eq!(["a", "c", "e"].map(|name| names("apps", "apps", name)), [true, true, false]);
-    assert_eq!(["a", "c", "d"].map(|name| names("apps", "base", name)), [false, true, false]);
     let elsewhere = named_elsewhere(&spec, "apps");
     assert_eq!(elsewhere.as_deref(), Some("spec.dependsOn: Stack base/c is in another namespace"));
     assert_eq!(named_elsewhere(&StackSpec { depends_on: Vec::new(), ..spec }, "apps"), None);

@@ -2,12 +2,14 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use kube::runtime::reflector;
 use serde_json::{Value, json};
 
 use super::*;
 use crate::api::pulumi::{FluxSource, SourceReference, StackSpec};
+use crate::controller::stack::groups;
 use crate::runtime::fake_api::{Answer, Asked, Log, client};
+use crate::runtime::index::{IndexWriter, StoreWriter as _};
+use crate::source;
 use crate::source::flux::Found;
 
 const LIMIT: Duration = Duration::from_secs(3600);
@@ -109,7 +111,7 @@ struct Scene {
     sources: Sources,
     watches: SourceWatches,
     woken: std::pin::Pin<Box<dyn Stream<Item = ObjectRef<Stack>> + Send>>,
-    stacks: reflector::store::Writer<Stack>,
+    stacks: IndexWriter<Stack, StackGroup>,
     end: CancellationToken,
     tasks: TaskTracker,
 }
@@ -119,9 +121,9 @@ impl Scene {
         let server = Arc::new(Server::default());
         let answering = server.clone();
         let (client, log) = client(move |asked| answering.answer(asked));
-        let (store, mut stacks) = reflector::store::<Stack>();
+        let (store, mut stacks) = groups::stacks();
         for stack in [stack("main", "app"), stack("other", "b")] {
-            stacks.apply_watcher_event(&Event::Apply(stack));
+            stacks.apply(&Event::Apply(stack));
         }
         let sources = Sources::new(client.clone());
         let (tasks, end) = (TaskTracker::new(), CancellationToken::new());
@@ -191,7 +193,7 @@ async fn s2_a_kind_that_is_not_served_holds_up_no_stack_of_another_kind() {
     let mut scene = Scene::new();
     let mut other = stack("other", "b");
     other.spec.flux_source.as_mut().unwrap().source_ref.kind = "Chart".to_owned();
-    scene.stacks.apply_watcher_event(&Event::Apply(other.clone()));
+    scene.stacks.apply(&Event::Apply(other.clone()));
     let missing = source::reference(&other.spec).unwrap();
     let error = scene.sources.look("apps", &missing).await.expect_err("it is not there").to_string();
     assert!(error.contains("does not serve Chart of the group artifacts.example.com"), "{error}");
@@ -274,7 +276,7 @@ async fn a_watch_on_a_kind_that_no_stack_names_any_more_ends() {
     scene.watches.keep(&found.resource).unwrap();
     assert_eq!(scene.woken(2).await, ["main", "other"]);
     for (name, source) in [("main", "app"), ("other", "b")] {
-        scene.stacks.apply_watcher_event(&Event::Delete(stack(name, source)));
+        scene.stacks.apply(&Event::Delete(stack(name, source)));
     }
     scene.tasks_end().await;
     assert!(scene.watches.0.lock().is_empty());

@@ -1,0 +1,184 @@
+//! A store of watched objects that finds them by what others look them up by: the Updates of a Workspace, the Stacks of a
+//! source. A scan of all objects for each change would take time in proportion to their number squared.
+
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use kube::Resource;
+use kube::runtime::reflector::{self, Lookup, ObjectRef, Store};
+use kube::runtime::watcher::Event;
+
+/// What the objects are grouped by; an object may be in any number of groups.
+type GroupsOf<K, G> = fn(&K) -> Vec<G>;
+
+/// The reading side. Cheap to clone; all clones share the objects.
+pub struct Indexed<K: Resource<DynamicType = ()> + Clone + 'static, G> {
+    store: Store<K>,
+    groups: Groups<K, G>,
+}
+
+/// The writing side, for one watch.
+pub struct IndexWriter<K: Resource<DynamicType = ()> + Clone + 'static, G> {
+    writer: reflector::store::Writer<K>,
+    store: Store<K>,
+    groups: Groups<K, G>,
+    groups_of: GroupsOf<K, G>,
+}
+
+/// Locked for short sections only, never across an await.
+type Groups<K, G> = Arc<RwLock<HashMap<G, HashSet<Member<K>>>>>;
+
+/// Both sides of an empty store whose objects are in the groups that `groups_of` tells.
+pub fn indexed<K, G>(groups_of: GroupsOf<K, G>) -> (Indexed<K, G>, IndexWriter<K, G>)
+where
+    K: Resource<DynamicType = ()> + Clone + 'static,
+{
+    let (store, writer) = reflector::store();
+    let groups = Groups::default();
+    let reader = Indexed { store: store.clone(), groups: groups.clone() };
+    (reader, IndexWriter { writer, store, groups, groups_of })
+}
+
+impl<K: Resource<DynamicType = ()> + Clone + 'static, G: Hash + Eq> Indexed<K, G> {
+    /// The objects of a group, in no order.
+    pub fn in_group(&self, group: &G) -> Vec<Arc<K>> {
+        let groups = self.groups.read().unwrap_or_else(PoisonError::into_inner);
+        groups.get(group).into_iter().flatten().map(|member| member.0.clone()).collect()
+    }
+
+    /// Whether a group has any object.
+    pub fn has_group(&self, group: &G) -> bool {
+        self.groups.read().unwrap_or_else(PoisonError::into_inner).contains_key(group)
+    }
+
+    /// The objects by name, and all of them.
+    pub fn store(&self) -> &Store<K> {
+        &self.store
+    }
+}
+
+/// What keeps the objects of a watch.
+pub trait StoreWriter<K: Resource<DynamicType = ()> + Clone + 'static>: Send + 'static {
+    /// Applies an event of the watch. Whoever gets the event after that finds the object as it is now.
+    fn apply(&mut self, event: &Event<K>);
+
+    fn reader(&self) -> Store<K>;
+}
+
+impl<K> StoreWriter<K> for reflector::store::Writer<K>
+where
+    K: Resource<DynamicType = ()> + Clone + Send + Sync + 'static,
+{
+    fn apply(&mut self, event: &Event<K>) {
+        self.apply_watcher_event(event);
+    }
+
+    fn reader(&self) -> Store<K> {
+        self.as_reader()
+    }
+}
+
+impl<K, G> StoreWriter<K> for IndexWriter<K, G>
+where
+    K: Resource<DynamicType = ()> + Clone + Send + Sync + 'static,
+    G: Hash + Eq + Send + Sync + 'static,
+{
+    fn apply(&mut self, event: &Event<K>) {
+        let reference = match event {
+            Event::Apply(object) | Event::Delete(object) => Some(object.to_object_ref(())),
+            Event::Init | Event::InitApply(_) | Event::InitDone => None,
+        };
+        let before = reference.as_ref().and_then(|reference| self.store.get(reference));
+        self.writer.apply_watcher_event(event);
+        match (reference, event) {
+            (Some(reference), _) => self.replace(before, &reference),
+            // What was listed is the whole.
+            (None, Event::InitDone) => self.rebuild(),
+            (None, _) => {}
+        }
+    }
+
+    fn reader(&self) -> Store<K> {
+        self.store.clone()
+    }
+}
+
+impl<K: Resource<DynamicType = ()> + Clone + 'static, G: Hash + Eq> IndexWriter<K, G> {
+    fn replace(&self, before: Option<Arc<K>>, reference: &ObjectRef<K>) {
+        let now = self.store.get(reference);
+        let mut groups = self.groups.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(before) = before {
+            for group in (self.groups_of)(&before) {
+                if let Some(members) = groups.get_mut(&group) {
+                    members.remove(&Member(before.clone()));
+                    if members.is_empty() {
+                        groups.remove(&group);
+                    }
+                }
+            }
+        }
+        if let Some(now) = now {
+            self.add(&mut groups, &now);
+        }
+    }
+
+    fn rebuild(&self) {
+        let mut all = HashMap::new();
+        self.store.state().iter().for_each(|object| self.add(&mut all, object));
+        *self.groups.write().unwrap_or_else(PoisonError::into_inner) = all;
+    }
+
+    fn add(&self, groups: &mut HashMap<G, HashSet<Member<K>>>, object: &Arc<K>) {
+        for group in (self.groups_of)(object) {
+            groups.entry(group).or_default().replace(Member(object.clone()));
+        }
+    }
+}
+
+impl<K: Resource<DynamicType = ()> + Clone, G> Clone for Indexed<K, G> {
+    fn clone(&self) -> Self {
+        Indexed { store: self.store.clone(), groups: self.groups.clone() }
+    }
+}
+
+impl<K: Resource<DynamicType = ()> + Clone, G> fmt::Debug for Indexed<K, G> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Indexed").finish_non_exhaustive()
+    }
+}
+
+impl<K: Resource<DynamicType = ()> + Clone, G> fmt::Debug for IndexWriter<K, G> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("IndexWriter").finish_non_exhaustive()
+    }
+}
+
+/// An object in a group, equal to every version of itself. The object is shared with the store: a group of its own costs
+/// a pointer.
+struct Member<K>(Arc<K>);
+
+impl<K: Resource> Member<K> {
+    fn name(&self) -> (Option<&str>, Option<&str>) {
+        let metadata = self.0.meta();
+        (metadata.namespace.as_deref(), metadata.name.as_deref())
+    }
+}
+
+impl<K: Resource> PartialEq for Member<K> {
+    fn eq(&self, other: &Self) -> bool {
+        self.name() == other.name()
+    }
+}
+
+impl<K: Resource> Eq for Member<K> {}
+
+impl<K: Resource> Hash for Member<K> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.name().hash(state);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,94 @@
+//! The index holds exactly what a scan of the store finds, whatever the watch brings.
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::ResourceExt;
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::*;
+
+/// An object in the groups that its data names.
+fn object(name: &str, groups: &BTreeSet<u8>) -> ConfigMap {
+    let data: serde_json::Map<_, _> = groups.iter().map(|group| (group.to_string(), json!(""))).collect();
+    serde_json::from_value(json!({"metadata": {"namespace": "apps", "name": name}, "data": data})).unwrap()
+}
+
+fn groups_of(object: &ConfigMap) -> Vec<String> {
+    object.data.iter().flatten().map(|(group, _)| group.clone()).collect()
+}
+
+fn names(objects: &[Arc<ConfigMap>]) -> BTreeSet<String> {
+    objects.iter().map(|object| object.name_any()).collect()
+}
+
+#[test]
+fn an_object_moves_between_groups_and_an_empty_group_is_gone() {
+    let (index, mut writer) = indexed(groups_of);
+    let group = |name: &str| names(&index.in_group(&name.to_owned())).into_iter().collect::<Vec<_>>();
+    writer.apply(&Event::Apply(object("a", &[1, 2].into())));
+    writer.apply(&Event::Apply(object("b", &[2].into())));
+    assert_eq!((group("1"), group("2")), (vec!["a".to_owned()], vec!["a".to_owned(), "b".to_owned()]));
+    writer.apply(&Event::Apply(object("a", &[3].into())));
+    assert_eq!((group("1"), group("2"), group("3")), (vec![], vec!["b".to_owned()], vec!["a".to_owned()]));
+    assert!(!index.has_group(&"1".to_owned()));
+    // As it was when it was deleted, which nobody has seen before.
+    writer.apply(&Event::Delete(object("a", &[9].into())));
+    assert!(!index.has_group(&"3".to_owned()) && !index.has_group(&"9".to_owned()));
+    assert_eq!(index.groups.read().unwrap().len(), 1);
+}
+
+#[test]
+fn a_group_has_the_newest_version_of_each_object() {
+    let (index, mut writer) = indexed(groups_of);
+    for version in ["1", "2"] {
+        let mut changed = object("a", &[1].into());
+        changed.metadata.resource_version = Some(version.to_owned());
+        writer.apply(&Event::Apply(changed));
+    }
+    let found = index.in_group(&"1".to_owned());
+    assert_eq!(found.iter().map(|object| object.metadata.resource_version.clone()).collect::<Vec<_>>(), [Some("2".to_owned())]);
+}
+
+#[test]
+fn a_list_replaces_everything_only_when_it_is_whole() {
+    let (index, mut writer) = indexed(groups_of);
+    writer.apply(&Event::Apply(object("old", &[1].into())));
+    writer.apply(&Event::Init);
+    writer.apply(&Event::InitApply(object("new", &[1].into())));
+    assert_eq!(names(&index.in_group(&"1".to_owned())), ["old".to_owned()].into());
+    writer.apply(&Event::InitDone);
+    assert_eq!(names(&index.in_group(&"1".to_owned())), ["new".to_owned()].into());
+}
+
+fn events() -> impl Strategy<Value = Vec<Event<ConfigMap>>> {
+    let some = || (0..6_u8, proptest::collection::btree_set(0..4_u8, 0..3));
+    let some = move || some().prop_map(|(name, groups)| object(&name.to_string(), &groups));
+    let list = proptest::collection::vec(some(), 0..4).prop_map(|objects| {
+        let listed = objects.into_iter().map(Event::InitApply);
+        std::iter::once(Event::Init).chain(listed).chain([Event::InitDone]).collect::<Vec<_>>()
+    });
+    let step = prop_oneof![
+        6 => some().prop_map(|object| vec![Event::Apply(object)]),
+        3 => some().prop_map(|object| vec![Event::Delete(object)]),
+        1 => list,
+    ];
+    proptest::collection::vec(step, 0..40).prop_map(|steps| steps.into_iter().flatten().collect())
+}
+
+proptest! {
+    #[test]
+    fn a_group_is_what_a_scan_finds(events in events()) {
+        let (index, mut writer) = indexed(groups_of);
+        for event in events {
+            writer.apply(&event);
+            for group in (0..4_u8).map(|group| group.to_string()) {
+                let all = index.store().state();
+                let scanned: Vec<_> = all.into_iter().filter(|object| groups_of(object).contains(&group)).collect();
+                prop_assert_eq!(names(&index.in_group(&group)), names(&scanned));
+                prop_assert_eq!(index.has_group(&group), !scanned.is_empty());
+            }
+        }
+    }
+}

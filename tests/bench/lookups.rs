@@ -1,0 +1,116 @@
+//! The lookups among other objects that the controller makes for one push, with any number of Stacks at rest.
+
+use std::hint::black_box;
+use std::time::Duration;
+
+use futures::channel::mpsc;
+use kube::runtime::watcher::Event;
+use kube::{Client, ResourceExt};
+use pulumi_controller::api::auto::Update;
+use pulumi_controller::api::pulumi::Stack;
+use pulumi_controller::controller::stack::{self, Dependents, StackGroup, Stacks, Twins};
+use pulumi_controller::controller::update::{self, UpdateGroup, Updates};
+use pulumi_controller::runtime::index::{IndexWriter, StoreWriter as _};
+use pulumi_controller::runtime::reads::Reader;
+use pulumi_controller::source::kinds::GroupKind;
+use serde_json::json;
+
+/// How many Updates of each Stack are kept.
+const UPDATES: usize = 5;
+/// How many Stacks have a source in common.
+const ON_ONE_SOURCE: usize = 10;
+
+/// Stacks at rest, with what the controller keeps of them.
+pub struct AtRest {
+    stacks: Stacks,
+    updates: Updates,
+    dependents: Dependents,
+    twins: Twins,
+    reader: Reader,
+    update_writer: IndexWriter<Update, UpdateGroup>,
+    /// The Stack that is pushed to.
+    pushed: Stack,
+    runtime: tokio::runtime::Runtime,
+}
+
+impl AtRest {
+    pub fn new(count: usize) -> Self {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let (stacks, mut stack_writer) = stack::stacks();
+        let (updates, mut update_writer) = update::updates();
+        let (wake, _) = mpsc::channel(1);
+        let twins = Twins::new(wake);
+        for number in 0..count {
+            let stack = stack_number(number);
+            twins.note(&stack);
+            stack_writer.apply(&Event::Apply(stack));
+            for attempt in 0..UPDATES {
+                update_writer.apply(&Event::Apply(update_number(number, attempt)));
+            }
+        }
+        let (dependents, _) = Dependents::new(stacks.clone(), true);
+        let pushed = stack_number(count / 2);
+        let reader = runtime.block_on(async { Reader::new(no_api_server(), Duration::from_secs(1)) });
+        AtRest { stacks, updates, dependents, twins, reader, update_writer, pushed, runtime }
+    }
+
+    /// The source changes, the Stack makes an Update, that runs and ends; each step looks at what belongs together.
+    pub fn push(&mut self) {
+        let (namespace, name) = (self.pushed.namespace().unwrap_or_default(), self.pushed.name_any());
+        let source = self.pushed.spec.flux_source.as_ref().map(|source| source.source_ref.name.clone());
+        let bucket = GroupKind::new("source.toolkit.fluxcd.io", "Bucket");
+        let source = StackGroup::Source(bucket, (namespace.clone(), source.unwrap_or_default()));
+        assert_eq!(black_box(self.stacks.in_group(&source)).len(), ON_ONE_SOURCE);
+        let (of_stack, of_workspace) =
+            (UpdateGroup::stack(&namespace, &name), UpdateGroup::workspace(&namespace, &name));
+        let number = name.trim_start_matches("app-").parse().unwrap_or_default();
+        // Asked for, bound, ended, recorded, absorbed.
+        for _ in 0..5 {
+            self.update_writer.apply(&Event::Apply(update_number(number, 0)));
+            self.twins.note(&self.pushed);
+            let twin = self.runtime.block_on(self.twins.first(&self.pushed, None, &self.reader));
+            assert!(twin.is_ok_and(|twin| twin.is_none()));
+            assert_eq!(black_box(self.dependents.of(&self.pushed)).len(), 1);
+            assert_eq!(black_box(self.updates.in_group(&of_stack)).len(), UPDATES);
+            assert_eq!(black_box(self.updates.in_group(&of_workspace)).len(), UPDATES);
+        }
+    }
+}
+
+/// Each needs the one before it.
+fn stack_number(number: usize) -> Stack {
+    serde_json::from_value(json!({
+        "apiVersion": "pulumi.com/v1", "kind": "Stack",
+        "metadata": {"namespace": "apps", "name": format!("app-{number}"), "uid": format!("uid-{number}")},
+        "spec": {
+            "stack": format!("acme/app/{number}"), "backend": "s3://state",
+            "fluxSource": {"sourceRef": {"kind": "Bucket", "name": format!("b-{}", number / ON_ONE_SOURCE)}},
+            "dependsOn": [{"name": format!("app-{}", number.wrapping_sub(1))}],
+        },
+    }))
+    .expect("a Stack")
+}
+
+fn update_number(number: usize, attempt: usize) -> Update {
+    let name = format!("app-{number}");
+    serde_json::from_value(json!({
+        "apiVersion": "auto.pulumi.com/v1alpha1", "kind": "Update",
+        "metadata": {
+            "namespace": "apps", "name": format!("{name}-{attempt}"),
+            "labels": {"pulumi.com/component": "stack", "auto.pulumi.com/workspace-name": name},
+        },
+        "spec": {"workspaceName": name, "stackName": "dev", "type": "up"},
+    }))
+    .expect("an Update")
+}
+
+/// Nothing of this asks the API server.
+fn no_api_server() -> Client {
+    let service = tower::service_fn(|request: axum::http::Request<kube::client::Body>| async move {
+        Err::<axum::http::Response<kube::client::Body>, _>(std::io::Error::other(format!(
+            "{} was asked",
+            request.uri()
+        )))
+    });
+    Client::new(service, "default")
+}
