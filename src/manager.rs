@@ -380,6 +380,7 @@ async fn runs(
         events: parts.events.clone(),
         references,
         updates,
+        adopted: Arc::new(std::sync::Once::new()),
         default_timeout: config.default_run_timeout,
     });
     let drive = drive::<Update>("update-controller", RECONCILE_TIMEOUT, config.concurrent, config, parts);

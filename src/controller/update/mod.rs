@@ -15,7 +15,7 @@ mod status;
 mod verdict;
 mod watches;
 
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -54,6 +54,8 @@ pub struct Context {
     pub references: References,
     /// All Updates that the controller watches.
     pub updates: Updates,
+    /// Whether the runs that are open from before this process have their slots.
+    pub adopted: Arc<Once>,
     /// Maximum duration of a run whose Update has no timeout; zero for none.
     pub default_timeout: Duration,
 }
@@ -71,6 +73,17 @@ impl Context {
         self.updates.in_group(&UpdateGroup::workspace(&namespace, &update.spec.workspace_name))
     }
 
+    /// Before the first run is started, those that are open from before this process get their slots: else more would be open
+    /// than may be.
+    fn adopt_open_runs(&self) {
+        self.adopted.call_once(|| {
+            for (run, update) in queue::open_runs(&self.updates.store().state()) {
+                let permit = self.gate.adopt(&run);
+                self.attachments.keep(&run.uid, update, permit);
+            }
+        });
+    }
+
     /// Keeps neither a task nor a place for a run that is not open: another leader may have recorded its end.
     fn forget(&self, update: &Update) {
         let uid = update.uid().unwrap_or_default();
@@ -81,6 +94,7 @@ impl Context {
 
 /// Brings an Update forward: observe, decide, act; status is part of each act.
 pub async fn reconcile(update: Arc<Update>, context: Arc<Context>) -> Result<Outcome, ReconcileError> {
+    context.adopt_open_runs();
     // The cache may lag behind our own last write; what a run is bound to must not.
     let namespace = update.namespace().unwrap_or_default();
     let Some(live) = context.reader.get_opt::<Update>(&namespace, &update.name_any()).await? else {

@@ -5,20 +5,36 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
+use kube::runtime::reflector::ObjectRef;
 
 use crate::api::auto::Update;
 use crate::runtime::runs::Run;
 
 /// The run of an Update in a pod, as the gate for runs counts and orders it. `siblings` are the Updates of its Workspace.
 pub fn run_in(pod: &Pod, update: &Update, siblings: &[Arc<Update>]) -> Run {
+    let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
+    run_on(node.unwrap_or_default(), update, siblings)
+}
+
+/// The same on a node.
+fn run_on(node: &str, update: &Update, siblings: &[Arc<Update>]) -> Run {
     Run {
         uid: update.uid().unwrap_or_default(),
-        namespace: pod.namespace().unwrap_or_default(),
+        namespace: update.namespace().unwrap_or_default(),
         workspace: update.spec.workspace_name.clone(),
-        node: pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).unwrap_or_default(),
+        node: node.to_owned(),
         priority: update.spec.priority.unwrap_or_default(),
         pending_since: pending_since(update, siblings),
     }
+}
+
+/// The runs that are open from before this process, each with its Update.
+pub fn open_runs(updates: &[Arc<Update>]) -> Vec<(Run, ObjectRef<Update>)> {
+    let open = updates.iter().filter(|update| !update.is_complete());
+    let bound = open.filter_map(|update| Some((update, update.status.as_ref()?.run.as_ref()?)));
+    bound
+        .map(|(update, binding)| (run_on(&binding.node_name, update, &[]), ObjectRef::from_obj(update.as_ref())))
+        .collect()
 }
 
 /// Since when the run has been pending. A Stack tells its Update. The Updates of a Workspace that is used alone share one
@@ -39,7 +55,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::api::auto::{UpdateSpec, UpdateStatus};
+    use crate::api::auto::{RunBinding, UpdateSpec, UpdateStatus};
+    use crate::api::conditions::{self, COMPLETE, Claim, Status};
 
     fn time(second: i64) -> Option<Time> {
         Timestamp::from_second(second).ok().map(Time)
@@ -68,10 +85,11 @@ mod tests {
 
     #[test]
     fn a_run_is_queued_with_its_node_and_its_priority() {
-        let pod = json!({"metadata": {"namespace": "apps", "name": "web-workspace-0"}, "spec": {"nodeName": "n1", "containers": []}});
+        let pod = json!({"metadata": {"name": "web-workspace-0"}, "spec": {"nodeName": "n1", "containers": []}});
         let pod: Pod = serde_json::from_value(pod).expect("a pod");
         let mut update = update(10, None);
         update.metadata.uid = Some("uid-1".to_owned());
+        update.metadata.namespace = Some("apps".to_owned());
         update.spec.priority = Some(-3);
         let wanted = Run {
             uid: "uid-1".to_owned(),
@@ -82,5 +100,26 @@ mod tests {
             pending_since: Timestamp::from_second(10).expect("in range"),
         };
         assert_eq!(run_in(&pod, &update, &[]), wanted);
+    }
+
+    #[test]
+    fn runs_from_before_a_restart_are_open_until_their_end_is_recorded() {
+        let bound = |uid: &str| {
+            let mut update = update(10, Some(20));
+            update.metadata.uid = Some(uid.to_owned());
+            update.metadata.namespace = Some("apps".to_owned());
+            let run = RunBinding { node_name: "n1".to_owned(), ..RunBinding::default() };
+            update.status.get_or_insert_default().run = Some(run);
+            update
+        };
+        let mut ended = bound("ended");
+        let claim = Claim { kind: COMPLETE, status: Status::True, reason: "Updated", message: "" };
+        let at = Timestamp::from_second(30).expect("in range");
+        conditions::set(&mut ended.status.get_or_insert_default().conditions, &claim, 1, at);
+        let all: Vec<_> = [bound("open"), ended, update(10, None)].map(Arc::new).into();
+        let open = open_runs(&all);
+        let found: Vec<_> = open.iter().map(|(run, _)| (run.uid.as_str(), run.node.as_str())).collect();
+        assert_eq!(found, [("open", "n1")]);
+        assert_eq!(open[0].1, ObjectRef::new("by-hand").within("apps"));
     }
 }
