@@ -23,6 +23,7 @@ use crate::controller::{authority, program, receiver as stack_receiver, stack, u
 use crate::receiver;
 use crate::rpc::client::{Agents, PUT_SOURCE_TIMEOUT};
 use crate::runtime::backoff::Backoff;
+use crate::runtime::cache_sync::CacheSync;
 use crate::runtime::client;
 use crate::runtime::drive::Drive;
 use crate::runtime::events::{Event, EventKind, Events};
@@ -318,6 +319,7 @@ async fn stacks(
         store: parts.store.clone(),
         events: parts.events.clone(),
         metrics: parts.metrics.clone(),
+        caches: CacheSync::default().with(known_stacks.store()).with(updates.store()),
         stacks: known_stacks.clone(),
         updates,
         watched: config.watched_inputs.clone(),
@@ -425,6 +427,7 @@ async fn workspaces(
         fetcher: parts.fetcher.clone(),
         git: git.clone(),
         metrics: parts.metrics.clone(),
+        caches: CacheSync::default().with(updates.store()),
         updates,
         events: parts.events.clone(),
         pods: workspace::PodSettings {

@@ -8,3 +8,6 @@ pub mod references;
 pub mod stack;
 pub mod update;
 pub mod workspace;
+
+#[cfg(test)]
+mod test_parts;

@@ -6,6 +6,7 @@ use axum::http::{Request, Response};
 use kube::Client;
 use kube::client::Body;
 use serde_json::{Value, json};
+use tokio::sync::watch;
 
 /// A request as it was made.
 #[derive(Clone, Debug, PartialEq)]
@@ -27,6 +28,8 @@ pub(crate) enum Answer {
     Text(String),
     /// No answer, ever.
     Silence,
+    /// This answer, once the test lets it out.
+    Held(watch::Receiver<bool>, Box<Answer>),
 }
 
 impl Answer {
@@ -38,6 +41,24 @@ impl Answer {
             json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
             "message": message, "reason": reason, "code": code }),
         )
+    }
+}
+
+impl Answer {
+    /// Code and body, once it is given.
+    async fn content(self) -> (u16, String) {
+        let mut answer = self;
+        loop {
+            match answer {
+                Answer::Json(code, value) => return (code, value.to_string()),
+                Answer::Text(text) => return (200, text),
+                Answer::Silence => std::future::pending().await,
+                Answer::Held(mut is_out, held) => {
+                    is_out.wait_for(|is_out| *is_out).await.unwrap();
+                    answer = *held;
+                }
+            }
+        }
     }
 }
 
@@ -64,11 +85,7 @@ pub(crate) fn client(answer: impl Fn(&Asked) -> Answer + Send + Sync + 'static) 
         async move {
             let asked = read(request).await;
             noted.0.lock().unwrap().push(asked.clone());
-            let (code, text) = match answer(&asked) {
-                Answer::Json(code, value) => (code, value.to_string()),
-                Answer::Text(text) => (200, text),
-                Answer::Silence => std::future::pending().await,
-            };
+            let (code, text) = answer(&asked).content().await;
             let response = Response::builder().status(code).header("content-type", "application/json");
             response.body(Body::from(text.into_bytes())).map_err(std::io::Error::other)
         }

@@ -4,6 +4,7 @@
 //! The controllers use it; it knows none of their kinds. `writes` is the only way to change anything in the API.
 
 pub mod backoff;
+pub mod cache_sync;
 pub mod client;
 pub mod core_dumps;
 pub mod drive;

@@ -99,6 +99,26 @@ impl Reader {
         Ok(self.call(what, api.list(&parameters)).await?.items)
     }
 
+    /// The first object of a namespace of which `is_wanted` is true, looked for page by page.
+    pub async fn find<K>(&self, namespace: &str, is_wanted: impl Fn(&K) -> bool) -> Result<Option<K>, ReadError>
+    where
+        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + DeserializeOwned,
+    {
+        let api: Api<K> = Api::namespaced(self.client.clone(), namespace);
+        let what = || format!("the list of {} in {namespace}", K::kind(&()));
+        let mut parameters = ListParams::default().limit(LARGEST_LIST);
+        loop {
+            let page = self.call(what, api.list(&parameters)).await?;
+            if let Some(found) = page.items.into_iter().find(&is_wanted) {
+                return Ok(Some(found));
+            }
+            match page.metadata.continue_.filter(|token| !token.is_empty()) {
+                Some(token) => parameters = parameters.continue_token(&token),
+                None => return Ok(None),
+            }
+        }
+    }
+
     /// The metadata of all objects of a namespace that carry these labels, page by page.
     pub async fn list_metadata<K>(&self, namespace: &str, labels: &str) -> Result<Vec<PartialObjectMeta<K>>, ReadError>
     where

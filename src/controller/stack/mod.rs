@@ -3,6 +3,8 @@
 mod act;
 mod announce;
 mod backend;
+#[cfg(test)]
+mod cache_tests;
 mod decide;
 mod deletion;
 mod dependents;
@@ -52,6 +54,7 @@ use crate::api::pulumi::Stack;
 use crate::artifact::{Fetcher, Store};
 use crate::controller::stack::act::Next;
 use crate::controller::update::{UpdateGroup, Updates};
+use crate::runtime::cache_sync::CacheSync;
 use crate::runtime::drive::{Outcome, ReconcileError};
 use crate::runtime::events::Events;
 use crate::runtime::reads::Reader;
@@ -64,7 +67,6 @@ use crate::telemetry::metrics::Metrics;
 const STEPS: usize = 8;
 
 /// What a Stack's reconcile works with.
-#[derive(Clone)]
 pub struct Context {
     pub sources: Sources,
     pub source_watches: SourceWatches,
@@ -82,6 +84,8 @@ pub struct Context {
     pub stacks: Stacks,
     /// All Updates that the controller watches.
     pub updates: Updates,
+    /// Waits until all of both are there.
+    pub caches: CacheSync,
     /// The labels of Secrets and ConfigMaps whose change is a reason to run.
     pub watched: Option<Selector>,
     /// By how many percent intervals are spread.
@@ -118,6 +122,7 @@ impl Context {
 
 /// Brings a Stack forward: observe, decide, act; status is part of each act.
 pub async fn reconcile(stack: Arc<Stack>, context: Arc<Context>) -> Result<Outcome, ReconcileError> {
+    context.caches.wait().await?;
     context.metrics.stacks(context.stacks.store().len());
     // The cache may lag behind our own last write; the run's bookkeeping must not.
     let namespace = stack.namespace().unwrap_or_default();

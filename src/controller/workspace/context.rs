@@ -16,6 +16,7 @@ use crate::controller::authority::Generations;
 use crate::controller::references::References;
 use crate::controller::update::Updates;
 use crate::rpc::client::Agents;
+use crate::runtime::cache_sync::CacheSync;
 use crate::runtime::events::Events;
 use crate::runtime::reads::Reader;
 use crate::runtime::writes::Writer;
@@ -45,6 +46,8 @@ pub struct Context {
     pub metrics: Metrics,
     /// The Updates in scope, to see which runs are open; the controller fills it.
     pub updates: Updates,
+    /// Waits until they are all there.
+    pub caches: CacheSync,
     pub events: Events,
     pub pods: PodSettings,
     /// The ServiceAccount of pods whose Workspace names none.

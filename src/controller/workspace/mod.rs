@@ -31,6 +31,8 @@ mod version;
 mod warnings;
 
 #[cfg(test)]
+mod cache_tests;
+#[cfg(test)]
 mod decide_tests;
 #[cfg(test)]
 mod operator_tests;
@@ -65,6 +67,7 @@ const GO_ON: Duration = Duration::from_secs(1);
 
 /// Looks, decides and acts until there is nothing to do now.
 pub async fn reconcile(workspace: Arc<Workspace>, context: Arc<Context>) -> Result<Outcome, ReconcileError> {
+    context.caches.wait().await?;
     let (namespace, name) = (workspace.namespace().unwrap_or_default(), workspace.name_any());
     for _ in 0..MOST_STEPS {
         let now = Timestamp::now();

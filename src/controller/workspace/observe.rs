@@ -26,6 +26,7 @@ use crate::controller::update::{UpdateGroup, needed_understanding};
 use crate::rpc::client::{AgentAddress, AgentClient, RpcError};
 use crate::rpc::proto::{Artifact, Candidate, Person, StatusReply, StatusRequest};
 use crate::runtime::drive::ReconcileError;
+use crate::runtime::reads::ReadError;
 use crate::runtime::{failpoint, takeover};
 use crate::source::{Origin, Unavailable};
 
@@ -196,6 +197,10 @@ pub(super) async fn observe(
         }
         None => (Agent::NotAsked, None),
     };
+    let open_runs = match state.as_ref().filter(|pod| pod.held) {
+        Some(pod) => open_runs_in(pod, &updates, namespace, context).await?,
+        None => open_runs(&updates),
+    };
     let observed = Observed {
         service: parts.service,
         tls: parts.tls,
@@ -203,7 +208,7 @@ pub(super) async fn observe(
         stateful_set: parts.stateful_set,
         pod: state,
         warning,
-        open_runs: open_runs(&updates),
+        open_runs,
         is_agent_too_old: is_too_old(&agent) || knows_too_little(&agent, &workspace, &updates),
         agent,
         artifact_stored: wanted.as_ref().is_ok_and(|wanted| is_stored(wanted, context)),
@@ -347,6 +352,24 @@ fn covers(found: &Value, wanted: &Value) -> bool {
         }
         _ => found == wanted,
     }
+}
+
+/// The same of a Workspace whose pod says that a run is open in it. The pod is not let go because the cache does not know of the
+/// run yet: its Update is read.
+async fn open_runs_in(
+    pod: &PodState,
+    updates: &[Arc<Update>],
+    namespace: &str,
+    context: &Context,
+) -> Result<Vec<OpenRun>, ReadError> {
+    let known = open_runs(updates);
+    let Some(uid) = pod.run.as_deref().filter(|_| known.is_empty()) else { return Ok(known) };
+    let is_its = |update: &Update| update.metadata.uid.as_deref() == Some(uid);
+    let live = match updates.iter().find(|update| is_its(update)) {
+        Some(update) => context.reader.get_opt::<Update>(namespace, &update.name_any()).await?.filter(is_its),
+        None => context.reader.find::<Update>(namespace, is_its).await?,
+    };
+    Ok(open_runs(&live.map(Arc::new).into_iter().collect::<Vec<_>>()))
 }
 
 /// The runs that are open in a Workspace, by what its Updates say.

@@ -5,7 +5,7 @@ use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 
 use super::init_containers::{self, FETCH_CONTAINER};
-use crate::api::names::{ANNOTATION_REVISION_HASH, PULUMI_CONTAINER, RUN_FINALIZER};
+use crate::api::names::{ANNOTATION_REVISION_HASH, ANNOTATION_RUN, PULUMI_CONTAINER, RUN_FINALIZER};
 
 /// Reasons of a waiting container that are part of every start.
 const ORDINARY_WAITING: [&str; 2] = ["ContainerCreating", "PodInitializing"];
@@ -29,6 +29,8 @@ pub(super) struct PodState {
     pub terminating: bool,
     /// It carries the finalizer of an open run.
     pub held: bool,
+    /// UID of the Update whose run has marked the pod last.
+    pub run: Option<String>,
     /// All init containers have done their work: the `pulumi` container starts, or has started.
     pub initialized: bool,
     /// The `pulumi` container runs.
@@ -62,6 +64,7 @@ pub(super) fn read(pod: &Pod) -> PodState {
         is_operators: is_operators(pod),
         terminating: pod.metadata.deletion_timestamp.is_some(),
         held: pod.finalizers().iter().any(|finalizer| finalizer == RUN_FINALIZER),
+        run: pod.annotations().get(ANNOTATION_RUN).cloned(),
         initialized: !over && is_initialized(pod),
         running: container.as_ref().is_some_and(runs),
         ready: !over && container.is_some_and(|container| container.ready),

@@ -48,7 +48,10 @@ fn a_group_has_the_newest_version_of_each_object() {
         writer.apply(&Event::Apply(changed));
     }
     let found = index.in_group(&"1".to_owned());
-    assert_eq!(found.iter().map(|object| object.metadata.resource_version.clone()).collect::<Vec<_>>(), [Some("2".to_owned())]);
+    assert_eq!(
+        found.iter().map(|object| object.metadata.resource_version.clone()).collect::<Vec<_>>(),
+        [Some("2".to_owned())]
+    );
 }
 
 #[test]

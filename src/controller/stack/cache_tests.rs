@@ -1,0 +1,68 @@
+//! A Stack is not reconciled before the lists that it is decided on are there.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::*;
+use crate::controller::test_parts::TestParts;
+use crate::controller::update::updates;
+use crate::runtime::fake_api::{Answer, client};
+use crate::runtime::index::StoreWriter as _;
+use kube::runtime::watcher::Event;
+
+#[tokio::test(start_paused = true)]
+async fn a_stack_waits_for_the_first_list_of_updates_and_of_stacks() {
+    let (client, log) = client(|_| Answer::refusal(404, "NotFound"));
+    let parts = TestParts::new(client);
+    let (stacks, mut stacks_writer) = stacks();
+    let (updates, mut updates_writer) = updates();
+    let (wake_workspace, _) = mpsc::channel(1);
+    let (dependents, _) = Dependents::new(stacks.clone(), true);
+    let sources = Sources::new(parts.client.clone());
+    let (tasks, end) = (parts.tasks.clone(), parts.end.clone());
+    let (source_watches, _) =
+        SourceWatches::new(parts.client.clone(), parts.scope.clone(), stacks.clone(), sources.clone(), tasks, end);
+    let (tasks, end) = (parts.tasks.clone(), parts.end.clone());
+    let context = Arc::new(Context {
+        evaluator: Evaluator::new(crate::subprocess::Subprocess::of_this_binary(), dependents.waker(), tasks, end),
+        twins: Twins::new(dependents.waker()),
+        caches: CacheSync::default().with(stacks.store()).with(updates.store()),
+        sources,
+        source_watches,
+        git: parts.git.clone(),
+        dependents,
+        reader: parts.reader.clone(),
+        writer: parts.writer.clone(),
+        fetcher: parts.fetcher.clone(),
+        store: parts.store.clone(),
+        events: parts.events.clone(),
+        metrics: parts.metrics.clone(),
+        stacks,
+        updates,
+        watched: None,
+        interval_jitter: 0,
+        default_service_account: None,
+        no_cross_namespace_refs: true,
+        requeue_dependency: Duration::from_secs(30),
+        wake_workspace,
+    });
+    let stack: Stack = serde_json::from_value(json!({
+        "apiVersion": "pulumi.com/v1", "kind": "Stack", "metadata": {"namespace": "apps", "name": "web"}, "spec": {"stack": "dev"},
+    }))
+    .unwrap();
+    let stack = Arc::new(stack);
+    for missing in ["Stack, Update", "Update"] {
+        let error = reconcile(stack.clone(), context.clone()).await.expect_err("it waits").to_string();
+        assert_eq!(error, format!("waiting for the first list of {missing}"));
+        assert!(log.all().is_empty(), "nothing is read or written: {:?}", log.verbs());
+        for event in [Event::Init, Event::InitDone] {
+            stacks_writer.apply(&event);
+        }
+    }
+    for event in [Event::Init, Event::InitDone] {
+        updates_writer.apply(&event);
+    }
+    assert_eq!(reconcile(stack, context).await.expect("it is gone"), Outcome::Settled);
+    assert_eq!(log.verbs(), ["GET /apis/pulumi.com/v1/namespaces/apps/stacks/web"]);
+}

@@ -1,0 +1,164 @@
+//! A pod with an open run is not let go because the list of Updates is late, or behind.
+
+use std::time::Duration;
+
+use futures::channel::mpsc;
+use kube::runtime::reflector;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+use super::*;
+use crate::controller::test_parts::TestParts;
+use crate::controller::update;
+use crate::runtime::cache_sync::CacheSync;
+use crate::runtime::drive::Drive;
+use crate::runtime::fake_api::{Answer, Asked, Log, client};
+
+/// Longer than everything but the wait for a cache.
+const WHILE: Duration = Duration::from_secs(25);
+
+/// A Workspace that is being deleted. Its pod goes away, and carries the finalizer of the run of the Update `uid`.
+fn object_at(path: &str) -> Option<Value> {
+    let deleted = "2026-01-01T00:00:00Z";
+    match path {
+        "/apis/auto.pulumi.com/v1alpha1/namespaces/apps/workspaces/web" => Some(json!({
+            "apiVersion": "auto.pulumi.com/v1alpha1", "kind": "Workspace",
+            "metadata": {
+                "name": "web", "namespace": "apps", "uid": "workspace", "resourceVersion": "1", "generation": 1,
+                "deletionTimestamp": deleted, "finalizers": ["finalizer.workspace.auto.pulumi.com"],
+            },
+            "spec": {},
+        })),
+        "/api/v1/namespaces/apps/pods/web-workspace-0" => Some(json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {
+                "name": "web-workspace-0", "namespace": "apps", "uid": "pod", "resourceVersion": "1",
+                "deletionTimestamp": deleted, "finalizers": ["auto.pulumi.com/run"],
+                "labels": {"auto.pulumi.com/workspace-name": "web", "auto.pulumi.com/component": "workspace"},
+                "annotations": {"auto.pulumi.com/run-id": "uid"},
+            },
+            "spec": {"containers": []},
+        })),
+        _ => None,
+    }
+}
+
+/// The Update `uid`, whose run is bound to the pod or not.
+fn update(is_bound: bool) -> Value {
+    let run = is_bound.then(|| json!({"podUID": "pod", "agentStartID": "start", "settingsDigest": "s"}));
+    json!({
+        "apiVersion": "auto.pulumi.com/v1alpha1", "kind": "Update",
+        "metadata": {"name": "by-hand", "namespace": "apps", "uid": "uid", "resourceVersion": "1"},
+        "spec": {"workspaceName": "web", "stackName": "dev", "type": "up"}, "status": {"run": run},
+    })
+}
+
+fn list(items: &[Value]) -> Answer {
+    let metadata = json!({"resourceVersion": "1"});
+    Answer::Json(200, json!({"apiVersion": "v1", "kind": "List", "metadata": metadata, "items": items}))
+}
+
+/// The API server, with the Updates that it lists for the cache, and those that it has.
+fn answer(asked: &Asked, cached: &Answer, live: &[Value]) -> Answer {
+    let updates = "/apis/auto.pulumi.com/v1alpha1/namespaces/apps/updates";
+    match asked.path.as_str() {
+        _ if asked.query.contains("watch=true") => Answer::Silence,
+        "/apis/auto.pulumi.com/v1alpha1/updates" => cached.clone(),
+        "/apis/auto.pulumi.com/v1alpha1/workspaces" => list(
+            &object_at("/apis/auto.pulumi.com/v1alpha1/namespaces/apps/workspaces/web").into_iter().collect::<Vec<_>>(),
+        ),
+        "/api/v1/pods" | "/apis/apps/v1/statefulsets" => list(&[]),
+        path if path == updates => list(live),
+        path if path == format!("{updates}/by-hand") => {
+            live.first().map_or_else(|| Answer::refusal(404, "NotFound"), |live| Answer::Json(200, live.clone()))
+        }
+        path => match object_at(path.trim_end_matches("/status")) {
+            Some(object) => Answer::Json(200, object),
+            None => Answer::refusal(404, "NotFound"),
+        },
+    }
+}
+
+/// Starts the controller of Workspaces.
+fn start(cached: Answer, live: Vec<Value>) -> (Log, tokio::task::JoinHandle<()>) {
+    let (client, log) = client(move |asked| answer(asked, &cached, &live));
+    let parts = TestParts::new(client);
+    let (wake, wakes) = mpsc::channel(1);
+    let (updates, updates_writer) = update::updates();
+    let context = Arc::new(Context {
+        client: parts.client.clone(),
+        reader: parts.reader.clone(),
+        writer: parts.writer.clone(),
+        agents: parts.agents.clone(),
+        authority: parts.authority.clone(),
+        artifacts: parts.store.clone(),
+        artifact_limits: crate::artifact::Limits::default(),
+        fetcher: parts.fetcher.clone(),
+        git: parts.git.clone(),
+        metrics: parts.metrics.clone(),
+        caches: CacheSync::default().with(updates.store()),
+        updates,
+        events: parts.events.clone(),
+        pods: PodSettings {
+            agent_image: "agent".to_owned(),
+            agent_image_pull_policy: None,
+            default_image: "pulumi".to_owned(),
+        },
+        default_service_account: None,
+        knocks: Knocks::new(wake.clone(), parts.tasks.clone(), parts.end.clone()),
+        inputs: InputWatch::new(wake),
+        memory: Memory::default(),
+    });
+    let (_, workspaces) = reflector::store::<Workspace>();
+    let watches = Watches { scope: parts.scope.clone(), workspaces, updates: updates_writer, wakes };
+    let drive = Arc::new(Drive::new::<Workspace>("workspace", Duration::from_secs(300), parts.metrics.clone()));
+    let task = tokio::spawn(async move { controller(context, watches, drive, 1, parts.end.clone()).await });
+    (log, task)
+}
+
+/// Whether the pod was let go.
+fn released(log: &Log) -> bool {
+    log.verbs().iter().any(|verb| verb == "PATCH /api/v1/namespaces/apps/pods/web-workspace-0")
+}
+
+fn said(log: &Log) -> String {
+    let statuses = log.all().into_iter().filter(|asked| asked.path.ends_with("/workspaces/web/status"));
+    statuses.map(|asked| asked.body.to_string()).collect()
+}
+
+/// Waits until something is so.
+async fn until(what: &str, log: &Log, is_so: impl Fn(&Log) -> bool) {
+    let limit = tokio::time::Instant::now() + Duration::from_secs(60);
+    while !is_so(log) {
+        assert!(tokio::time::Instant::now() < limit, "not {what}: {:?}", log.verbs());
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_decided_before_the_updates_are_listed() {
+    let (let_out, is_out) = watch::channel(false);
+    let held = Answer::Held(is_out, Box::new(list(&[update(true)])));
+    // If it were asked for, it would not be open.
+    let (log, task) = start(held, Vec::new());
+    until("started", &log, |log| log.verbs().iter().any(|verb| verb.ends_with("v1alpha1/workspaces"))).await;
+    tokio::time::sleep(WHILE).await;
+    assert!(!released(&log) && said(&log).is_empty(), "{:?}", log.verbs());
+    let_out.send_replace(true);
+    until("waiting for the run", &log, |log| said(log).contains("by-hand")).await;
+    assert!(!released(&log), "{:?}", log.verbs());
+    task.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_update_is_read_before_a_pod_is_let_go() {
+    for (name, cached) in [("behind", vec![update(false)]), ("without it", Vec::new())] {
+        let (log, task) = start(list(&cached), vec![update(true)]);
+        until("waiting for the run", &log, |log| said(log).contains("by-hand")).await;
+        assert!(!released(&log), "a cache that is {name}: {:?}", log.verbs());
+        task.abort();
+    }
+    let (log, task) = start(list(&[update(false)]), Vec::new());
+    until("released", &log, released).await;
+    task.abort();
+}
