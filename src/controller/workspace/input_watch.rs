@@ -12,11 +12,12 @@ use futures::channel::mpsc;
 use futures::{SinkExt, StreamExt};
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use kube::api::ListParams;
 use kube::core::{PartialObjectMeta, Selector};
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher::Event;
 use kube::runtime::{WatchStreamExt, watcher};
-use kube::{Client, Resource, ResourceExt};
+use kube::{Api, Client, Resource, ResourceExt};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -86,6 +87,7 @@ impl InputWatch {
     {
         let mut seen = Seen::default();
         loop {
+            seen.until_allowed::<K>(scope.api::<K>(client.clone()), selector).await;
             let config = scope.other_kinds().labels_from(selector);
             let mut events = pin!(watcher(scope.api::<PartialObjectMeta<K>>(client.clone()), config).default_backoff());
             while let Some(event) = events.next().await {
@@ -95,14 +97,10 @@ impl InputWatch {
                             self.changed(&namespace, &format!("{}/{name}", K::kind(&()))).await;
                         }
                     }
-                    Err(error) if is_forbidden(&error) => {
-                        seen.refused::<K>(&error);
-                        break;
-                    }
+                    Err(error) if is_forbidden(&error) => break,
                     Err(error) => tracing::debug!(kind = %K::kind(&()), %error, "a watch was interrupted"),
                 }
             }
-            tokio::time::sleep(REFUSED_RETRY).await;
         }
     }
 
@@ -189,7 +187,7 @@ impl Seen {
             }
             Event::InitDone => {
                 self.versions = std::mem::take(&mut self.listed);
-                (self.is_complete, self.is_refused) = (true, false);
+                self.is_complete = true;
             }
             Event::Apply(object) => {
                 let (key, version) = version(&object);
@@ -203,12 +201,24 @@ impl Seen {
         None
     }
 
-    /// Said once, until it is allowed.
-    fn refused<K: Resource<DynamicType = ()>>(&mut self, error: &watcher::Error) {
-        if !self.is_refused {
-            tracing::info!(kind = %K::kind(&()), %error, "may not be watched: changes are seen when agents are asked next");
+    /// Waits until the objects may be listed. That they may not is expected where the installation does not allow it: it is logged
+    /// once, and no watch is started, which would log it each time.
+    async fn until_allowed<K>(&mut self, api: Api<K>, selector: &Selector)
+    where
+        K: Resource<DynamicType = ()> + Clone + fmt::Debug + serde::de::DeserializeOwned,
+    {
+        let one = ListParams::default().labels_from(selector).limit(1);
+        while let Err(kube::Error::Api(status)) = api.list_metadata(&one).await
+            && status.code == 403
+        {
+            if !self.is_refused {
+                let kind = K::kind(&());
+                tracing::info!(%kind, error = status.message, "may not be watched: changes are seen when agents are asked next");
+            }
+            self.is_refused = true;
+            tokio::time::sleep(REFUSED_RETRY).await;
         }
-        self.is_refused = true;
+        self.is_refused = false;
     }
 }
 
@@ -281,7 +291,7 @@ mod tests {
         let end = CancellationToken::new();
         let watching = tokio::spawn(InputWatch::new(wake).run(client, Scope::default(), selector, end.clone()));
         let asked = async {
-            while log.all().len() < 4 {
+            while log.all().len() < 6 {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
@@ -289,14 +299,33 @@ mod tests {
         end.cancel();
         watching.await.expect("it ends");
         let asked = log.all();
-        assert!(in_time.is_ok(), "each is listed and watched: {asked:?}");
+        assert!(in_time.is_ok(), "each is tried, listed and watched: {asked:?}");
         let (secrets, config_maps) = ("/api/v1/secrets", "/api/v1/configmaps");
         let times = |path: &str| asked.iter().filter(|asked| asked.path == path).count();
-        assert_eq!((times(secrets), times(config_maps), asked.len()), (2, 2, 4), "{asked:?}");
+        assert_eq!((times(secrets), times(config_maps), asked.len()), (3, 3, 6), "{asked:?}");
         for asked in asked {
             assert!(asked.accept.starts_with("application/json;as=PartialObjectMetadata"), "{asked:?}");
             assert!(asked.query.contains("labelSelector=reconcile.fluxcd.io%2Fwatch%3DEnabled"), "{asked:?}");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn d9_no_watch_is_tried_while_the_objects_may_not_be_listed() {
+        let (client, log) = client(|_| Answer::refusal(403, "Forbidden"));
+        let (wake, _woken) = mpsc::channel(1);
+        let selector = [("reconcile.fluxcd.io/watch", "Enabled")].into_iter().collect::<Selector>();
+        let end = CancellationToken::new();
+        let watching = tokio::spawn(InputWatch::new(wake).run(client, Scope::default(), selector, end.clone()));
+        tokio::time::sleep(REFUSED_RETRY * 3 + Duration::from_secs(1)).await;
+        end.cancel();
+        watching.await.expect("it ends");
+        let asked = log.all();
+        assert_eq!(asked.len(), 8, "two kinds, once and three times more: {asked:?}");
+        // A watch logs that it is refused; a list of one object does not.
+        assert!(
+            asked.iter().all(|asked| asked.query.contains("limit=1") && !asked.query.contains("watch=true")),
+            "{asked:?}"
+        );
     }
 
     #[tokio::test(start_paused = true)]
