@@ -381,6 +381,7 @@ async fn runs(
         gate: gate.clone(),
         events: parts.events.clone(),
         references,
+        metrics: parts.metrics.clone(),
         updates,
         adopted: Arc::new(std::sync::Once::new()),
         default_timeout: config.default_run_timeout,

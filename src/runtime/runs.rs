@@ -101,7 +101,7 @@ impl<W> Shared<W> {
     }
 
     fn tell(&self, turns: MutexGuard<'_, Turns<W>>) {
-        self.metrics.runs(turns.open(), turns.queued());
+        self.metrics.runs().count(turns.open(), turns.queued(), turns.oldest());
         drop(turns);
         self.changed.notify_one();
     }

@@ -162,6 +162,11 @@ impl<W> Turns<W> {
         self.queue.len()
     }
 
+    /// Since when the queued run is pending that is pending longest.
+    pub fn oldest(&self) -> Option<Timestamp> {
+        self.queue.oldest()
+    }
+
     fn forget(&mut self, uid: &str) {
         self.reserved.remove(uid);
         self.queue.remove(uid);

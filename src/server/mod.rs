@@ -109,7 +109,7 @@ mod tests {
     #[tokio::test]
     async fn metrics_are_open_metrics() {
         let metrics = Metrics::default();
-        metrics.runs(2, 0);
+        metrics.runs().count(2, 0, None);
         let (status, kind, body) = ask(&metrics_router(metrics), "/metrics").await;
         assert_eq!((status, kind.as_deref()), (StatusCode::OK, Some(CONTENT_TYPE)));
         assert!(body.contains("pulumi_controller_runs_open 2\n") && body.ends_with("# EOF\n"), "{body}");

@@ -13,6 +13,8 @@ use prometheus_client::registry::Registry;
 
 use crate::telemetry::activity::Activity;
 use crate::telemetry::process::ProcessMetrics;
+use crate::telemetry::runs::Runs;
+use crate::telemetry::stacks::{Stacks, Standing};
 use crate::telemetry::webhooks::{WebhookResult, Webhooks};
 
 /// The content type of [`Metrics::encode`].
@@ -67,12 +69,6 @@ struct ObjectLabels {
     kind: &'static str,
     name: String,
     namespace: String,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct StackLabels {
-    namespace: String,
-    name: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -135,11 +131,9 @@ pub struct Metrics {
     leader: Family<LeaseLabels, Gauge>,
     api_requests: Family<RequestLabels, Counter>,
     artifact_fetches: Family<FetchLabels, Counter>,
-    runs_open: Gauge,
-    runs_waiting: Gauge,
+    runs: Runs,
     stacks_active: Gauge,
-    stacks_failing: Family<StackLabels, Gauge>,
-    stacks_reconciling: Family<StackLabels, Gauge>,
+    stacks: Stacks,
     programs_active: Gauge,
     webhooks: Webhooks,
     events_dropped: Counter,
@@ -172,11 +166,9 @@ impl Default for Metrics {
             leader: Family::default(),
             api_requests: Family::default(),
             artifact_fetches: Family::default(),
-            runs_open: Gauge::default(),
-            runs_waiting: Gauge::default(),
+            runs: Runs::default(),
             stacks_active: Gauge::default(),
-            stacks_failing: Family::default(),
-            stacks_reconciling: Family::default(),
+            stacks: Stacks::default(),
             programs_active: Gauge::default(),
             webhooks: Webhooks::default(),
             events_dropped: Counter::default(),
@@ -262,20 +254,10 @@ impl Metrics {
             "Artifacts that were wanted, by how they came",
             self.artifact_fetches.clone(),
         );
-        registry.register("pulumi_controller_runs_open", "Pulumi runs that are open", self.runs_open.clone());
-        registry.register(
-            "pulumi_controller_runs_waiting",
-            "Pulumi runs that wait for others to end",
-            self.runs_waiting.clone(),
-        );
-        // These four names are those of the Pulumi Kubernetes Operator.
+        self.runs.register(registry);
+        // `stacks_active`, `programs_active` and two of those about Stacks are names of the Pulumi Kubernetes Operator.
         registry.register("stacks_active", "Stacks that are there", self.stacks_active.clone());
-        registry.register("stacks_failing", "Whether the last run of a Stack has failed", self.stacks_failing.clone());
-        registry.register(
-            "stacks_reconciling",
-            "Whether something goes on for a Stack, or is tried again",
-            self.stacks_reconciling.clone(),
-        );
+        registry.register_collector(Box::new(self.stacks.clone()));
         registry.register("programs_active", "Programs that are there", self.programs_active.clone());
         self.webhooks.register(registry);
         registry.register(
@@ -356,12 +338,10 @@ impl Metrics {
 
     /// An object is gone: its series go too.
     pub fn forget(&self, kind: &'static str, namespace: &str, name: &str) {
-        let (namespace, name) = (namespace.to_owned(), name.to_owned());
-        self.reconcile_duration.remove(&ObjectLabels { kind, name: name.clone(), namespace: namespace.clone() });
+        let labels = ObjectLabels { kind, name: name.to_owned(), namespace: namespace.to_owned() };
+        self.reconcile_duration.remove(&labels);
         if kind == "Stack" {
-            let labels = StackLabels { namespace, name };
-            self.stacks_failing.remove(&labels);
-            self.stacks_reconciling.remove(&labels);
+            self.stacks.forget(namespace, name);
         }
     }
 
@@ -370,10 +350,9 @@ impl Metrics {
         self.artifact_fetches.get_or_create(&FetchLabels { result }).inc();
     }
 
-    /// How many runs are open, and how many wait for others to end.
-    pub fn runs(&self, open: usize, waiting: usize) {
-        self.runs_open.set(i64::try_from(open).unwrap_or(i64::MAX));
-        self.runs_waiting.set(i64::try_from(waiting).unwrap_or(i64::MAX));
+    /// What is counted of runs.
+    pub fn runs(&self) -> &Runs {
+        &self.runs
     }
 
     /// How many Stacks there are.
@@ -382,10 +361,8 @@ impl Metrics {
     }
 
     /// How a Stack stands.
-    pub fn stack_stands(&self, namespace: &str, name: &str, is_failing: bool, is_reconciling: bool) {
-        let labels = StackLabels { namespace: namespace.to_owned(), name: name.to_owned() };
-        self.stacks_failing.get_or_create(&labels).set(i64::from(is_failing));
-        self.stacks_reconciling.get_or_create(&labels).set(i64::from(is_reconciling));
+    pub fn stack_stands(&self, namespace: &str, name: &str, standing: Standing) {
+        self.stacks.note(namespace, name, standing);
     }
 
     /// How many Programs there are.

@@ -5,6 +5,8 @@ pub mod logging;
 pub mod metrics;
 pub mod process;
 pub mod redact;
+pub mod runs;
+pub mod stacks;
 pub mod webhooks;
 
 /// An error with its causes in one line, for people.

@@ -6,9 +6,9 @@ use kube::ResourceExt;
 use pulumi_controller::api::auto::{EndProof, Update, UpdatePhase};
 use pulumi_controller::api::conditions::{READY, update_reason};
 use pulumi_controller::api::pulumi::Stack;
-use serde_json::json;
+use serde_json::{Value, json};
 
-use crate::harness::{Patience, Program, condition, once, run};
+use crate::harness::{Controller, Patience, Program, Scene, condition, once, run};
 use crate::runs_parts::{ended_because, failure, progress, read, running_update, slow, until_update};
 
 #[test]
@@ -51,7 +51,27 @@ fn an_open_run_tells_how_far_it_is_and_its_end_tells_what_it_did() {
         assert!(states.len() < 30, "a run of 15 s was written {} times", states.len());
         let states = scene.timeline.states_of::<Stack>();
         assert!(states.len() < 30, "the Stack of a run of 15 s was written {} times", states.len());
+        one_line_for_each_transition(scene, &name, &commit.revision()).await;
     });
+}
+
+/// Requested, started, finished, under the keys that Flux's controllers use.
+async fn one_line_for_each_transition(scene: &Scene, update: &str, revision: &str) {
+    let lines = Controller::new(&scene.client).log_lines(&format!("\"{update}\"")).await;
+    let lines: Vec<Value> = lines.iter().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    let said = |message: &str| {
+        let mut found = lines.iter().filter(|line| line["msg"] == message);
+        let line = found.next().unwrap_or_else(|| panic!("no line {message:?} among {lines:?}")).clone();
+        assert!(found.next().is_none(), "{message:?} is logged once: {lines:?}");
+        assert_eq!((&line["level"], &line["namespace"]), (&json!("info"), &json!(scene.namespace)), "{line}");
+        assert_eq!((&line["revision"], &line["type"]), (&json!(revision), &json!("up")), "{line}");
+        line
+    };
+    assert_eq!(said("run requested")["Stack"], json!({"name": "main", "namespace": scene.namespace}));
+    assert_eq!(said("run started")["stack"], "main");
+    let finished = said("run finished");
+    assert_eq!((&finished["stack"], &finished["outcome"]), (&json!("main"), &json!("Succeeded")));
+    assert!(finished["duration"].as_str().is_some_and(|duration| duration.ends_with('s')), "{finished}");
 }
 
 #[test]

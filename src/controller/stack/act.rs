@@ -100,10 +100,8 @@ pub async fn act(
 /// Writes a status; the answer is the Stack as it is then, if that was news.
 async fn write(stack: &Stack, status: &StackStatus, context: &Context) -> Result<Option<Stack>, WriteError> {
     let written = context.writer.status(stack, status).await?;
-    let is_failing = status.last_update.as_ref().is_some_and(|last| last.state.as_deref() == Some("failed"));
-    let is_reconciling = conditions::is_true(&status.conditions, conditions::RECONCILING);
     let namespace = stack.namespace().unwrap_or_default();
-    context.metrics.stack_stands(&namespace, &stack.name_any(), is_failing, is_reconciling);
+    context.metrics.stack_stands(&namespace, &stack.name_any(), status::standing(status));
     Ok(written)
 }
 
@@ -148,6 +146,8 @@ async fn start(
     let Some(written) = write(stack, &status::started(stack, current, now), context).await? else {
         return Err(ReconcileError::stalled("the announcement of a run changed nothing in the status"));
     };
+    let (kind, revision) = (current.kind.as_str(), current.commit.as_deref().unwrap_or_default());
+    tracing::info!(update = current.name, "type" = kind, revision, cause = current.message, "run requested");
     context.events.publish(announce::begun(stack, current));
     announce::left_behind(stack, current).into_iter().for_each(|event| context.events.publish(event));
     for warning in fetch::warnings(observed) {

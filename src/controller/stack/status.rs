@@ -19,6 +19,7 @@ use crate::controller::stack::rotation::FirstSight;
 use crate::controller::stack::schedule::{self, Inputs};
 use crate::controller::stack::{identity, open_run, operator, resolve};
 use crate::source::git::names_git;
+use crate::telemetry::stacks::Standing;
 
 /// The longest text of a failure that the status keeps.
 const LONGEST_MESSAGE: usize = 8 * 1024;
@@ -107,6 +108,30 @@ fn pending_since(before: Option<Time>, state: &State, now: Timestamp) -> Option<
         | State::Done
         | State::Suspended
         | State::DeletionSuspended => None,
+    }
+}
+
+/// How a Stack with this status stands, for the metrics.
+pub fn standing(status: &StackStatus) -> Standing {
+    let ready = conditions::find(&status.conditions, READY);
+    let stalled = conditions::find(&status.conditions, STALLED).filter(|stalled| stalled.status == "True");
+    let last_failed = status.last_update.as_ref().is_some_and(|last| last.state.as_deref() == Some("failed"));
+    // To wait for another Stack, or for a person who has suspended this one, is no failure.
+    let waits = |reason: &str| {
+        let waiting = [
+            stack_reason::NOT_READY_IN_PROGRESS,
+            stack_reason::STACK_PROCESSING,
+            stack_reason::PREREQUISITE_NOT_SATISFIED,
+        ];
+        waiting.contains(&reason)
+    };
+    let lacks = ready.is_some_and(|ready| ready.status == "False" && !waits(&ready.reason));
+    let reason = stalled.or(ready).map(|condition| condition.reason.clone());
+    Standing {
+        ready: ready.map_or_else(|| Status::Unknown.as_str().to_owned(), |ready| ready.status.clone()),
+        reason: reason.unwrap_or_default(),
+        is_failing: last_failed || lacks || stalled.is_some(),
+        is_reconciling: conditions::is_true(&status.conditions, RECONCILING),
     }
 }
 

@@ -9,10 +9,11 @@ use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
 use serde_json::{Value, json};
 
-use crate::api::auto::{RunBinding, Update, UpdateKind, UpdateStatus};
+use crate::api::auto::{ArtifactReference, RunBinding, Update, UpdateKind, UpdateStatus};
 use crate::api::conditions::{self, update_reason};
 use crate::api::names;
 use crate::controller::references::{Waiter, request_mounts};
+use crate::controller::stack::stack_of;
 use crate::controller::update::attachments::{Seen, Target};
 use crate::controller::update::dead_runs::dead_runs;
 use crate::controller::update::decide::Action;
@@ -174,6 +175,12 @@ async fn announce(
     mark_pod(pod, &uid, context).await?;
     failpoint::hit("update-pod-marked");
     let next = again(update, &status::announced(update, binding, now), context).await?;
+    let waited = update.creation_timestamp().map(|created| now.duration_since(created.0)).unwrap_or_default();
+    let waited = Duration::try_from(waited).unwrap_or_default();
+    let kind = update.spec.kind.as_str();
+    context.metrics.runs().started(kind, waited);
+    let (stack, revision, node) = (stack_name(update), revision(binding.artifact.as_ref()), &binding.node_name);
+    tracing::info!(stack, revision, "type" = kind, node, waited_seconds = waited.as_secs(), "run started");
     failpoint::hit("update-announced");
     Ok(next)
 }
@@ -306,7 +313,9 @@ async fn record(
         }
     };
     failpoint::hit("update-outputs-written");
-    let next = again(update, &status::recorded(update, &verdict, progress, now), context).await?;
+    let status = status::recorded(update, &verdict, progress, now);
+    let next = again(update, &status, context).await?;
+    tell_end(update, &status, verdict.failure.unwrap_or("Succeeded"), context);
     let event = match verdict.failure {
         None => Event::new(update, EventKind::Normal, "UpdateSucceeded", succeeded(update)),
         Some(reason) => {
@@ -316,6 +325,29 @@ async fn record(
     context.events.publish(with_revision(update, event));
     failpoint::hit("update-recorded");
     Ok(next)
+}
+
+/// A run has ended, and its result is written.
+fn tell_end(update: &Update, status: &UpdateStatus, outcome: &'static str, context: &Context) {
+    let (started, ended) = (status.start_time.as_ref(), status.end_time.as_ref());
+    let lasted = started.zip(ended).map(|(started, ended)| ended.0.duration_since(started.0)).unwrap_or_default();
+    let kind = update.spec.kind.as_str();
+    // One that never began says nothing of how long runs take.
+    if status.run.is_some() {
+        context.metrics.runs().ended(kind, outcome, Duration::try_from(lasted).unwrap_or_default());
+    }
+    let (stack, revision) = (stack_name(update), revision(update.artifact()));
+    let duration = status.duration.as_deref().unwrap_or_default();
+    tracing::info!(stack, revision, "type" = kind, outcome, duration, "run finished");
+}
+
+/// The name of the Stack that an Update is of or, of one by hand, of its Workspace.
+fn stack_name(update: &Update) -> String {
+    stack_of(update).unwrap_or_else(|| update.spec.workspace_name.clone())
+}
+
+fn revision(artifact: Option<&ArtifactReference>) -> &str {
+    artifact.map(|artifact| artifact.revision.as_str()).unwrap_or_default()
 }
 
 /// Metadata of an event is named under the group of its object, as in Flux.

@@ -39,6 +39,7 @@ use crate::runtime::events::Events;
 use crate::runtime::reads::Reader;
 use crate::runtime::runs::RunGate;
 use crate::runtime::writes::Writer;
+use crate::telemetry::metrics::Metrics;
 
 /// How many steps one reconcile takes at most before it lets others have their turn.
 const STEPS: usize = 6;
@@ -52,6 +53,7 @@ pub struct Context {
     pub gate: RunGate<ObjectRef<Update>>,
     pub events: Events,
     pub references: References,
+    pub metrics: Metrics,
     /// All Updates that the controller watches.
     pub updates: Updates,
     /// Whether the runs that are open from before this process have their slots.

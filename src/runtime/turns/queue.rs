@@ -1,7 +1,7 @@
 //! The queued runs, and which of them goes next.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use jiff::Timestamp;
 
@@ -45,18 +45,30 @@ pub(super) struct Queue<W> {
     /// Where each run is found: node, namespace and position by UID.
     found: HashMap<String, (String, String, Position)>,
     namespaces: HashMap<String, Namespace>,
+    /// The longest pending first.
+    by_age: BTreeSet<(Timestamp, String)>,
     clock: u64,
 }
 
 impl<W> Default for Queue<W> {
     fn default() -> Self {
-        Queue { runs: BTreeMap::new(), found: HashMap::new(), namespaces: HashMap::new(), clock: 0 }
+        Queue {
+            runs: BTreeMap::new(),
+            found: HashMap::new(),
+            namespaces: HashMap::new(),
+            by_age: BTreeSet::new(),
+            clock: 0,
+        }
     }
 }
 
 impl<W> Queue<W> {
     pub(super) fn len(&self) -> usize {
         self.found.len()
+    }
+
+    pub(super) fn oldest(&self) -> Option<Timestamp> {
+        self.by_age.first().map(|(since, _)| *since)
     }
 
     /// Adds a run, or moves it to where it belongs now.
@@ -67,6 +79,7 @@ impl<W> Queue<W> {
         namespace.or_insert(Namespace { runs: 0, served: clock }).runs += 1;
         self.remove(&run.uid);
         let position = Position::of(&run);
+        self.by_age.insert((run.pending_since, run.uid.clone()));
         self.found.insert(run.uid.clone(), (run.node.clone(), run.namespace.clone(), position.clone()));
         let namespaces = self.runs.entry(run.node.clone()).or_default();
         namespaces.entry(run.namespace.clone()).or_default().insert(position, (run, waker));
@@ -74,6 +87,7 @@ impl<W> Queue<W> {
 
     pub(super) fn remove(&mut self, uid: &str) -> Option<(Run, W)> {
         let (node, namespace, position) = self.found.remove(uid)?;
+        self.by_age.remove(&(position.pending_since, uid.to_owned()));
         let of_node = self.runs.get_mut(&node)?;
         let runs = of_node.get_mut(&namespace)?;
         let removed = runs.remove(&position);
@@ -135,6 +149,10 @@ impl<W> Queue<W> {
         let counted: usize = self.namespaces.values().map(|namespace| namespace.runs).sum();
         let is_found =
             |run: &Run| self.found.get(&run.uid).is_some_and(|(.., position)| *position == Position::of(run));
-        counted == self.found.len() && self.runs().count() == self.found.len() && self.runs().all(is_found)
+        let oldest = self.runs().map(|run| run.pending_since).min();
+        self.oldest() == oldest
+            && counted == self.found.len()
+            && self.runs().count() == self.found.len()
+            && self.runs().all(is_found)
     }
 }

@@ -1,7 +1,14 @@
+use std::collections::BTreeSet;
+
 use super::*;
 
-#[test]
-fn t5_the_names_are_those_that_dashboards_read() {
+fn standing() -> Standing {
+    let (ready, reason) = ("False".to_owned(), "SpecInvalid".to_owned());
+    Standing { ready, reason, is_failing: true, is_reconciling: false }
+}
+
+/// With a value in each metric: one without any is not shown.
+fn filled() -> Metrics {
     let metrics = Metrics::default();
     metrics.reconciles_at_once("stack", 4);
     metrics.reconcile_begun("stack", &("apps".to_owned(), "web".to_owned()));
@@ -12,15 +19,40 @@ fn t5_the_names_are_those_that_dashboards_read() {
     metrics.leads("pulumi-controller-leader-election", true);
     metrics.api_request(Some(200), "GET", "10.0.0.1:443");
     metrics.artifact_fetch(FetchResult::Cached);
-    metrics.runs(3, 1);
+    metrics.runs().count(3, 1, None);
+    metrics.runs().started("up", Duration::from_secs(20));
+    metrics.runs().ended("up", "Succeeded", Duration::from_secs(20));
     metrics.programs(2);
     metrics.stacks(5);
-    metrics.stack_stands("apps", "web", true, false);
+    metrics.stack_stands("apps", "web", standing());
     metrics.webhook(WebhookResult::Refused);
     metrics.event_dropped();
+    metrics.notification_dropped();
     metrics.api_write("apply", "Secret");
     metrics.authority(jiff::Timestamp::from_second(1_800_000_000).ok(), true);
-    let text = metrics.encode().unwrap();
+    metrics
+}
+
+/// As Prometheus has it: a counter ends with `_total`.
+fn names(text: &str) -> BTreeSet<String> {
+    let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '));
+    types.map(|(name, kind)| format!("{name}{}", if kind == "counter" { "_total" } else { "" })).collect()
+}
+
+#[test]
+fn every_metric_is_documented_and_no_other() {
+    let page = include_str!("../../../docs/metrics.md");
+    let rows = page.lines().filter_map(|line| line.strip_prefix("| `")?.split_once('`'));
+    let mut documented: BTreeSet<String> = rows.map(|(name, _)| name.to_owned()).collect();
+    let found = names(&filled().encode().unwrap());
+    // Only where there is a limit.
+    documented.retain(|name| name != "process_max_fds" || found.contains(name));
+    assert_eq!(found, documented, "left: the code; right: docs/metrics.md");
+}
+
+#[test]
+fn t5_the_names_are_those_that_dashboards_read() {
+    let text = filled().encode().unwrap();
     for line in [
         r#"gotk_reconcile_duration_seconds_count{kind="Stack",name="web",namespace="apps"} 1"#,
         r#"gotk_reconcile_duration_seconds_bucket{le="0.01",kind="Stack",name="web",namespace="apps"} 0"#,
@@ -39,6 +71,11 @@ fn t5_the_names_are_those_that_dashboards_read() {
         r#"pulumi_controller_artifact_fetches_total{result="cached"} 1"#,
         "pulumi_controller_runs_open 3",
         "pulumi_controller_runs_waiting 1",
+        "pulumi_controller_oldest_queued_run_age_seconds 0.0",
+        r#"pulumi_controller_run_wait_seconds_bucket{le="30.0",type="up"} 1"#,
+        r#"pulumi_controller_run_duration_seconds_bucket{le="10.0",type="up",outcome="Succeeded"} 0"#,
+        r#"pulumi_controller_run_duration_seconds_count{type="up",outcome="Succeeded"} 1"#,
+        r#"pulumi_controller_stacks{ready="False",reason="SpecInvalid"} 1"#,
         "programs_active 2",
         "stacks_active 5",
         r#"stacks_failing{namespace="apps",name="web"} 1"#,
@@ -60,7 +97,7 @@ fn t5_the_names_are_those_that_dashboards_read() {
 fn t5_the_series_of_an_object_go_with_it() {
     let metrics = Metrics::default();
     metrics.reconcile_ended("stack", ("Stack", "apps", "web"), ReconcileResult::Success, Duration::ZERO);
-    metrics.stack_stands("apps", "web", true, true);
+    metrics.stack_stands("apps", "web", standing());
     metrics.forget("Stack", "apps", "web");
     assert!(!metrics.encode().unwrap().contains("web"));
 }

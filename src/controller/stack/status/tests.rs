@@ -319,6 +319,20 @@ fn ended(failed_reason: Option<&str>) -> Update {
 }
 
 #[test]
+fn c8_a_stack_fails_when_it_is_stalled_or_lacks_what_it_needs() {
+    let waits = ["NotReadyInProgress", "StackProcessing", "PrerequisiteNotSatisfied", "ProcessingCompleted"];
+    for (state, last, _) in rows() {
+        let has_failed = last.as_ref().is_some_and(|last| last.state.as_deref() == Some("failed"));
+        let status = with_state(&stack(last), &state, at(10));
+        let standing = standing(&status);
+        let is_waiting = waits.contains(&standing.reason.as_str());
+        assert_eq!(standing.is_failing, has_failed || !is_waiting, "{state:?}: {standing:?}");
+        assert_ne!(standing.reason, "NotReadyStalled", "the reason of Stalled says more");
+        assert_eq!(standing.is_reconciling, conditions::is_true(&status.conditions, RECONCILING), "{state:?}");
+    }
+}
+
+#[test]
 fn a_stack_keeps_its_queue_position_until_its_run_has_ended() {
     let since = |stack: &Stack| stack.status.as_ref().and_then(|s| s.pending_since.as_ref()).map(|t| t.0.as_second());
     let mut stack = stack(None);

@@ -1,0 +1,130 @@
+//! Runs: how many are open and queued, how long they wait and how long they take.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry;
+
+/// From the shortest run to one that reaches the default timeout.
+const DURATION_BUCKETS: [f64; 14] =
+    [1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1200.0, 1800.0, 3600.0, 7200.0, 10800.0];
+/// From a run that starts at once to a pass over many Stacks.
+const WAIT_BUCKETS: [f64; 14] =
+    [0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0, 10800.0];
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct WaitLabels {
+    r#type: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct DurationLabels {
+    r#type: &'static str,
+    outcome: &'static str,
+}
+
+/// Cheap to clone; all clones share the figures.
+#[derive(Clone, Debug)]
+pub struct Runs {
+    open: Gauge,
+    queued: Gauge,
+    oldest: Oldest,
+    wait: Family<WaitLabels, Histogram, fn() -> Histogram>,
+    duration: Family<DurationLabels, Histogram, fn() -> Histogram>,
+}
+
+impl Default for Runs {
+    fn default() -> Self {
+        Runs {
+            open: Gauge::default(),
+            queued: Gauge::default(),
+            oldest: Oldest::default(),
+            wait: Family::new_with_constructor((|| Histogram::new(WAIT_BUCKETS)) as fn() -> Histogram),
+            duration: Family::new_with_constructor((|| Histogram::new(DURATION_BUCKETS)) as fn() -> Histogram),
+        }
+    }
+}
+
+impl Runs {
+    pub fn register(&self, registry: &mut Registry) {
+        registry.register("pulumi_controller_runs_open", "Pulumi runs that are open", self.open.clone());
+        registry.register(
+            "pulumi_controller_runs_waiting",
+            "Pulumi runs that are queued for a slot",
+            self.queued.clone(),
+        );
+        registry.register(
+            "pulumi_controller_run_wait_seconds",
+            "The duration in seconds from the creation of an Update to the start of its run",
+            self.wait.clone(),
+        );
+        registry.register(
+            "pulumi_controller_run_duration_seconds",
+            "The duration in seconds of a Pulumi run",
+            self.duration.clone(),
+        );
+        registry.register_collector(Box::new(self.oldest.clone()));
+    }
+
+    /// How many runs are open, how many are queued, and since when the one is pending that is pending longest.
+    pub fn count(&self, open: usize, queued: usize, oldest: Option<Timestamp>) {
+        self.open.set(i64::try_from(open).unwrap_or(i64::MAX));
+        self.queued.set(i64::try_from(queued).unwrap_or(i64::MAX));
+        *self.oldest.0.lock().unwrap_or_else(PoisonError::into_inner) = oldest;
+    }
+
+    /// A run starts.
+    pub fn started(&self, kind: &'static str, waited: Duration) {
+        self.wait.get_or_create(&WaitLabels { r#type: kind }).observe(waited.as_secs_f64());
+    }
+
+    /// A run has ended.
+    pub fn ended(&self, kind: &'static str, outcome: &'static str, lasted: Duration) {
+        self.duration.get_or_create(&DurationLabels { r#type: kind, outcome }).observe(lasted.as_secs_f64());
+    }
+}
+
+/// Since when the queued run is pending that is pending longest. Its age is told when it is asked for.
+#[derive(Clone, Debug, Default)]
+struct Oldest(Arc<Mutex<Option<Timestamp>>>);
+
+impl Oldest {
+    fn age(&self, now: Timestamp) -> f64 {
+        let oldest = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        oldest.map_or(0.0, |since| now.duration_since(since).as_secs_f64().max(0.0))
+    }
+}
+
+impl Collector for Oldest {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
+        let help =
+            "For how many seconds the queued run has been pending that has been pending longest; 0 when none is queued";
+        let name = "pulumi_controller_oldest_queued_run_age_seconds";
+        let metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        ConstGauge::new(self.age(Timestamp::now())).encode(metric)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_age_of_the_oldest_queued_run_grows_and_ends_with_the_queue() {
+        let at = |second| Timestamp::from_second(second).unwrap();
+        let runs = Runs::default();
+        assert!(runs.oldest.age(at(100)) < f64::EPSILON);
+        runs.count(1, 2, Some(at(40)));
+        assert!((runs.oldest.age(at(100)) - 60.0).abs() < f64::EPSILON);
+        assert!(runs.oldest.age(at(10)) < f64::EPSILON, "a clock that goes back");
+        runs.count(1, 0, None);
+        assert!(runs.oldest.age(at(100)) < f64::EPSILON);
+    }
+}
