@@ -14,7 +14,7 @@ fn gate(limit: usize) -> RunGate<&'static str> {
 }
 
 fn limits(limit: usize) -> Limits {
-    Limits { all: limit, each_namespace: limit, each_node: limit }
+    Limits { all: limit, each_namespace: limit, each_node: limit + 1 }
 }
 
 fn run(uid: &str) -> Run {

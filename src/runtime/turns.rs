@@ -1,6 +1,7 @@
 //! Decides which queued run starts next. Pure: it has no clock and no lock, and wakes nobody itself.
 //!
-//! A free slot goes to the namespace with the fewest open runs and, among equals, to the one that was served longest ago.
+//! A free slot goes to the namespace with the fewest open runs and, among equals, to the one that was served longest ago. One
+//! slot of each node is out of reach of a namespace that has all others there.
 //! Within a namespace the run with the highest priority goes first, then the one that has been pending longest. So a
 //! priority never delays the runs of another namespace, and neither does a large number of queued runs.
 
@@ -26,6 +27,13 @@ pub struct Limits {
     pub each_node: usize,
 }
 
+impl Limits {
+    /// The most runs that one namespace may have on one node. One slot is left to others.
+    fn each_namespace_on_node(&self) -> usize {
+        self.each_namespace.min(self.each_node.saturating_sub(1).max(1))
+    }
+}
+
 /// A run that wants a slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Run {
@@ -44,9 +52,23 @@ pub struct Run {
 /// Why a run has to wait. The text stays the same while the run waits, because it is written into a status.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Full {
-    All { limit: usize },
-    Namespace { name: String, limit: usize },
-    Node { name: String, limit: usize },
+    All {
+        limit: usize,
+    },
+    Namespace {
+        name: String,
+        limit: usize,
+    },
+    Node {
+        name: String,
+        limit: usize,
+    },
+    /// All but the slots of the node that are left to other namespaces.
+    NamespaceOnNode {
+        namespace: String,
+        node: String,
+        limit: usize,
+    },
 }
 
 impl fmt::Display for Full {
@@ -57,6 +79,9 @@ impl fmt::Display for Full {
                 (limit, format!(" of namespace {name}"), "--max-concurrent-runs-per-namespace")
             }
             Full::Node { name, limit } => (limit, format!(" of node {name}"), "--max-concurrent-runs-per-node"),
+            Full::NamespaceOnNode { namespace, node, limit } => {
+                (limit, format!(" of node {node} for namespace {namespace}"), "--max-concurrent-runs-per-node")
+            }
         };
         match limit {
             1 => write!(formatter, "queued: the only run slot{whose} is in use ({flag})"),
@@ -176,8 +201,8 @@ impl<W> Turns<W> {
     fn reserve(&mut self, now: Instant) {
         self.reserved.retain(|_, reserved| reserved.until > now);
         while self.taken() < self.limits.all {
-            let (namespaces, nodes) = self.taken_by_namespace_and_node();
-            let Some((run, waker)) = self.queue.take_next(&namespaces, &nodes, &self.limits) else { return };
+            let next = self.queue.next(&self.taken_slots(), &self.limits).map(str::to_owned);
+            let Some((run, waker)) = next.and_then(|uid| self.queue.take(&uid)) else { return };
             self.reservations += 1;
             let (number, until) = (self.reservations, now + RESERVATION);
             self.reserved.insert(run.uid.clone(), Reserved { run, number, waker: Some(waker), until });
@@ -188,29 +213,62 @@ impl<W> Turns<W> {
         self.open.len() + self.reserved.len()
     }
 
-    fn taken_by_namespace_and_node(&self) -> (HashMap<String, usize>, HashMap<String, usize>) {
-        let open = self.open.values().map(|open| (&open.namespace, &open.node));
+    fn taken_slots(&self) -> Taken<'_> {
+        let open = self.open.values().map(|open| (open.namespace.as_str(), open.node.as_str()));
         let reserved = self.reserved.values().map(|reserved| (&reserved.run.namespace, &reserved.run.node));
-        let (mut namespaces, mut nodes) = (HashMap::new(), HashMap::new());
+        let reserved = reserved.map(|(namespace, node)| (namespace.as_str(), node.as_str()));
+        let mut taken = Taken::default();
         for (namespace, node) in open.chain(reserved) {
-            *namespaces.entry(namespace.clone()).or_default() += 1;
-            *nodes.entry(node.clone()).or_default() += 1;
+            *taken.by_namespace.entry(namespace).or_default() += 1;
+            *taken.by_node.entry(node).or_default() += 1;
+            *taken.by_both.entry((namespace, node)).or_default() += 1;
         }
-        (namespaces, nodes)
+        taken
     }
 
     fn why_full(&self, run: &Run) -> Full {
         let Limits { all, each_namespace, each_node } = self.limits;
-        let (namespaces, nodes) = self.taken_by_namespace_and_node();
-        let is_full =
-            |taken: &HashMap<String, usize>, name: &str, limit| taken.get(name).copied().unwrap_or_default() >= limit;
+        let (taken, on_node) = (self.taken_slots(), self.limits.each_namespace_on_node());
+        let (namespace, node) = (&run.namespace, &run.node);
         match () {
-            () if is_full(&nodes, &run.node, each_node) => Full::Node { name: run.node.clone(), limit: each_node },
-            () if is_full(&namespaces, &run.namespace, each_namespace) => {
-                Full::Namespace { name: run.namespace.clone(), limit: each_namespace }
+            () if taken.on_node(node) >= each_node => Full::Node { name: node.clone(), limit: each_node },
+            () if taken.in_namespace(namespace) >= each_namespace => {
+                Full::Namespace { name: namespace.clone(), limit: each_namespace }
+            }
+            () if taken.of_both(namespace, node) >= on_node => {
+                Full::NamespaceOnNode { namespace: namespace.clone(), node: node.clone(), limit: on_node }
             }
             () => Full::All { limit: all },
         }
+    }
+}
+
+/// How many slots are open or reserved.
+#[derive(Default)]
+struct Taken<'t> {
+    by_namespace: HashMap<&'t str, usize>,
+    by_node: HashMap<&'t str, usize>,
+    by_both: HashMap<(&'t str, &'t str), usize>,
+}
+
+impl Taken<'_> {
+    fn in_namespace(&self, namespace: &str) -> usize {
+        self.by_namespace.get(namespace).copied().unwrap_or_default()
+    }
+
+    fn on_node(&self, node: &str) -> usize {
+        self.by_node.get(node).copied().unwrap_or_default()
+    }
+
+    fn of_both(&self, namespace: &str, node: &str) -> usize {
+        self.by_both.get(&(namespace, node)).copied().unwrap_or_default()
+    }
+
+    /// Whether one more run of the namespace may be open on the node.
+    fn has_room(&self, namespace: &str, node: &str, limits: &Limits) -> bool {
+        self.on_node(node) < limits.each_node
+            && self.in_namespace(namespace) < limits.each_namespace
+            && self.of_both(namespace, node) < limits.each_namespace_on_node()
     }
 }
 

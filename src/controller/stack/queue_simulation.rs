@@ -66,7 +66,7 @@ impl Simulation {
             stack.status = Some(StackStatus::default());
             Member { stack, update: None, is_open: false, commit: 0, starts: Vec::new() }
         });
-        let limits = Limits { all: SLOTS, each_namespace: SLOTS, each_node: SLOTS };
+        let limits = Limits { all: SLOTS, each_namespace: SLOTS, each_node: SLOTS + 1 };
         Simulation {
             members: members.collect(),
             turns: Turns::new(limits),

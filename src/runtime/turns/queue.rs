@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use jiff::Timestamp;
 
-use super::{Limits, Run};
+use super::{Limits, Run, Taken};
 
 /// The place of a run among the runs of its namespace: the smallest goes first. Equal runs queue by name, so that a restart
 /// of the controller does not change their order.
@@ -106,25 +106,22 @@ impl<W> Queue<W> {
         removed
     }
 
-    /// Takes out the run that goes next, given how many slots each namespace and each node has taken.
-    pub(super) fn take_next(
-        &mut self,
-        by_namespace: &HashMap<String, usize>,
-        by_node: &HashMap<String, usize>,
-        limits: &Limits,
-    ) -> Option<(Run, W)> {
-        let taken = |by: &HashMap<String, usize>, name: &String| by.get(name).copied().unwrap_or_default();
-        let nodes = self.runs.iter().filter(|(node, _)| taken(by_node, node) < limits.each_node);
-        let candidates = nodes.flat_map(|(_, namespaces)| namespaces).filter_map(|(namespace, runs)| {
-            let slots = taken(by_namespace, namespace);
+    /// The UID of the run that goes next, given the slots that are taken.
+    pub(super) fn next(&self, taken: &Taken<'_>, limits: &Limits) -> Option<&str> {
+        let nodes = self.runs.iter().filter(|(node, _)| taken.on_node(node) < limits.each_node);
+        let queues = nodes.flat_map(|(node, namespaces)| namespaces.iter().map(move |(name, runs)| (node, name, runs)));
+        let candidates = queues.filter(|(node, namespace, _)| taken.has_room(namespace, node, limits));
+        let candidates = candidates.filter_map(|(_, namespace, runs)| {
             let served = self.namespaces.get(namespace).map_or(0, |namespace| namespace.served);
-            let (first, _) = runs.first_key_value().filter(|_| slots < limits.each_namespace)?;
-            Some((slots, served, first))
+            Some((taken.in_namespace(namespace), served, runs.first_key_value()?.0))
         });
-        let (_, _, next) = candidates.min()?;
-        let uid = next.uid.clone();
+        candidates.min().map(|(_, _, next)| next.uid.as_str())
+    }
+
+    /// Takes a run out: its namespace is served.
+    pub(super) fn take(&mut self, uid: &str) -> Option<(Run, W)> {
         let clock = self.tick();
-        let taken = self.remove(&uid)?;
+        let taken = self.remove(uid)?;
         if let Some(namespace) = self.namespaces.get_mut(&taken.0.namespace) {
             namespace.served = clock;
         }

@@ -87,7 +87,7 @@ fn a_late_namespace_does_not_wait_behind_all_runs_of_another() {
 #[test]
 fn the_namespace_with_the_fewest_open_runs_goes_first() {
     let now = Instant::now();
-    let mut turns = turns(4, 4, 4);
+    let mut turns = turns(4, 4, 5);
     for uid in ["a1", "a2", "a3"] {
         assert_eq!(turns.ask(&run(uid, "a", "n"), String::new(), now), Ok(()));
     }
@@ -111,6 +111,20 @@ fn a_namespace_takes_no_more_than_its_share_while_slots_are_free() {
     assert_eq!(turns.ask(&run("a3", "a", "n"), "a3".to_owned(), now), Err(full));
     assert_eq!(turns.ask(&run("b1", "b", "n"), String::new(), now), Ok(()), "another namespace has room");
     turns.close("a1", now);
+    assert_eq!(turns.next_wake(now).as_deref(), Some("a3"));
+}
+
+#[test]
+fn a_namespace_leaves_a_slot_of_each_node_to_others() {
+    let now = Instant::now();
+    let mut turns = turns(10, 5, 3);
+    assert_eq!(turns.ask(&run("a1", "a", "one"), String::new(), now), Ok(()));
+    assert_eq!(turns.ask(&run("a2", "a", "one"), String::new(), now), Ok(()));
+    let full = Full::NamespaceOnNode { namespace: "a".to_owned(), node: "one".to_owned(), limit: 2 };
+    assert_eq!(turns.ask(&run("a3", "a", "one"), "a3".to_owned(), now), Err(full));
+    assert_eq!(turns.ask(&run("a4", "a", "two"), String::new(), now), Ok(()), "another node");
+    assert_eq!(turns.ask(&run("b1", "b", "one"), String::new(), now), Ok(()), "another namespace");
+    turns.close("a2", now);
     assert_eq!(turns.next_wake(now).as_deref(), Some("a3"));
 }
 
@@ -172,6 +186,10 @@ fn the_message_names_the_limit_and_its_flag() {
             "queued: all 4 run slots of node x1 are in use (--max-concurrent-runs-per-node)",
         ),
         (
+            Full::NamespaceOnNode { namespace: name(), node: "n1".to_owned(), limit: 3 },
+            "queued: all 3 run slots of node n1 for namespace x1 are in use (--max-concurrent-runs-per-node)",
+        ),
+        (
             Full::Namespace { name: name(), limit: 1 },
             "queued: the only run slot of namespace x1 is in use (--max-concurrent-runs-per-namespace)",
         ),
@@ -209,23 +227,19 @@ fn numbered(number: u8) -> Run {
     Run { priority, pending_since, ..run }
 }
 
-fn taken(turns: &Turns<String>, name: &str) -> usize {
-    let (namespaces, nodes) = turns.taken_by_namespace_and_node();
-    namespaces.get(name).or_else(|| nodes.get(name)).copied().unwrap_or_default()
-}
-
 fn check(turns: &Turns<String>) -> Result<(), TestCaseError> {
-    prop_assert!(turns.taken() <= turns.limits.all);
+    let (taken, limits) = (turns.taken_slots(), &turns.limits);
+    prop_assert!(turns.taken() <= limits.all);
     for node in ["node0", "node1"] {
-        prop_assert!(taken(turns, node) <= turns.limits.each_node, "{node}");
-    }
-    for namespace in ["namespace0", "namespace1", "namespace2"] {
-        prop_assert!(taken(turns, namespace) <= turns.limits.each_namespace, "{namespace}");
+        prop_assert!(taken.on_node(node) <= limits.each_node, "{node}");
+        for namespace in ["namespace0", "namespace1", "namespace2"] {
+            prop_assert!(taken.in_namespace(namespace) <= limits.each_namespace, "{namespace}");
+            let leaves_one = taken.of_both(namespace, node) < limits.each_node || limits.each_node == 1;
+            prop_assert!(leaves_one, "{namespace} has all of {node}");
+        }
     }
     for queued in turns.queue.runs() {
-        let is_full = turns.taken() == turns.limits.all
-            || taken(turns, &queued.node) == turns.limits.each_node
-            || taken(turns, &queued.namespace) == turns.limits.each_namespace;
+        let is_full = turns.taken() == limits.all || !taken.has_room(&queued.namespace, &queued.node, limits);
         prop_assert!(is_full, "{queued:?} waits beside a free slot");
         prop_assert!(!turns.open.contains_key(&queued.uid) && !turns.reserved.contains_key(&queued.uid));
     }
@@ -235,11 +249,9 @@ fn check(turns: &Turns<String>) -> Result<(), TestCaseError> {
 
 /// The namespaces of runs that could start if one more slot of all were free, with the slots that they have taken.
 fn eligible(turns: &Turns<String>) -> BTreeMap<String, usize> {
-    let may = |run: &&Run| {
-        taken(turns, &run.node) < turns.limits.each_node && taken(turns, &run.namespace) < turns.limits.each_namespace
-    };
-    let queued = turns.queue.runs().filter(may);
-    queued.map(|run| (run.namespace.clone(), taken(turns, &run.namespace))).collect()
+    let taken = turns.taken_slots();
+    let queued = turns.queue.runs().filter(|run| taken.has_room(&run.namespace, &run.node, &turns.limits));
+    queued.map(|run| (run.namespace.clone(), taken.in_namespace(&run.namespace))).collect()
 }
 
 proptest! {
@@ -296,7 +308,7 @@ proptest! {
         all in 1..6_usize, each_namespace in 1..6_usize,
     ) {
         let now = Instant::now();
-        let mut turns = turns(all, each_namespace, all);
+        let mut turns = turns(all, each_namespace, all + 1);
         for number in asked {
             let run = numbered(number);
             if !turns.open.contains_key(&run.uid) {
