@@ -43,9 +43,9 @@ use crate::telemetry::metrics::Metrics;
 
 /// How many wake-ups may wait; one that finds no room is no loss, since everything looks again by itself.
 const WAKE_UPS: usize = 4096;
-/// How many Workspaces are reconciled at the same time: many, since one that installs dependencies holds its place for
-/// minutes. How many sources are streamed at once is bounded elsewhere.
-const WORKSPACES_AT_ONCE: u16 = 64;
+/// How many Workspaces are reconciled at the same time: many, since each waits for its agent, which may be slow on purpose. How
+/// many sources are streamed at once is limited elsewhere.
+const WORKSPACES: Slots = Slots { total: 96, per_namespace: 32 };
 /// The name of the controller in events.
 const COMPONENT: &str = "pulumi-controller";
 /// The domain of the cluster's Services.
@@ -330,7 +330,8 @@ async fn stacks(
         wake_workspace,
     });
     let metrics = parts.metrics.clone();
-    let drive = drive::<Stack>("stack-controller", RECONCILE_TIMEOUT, config.concurrent, config, parts);
+    let drive =
+        drive::<Stack>("stack-controller", RECONCILE_TIMEOUT, Slots::of(config.concurrent), config, parts, &end);
     let drive = Arc::new(drive.when_gone(move |gone| {
         metrics.stacks(known_stacks.store().len());
         twins.forget(gone);
@@ -344,7 +345,7 @@ async fn stacks(
     let woken = futures::stream::select(woken, followers);
     let feeds = stack::Feeds { store, woken, dependents: woken_dependents };
     let (client, ended) = (parts.client.clone(), end.cancelled_owned());
-    stack::controller(client, &parts.scope, feeds, drive, context, config.concurrent, ended).await;
+    stack::controller(client, &parts.scope, feeds, drive, context, ended).await;
 }
 
 /// What follows repositories, and whom it wakes.
@@ -386,24 +387,42 @@ async fn runs(
         adopted: Arc::new(std::sync::Once::new()),
         default_timeout: config.default_run_timeout,
     });
-    let drive = drive::<Update>("update-controller", RECONCILE_TIMEOUT, config.concurrent, config, parts);
+    let drive =
+        drive::<Update>("update-controller", RECONCILE_TIMEOUT, Slots::of(config.concurrent), config, parts, &end);
     let drive = Arc::new(drive.when_gone(move |(namespace, name)| attachments.forget(namespace, name)));
     let feeds = update::Feeds { store, news, places: gate.wakes() };
     let (client, ended) = (parts.client.clone(), end.cancelled_owned());
-    update::controller(client, &parts.scope, feeds, drive, context, config.concurrent, ended).await;
+    update::controller(client, &parts.scope, feeds, drive, context, ended).await;
 }
 
+/// The driver of a controller's reconciles, of which so many go on at a time.
 fn drive<K: Resource<DynamicType = ()>>(
     controller: &'static str,
     timeout: Duration,
-    at_once: u16,
+    slots: Slots,
     config: &ManagerConfig,
     parts: &Parts,
+    end: &CancellationToken,
 ) -> Drive {
-    parts.metrics.reconciles_at_once(controller, at_once);
+    parts.metrics.reconciles_at_once(controller, slots.total);
     let (shortest, longest) = config.retry_delays;
     let drive = Drive::new::<K>(controller, timeout, parts.metrics.clone());
+    let drive = drive.with_slots(slots.total.into(), slots.per_namespace.into(), end.clone());
     drive.with_backoff(Backoff::between(shortest, longest))
+}
+
+/// How many objects of a kind are reconciled at a time.
+#[derive(Clone, Copy)]
+struct Slots {
+    total: u16,
+    per_namespace: u16,
+}
+
+impl Slots {
+    /// One namespace leaves a quarter to others.
+    fn of(total: u16) -> Self {
+        Slots { total, per_namespace: total - total / 4 }
+    }
 }
 
 async fn workspaces(
@@ -447,12 +466,12 @@ async fn workspaces(
     let watches = workspace::Watches { scope: parts.scope.clone(), workspaces, updates: updates_writer, wakes };
     // It waits for a source to be put in place, and for what that installs.
     let timeout = PUT_SOURCE_TIMEOUT + RECONCILE_TIMEOUT;
-    let drive = drive::<Workspace>("workspace-controller", timeout, WORKSPACES_AT_ONCE, config, parts);
+    let drive = drive::<Workspace>("workspace-controller", timeout, WORKSPACES, config, parts, &end);
     let drive = drive.when_gone(move |gone| {
         inputs.forget(&gone.0, &gone.1);
         git.forget(gone);
     });
-    workspace::controller(context, watches, Arc::new(drive), WORKSPACES_AT_ONCE, end).await;
+    workspace::controller(context, watches, Arc::new(drive), end).await;
 }
 
 async fn programs(config: &ManagerConfig, parts: &Parts, end: CancellationToken) {
@@ -465,10 +484,11 @@ async fn programs(config: &ManagerConfig, parts: &Parts, end: CancellationToken)
         programs: known.clone(),
     });
     let metrics = parts.metrics.clone();
-    let drive = drive::<Program>("program-controller", RECONCILE_TIMEOUT, config.concurrent, config, parts);
+    let drive =
+        drive::<Program>("program-controller", RECONCILE_TIMEOUT, Slots::of(config.concurrent), config, parts, &end);
     let drive = Arc::new(drive.when_gone(move |_| metrics.programs(known.len())));
     let (client, ended) = (parts.client.clone(), end.cancelled_owned());
-    program::controller(client, &parts.scope, store, drive, context, config.concurrent, ended).await;
+    program::controller(client, &parts.scope, store, drive, context, ended).await;
 }
 
 async fn receivers(config: &ManagerConfig, parts: &Parts, end: CancellationToken) {
@@ -479,7 +499,14 @@ async fn receivers(config: &ManagerConfig, parts: &Parts, end: CancellationToken
         events: parts.events.clone(),
         is_served: config.receiver_address.is_some(),
     });
-    let drive = drive::<StackReceiver>("stackreceiver-controller", RECONCILE_TIMEOUT, config.concurrent, config, parts);
+    let drive = drive::<StackReceiver>(
+        "stackreceiver-controller",
+        RECONCILE_TIMEOUT,
+        Slots::of(config.concurrent),
+        config,
+        parts,
+        &end,
+    );
     let (client, ended) = (parts.client.clone(), end.cancelled_owned());
-    stack_receiver::controller(client, &parts.scope, store, Arc::new(drive), context, config.concurrent, ended).await;
+    stack_receiver::controller(client, &parts.scope, store, Arc::new(drive), context, ended).await;
 }

@@ -10,6 +10,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::artifact::{self, AllowedHosts, FetchSettings, Fetcher, Store};
 use crate::controller::authority::Generations;
+use crate::controller::references::{self, References};
 use crate::rpc::client::Agents;
 use crate::rpc::identity::Authority;
 use crate::runtime::events::Events;
@@ -32,6 +33,7 @@ pub(crate) struct TestParts {
     pub(crate) store: Store,
     pub(crate) fetcher: Fetcher,
     pub(crate) git: Git,
+    pub(crate) references: References,
     pub(crate) scope: Scope,
     pub(crate) tasks: TaskTracker,
     pub(crate) end: CancellationToken,
@@ -59,8 +61,10 @@ impl TestParts {
             artifact_limits: artifact::Limits::default(),
         };
         let (git, _) = Git::new(client.clone(), store.clone(), settings, tasks.clone(), end.clone());
+        let reader = Reader::new(client.clone(), limit);
         TestParts {
-            reader: Reader::new(client.clone(), limit),
+            references: References::new(reader.clone(), references::Poll::default()),
+            reader,
             client,
             writer,
             metrics,

@@ -12,11 +12,13 @@ use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::sync::watch;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 
 pub use super::client_tls::ClientIdentityError;
 use super::client_tls::{self, Verdict};
+use crate::rpc::bounds;
 use crate::rpc::identity::Issued;
 use crate::rpc::proto;
 use crate::rpc::proto::agent_client::AgentClient as Calls;
@@ -36,14 +38,66 @@ const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(20);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 /// The bytes of a source travel in pieces of this size.
 const CHUNK: usize = 256 * 1024;
-/// The largest reply that is read.
-const LARGEST_REPLY: usize = 8 * 1024 * 1024;
+/// The largest reply that is read, but for a result, which carries the outputs.
+const LARGEST_REPLY: usize = 1024 * 1024;
+/// The largest result that is read. Outputs go into a Secret, which holds one MiB.
+const LARGEST_RESULT: usize = 4 * 1024 * 1024;
 /// Errors come as headers, in which a character may take up to twelve bytes.
 const LONGEST_HEADERS: u32 = 128 * 1024;
 /// The longest message of an error that is kept.
 const LONGEST_MESSAGE: usize = 8 * 1024;
-/// The longest word for inputs.
-const LONGEST_INPUTS: usize = 128;
+/// A source is streamed no slower than this: an agent that hardly reads must not hold a slot for streams.
+const LEAST_RATE: Rate = Rate { bytes: 640 * 1024, within: Duration::from_secs(20) };
+
+/// So many bytes in so much time.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rate {
+    pub bytes: u64,
+    pub within: Duration,
+}
+
+/// How far the stream of a source is. Cheap to clone; all clones tell of the same stream.
+#[derive(Clone, Debug, Default)]
+pub struct Sending(Arc<watch::Sender<Sent>>);
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Sent {
+    bytes: u64,
+    is_all: bool,
+}
+
+impl Sending {
+    /// Waits until the agent has taken all bytes, or the connection has.
+    pub async fn done(&self) {
+        // The sender lives as long as this.
+        let _ = self.0.subscribe().wait_for(|sent| sent.is_all).await;
+    }
+
+    /// Waits until the stream is slower than it may be.
+    async fn too_slow(&self, call: &'static str, rate: Rate) -> RpcError {
+        loop {
+            let before = self.0.borrow().bytes;
+            tokio::time::sleep(rate.within).await;
+            let sent = *self.0.borrow();
+            if sent.is_all {
+                std::future::pending::<()>().await;
+            }
+            let taken = sent.bytes.saturating_sub(before);
+            if taken < rate.bytes {
+                let seconds = rate.within.as_secs();
+                let message = format!("it took {taken} bytes in {seconds} s, and {} are the least", rate.bytes);
+                return RpcError::new(call, Code::DeadlineExceeded, &message);
+            }
+        }
+    }
+
+    fn note(&self, bytes: usize) {
+        self.0.send_modify(|sent| match bytes {
+            0 => sent.is_all = true,
+            bytes => sent.bytes += bytes as u64,
+        });
+    }
+}
 
 /// A call that failed.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
@@ -74,6 +128,11 @@ impl RpcError {
             | Code::DataLoss
             | Code::Unauthenticated => false,
         }
+    }
+
+    /// Whether the agent has not answered, or has not taken a source, in time.
+    pub fn is_timeout(&self) -> bool {
+        self.code == Code::DeadlineExceeded
     }
 
     /// Whether the agent got the call and said no: the same call will fail again.
@@ -110,7 +169,9 @@ impl RpcError {
     }
 
     fn new(call: &'static str, code: Code, message: &str) -> Self {
-        RpcError { call, code, message: bounded(message) }
+        let mut message = message.to_owned();
+        bounds::cut(&mut message, LONGEST_MESSAGE);
+        RpcError { call, code, message }
     }
 
     fn timeout(call: &'static str, limit: Duration) -> Self {
@@ -218,29 +279,43 @@ impl AgentClient {
         let mut calls = self.calls.clone();
         let asked = request.mounted_directories.clone();
         let mut reply = unary(&self.verdict, "Status", CALL_TIMEOUT, calls.status(request)).await?;
-        if reply.config_inputs.len() > LONGEST_INPUTS {
-            reply.config_inputs.clear();
-        }
-        reply.mounted_inputs.retain(|directory, word| asked.contains(directory) && word.len() <= LONGEST_INPUTS);
-        if let Some(candidate) = &mut reply.candidate {
-            // They end up in conditions.
-            candidate.doing = bounded(&candidate.doing);
-            candidate.failure = bounded(&candidate.failure);
-        }
+        bounds::status(&mut reply, &asked);
         Ok(reply)
     }
 
-    /// Gives a source: as many bytes from the reader as the header says. It is in place afterwards, or on its way: then
-    /// [`AgentClient::status`] tells how it gets on. Idempotent by digest and directory.
-    pub async fn put_source<R>(&self, header: proto::SourceHeader, reader: R) -> Result<proto::PutSourceReply, RpcError>
+    /// Gives a source: as many bytes from the reader as the header says; `sending` tells how far that is. The source is in
+    /// place afterwards, or on its way: then [`AgentClient::status`] tells how it gets on. Idempotent by digest and directory.
+    pub async fn put_source<R>(
+        &self,
+        header: proto::SourceHeader,
+        reader: R,
+        sending: &Sending,
+    ) -> Result<proto::PutSourceReply, RpcError>
+    where
+        R: AsyncRead + Send + Unpin + 'static,
+    {
+        self.put_source_at(header, reader, sending, LEAST_RATE).await
+    }
+
+    /// The same, no slower than so.
+    pub(super) async fn put_source_at<R>(
+        &self,
+        header: proto::SourceHeader,
+        reader: R,
+        sending: &Sending,
+        least: Rate,
+    ) -> Result<proto::PutSourceReply, RpcError>
     where
         R: AsyncRead + Send + Unpin + 'static,
     {
         let call = "PutSource";
         let broken = Arc::new(Mutex::new(None));
-        let messages = source_messages(header, reader, broken.clone());
+        let messages = source_messages(header, reader, broken.clone(), sending.clone());
         let mut calls = self.calls.clone();
-        let reply = unary(&self.verdict, call, PUT_SOURCE_TIMEOUT, calls.put_source(messages)).await;
+        let reply = tokio::select! {
+            reply = unary(&self.verdict, call, PUT_SOURCE_TIMEOUT, calls.put_source(messages)) => reply,
+            error = sending.too_slow(call, least) => Err(error),
+        };
         let broken = broken.lock().ok().and_then(|mut error| error.take());
         match broken {
             Some(error) => Err(RpcError::new(call, Code::Aborted, &format!("cannot read the artifact: {error}"))),
@@ -251,12 +326,14 @@ impl AgentClient {
     /// Starts an operation, or finds it started: the id decides.
     pub async fn run(&self, request: proto::RunRequest) -> Result<proto::RunReply, RpcError> {
         let mut calls = self.calls.clone();
-        unary(&self.verdict, "Run", RUN_TIMEOUT, calls.run(request)).await
+        let mut reply = unary(&self.verdict, "Run", RUN_TIMEOUT, calls.run(request)).await?;
+        bounds::run(&mut reply);
+        Ok(reply)
     }
 
     /// Follows an operation from a sequence number on.
     pub async fn attach(&self, id: &str, from: u64) -> Result<Attachment, RpcError> {
-        let mut calls = self.calls.clone();
+        let mut calls = self.calls.clone().max_decoding_message_size(LARGEST_RESULT);
         let request = proto::AttachRequest { id: id.to_owned(), from };
         let stream = unary(&self.verdict, "Attach", CALL_TIMEOUT, calls.attach(request)).await?;
         Ok(Attachment { stream, verdict: self.verdict.clone() })
@@ -279,7 +356,9 @@ impl AgentClient {
     /// No new operation starts from now on. The reply names the one that is open.
     pub async fn drain(&self) -> Result<proto::DrainReply, RpcError> {
         let mut calls = self.calls.clone();
-        unary(&self.verdict, "Drain", CALL_TIMEOUT, calls.drain(proto::DrainRequest {})).await
+        let mut reply = unary(&self.verdict, "Drain", CALL_TIMEOUT, calls.drain(proto::DrainRequest {})).await?;
+        bounds::drain(&mut reply);
+        Ok(reply)
     }
 }
 
@@ -295,7 +374,9 @@ impl Attachment {
     /// that is gone is noticed by the connection's keepalive.
     pub async fn next(&mut self) -> Result<Option<proto::AttachReply>, RpcError> {
         let next = self.stream.message().await;
-        next.map_err(|status| RpcError::status("Attach", &status).because_of(&self.verdict))
+        let mut next = next.map_err(|status| RpcError::status("Attach", &status).because_of(&self.verdict))?;
+        next.iter_mut().for_each(bounds::attached);
+        Ok(next)
     }
 }
 
@@ -318,16 +399,20 @@ fn source_messages<R>(
     header: proto::SourceHeader,
     reader: R,
     broken: Arc<Mutex<Option<io::Error>>>,
+    sending: Sending,
 ) -> impl Stream<Item = proto::PutSourceRequest> + Send + 'static
 where
     R: AsyncRead + Send + Unpin + 'static,
 {
     let message = |part| proto::PutSourceRequest { part: Some(part) };
     let first = futures::stream::iter([message(Part::Header(header))]);
-    let chunks = futures::stream::unfold((reader, broken), move |(mut reader, broken)| async move {
+    let chunks = futures::stream::unfold((reader, broken, sending), move |(mut reader, broken, sending)| async move {
         match read_chunk(&mut reader).await {
-            Ok(chunk) if chunk.is_empty() => None,
-            Ok(chunk) => Some((message(Part::Chunk(chunk)), (reader, broken))),
+            Ok(chunk) => {
+                sending.note(chunk.len());
+                let more = (!chunk.is_empty()).then_some(chunk)?;
+                Some((message(Part::Chunk(more)), (reader, broken, sending)))
+            }
             Err(error) => {
                 if let Ok(mut slot) = broken.lock() {
                     *slot = Some(error);
@@ -343,13 +428,6 @@ async fn read_chunk(reader: &mut (impl AsyncRead + Unpin)) -> io::Result<Vec<u8>
     let mut chunk = Vec::with_capacity(CHUNK);
     reader.take(CHUNK as u64).read_to_end(&mut chunk).await?;
     Ok(chunk)
-}
-
-/// Without control characters, which could fake lines of a log, and not longer than is kept.
-fn bounded(message: &str) -> String {
-    let mut kept: String = message.chars().map(|c| if c.is_control() && c != '\n' { ' ' } else { c }).collect();
-    kept.truncate(kept.floor_char_boundary(LONGEST_MESSAGE));
-    kept
 }
 
 #[cfg(test)]

@@ -4,12 +4,13 @@ use std::io::{self, Cursor};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use futures::stream::BoxStream;
-use tokio::io::{AsyncRead, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf};
 use tonic::{Code, Request, Response, Status, Streaming};
 
-use crate::rpc::client::AgentClient;
+use crate::rpc::client::{AgentClient, Rate, Sending};
 use crate::rpc::proto;
 use crate::rpc::proto::agent_server::Agent;
 use crate::rpc::proto::put_source_request::Part;
@@ -24,6 +25,10 @@ pub(crate) struct FakeAgent {
     refusal: Option<Status>,
     /// Length of a reply to `Status`.
     version_length: usize,
+    /// What a run ends with, instead of an ordinary result.
+    result: Option<proto::Result>,
+    /// Whether it begins to take a source and then reads no more.
+    hangs: bool,
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -55,6 +60,10 @@ impl Agent for FakeAgent {
         request: Request<Streaming<proto::PutSourceRequest>>,
     ) -> Result<Response<proto::PutSourceReply>, Status> {
         let mut stream = request.into_inner();
+        if self.hangs {
+            stream.message().await?;
+            std::future::pending::<()>().await;
+        }
         let mut received = Received::default();
         while let Some(message) = stream.message().await? {
             match message.part {
@@ -87,7 +96,7 @@ impl Agent for FakeAgent {
         let parts = [
             proto::attach_reply::Part::Progress(progress(request.from)),
             proto::attach_reply::Part::Progress(progress(request.from + 1)),
-            proto::attach_reply::Part::Result(proto::Result { message: "done".into(), ..Default::default() }),
+            proto::attach_reply::Part::Result(self.result.clone().unwrap_or_else(done)),
         ];
         let replies = parts.map(|part| Ok(proto::AttachReply { part: Some(part) }));
         Ok(Response::new(Box::pin(futures::stream::iter(replies))))
@@ -109,6 +118,10 @@ impl Agent for FakeAgent {
     async fn drain(&self, _: Request<proto::DrainRequest>) -> Result<Response<proto::DrainReply>, Status> {
         Ok(Response::new(proto::DrainReply { open_operation: "open".into() }))
     }
+}
+
+fn done() -> proto::Result {
+    proto::Result { message: "done".into(), ..Default::default() }
 }
 
 /// Gives some bytes and then fails.
@@ -143,11 +156,59 @@ async fn a_source_arrives_whole_and_in_pieces() {
     let (_serving, client) = connected(&agent).await;
     let bytes: Vec<u8> = (0..1024 * 1024 + 7_u32).map(|number| (number % 251) as u8).collect();
     let size = bytes.len() as u64;
-    client.put_source(header(size), Cursor::new(bytes.clone())).await.unwrap();
-    client.put_source(header(0), tokio::io::empty()).await.unwrap();
+    client.put_source(header(size), Cursor::new(bytes.clone()), &Sending::default()).await.unwrap();
+    client.put_source(header(0), tokio::io::empty(), &Sending::default()).await.unwrap();
     let received = agent.sources.lock().unwrap().clone();
     assert_eq!(received[0], Received { header: Some(header(size)), bytes, longest_chunk: 256 * 1024 });
     assert_eq!(received[1], Received { header: Some(header(0)), bytes: vec![], longest_chunk: 0 });
+}
+
+#[tokio::test]
+async fn b4_an_agent_that_reads_too_slowly_loses_the_stream() {
+    let agent = FakeAgent { hangs: true, ..FakeAgent::default() };
+    let (_serving, client) = connected(&agent).await;
+    let (size, sending) = (64 * 1024 * 1024, Sending::default());
+    let least = Rate { bytes: 16 * 1024 * 1024, within: Duration::from_millis(200) };
+    let bytes = tokio::io::repeat(1).take(size);
+    let put = client.put_source_at(header(size), Box::pin(bytes), &sending, least);
+    let error = tokio::time::timeout(Duration::from_secs(20), put).await.expect("it does not wait").unwrap_err();
+    assert!(error.is_timeout() && error.message.contains("and 16777216 are the least"), "{error}");
+    let done = tokio::time::timeout(Duration::from_millis(1), sending.done());
+    assert!(done.await.is_err(), "not all was sent");
+}
+
+#[tokio::test]
+async fn b4_a_stream_is_done_when_all_is_sent_though_the_agent_takes_its_time() {
+    let agent = FakeAgent { hangs: true, ..FakeAgent::default() };
+    let (_serving, client) = connected(&agent).await;
+    let sending = Sending::default();
+    // It fits into what the connection takes without the agent.
+    let least = Rate { bytes: 1024 * 1024, within: Duration::from_millis(100) };
+    let put = client.put_source_at(header(7), Cursor::new(vec![1; 7]), &sending, least);
+    let put = tokio::time::timeout(Duration::from_secs(1), put);
+    let done = tokio::time::timeout(Duration::from_millis(900), sending.done());
+    let (put, done) = tokio::join!(put, done);
+    assert!(done.is_ok() && put.is_err(), "the call goes on without a limit on the rate: {put:?}");
+}
+
+#[tokio::test]
+async fn b4_a_hostile_result_is_bounded_before_anybody_sees_it() {
+    let hostile = proto::Result {
+        permalink: "x".repeat(1024 * 1024),
+        changes: (0..50_000).map(|number| (format!("create-{number}"), 1)).collect(),
+        ..done()
+    };
+    let agent = FakeAgent { result: Some(hostile), ..FakeAgent::default() };
+    let (_serving, client) = connected(&agent).await;
+    let mut attachment = client.attach("42", 0).await.unwrap();
+    let mut found = None;
+    while let Some(reply) = attachment.next().await.unwrap() {
+        if let Some(proto::attach_reply::Part::Result(result)) = reply.part {
+            found = Some(result);
+        }
+    }
+    let found = found.expect("there is a result");
+    assert_eq!((found.message.as_str(), found.permalink.as_str(), found.changes.len()), ("done", "", 32));
 }
 
 #[tokio::test]
@@ -155,7 +216,7 @@ async fn an_artifact_that_cannot_be_read_to_its_end_is_an_error_that_says_so() {
     let agent = FakeAgent::default();
     let (_serving, client) = connected(&agent).await;
     let reader = BrokenReader(Cursor::new(vec![1; 300 * 1024]));
-    let error = client.put_source(header(400 * 1024), reader).await.unwrap_err();
+    let error = client.put_source(header(400 * 1024), reader, &Sending::default()).await.unwrap_err();
     assert_eq!(
         error.to_string(),
         "call PutSource of the agent failed: cannot read the artifact: the disk is gone (Aborted)"

@@ -3,6 +3,7 @@
 //! The agent serves on [`server_tls`], the controller calls through [`client`], and both get their certificates from
 //! the controller's authority in [`identity`]. Nothing here knows a Kubernetes object or runs a process.
 
+mod bounds;
 pub mod client;
 mod client_tls;
 mod controller_only;

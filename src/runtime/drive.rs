@@ -1,5 +1,5 @@
-//! What is around every reconcile: a span for its logs, a limit on its time, a guard against panics, its metrics, and
-//! what its result means for the next one.
+//! What is around every reconcile: a slot that namespaces share fairly, a span for its logs, a limit on its time, a guard
+//! against panics, its metrics, and what its result means for the next one.
 
 use std::any::Any;
 use std::collections::HashSet;
@@ -14,14 +14,21 @@ use futures::FutureExt;
 use kube::Resource;
 use kube::runtime::controller::Action;
 use thiserror::Error;
+use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
 use crate::runtime::backoff::{Backoff, ObjectKey};
+use crate::runtime::fair_slots::{FairSlots, Limits};
 use crate::runtime::reads::ReadError;
 use crate::runtime::writes::WriteError;
 use crate::telemetry::chain;
 use crate::telemetry::logging::panic_message;
 use crate::telemetry::metrics::{Metrics, ReconcileResult};
+
+/// As good as no limit.
+const MOST: usize = 1 << 20;
+/// How soon an object is reconciled for which there is no room to wait.
+const BUSY_RETRY: Duration = Duration::from_secs(5);
 
 /// What a reconcile that did its work wants next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,6 +94,9 @@ pub struct Drive {
     group: &'static str,
     timeout: Duration,
     metrics: Metrics,
+    slots: FairSlots,
+    /// Whoever waits for a slot then waits no more.
+    end: CancellationToken,
     backoff: Backoff,
     /// The objects that have been reconciled. Locked for short sections only, never across an await.
     known: Mutex<HashSet<ObjectKey>>,
@@ -111,6 +121,8 @@ impl Drive {
             group: leaked(K::group(&())),
             timeout,
             metrics,
+            slots: FairSlots::new(Limits { total: MOST, per_key: MOST, waiting_per_key: MOST }),
+            end: CancellationToken::new(),
             backoff: Backoff::default(),
             known: Mutex::default(),
             when_gone: Box::new(|_| ()),
@@ -121,6 +133,15 @@ impl Drive {
     #[must_use]
     pub fn when_gone(self, forget: impl Fn(&ObjectKey) + Send + Sync + 'static) -> Self {
         Drive { when_gone: Box::new(forget), ..self }
+    }
+
+    /// With a limit on the reconciles at a time, in all and of one namespace: what a namespace waits for does not hold up
+    /// others. After `end` none begins.
+    #[must_use]
+    pub fn with_slots(self, total: usize, per_namespace: usize, end: CancellationToken) -> Self {
+        // Each object waits once at most, so those that wait need no limit of their own.
+        let limits = Limits { total, per_key: per_namespace, waiting_per_key: MOST };
+        Drive { slots: FairSlots::new(limits), end, ..self }
     }
 
     /// With other delays after failures than the default.
@@ -136,6 +157,11 @@ impl Drive {
         work: impl Future<Output = Result<Outcome, ReconcileError>> + Send,
     ) -> Result<Action, Infallible> {
         let key = key(object);
+        let slot = tokio::select! {
+            () = self.end.cancelled() => return Ok(Action::await_change()),
+            slot = self.slots.acquire(&key.0) => slot,
+        };
+        let Ok(_slot) = slot else { return Ok(Action::requeue(BUSY_RETRY)) };
         let span = tracing::info_span!(
             "reconcile",
             controller = self.controller,

@@ -1,9 +1,12 @@
 //! What the end of a reconcile means for the next one.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use kube::runtime::controller::Action;
 use serde_json::json;
+use tokio_util::sync::CancellationToken;
 
 use crate::api::auto::Workspace;
 use crate::runtime::backoff::{Backoff, SHORTEST_DELAY};
@@ -49,6 +52,45 @@ async fn c8_r5_the_end_of_a_reconcile_decides_when_the_next_one_runs() {
         let line = format!("controller_runtime_reconcile_total{{controller=\"workspace\",result=\"{result}\"}} 1");
         let text = metrics.encode().unwrap();
         assert!(text.contains(&line), "{name}: no {line} in\n{text}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn b4_a_namespace_whose_reconciles_hang_does_not_hold_up_others() {
+    let end = CancellationToken::new();
+    let drive = Arc::new(drive().0.with_slots(4, 3, end.clone()));
+    let in_namespace = |namespace: &str, name: &str| {
+        let mut workspace = workspace(name);
+        workspace.metadata.namespace = Some(namespace.to_owned());
+        workspace
+    };
+    let begun = Arc::new(AtomicUsize::new(0));
+    let hanging: Vec<_> = (0..20)
+        .map(|number| {
+            let (drive, begun) = (drive.clone(), begun.clone());
+            let object = in_namespace("hostile", &number.to_string());
+            tokio::spawn(async move {
+                let hangs = async {
+                    begun.fetch_add(1, Ordering::SeqCst);
+                    std::future::pending::<Result<Outcome, ReconcileError>>().await
+                };
+                drive.run(&object, hangs).await
+            })
+        })
+        .collect();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(begun.load(Ordering::SeqCst), 3, "no more of one namespace at a time");
+    for number in 0..10 {
+        let object = in_namespace("apps", &number.to_string());
+        let honest = drive.run(&object, async { Ok(Outcome::Settled) });
+        let done = tokio::time::timeout(Duration::from_secs(1), honest).await.expect("it has a slot at once");
+        assert_eq!(done, Ok(Action::await_change()));
+    }
+    end.cancel();
+    tokio::time::sleep(Duration::from_secs(70)).await;
+    assert_eq!(begun.load(Ordering::SeqCst), 3, "at the end none begins");
+    for hanging in hanging {
+        assert!(hanging.await.expect("no panic").is_ok(), "those that waited and those that hung have ended");
     }
 }
 

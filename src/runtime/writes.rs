@@ -100,6 +100,14 @@ impl WriteError {
         self.code() == Some(413)
     }
 
+    /// Whether the API server, or its storage, does not take the content: the same write is refused again.
+    pub fn is_content_rejected(&self) -> bool {
+        // etcd says it with code 500.
+        let too_large = ["request is too large", "larger than max"];
+        let says_so = |message: &str| too_large.iter().any(|words| message.contains(words));
+        self.is_invalid() || self.is_too_large() || self.server_message().is_some_and(says_so)
+    }
+
     /// Whether another process is the leader now.
     pub fn is_not_leader(&self) -> bool {
         matches!(self, WriteError::NotLeader { .. })

@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use pulumi_controller::artifact::{Digest, pack};
-use pulumi_controller::rpc::client::{AgentAddress, AgentClient, Agents, Attachment, RpcError};
+use pulumi_controller::rpc::client::{AgentAddress, AgentClient, Agents, Attachment, RpcError, Sending};
 use pulumi_controller::rpc::identity::Authority;
 use pulumi_controller::rpc::proto::attach_reply::Part;
 use pulumi_controller::rpc::proto::environment_variable::Source;
@@ -291,7 +291,7 @@ impl Workspace {
         let size = archive.len() as u64;
         let (artifact, environment) = (Some(artifact), vec![variable("TOKEN", token)]);
         let header = proto::SourceHeader { artifact, size, environment, ..proto::SourceHeader::default() };
-        Ok(self.connect().await.put_source(header, std::io::Cursor::new(archive)).await?.unchanged)
+        Ok(self.connect().await.put_source(header, std::io::Cursor::new(archive), &Sending::default()).await?.unchanged)
     }
 
     /// Gives a source with these files, and waits until it is in place, or the first attempt has failed.

@@ -5,6 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::process::Command;
 
+use pulumi_controller::rpc::client::Sending;
 use pulumi_controller::rpc::proto::{self, Outcome};
 
 use crate::harness::{TOKEN, Workspace, archive, has_programs, has_pulumi, outputs, processes, signal};
@@ -83,7 +84,8 @@ async fn an_installation_waits_until_what_the_environment_refers_to_is_mounted()
         required_directories: vec![directory.display().to_string()],
         ..proto::SourceHeader::default()
     };
-    workspace.connect().await.put_source(header, std::io::Cursor::new(archive)).await.unwrap();
+    let sending = Sending::default();
+    workspace.connect().await.put_source(header, std::io::Cursor::new(archive), &sending).await.unwrap();
     workspace.until("it waits", |status| status.candidate.as_ref().is_some_and(|c| c.doing.contains("mounted"))).await;
     assert_eq!(stand_in.installs(), 0);
     fs::write(directory.join("token"), "value").unwrap();

@@ -60,7 +60,8 @@ fn five_hundred_open_runs_hold_nobody_up_and_are_recorded_once_each_across_a_res
 
 async fn many_runs(scene: &Scene, controller: &Controller) {
     fake_nodes::create(&scene.client).await;
-    let manner = |workspace: &str| Manner { run_time: RUN_TIME, is_older: workspace.ends_with('7') };
+    let manner =
+        |workspace: &str| Manner { run_time: RUN_TIME, is_older: workspace.ends_with('7'), ..Manner::default() };
     let stand_in =
         StandIn::start_with(scene.client.clone(), fake_nodes::address(), manner).await.expect("a stand-in for agents");
     let runs = Runs::watch(scene.api());

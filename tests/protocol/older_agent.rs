@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use pulumi_controller::artifact::{Algorithm, Hasher};
-use pulumi_controller::rpc::client::{AgentAddress, AgentClient, Agents};
+use pulumi_controller::rpc::client::{AgentAddress, AgentClient, Agents, Sending};
 use pulumi_controller::rpc::identity::Authority;
 use pulumi_controller::rpc::proto;
 use pulumi_controller::rpc::proto::attach_reply::Part;
@@ -42,7 +42,7 @@ async fn pair(is_older: bool) -> Pair {
     }
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port");
     let address = listener.local_addr().expect("its address");
-    let manner = Manner { run_time: RUN_TIME, is_older };
+    let manner = Manner { run_time: RUN_TIME, is_older, ..Manner::default() };
     let stand_in = StandIn::alone(listener, tls.path(), POD_UID, manner).expect("a stand-in");
     let client = authority.issue_client(now).expect("a certificate of the controller");
     let agents = Agents::new(&[client], authority.certificate_pem()).expect("an identity");
@@ -59,7 +59,7 @@ async fn run(client: &AgentClient) -> proto::Result {
     let artifact = proto::Artifact { digest: hasher.finish().to_string(), directory: String::new() };
     let size = bytes.len() as u64;
     let header = proto::SourceHeader { artifact: Some(artifact.clone()), size, ..proto::SourceHeader::default() };
-    client.put_source(header, bytes).await.expect("it takes the source");
+    client.put_source(header, bytes, &Sending::default()).await.expect("it takes the source");
     let status = client.status().await.expect("it says how it is");
     assert_eq!(status.artifact.as_ref(), Some(&artifact));
     let settings = proto::Settings { stack: "dev".to_owned(), ..proto::Settings::default() };

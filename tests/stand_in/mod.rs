@@ -41,12 +41,26 @@ pub struct StandIn {
 }
 
 /// What kind of agent a workspace has.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Manner {
     /// How long a run takes, unless all are ended before.
     pub run_time: Duration,
     /// Whether it is of an earlier version.
     pub is_older: bool,
+    pub malice: Malice,
+}
+
+/// What an agent does to harm the controller.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Malice {
+    #[default]
+    None,
+    /// Its results are much larger than the API server takes, and of another century.
+    HugeResults,
+    /// It begins to take a source and then reads no more.
+    SlowSources,
+    /// It tells of its runs without a pause, each time of another process.
+    Floods,
 }
 
 /// By the workspace's name.
@@ -68,7 +82,7 @@ struct Counts {
 impl StandIn {
     /// Answers at an address for all workspaces of the cluster whose pods name it. A run takes `run_time`.
     pub async fn start(client: Client, address: SocketAddr, run_time: Duration) -> anyhow::Result<StandIn> {
-        StandIn::start_with(client, address, move |_| Manner { run_time, is_older: false }).await
+        StandIn::start_with(client, address, move |_| Manner { run_time, ..Manner::default() }).await
     }
 
     /// The same, with what each workspace's agent is like.

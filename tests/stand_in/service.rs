@@ -18,7 +18,7 @@ use tonic::{Request, Response, Status, Streaming};
 use super::older::{self, Older};
 use super::pods::Pods;
 use super::workspace::{Key, Operation, Workspace, Workspaces};
-use super::{Counts, Manner, Manners};
+use super::{Counts, Malice, Manner, Manners};
 
 pub(super) struct Service {
     pub(super) workspaces: Arc<Workspaces>,
@@ -101,6 +101,10 @@ impl Agent for Service {
         &self,
         mut request: Request<Streaming<proto::PutSourceRequest>>,
     ) -> Result<Response<proto::PutSourceReply>, Status> {
+        if self.manner(&request)?.malice == Malice::SlowSources {
+            request.get_mut().message().await?;
+            std::future::pending::<()>().await;
+        }
         let artifact = receive(request.get_mut()).await?;
         self.counts.sources.fetch_add(1, Ordering::Relaxed);
         let unchanged = self.with(&request, |workspace| workspace.put(artifact))?;
@@ -123,13 +127,16 @@ impl Agent for Service {
         let passage = self.passage(&request)?;
         let attached = Attachment::new(&self.counts);
         let started = (request.get_ref().from == 0).then(|| Attached::Progress(operation.started()));
+        let malice = self.manner(&request)?.malice;
+        let (result_of, until) = (operation.clone(), operation);
         let result = futures::stream::once(async move {
             // Followed until the result is on its way, or nobody listens.
             let _attached = attached;
-            operation.until_it_ended().await;
-            Attached::Result(operation.result())
+            result_of.until_it_ended().await;
+            Attached::Result(if malice == Malice::HugeResults { result_of.huge_result() } else { result_of.result() })
         });
-        let parts = futures::stream::iter(started).chain(result);
+        let flood = futures::stream::iter((malice == Malice::Floods).then(|| flood(until))).flatten();
+        let parts = futures::stream::iter(started).chain(flood).chain(result);
         let replies = parts.map(move |part| passage.pass("AttachReply", proto::AttachReply { part: Some(part) }));
         Ok(Response::new(Box::pin(replies)))
     }
@@ -155,6 +162,14 @@ impl Agent for Service {
         })?;
         self.passage(&request)?.pass("DrainReply", proto::DrainReply { open_operation }).map(Response::new)
     }
+}
+
+/// Progress as fast as it is read, until the run ends.
+fn flood(operation: Arc<Operation>) -> impl Stream<Item = Attached> + Send {
+    let number = futures::stream::iter(1_u32..);
+    let told =
+        number.map(move |number| operation.is_open().then(|| Attached::Progress(operation.another_process(number))));
+    told.take_while(|told| std::future::ready(told.is_some())).filter_map(std::future::ready)
 }
 
 /// Counts as one stream that is open, as long as it lives.

@@ -77,7 +77,7 @@ pub(super) struct Operation {
 }
 
 impl Operation {
-    fn is_open(&self) -> bool {
+    pub(super) fn is_open(&self) -> bool {
         Instant::now() < self.ends && !self.finished.is_cancelled() && !self.cancelled.is_cancelled()
     }
 
@@ -97,6 +97,25 @@ impl Operation {
     pub(super) fn started(&self) -> proto::Progress {
         let event = proto::progress::Event::Started(proto::Started { pid: 1 });
         proto::Progress { sequence: 0, time: self.began.as_millisecond(), event: Some(event) }
+    }
+
+    /// As if the CLI were another process each time.
+    pub(super) fn another_process(&self, number: u32) -> proto::Progress {
+        let event = proto::progress::Event::Started(proto::Started { pid: number });
+        proto::Progress { sequence: number.into(), time: i64::MIN, event: Some(event) }
+    }
+
+    /// What neither a status nor a clock can hold.
+    pub(super) fn huge_result(&self) -> proto::Result {
+        proto::Result {
+            started: i64::MIN,
+            ended: i64::MAX,
+            message: "m".repeat(500_000),
+            permalink: format!("https://example.com/{}", "p".repeat(500_000)),
+            changes: (0..50_000).map(|number| (format!("create-{number}"), 1)).collect(),
+            last_output: "o".repeat(500_000),
+            ..self.result()
+        }
     }
 
     pub(super) fn result(&self) -> proto::Result {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use futures::StreamExt;
 use jiff::Timestamp;
-use kube::runtime::controller::{Config, Controller};
+use kube::runtime::Controller;
 use kube::runtime::reflector::{Store as Reflected, store::Writer as StoreWriter};
 use kube::{Client, ResourceExt};
 
@@ -48,18 +48,19 @@ pub async fn controller(
     store: StoreWriter<Program>,
     drive: Arc<Drive>,
     context: Arc<Context>,
-    concurrency: u16,
     shutdown: impl Future<Output = ()> + Send + Sync + 'static,
 ) {
     let programs = store.as_reader();
     let stream = watch::changes(scope.api(client), scope.own_kinds(), cut_down, store, drive.clone());
     Controller::for_stream(stream, programs)
-        .with_config(Config::default().concurrency(concurrency))
         .graceful_shutdown_on(shutdown)
         .run(
             move |program, context| {
                 let drive = drive.clone();
-                async move { drive.run(program.as_ref(), reconcile(program.clone(), context)).await }
+                let object = program.clone();
+                // On the heap once it begins: all that are due wait for a slot here.
+                let work = async move { Box::pin(reconcile(object, context)).await };
+                async move { drive.run(program.as_ref(), work).await }
             },
             no_errors,
             context,

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use futures::StreamExt;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
-use kube::runtime::controller::{Config, Controller};
+use kube::runtime::Controller;
 use kube::runtime::reflector::store::Writer as StoreWriter;
 use kube::{Client, ResourceExt};
 
@@ -47,18 +47,19 @@ pub async fn controller(
     store: StoreWriter<StackReceiver>,
     drive: Arc<Drive>,
     context: Arc<Context>,
-    concurrency: u16,
     shutdown: impl Future<Output = ()> + Send + Sync + 'static,
 ) {
     let receivers = store.as_reader();
     let stream = watch::changes(scope.api(client), scope.own_kinds(), cut_down, store, drive.clone());
     Controller::for_stream(stream, receivers)
-        .with_config(Config::default().concurrency(concurrency))
         .graceful_shutdown_on(shutdown)
         .run(
             move |receiver, context| {
                 let drive = drive.clone();
-                async move { drive.run(receiver.as_ref(), reconcile(receiver.clone(), context)).await }
+                let object = receiver.clone();
+                // On the heap once it begins: all that are due wait for a slot here.
+                let work = async move { Box::pin(reconcile(object, context)).await };
+                async move { drive.run(receiver.as_ref(), work).await }
             },
             no_errors,
             context,

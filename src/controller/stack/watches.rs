@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use futures::{Stream, StreamExt, TryStreamExt};
-use kube::runtime::controller::{Config, Controller};
+use kube::runtime::Controller;
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Client, Resource, ResourceExt};
@@ -44,7 +44,6 @@ pub async fn controller(
     >,
     drive: Arc<Drive>,
     context: Arc<Context>,
-    concurrency: u16,
     shutdown: impl Future<Output = ()> + Send + Sync + 'static,
 ) {
     let stacks = context.stacks.store().clone();
@@ -59,7 +58,6 @@ pub async fn controller(
     let updates = watcher(scope.api::<Update>(client.clone()), scope.other_kinds());
     let workspaces = watcher(scope.api::<Workspace>(client), scope.other_kinds());
     Controller::for_stream(stream, stacks)
-        .with_config(Config::default().concurrency(concurrency))
         .watches_stream(news(updates.default_backoff(), update_state), |update: Update| {
             owner(&update).filter(|_| !is_untouched(&update))
         })
@@ -73,7 +71,10 @@ pub async fn controller(
         .run(
             move |stack, context| {
                 let drive = drive.clone();
-                async move { drive.run(stack.as_ref(), Box::pin(reconcile(stack.clone(), context))).await }
+                let object = stack.clone();
+                // On the heap once it begins: all that are due wait for a slot here.
+                let work = async move { Box::pin(reconcile(object, context)).await };
+                async move { drive.run(stack.as_ref(), work).await }
             },
             no_errors,
             context,

@@ -41,8 +41,6 @@ const DOUBT_RETRY: Duration = Duration::from_secs(30);
 const CANCEL_RETRY: Duration = Duration::from_secs(5);
 /// How soon something is tried again that the API server has forbidden; nothing tells when it would allow it.
 const REFUSED_RETRY: Duration = Duration::from_secs(30);
-/// The longest that the agent is given to take note of a recorded result.
-const ACKNOWLEDGE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What comes after a step.
 #[derive(Debug)]
@@ -313,8 +311,17 @@ async fn record(
         }
     };
     failpoint::hit("update-outputs-written");
-    let status = status::recorded(update, &verdict, progress, now);
-    let next = again(update, &status, context).await?;
+    let mut status = status::recorded(update, &verdict, progress, now);
+    let written = match context.writer.status(update, &status).await {
+        // A result that is never recorded would leave the run open for ever.
+        Err(error) if error.is_content_rejected() => {
+            tracing::warn!(error = &error as &dyn std::error::Error, "the result is recorded without its details");
+            status = status::recorded_without_details(update, &verdict, &error.to_string(), now);
+            context.writer.status(update, &status).await?
+        }
+        written => written?,
+    };
+    let next = Next::Again(Box::new(written.unwrap_or_else(|| update.clone())));
     tell_end(update, &status, verdict.failure.unwrap_or("Succeeded"), context);
     let event = match verdict.failure {
         None => Event::new(update, EventKind::Normal, "UpdateSucceeded", succeeded(update)),
@@ -376,11 +383,7 @@ async fn release(observed: &Observed, context: &Context) -> Result<Next, Reconci
     let marked = observed.pod.as_ref().filter(|p| p.annotations().get(names::ANNOTATION_RUN) == Some(&uid));
     if let Some(pod) = marked {
         if let Some(address) = address(observed) {
-            let acknowledged =
-                tokio::time::timeout(ACKNOWLEDGE_TIMEOUT, context.attachments.acknowledge(&address, &uid)).await;
-            if !matches!(acknowledged, Ok(Ok(()))) {
-                tracing::info!(?acknowledged, "the agent could not be told that the result is recorded");
-            }
+            context.attachments.acknowledge(address, uid);
         }
         failpoint::hit("update-acknowledged");
         unmark_pod(pod, context).await?;

@@ -2,6 +2,8 @@
 //!
 //! A task reads what the agent says and wakes the reconciler; it never writes to the API.
 
+mod rate_limit;
+
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,6 +12,7 @@ use std::time::Duration;
 
 use futures::channel::mpsc;
 use kube::runtime::reflector::ObjectRef;
+use prost::Message;
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
@@ -20,6 +23,7 @@ use crate::controller::update::progress::{News, Progress};
 use crate::rpc::client::{self as rpc, AgentAddress, Agents, RpcError};
 use crate::rpc::proto::{self, attach_reply::Part};
 use crate::runtime::runs::Permit;
+use rate_limit::RateLimit;
 
 /// The first wait before an agent that did not answer is called again; it doubles up to the longest.
 const FIRST_RETRY: Duration = Duration::from_millis(250);
@@ -28,6 +32,10 @@ const LONGEST_RETRY: Duration = Duration::from_secs(5);
 const HELD_RETRY: Duration = Duration::from_secs(3);
 /// Progress is told at most this often.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
+/// What has to be told at once is told at most this often.
+const URGENT_INTERVAL: Duration = Duration::from_secs(1);
+/// The longest that the agent is given to take note of a recorded result.
+const ACKNOWLEDGE_TIMEOUT: Duration = Duration::from_secs(5);
 /// The longest of an agent's words that end up in a condition, in bytes.
 const LONGEST_WORDS: usize = 1024;
 
@@ -182,9 +190,17 @@ impl Attachments {
         self.agents.connect(address).await?.cancel(uid).await
     }
 
-    /// Tells the agent that the result is recorded.
-    pub async fn acknowledge(&self, address: &AgentAddress, uid: &str) -> Result<(), RpcError> {
-        self.agents.connect(address).await?.acknowledge(uid).await
+    /// Tells the agent that the result is recorded. Nobody waits for it: an agent that does not answer keeps its journal, and
+    /// holds nothing up.
+    pub fn acknowledge(&self, address: AgentAddress, uid: String) {
+        let agents = self.agents.clone();
+        self.tasks.spawn(async move {
+            let told = async { agents.connect(&address).await?.acknowledge(&uid).await };
+            let told = tokio::time::timeout(ACKNOWLEDGE_TIMEOUT, told).await;
+            if !matches!(told, Ok(Ok(()))) {
+                tracing::info!(?told, uid, "the agent could not be told that the result is recorded");
+            }
+        });
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, Attachment>> {
@@ -196,7 +212,7 @@ impl Attachments {
     }
 
     async fn follow(&self, target: Target, serial: u64) {
-        let mut following = Following { target, serial, from: 0, progress: Progress::default(), told: None, due: None };
+        let mut following = Following::new(target, serial);
         let mut wait = FIRST_RETRY;
         loop {
             let seen = match self.follow_once(&mut following).await {
@@ -234,6 +250,8 @@ impl Attachments {
         };
         self.tell(following, Seen::Running);
         while let Some(reply) = self.next(&mut attachment, following).await? {
+            let pause = following.rate.spend(reply.encoded_len(), Instant::now());
+            tokio::time::sleep(pause).await;
             match reply.part {
                 Some(Part::Progress(progress)) => self.note(following, &progress),
                 Some(Part::Result(result)) => return Ok(Seen::Ended(Box::new(result))),
@@ -264,7 +282,14 @@ impl Attachments {
         let now = Instant::now();
         match following.progress.observe(progress) {
             News::None => {}
-            News::Urgent => self.tell_progress(following),
+            News::Urgent => {
+                // An agent that tells of another process again and again is not obeyed each time.
+                let due = following.told.map_or(now, |told| told + URGENT_INTERVAL);
+                following.due = Some(following.due.map_or(due, |before| before.min(due)));
+                if due <= now {
+                    self.tell_progress(following);
+                }
+            }
             News::Some => {
                 let due = following.told.map_or(now, |told| told + PROGRESS_INTERVAL);
                 following.due.get_or_insert(due);
@@ -319,6 +344,15 @@ struct Following {
     told: Option<Instant>,
     /// When it is to be told next; none while there is nothing new.
     due: Option<Instant>,
+    /// It stays with the task: a new connection gives the agent nothing.
+    rate: RateLimit,
+}
+
+impl Following {
+    fn new(target: Target, serial: u64) -> Self {
+        let rate = RateLimit::new(Instant::now());
+        Following { target, serial, from: 0, progress: Progress::default(), told: None, due: None, rate }
+    }
 }
 
 /// What the agent says to people, bounded and on one line.

@@ -15,6 +15,9 @@ mod status;
 mod verdict;
 mod watches;
 
+#[cfg(test)]
+mod record_tests;
+
 use std::sync::{Arc, Once};
 use std::time::Duration;
 

@@ -298,7 +298,8 @@ mod tests {
         let env_from = json!([{"secretRef": {"name": "aws"}}, {"configMapRef": {"name": "defaults"}}]);
         workspace.spec.env_from = serde_json::from_value(env_from).expect("a list");
         let binding = RunBinding { empty_references: vec!["ConfigMap/defaults".to_owned()], ..RunBinding::default() };
-        let request = run(&update(UpdateSpec::default()), &workspace, &binding, Vec::new()).expect("valid");
+        let request =
+            run(&update(UpdateSpec::default()), &workspace, &binding, Vec::new(), Duration::ZERO).expect("valid");
         assert_eq!(request.required_directories, ["/var/run/secrets/stacks.pulumi.com/secrets/aws"]);
         assert_eq!(needed_understanding(&update(UpdateSpec::default()), &workspace), 0);
         let mut waits = update(UpdateSpec::default());

@@ -1,6 +1,8 @@
 //! The only place that makes an Update's status. Pure.
 
-use jiff::Timestamp;
+use std::collections::BTreeMap;
+
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 
@@ -12,6 +14,8 @@ use crate::controller::update::verdict::Verdict;
 
 /// The longest message that the status keeps.
 const LONGEST_MESSAGE: usize = 8 * 1024;
+/// The longest part of a message where the status has to be small.
+const SHORT_MESSAGE: usize = 512;
 
 /// Three conditions at once.
 type Claims<'a> = [(&'a str, Status, &'a str, &'a str); 3];
@@ -92,8 +96,8 @@ pub fn recorded(update: &Update, verdict: &Verdict, progress: Option<&RunProgres
         ],
     };
     let mut status = with(update, claims, now);
-    status.start_time = verdict.started.map(Time).or(status.start_time);
-    let end = verdict.ended.unwrap_or(now);
+    status.start_time = plausible(verdict.started, update, now).map(Time).or(status.start_time);
+    let end = plausible(verdict.ended, update, now).unwrap_or(now);
     status.end_time = Some(Time(end));
     status.duration = status.start_time.as_ref().map(|start| duration::display(end.duration_since(start.0)));
     status.phase = Some(if verdict.failure.is_none() { UpdatePhase::Succeeded } else { UpdatePhase::Failed });
@@ -113,6 +117,39 @@ pub fn recorded(update: &Update, verdict: &Verdict, progress: Option<&RunProgres
         update.annotations().get(names::ANNOTATION_RESOLVE).filter(|_| verdict.proof == Some(EndProof::Person));
     status.handled_resolve = answer.cloned();
     status
+}
+
+/// The same without all that may be long, where the API server rejects the whole: `error` says why.
+pub fn recorded_without_details(update: &Update, verdict: &Verdict, error: &str, now: Timestamp) -> UpdateStatus {
+    let said = conditions::shorten(&verdict.message, SHORT_MESSAGE);
+    let why =
+        format!("the API server rejects the details of the result: {}", conditions::shorten(error, SHORT_MESSAGE));
+    let message = if said.is_empty() { why } else { format!("{said}; {why}") };
+    let brief = Verdict {
+        message,
+        started: None,
+        ended: None,
+        changes: BTreeMap::new(),
+        permalink: None,
+        last_output: None,
+        pending_creates: Vec::new(),
+        project: None,
+        ..verdict.clone()
+    };
+    let mut status = recorded(update, &brief, None, now);
+    // By its process a lock is recognized.
+    let pid = status.progress.take().and_then(|progress| progress.pid);
+    status.progress = pid.map(|pid| RunProgress { pid: Some(pid), ..RunProgress::default() });
+    status
+}
+
+/// The time of an agent's clock, if it can be one of this run's: clocks differ, but not by a day.
+fn plausible(time: Option<Timestamp>, update: &Update, now: Timestamp) -> Option<Timestamp> {
+    let day = SignedDuration::from_hours(24);
+    let created = update.creation_timestamp().map_or(now, |created| created.0);
+    let earliest = created.saturating_sub(day).unwrap_or(Timestamp::MIN);
+    let latest = now.saturating_add(day).unwrap_or(Timestamp::MAX);
+    time.filter(|time| (earliest..=latest).contains(time))
 }
 
 /// What is left of the progress: nothing is in work any more, and a lock may still name the process.

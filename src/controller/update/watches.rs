@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use futures::channel::mpsc;
 use futures::{Stream, StreamExt};
-use kube::runtime::controller::{Config, Controller};
+use kube::runtime::Controller;
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Client, ResourceExt};
@@ -40,7 +40,6 @@ pub async fn controller(
     feeds: Feeds<impl Stream<Item = ObjectRef<Update>> + Send + 'static>,
     drive: Arc<Drive>,
     context: Arc<Context>,
-    concurrency: u16,
     shutdown: impl Future<Output = ()> + Send + Sync + 'static,
 ) {
     let updates = context.updates.clone();
@@ -50,7 +49,6 @@ pub async fn controller(
     let workspaces = watcher(scope.api::<Workspace>(client.clone()), scope.own_kinds());
     let siblings = updates.clone();
     Controller::for_stream(stream, updates.store().clone())
-        .with_config(Config::default().concurrency(concurrency))
         .watches_stream(ended.default_backoff().touched_objects(), move |update: Update| {
             // One that was released long ago wakes nobody, when the controller starts.
             match update.is_complete() && update.finalizers().iter().any(|f| f == names::UPDATE_FINALIZER) {
@@ -67,7 +65,10 @@ pub async fn controller(
         .run(
             move |update, context| {
                 let drive = drive.clone();
-                async move { drive.run(update.as_ref(), reconcile(update.clone(), context)).await }
+                let object = update.clone();
+                // On the heap once it begins: all that are due wait for a slot here.
+                let work = async move { Box::pin(reconcile(object, context)).await };
+                async move { drive.run(update.as_ref(), work).await }
             },
             no_errors,
             context,

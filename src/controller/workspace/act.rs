@@ -23,10 +23,11 @@ use crate::api::conditions::{READY, find, workspace_reason};
 use crate::api::names;
 use crate::artifact::{Digest, Pinned, StoreError};
 use crate::controller::references::{Waiter, request_mounts};
-use crate::rpc::client::{AgentClient, RpcError};
+use crate::rpc::client::{AgentClient, RpcError, Sending};
 use crate::rpc::proto::{Artifact, SourceHeader};
 use crate::runtime::drive::{Outcome, ReconcileError};
 use crate::runtime::failpoint;
+use crate::runtime::fair_slots::Slot;
 use crate::runtime::writes::{Object, WriteError};
 use crate::source::Origin;
 use crate::telemetry::metrics::FetchResult;
@@ -246,7 +247,8 @@ impl Act<'_> {
             Some(file) => Box::new(tokio::fs::File::from_std(file)),
             None => Box::new(tokio::io::empty()),
         };
-        let permit = self.context.memory.streams().acquire().await.map_err(ReconcileError::transient)?;
+        let namespace = self.observed.workspace.namespace().unwrap_or_default();
+        let slot = self.context.memory.streams().acquire(&namespace).await.map_err(ReconcileError::transient)?;
         failpoint::hit("before-put-source");
         let wanted = Artifact { digest: artifact.digest.clone(), directory: artifact.dir.clone() };
         let environment = run_environment(&self.observed.workspace.spec).map_err(ReconcileError::transient)?;
@@ -259,7 +261,8 @@ impl Act<'_> {
             most_unpacked_bytes: limits.unpacked_bytes,
             required_directories,
         };
-        let mut put = std::pin::pin!(agent.put_source(header, bytes));
+        let sending = Sending::default();
+        let mut put = std::pin::pin!(holding(slot, &sending, agent.put_source(header, bytes, &sending)));
         let mut noted = None;
         let result = match tokio::time::timeout(WORTH_SAYING, &mut put).await {
             Ok(result) => result,
@@ -270,7 +273,6 @@ impl Act<'_> {
                 put.await
             }
         };
-        drop(permit);
         match result {
             Ok(reply) => {
                 tracing::info!(revision = artifact.revision, unchanged = reply.unchanged, "source given to the agent");
@@ -342,7 +344,9 @@ impl Act<'_> {
         observed.workspace = noted.unwrap_or(observed.workspace);
         let act = Act { observed: &observed, ..*self };
         if error.is_unavailable() {
-            return act.report(&Report::unreachable(&error.to_string())).await;
+            let step = act.report(&Report::unreachable(&error.to_string())).await?;
+            // Later each time: an agent that is too slow on purpose would hold a slot for streams most of the time.
+            return if error.is_timeout() { Err(ReconcileError::transient(error)) } else { Ok(step) };
         }
         act.report(&Report::artifact_refused(artifact, &error.message)).await?;
         // Tried again later each time: the same bytes will hardly be taken the next time.
@@ -357,6 +361,16 @@ impl Act<'_> {
             tokio::task::spawn_blocking(move || artifacts.open_artifact(&digest)).await;
         opened.map_err(ReconcileError::transient)?.map_err(ReconcileError::transient)
     }
+}
+
+/// Holds the slot for streams until all is sent: what the agent does with a source takes its own time.
+async fn holding<T>(slot: Slot, sending: &Sending, call: impl Future<Output = T>) -> T {
+    let mut call = std::pin::pin!(call);
+    tokio::select! {
+        result = &mut call => return result,
+        () = sending.done() => drop(slot),
+    }
+    call.await
 }
 
 /// Whether the API server found fault with the content. For fields that it does not know, and for values of another type than a

@@ -107,12 +107,13 @@ fn start(cached: Answer, live: Vec<Value>) -> (Log, tokio::task::JoinHandle<()>)
         default_service_account: None,
         knocks: Knocks::new(wake.clone(), parts.tasks.clone(), parts.end.clone()),
         inputs: InputWatch::new(wake),
+        references: parts.references.clone(),
         memory: Memory::default(),
     });
     let (_, workspaces) = reflector::store::<Workspace>();
     let watches = Watches { scope: parts.scope.clone(), workspaces, updates: updates_writer, wakes };
     let drive = Arc::new(Drive::new::<Workspace>("workspace", Duration::from_secs(300), parts.metrics.clone()));
-    let task = tokio::spawn(async move { controller(context, watches, drive, 1, parts.end.clone()).await });
+    let task = tokio::spawn(async move { controller(context, watches, drive, parts.end.clone()).await });
     (log, task)
 }
 

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use k8s_openapi::api::apps::v1::StatefulSet;
 use kube::{Client, ResourceExt};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 
 use super::input_watch::InputWatch;
 use super::knocks::Knocks;
@@ -18,13 +18,15 @@ use crate::controller::update::Updates;
 use crate::rpc::client::Agents;
 use crate::runtime::cache_sync::CacheSync;
 use crate::runtime::events::Events;
+use crate::runtime::fair_slots::{FairSlots, Limits};
 use crate::runtime::reads::Reader;
 use crate::runtime::writes::Writer;
 use crate::source::git::Git;
 use crate::telemetry::metrics::Metrics;
 
-/// How many sources are streamed to agents at the same time.
-const STREAMS: usize = 8;
+/// How many sources are streamed to agents at the same time, in all and to those of one namespace. A reconcile waits for its
+/// slot, so the number of those is the limit for those that wait.
+const STREAMS: Limits = Limits { total: 8, per_key: 3, waiting_per_key: 1024 };
 
 /// What the reconciler of Workspaces works with.
 pub struct Context {
@@ -62,14 +64,14 @@ pub struct Context {
 pub struct Memory {
     /// Each StatefulSet after our last apply, by namespace and name. Locked for short sections only.
     applied: Mutex<HashMap<(String, String), Version>>,
-    streams: Semaphore,
+    streams: FairSlots,
     /// The Workspaces whose Service, certificate and StatefulSet need not be read again yet.
     pub(super) trust: Trust,
 }
 
 impl Default for Memory {
     fn default() -> Self {
-        Self { applied: Mutex::default(), streams: Semaphore::new(STREAMS), trust: Trust::default() }
+        Self { applied: Mutex::default(), streams: FairSlots::new(STREAMS), trust: Trust::default() }
     }
 }
 
@@ -92,8 +94,8 @@ impl Memory {
         self.applied.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Permits to stream a source to an agent.
-    pub(super) fn streams(&self) -> &Semaphore {
+    /// Slots to stream a source to an agent, by namespace.
+    pub(super) fn streams(&self) -> &FairSlots {
         &self.streams
     }
 }

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use futures::{Stream, StreamExt, TryStreamExt};
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::Pod;
-use kube::runtime::controller::Config;
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::reflector::store::Writer;
 use kube::runtime::{Controller, WatchStreamExt, watcher};
@@ -36,15 +35,9 @@ pub struct Watches<W> {
     pub wakes: W,
 }
 
-/// Reconciles all Workspaces in scope until `end`, then finishes what has begun. `concurrency` is the number of
-/// reconciles at a time.
-pub async fn controller<W>(
-    context: Arc<Context>,
-    watches: Watches<W>,
-    drive: Arc<Drive>,
-    concurrency: u16,
-    end: CancellationToken,
-) where
+/// Reconciles all Workspaces in scope until `end`, then finishes what has begun.
+pub async fn controller<W>(context: Arc<Context>, watches: Watches<W>, drive: Arc<Drive>, end: CancellationToken)
+where
     W: Stream<Item = ObjectRef<Workspace>> + Send + 'static,
 {
     let Watches { scope, workspaces, updates, wakes } = watches;
@@ -58,7 +51,6 @@ pub async fn controller<W>(
     let runs = run_changes(&scope, &context, updates);
     let changed = context.clone();
     Controller::for_stream(changes, reader)
-        .with_config(Config::default().concurrency(concurrency))
         .watches_stream(news(pods.default_backoff(), decisive), |pod| workspace_of(&pod))
         .watches_stream(news(stateful_sets.default_backoff(), spec_state), move |stateful_set| {
             let workspace = workspace_of(&stateful_set)?;
@@ -75,7 +67,10 @@ pub async fn controller<W>(
         .run(
             move |workspace, context| {
                 let drive = drive.clone();
-                async move { drive.run(&*workspace, reconcile(workspace.clone(), context)).await }
+                let object = workspace.clone();
+                // On the heap once it begins: all that are due wait for a slot here.
+                let work = async move { Box::pin(reconcile(object, context)).await };
+                async move { drive.run(&*workspace, work).await }
             },
             no_errors,
             context,

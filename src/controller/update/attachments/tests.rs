@@ -37,7 +37,7 @@ fn followed(attachments: &Attachments, serial: u64) -> Following {
         _guard: CancellationToken::new().drop_guard(),
     };
     attachments.lock().insert("uid".to_owned(), attachment);
-    Following { target, serial, from: 0, progress: Progress::default(), told: None, due: None }
+    Following::new(target, serial)
 }
 
 fn said(sequence: u64, event: progress::Event) -> proto::Progress {
@@ -80,6 +80,25 @@ async fn the_process_is_told_at_once_and_the_rest_at_most_every_five_seconds() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn b4_an_agent_that_changes_its_process_again_and_again_wakes_once_a_second() {
+    let (attachments, mut news) = attachments();
+    let mut following = followed(&attachments, 1);
+    let begin = Instant::now();
+    let mut woken = 0;
+    for number in 0..20_000 {
+        attachments.note(&mut following, &said(number, progress::Event::Started(Started { pid: number as u32 })));
+        tokio::time::advance(Duration::from_millis(1)).await;
+        // As the task does it while it waits for the next message.
+        if following.due.is_some_and(|due| due <= Instant::now()) {
+            attachments.tell_progress(&mut following);
+        }
+        woken += wakes(&mut news);
+    }
+    let seconds = begin.elapsed().as_secs() as usize;
+    assert!(woken <= seconds + 1 && woken > seconds / 2, "woken {woken} times in {seconds} s");
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_last_progress_goes_with_the_end() {
     let (attachments, mut news) = attachments();
     let mut following = followed(&attachments, 1);
@@ -102,7 +121,7 @@ async fn a_task_that_was_replaced_says_nothing_any_more_and_what_it_told_stays()
     let look = attachments.look("uid").expect("it is followed");
     assert_eq!((look.ip.to_string(), look.seen.clone()), ("10.0.0.2".to_owned(), Seen::Connecting));
     assert_eq!(look.progress.and_then(|progress| progress.pid), Some(42));
-    let mut old = Following { serial: u64::MAX, ..old };
+    let mut old = Following { serial: u64::MAX, ..Following::new(target(), 0) };
     attachments.tell(&mut old, Seen::Unreachable("no route".to_owned()));
     assert_eq!((wakes(&mut news), attachments.look("uid").map(|look| look.seen)), (0, Some(Seen::Connecting)));
     attachments.attach(Target { address: AgentAddress { ip: [10, 0, 0, 2].into(), ..target().address }, ..target() });

@@ -1,0 +1,78 @@
+//! How fast an agent may tell of its run. One that tells more is read later: the connection holds it back.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// Bytes in a second. A step of the engine is told in about 300.
+const RATE: i64 = 1024 * 1024;
+/// Bytes at once: all that a run of tens of thousands of resources has told before the controller attached again.
+const BURST: i64 = 16 * 1024 * 1024;
+/// What a message costs besides its bytes.
+const MESSAGE: i64 = 256;
+/// Shorter pauses are left until they have added up: timers are not that exact.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(20);
+const MICROSECONDS: i64 = 1_000_000;
+
+/// A token bucket of bytes. What was read beyond it is a debt, which a pause pays.
+#[derive(Debug)]
+pub struct RateLimit {
+    left: i64,
+    filled: Instant,
+}
+
+impl RateLimit {
+    pub fn new(now: Instant) -> Self {
+        RateLimit { left: BURST, filled: now }
+    }
+
+    /// Takes note of a message of so many bytes; how long to wait before the next one is read.
+    pub fn spend(&mut self, bytes: usize, now: Instant) -> Duration {
+        let elapsed = i64::try_from(now.duration_since(self.filled).as_micros()).unwrap_or(i64::MAX);
+        // What is filled by less than a byte is counted the next time.
+        let filled = elapsed.saturating_mul(RATE) / MICROSECONDS;
+        if filled > 0 {
+            self.left = self.left.saturating_add(filled).min(BURST);
+            self.filled = now;
+        }
+        self.left = self.left.saturating_sub(MESSAGE).saturating_sub(i64::try_from(bytes).unwrap_or(i64::MAX));
+        let debt = u64::try_from(self.left.saturating_neg()).unwrap_or_default();
+        let pause = Duration::from_micros(debt.saturating_mul(MICROSECONDS as u64) / RATE as u64);
+        if pause < SHORTEST_PAUSE { Duration::ZERO } else { pause }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn an_ordinary_run_is_never_held_back() {
+        let mut limit = RateLimit::new(Instant::now());
+        let replay = (0..20_000).map(|_| limit.spend(300, Instant::now())).max();
+        assert_eq!(replay, Some(Duration::ZERO), "a large run that is attached to again");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_agent_that_floods_is_read_at_the_rate() {
+        let begin = Instant::now();
+        let mut limit = RateLimit::new(begin);
+        let mut read = 0;
+        while begin.elapsed() < Duration::from_secs(60) {
+            tokio::time::sleep(limit.spend(100, Instant::now())).await;
+            read += 1;
+        }
+        let most = (BURST + 61 * RATE) / (MESSAGE + 100);
+        let read: i64 = read;
+        assert!(read <= most && read > most / 2, "{read} messages in a minute; {most} may be");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_message_larger_than_the_burst_is_waited_for_once() {
+        let mut limit = RateLimit::new(Instant::now());
+        let pause = limit.spend(32 * 1024 * 1024, Instant::now());
+        assert_eq!(pause.as_secs(), 16);
+        tokio::time::advance(pause).await;
+        assert!(limit.spend(300, Instant::now()) < Duration::from_millis(1));
+    }
+}

@@ -1,0 +1,146 @@
+//! A result that the API server rejects is recorded without its details, and the run is over.
+
+use std::sync::Mutex;
+
+use futures::channel::mpsc;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::api::auto::RunBinding;
+use crate::controller::test_parts::TestParts;
+use crate::controller::update::act::{Next, act};
+use crate::controller::update::decide::Action;
+use crate::controller::update::observe::{Observed, Owner};
+use crate::controller::update::pod_end::NodeState;
+use crate::controller::update::verdict::Verdict;
+use crate::rpc::proto;
+use crate::runtime::fake_api::{Answer, Asked, client, merge};
+use crate::runtime::runs::Limits;
+
+const PATH: &str = "/apis/auto.pulumi.com/v1alpha1/namespaces/apps/updates/app-1/status";
+
+fn stored() -> Value {
+    json!({
+        "apiVersion": "auto.pulumi.com/v1alpha1", "kind": "Update",
+        "metadata": {
+            "name": "app-1", "namespace": "apps", "uid": "uid", "resourceVersion": "1", "generation": 1,
+            "creationTimestamp": "2026-01-01T12:00:00Z", "finalizers": ["finalizer.update.auto.pulumi.com"],
+        },
+        "spec": {"workspaceName": "app", "stackName": "dev", "type": "up"},
+        "status": {"run": RunBinding::default(), "progress": {"summary": "long", "stepsDone": 1, "inWork": 0, "pid": 42}},
+    })
+}
+
+/// An API server that rejects so many statuses, and keeps the next one.
+fn rejecting(times: usize, answer: Answer) -> (kube::Client, Arc<Mutex<Value>>) {
+    let object = Arc::new(Mutex::new(stored()));
+    let (kept, left) = (object.clone(), Mutex::new(times));
+    let (client, _log) = client(move |asked: &Asked| {
+        if asked.method != "PATCH" || asked.path != PATH {
+            return Answer::refusal(404, "NotFound");
+        }
+        let mut left = left.lock().unwrap();
+        if *left > 0 {
+            *left -= 1;
+            return answer.clone();
+        }
+        let mut object = kept.lock().unwrap();
+        merge(&mut object, &asked.body);
+        Answer::Json(200, object.clone())
+    });
+    (client, object)
+}
+
+fn context(parts: &TestParts) -> Context {
+    let (wake, _) = mpsc::channel(1);
+    let limits = Limits { all: 1, each_namespace: 1, each_node: 1 };
+    Context {
+        reader: parts.reader.clone(),
+        writer: parts.writer.clone(),
+        attachments: Attachments::new(parts.agents.clone(), wake, parts.tasks.clone(), parts.end.clone()),
+        gate: RunGate::new(limits, parts.metrics.clone()),
+        events: parts.events.clone(),
+        references: parts.references.clone(),
+        metrics: parts.metrics.clone(),
+        updates: updates().0,
+        adopted: Arc::new(Once::new()),
+        default_timeout: Duration::ZERO,
+    }
+}
+
+fn hostile() -> proto::Result {
+    proto::Result {
+        outcome: proto::Outcome::Failed.into(),
+        message: "boom".to_owned(),
+        last_output: "x".repeat(10_000),
+        changes: (0..30).map(|number| (format!("create-{number}"), 1)).collect(),
+        permalink: "https://app.pulumi.com/x".to_owned(),
+        started: 4_000_000_000_000,
+        cut_off: true,
+        ..proto::Result::default()
+    }
+}
+
+async fn recorded(times: usize, answer: Answer) -> (Result<Next, ReconcileError>, Value) {
+    let (client, object) = rejecting(times, answer);
+    let parts = TestParts::new(client);
+    let update: Update = serde_json::from_value(stored()).unwrap();
+    let observed = Observed {
+        update,
+        workspace: None,
+        pod: None,
+        node: NodeState::NotAsked,
+        ahead: None,
+        default_timeout: Duration::ZERO,
+        seen: None,
+        progress: None,
+        asked: None,
+        stack: Owner::Lives,
+        references: None,
+    };
+    let now = "2026-01-01T12:10:00Z".parse().unwrap();
+    let action = Action::Record(Box::new(Verdict::of(&hostile(), now)));
+    let next = act(&observed, action, &context(&parts), now).await;
+    let object = object.lock().unwrap()["status"].clone();
+    (next, object)
+}
+
+#[tokio::test]
+async fn b4_a_rejected_result_is_recorded_without_its_details() {
+    let etcd = Answer::Json(
+        500,
+        json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+        "message": "etcdserver: request is too large", "reason": "InternalError", "code": 500}),
+    );
+    let answers = [
+        Answer::refusal(413, "RequestEntityTooLarge"),
+        Answer::refusal(422, "Invalid"),
+        Answer::refusal(400, "BadRequest"),
+        etcd,
+    ];
+    for answer in answers {
+        let (next, status) = recorded(1, answer.clone()).await;
+        assert!(matches!(next, Ok(Next::Again(update)) if update.is_complete()), "{answer:?}");
+        let absent = ["changes", "permalink", "lastOutput"].map(|field| status.get(field).is_none());
+        assert_eq!(absent, [true; 3], "{status}");
+        let message = status["message"].as_str().unwrap();
+        assert!(message.starts_with("boom; the API server rejects the details of the result: "), "{message}");
+        assert_eq!(
+            (&status["cutOff"], &status["progress"]["pid"]),
+            (&json!(true), &json!(42)),
+            "what a lock is known by"
+        );
+        assert_eq!(status["endTime"], "2026-01-01T12:10:00Z");
+    }
+}
+
+#[tokio::test]
+async fn b4_an_accepted_result_keeps_its_details_and_plausible_times() {
+    let (_, status) = recorded(0, Answer::Silence).await;
+    assert_eq!(status["changes"].as_object().map(serde_json::Map::len), Some(30));
+    assert!(status.get("startTime").is_none(), "a run of today has not started in 2096: {status}");
+    let (next, status) = recorded(9, Answer::refusal(413, "RequestEntityTooLarge")).await;
+    assert!(next.is_err() && status.get("message").is_none(), "it is tried again");
+    let (next, _) = recorded(1, Answer::refusal(503, "ServiceUnavailable")).await;
+    assert!(next.is_err(), "the same is tried again when the API server is back");
+}

@@ -1,0 +1,247 @@
+//! Bounds on what agents answer. A tenant's program can take an agent's place: whatever of an answer is kept in memory, written
+//! into a status or shown in a message is cut here, before anybody else sees it.
+
+use url::Url;
+
+use crate::rpc::proto::attach_reply::Part;
+use crate::rpc::proto::progress::Event;
+use crate::rpc::proto::{Artifact, AttachReply, DrainReply, Progress, Result, RunReply, StatusReply};
+
+/// The longest identifier, version or word of the engine's, in bytes.
+const LONGEST_WORD: usize = 128;
+/// The longest name of a directory, URN, or command.
+const LONGEST_LINE: usize = 4 * 1024;
+/// The longest text for people.
+const LONGEST_TEXT: usize = 8 * 1024;
+/// The most of the CLI's last output.
+const LONGEST_OUTPUT: usize = 64 * 1024;
+/// The longest link.
+const LONGEST_LINK: usize = 2 * 1024;
+/// The engine knows about twenty operations.
+const MOST_OPERATIONS: usize = 32;
+/// The most resources and holders of a lock that are named.
+const MOST_NAMED: usize = 50;
+/// Milliseconds since 1970 until the year 2100. Beyond that a time is none that the API accepts.
+const LATEST: i64 = 4_102_444_800_000;
+
+/// `asked` are the directories that the agent was asked about.
+pub(super) fn status(reply: &mut StatusReply, asked: &[String]) {
+    for word in [
+        &mut reply.agent_version,
+        &mut reply.pulumi_version,
+        &mut reply.start_id,
+        &mut reply.pod_uid,
+        &mut reply.settings_digest,
+        &mut reply.open_operation,
+        &mut reply.project_name,
+    ] {
+        cut(word, LONGEST_WORD);
+    }
+    if reply.config_inputs.len() > LONGEST_WORD {
+        reply.config_inputs.clear();
+    }
+    reply.mounted_inputs.retain(|directory, word| asked.contains(directory) && word.len() <= LONGEST_WORD);
+    reply.artifact.iter_mut().for_each(artifact);
+    if let Some(candidate) = &mut reply.candidate {
+        candidate.artifact.iter_mut().for_each(artifact);
+        cut(&mut candidate.doing, LONGEST_TEXT);
+        cut(&mut candidate.failure, LONGEST_TEXT);
+    }
+    if let Some(person) = &mut reply.person {
+        cut(&mut person.command, LONGEST_LINE);
+        time(&mut person.since);
+    }
+}
+
+pub(super) fn run(reply: &mut RunReply) {
+    cut(&mut reply.held, LONGEST_TEXT);
+}
+
+pub(super) fn drain(reply: &mut DrainReply) {
+    cut(&mut reply.open_operation, LONGEST_WORD);
+}
+
+pub(super) fn attached(reply: &mut AttachReply) {
+    match &mut reply.part {
+        Some(Part::Progress(told)) => progress(told),
+        Some(Part::Result(ended)) => result(ended),
+        None => {}
+    }
+}
+
+fn progress(progress: &mut Progress) {
+    time(&mut progress.time);
+    match &mut progress.event {
+        Some(Event::Resource(step)) => {
+            cut(&mut step.urn, LONGEST_LINE);
+            cut(&mut step.operation, LONGEST_WORD);
+        }
+        Some(Event::Diagnostic(diagnostic)) => {
+            cut(&mut diagnostic.severity, LONGEST_WORD);
+            cut(&mut diagnostic.urn, LONGEST_LINE);
+            cut(&mut diagnostic.message, LONGEST_TEXT);
+        }
+        Some(Event::Idle(idle)) => time(&mut idle.since),
+        Some(Event::Started(_)) | None => {}
+    }
+}
+
+/// The outputs stay as they are: they go into a Secret, whose size the API server limits.
+fn result(result: &mut Result) {
+    cut(&mut result.message, LONGEST_TEXT);
+    time(&mut result.started);
+    time(&mut result.ended);
+    let changes = std::mem::take(&mut result.changes);
+    let known = changes.into_iter().filter(|(word, _)| is_operation(word));
+    result.changes = known.take(MOST_OPERATIONS).collect();
+    if !is_link(&result.permalink) {
+        result.permalink.clear();
+    }
+    let begin = result.last_output.len().saturating_sub(LONGEST_OUTPUT);
+    result.last_output.drain(..result.last_output.ceil_char_boundary(begin));
+    result.holders.truncate(MOST_NAMED);
+    for holder in &mut result.holders {
+        [&mut holder.user, &mut holder.host, &mut holder.time].into_iter().for_each(|word| cut(word, LONGEST_WORD));
+    }
+    result.pending_creates.truncate(MOST_NAMED);
+    result.pending_creates.iter_mut().for_each(|urn| cut(urn, LONGEST_LINE));
+    if let Some(project) = &mut result.project {
+        cut(&mut project.name, LONGEST_WORD);
+        cut(&mut project.runtime, LONGEST_WORD);
+    }
+}
+
+fn artifact(artifact: &mut Artifact) {
+    cut(&mut artifact.digest, 2 * LONGEST_WORD);
+    cut(&mut artifact.directory, LONGEST_LINE);
+}
+
+/// The engine's words are such as `create-replacement`.
+fn is_operation(word: &str) -> bool {
+    (1..=LONGEST_WORD).contains(&word.len()) && word.chars().all(|c| c.is_ascii_alphanumeric() || c == '-')
+}
+
+fn is_link(link: &str) -> bool {
+    link.len() <= LONGEST_LINK
+        && !link.chars().any(|c| c.is_control() || c.is_whitespace())
+        && Url::parse(link).is_ok_and(|url| matches!(url.scheme(), "http" | "https"))
+}
+
+/// A time that cannot be one is none.
+fn time(milliseconds: &mut i64) {
+    if !(0..=LATEST).contains(milliseconds) {
+        *milliseconds = 0;
+    }
+}
+
+/// Without control characters, which could fake lines of a log, and not longer than is kept.
+pub(super) fn cut(text: &mut String, longest: usize) {
+    if text.len() > longest {
+        text.truncate(text.floor_char_boundary(longest));
+        // What was received may be much longer.
+        text.shrink_to_fit();
+    }
+    if text.contains(|c: char| c.is_control() && c != '\n') {
+        *text = text.chars().map(|c| if c.is_control() && c != '\n' { ' ' } else { c }).collect();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use prost::Message;
+
+    use super::*;
+    use crate::rpc::proto;
+
+    /// Longer than anything that is kept, with what must not get into a log.
+    fn long() -> String {
+        "\u{1b}ä".repeat(100_000)
+    }
+
+    #[test]
+    fn a_status_of_a_hostile_agent_is_bounded_in_every_field() {
+        let place = || Some(Artifact { digest: long(), directory: long() });
+        let directories = (0..1000).map(|number| (format!("/mnt/{number}"), long()));
+        let mut reply = StatusReply {
+            agent_version: long(),
+            pulumi_version: long(),
+            start_id: long(),
+            pod_uid: long(),
+            artifact: place(),
+            settings_digest: long(),
+            open_operation: long(),
+            draining: true,
+            candidate: Some(proto::Candidate { artifact: place(), doing: long(), failure: long() }),
+            person: Some(proto::Person { command: long(), pid: 1, since: i64::MIN }),
+            config_inputs: long(),
+            project_name: long(),
+            understands: 1,
+            mounted_inputs: directories.chain([("/mnt/asked".to_owned(), "word".to_owned())]).collect(),
+        };
+        status(&mut reply, &["/mnt/asked".to_owned(), "/mnt/7".to_owned()]);
+        assert!(reply.encoded_len() < 40 * 1024, "{} bytes", reply.encoded_len());
+        assert_eq!(
+            reply.mounted_inputs.into_iter().collect::<Vec<_>>(),
+            [("/mnt/asked".to_owned(), "word".to_owned())]
+        );
+        assert_eq!(reply.person.map(|person| person.since), Some(0));
+        assert!(!reply.agent_version.contains('\u{1b}') && reply.agent_version.starts_with(" ä"));
+    }
+
+    #[test]
+    fn a_result_of_a_hostile_agent_is_bounded_in_every_field_but_its_outputs() {
+        let holder = || proto::LockHolder { user: long(), host: long(), pid: 1, time: long() };
+        let mut reply = proto::Result {
+            message: long(),
+            started: i64::MIN,
+            ended: i64::MAX,
+            changes: (0..100_000).map(|number| (format!("create{number}"), 1)).collect(),
+            permalink: format!("https://app.pulumi.com/{}", "x".repeat(1_000_000)),
+            last_output: format!("{}\nlast", long()),
+            holders: (0..1000).map(|_| holder()).collect(),
+            pending_creates: vec![long(); 1000],
+            project: Some(proto::Project { name: long(), runtime: long() }),
+            ..proto::Result::default()
+        };
+        result(&mut reply);
+        assert!(reply.encoded_len() < 400 * 1024, "{} bytes", reply.encoded_len());
+        assert_eq!((reply.started, reply.ended, reply.changes.len()), (0, 0, MOST_OPERATIONS));
+        assert!(reply.permalink.is_empty() && reply.last_output.ends_with("\nlast"));
+    }
+
+    #[test]
+    fn an_honest_result_stays_as_it_is() {
+        let mut reply = proto::Result {
+            message: "failed\nto create".to_owned(),
+            started: 1_760_000_000_000,
+            ended: 1_760_000_001_000,
+            changes: [("create-replacement".to_owned(), 2), ("same".to_owned(), 5)].into(),
+            permalink: "https://app.pulumi.com/acme/web/dev/updates/7".to_owned(),
+            last_output: "Resources:\n    2 created".to_owned(),
+            ..proto::Result::default()
+        };
+        let before = reply.clone();
+        result(&mut reply);
+        assert_eq!(reply, before);
+        for link in ["javascript:alert(1)", "not a link", "https://a b", "ftp://x"] {
+            assert!(!is_link(link), "{link}");
+        }
+        for word in ["", "with space", "ä", "new\nline"] {
+            assert!(!is_operation(word), "{word:?}");
+        }
+    }
+
+    #[test]
+    fn progress_of_a_hostile_agent_is_bounded() {
+        let step = proto::ResourceStep { urn: long(), operation: long(), state: 1 };
+        let diagnostic = proto::Diagnostic { severity: long(), urn: long(), message: long() };
+        let idle = proto::Idle { since: i64::MIN };
+        for event in [Event::Resource(step), Event::Diagnostic(diagnostic), Event::Idle(idle)] {
+            let mut reply = AttachReply {
+                part: Some(Part::Progress(Progress { sequence: 1, time: i64::MAX, event: Some(event) })),
+            };
+            attached(&mut reply);
+            assert!(reply.encoded_len() < 16 * 1024, "{} bytes", reply.encoded_len());
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! Agents that a tenant has replaced by programs of its own. Nobody else notices.
+
+use std::time::Duration;
+
+use kube::ResourceExt;
+use pulumi_controller::api::auto::Update;
+use pulumi_controller::api::pulumi::Stack;
+use serde_json::json;
+use tokio::time::Instant;
+
+use crate::fake_nodes;
+use crate::harness::{
+    File, FluxObject, Look, Patience, Program, Scene, StackHandle, in_scene, is_done, not_run, run_alone, wait_until,
+};
+use crate::stand_in::{Malice, Manner, StandIn};
+
+/// More than a connection takes without the agent.
+const SOURCE: usize = 8 * 1024 * 1024;
+const RUN_TIME: Duration = Duration::from_secs(2);
+/// More than there are slots for streams.
+const SLOW: usize = 12;
+/// A quiet Stack takes no longer beside hostile ones, but for what a machine without a spare processor adds.
+const DELAY: Duration = Duration::from_secs(5);
+
+#[test]
+fn b4_hostile_agents_are_recorded_and_delay_no_other_namespace() {
+    if !fake_nodes::are_there() {
+        not_run("b4", "nobody speaks for fake nodes: run `tests/cluster/cluster fake-nodes`");
+        return;
+    }
+    run_alone(async || {
+        in_scene("quiet", async |quiet| {
+            in_scene("hostile", async |hostile| {
+                fake_nodes::create(&quiet.client).await;
+                let manner = |name: &str| Manner { run_time: RUN_TIME, malice: malice(name), ..Manner::default() };
+                let stand_in = StandIn::start_with(quiet.client.clone(), fake_nodes::address(), manner).await;
+                let _stand_in = stand_in.expect("a stand-in for agents");
+                beside_each_other(quiet, hostile).await;
+            })
+            .await;
+        })
+        .await;
+    });
+}
+
+/// By the first word of the Stack's name.
+fn malice(name: &str) -> Malice {
+    match name.split('-').next() {
+        Some("huge") => Malice::HugeResults,
+        Some("slow") => Malice::SlowSources,
+        Some("flood") => Malice::Floods,
+        _ => Malice::None,
+    }
+}
+
+async fn beside_each_other(quiet: &Scene, hostile: &Scene) {
+    let (quiet_source, hostile_source) = (served(quiet).await, served(hostile).await);
+    let alone = timed(quiet, &quiet_source, "quiet-alone").await;
+
+    for number in 0..SLOW {
+        start(hostile, &hostile_source, &format!("slow-{number:02}")).await;
+    }
+    let huge = start(hostile, &hostile_source, "huge-result").await;
+    let flood = start(hostile, &hostile_source, "flood-progress").await;
+    wait_until("sources to be streamed to agents that do not read", Patience::Run, async || {
+        let workspaces = hostile.list::<pulumi_controller::api::auto::Workspace>().await;
+        let waits =
+            workspaces.iter().filter(|workspace| format!("{:?}", workspace.status).contains("being put in place"));
+        match waits.count() {
+            0 => Look::NotYet(format!("{} Workspaces, none is given its source", workspaces.len())),
+            _ => Look::Found(()),
+        }
+    })
+    .await;
+    for name in ["quiet-one", "quiet-two"] {
+        let beside = timed(quiet, &quiet_source, name).await;
+        println!("{name} took {beside:?} beside hostile agents, and a first one {alone:?} alone");
+        assert!(
+            beside < alone + DELAY,
+            "{name} took {beside:?} beside hostile agents, and a first one {alone:?} alone"
+        );
+    }
+
+    // They wait for a slot behind those that do not read, and for no more than that.
+    for stack in [&huge, &flood] {
+        stack.until("to be done all the same", Patience::Long, is_done).await;
+    }
+    let updates = hostile.list::<Update>().await;
+    let of = |name: &str| updates.iter().find(|update| update.spec.workspace_name == name).expect("it has run").clone();
+    let recorded = of("huge-result");
+    assert!(recorded.is_complete(), "{recorded:?}");
+    let status = recorded.status.unwrap_or_default();
+    assert!(status.changes.len() <= 32 && status.permalink.is_none(), "{} changes", status.changes.len());
+    let size = serde_json::to_string(&status).expect("JSON").len();
+    assert!(size < 64 * 1024, "the status has {size} bytes");
+    let flooded = of("flood-progress").name_any();
+    let states = hostile.timeline.states_of::<Update>();
+    let written = states.iter().filter(|update| update.name_any() == flooded).count();
+    assert!(written < 20, "a run of {RUN_TIME:?} that floods was written {written} times");
+    for number in 0..SLOW {
+        hostile.delete::<Stack>(&format!("slow-{number:02}")).await;
+    }
+}
+
+/// How long a new Stack takes until it is done.
+async fn timed(scene: &Scene, source: &FluxObject<'_>, name: &str) -> Duration {
+    let begin = Instant::now();
+    start(scene, source, name).await.until("to be done", Patience::Run, is_done).await;
+    begin.elapsed()
+}
+
+async fn start<'a>(scene: &'a Scene, source: &FluxObject<'_>, name: &str) -> StackHandle<'a> {
+    let mut stack = scene.stack_on_kind(name, None, source);
+    if let Some(template) = &mut stack.spec.workspace_template {
+        template["spec"]["podTemplate"] = json!({"spec": fake_nodes::placement()});
+    }
+    scene.start(stack).await
+}
+
+/// A large source, as compressed as it can be.
+async fn served(scene: &Scene) -> FluxObject<'_> {
+    let source = scene.source("app").await;
+    let mut files = Program::new("hostile").output("text", "hello".into()).files();
+    let content = std::iter::repeat_with(fastrand::alphanumeric).take(SOURCE).collect();
+    files.push(File { path: "assets.txt".to_owned(), content });
+    let commit = source.push(&files).await;
+    let artifact = source.artifact_of(&commit).await;
+    let external = scene.flux_object("ExternalArtifact", "externalartifacts", "served");
+    external.create(json!({})).await;
+    external.offer(&artifact).await;
+    external
+}
