@@ -293,7 +293,7 @@ async fn stacks(
     let (known_stacks, store) = stack::stacks();
     let sources = Sources::new(parts.client.clone());
     let (dependents, woken_dependents) = stack::Dependents::new(known_stacks.clone(), config.no_cross_namespace_refs);
-    let twins = stack::Twins::new(dependents.waker());
+    let twins = stack::Twins::new(dependents.waker(), config.no_cross_namespace_refs);
     let (subprocess, tasks) = (Subprocess::of_this_binary(), parts.tasks.clone());
     let evaluator = stack::Evaluator::new(subprocess, dependents.waker(), tasks, end.clone());
     let (source_watches, woken) = stack::SourceWatches::new(

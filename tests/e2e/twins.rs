@@ -1,10 +1,10 @@
-//! Two Stacks that stand for the same stack of the same backend.
+//! Several Stacks that manage the same Pulumi stack.
 
 use pulumi_controller::api::conditions::{READY, STALLED, stack_reason};
 use pulumi_controller::api::pulumi::Stack;
 use serde_json::json;
 
-use crate::harness::{Patience, Program, condition, is_done, once, run, says};
+use crate::harness::{Patience, Program, Scene, condition, is_done, once, run, says};
 
 #[test]
 fn the_second_of_two_stacks_gives_way_until_the_first_is_gone() {
@@ -24,7 +24,8 @@ fn the_second_of_two_stacks_gives_way_until_the_first_is_gone() {
         let stalled = second.until("to give way", Patience::Run, gives_way).await;
         assert!(says(&stalled, READY, "False", stack_reason::NOT_READY_STALLED));
         let message = condition(&stalled, STALLED).map(|stalled| stalled.message.clone()).unwrap_or_default();
-        for word in [same.as_str(), "project twins", &format!("{}/first", scene.namespace), "spec.preview"] {
+        for word in [same.as_str(), "project twins is already managed by Stack", &format!("{}/first", scene.namespace)]
+        {
             assert!(message.contains(word), "no {word} in {message}");
         }
         assert!(second.updates().await.is_empty(), "nothing has run");
@@ -57,5 +58,59 @@ fn the_second_of_two_stacks_gives_way_until_the_first_is_gone() {
         second.delete().await;
         second.until_gone().await;
         assert_eq!(first.log.sentences().await, once(&["create step", "delete step"]));
+    });
+}
+
+#[test]
+fn a_stack_of_another_namespace_is_not_blocked_by_its_name() {
+    run("blocked", async |scene| {
+        let source = scene.source("app").await;
+        let program = Program::new("blocked").step("step", json!({"value": "one"}));
+        let commit = source.push(&program.files()).await;
+        let first = scene.start(scene.stack("main", &source)).await;
+        let named = first.until_applied(&commit).await.spec.stack;
+
+        let other = Scene::new("blocked-too").await;
+        source.follow_in(&other).await;
+        let mut stack = other.stack("main", &source);
+        stack.spec.stack = named;
+        stack.spec.destroy_on_finalize = Some(true);
+        let second = other.start(stack).await;
+        second.until_applied(&commit).await;
+        second.delete().await;
+        second.until_gone().await;
+        assert_eq!(first.log.sentences().await, once(&["create step", "delete step"]), "what was applied is destroyed");
+        other.remove().await;
+    });
+}
+
+#[test]
+fn a_duplicate_with_resources_elsewhere_is_kept_until_it_can_destroy_them() {
+    run("elsewhere", async |scene| {
+        let source = scene.source("app").await;
+        let program = Program::new("elsewhere").step("step", json!({"value": "one"}));
+        let commit = source.push(&program.files()).await;
+        let first = scene.start(scene.stack("first", &source)).await;
+        let managed = first.until_applied(&commit).await.spec.stack;
+        let mut stack = scene.stack("second", &source);
+        let own = stack.spec.stack.clone();
+        stack.spec.destroy_on_finalize = Some(true);
+        let second = scene.start(stack).await;
+        second.until_applied(&commit).await;
+
+        second.change(json!({"spec": {"stack": managed}})).await;
+        let gives_way = |stack: &Stack| says(stack, STALLED, "True", stack_reason::UPDATE_CONFLICT);
+        second.until("to give way", Patience::Reaction, gives_way).await;
+        second.delete().await;
+        second
+            .until("to say where its resources are", Patience::Reaction, |stack| {
+                gives_way(stack)
+                    && condition(stack, STALLED).is_some_and(|stalled| stalled.message.contains("Restore spec.stack"))
+            })
+            .await;
+        second.change(json!({"spec": {"stack": own}})).await;
+        second.until_gone().await;
+        assert_eq!(second.log.sentences().await, once(&["create step", "delete step"]));
+        assert_eq!(first.log.sentences().await, once(&["create step"]), "the other one's resources remain");
     });
 }

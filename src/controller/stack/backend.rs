@@ -1,45 +1,100 @@
 //! Where a Stack's state is, as far as the Stack itself says it. Pure.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
+use crate::api::names::PULUMI_CONTAINER;
 use crate::api::pulumi::{ResourceRef, Stack};
+use crate::controller::stack::identity;
 use crate::pulumi::backend;
 
 const URL: &str = backend::URL_VARIABLE;
 const TOKEN: &str = "PULUMI_ACCESS_TOKEN";
+/// A name with fewer labels may be one of the pod's own namespace: the cluster's DNS completes `minio`, and `minio-0.minio`.
+const LABELS_OF_ABSOLUTE_NAME: usize = 3;
 
-/// Backend, organization and name of the stack in one text, and the project, where the Stack names it. None where nobody but this
-/// Stack can reach the state: in a file of its own pod.
-pub(super) fn address(stack: &Stack) -> Option<(String, Option<String>)> {
-    let parts: Vec<&str> = stack.spec.stack.split('/').collect();
-    let (organization, project, name) = match parts.as_slice() {
-        [name] => (None, None, *name),
-        [organization, name] => (Some(*organization), None, *name),
-        [organization, project, name] => (Some(*organization), Some((*project).to_owned()), *name),
-        _ => return None,
-    };
+/// The Pulumi stack that a Stack manages, but for the project: backend, organization and name in one text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Address {
+    /// Equal for Stacks of one namespace that say the same.
+    pub(super) in_namespace: String,
+    /// Equal for Stacks of all namespaces that manage the same Pulumi stack. None where that is not certain: if the Stack does not say
+    /// itself where the backend is, or says it relative to its namespace or its pod.
+    pub(super) in_cluster: Option<String>,
+}
+
+/// None where nobody but this Stack can reach the state: in a file of its own pod.
+pub(super) fn address(stack: &Stack) -> Option<Address> {
+    let identity::Parts { organization, stack: name, .. } = identity::parts(&stack.spec.stack);
     let variables = variables(stack);
     let url = variables.get(URL).cloned().unwrap_or_default();
     let (scheme, rest) = url.as_str().and_then(|url| url.split_once("://")).unwrap_or_default();
-    let with = |prefix: &str| -> Vec<_> { variables.iter().filter(|(name, _)| name.starts_with(prefix)).collect() };
-    let unseen = sources(stack);
-    let is_whole = rest.contains("endpoint=") || rest.contains("storage_account=");
-    let address = match scheme {
+    let with = |prefix: &str| json!(variables.iter().filter(|(name, _)| name.starts_with(prefix)).collect::<Vec<_>>());
+    // What the URL does not say, the environment may.
+    let beside = match scheme {
         "file" => return None,
-        // What the URL does not say, the environment may.
-        "s3" if !is_whole => json!([url, with("AWS_ENDPOINT"), unseen, name]),
-        "azblob" if !is_whole => json!([url, with("AZURE_STORAGE"), unseen, name]),
-        "gs" => json!([url, with("STORAGE_EMULATOR"), name]),
+        "s3" => with("AWS_ENDPOINT"),
+        "azblob" => with("AZURE_STORAGE"),
+        "gs" => with("STORAGE_EMULATOR"),
         // The token says which organization is meant.
-        "" | "http" | "https" if organization.is_none() => json!([url, variables.get(TOKEN), unseen, name]),
-        "" => json!([url, unseen, organization, name]),
-        "http" | "https" => json!([url, organization, name]),
-        _ => json!([url, name]),
+        "" | "http" | "https" if organization.is_none() => json!(variables.get(TOKEN)),
+        "" | "http" | "https" => json!(organization),
+        _ => Value::Null,
     };
-    Some((address.to_string(), project))
+    let is_whole = rest.contains("endpoint=") || rest.contains("storage_account=");
+    let unseen = unseen(stack);
+    let in_namespace = match scheme {
+        "s3" | "azblob" if is_whole => json!([url, name]),
+        "s3" | "azblob" | "" => json!([url, beside, unseen, name]),
+        _ => json!([url, beside, name]),
+    };
+    let is_certain = match scheme {
+        "s3" => parameters(rest, "endpoint").chain(values(&beside)).all(is_absolute),
+        "azblob" => is_whole && values(&beside).next().is_none() && parameters(rest, "domain").all(is_absolute),
+        "gs" => values(&beside).all(is_absolute),
+        "http" | "https" => organization.is_some() && is_absolute(rest),
+        "postgres" => is_absolute(rest),
+        _ => false,
+    };
+    let in_cluster = (is_certain && unseen.is_null()).then(|| json!([url, beside, name]).to_string());
+    Some(Address { in_namespace: in_namespace.to_string(), in_cluster })
+}
+
+/// The values of a query parameter.
+fn parameters<'a>(url: &'a str, parameter: &'static str) -> impl Iterator<Item = &'a str> {
+    let query = url.split_once('?').map(|(_, query)| query).unwrap_or_default();
+    query.split('&').filter_map(move |pair| pair.strip_prefix(parameter)?.strip_prefix('='))
+}
+
+/// The values in a list of variables. One whose value is not in the Stack has an empty one, which names no host.
+fn values(variables: &Value) -> impl Iterator<Item = &str> {
+    variables
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(|variable| variable.get(1).and_then(Value::as_str).unwrap_or_default())
+}
+
+/// Whether the host of a URL, with or without its scheme, is the same one in every pod of the cluster.
+fn is_absolute(url: &str) -> bool {
+    let location = url.split_once("://").map_or(url, |(_, rest)| rest);
+    let authority = location.split(['/', '?', '#']).next().unwrap_or_default();
+    let host = authority.rsplit('@').next().unwrap_or_default();
+    let host = match host.strip_prefix('[') {
+        Some(address) => address.split(']').next().unwrap_or_default(),
+        None => host.split(':').next().unwrap_or_default(),
+    };
+    if let Ok(address) = host.parse::<IpAddr>() {
+        return !address.is_loopback() && !address.is_unspecified();
+    }
+    let name = host.trim_end_matches('.');
+    let labels = name.split('.').filter(|label| !label.is_empty()).count();
+    name != "localhost"
+        && !name.ends_with(".localhost")
+        && (labels >= LABELS_OF_ABSOLUTE_NAME || name.len() < host.len())
 }
 
 /// The URL of the backend, without credentials, where the Stack itself has it.
@@ -77,18 +132,34 @@ fn variables(stack: &Stack) -> BTreeMap<String, Value> {
     variables
 }
 
-/// Where the Stack takes all variables from that are there.
-fn sources(stack: &Stack) -> Value {
-    let of_template: Vec<&Value> = in_template(stack, "envFrom").collect();
-    if stack.spec.envs.is_empty() && stack.spec.env_secrets.is_empty() && of_template.is_empty() {
+/// What decides about the backend and is not in the Stack: sources of whole sets of variables, and names that the pod resolves itself.
+fn unseen(stack: &Stack) -> Value {
+    let sources: Vec<&Value> = in_template(stack, "envFrom").collect();
+    let pod = pod_template(stack);
+    let names: Vec<&Value> =
+        ["hostAliases", "dnsConfig", "dnsPolicy"].iter().filter_map(|field| pod?.get(field)).collect();
+    if stack.spec.envs.is_empty() && stack.spec.env_secrets.is_empty() && sources.is_empty() && names.is_empty() {
         return Value::Null;
     }
-    json!([stack.namespace(), stack.spec.envs, stack.spec.env_secrets, of_template])
+    json!([stack.spec.envs, stack.spec.env_secrets, sources, names])
 }
 
-fn in_template<'a>(stack: &'a Stack, list: &str) -> impl Iterator<Item = &'a Value> {
-    let list = stack.spec.workspace_template.as_ref().and_then(|template| template.get("spec")?.get(list)?.as_array());
-    list.into_iter().flatten()
+/// The entries of a list of the Workspace's template, then those of its pod's template, which take precedence.
+fn in_template<'a>(stack: &'a Stack, list: &'a str) -> impl Iterator<Item = &'a Value> {
+    let of_workspace = workspace_template(stack).and_then(|spec| spec.get(list)?.as_array());
+    let containers = pod_template(stack).and_then(|spec| spec.get("containers")?.as_array());
+    let is_ours = |container: &&Value| container.get("name").and_then(Value::as_str) == Some(PULUMI_CONTAINER);
+    let of_container = containers.into_iter().flatten().filter(is_ours);
+    let of_container = of_container.filter_map(move |container| container.get(list)?.as_array());
+    of_workspace.into_iter().chain(of_container).flatten()
+}
+
+fn workspace_template(stack: &Stack) -> Option<&Value> {
+    stack.spec.workspace_template.as_ref()?.get("spec")
+}
+
+fn pod_template(stack: &Stack) -> Option<&Value> {
+    workspace_template(stack)?.get("podTemplate")?.get("spec")
 }
 
 #[cfg(test)]
@@ -103,81 +174,172 @@ mod tests {
         stack
     }
 
-    fn same(one: Value, other: Value) -> bool {
-        address(&stack("a", &one)).is_some() && address(&stack("a", &one)) == address(&stack("b", &other))
+    fn same_in_cluster(one: &Value, other: &Value) -> bool {
+        let of =
+            |namespace: &str, spec: &Value| address(&stack(namespace, spec)).and_then(|address| address.in_cluster);
+        of("a", one).is_some() && of("a", one) == of("b", other)
+    }
+
+    fn same_in_namespace(one: &Value, other: &Value) -> bool {
+        let of = |spec: &Value| address(&stack("a", spec)).map(|address| address.in_namespace);
+        of(one).is_some() && of(one) == of(other)
+    }
+
+    fn literal(name: &str, value: &str) -> Value {
+        json!({name: {"type": "Literal", "literal": {"value": value}}})
+    }
+
+    fn kept(name: &str) -> Value {
+        json!({name: {"type": "Secret", "secret": {"name": "s", "key": "k"}}})
+    }
+
+    fn pod(spec: &Value) -> Value {
+        json!({"spec": {"podTemplate": {"spec": spec}}})
     }
 
     #[test]
     #[expect(clippy::too_many_lines, reason = "a table")]
-    fn stacks_have_the_same_address_only_where_it_is_certain() {
-        let literal = |name: &str, value: &str| json!({name: {"type": "Literal", "literal": {"value": value}}});
-        let kept = |name: &str| json!({name: {"type": "Secret", "secret": {"name": "s", "key": "k"}}});
+    fn two_stacks_manage_the_same_pulumi_stack_only_where_it_is_certain() {
+        let both = |spec: Value| (spec.clone(), spec);
+        let with_env =
+            |value: &str| pod(&json!({"containers": [{"name": "pulumi", "env": [{"name": URL, "value": value}]}]}));
+        // Two specs, whether they are the same in one namespace, and whether in two.
         let rows = [
-            ("one bucket", json!({"backend": "gs://state/"}), json!({"backend": "gs://state"}), true),
-            ("two buckets", json!({"backend": "gs://state"}), json!({"backend": "gs://other"}), false),
-            ("another name", json!({"backend": "gs://s"}), json!({"backend": "gs://s", "stack": "prod"}), false),
+            ("one bucket", (json!({"backend": "gs://state/"}), json!({"backend": "gs://state"})), true, true),
+            ("two buckets", (json!({"backend": "gs://state"}), json!({"backend": "gs://other"})), false, false),
+            (
+                "another name",
+                (json!({"backend": "gs://s"}), json!({"backend": "gs://s", "stack": "prod"})),
+                false,
+                false,
+            ),
             (
                 "a bucket has no organizations",
-                json!({"backend": "gs://s"}),
-                json!({"backend": "gs://s", "stack": "organization/dev"}),
+                (json!({"backend": "gs://s"}), json!({"backend": "gs://s", "stack": "organization/dev"})),
+                true,
                 true,
             ),
-            ("a pod's own file", json!({"backend": "file:///state"}), json!({"backend": "file:///state"}), false),
-            ("an S3 bucket", json!({"backend": "s3://s"}), json!({"backend": "s3://s"}), true),
+            ("a pod's own file", both(json!({"backend": "file:///state"})), false, false),
+            ("an S3 bucket", both(json!({"backend": "s3://s"})), true, true),
             (
                 "an S3 bucket behind another endpoint",
-                json!({"backend": "s3://s"}),
-                json!({"backend": "s3://s", "envRefs": literal("AWS_ENDPOINT_URL", "http://minio")}),
+                (
+                    json!({"backend": "s3://s"}),
+                    json!({"backend": "s3://s", "envRefs": literal("AWS_ENDPOINT_URL", "http://minio")}),
+                ),
+                false,
                 false,
             ),
             (
                 "whatever else is in the environment",
-                json!({"backend": "s3://s", "envRefs": kept("AWS_ACCESS_KEY_ID")}),
-                json!({"backend": "s3://s", "envRefs": kept("PULUMI_CONFIG_PASSPHRASE")}),
+                (
+                    json!({"backend": "s3://s", "envRefs": kept("AWS_ACCESS_KEY_ID")}),
+                    json!({"backend": "s3://s", "envRefs": kept("PULUMI_CONFIG_PASSPHRASE")}),
+                ),
+                true,
                 true,
             ),
             (
-                "an S3 bucket, and nobody sees what else the environment says",
-                json!({"backend": "s3://s", "envSecrets": ["aws"]}),
-                json!({"backend": "s3://s", "envSecrets": ["aws"]}),
+                "nobody sees what else the environment has",
+                both(json!({"backend": "s3://s", "envSecrets": ["aws"]})),
+                true,
                 false,
             ),
             (
-                "an S3 bucket whose URL says all",
-                json!({"backend": "s3://s?endpoint=minio", "envSecrets": ["aws"]}),
-                json!({"backend": "s3://s?endpoint=minio", "envSecrets": ["aws"]}),
+                "an endpoint in a Secret",
+                both(json!({"backend": "s3://s", "envRefs": kept("AWS_ENDPOINT_URL")})),
+                true,
+                false,
+            ),
+            ("a short name of an endpoint", both(json!({"backend": "s3://s?endpoint=minio:9000"})), true, false),
+            (
+                "a pod's name below a Service",
+                both(json!({"backend": "s3://s?endpoint=http://minio-0.minio:9000"})),
+                true,
+                false,
+            ),
+            (
+                "a whole name of an endpoint",
+                both(json!({"backend": "s3://s?endpoint=http://minio.apps.svc:9000"})),
+                true,
                 true,
             ),
+            (
+                "a short name in a variable",
+                both(json!({"backend": "s3://s", "envRefs": literal("AWS_ENDPOINT_URL", "http://minio")})),
+                true,
+                false,
+            ),
+            (
+                "a whole name in a variable",
+                both(json!({"backend": "s3://s", "envRefs": literal("AWS_ENDPOINT_URL", "http://minio.apps.svc")})),
+                true,
+                true,
+            ),
+            ("an address", both(json!({"backend": "s3://s?endpoint=10.0.0.7:9000"})), true, true),
+            ("the pod's own address", both(json!({"backend": "s3://s?endpoint=127.0.0.1:9000"})), true, false),
+            ("an account of Azure", both(json!({"backend": "azblob://s?storage_account=acme"})), true, true),
+            ("no account of Azure", both(json!({"backend": "azblob://s"})), true, false),
+            ("a database", both(json!({"backend": "postgres://db.example.com/state"})), true, true),
+            ("a database by its short name", both(json!({"backend": "postgres://db/state"})), true, false),
             (
                 "a URL in the template",
-                json!({"backend": "gs://s"}),
-                json!({"workspaceTemplate": {"spec": {"env": [{"name": "PULUMI_BACKEND_URL", "value": "gs://s"}]}}}),
+                (
+                    json!({"backend": "gs://s"}),
+                    json!({"workspaceTemplate": {"spec": {"env": [{"name": URL, "value": "gs://s"}]}}}),
+                ),
+                true,
                 true,
             ),
             (
-                "a URL in each namespace's own Secret",
-                json!({"envRefs": kept("PULUMI_BACKEND_URL")}),
-                json!({"envRefs": kept("PULUMI_BACKEND_URL")}),
+                "a URL in the pod's template",
+                (json!({"backend": "gs://s"}), json!({"workspaceTemplate": with_env("gs://s")})),
+                true,
+                true,
+            ),
+            (
+                "the pod's template takes precedence",
+                (
+                    json!({"backend": "gs://s"}),
+                    json!({"backend": "gs://s", "workspaceTemplate": with_env("gs://other")}),
+                ),
+                false,
                 false,
             ),
-            ("Pulumi Cloud", json!({"stack": "acme/dev"}), json!({"stack": "acme/dev"}), true),
+            (
+                "names that the pod resolves itself",
+                both(json!({"backend": "https://pulumi.example.com", "stack": "acme/dev",
+                    "workspaceTemplate": pod(&json!({"hostAliases": [{"ip": "10.0.0.1"}]}))})),
+                true,
+                false,
+            ),
+            ("a URL in each namespace's own Secret", both(json!({"envRefs": kept(URL)})), true, false),
+            ("no backend: the project file may name one", both(json!({"stack": "acme/web/prod"})), true, false),
             (
                 "Pulumi Cloud with other tokens for one organization",
-                json!({"stack": "acme/p/dev", "accessTokenSecret": "t"}),
-                json!({"stack": "acme/p/dev", "accessTokenSecret": "t"}),
+                (
+                    json!({"backend": "https://api.pulumi.com", "stack": "acme/p/dev", "accessTokenSecret": "one"}),
+                    json!({"backend": "https://api.pulumi.com", "stack": "acme/p/dev", "accessTokenSecret": "two"}),
+                ),
+                true,
                 true,
             ),
             (
                 "Pulumi Cloud, and each token has an organization of its own",
-                json!({"accessTokenSecret": "t"}),
-                json!({"accessTokenSecret": "t"}),
+                both(json!({"backend": "https://api.pulumi.com", "accessTokenSecret": "t"})),
+                true,
+                false,
+            ),
+            (
+                "a service by its short name",
+                both(json!({"backend": "http://pulumi:8080", "stack": "acme/dev"})),
+                true,
                 false,
             ),
         ];
-        for (name, one, other, wanted) in rows {
-            assert_eq!(same(one, other), wanted, "{name}");
+        for (name, (one, other), in_namespace, in_cluster) in rows {
+            assert_eq!(same_in_namespace(&one, &other), in_namespace, "{name}, in one namespace");
+            assert_eq!(same_in_cluster(&one, &other), in_cluster, "{name}, in two namespaces");
         }
-        let named = address(&stack("a", &json!({"stack": "acme/web/dev"}))).unwrap();
-        assert_eq!(named.1.as_deref(), Some("web"));
     }
 }

@@ -49,7 +49,7 @@ pub enum Action {
     WaitForSource(String),
     /// The source is being looked at; the Stack is woken by the answer.
     AwaitSource(String),
-    /// Another Stack stands for the same stack, and was there first.
+    /// Another Stack manages the same Pulumi stack, and is before this one.
     GiveWay(String),
     /// Other Stacks have to be done first: why, and which of them are to be run again for it.
     WaitForOthers(String, Vec<Stale>),
@@ -136,24 +136,35 @@ pub fn decide(observed: &Observed, now: Timestamp) -> Action {
     if let Some(action) = open_run::decide(observed) {
         return action;
     }
-    if let Some(action) = second_to_another(observed) {
+    if let Some(action) = duplicate(observed) {
         return action;
     }
     if deleting { deletion::decide(observed, now) } else { desired(observed, now) }
 }
 
-/// What a Stack does when another one stands for the same stack and was there first: nothing. Nor does it destroy in the end
-/// what is the other's.
-fn second_to_another(observed: &Observed) -> Option<Action> {
+/// What a Stack does when another one manages the same Pulumi stack and is before it: nothing. At its end it destroys what it has
+/// applied itself, and never what only the other one has.
+fn duplicate(observed: &Observed) -> Option<Action> {
     let (stack, first) = (&observed.stack, observed.twin.as_ref()?);
+    let managed =
+        format!("Pulumi stack {} of project {} is already managed by Stack {first}", stack.spec.stack, first.project);
     if stack.metadata.deletion_timestamp.is_some() {
-        return Some(Action::LetGo);
+        if identity::has_applied_here(stack, observed.workspace.as_ref()) {
+            return None;
+        }
+        if !identity::has_applied(stack) || !deletion::has_to_destroy(stack) {
+            return Some(Action::LetGo);
+        }
+        let message = format!(
+            "{managed} and is not destroyed; the resources of this Stack are in another Pulumi stack. Restore spec.stack and \
+             spec.backend to destroy them, or unset spec.destroyOnFinalize to leave them"
+        );
+        return Some(Action::GiveWay(message));
     }
     let message = format!(
-        "the Pulumi stack {} of project {} is that of the Stack {first} already, which is older: nothing runs here. Give this \
-         Stack another spec.stack or spec.backend, make it a preview (spec.preview), or delete it: that destroys nothing. It \
-         goes on by itself when the other is gone or stands for another stack",
-        stack.spec.stack, first.project
+        "{managed}, so nothing runs here. Set another spec.stack or spec.backend, set spec.preview, or delete one of the two Stacks: \
+         a Stack that has not applied this Pulumi stack does not destroy it. This Stack runs when Stack {first} is gone or manages \
+         another Pulumi stack"
     );
     (!stack.spec.suspend.unwrap_or_default()).then_some(Action::GiveWay(message))
 }

@@ -53,6 +53,11 @@ pub fn recorded(stack: &Stack) -> Option<PulumiStack> {
     status.applied_stack.clone().or_else(|| (is_of_spec && has_applied(stack)).then_some(of_spec))
 }
 
+/// Whether the Stack may have resources in the Pulumi stack that the next run works on.
+pub fn has_applied_here(stack: &Stack, workspace: Option<&Workspace>) -> bool {
+    recorded(stack).is_some_and(|applied| !differ(&applied, &wanted(stack, workspace)))
+}
+
 /// Whether a run may have changed resources. A run whose agent did not report to the end may have.
 pub fn may_have_changed(update: &Update) -> bool {
     use crate::api::auto::EndProof;

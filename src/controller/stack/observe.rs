@@ -47,7 +47,7 @@ pub struct Observed {
     pub watched: BTreeSet<String>,
     /// By how many percent an interval may be longer or shorter.
     pub interval_jitter: u8,
-    /// The Stack that stands for the same stack and is before this one.
+    /// The Stack that manages the same Pulumi stack and is before this one.
     pub twin: Option<Twin>,
     /// Every Update of this Stack that the controller knows of.
     pub updates: Vec<Arc<Update>>,

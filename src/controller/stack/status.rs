@@ -37,7 +37,7 @@ pub enum State {
     SourceUnavailable(String),
     /// Nothing new can be made, and what is there goes away.
     NamespaceTerminating(String),
-    /// Another Stack stands for the same stack.
+    /// Another Stack manages the same Pulumi stack.
     GivesWay(String),
     /// Other Stacks have to be done first.
     PrerequisiteNotSatisfied(String),

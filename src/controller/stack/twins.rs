@@ -1,5 +1,9 @@
-//! Stacks that stand for the same stack of the same backend. They would undo each other's work, so only the first of them runs:
-//! the one that was created first. The others say so, and go on when it is gone or stands for something else.
+//! Duplicates: Stacks that manage the same Pulumi stack. They would undo each other's work, so only one of them runs: one that has
+//! applied it before one that has not, then the one that was created first. The others are stalled until it is gone or manages another
+//! Pulumi stack.
+//!
+//! Between namespaces only a Stack that has applied the Pulumi stack counts, and none at all where Stacks may not refer to other
+//! namespaces: nobody can block a Stack of another namespace by writing down its name.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -12,21 +16,31 @@ use kube::runtime::reflector::ObjectRef;
 
 use crate::api::auto::Workspace;
 use crate::api::pulumi::Stack;
-use crate::controller::stack::backend;
+use crate::controller::stack::backend::{self, Address};
+use crate::controller::stack::identity;
 use crate::runtime::backoff::ObjectKey;
 use crate::runtime::reads::{ReadError, Reader};
 
-/// What a Stack stands for, as far as the Stack itself says it.
+/// The Pulumi stack that a Stack manages, as far as the Stack itself says it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Claim {
-    /// Backend, organization and name. Two Stacks with the same stand for the same stack if their projects are the same.
-    address: String,
+    /// Two Stacks with the same address manage the same Pulumi stack if their projects are the same.
+    address: Address,
     project: Option<String>,
     /// Whether the Stack itself names the project; else its source does.
     names_project: bool,
     /// Whether its Workspace was asked for the project. From then on its own reconciles tell.
     was_asked: bool,
+    /// Whether the Stack has completed an `up` of this Pulumi stack.
+    has_applied: bool,
     created: Timestamp,
+}
+
+impl Claim {
+    /// The smallest one is first.
+    fn order<'a>(&self, key: &'a ObjectKey) -> (bool, Timestamp, &'a ObjectKey) {
+        (!self.has_applied, self.created, key)
+    }
 }
 
 /// The Stack that is first.
@@ -43,42 +57,54 @@ impl fmt::Display for Twin {
     }
 }
 
-/// The claims of all Stacks, and which of them have the same address.
+/// The claims of all Stacks, and which of them may be of the same Pulumi stack.
 #[derive(Default)]
 struct Claims {
     by_key: HashMap<ObjectKey, Claim>,
-    by_address: HashMap<String, HashSet<ObjectKey>>,
+    by_place: HashMap<Place, HashSet<ObjectKey>>,
 }
 
+/// Where claims are compared: an address within one namespace, or one of the whole cluster.
+type Place = (Option<String>, String);
+
 impl Claims {
-    /// Notes what a Stack claims, if it claims anything, and tells what it claimed before.
+    /// Replaces the claim of a Stack and returns the previous one.
     fn replace(&mut self, key: &ObjectKey, claim: Option<Claim>) -> Option<Claim> {
         let before = self.by_key.remove(key);
-        if let Some(before) = &before
-            && let Some(keys) = self.by_address.get_mut(&before.address)
-        {
-            keys.remove(key);
-            if keys.is_empty() {
-                self.by_address.remove(&before.address);
+        for place in before.iter().flat_map(|before| places(key, before)) {
+            if let Some(keys) = self.by_place.get_mut(&place) {
+                keys.remove(key);
+                if keys.is_empty() {
+                    self.by_place.remove(&place);
+                }
             }
         }
         if let Some(claim) = claim {
-            self.by_address.entry(claim.address.clone()).or_default().insert(key.clone());
+            for place in places(key, &claim) {
+                self.by_place.entry(place).or_default().insert(key.clone());
+            }
             self.by_key.insert(key.clone(), claim);
         }
         before
     }
 
-    /// The claims with an address.
-    fn with_address(&self, address: &str) -> impl Iterator<Item = (&ObjectKey, &Claim)> {
-        let keys = self.by_address.get(address).into_iter().flatten();
+    fn at(&self, place: &Place) -> impl Iterator<Item = (&ObjectKey, &Claim)> {
+        let keys = self.by_place.get(place).into_iter().flatten();
         keys.filter_map(|key| self.by_key.get_key_value(key))
     }
 }
 
-/// Who stands for what. Cheap to clone.
+fn places(key: &ObjectKey, claim: &Claim) -> Vec<Place> {
+    let in_namespace = (Some(key.0.clone()), claim.address.in_namespace.clone());
+    let in_cluster = claim.address.in_cluster.clone().map(|address| (None, address));
+    [in_namespace].into_iter().chain(in_cluster).collect()
+}
+
+/// Which Stack manages which Pulumi stack. Cheap to clone.
 #[derive(Clone)]
 pub struct Twins {
+    /// Whether Stacks of different namespaces are never compared.
+    no_cross_namespace_refs: bool,
     claims: Arc<Mutex<Claims>>,
     /// By the first one: those that wait for it to go.
     waiting: Arc<Mutex<HashMap<ObjectKey, HashSet<ObjectKey>>>>,
@@ -93,11 +119,11 @@ impl fmt::Debug for Twins {
 
 impl Twins {
     /// Stacks are woken through `wake`.
-    pub fn new(wake: mpsc::Sender<ObjectRef<Stack>>) -> Twins {
-        Twins { claims: Arc::default(), waiting: Arc::default(), wake }
+    pub fn new(wake: mpsc::Sender<ObjectRef<Stack>>, no_cross_namespace_refs: bool) -> Twins {
+        Twins { no_cross_namespace_refs, claims: Arc::default(), waiting: Arc::default(), wake }
     }
 
-    /// Takes note of what a Stack stands for now.
+    /// Takes note of which Pulumi stack a Stack manages now.
     pub fn note(&self, stack: &Stack) {
         let key = key(stack);
         let mut claims = lock(&self.claims);
@@ -153,13 +179,20 @@ impl Twins {
         Some(claim.clone())
     }
 
-    /// Those with the same address that were created before, the first one first.
+    /// Those with the same address that are before this one, the first one first.
     fn before(&self, key: &ObjectKey, own: &Claim) -> Vec<(ObjectKey, Claim)> {
         let claims = lock(&self.claims);
-        let is_before = |(other, claim): &(&ObjectKey, &Claim)| (claim.created, *other) < (own.created, key);
-        let before = claims.with_address(&own.address).filter(is_before);
-        let mut before: Vec<_> = before.map(|(key, claim)| (key.clone(), claim.clone())).collect();
-        before.sort_by(|(one_key, one), (other_key, other)| (one.created, one_key).cmp(&(other.created, other_key)));
+        let is_same = |place: &Place, other: &ObjectKey, claim: &Claim| match place.0 {
+            Some(_) => true,
+            None => other.0 != key.0 && claim.has_applied && !self.no_cross_namespace_refs,
+        };
+        let is_before = |(other, claim): &(&ObjectKey, &Claim)| claim.order(other) < own.order(key);
+        let mut before = Vec::new();
+        for place in places(key, own) {
+            let same = claims.at(&place).filter(|(other, claim)| is_same(&place, other, claim)).filter(is_before);
+            before.extend(same.map(|(key, claim)| (key.clone(), claim.clone())));
+        }
+        before.sort_by(|(one_key, one), (other_key, other)| one.order(one_key).cmp(&other.order(other_key)));
         before
     }
 
@@ -190,14 +223,18 @@ fn claim(stack: &Stack, before: Option<&Claim>) -> Option<Claim> {
     if stack.spec.preview.unwrap_or_default() {
         return None;
     }
-    let (address, named) = backend::address(stack)?;
+    let address = backend::address(stack)?;
+    let named = identity::parts(&stack.spec.stack).project.map(str::to_owned);
     let names_project = named.is_some();
+    let status = stack.status.as_ref();
     // After a restart of the controller it is the last run that tells: its workspace may be gone.
-    let of_last_run = || stack.status.as_ref()?.project_info.as_ref().map(|info| info.name.clone());
+    let of_last_run = || status?.project_info.as_ref().map(|info| info.name.clone());
     let learned = before.and_then(|before| before.project.clone()).or_else(of_last_run).filter(|_| !names_project);
     let was_asked = before.is_some_and(|before| before.was_asked);
     let created = stack.creation_timestamp().map(|time| time.0).unwrap_or_default();
-    Some(Claim { address, project: named.or(learned), names_project, was_asked, created })
+    let has_applied =
+        identity::has_applied_here(stack, None) && status.is_some_and(|s| s.last_applied_revision.is_some());
+    Some(Claim { address, project: named.or(learned), names_project, was_asked, has_applied, created })
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ mod inputs;
 use super::*;
 use crate::api::auto::{Update, UpdateSpec, UpdateStatus, WorkspaceStatus};
 use crate::api::conditions::{Claim, PROGRESSING, Status};
-use crate::api::pulumi::{LastUpdate, StackSpec, StackStatus};
+use crate::api::pulumi::{LastUpdate, PulumiStack, StackSpec, StackStatus};
 use crate::controller::stack::deletion::Deletion;
 use crate::controller::stack::prerequisites::{Needed, Rule};
 use crate::controller::stack::twins::Twin;
@@ -539,16 +539,28 @@ fn a_run_carries_the_requests_and_the_origin_of_its_artifact() {
 }
 
 #[test]
-fn the_second_stack_for_the_same_stack_gives_way_and_destroys_nothing() {
+fn a_duplicate_runs_nothing_and_destroys_only_what_it_has_applied() {
     let first = Twin { namespace: "apps".to_owned(), name: "first".to_owned(), project: "web".to_owned() };
     let second = |stack| Observed { twin: Some(first.clone()), ..observed(stack) };
     let Action::GiveWay(message) = decide(&second(stack()), now()) else { panic!("it does not give way") };
-    assert!(message.contains("stack dev of project web is that of the Stack apps/first"), "{message}");
+    assert!(message.starts_with("Pulumi stack dev of project web is already managed by Stack apps/first"), "{message}");
     let mut suspended = stack();
     suspended.spec.suspend = Some(true);
     assert_eq!(decide(&second(suspended), now()), Action::Settled(Settled::Suspended));
-    assert_eq!(decide(&second(deleted(true, Some(last("up", "succeeded")))), now()), Action::LetGo);
     let mut running = open(Status::True, "Progressing");
     running.twin = Some(first.clone());
     assert!(matches!(decide(&running, now()), Action::AwaitUpdate(_)), "a run that is open is awaited");
+
+    let end_of = |applied: Option<&str>, destroys: bool| {
+        let mut stack = deleted(destroys, Some(last("up", "succeeded")));
+        let applied = applied.map(|name| PulumiStack { name: name.to_owned(), ..PulumiStack::default() });
+        stack.status.as_mut().expect("there").applied_stack = applied;
+        let workspace = Some(workspace(&stack, Status::True, "Succeeded"));
+        decide(&Observed { workspace, ..second(stack) }, now())
+    };
+    assert_eq!(end_of(None, true), Action::LetGo, "it has applied nothing");
+    assert!(matches!(end_of(Some("dev"), true), Action::Start(_)), "it has applied this Pulumi stack, too");
+    let Action::GiveWay(message) = end_of(Some("prod"), true) else { panic!("it destroys what is not its own") };
+    assert!(message.contains("Restore spec.stack and spec.backend to destroy them"), "{message}");
+    assert_eq!(end_of(Some("prod"), false), Action::LetGo, "nothing is to be destroyed");
 }

@@ -1,11 +1,11 @@
-//! Which of two Stacks is first, and who is woken when it goes.
+//! Which of several Stacks for one Pulumi stack is first, and who is woken when it goes.
 
 use futures::StreamExt;
 use serde_json::{Value, json};
 
 use super::*;
 use crate::api::auto::RunProject;
-use crate::api::pulumi::StackStatus;
+use crate::api::pulumi::{PulumiStack, StackStatus};
 use crate::runtime::fake_api::{self, Answer};
 
 fn stack(name: &str, created: i64, spec: Value) -> Stack {
@@ -44,7 +44,7 @@ fn reader(project: &'static str) -> (Reader, fake_api::Log) {
 #[tokio::test]
 async fn the_older_of_two_is_first_and_the_other_is_woken_when_it_goes() {
     let (wake, mut woken) = mpsc::channel(8);
-    let twins = Twins::new(wake);
+    let twins = Twins::new(wake, true);
     let (reader, log) = reader("web");
     let rows = [
         ("first", 10, json!({})),
@@ -83,7 +83,7 @@ async fn the_older_of_two_is_first_and_the_other_is_woken_when_it_goes() {
 #[tokio::test]
 async fn one_that_stands_for_something_else_now_wakes_those_behind_it() {
     let (wake, mut woken) = mpsc::channel(8);
-    let twins = Twins::new(wake);
+    let twins = Twins::new(wake, true);
     let (reader, _) = reader("web");
     let second = stack("second", 20, json!({}));
     twins.note(&stack("first", 10, json!({})));
@@ -98,7 +98,7 @@ async fn one_that_stands_for_something_else_now_wakes_those_behind_it() {
 #[tokio::test]
 async fn what_the_last_run_was_of_is_known_without_a_workspace() {
     let (wake, _woken) = mpsc::channel(8);
-    let twins = Twins::new(wake);
+    let twins = Twins::new(wake, true);
     let (reader, _) = reader("web");
     let mut first = stack("bare-first", 10, json!({}));
     let second = stack("second", 20, json!({}));
@@ -109,4 +109,59 @@ async fn what_the_last_run_was_of_is_known_without_a_workspace() {
     first.status = Some(StackStatus { project_info: Some(project), ..StackStatus::default() });
     twins.note(&first);
     assert!(twins.first(&second, Some(&workspace("web")), &reader).await.unwrap().is_some());
+}
+
+/// In a namespace, and with this Pulumi stack applied.
+fn in_namespace(namespace: &str, created: i64, applied: Option<&str>) -> Stack {
+    let mut stack = stack("app", created, json!({}));
+    stack.metadata.namespace = Some(namespace.to_owned());
+    stack.status = applied.map(|name| StackStatus {
+        applied_stack: Some(PulumiStack { name: name.to_owned(), ..PulumiStack::default() }),
+        last_applied_revision: Some("main@sha1:a".to_owned()),
+        ..StackStatus::default()
+    });
+    stack
+}
+
+#[tokio::test]
+async fn a_stack_of_another_namespace_counts_only_if_it_has_applied_the_pulumi_stack() {
+    let dev = || Some("dev");
+    // The other Stack and this one: when each was created, and what it has applied; whether references to other namespaces are
+    // refused, and whether the other one is first.
+    let rows = [
+        ("it has applied it, and this one has not", (20, dev()), (10, None), false, true),
+        ("both have, and it is older", (10, dev()), (20, dev()), false, true),
+        ("both have, and this one is older", (20, dev()), (10, dev()), false, false),
+        ("it is older and has applied nothing", (10, None), (20, None), false, false),
+        ("it is older and has applied another one", (10, Some("prod")), (20, None), false, false),
+        ("references are refused", (10, dev()), (20, None), true, false),
+    ];
+    for (name, other, own, no_cross_namespace_refs, wanted) in rows {
+        let (wake, _woken) = mpsc::channel(8);
+        let twins = Twins::new(wake, no_cross_namespace_refs);
+        let (reader, _) = reader("web");
+        let own = in_namespace("mine", own.0, own.1);
+        twins.note(&in_namespace("theirs", other.0, other.1));
+        twins.note(&own);
+        let first = twins.first(&own, Some(&workspace("web")), &reader).await.unwrap();
+        assert_eq!(first.is_some(), wanted, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn in_one_namespace_a_stack_that_has_applied_the_pulumi_stack_is_first() {
+    let (wake, _woken) = mpsc::channel(8);
+    let twins = Twins::new(wake, true);
+    let (reader, _) = reader("web");
+    let older = stack("older", 10, json!({}));
+    let mut younger = in_namespace("apps", 20, Some("dev"));
+    younger.metadata.name = Some("younger".to_owned());
+    twins.note(&older);
+    twins.note(&younger);
+    let first = async |stack: &Stack| {
+        let first = twins.first(stack, Some(&workspace("web")), &reader).await.unwrap();
+        first.map(|twin| twin.name)
+    };
+    assert_eq!(first(&older).await.as_deref(), Some("younger"));
+    assert_eq!(first(&younger).await, None);
 }
