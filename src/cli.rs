@@ -116,6 +116,11 @@ pub struct ManagerFlags {
           default_missing_value = "true")]
     pub no_cross_namespace_refs: bool,
 
+    /// Kinds of sources whose artifacts have the same content if their revision is the same: another digest of it does not start a run.
+    /// `KIND` of Flux's own sources, or `KIND.GROUP`. The revision has to have a checksum; empty for none.
+    #[arg(long, value_delimiter = ',', default_value = "GitRepository", value_name = "KINDS")]
+    pub same_revision_kinds: Vec<String>,
+
     /// How soon a Stack looks again at what it waits for, a source or another Stack, if nothing tells it sooner.
     #[arg(long, default_value = "30s", value_name = "DURATION")]
     pub requeue_dependency: String,

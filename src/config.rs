@@ -116,6 +116,8 @@ pub struct ManagerConfig {
     pub default_service_account: Option<String>,
     /// Whether a Stack may name nothing in other namespaces.
     pub no_cross_namespace_refs: bool,
+    /// Kinds of sources of which another digest of the same revision is the same content.
+    pub same_revision_kinds: Vec<String>,
     /// How soon a Stack looks again at a source or another Stack, if nothing tells it sooner.
     pub requeue_dependency: Duration,
     /// The first and the longest wait after a failed reconcile.
@@ -184,6 +186,7 @@ impl ManagerConfig {
             default_service_account: Some(flags.default_service_account).filter(|name| !name.is_empty()),
             requeue_dependency: requeue_dependency(&flags.requeue_dependency)?,
             no_cross_namespace_refs: flags.no_cross_namespace_refs,
+            same_revision_kinds: flags.same_revision_kinds.into_iter().filter(|kind| !kind.trim().is_empty()).collect(),
             receiver_address: address("receiver-addr", &flags.receiver_addr)?,
             log_level: flags.log.log_level,
             log_encoding: flags.log.log_encoding,

@@ -36,7 +36,7 @@ use crate::runtime::runs::{Limits, RunGate};
 use crate::runtime::scope::Scope;
 use crate::runtime::writes::Writer;
 use crate::server;
-use crate::source::flux::Sources;
+use crate::source::flux::{Sources, parse_kind};
 use crate::source::git::{self, Git};
 use crate::subprocess::Subprocess;
 use crate::telemetry::metrics::Metrics;
@@ -326,6 +326,7 @@ async fn stacks(
         interval_jitter: config.interval_jitter,
         default_service_account: config.default_service_account.clone(),
         no_cross_namespace_refs: config.no_cross_namespace_refs,
+        same_revision_kinds: config.same_revision_kinds.iter().map(|kind| parse_kind(kind)).collect(),
         requeue_dependency: config.requeue_dependency,
         wake_workspace,
     });

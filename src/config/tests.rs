@@ -61,6 +61,15 @@ fn pods_have_the_default_service_account_only_if_there_is_one() {
 }
 
 #[test]
+fn a_git_repositorys_revision_is_its_content_unless_another_kind_is_named() {
+    assert_eq!(config(&NEEDED).unwrap().same_revision_kinds, ["GitRepository"]);
+    let kinds = |argument: &str| with(argument).unwrap().same_revision_kinds;
+    assert!(kinds("--same-revision-kinds=").is_empty());
+    let two = ["GitRepository", "Report.artifacts.example.com"];
+    assert_eq!(kinds("--same-revision-kinds=GitRepository,Report.artifacts.example.com"), two);
+}
+
+#[test]
 fn r8_inputs_with_fluxs_label_are_watched_unless_that_is_switched_off() {
     let watched = |argument: &str| with(argument).unwrap().watched_inputs.map(|selector| selector.to_string());
     assert_eq!(watched("--feature-gates=").as_deref(), Some("reconcile.fluxcd.io/watch=Enabled"));

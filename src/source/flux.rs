@@ -1,16 +1,19 @@
 //! Sources as objects of the API: any with `status.artifact`, of whatever group, and Programs, which hold their artifact in what is
 //! written in them.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
 use kube::api::{Api, ApiResource, DynamicObject};
 use kube::core::Status;
 use kube::{Client, Error, Resource};
+use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
 
 use crate::api::pulumi::{FluxSource, SourceReference};
 use crate::api::source::SourceArtifact;
-use crate::artifact::{Digest, Directory};
+use crate::artifact::{Digest, Directory, Revision};
 use crate::source::kinds::{GroupKind, Kinds};
 use crate::source::{Origin, Resolved, Unavailable, program};
 
@@ -22,6 +25,9 @@ pub const KINDS: [&str; 4] = ["GitRepository", "OCIRepository", "Bucket", "Exter
 pub const LABEL_SOURCE_READER: &str = "pulumi.com/aggregate-to-source-reader";
 /// In the metadata of an artifact, as in the manifest that it came from: the revision that it was made of.
 const ORIGIN_REVISION: &str = "org.opencontainers.image.revision";
+
+/// In the status of a GitRepository: the artifacts of the repositories that it includes.
+const INCLUDED: &str = "includedArtifacts";
 
 /// How long one read of a source may take.
 const READ_TIMEOUT: Duration = Duration::from_secs(15);
@@ -192,9 +198,44 @@ impl Found {
             serde_json::from_value(artifact.clone()).map_err(|error| refused(&format!("status.artifact: {error}")))?;
         let digest = artifact.digest.parse::<Digest>().map_err(|error| refused(&error))?;
         let origin_revision = artifact.metadata.get(ORIGIN_REVISION).filter(|origin| !origin.is_empty()).cloned();
+        let content_id = content_id(&artifact.revision, status);
         let revision = artifact.revision;
-        Ok(Resolved { origin: Origin::Url(artifact.url), revision, origin_revision, digest, directory })
+        Ok(Resolved { origin: Origin::Url(artifact.url), revision, origin_revision, digest, directory, content_id })
     }
+}
+
+/// A kind as flags name it: `GitRepository` is one of Flux's own, `Kind.group.example.com` one of another group.
+pub fn parse_kind(text: &str) -> GroupKind {
+    match text.trim().split_once('.') {
+        Some((kind, group)) => GroupKind::new(group, kind),
+        None => GroupKind::new(GROUP, text.trim()),
+    }
+}
+
+/// The checksum of a revision, and a digest of what else selects the files: options such as `ignore`, and included repositories. Their
+/// changes are changes of content under the same revision.
+fn content_id(revision: &str, status: Option<&Value>) -> Option<String> {
+    let revision = Revision::parse(revision);
+    let checksum = revision.checksum()?;
+    let fields = status.and_then(Value::as_object).into_iter().flatten();
+    let is_option = |name: &str| name.starts_with("observed") && name != "observedGeneration";
+    let options = fields.filter_map(|(name, value)| match name.as_str() {
+        INCLUDED => Some((name, included_revisions(value))),
+        name_of_option if is_option(name_of_option) => Some((name, value.clone())),
+        _ => None,
+    });
+    let options: BTreeMap<&String, Value> = options.collect();
+    if options.is_empty() {
+        return Some(checksum.to_owned());
+    }
+    let digest = hex::encode(Sha256::digest(json!(options).to_string()));
+    Some(format!("{checksum}+{digest}"))
+}
+
+/// Of included artifacts, what does not change when they are packed again.
+fn included_revisions(artifacts: &Value) -> Value {
+    let revision = |artifact: &Value| artifact.get("revision").cloned().unwrap_or_default();
+    artifacts.as_array().map(|artifacts| artifacts.iter().map(revision).collect()).unwrap_or_default()
 }
 
 /// What the source says of itself, to be put behind "has no artifact yet".

@@ -26,6 +26,8 @@ pub struct Resolved {
     pub digest: Digest,
     /// The project's directory in the archive.
     pub directory: Directory,
+    /// Equal for two archives of one revision with the same files. None where only the digest shows it.
+    pub content_id: Option<String>,
 }
 
 impl Resolved {

@@ -108,6 +108,7 @@ fn in_pod(source: InPod, directory: Directory) -> Resolved {
         origin: Origin::InPod,
         revision: String::new(),
         origin_revision: None,
+        content_id: None,
         digest: source.digest(),
         directory,
     }
@@ -122,6 +123,7 @@ fn archive(flux: &FluxArtifact) -> Result<Resolved, WrittenError> {
         origin: Origin::Url(flux.url.clone()),
         revision: String::new(),
         origin_revision: None,
+        content_id: None,
         digest: flux.digest.parse()?,
         directory: directory.map_err(|error| WrittenError::Directory { field: "flux.dir", error })?,
     })
@@ -148,6 +150,7 @@ fn head(info: &ProjectInfo) -> Result<Resolved, WrittenError> {
         origin: Origin::Made(bytes.into()),
         revision: String::new(),
         origin_revision: None,
+        content_id: None,
         digest,
         directory: Directory::root(),
     })

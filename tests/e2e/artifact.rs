@@ -3,10 +3,14 @@
 use kube::Api;
 use kube::api::{Patch, PatchParams};
 use pulumi_controller::api::conditions::{READY, RECONCILING, stack_reason};
+use pulumi_controller::api::pulumi::Stack;
 use pulumi_controller::api::source::SourceArtifact;
 use serde_json::json;
 
-use crate::harness::{GitRepository, Patience, Program, Scene, api_call, condition, once, run, says};
+use crate::harness::{
+    FaultServer, GitRepository, Look, Patience, Program, Scene, api_call, archive, condition, is_done, once, run, says,
+    wait_until,
+};
 
 #[test]
 fn s12_a_wrong_digest_is_refused_and_the_old_source_stays() {
@@ -40,6 +44,49 @@ fn s12_a_wrong_digest_is_refused_and_the_old_source_stays() {
         serve(scene, "by-hand", &artifact).await;
         main.until_applied(&second).await;
         assert_eq!(main.pod_and_restarts().await, pod);
+        assert_eq!(main.log.sentences().await, once(&["create step", "update step"]));
+    });
+}
+
+#[test]
+fn an_archive_that_was_packed_again_is_placed_without_a_run() {
+    run("packed-again", async |scene| {
+        let source = scene.source("app").await;
+        let saying = |text: &str| Program::new("packed-again").step("step", json!({"value": text}));
+        let first = source.push(&saying("one").files()).await;
+        let artifact = source.artifact_of(&first).await;
+        create_source_that_flux_leaves_alone(scene, "by-hand").await;
+        serve(scene, "by-hand", &artifact).await;
+        let main = scene.start(scene.stack_on("main", "by-hand")).await;
+        main.until_applied(&first).await;
+        let pod = main.pod_and_restarts().await;
+        let seen_before = scene.timeline.states_of::<Stack>().len();
+
+        let uploaded = FaultServer::of(scene).upload("again.tar.gz", archive(&saying("one").files())).await;
+        assert_ne!(uploaded.digest, artifact.digest, "it is packed otherwise");
+        serve(scene, "by-hand", &SourceArtifact { revision: artifact.revision.clone(), ..uploaded.clone() }).await;
+        let digest = uploaded.digest.as_str();
+        main.until("to have recorded the new digest", Patience::Reaction, |stack| {
+            stack.status.as_ref().and_then(|status| status.last_update.as_ref()?.digest.as_deref()) == Some(digest)
+        })
+        .await;
+        wait_until("the pod to have the new archive", Patience::Reaction, async || {
+            let placed = main.workspace().await.status.and_then(|status| status.artifact);
+            match placed.as_ref().is_some_and(|placed| placed.digest == digest) {
+                true => Look::Found(()),
+                false => Look::NotYet(format!("{placed:?}")),
+            }
+        })
+        .await;
+        let states = scene.timeline.states_of::<Stack>();
+        assert!(states.iter().skip(seen_before).all(is_done), "the Stack stays Ready");
+
+        let second = source.push(&saying("two").files()).await;
+        let artifact = source.artifact_of(&second).await;
+        serve(scene, "by-hand", &artifact).await;
+        main.until_applied(&second).await;
+        assert_eq!(main.pod_and_restarts().await, pod, "the pod stays");
+        assert_eq!(main.updates().await.len(), 2, "one run for each commit");
         assert_eq!(main.log.sentences().await, once(&["create step", "update step"]));
     });
 }

@@ -157,6 +157,9 @@ pub struct CurrentUpdate {
     /// Digest of the artifact that it runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest: Option<String>,
+    /// Equal for artifacts of one revision with the same files, if the source's kind tells.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub content_id: Option<String>,
     /// A digest of the files that `spec.paths` matched.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paths_digest: Option<String>,
@@ -223,9 +226,12 @@ pub struct LastUpdate {
     /// Revision of the last run that succeeded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_successful_commit: Option<String>,
-    /// Digest of the artifact that it ran.
+    /// Digest of the artifact that it ran, or of another one with the same content that has replaced it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest: Option<String>,
+    /// Equal for artifacts of one revision with the same files, if the source's kind tells.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub content_id: Option<String>,
     /// A digest of the files that `spec.paths` matched.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paths_digest: Option<String>,

@@ -47,7 +47,7 @@ pub async fn act(
     match action {
         Action::TakeOver => take_over(stack, context).await,
         Action::NoteBaseline(status) => again(stack, &status, context).await,
-        Action::TakeOverWorkspace(wanted) => take_over_workspace(observed, &wanted, context, now).await,
+        Action::ReplaceWorkspace(wanted) => replace_workspace(observed, &wanted, context, now).await,
         Action::WaitForDependents(message, wait) => {
             rest(stack, &State::Working(message), Some(wait.unsigned_abs()), context, now).await
         }
@@ -245,7 +245,7 @@ async fn apply_workspace(
 }
 
 /// No word of it in the status: nothing of the Stack changes by it.
-async fn take_over_workspace(
+async fn replace_workspace(
     observed: &Observed,
     wanted: &Workspace,
     context: &Context,

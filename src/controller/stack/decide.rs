@@ -13,7 +13,7 @@ use crate::controller::stack::pace::Pace;
 use crate::controller::stack::prerequisites::{self, Stale, Standing};
 use crate::controller::stack::rotation::{self, FirstSight};
 use crate::controller::stack::schedule::{self, Due, Inputs};
-use crate::controller::stack::{deletion, identity, open_run, operator, ownership, plan, resolve, update_plan};
+use crate::controller::stack::{deletion, identity, open_run, operator, ownership, plan, resolve, status, update_plan};
 use crate::runtime::takeover;
 use crate::source::{Resolved, Unavailable};
 
@@ -23,10 +23,10 @@ pub enum Action {
     /// The Pulumi Kubernetes Operator has it: it becomes ours.
     TakeOver,
     AddFinalizer,
-    /// The operator's last run was of what the source has now.
+    /// The last run was of what the source has now, though its record says otherwise.
     NoteBaseline(Box<StackStatus>),
-    /// The operator's Workspace becomes this one, though no run is due.
-    TakeOverWorkspace(Box<Workspace>),
+    /// The Workspace becomes this one, though no run is due: it was the operator's, or its source was packed again.
+    ReplaceWorkspace(Box<Workspace>),
     /// Others that need this Stack are destroyed first: why, and when to look again.
     WaitForDependents(String, SignedDuration),
     /// The status says that a run was asked for; its object is made now.
@@ -78,7 +78,7 @@ impl Action {
             Action::TakeOver => "TakeOver",
             Action::AddFinalizer => "AddFinalizer",
             Action::NoteBaseline(_) => "NoteBaseline",
-            Action::TakeOverWorkspace(_) => "TakeOverWorkspace",
+            Action::ReplaceWorkspace(_) => "ReplaceWorkspace",
             Action::WaitForDependents(..) => "WaitForDependents",
             Action::CreateUpdate(_) => "CreateUpdate",
             Action::ForgetUpdate => "ForgetUpdate",
@@ -228,10 +228,12 @@ pub fn run_if_due(
     let last = stack.status.as_ref().and_then(|s| s.last_update.as_ref());
     let pace = Pace::of_stack(stack).spread(observed.interval_jitter, &stack.spec, last);
     let due = schedule::due(last, resolve::in_force(stack), &inputs(observed, resolved), kind, &pace, now);
-    if !matches!(due, Due::Now(_))
-        && let Some(action) = operators_workspace(observed, resolved, in_store, &due)
-    {
-        return action;
+    if !matches!(due, Due::Now(_)) {
+        let without_run = operators_workspace(observed, resolved, in_store, &due);
+        let without_run = without_run.or_else(|| packed_again(observed, resolved, in_store, kind));
+        if let Some(action) = without_run {
+            return action;
+        }
     }
     match due {
         Due::Now(reason) => run(observed, resolved, in_store, kind, reason, now),
@@ -250,10 +252,30 @@ pub fn operators_workspace(observed: &Observed, resolved: &Resolved, in_store: b
     if matches!(due, Due::Done(_)) && !is_kept {
         return None;
     }
-    Some(match plan::workspace(&observed.stack, &reference(resolved)) {
+    Some(replace_workspace(observed, resolved, in_store))
+}
+
+fn replace_workspace(observed: &Observed, resolved: &Resolved, in_store: bool) -> Action {
+    match plan::workspace(&observed.stack, &reference(resolved)) {
         Err(error) => Action::Invalid(error.to_string()),
         Ok(_) if !in_store => Action::Fetch(resolved.clone()),
-        Ok(wanted) => Action::TakeOverWorkspace(Box::new(wanted)),
+        Ok(wanted) => Action::ReplaceWorkspace(Box::new(wanted)),
+    }
+}
+
+/// The source has another archive of what the last run was of: it is placed, then recorded, and nothing runs.
+fn packed_again(observed: &Observed, resolved: &Resolved, in_store: bool, kind: UpdateKind) -> Option<Action> {
+    let (stack, inputs) = (&observed.stack, inputs(observed, resolved));
+    let last = stack.status.as_ref()?.last_update.as_ref()?;
+    if kind == UpdateKind::Destroy || !schedule::is_packed_again(last, &inputs) {
+        return None;
+    }
+    let is_kept = stack.spec.workspace_reclaim_policy == WorkspaceReclaimPolicy::Retain;
+    let is_ours = |w: &&Workspace| w.metadata.deletion_timestamp.is_none() && ownership::is_of(stack, w);
+    let workspace = observed.workspace.as_ref().filter(|_| is_kept).filter(is_ours);
+    Some(match workspace.filter(|w| w.spec.artifact.as_ref() != Some(&reference(resolved))) {
+        Some(_) => replace_workspace(observed, resolved, in_store),
+        None => Action::NoteBaseline(Box::new(status::packed_again(stack, &inputs))),
     })
 }
 
@@ -405,6 +427,7 @@ pub fn inputs(observed: &Observed, resolved: &Resolved) -> Inputs {
         reset_at,
         revision: resolved.revision.clone(),
         digest: resolved.digest.to_string(),
+        content_id: resolved.content_id.clone(),
         selection: resolved.selection().map(str::to_owned),
         config_inputs: rotation::config(observed),
         mounted_inputs: rotation::mounted(observed),
@@ -433,6 +456,7 @@ fn current_update(observed: &Observed, resolved: &Resolved, kind: UpdateKind, me
         commit: Some(inputs.revision),
         origin_revision: resolved.origin_revision.clone(),
         digest: Some(inputs.digest),
+        content_id: inputs.content_id,
         dir: Some(resolved.directory.as_str().to_owned()),
         paths_digest: inputs.selection,
         config_inputs: inputs.config_inputs,

@@ -153,6 +153,7 @@ pub fn without_source(stack: &Stack) -> Option<Resolved> {
     Some(Resolved {
         revision: STATE_ALONE.to_owned(),
         origin_revision: None,
+        content_id: None,
         digest: Digest::of(&bytes),
         directory: Directory::root(),
         origin: Origin::Made(bytes.into()),

@@ -61,6 +61,7 @@ use crate::runtime::reads::Reader;
 use crate::runtime::writes::Writer;
 use crate::source::flux::Sources;
 use crate::source::git::Git;
+use crate::source::kinds::GroupKind;
 use crate::telemetry::metrics::Metrics;
 
 /// How many steps one reconcile takes at most before it lets others have their turn.
@@ -94,6 +95,8 @@ pub struct Context {
     pub default_service_account: Option<String>,
     /// Whether a Stack may name nothing in other namespaces.
     pub no_cross_namespace_refs: bool,
+    /// Kinds of sources of which another digest of the same revision is the same content.
+    pub same_revision_kinds: Arc<[GroupKind]>,
     /// How soon a Stack looks again at what it waits for, if nothing wakes it sooner.
     pub requeue_dependency: std::time::Duration,
     /// Wakes the Workspaces that wait for bytes.

@@ -259,7 +259,9 @@ async fn resolve(stack: &Stack, context: &Context) -> Result<Resolved, Unavailab
     }
     let found = context.sources.look(namespace, &reference).await?;
     context.source_watches.keep(&found.resource)?;
-    found.artifact(reference.directory)
+    let mut resolved = found.artifact(reference.directory)?;
+    resolved.content_id = resolved.content_id.filter(|_| context.same_revision_kinds.contains(&reference.kind));
+    Ok(resolved)
 }
 
 /// What a repository is asked for this Stack.
@@ -321,6 +323,7 @@ fn from_reference(reference: &ArtifactReference) -> Option<Resolved> {
         origin: Origin::Url(String::new()),
         revision: reference.revision.clone(),
         origin_revision: None,
+        content_id: None,
         digest: reference.digest.parse().ok()?,
         directory: reference.dir.parse().ok()?,
     })

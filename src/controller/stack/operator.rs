@@ -2,6 +2,7 @@
 
 use crate::api::auto::{UpdateKind, UpdateStatus, Workspace};
 use crate::api::pulumi::{CurrentUpdate, LastUpdate, Stack, StackStatus};
+use crate::artifact::Revision;
 use crate::controller::stack::identity;
 use crate::controller::stack::observe::{requests, requests_beside};
 use crate::runtime::takeover;
@@ -10,16 +11,25 @@ use crate::source::Resolved;
 /// The shortest text that is taken for the hash of a commit or of an archive.
 const SHORTEST_HASH: usize = 40;
 
-/// Whether the last run was of this artifact. The operator's records have no digest: their commit is a revision of Flux, a bare
-/// commit, a digest or the generation of a Program.
-pub fn is_same_artifact(last: &LastUpdate, revision: &str, digest: &str) -> bool {
+/// Whether the last run was of this artifact, or of another archive with the same content. The operator's records have no digest: their
+/// commit is a revision of Flux, a bare commit, a digest or the generation of a Program.
+pub fn is_same_artifact(last: &LastUpdate, revision: &str, digest: &str, content_id: Option<&str>) -> bool {
     // What has no source object has no revision.
     let commit = last.last_attempted_commit.as_deref().unwrap_or_default();
     match &last.digest {
         // Of a repository that the controller follows itself, the hash of the commit alone is recorded.
-        Some(last) => (commit == revision || hash(revision) == Some(commit)) && last == digest,
+        Some(last_digest) => {
+            (commit == revision || hash(revision) == Some(commit))
+                && (last_digest == digest || is_same_content(last, revision, content_id))
+        }
         None => is_same_revision(commit, revision) || commit == digest,
     }
+}
+
+/// Records of earlier versions have no content ID: they count as those of a source without options.
+fn is_same_content(last: &LastUpdate, revision: &str, content_id: Option<&str>) -> bool {
+    let revision = Revision::parse(revision);
+    content_id.is_some() && last.content_id.as_deref().or_else(|| revision.checksum()) == content_id
 }
 
 fn is_same_revision(commit: &str, revision: &str) -> bool {
@@ -48,7 +58,7 @@ pub fn baseline(stack: &Stack, resolved: &Resolved) -> Option<StackStatus> {
     let mut status = stack.status.clone()?;
     let digest = resolved.digest.to_string();
     let last = status.last_update.as_mut()?;
-    if !is_operators(last) || !is_same_artifact(last, &resolved.revision, &digest) {
+    if !is_operators(last) || !is_same_artifact(last, &resolved.revision, &digest, None) {
         return None;
     }
     last.digest = Some(digest);

@@ -23,6 +23,8 @@ pub struct Inputs {
     pub reset_at: Option<String>,
     pub revision: String,
     pub digest: String,
+    /// Equal for artifacts of one revision with the same content, where the source tells.
+    pub content_id: Option<String>,
     /// A digest of the files that matter, where the Stack says which do: then nothing else of the source counts.
     pub selection: Option<String>,
     /// The values in Secrets and ConfigMaps that the configuration refers to, in one word; `None` where that is not known.
@@ -191,7 +193,16 @@ fn answers(last: &LastUpdate, inputs: &Inputs) -> bool {
 /// Whether a run was of this artifact, or of one that is the same in all that matters.
 fn is_same_source(last: &LastUpdate, inputs: &Inputs) -> bool {
     let is_same_selection = inputs.selection.is_some() && last.paths_digest == inputs.selection;
-    is_same_selection || operator::is_same_artifact(last, &inputs.revision, &inputs.digest)
+    is_same_selection || is_same_artifact(last, inputs)
+}
+
+fn is_same_artifact(last: &LastUpdate, inputs: &Inputs) -> bool {
+    operator::is_same_artifact(last, &inputs.revision, &inputs.digest, inputs.content_id.as_deref())
+}
+
+/// Whether the source has another archive of what the last run was of. It is placed without a run.
+pub fn is_packed_again(last: &LastUpdate, inputs: &Inputs) -> bool {
+    last.digest.as_ref().is_some_and(|digest| *digest != inputs.digest) && is_same_artifact(last, inputs)
 }
 
 #[cfg(test)]

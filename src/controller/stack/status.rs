@@ -433,6 +433,7 @@ fn last_update(
             Some(_) => previous.and_then(|p| p.last_successful_commit.clone()),
         },
         digest: current.digest.clone(),
+        content_id: current.content_id.clone(),
         paths_digest: current.paths_digest.clone(),
         config_inputs: current.config_inputs.clone(),
         mounted_inputs: current.mounted_inputs.clone(),
@@ -481,6 +482,16 @@ pub fn moved_on(stack: &Stack, revision: &str) -> Option<StackStatus> {
     Some(StackStatus { last_attempted_revision: revision.clone(), last_applied_revision: revision, ..status.clone() })
 }
 
+/// The status once another archive of what the last run was of has taken its place.
+pub fn packed_again(stack: &Stack, inputs: &Inputs) -> StackStatus {
+    let mut status = stack.status.clone().unwrap_or_default();
+    if let Some(last) = &mut status.last_update {
+        last.digest = Some(inputs.digest.clone());
+        last.content_id.clone_from(&inputs.content_id);
+    }
+    status
+}
+
 /// The inputs that a run was announced for.
 pub fn inputs_of(current: &CurrentUpdate) -> Inputs {
     Inputs {
@@ -491,6 +502,7 @@ pub fn inputs_of(current: &CurrentUpdate) -> Inputs {
         reset_at: current.reset_at.clone(),
         revision: current.commit.clone().unwrap_or_default(),
         digest: current.digest.clone().unwrap_or_default(),
+        content_id: current.content_id.clone(),
         selection: current.paths_digest.clone(),
         config_inputs: current.config_inputs.clone(),
         mounted_inputs: current.mounted_inputs.clone(),

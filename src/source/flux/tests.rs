@@ -158,3 +158,39 @@ fn s18_the_revision_that_an_artifact_was_made_from_is_taken_from_its_metadata() 
     assert_eq!(origin(json!({key: ""})), None);
     assert_eq!(origin(json!({})), None);
 }
+
+#[test]
+fn archives_of_one_revision_have_the_same_content_unless_its_options_differ() {
+    let id = |revision: &str, more: serde_json::Value| {
+        let artifact = json!({"url": "http://s/a.tar.gz", "revision": revision, "digest": DIGEST});
+        let mut status = json!({"observedGeneration": 2, "artifact": artifact});
+        status.as_object_mut().expect("fields").extend(more.as_object().expect("fields").clone());
+        found(Some(status)).artifact(Directory::root()).expect("an artifact").content_id
+    };
+    let commit = "main@sha1:aa";
+    let included =
+        |revision: &str, digest: &str| json!({"includedArtifacts": [{"revision": revision, "digest": digest}]});
+    assert_eq!(id(commit, json!({})).as_deref(), Some("aa"));
+    assert_eq!(id(commit, json!({"observedGeneration": 2})), id(commit, json!({})));
+    assert_eq!(id("17", json!({})), None, "it has no checksum");
+    let rows = [
+        ("another commit", id(commit, json!({})), id("main@sha1:bb", json!({})), false),
+        ("other files are ignored", id(commit, json!({})), id(commit, json!({"observedIgnore": "*.md"})), false),
+        ("an included repository has moved on", id(commit, included("a", "1")), id(commit, included("b", "2")), false),
+        (
+            "an included repository was packed again",
+            id(commit, included("a", "1")),
+            id(commit, included("a", "2")),
+            true,
+        ),
+    ];
+    for (name, one, other, wanted) in rows {
+        assert_eq!(one == other, wanted, "{name}: {one:?} {other:?}");
+    }
+}
+
+#[test]
+fn a_kind_in_a_flag_has_its_group_behind_a_dot() {
+    assert_eq!(parse_kind(" GitRepository"), GroupKind::new(GROUP, "GitRepository"));
+    assert_eq!(parse_kind("Report.artifacts.example.com"), GroupKind::new("artifacts.example.com", "Report"));
+}

@@ -259,6 +259,7 @@ fn resolved(wanted: &Wanted, tip: &Tip, digest: Digest, selection: Option<String
         origin: source::Origin::Git(Box::new(origin)),
         revision: tip.revision(),
         origin_revision: None,
+        content_id: Some(tip.commit.clone()),
         digest,
         directory: wanted.directory.clone(),
     }

@@ -1,6 +1,7 @@
 //! What a Stack needs next, as tables.
 
 mod inputs;
+mod packed_again;
 
 use super::*;
 use crate::api::auto::{Update, UpdateSpec, UpdateStatus, WorkspaceStatus};
@@ -24,6 +25,7 @@ fn resolved() -> Resolved {
         origin: Origin::Url("http://source/a.tar.gz".to_owned()),
         revision: "main@sha1:a".to_owned(),
         origin_revision: None,
+        content_id: None,
         digest: DIGEST.parse().expect("valid"),
         directory: "".parse().expect("root"),
     }

@@ -47,6 +47,7 @@ fn source(revision: &str) -> Resolved {
         origin: Origin::Url("http://source/a.tar.gz".to_owned()),
         revision: revision.to_owned(),
         origin_revision: None,
+        content_id: None,
         digest: crate::artifact::Digest::of(b"source"),
         directory: crate::artifact::Directory::root(),
     }
@@ -77,7 +78,7 @@ fn steps(mut observed: Observed, now: Timestamp) -> Vec<String> {
         match action {
             Action::TakeOver => observed.stack = taken_over(observed.stack),
             Action::NoteBaseline(status) => observed.stack.status = Some(*status),
-            Action::TakeOverWorkspace(wanted) => observed.workspace = Some(*wanted),
+            Action::ReplaceWorkspace(wanted) => observed.workspace = Some(*wanted),
             Action::Settled(settled) => {
                 names.push(format!("{settled:?}"));
                 return names;
@@ -91,7 +92,7 @@ fn steps(mut observed: Observed, now: Timestamp) -> Vec<String> {
 #[test]
 fn no_run_starts_that_the_operator_would_not_have_started() {
     let main = format!("main@sha1:{COMMIT}");
-    let taken = ["TakeOver", "NoteBaseline", "TakeOverWorkspace", "Settled"];
+    let taken = ["TakeOver", "NoteBaseline", "ReplaceWorkspace", "Settled"];
     let rows = [
         ("from-flux", main.as_str(), "Done(Some("),
         ("from-program", "1", "Done(None)"),
@@ -166,13 +167,13 @@ fn the_same_artifact_is_known_by_each_word_that_the_operator_has_for_it() {
     ];
     for (commit, revision, wanted) in rows {
         let last = LastUpdate { last_attempted_commit: Some(commit.to_owned()), ..LastUpdate::default() };
-        assert_eq!(is_same_artifact(&last, revision, digest), wanted, "{commit} is {revision}");
+        assert_eq!(is_same_artifact(&last, revision, digest, None), wanted, "{commit} is {revision}");
         let ours = LastUpdate { digest: Some(digest.to_owned()), ..last };
         // Of a repository that we follow ourselves, the commit alone is recorded.
         let is_same = commit == revision || revision.strip_prefix("main@sha1:") == Some(COMMIT) && commit == COMMIT;
         let is_same = is_same || (commit == hash && revision == latest);
-        assert_eq!(is_same_artifact(&ours, revision, digest), is_same, "ours: {commit} is {revision}");
-        assert!(!is_same_artifact(&ours, revision, "sha256:0"), "another digest: {commit} is {revision}");
+        assert_eq!(is_same_artifact(&ours, revision, digest, None), is_same, "ours: {commit} is {revision}");
+        assert!(!is_same_artifact(&ours, revision, "sha256:0", None), "another digest: {commit} is {revision}");
     }
 }
 
@@ -182,7 +183,7 @@ fn the_operators_workspace_is_replaced_by_ours_though_nothing_is_due() {
     let stack = taken_over(left("from-flux"));
     let noted = Stack { status: baseline(&stack, &source(&main)), ..stack };
     let theirs = || Some(workspace_of("from-flux"));
-    let Action::TakeOverWorkspace(wanted) = decide(&observed(noted.clone(), &main, theirs()), now()) else {
+    let Action::ReplaceWorkspace(wanted) = decide(&observed(noted.clone(), &main, theirs()), now()) else {
         panic!("it stays the operator's")
     };
     let spec = serde_json::to_value(&wanted.spec).expect("json");
@@ -203,7 +204,7 @@ fn the_workspace_of_an_operators_run_becomes_ours_before_its_end_is_awaited() {
     let main = format!("main@sha1:{COMMIT}");
     let mut seen =
         Observed { update: Some(update), ..observed(taken_over(stack), &main, Some(workspace_of("from-flux"))) };
-    let Action::TakeOverWorkspace(wanted) = decide(&seen, now()) else {
+    let Action::ReplaceWorkspace(wanted) = decide(&seen, now()) else {
         panic!("its pod would stay, and the run with it")
     };
     seen.workspace = Some(*wanted);
@@ -225,7 +226,7 @@ fn the_workspace_of_an_operators_run_becomes_ours_though_the_stack_is_deleted_an
     };
     assert!(matches!(decide(&seen, now()), Action::Fetch(_)), "the project that destroys it");
     seen.deletion = Some(Deletion { is_stored: true, ..known });
-    assert!(matches!(decide(&seen, now()), Action::TakeOverWorkspace(_)), "its pod would stay, and the run with it");
+    assert!(matches!(decide(&seen, now()), Action::ReplaceWorkspace(_)), "its pod would stay, and the run with it");
 }
 
 #[test]

@@ -23,6 +23,7 @@ impl Course {
             requested_at: None,
             revision: "a".to_owned(),
             digest: "sha256:a".to_owned(),
+            content_id: None,
             selection: None,
             config_inputs: None,
             force_at: None,

@@ -17,6 +17,7 @@ pub(super) fn inputs() -> Inputs {
         reset_at: None,
         revision: "main@sha1:a".to_owned(),
         digest: "sha256:a".to_owned(),
+        content_id: None,
         selection: None,
         config_inputs: None,
         mounted_inputs: BTreeMap::new(),

@@ -1,0 +1,93 @@
+//! Another archive of the revision that the last run was of.
+
+use super::*;
+
+const COMMIT: &str = "main@sha1:a";
+
+/// The source's archive, packed again.
+fn packed_again(content_id: Option<&str>) -> Resolved {
+    Resolved { digest: crate::artifact::Digest::of(b"again"), content_id: content_id.map(str::to_owned), ..resolved() }
+}
+
+/// After a run of this content.
+fn ran(state: &str, content_id: Option<&str>) -> Stack {
+    let mut stack = stack();
+    let last = LastUpdate { content_id: content_id.map(str::to_owned), ..last("up", state) };
+    stack.status = Some(StackStatus { last_update: Some(last), ..StackStatus::default() });
+    stack
+}
+
+fn seen(stack: Stack, source: Resolved) -> Observed {
+    let workspace = Some(workspace(&stack, Status::True, "Succeeded"));
+    Observed { source: Some(Ok(source)), workspace, ..observed(stack) }
+}
+
+#[test]
+fn an_archive_that_was_packed_again_is_placed_recorded_and_not_run() {
+    let source = packed_again(Some("a"));
+    let mut observed = seen(ran("succeeded", Some("a")), source.clone());
+    observed.in_store = false;
+    assert_eq!(decide(&observed, now()), Action::Fetch(source.clone()));
+    observed.in_store = true;
+    let Action::ReplaceWorkspace(wanted) = decide(&observed, now()) else { panic!("it is not placed") };
+    assert_eq!(wanted.spec.artifact, Some(reference(&source)));
+    // The apply went through, and the controller died before it recorded it.
+    observed.workspace = Some(*wanted);
+    let Action::NoteBaseline(status) = decide(&observed, now()) else { panic!("it is not recorded") };
+    let last = status.last_update.as_ref().expect("it stays");
+    assert_eq!((last.digest.clone(), last.content_id.as_deref()), (Some(source.digest.to_string()), Some("a")));
+    observed.stack.status = Some(*status);
+    assert_eq!(decide(&observed, now()), Action::Settled(Settled::Done(None)));
+}
+
+#[test]
+fn only_the_same_content_of_the_same_revision_does_not_run() {
+    let moved = |content_id| Resolved { revision: "main@sha1:b".to_owned(), ..packed_again(content_id) };
+    let rows = [
+        ("the same content", Some("a"), packed_again(Some("a")), "ReplaceWorkspace"),
+        ("a record of an earlier version", None, packed_again(Some("a")), "ReplaceWorkspace"),
+        ("a kind whose revision does not tell", None, packed_again(None), "Start"),
+        ("its options have changed", Some("a"), packed_again(Some("a+b")), "Start"),
+        ("its options have changed since an earlier version", None, packed_again(Some("a+b")), "Start"),
+        ("another revision", Some("a"), moved(Some("b")), "Start"),
+    ];
+    for (name, before, source, wanted) in rows {
+        let mut observed = seen(ran("succeeded", before), source.clone());
+        if wanted == "Start" {
+            let workspace = observed.workspace.as_mut().expect("there");
+            *workspace = plan::workspace(&observed.stack, &reference(&source)).expect("valid");
+            workspace.metadata.generation = Some(1);
+            workspace.status = self::workspace(&observed.stack, Status::True, "Succeeded").status;
+            workspace.status.as_mut().expect("there").artifact = Some(reference(&source));
+        }
+        assert_eq!(decide(&observed, now()).name(), wanted, "{name}");
+    }
+}
+
+#[test]
+fn without_a_workspace_the_archive_is_only_recorded() {
+    let observed = Observed { workspace: None, ..seen(ran("succeeded", Some("a")), packed_again(Some("a"))) };
+    assert_eq!(decide(&observed, now()).name(), "NoteBaseline");
+    let mut deleted_after_runs = seen(ran("succeeded", Some("a")), packed_again(Some("a")));
+    deleted_after_runs.stack.spec.workspace_reclaim_policy = WorkspaceReclaimPolicy::Delete;
+    assert_eq!(decide(&deleted_after_runs, now()).name(), "NoteBaseline");
+}
+
+#[test]
+fn a_run_that_failed_is_retried_in_time_on_the_archive_that_was_packed_again() {
+    let mut observed = seen(ran("failed", Some("a")), packed_again(Some("a")));
+    assert_eq!(decide(&observed, now()).name(), "ReplaceWorkspace");
+    observed.stack.status = Some(status::packed_again(&observed.stack, &inputs(&observed, &packed_again(Some("a")))));
+    assert!(matches!(decide(&observed, now()), Action::Settled(Settled::RetryAfter(_))));
+    let last = observed.stack.status.as_ref().and_then(|status| status.last_update.as_ref()).expect("there");
+    assert_eq!(last.last_attempted_commit.as_deref(), Some(COMMIT));
+}
+
+#[test]
+fn a_directory_that_changes_with_the_archive_is_placed_by_a_run() {
+    let mut stack = ran("succeeded", Some("a"));
+    stack.metadata.generation = Some(2);
+    let source = Resolved { directory: "other".parse().expect("valid"), ..packed_again(Some("a")) };
+    let Action::ApplyWorkspace(wanted, _) = decide(&seen(stack, source), now()) else { panic!("it does not run") };
+    assert_eq!(wanted.spec.artifact.map(|artifact| artifact.dir).as_deref(), Some("other"));
+}
