@@ -19,6 +19,8 @@ pub mod stack_reason {
     pub const RETRYING_AFTER_FAILURE: &str = "RetryingAfterFailure";
     pub const UPDATE_FAILED: &str = "UpdateFailed";
     pub const PREVIEW_FAILED: &str = "PreviewFailed";
+    /// The preview has succeeded, and nothing was applied.
+    pub const PREVIEWED: &str = "Previewed";
     pub const UPDATE_CONFLICT: &str = "UpdateConflict";
     pub const SOURCE_UNAVAILABLE: &str = "SourceUnavailable";
     pub const SPEC_INVALID: &str = "SpecInvalid";

@@ -19,8 +19,7 @@ pub const STACKS: usize = 20;
 const REPOSITORIES: usize = 4;
 /// Of all programs.
 pub const PROJECT: &str = "chaos";
-/// How often what runs for a Stack may be cut off between two pushes: after four failures in a row on the same revision a
-/// Stack gives up, as it should, and waits for the next.
+/// How often what runs for a Stack may be cut off between two pushes: the waits between retries grow.
 const HITS_PER_REVISION: usize = 2;
 
 /// All there is to be broken.

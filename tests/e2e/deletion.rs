@@ -125,7 +125,7 @@ fn a_failed_destroy_is_tried_again_later_each_time_and_the_stack_goes_when_it_su
         let stack = main
             .until("to have failed twice", Patience::Run, |stack| {
                 let last = stack.status.as_ref().and_then(|status| status.last_update.clone()).unwrap_or_default();
-                last.kind.as_deref() == Some("destroy") && last.failures == 1
+                last.kind.as_deref() == Some("destroy") && last.failures == 2
             })
             .await;
         assert!(stack.finalizers().iter().any(|finalizer| finalizer == STACK_FINALIZER), "it is not let go");

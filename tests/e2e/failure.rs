@@ -22,7 +22,7 @@ fn c5_a_failing_program_says_why_and_the_next_good_commit_mends_it() {
         let message = condition(&stack, READY).map(|ready| ready.message.clone()).unwrap_or_default();
         assert!(message.contains("creating step: it fails because its input failOn is create"), "{message}");
         let first = stack.status.and_then(|status| status.last_update).expect("a run has ended");
-        assert_eq!((first.state.as_deref(), first.failures), (Some("failed"), 0), "the first failure counts as 0");
+        assert_eq!((first.state.as_deref(), first.failures), (Some("failed"), 1));
         assert_eq!(first.last_attempted_commit, Some(bad.revision()));
 
         let stack = main
@@ -31,7 +31,7 @@ fn c5_a_failing_program_says_why_and_the_next_good_commit_mends_it() {
                     .status
                     .as_ref()
                     .and_then(|status| status.last_update.as_ref())
-                    .is_some_and(|last| last.failures == 1)
+                    .is_some_and(|last| last.failures == 2)
             })
             .await;
         let second = stack.status.and_then(|status| status.last_update).expect("a run has ended");

@@ -56,7 +56,7 @@ fn n3_an_alert_tells_of_start_success_failure_and_recovery_once_each() {
         main.until("to have failed", Patience::Run, |stack| says(stack, READY, "False", stack_reason::UPDATE_FAILED))
             .await;
         main.until("to have tried again", Patience::Run, |stack| {
-            stack.status.as_ref().and_then(|s| s.last_update.as_ref()).is_some_and(|last| last.failures > 0)
+            stack.status.as_ref().and_then(|s| s.last_update.as_ref()).is_some_and(|last| last.failures > 1)
         })
         .await;
         let failure = scene.until_called("the failure", of("StackUpdateFailure", &bad.revision())).await;

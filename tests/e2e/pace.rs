@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use k8s_openapi::api::core::v1::{Event, Pod};
 use kube::ResourceExt;
 use pulumi_controller::api::auto::{Update, Workspace};
-use pulumi_controller::api::conditions::STALLED;
+use pulumi_controller::api::conditions::{RECONCILING, STALLED};
 use pulumi_controller::api::names::workspace_pod;
 use pulumi_controller::api::pulumi::{Stack, WorkspaceReclaimPolicy};
 use serde_json::json;
@@ -33,7 +33,34 @@ fn a_stack_with_an_interval_runs_again_though_nothing_has_changed() {
 }
 
 #[test]
-fn a_stack_with_a_pace_of_its_own_never_gives_up() {
+fn a_stack_that_fails_is_retried_for_as_long_as_its_spec_stands() {
+    run("retry", async |scene| {
+        let source = scene.source("app").await;
+        source.push(&Program::new("pace").step("step", json!({"failOn": "create"})).files()).await;
+        let mut stack = scene.stack("main", &source);
+        // The shortest wait of all: 10 s after each failure.
+        stack.spec.retry_max_backoff_duration_seconds = Some(1);
+        let main = scene.start(stack).await;
+        let failed = main
+            .until("to have failed five times", Patience::Run, |stack| {
+                stack
+                    .status
+                    .as_ref()
+                    .and_then(|status| status.last_update.as_ref())
+                    .is_some_and(|last| last.failures == 5)
+            })
+            .await;
+        let retrying = condition(&failed, RECONCILING).map(|condition| condition.message.clone()).unwrap_or_default();
+        assert!(retrying.starts_with("5 update failure(s)"), "it agrees with the status: {retrying}");
+        let stalled = |stack: &Stack| condition(stack, STALLED).is_some();
+        assert!(!scene.timeline.states_of::<Stack>().iter().any(stalled), "it is never stalled");
+        let mended = source.push(&saying("one").files()).await;
+        main.until_applied(&mended).await;
+    });
+}
+
+#[test]
+fn a_stack_with_a_retry_interval_is_retried_after_it() {
     run("retry-interval", async |scene| {
         let source = scene.source("app").await;
         source.push(&Program::new("pace").step("step", json!({"failOn": "create"})).files()).await;
@@ -45,7 +72,7 @@ fn a_stack_with_a_pace_of_its_own_never_gives_up() {
         })
         .await;
         let stalled = |stack: &Stack| condition(stack, STALLED).is_some();
-        assert!(!scene.timeline.states_of::<Stack>().iter().any(stalled), "it never gave up");
+        assert!(!scene.timeline.states_of::<Stack>().iter().any(stalled), "it is never stalled");
         let mended = source.push(&saying("one").files()).await;
         main.until_applied(&mended).await;
     });

@@ -31,7 +31,9 @@ fn a_preview_tells_what_would_change_and_changes_nothing() {
         let last = status.last_update.clone().expect("a run");
         assert_eq!((last.kind.as_deref(), last.changes.get("create")), (Some("preview"), Some(&2)));
         let ready = condition(&stack, READY).expect("it is there").message.clone();
-        assert!(ready.ends_with("has ended: 2 to create"), "{ready}");
+        assert_eq!(ready, format!("preview of revision {}: 2 to create", first.revision()));
+        assert!(says(&stack, READY, "True", stack_reason::PREVIEWED));
+        assert_eq!(last.last_successful_commit, None, "it was never applied");
         assert_eq!((status.last_applied_revision, status.outputs.len()), (None, 0), "nothing was applied");
         assert!(main.log.sentences().await.is_empty());
 
@@ -41,7 +43,9 @@ fn a_preview_tells_what_would_change_and_changes_nothing() {
         let second = source.push(&saying("two").files()).await;
         let stack = main.until("to be previewed", Patience::Run, previewed(second.revision())).await;
         let ready = condition(&stack, READY).expect("it is there").message.clone();
-        assert!(ready.ends_with("has ended: 1 to update"), "{ready}");
+        assert_eq!(ready, format!("preview of revision {}: 1 to update", second.revision()));
+        let last = stack.status.as_ref().and_then(|status| status.last_update.clone()).unwrap_or_default();
+        assert_eq!(last.last_successful_commit, Some(first.revision()), "as it was left");
         let applied = stack.status.and_then(|status| status.last_applied_revision);
         assert_eq!(applied, Some(first.revision()), "as it was left");
 

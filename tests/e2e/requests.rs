@@ -93,10 +93,10 @@ fn r1_r2_a_failed_stack_runs_at_once_when_it_is_asked_to_and_forgets_its_failure
                     && last.is_some_and(|last| last.failures == failures)
             }
         };
-        main.until("to have failed twice", Patience::Run, failed(2, 1)).await;
+        main.until("to have failed twice", Patience::Run, failed(2, 2)).await;
         // The next try would come half a minute later.
         ask(&main, ANNOTATION_RESET_AT, "again").await;
-        let stack = main.until("to have failed anew", Patience::Run, failed(3, 0)).await;
+        let stack = main.until("to have failed anew", Patience::Run, failed(3, 1)).await;
         assert_eq!(status(&stack).last_handled_reset_at.as_deref(), Some("again"));
         assert_eq!(status(&stack).last_handled_reconcile_at.as_deref(), Some("again"));
         let outcomes: Vec<(String, i64)> = status(&stack)

@@ -150,7 +150,7 @@ fn events_have_the_reasons_of_the_operator_and_are_not_repeated() {
         scene.patch::<ProgramObject>("app", failing).await;
         main.until("to have failed twice", Patience::Run, |stack| {
             let last = stack.status.as_ref().and_then(|status| status.last_update.as_ref());
-            last.is_some_and(|last| last.state.as_deref() == Some("failed") && last.failures == 1)
+            last.is_some_and(|last| last.state.as_deref() == Some("failed") && last.failures == 2)
         })
         .await;
         wait_until("the events of the runs", Patience::Reaction, async || {

@@ -206,13 +206,14 @@ pub struct StackSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resync_frequency_seconds: Option<i64>,
 
-    /// Try a run that has failed again so long after it, for ever. A duration such as `5m`. Unset, or `0s`: after 10 seconds, then
-    /// each time after three times as long, and after four failures only when something has changed.
+    /// The wait after a failed run before it is retried. A duration such as `5m`. Unset, or `0s`: 10 seconds, then each time three times as
+    /// long, up to `retryMaxBackoffDurationSeconds`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::duration")]
     pub retry_interval: Option<String>,
 
-    /// The longest wait after a failure, in seconds. Default: a day. The first wait is 10 seconds in any case.
+    /// The longest wait after a failure without `retryInterval`, in seconds. Default: 86400, a day. The first wait is 10 seconds in any
+    /// case.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_max_backoff_duration_seconds: Option<i64>,
 

@@ -223,7 +223,7 @@ pub struct LastUpdate {
     /// Revision that it ran.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_attempted_commit: Option<String>,
-    /// Revision of the last run that succeeded.
+    /// Revision of the last run that succeeded and was not a preview.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_successful_commit: Option<String>,
     /// Digest of the artifact that it ran, or of another one with the same content that has replaced it.
@@ -250,7 +250,7 @@ pub struct LastUpdate {
     /// When the result was recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_resync_time: Option<Time>,
-    /// Failures in a row; the first failure of a generation counts as 0, as in the Pulumi Kubernetes Operator.
+    /// Failures in a row since an input has changed, the last run included; 0 after a success.
     #[serde(default)]
     pub failures: i64,
     /// Runs in a row that were cut off, or ended with their pod.

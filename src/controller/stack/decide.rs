@@ -239,6 +239,7 @@ pub fn run_if_due(
         Due::Now(reason) => run(observed, resolved, in_store, kind, reason, now),
         Due::Done(again) => settled_on(observed, resolved, in_store, kind, again),
         Due::GivenUp => Action::Settled(Settled::GivenUp),
+        Due::Invalid(message) => Action::Invalid(message),
         Due::Unanswered(reason) => Action::Settled(Settled::Unanswered(reason)),
         Due::Abandoned => Action::Settled(Settled::Abandoned),
         Due::After(wait) => Action::Settled(Settled::RetryAfter(wait)),

@@ -8,6 +8,9 @@ use crate::controller::stack::observe::{requests, requests_beside};
 use crate::runtime::takeover;
 use crate::source::Resolved;
 
+/// After so many failures the operator does not try again.
+const OPERATORS_MOST_FAILURES: i64 = 3;
+
 /// The shortest text that is taken for the hash of a commit or of an archive.
 const SHORTEST_HASH: usize = 40;
 
@@ -69,6 +72,11 @@ pub fn baseline(stack: &Stack, resolved: &Resolved) -> Option<StackStatus> {
         status.last_applied_origin_revision = resolved.origin_revision.clone();
     }
     Some(status)
+}
+
+/// Whether the operator has given up a run: it does after as many failures, and records no reason.
+pub fn has_given_up(last: &LastUpdate) -> bool {
+    last.state.as_deref() == Some("failed") && last.reason.is_none() && last.failures >= OPERATORS_MOST_FAILURES
 }
 
 fn is_operators(last: &LastUpdate) -> bool {

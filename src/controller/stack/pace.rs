@@ -8,8 +8,6 @@ use crate::api::conditions::{stack_reason, update_reason};
 use crate::api::duration;
 use crate::api::pulumi::{LastUpdate, Stack, StackSpec};
 
-/// After so many failures in a row nothing is retried until an input changes.
-pub const MAX_FAILURES: i64 = 3;
 /// The first wait after a failure; each further failure waits three times as long.
 const FIRST_COOLDOWN: SignedDuration = SignedDuration::from_secs(10);
 /// No wait is longer, unless the Stack says how long it may be.
@@ -39,8 +37,6 @@ pub struct Pace {
     /// Try what has failed again so long after it, for ever.
     retry: Option<SignedDuration>,
     longest_cooldown: SignedDuration,
-    /// A Stack that is being deleted is tried until it is destroyed.
-    never_ends: bool,
     /// Whether a lock of another is waited for, or a failure like any other.
     pub waits_for_locks: bool,
 }
@@ -50,7 +46,7 @@ impl Pace {
     pub fn of_stack(stack: &Stack) -> Pace {
         let pace = Pace::of(&stack.spec);
         match stack.metadata.deletion_timestamp {
-            Some(_) => Pace { resync: None, never_ends: true, ..pace },
+            Some(_) => Pace { resync: None, ..pace },
             None => pace,
         }
     }
@@ -63,7 +59,6 @@ impl Pace {
             spread: SignedDuration::ZERO,
             retry: interval(&spec.retry_interval),
             longest_cooldown: longest.unwrap_or(LONGEST_COOLDOWN).max(FIRST_COOLDOWN),
-            never_ends: false,
             waits_for_locks: spec.retry_on_update_conflict.unwrap_or(true),
         }
     }
@@ -85,12 +80,6 @@ impl Pace {
         Pace { spread, ..self }
     }
 
-    /// Whether the last run has failed too often. What never began, and what was cut off, is tried until it can be done.
-    pub fn gives_up(&self, last: &LastUpdate) -> bool {
-        let is_counted = !was_refused(last) && !was_interrupted(last);
-        self.retry.is_none() && !self.never_ends && last.failures >= MAX_FAILURES && is_counted
-    }
-
     /// How long to wait after a run that failed.
     pub fn pause_after(&self, last: &LastUpdate) -> SignedDuration {
         match last.reason.as_deref() {
@@ -99,15 +88,19 @@ impl Pace {
             Some(update_reason::ABORTED) => pause_after_interruptions(last.interruptions),
             _ => match (self.retry, self.resync) {
                 (Some(retry), _) => retry,
-                (None, Some(resync)) if self.gives_up(last) => resync,
-                _ => self.cooldown(last.failures),
+                // A failure does not make the Stack run less often than it runs anyway.
+                (None, Some(resync)) => self.cooldown(last.failures).min(resync),
+                (None, None) => self.cooldown(last.failures),
             },
         }
     }
 
-    /// How long to wait after so many failures.
+    /// How long to wait after so many failures in a row.
     fn cooldown(&self, failures: i64) -> SignedDuration {
-        let factor = u32::try_from(failures.max(0)).ok().and_then(|n| 3_i32.checked_pow(n)).unwrap_or(i32::MAX);
+        let factor = u32::try_from(failures.saturating_sub(1).max(0))
+            .ok()
+            .and_then(|n| 3_i32.checked_pow(n))
+            .unwrap_or(i32::MAX);
         let wait = FIRST_COOLDOWN.checked_mul(factor).unwrap_or(self.longest_cooldown);
         wait.min(self.longest_cooldown)
     }
@@ -128,10 +121,6 @@ fn operators_resync(spec: &StackSpec) -> Option<SignedDuration> {
 /// Whether the last run could not start, because of what its workspace was in.
 pub fn was_refused(last: &LastUpdate) -> bool {
     last.reason.as_deref() == Some(update_reason::RUN_REFUSED)
-}
-
-fn was_interrupted(last: &LastUpdate) -> bool {
-    last.reason.as_deref() == Some(update_reason::ABORTED)
 }
 
 /// A pod that goes away is nobody's failure: the first run after it starts at once. One that goes away each time does not
@@ -186,7 +175,7 @@ mod tests {
     fn cooldowns_are_those_of_the_operator() {
         let cooldowns = |longest: Option<i64>| -> Vec<i64> {
             let pace = pace(StackSpec { retry_max_backoff_duration_seconds: longest, ..StackSpec::default() });
-            (0..10).map(|failures| pace.cooldown(failures).as_secs()).collect()
+            (1..=10).map(|failures| pace.cooldown(failures).as_secs()).collect()
         };
         assert_eq!(cooldowns(None), [10, 30, 90, 270, 810, 2430, 7290, 21870, 65610, 86400]);
         assert_eq!(cooldowns(Some(100))[..4], [10, 30, 90, 100]);
@@ -195,39 +184,38 @@ mod tests {
     }
 
     #[test]
-    fn r4_how_long_a_stack_waits_after_a_failure_and_when_it_gives_up() {
+    fn r4_how_long_a_stack_waits_after_a_failure() {
         let plain = pace(StackSpec::default());
         let paced = pace(StackSpec { retry_interval: Some("20s".to_owned()), ..StackSpec::default() });
-        let often = pace(StackSpec { interval: Some("1h".to_owned()), ..StackSpec::default() });
+        let often = pace(StackSpec { interval: Some("5m".to_owned()), ..StackSpec::default() });
         let impatient = pace(StackSpec { retry_on_update_conflict: Some(false), ..StackSpec::default() });
         let (failure, conflict) = (update_reason::UPDATE_FAILED, update_reason::UPDATE_CONFLICT);
         let rows = [
-            ("a failure", plain, failed(failure, 2), 90, false),
-            ("the last one", plain, failed(failure, 3), 270, true),
-            ("at its own pace", paced, failed(failure, 99), 20, false),
-            ("an interval before it gives up", often, failed(failure, 1), 30, false),
-            ("an interval after it", often, failed(failure, 7), 3600, true),
-            ("a lock", plain, failed(conflict, 2), 30, false),
-            ("a lock at its own pace", paced, failed(conflict, 0), 30, false),
-            ("a lock is a failure", impatient, failed(conflict, 2), 90, false),
-            ("could not start", plain, failed(update_reason::RUN_REFUSED, 99), 60, false),
-            ("cut off", plain, failed(update_reason::ABORTED, 99), 0, false),
+            ("a failure", plain, failed(failure, 3), 90),
+            ("many failures", plain, failed(failure, 99), 86_400),
+            ("at its own pace", paced, failed(failure, 99), 20),
+            ("a failure within an interval", often, failed(failure, 2), 30),
+            ("many failures within an interval", often, failed(failure, 99), 300),
+            ("a lock", plain, failed(conflict, 2), 30),
+            ("a lock at its own pace", paced, failed(conflict, 0), 30),
+            ("a lock is a failure", impatient, failed(conflict, 3), 90),
+            ("could not start", plain, failed(update_reason::RUN_REFUSED, 99), 60),
+            ("cut off", plain, failed(update_reason::ABORTED, 99), 0),
         ];
-        for (name, pace, last, wait, gives_up) in rows {
-            assert_eq!((pace.pause_after(&last).as_secs(), pace.gives_up(&last)), (wait, gives_up), "{name}");
+        for (name, pace, last, wait) in rows {
+            assert_eq!(pace.pause_after(&last).as_secs(), wait, "{name}");
         }
     }
 
     #[test]
-    fn a_destroy_is_never_given_up_and_waits_longer_each_time() {
-        let spec = StackSpec { interval: Some("1h".to_owned()), ..StackSpec::default() };
+    fn a_destroy_does_not_run_in_intervals() {
+        let spec = StackSpec { interval: Some("5m".to_owned()), ..StackSpec::default() };
         let mut stack = Stack::new("app", spec);
-        assert!(Pace::of_stack(&stack).gives_up(&failed(update_reason::UPDATE_FAILED, 7)));
         stack.metadata.deletion_timestamp = Some(Time(jiff::Timestamp::UNIX_EPOCH));
         let pace = Pace::of_stack(&stack);
         let wait = |failures| pace.pause_after(&failed(update_reason::UPDATE_FAILED, failures)).as_secs();
-        assert_eq!([0, 1, 3, 7, 99].map(wait), [10, 30, 270, 21_870, 86_400]);
-        assert!(!pace.gives_up(&failed(update_reason::UPDATE_FAILED, 99)) && pace.resync.is_none());
+        assert_eq!([1, 2, 4, 8, 99].map(wait), [10, 30, 270, 21_870, 86_400]);
+        assert!(pace.resync.is_none());
     }
 
     #[test]

@@ -40,8 +40,10 @@ pub enum Due {
     Now(String),
     /// The last run failed; try again after this time.
     After(SignedDuration),
-    /// The last run failed too often; only a changed input starts another one.
+    /// The Pulumi Kubernetes Operator gave up the last run; only a changed input starts another one.
     GivenUp,
+    /// The last run could not be made for this reason; only a change of the spec mends it.
+    Invalid(String),
     /// The last run ended for this reason; only a changed input starts another one, or an answer by the annotation `pulumi.com/resolve`.
     Unanswered(&'static str),
     /// A person has given up the last run; only a changed input starts another one.
@@ -85,8 +87,8 @@ pub fn due(
             _ if inputs.reset_at.is_some() && last.reset_at != inputs.reset_at => {
                 Due::Now(format!("Failures forgotten at: \"{}\"", inputs.reset_at.as_deref().unwrap_or_default()))
             }
-            // Earlier failures do not end what is done in intervals.
-            _ if pace.gives_up(last) => again.unwrap_or(Due::GivenUp),
+            Some(update_reason::SPEC_INVALID) => Due::Invalid(last.message.clone().unwrap_or_default()),
+            _ if operator::has_given_up(last) && kind != UpdateKind::Destroy => again.unwrap_or(Due::GivenUp),
             _ => retry(last, pace, now),
         },
     }
@@ -151,7 +153,7 @@ pub fn interruptions_after(previous: Option<&LastUpdate>, current: &Inputs, reas
     }
 }
 
-/// Ends that spend no retry.
+/// Failures that do not count: a lock, an interruption, and what waits for an answer.
 const UNCOUNTED: [&str; 4] = [
     update_reason::ABORTED,
     update_reason::PENDING_CREATES,
@@ -159,19 +161,16 @@ const UNCOUNTED: [&str; 4] = [
     update_reason::STACK_NOT_FOUND,
 ];
 
-/// The failure counter after a run that failed for this reason: counting starts anew when an input has changed since the
-/// run before, what could not even start does not count among what failed, and a lock, an interruption and creations in doubt
-/// are no failures.
+/// The number of failures in a row after a run that failed for this reason. A changed input starts at 0 again, and so does a failure
+/// after runs that could not start, or the other way around.
 pub fn failures_after(previous: Option<&LastUpdate>, current: &Inputs, reason: &str, pace: &Pace) -> i64 {
-    let same_kind = |last: &LastUpdate| pace::was_refused(last) == (reason == update_reason::RUN_REFUSED);
+    let same_kind = |last: &&LastUpdate| pace::was_refused(last) == (reason == update_reason::RUN_REFUSED);
     let counts = match reason {
         update_reason::UPDATE_CONFLICT => !pace.waits_for_locks,
         _ => !UNCOUNTED.contains(&reason),
     };
-    match previous {
-        Some(last) if answers(last, current) && same_kind(last) => last.failures + i64::from(counts),
-        _ => 0,
-    }
+    let before = previous.filter(|last| answers(last, current)).filter(same_kind);
+    before.map_or(0, |last| last.failures).saturating_add(i64::from(counts))
 }
 
 /// Whether a run comes by itself: nothing that it answers is new.

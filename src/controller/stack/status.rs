@@ -14,7 +14,7 @@ use crate::controller::stack::decide::named;
 use crate::controller::stack::history;
 use crate::controller::stack::observe::requests;
 use crate::controller::stack::outputs::masked;
-use crate::controller::stack::pace::{MAX_FAILURES, Pace};
+use crate::controller::stack::pace::Pace;
 use crate::controller::stack::rotation::FirstSight;
 use crate::controller::stack::schedule::{self, Inputs};
 use crate::controller::stack::{identity, open_run, operator, resolve};
@@ -43,7 +43,7 @@ pub enum State {
     PrerequisiteNotSatisfied(String),
     /// The last run failed and will be tried again.
     Failed,
-    /// The last run failed too often.
+    /// The Pulumi Kubernetes Operator gave up the last run.
     GivenUp,
     /// Nobody knows whether the open run still goes on: the reason, and the Update's words.
     InDoubt(&'static str, String),
@@ -171,7 +171,7 @@ fn claims(state: &State, last: Option<&LastUpdate>, pace: &Pace) -> Claims {
         State::Failed => failed(last, cause, pace),
         State::GivenUp => {
             let kind = last.and_then(|l| l.kind.as_deref()).unwrap_or("update");
-            let message = format!("{kind} failed {} times. {REVIVAL}", MAX_FAILURES + 1);
+            let message = format!("the Pulumi Kubernetes Operator gave up the {kind}. {REVIVAL}");
             given_up(failure_reason(last), &cause, &message)
         }
         State::InDoubt(reason, doubt) => stalled(reason, doubt, doubt),
@@ -188,11 +188,9 @@ fn claims(state: &State, last: Option<&LastUpdate>, pace: &Pace) -> Claims {
         }
         State::Invalid(message) => given_up(stack_reason::SPEC_INVALID, message, message),
         State::Denied(message) => given_up(stack_reason::ACCESS_DENIED, message, message),
-        State::Done | State::Suspended => Claims {
-            ready: (Status::True, Words(stack_reason::PROCESSING_COMPLETED, done(last))),
-            reconciling: None,
-            stalled: None,
-        },
+        State::Done | State::Suspended => {
+            Claims { ready: (Status::True, Words(success_reason(last), done(last))), reconciling: None, stalled: None }
+        }
         State::DeletionSuspended => {
             let message = "deleted while suspended: resume the Stack to destroy its resources and let it go";
             waiting(stack_reason::STACK_PROCESSING, message)
@@ -217,7 +215,7 @@ fn failed(last: Option<&LastUpdate>, cause: String, pace: &Pace) -> Claims {
     let retry = match last.and_then(|l| l.reason.as_deref()) {
         Some(update_reason::RUN_REFUSED) => format!("nothing has run; tried again after {seconds}s"),
         Some(update_reason::ABORTED) => format!("the run was interrupted; it runs again after {seconds}s"),
-        _ => format!("{} update failure(s); tried again after {seconds}s", last.map_or(1, |l| l.failures + 1)),
+        _ => format!("{} update failure(s); tried again after {seconds}s", last.map_or(1, |last| last.failures)),
     };
     Claims {
         ready: (Status::False, Words(failure_reason(last), cause)),
@@ -227,10 +225,15 @@ fn failed(last: Option<&LastUpdate>, cause: String, pace: &Pace) -> Claims {
 }
 
 fn failure_reason(last: Option<&LastUpdate>) -> &'static str {
-    match last.and_then(|last| last.kind.as_deref()) == Some(UpdateKind::Preview.as_str()) {
-        true => stack_reason::PREVIEW_FAILED,
-        false => stack_reason::UPDATE_FAILED,
-    }
+    if is_preview(last) { stack_reason::PREVIEW_FAILED } else { stack_reason::UPDATE_FAILED }
+}
+
+fn success_reason(last: Option<&LastUpdate>) -> &'static str {
+    if is_preview(last) { stack_reason::PREVIEWED } else { stack_reason::PROCESSING_COMPLETED }
+}
+
+fn is_preview(last: Option<&LastUpdate>) -> bool {
+    last.and_then(|last| last.kind.as_deref()) == Some(UpdateKind::Preview.as_str())
 }
 
 /// How a person answers to the last run.
@@ -267,9 +270,9 @@ fn given_up(reason: &'static str, cause: &str, message: &str) -> Claims {
 }
 
 fn done(last: Option<&LastUpdate>) -> String {
-    if let Some(last) = last.filter(|last| last.kind.as_deref() == Some(UpdateKind::Preview.as_str())) {
+    if let Some(last) = last.filter(|last| is_preview(Some(last))) {
         let preview = named(UpdateKind::Preview, last.last_attempted_commit.as_deref().unwrap_or("unknown"));
-        return format!("the {preview} has ended: {}", changes(last));
+        return format!("{preview}: {}", changes(last));
     }
     let done = match last.and_then(|l| l.last_successful_commit.as_deref()).filter(|revision| !revision.is_empty()) {
         Some(revision) => format!("the stack is up to date with revision {revision}"),
@@ -428,9 +431,10 @@ fn last_update(
         force_at: current.force_at.clone(),
         reset_at: current.reset_at.clone(),
         last_attempted_commit: recorded(stack, current.commit.clone()),
-        last_successful_commit: match failed {
-            None => recorded(stack, current.commit.clone()),
-            Some(_) => previous.and_then(|p| p.last_successful_commit.clone()),
+        last_successful_commit: match (failed, current.kind) {
+            // A preview applies nothing.
+            (Some(_), _) | (None, UpdateKind::Preview) => previous.and_then(|p| p.last_successful_commit.clone()),
+            (None, _) => recorded(stack, current.commit.clone()),
         },
         digest: current.digest.clone(),
         content_id: current.content_id.clone(),
@@ -455,7 +459,7 @@ fn last_update(
 /// How a run has ended, as `Ready` gives the reason.
 fn outcome(last: &LastUpdate) -> &'static str {
     match last.reason.as_deref() {
-        None => stack_reason::PROCESSING_COMPLETED,
+        None => success_reason(Some(last)),
         Some(update_reason::UPDATE_CONFLICT) => stack_reason::UPDATE_CONFLICT,
         Some(reason) => resolve::question(reason).unwrap_or_else(|| failure_reason(Some(last))),
     }

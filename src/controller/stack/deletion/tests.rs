@@ -228,7 +228,7 @@ fn a_suspended_stack_waits_whatever_else_it_would_wait_for() {
 
 #[test]
 fn a_failed_destroy_is_tried_again_for_ever_and_never_lets_go() {
-    for (failures, wanted) in [(0, 10), (3, 270), (50, 86_400)] {
+    for (failures, wanted) in [(1, 10), (4, 270), (50, 86_400)] {
         let mut failed = stack();
         let last = LastUpdate {
             kind: Some("destroy".to_owned()),

@@ -1,5 +1,4 @@
-//! Whole courses of runs: when they begin, and how they end, by the numbers of the Pulumi Kubernetes Operator and what is
-//! mended of them.
+//! Whole courses of runs: when they begin, by the waits of the Pulumi Kubernetes Operator, and without its limit.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
@@ -78,16 +77,21 @@ impl Course {
     }
 }
 
-/// The operator's four attempts.
-const BUDGET: [i64; 4] = [0, 10, 40, 130];
+/// The first attempts: the operator ends after the fourth.
+const FIRST: [i64; 6] = [0, 10, 40, 130, 400, 1210];
 
 #[test]
-fn a_stack_that_fails_is_tried_four_times_and_each_new_input_gets_them_all_again() {
+fn a_stack_that_fails_is_retried_later_each_time_for_as_long_as_its_inputs_stand() {
     let mut course = Course::new(&StackSpec::default(), UpdateKind::Up);
-    assert_eq!(course.failing(99), BUDGET);
-    assert_eq!(course.due(), Due::GivenUp);
-    course.now += 1_000_000;
-    assert_eq!(course.due(), Due::GivenUp, "time alone revives nothing");
+    let begun = course.failing(14);
+    assert_eq!(begun[..6], FIRST);
+    let waits: Vec<i64> = begun.windows(2).skip(5).map(|pair| pair[1] - pair[0]).collect();
+    assert_eq!(waits, [2430, 7290, 21_870, 65_610, 86_400, 86_400, 86_400, 86_400], "a day at most");
+    assert_eq!(course.last.as_ref().map(|last| last.failures), Some(14));
+}
+
+#[test]
+fn a_new_input_is_run_at_once_and_starts_the_waits_again() {
     let changes: [(&str, fn(&mut Inputs)); 5] = [
         ("a new commit", |inputs| inputs.revision = "b".to_owned()),
         ("the same commit with other bytes", |inputs| inputs.digest = "sha256:b".to_owned()),
@@ -96,29 +100,22 @@ fn a_stack_that_fails_is_tried_four_times_and_each_new_input_gets_them_all_again
         ("a request in Flux's way", |inputs| inputs.requested_at = Some("now".to_owned())),
     ];
     for (what, change) in changes {
+        let mut course = Course::new(&StackSpec::default(), UpdateKind::Up);
+        assert_eq!(course.failing(5), FIRST[..5]);
+        course.now += 1;
         change(&mut course.inputs);
-        assert_eq!(course.failing(99), BUDGET, "{what}");
-        assert_eq!(course.due(), Due::GivenUp, "{what}");
+        assert_eq!(course.failing(6), FIRST, "{what}");
     }
 }
 
 #[test]
-fn a_new_commit_in_a_cooldown_runs_at_once_with_the_whole_budget() {
-    let mut course = Course::new(&StackSpec::default(), UpdateKind::Up);
-    assert_eq!(course.failing(3), BUDGET[..3]);
-    course.now += 1;
-    course.inputs.revision = "b".to_owned();
-    assert_eq!(course.failing(99), BUDGET);
-}
-
-#[test]
-fn a_failure_after_a_success_on_the_same_inputs_is_the_second() {
-    let every_minute = StackSpec { continue_resync_on_commit_match: Some(true), ..StackSpec::default() };
-    let mut course = Course::new(&every_minute, UpdateKind::Up);
+fn a_failure_after_a_success_is_the_first() {
+    let hourly = StackSpec { interval: Some("1h".to_owned()), ..StackSpec::default() };
+    let mut course = Course::new(&hourly, UpdateKind::Up);
     course.run(true);
-    course.now = 60;
-    assert_eq!(course.failing(3), [0, 30, 120], "30 s and 90 s after a failure");
-    assert_eq!(course.last.as_ref().map(|last| last.failures), Some(3));
+    course.now = 3600;
+    assert_eq!(course.failing(4), [0, 10, 40, 130]);
+    assert_eq!(course.last.as_ref().map(|last| last.failures), Some(4));
 }
 
 #[test]
@@ -129,7 +126,7 @@ fn what_is_done_in_intervals_goes_on_after_any_number_of_failures() {
     ];
     for spec in specs {
         let mut course = Course::new(&spec, UpdateKind::Up);
-        assert_eq!(course.failing(7), [0, 10, 40, 130, 190, 250, 310], "every minute once the retries are spent");
+        assert_eq!(course.failing(7), [0, 10, 40, 100, 160, 220, 280], "every minute at the latest");
         course.run(true);
         course.now += 60;
         assert!(matches!(course.due(), Due::Now(_)));
@@ -137,7 +134,7 @@ fn what_is_done_in_intervals_goes_on_after_any_number_of_failures() {
 }
 
 #[test]
-fn a_stack_with_a_retry_interval_is_never_given_up() {
+fn a_retry_interval_is_the_wait_after_each_failure() {
     let spec = StackSpec { retry_interval: Some("5m".to_owned()), ..StackSpec::default() };
     assert_eq!(Course::new(&spec, UpdateKind::Up).failing(6), [0, 300, 600, 900, 1200, 1500]);
 }
@@ -145,14 +142,26 @@ fn a_stack_with_a_retry_interval_is_never_given_up() {
 #[test]
 fn the_longest_wait_is_what_the_stack_says() {
     let spec = StackSpec { retry_max_backoff_duration_seconds: Some(20), ..StackSpec::default() };
-    assert_eq!(Course::new(&spec, UpdateKind::Up).failing(99), [0, 10, 30, 50]);
+    assert_eq!(Course::new(&spec, UpdateKind::Up).failing(6), [0, 10, 30, 50, 70, 90]);
 }
 
 #[test]
-fn a_preview_that_fails_has_the_same_course() {
-    let mut course = Course::new(&StackSpec::default(), UpdateKind::Preview);
-    assert_eq!(course.failing(99), BUDGET);
+fn previews_and_destroys_that_fail_have_the_same_course() {
+    for kind in [UpdateKind::Preview, UpdateKind::Destroy] {
+        let mut course = Course::new(&StackSpec::default(), kind);
+        assert_eq!(course.failing(6), FIRST, "{kind:?}");
+    }
+}
+
+#[test]
+fn a_run_that_the_operator_gave_up_waits_for_a_new_input() {
+    let mut course = Course::new(&StackSpec::default(), UpdateKind::Up);
+    course.failing(3);
+    course.last.as_mut().expect("it has run").reason = None;
+    course.now += 1_000_000;
     assert_eq!(course.due(), Due::GivenUp);
+    course.inputs.revision = "b".to_owned();
+    assert_eq!(course.failing(6), FIRST);
 }
 
 #[test]

@@ -32,6 +32,7 @@ pub(super) fn last(state: &str, failures: i64) -> LastUpdate {
     LastUpdate {
         kind: Some("up".to_owned()),
         state: Some(state.to_owned()),
+        reason: (state == "failed").then(|| update_reason::UPDATE_FAILED.to_owned()),
         generation: 1,
         last_attempted_commit: Some("main@sha1:a".to_owned()),
         digest: Some("sha256:a".to_owned()),
@@ -85,14 +86,25 @@ fn s7_s8_the_table_of_when_a_run_is_due() {
         ),
         (
             "inside the first cooldown",
-            Some(last("failed", 0)),
+            Some(last("failed", 1)),
             inputs(),
             1004,
             Due::After(SignedDuration::from_secs(6)),
         ),
-        ("after it", Some(last("failed", 0)), inputs(), 1010, now("Backoff time elapsed: 10s")),
-        ("second cooldown", Some(last("failed", 1)), inputs(), 1029, Due::After(SignedDuration::from_secs(1))),
-        ("given up", Some(last("failed", 3)), inputs(), 999_999, Due::GivenUp),
+        ("after it", Some(last("failed", 1)), inputs(), 1010, now("Backoff time elapsed: 10s")),
+        ("second cooldown", Some(last("failed", 2)), inputs(), 1029, Due::After(SignedDuration::from_secs(1))),
+        ("many failures", Some(last("failed", 99)), inputs(), 1000, Due::After(SignedDuration::from_secs(86_400))),
+        (
+            "an Update that is not valid",
+            Some(LastUpdate {
+                reason: Some("SpecInvalid".to_owned()),
+                message: Some("why".to_owned()),
+                ..last("failed", 1)
+            }),
+            inputs(),
+            999_999,
+            Due::Invalid("why".to_owned()),
+        ),
         (
             "nobody knows how it ended",
             Some(LastUpdate { reason: Some("RunOutcomeUnknown".to_owned()), ..last("failed", 0) }),
@@ -115,7 +127,7 @@ fn s7_s8_the_table_of_when_a_run_is_due() {
             now("New commit detected: \"b\""),
         ),
         (
-            "new commit after giving up",
+            "new commit after many failures",
             Some(last("failed", 3)),
             changed(|i| i.revision = "b".to_owned()),
             1001,
@@ -133,13 +145,16 @@ fn a_stack_with_an_interval_runs_again_whatever_came_before() {
     let seconds = SignedDuration::from_secs;
     let elapsed = Due::Now("Resync time elapsed: 1h0m0s".to_owned());
     let doubt = |reason: &str| LastUpdate { reason: Some(reason.to_owned()), ..last("failed", 0) };
+    let operators = |failures| LastUpdate { reason: None, ..last("failed", failures) };
     let rows = [
         ("not yet", last("succeeded", 0), 1600, Due::Done(Some(seconds(3000)))),
         ("now", last("succeeded", 0), 4600, elapsed.clone()),
         ("long ago", last("succeeded", 0), 99_999, elapsed.clone()),
-        ("a failure is retried before", last("failed", 1), 1030, Due::Now("Backoff time elapsed: 30s".to_owned())),
-        ("given up, not yet", last("failed", 8), 1600, Due::After(seconds(3000))),
-        ("given up, now", last("failed", 8), 4600, elapsed),
+        ("a failure is retried before", last("failed", 2), 1030, Due::Now("Backoff time elapsed: 30s".to_owned())),
+        ("many failures, not yet", last("failed", 8), 1600, Due::After(seconds(3000))),
+        ("many failures, now", last("failed", 8), 4600, Due::Now("Backoff time elapsed: 3600s".to_owned())),
+        ("given up by the operator", operators(8), 1600, Due::After(seconds(3000))),
+        ("given up by the operator, now", operators(8), 4600, elapsed),
         ("creations in doubt wait for a person", doubt("PendingCreates"), 99_999, Due::Unanswered("PendingCreates")),
         ("and so does a run in doubt", doubt("RunOutcomeUnknown"), 99_999, Due::Unanswered("RunOutcomeUnknown")),
     ];
@@ -202,10 +217,16 @@ fn a_rotated_config_input_is_a_reason_to_run_once_whatever_came_before() {
     let rows = [
         ("after a success", with(last("succeeded", 0), Some("a")), seen(Some("b")), up, rotated.clone()),
         ("after a failure", with(last("failed", 0), Some("a")), seen(Some("b")), up, rotated.clone()),
-        ("after giving up", with(last("failed", 3), Some("a")), seen(Some("b")), up, rotated.clone()),
+        ("after many failures", with(last("failed", 3), Some("a")), seen(Some("b")), up, rotated.clone()),
         ("of a preview", with(last("succeeded", 0), Some("a")), seen(Some("b")), UpdateKind::Preview, rotated.clone()),
         ("the run that it started", with(last("succeeded", 0), Some("b")), seen(Some("b")), up, Due::Done(None)),
-        ("one that failed", with(last("failed", 3), Some("b")), seen(Some("b")), up, Due::GivenUp),
+        (
+            "one that failed",
+            with(last("failed", 1), Some("b")),
+            seen(Some("b")),
+            up,
+            Due::After(SignedDuration::from_secs(5)),
+        ),
         ("the first sight", last("succeeded", 0), seen(Some("a")), up, Due::Done(None)),
         ("nothing is known now", with(last("succeeded", 0), Some("a")), seen(None), up, Due::Done(None)),
         ("nothing is left to destroy", with(destroyed, Some("a")), seen(Some("b")), destroy, Due::Done(None)),
@@ -214,7 +235,7 @@ fn a_rotated_config_input_is_a_reason_to_run_once_whatever_came_before() {
         assert_eq!(due(Some(&last), None, &inputs, kind, &plain(), at(1005)), wanted, "{name}");
     }
     let failed = update_reason::UPDATE_FAILED;
-    assert_eq!(failures_after(Some(&with(last("failed", 2), Some("a"))), &seen(Some("b")), failed, &plain()), 0);
+    assert_eq!(failures_after(Some(&with(last("failed", 2), Some("a"))), &seen(Some("b")), failed, &plain()), 1);
     assert_eq!(failures_after(Some(&last("failed", 2)), &seen(Some("b")), failed, &plain()), 3);
 }
 
@@ -241,8 +262,8 @@ fn a_run_that_could_not_start_is_tried_for_ever_and_does_not_count_among_failure
     );
     assert!(matches!(due(Some(&refused(99)), None, &inputs(), up, &plain(), at(1060)), Due::Now(_)));
     assert_eq!(failures_after(Some(&refused(99)), &inputs(), update_reason::RUN_REFUSED, &plain()), 100);
-    assert_eq!(failures_after(Some(&refused(99)), &inputs(), update_reason::UPDATE_FAILED, &plain()), 0);
-    assert_eq!(failures_after(Some(&last("failed", 2)), &inputs(), update_reason::RUN_REFUSED, &plain()), 0);
+    assert_eq!(failures_after(Some(&refused(99)), &inputs(), update_reason::UPDATE_FAILED, &plain()), 1);
+    assert_eq!(failures_after(Some(&last("failed", 2)), &inputs(), update_reason::RUN_REFUSED, &plain()), 1);
 }
 
 #[test]
@@ -292,8 +313,8 @@ fn a_run_in_doubt_waits_for_an_answer_or_a_new_input() {
 fn failures_count_for_the_same_inputs_only() {
     let other = Inputs { revision: "b".to_owned(), ..inputs() };
     let failed = update_reason::UPDATE_FAILED;
-    assert_eq!(failures_after(None, &inputs(), failed, &plain()), 0);
+    assert_eq!(failures_after(None, &inputs(), failed, &plain()), 1);
     assert_eq!(failures_after(Some(&last("failed", 1)), &inputs(), failed, &plain()), 2);
-    assert_eq!(failures_after(Some(&last("failed", 3)), &other, failed, &plain()), 0);
+    assert_eq!(failures_after(Some(&last("failed", 3)), &other, failed, &plain()), 1);
     assert_eq!(failures_after(Some(&last("succeeded", 0)), &inputs(), failed, &plain()), 1);
 }

@@ -179,6 +179,7 @@ fn rows() -> Vec<(State, Option<LastUpdate>, &'static [&'static str])> {
         (State::Invalid(text("bad")), None, &["Ready=False/NotReadyStalled", "Stalled=True/SpecInvalid"]),
         (State::Denied(text("elsewhere")), None, &["Ready=False/NotReadyStalled", "Stalled=True/AccessDenied"]),
         (State::Done, None, &["Ready=True/ProcessingCompleted"]),
+        (State::Done, Some(preview(LastUpdate::default())), &["Ready=True/Previewed"]),
     ]
 }
 
@@ -227,6 +228,7 @@ fn c9_kstatus_is_right_in_every_state() {
         (State::Invalid(text("bad")), None, "Failed"),
         (State::Denied(text("elsewhere")), None, "Failed"),
         (State::Done, None, "Current"),
+        (State::Done, Some(LastUpdate { kind: Some(text("preview")), ..LastUpdate::default() }), "Current"),
     ];
     for (state, last, wanted) in rows {
         let mut stack = stack(last);
@@ -258,8 +260,37 @@ fn a_preview_says_what_would_change() {
     ] {
         let status = with_state(&stack(Some(preview(changes))), &State::Done, at(10));
         let ready = conditions::find(&status.conditions, READY).map(|c| c.message.clone()).unwrap_or_default();
-        assert_eq!(ready, format!("the preview of revision main@sha1:a has ended: {wanted}"));
+        assert_eq!(ready, format!("preview of revision main@sha1:a: {wanted}"));
     }
+}
+
+#[test]
+fn a_preview_leaves_what_was_applied() {
+    let ran = |before: Option<StackStatus>, kind: UpdateKind, revision: &str| {
+        let mut stack = stack(None);
+        stack.status = before.or(stack.status);
+        let current = CurrentUpdate { kind, commit: Some(revision.to_owned()), ..current() };
+        stack.status = Some(started(&stack, &current, at(10)));
+        absorbed(&stack, &ended(None), None, at(20))
+    };
+    let brief_of = |status: &StackStatus| {
+        let last = status.last_update.clone().unwrap_or_default();
+        let outcome = status.history.first().map(|newest| newest.last_reconciled_status.clone());
+        (brief(status), last.last_attempted_commit, last.last_successful_commit, outcome.unwrap_or_default())
+    };
+    let text = |text: &str| Some(text.to_owned());
+    let (previewed, applied) =
+        (|| vec!["Ready=True/Previewed".to_owned()], vec!["Ready=True/ProcessingCompleted".to_owned()]);
+    let first = ran(None, UpdateKind::Preview, "main@sha1:a");
+    assert_eq!(brief_of(&first), (previewed(), text("main@sha1:a"), None, "Previewed".to_owned()));
+    let second = ran(Some(first), UpdateKind::Up, "main@sha1:a");
+    assert_eq!(
+        brief_of(&second),
+        (applied, text("main@sha1:a"), text("main@sha1:a"), "ProcessingCompleted".to_owned())
+    );
+    let third = ran(Some(second), UpdateKind::Preview, "main@sha1:b");
+    assert_eq!(brief_of(&third), (previewed(), text("main@sha1:b"), text("main@sha1:a"), "Previewed".to_owned()));
+    assert_eq!(third.last_applied_revision.as_deref(), Some("main@sha1:a"));
 }
 
 #[test]
