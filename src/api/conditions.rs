@@ -32,6 +32,8 @@ pub mod stack_reason {
     pub const RUN_OUTCOME_UNKNOWN: &str = "RunOutcomeUnknown";
     /// The state names resources that a run was creating when it was cut off.
     pub const PENDING_CREATES: &str = "PendingCreates";
+    /// A user has canceled the run. It is not retried.
+    pub const CANCELED: &str = "Canceled";
     /// The stack to destroy is not in the backend, and this Stack may have resources.
     pub const STACK_NOT_FOUND: &str = "StackNotFound";
 }

@@ -46,13 +46,18 @@ pub const ANNOTATION_FORCE_AT: &str = "reconcile.fluxcd.io/forceAt";
 pub const ANNOTATION_RESET_AT: &str = "reconcile.fluxcd.io/resetAt";
 /// A person's answer to a run that is in doubt, `<update>=retry|clear|abandon`: on the Stack, or on an Update made by hand.
 pub const ANNOTATION_RESOLVE: &str = "pulumi.com/resolve";
+/// Asks to cancel a run. On a Stack: the name of an Update cancels that one, any other new value the run that is open. On an Update: any
+/// value cancels it.
+pub const ANNOTATION_CANCEL: &str = "pulumi.com/cancel";
+/// On an Update that its Stack has taken back before it started: why.
+pub const ANNOTATION_REVOKED: &str = "auto.pulumi.com/revoked";
 /// On a workspace pod while a run is open: UID of the Update.
 pub const ANNOTATION_RUN: &str = "auto.pulumi.com/run-id";
 /// Hash of the user's inputs of a workspace pod; a pod whose value differs from the wanted one is stale.
 pub const ANNOTATION_REVISION_HASH: &str = "auto.pulumi.com/revision-hash";
 /// When the controller last asked the kubelet, by a change of the pod, to mount its Secrets and ConfigMaps again.
 pub const ANNOTATION_MOUNTS_REQUESTED: &str = "auto.pulumi.com/mounts-requested-at";
-/// On an Update that was deleted in its run: when the agent was asked to cancel it.
+/// On an Update that is canceled in its run: when the agent was asked to cancel it.
 pub const ANNOTATION_CANCEL_REQUESTED: &str = "auto.pulumi.com/cancel-requested";
 /// On an outputs Secret: a JSON list of the keys that hold secret outputs.
 pub const ANNOTATION_SECRETS: &str = "pulumi.com/secrets";
@@ -112,12 +117,15 @@ pub fn outputs_secret(update: &str) -> String {
     format!("{update}-stack-outputs")
 }
 
+/// How many hexadecimal digits the name of a Stack's Update ends with.
+pub const UPDATE_HASH_LENGTH: usize = 11;
+
 /// Name of a Stack's Update: made of the Stack's UID and the number of the attempt, so that whoever makes it makes the
 /// same one.
 pub fn update(stack: &str, uid: &str, attempt: i64) -> String {
     let digest = Sha256::digest(format!("{uid}/{attempt}"));
     let hex = hex::encode(digest);
-    format!("{stack}-{}", hex.get(..11).unwrap_or(&hex))
+    format!("{stack}-{}", hex.get(..UPDATE_HASH_LENGTH).unwrap_or(&hex))
 }
 
 /// The path of a webhook, by Flux's rule for its Receiver.

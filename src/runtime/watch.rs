@@ -17,14 +17,15 @@ use serde::de::DeserializeOwned;
 use crate::api::auto::{RunProgress, Update, UpdateStatus};
 use crate::api::conditions::{COMPLETE, PROGRESSING, update_reason};
 use crate::api::names::{
-    ANNOTATION_FORCE_AT, ANNOTATION_RECONCILIATION_REQUEST, ANNOTATION_REQUESTED_AT, ANNOTATION_RESET_AT,
-    ANNOTATION_RESOLVE,
+    ANNOTATION_CANCEL, ANNOTATION_FORCE_AT, ANNOTATION_RECONCILIATION_REQUEST, ANNOTATION_REQUESTED_AT,
+    ANNOTATION_RESET_AT, ANNOTATION_RESOLVE,
 };
 use crate::runtime::drive::Drive;
 use crate::runtime::index::StoreWriter;
 
 /// A new value of one of these asks for a reconcile.
-const REQUEST_ANNOTATIONS: [&str; 5] = [
+const REQUEST_ANNOTATIONS: [&str; 6] = [
+    ANNOTATION_CANCEL,
     ANNOTATION_RECONCILIATION_REQUEST,
     ANNOTATION_REQUESTED_AT,
     ANNOTATION_FORCE_AT,

@@ -39,7 +39,7 @@ impl AtRest {
         let (stacks, mut stack_writer) = stack::stacks();
         let (updates, mut update_writer) = update::updates();
         let (wake, _) = mpsc::channel(1);
-        let twins = Twins::new(wake);
+        let twins = Twins::new(wake, true);
         for number in 0..count {
             let stack = stack_number(number);
             twins.note(&stack);

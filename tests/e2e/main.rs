@@ -13,6 +13,7 @@ mod artifact;
 mod bad_programs;
 mod bootstrap;
 mod by_hand;
+mod cancel;
 mod conditions;
 mod conformance;
 mod deletion;

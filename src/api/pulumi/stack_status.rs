@@ -45,6 +45,10 @@ pub struct StackStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pending_since: Option<Time>,
 
+    /// The value of `pulumi.com/cancel` that was handled last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub handled_cancel: Option<String>,
+
     /// `Ready`, `Reconciling` and `Stalled`.
     #[serde(default)]
     #[schemars(schema_with = "schema::conditions")]
@@ -202,6 +206,9 @@ pub struct LastUpdate {
     /// The reason of a failure, such as `UpdateFailed` or `UpdateConflict`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// Whether a user has canceled it. It is not retried.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub canceled_by_user: Option<bool>,
     /// Why it failed, or what is to be known of it though it succeeded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,

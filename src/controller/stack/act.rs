@@ -65,6 +65,12 @@ pub async fn act(
             rest(stack, &State::InDoubt(stack_reason::RUN_OUTCOME_UNKNOWN, doubt), None, context, now).await
         }
         Action::Answer(answer) => hand_on(observed, answer, context).await,
+        Action::CancelUpdate(value) => cancel_update(observed, value, context).await,
+        Action::NoteCancel(value, message) => {
+            let event = Event::new(stack, EventKind::Warning, "NothingToCancel", message);
+            context.events.publish(with_last_revision(stack, event));
+            again(stack, &status::with_handled_cancel(stack, value), context).await
+        }
         Action::Absorb => absorb(observed, context, now).await,
         Action::Invalid(message) => {
             let event = Event::new(stack, EventKind::Warning, "StackConfigInvalid", message.as_str());
@@ -169,7 +175,7 @@ async fn give_way(stack: &Stack, message: String, context: &Context, now: Timest
     rest(stack, &State::GivesWay(message), None, context, now).await
 }
 
-/// The Update goes only if it still has not started. Its end is absorbed like that of any other.
+/// The Update goes only if it still has not started. It is marked first: a user who deletes it cancels the run, and this does not.
 async fn revoke_update(
     observed: &Observed,
     message: String,
@@ -177,6 +183,11 @@ async fn revoke_update(
     now: Timestamp,
 ) -> Result<Next, ReconcileError> {
     if let Some(update) = observed.update.as_ref().filter(|u| u.metadata.deletion_timestamp.is_none()) {
+        if !update.annotations().contains_key(names::ANNOTATION_REVOKED) {
+            let mark = [(names::ANNOTATION_REVOKED.to_owned(), Some(message))].into();
+            context.writer.annotate(update, &mark).await?;
+            return Ok(Next::Again(Box::new(observed.stack.clone())));
+        }
         context.writer.delete_as_seen(update).await?;
     }
     rest(&observed.stack, &State::Working(message), None, context, now).await
@@ -189,6 +200,15 @@ async fn hand_on(observed: &Observed, answer: String, context: &Context) -> Resu
         context.writer.annotate(update, &mark).await?;
     }
     Ok(Next::Rest(Some(WATCHED_RETRY)))
+}
+
+/// The Update is told first: its controller ends the run. A controller that dies before it records the value tells it again.
+async fn cancel_update(observed: &Observed, value: String, context: &Context) -> Result<Next, ReconcileError> {
+    if let Some(update) = &observed.update {
+        let mark = [(names::ANNOTATION_CANCEL.to_owned(), Some(value.clone()))].into();
+        context.writer.annotate(update, &mark).await?;
+    }
+    again(&observed.stack, &status::with_handled_cancel(&observed.stack, value), context).await
 }
 
 async fn create_update(
@@ -351,6 +371,7 @@ async fn settle(
         Settled::GivenUp => (State::GivenUp, None),
         Settled::Unanswered(reason) => (State::Unanswered(reason), None),
         Settled::Abandoned => (State::Abandoned, None),
+        Settled::Canceled => (State::Canceled, None),
         Settled::RetryAfter(wait) => (State::Failed, Some(wait.unsigned_abs())),
     };
     let next = rest(&observed.stack, &state, known, context, now).await?;

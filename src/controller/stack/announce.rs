@@ -11,6 +11,8 @@ const REVISION: &str = "pulumi.com/revision";
 const ORIGIN_REVISION: &str = "pulumi.com/originRevision";
 /// Resources remain in a Pulumi stack that the Stack no longer works on.
 const RESOURCES_ORPHANED: &str = "ResourcesOrphaned";
+/// A user has canceled a run.
+const CANCELED: &str = "StackUpdateCanceled";
 /// With it an event is the new status of a commit, and Alerts do not bring it to a chat.
 const COMMIT_STATUS: (&str, &str) = ("pulumi.com/commit_status", "update");
 
@@ -64,11 +66,14 @@ fn outcome(stack: &Stack, last: &LastUpdate) -> Vec<Event> {
     };
     if last.state.as_deref() != Some("succeeded") {
         let cause = last.message.as_deref().unwrap_or("unknown");
-        let (reason, what) = match last.reason.as_deref() {
-            Some(update_reason::STACK_NOT_FOUND) => (stack_reason::STACK_NOT_FOUND, "Failed to destroy stack"),
-            _ => ("StackUpdateFailure", "Failed to update stack"),
+        let (kind, reason, what) = match last.reason.as_deref() {
+            Some(update_reason::STACK_NOT_FOUND) => {
+                (EventKind::Warning, stack_reason::STACK_NOT_FOUND, "Failed to destroy stack")
+            }
+            _ if last.canceled_by_user.unwrap_or_default() => (EventKind::Normal, CANCELED, "Canceled the update"),
+            _ => (EventKind::Warning, "StackUpdateFailure", "Failed to update stack"),
         };
-        return vec![tell(EventKind::Warning, reason, format!("{what}: {cause}"))];
+        return vec![tell(kind, reason, format!("{what}: {cause}"))];
     }
     let (key, value) = COMMIT_STATUS;
     let done = tell(EventKind::Normal, "StackCreated", succeeded(last)).with(key, value);

@@ -26,7 +26,7 @@ async fn a_stack_waits_for_the_first_list_of_updates_and_of_stacks() {
     let (tasks, end) = (parts.tasks.clone(), parts.end.clone());
     let context = Arc::new(Context {
         evaluator: Evaluator::new(crate::subprocess::Subprocess::of_this_binary(), dependents.waker(), tasks, end),
-        twins: Twins::new(dependents.waker()),
+        twins: Twins::new(dependents.waker(), true),
         caches: CacheSync::default().with(stacks.store()).with(updates.store()),
         sources,
         source_watches,
@@ -42,6 +42,7 @@ async fn a_stack_waits_for_the_first_list_of_updates_and_of_stacks() {
         updates,
         watched: None,
         interval_jitter: 0,
+        same_revision_kinds: Arc::default(),
         default_service_account: None,
         no_cross_namespace_refs: true,
         requeue_dependency: Duration::from_secs(30),

@@ -13,7 +13,9 @@ use crate::controller::stack::pace::Pace;
 use crate::controller::stack::prerequisites::{self, Stale, Standing};
 use crate::controller::stack::rotation::{self, FirstSight};
 use crate::controller::stack::schedule::{self, Due, Inputs};
-use crate::controller::stack::{deletion, identity, open_run, operator, ownership, plan, resolve, status, update_plan};
+use crate::controller::stack::{
+    cancel, deletion, identity, open_run, operator, ownership, plan, resolve, status, update_plan,
+};
 use crate::runtime::takeover;
 use crate::source::{Resolved, Unavailable};
 
@@ -40,6 +42,10 @@ pub enum Action {
     Doubt(String),
     /// A person has answered to it: the Update is told.
     Answer(String),
+    /// The value of the annotation that cancels the open run.
+    CancelUpdate(String),
+    /// The value of an annotation that cancels nothing, and why.
+    NoteCancel(String, String),
     /// The run has ended: its result goes into the status.
     Absorb,
     /// The spec, or something that it names, is not valid.
@@ -86,6 +92,8 @@ impl Action {
             Action::AwaitUpdate(_) => "AwaitUpdate",
             Action::Doubt(_) => "Doubt",
             Action::Answer(_) => "Answer",
+            Action::CancelUpdate(_) => "CancelUpdate",
+            Action::NoteCancel(..) => "NoteCancel",
             Action::Absorb => "Absorb",
             Action::Invalid(_) => "Invalid",
             Action::Denied(_) => "Denied",
@@ -121,6 +129,8 @@ pub enum Settled {
     Unanswered(&'static str),
     /// A person has given up the last run.
     Abandoned,
+    /// A user has canceled the last run.
+    Canceled,
 }
 
 /// The next step for what was observed.
@@ -133,7 +143,7 @@ pub fn decide(observed: &Observed, now: Timestamp) -> Action {
     if !deleting && !stack.finalizers().iter().any(|f| f == names::STACK_FINALIZER) {
         return Action::AddFinalizer;
     }
-    if let Some(action) = open_run::decide(observed) {
+    if let Some(action) = cancel::decide(observed).or_else(|| open_run::decide(observed)) {
         return action;
     }
     if let Some(action) = duplicate(observed) {
@@ -242,6 +252,7 @@ pub fn run_if_due(
         Due::Invalid(message) => Action::Invalid(message),
         Due::Unanswered(reason) => Action::Settled(Settled::Unanswered(reason)),
         Due::Abandoned => Action::Settled(Settled::Abandoned),
+        Due::Canceled => Action::Settled(Settled::Canceled),
         Due::After(wait) => Action::Settled(Settled::RetryAfter(wait)),
     }
 }

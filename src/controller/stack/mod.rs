@@ -5,6 +5,7 @@ mod announce;
 mod backend;
 #[cfg(test)]
 mod cache_tests;
+mod cancel;
 mod decide;
 mod deletion;
 mod dependents;

@@ -19,6 +19,7 @@ pub fn rest_after(state: &State, known: Option<Duration>, requeue_dependency: Du
         | State::GivenUp
         | State::Unanswered(_)
         | State::Abandoned
+        | State::Canceled
         | State::Suspended
         | State::DeletionSuspended => None,
         State::Done | State::Failed => known,
@@ -48,6 +49,7 @@ mod tests {
             (State::GivenUp, None, None),
             (State::Unanswered(reason), None, None),
             (State::Abandoned, None, None),
+            (State::Canceled, None, None),
             (State::Suspended, None, None),
             (State::DeletionSuspended, None, None),
             (State::Done, None, None),

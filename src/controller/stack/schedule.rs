@@ -48,6 +48,8 @@ pub enum Due {
     Unanswered(&'static str),
     /// A person has given up the last run; only a changed input starts another one.
     Abandoned,
+    /// A user has canceled the last run; only a changed input starts another one.
+    Canceled,
     /// The last run succeeded on these inputs. When it runs again without any change of them, if it does.
     Done(Option<SignedDuration>),
 }
@@ -82,6 +84,7 @@ pub fn due(
         },
         (_, Some(Answer::Retry | Answer::Clear)) => Due::Now("A person has answered".to_owned()),
         (_, Some(Answer::Abandon)) => Due::Abandoned,
+        (_, None) if last.canceled_by_user.unwrap_or_default() => Due::Canceled,
         (_, None) => match last.reason.as_deref() {
             Some(reason) if let Some(question) = resolve::question(reason) => Due::Unanswered(question),
             _ if inputs.reset_at.is_some() && last.reset_at != inputs.reset_at => {
@@ -153,7 +156,7 @@ pub fn interruptions_after(previous: Option<&LastUpdate>, current: &Inputs, reas
     }
 }
 
-/// Failures that do not count: a lock, an interruption, and what waits for an answer.
+/// Failures that do not count: an interruption, and what waits for an answer. A lock does not either, where it is waited for.
 const UNCOUNTED: [&str; 4] = [
     update_reason::ABORTED,
     update_reason::PENDING_CREATES,

@@ -16,7 +16,7 @@ use crate::controller::references::{Waiter, request_mounts};
 use crate::controller::stack::stack_of;
 use crate::controller::update::attachments::{Seen, Target};
 use crate::controller::update::dead_runs::dead_runs;
-use crate::controller::update::decide::Action;
+use crate::controller::update::decide::{Action, is_cancel_requested};
 use crate::controller::update::observe::{Observed, Owner, binding};
 use crate::controller::update::outputs::{self, Kept};
 use crate::controller::update::queue::run_in;
@@ -239,7 +239,8 @@ fn attach(observed: &Observed, binding: &RunBinding, context: &Context) -> Resul
     let dead_runs = dead_runs(update, &siblings);
     let request = request::run(update, workspace, binding, dead_runs, context.default_timeout)
         .map_err(|e| ReconcileError::stalled(e.to_string()))?;
-    let may_start = update.metadata.deletion_timestamp.is_none() || observed.stack == Owner::Deleting;
+    let is_kept = update.metadata.deletion_timestamp.is_none() || observed.stack == Owner::Deleting;
+    let may_start = is_kept && !is_cancel_requested(update);
     context.attachments.attach(Target { update: ObjectRef::from_obj(update), address, request, may_start });
     Ok(Next::Rest(Some(WATCHED_RETRY)))
 }

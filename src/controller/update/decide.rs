@@ -96,6 +96,9 @@ pub fn decide(observed: &Observed, now: Timestamp) -> Action {
         None if update.metadata.deletion_timestamp.is_some() => {
             Action::Record(Box::new(Verdict::failed(update_reason::CANCELED, "deleted before it started")))
         }
+        None if is_cancel_requested(update) => {
+            Action::Record(Box::new(Verdict::failed(update_reason::CANCELED, "canceled before it started")))
+        }
         None if !update.finalizers().iter().any(|f| f == names::UPDATE_FINALIZER) => Action::AddFinalizer,
         None => waiting(observed),
     }
@@ -180,9 +183,16 @@ fn is_to_be_explained(observed: &Observed, binding: &RunBinding, result: &proto:
     result.pod_terminated && !was_asked_to_end(observed) && !is_explained && is_recent
 }
 
-/// Whether somebody has deleted the Update to end its run.
+/// Whether a user has canceled the run: by the annotation, or by deleting the Update.
 fn was_asked_to_end(observed: &Observed) -> bool {
-    observed.update.metadata.deletion_timestamp.is_some() && observed.stack != Owner::Deleting
+    let update = &observed.update;
+    let is_deleted = update.metadata.deletion_timestamp.is_some() && observed.stack != Owner::Deleting;
+    is_deleted || is_cancel_requested(update)
+}
+
+/// Whether the annotation asks to cancel the run.
+pub fn is_cancel_requested(update: &Update) -> bool {
+    update.annotations().contains_key(names::ANNOTATION_CANCEL)
 }
 
 /// Nothing proves how the run ended. It stays open until something does, or a person says so.
@@ -210,7 +220,7 @@ fn by_task(observed: &Observed, binding: &RunBinding, known: Option<&str>) -> Ac
     match &observed.seen {
         None => Action::Attach(binding.clone()),
         Some(Seen::NeverStarted) => {
-            Action::Record(Box::new(Verdict::failed(update_reason::CANCELED, "deleted before it started")))
+            Action::Record(Box::new(Verdict::failed(update_reason::CANCELED, "canceled before it started")))
         }
         Some(Seen::Refused(why)) => {
             let message = format!("it never started: {why}");

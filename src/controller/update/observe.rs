@@ -13,6 +13,7 @@ use crate::api::pulumi::Stack;
 use crate::controller::references::Checked;
 use crate::controller::update::Context;
 use crate::controller::update::attachments::{Look, Seen};
+use crate::controller::update::decide::is_cancel_requested;
 use crate::controller::update::pod_end::{self, NodeState};
 use crate::controller::update::request::names_workspace;
 use crate::controller::workspace::references;
@@ -100,7 +101,8 @@ fn may_be_next(update: &Update, ahead: Option<&String>) -> bool {
 /// Whether the agent tells of an open run at this moment: then it needs no other witness. To end it, its pod is needed.
 fn is_told_of(update: &Update, look: Option<&Look>) -> bool {
     let tells = look.is_some_and(|look| matches!(look.seen, Seen::Running | Seen::Held(_)));
-    tells && binding(update).is_some() && !update.is_complete() && update.metadata.deletion_timestamp.is_none()
+    let is_to_end = update.metadata.deletion_timestamp.is_some() || is_cancel_requested(update);
+    tells && binding(update).is_some() && !update.is_complete() && !is_to_end
 }
 
 /// How the node of a run is that nobody tells of.

@@ -318,3 +318,25 @@ fn failures_count_for_the_same_inputs_only() {
     assert_eq!(failures_after(Some(&last("failed", 3)), &other, failed, &plain()), 1);
     assert_eq!(failures_after(Some(&last("succeeded", 0)), &inputs(), failed, &plain()), 1);
 }
+
+#[test]
+fn a_run_that_a_user_canceled_waits_for_a_new_input_also_in_an_interval() {
+    let canceled = LastUpdate {
+        reason: Some(update_reason::CANCELED.to_owned()),
+        canceled_by_user: Some(true),
+        ..last("failed", 1)
+    };
+    let hourly = Pace::of(&StackSpec { interval: Some("1h".to_owned()), ..StackSpec::default() });
+    let due = |last: &LastUpdate, inputs: &Inputs, kind| due(Some(last), None, inputs, kind, &hourly, at(999_999));
+    assert_eq!(due(&canceled, &inputs(), UpdateKind::Up), Due::Canceled);
+    let destroy = LastUpdate { kind: Some("destroy".to_owned()), ..canceled.clone() };
+    assert_eq!(due(&destroy, &inputs(), UpdateKind::Destroy), Due::Canceled);
+    let timed_out = LastUpdate { canceled_by_user: None, ..canceled.clone() };
+    assert!(matches!(due(&timed_out, &inputs(), UpdateKind::Up), Due::Now(_)));
+    let pushed = Inputs { revision: "b".to_owned(), ..inputs() };
+    let asked = Inputs { requested_at: Some("t".to_owned()), ..inputs() };
+    for inputs in [pushed, asked] {
+        assert!(matches!(due(&canceled, &inputs, UpdateKind::Up), Due::Now(_)), "{inputs:?}");
+    }
+    assert!(matches!(due(&canceled, &inputs(), UpdateKind::Destroy), Due::Now(_)), "its Stack is deleted");
+}

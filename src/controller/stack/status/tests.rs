@@ -2,7 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use k8s_openapi::api::core::v1::Secret;
+
 use super::*;
+use crate::api::auto::{PendingCreates, Update};
+use crate::api::pulumi::PulumiStack;
 use crate::api::pulumi::StackSpec;
 use k8s_openapi::ByteString;
 use serde_json::Value;
@@ -141,6 +145,7 @@ fn rows() -> Vec<(State, Option<LastUpdate>, &'static [&'static str])> {
             Some(failed("PendingCreates", 0)),
             &["Ready=False/PendingCreates", "Stalled=True/PendingCreates"],
         ),
+        (State::Canceled, Some(failed("Canceled", 0)), &["Ready=False/Canceled", "Stalled=True/Canceled"]),
         (
             State::Unanswered("StackNotFound"),
             Some(failed("StackNotFound", 0)),
@@ -222,6 +227,7 @@ fn c9_kstatus_is_right_in_every_state() {
         (State::InDoubt("RunOutcomeUnknown", text("nobody knows")), None, "Failed"),
         (State::Unanswered("PendingCreates"), Some(failed("PendingCreates", 0)), "Failed"),
         (State::Unanswered("StackNotFound"), Some(failed("StackNotFound", 0)), "Failed"),
+        (State::Canceled, Some(failed("Canceled", 0)), "Failed"),
         (State::Abandoned, Some(failed("PendingCreates", 0)), "Failed"),
         (State::NamespaceTerminating(text("it goes away")), None, "Failed"),
         (State::GivesWay(text("another Stack is first")), None, "Failed"),
@@ -413,6 +419,36 @@ fn a_result_is_absorbed() {
     let last = status.last_update.expect("there");
     assert_eq!((last.state.as_deref(), last.failures), (Some("succeeded"), 0));
     assert_eq!(last.last_successful_commit.as_deref(), Some("main@sha1:b"));
+}
+
+#[test]
+fn a_run_that_a_user_canceled_leaves_a_record_and_one_that_was_taken_back_does_not() {
+    let absorbed_so = |change: fn(&mut Update)| {
+        let mut stack = stack(None);
+        stack.status = Some(started(&stack, &current(), at(10)));
+        let mut update = ended(Some("Canceled"));
+        change(&mut update);
+        absorbed(&stack, &update, None, at(20))
+    };
+    let deleted = |update: &mut Update| update.metadata.deletion_timestamp = Some(Time(at(15)));
+    let canceled = absorbed_so(deleted);
+    assert_eq!(brief(&canceled), ["Ready=False/Canceled", "Stalled=True/Canceled"]);
+    assert_eq!(canceled.history.first().map(|run| run.last_reconciled_status.as_str()), Some("Canceled"));
+    let last = canceled.last_update.expect("it is recorded");
+    assert_eq!((last.reason.as_deref(), last.canceled_by_user, last.failures), (Some("Canceled"), Some(true), 1));
+    let killed = absorbed_so(|update| {
+        *update = ended(Some("Aborted"));
+        update.annotations_mut().insert(names::ANNOTATION_CANCEL.to_owned(), "now".to_owned());
+    });
+    assert_eq!(brief(&killed), ["Ready=False/Canceled", "Stalled=True/Canceled"], "however it ended");
+    let timed_out = absorbed_so(|_| {});
+    assert_eq!(brief(&timed_out), ["Ready=False/UpdateFailed", "Reconciling=True/RetryingAfterFailure"]);
+    assert_eq!(timed_out.last_update.and_then(|last| last.canceled_by_user), None);
+    let taken_back = absorbed_so(|update| {
+        update.metadata.deletion_timestamp = Some(Time(at(15)));
+        update.annotations_mut().insert(names::ANNOTATION_REVOKED.to_owned(), "the source has moved on".to_owned());
+    });
+    assert_eq!((taken_back.last_update, taken_back.current_update), (None, None));
 }
 
 #[test]

@@ -284,6 +284,28 @@ fn a_deleted_update_is_cancelled_unless_its_stack_goes_too() {
     assert_eq!(verdict.failure, Some(update_reason::CANCELED));
 }
 
+#[test]
+fn an_annotated_update_is_canceled_also_while_its_stack_is_deleted() {
+    let annotated = |run: Option<RunBinding>| {
+        let mut update = update(run);
+        update.annotations_mut().insert(names::ANNOTATION_CANCEL.to_owned(), "now".to_owned());
+        update
+    };
+    let running = Observed { seen: Some(Seen::Running), ..observed(annotated(Some(bound()))) };
+    assert_eq!(decide(&running), Action::Cancel);
+    assert_eq!(decide(&Observed { stack: Owner::Deleting, ..running }), Action::Cancel);
+    let Action::Record(verdict) = decide(&observed(annotated(None))) else { panic!("it is not recorded") };
+    assert_eq!(
+        (verdict.failure, verdict.message.as_str()),
+        (Some(update_reason::CANCELED), "canceled before it started")
+    );
+    let canceled = proto::Result { outcome: proto::Outcome::Canceled.into(), ..proto::Result::default() };
+    let ended =
+        Observed { seen: Some(Seen::Ended(Box::new(canceled))), pod: None, ..observed(annotated(Some(bound()))) };
+    let Action::Record(verdict) = decide(&ended) else { panic!("it is not recorded") };
+    assert_eq!(verdict.failure, Some(update_reason::CANCELED), "its end is not the pod's");
+}
+
 /// The pod of the run with its container in this state.
 fn pod_with(phase: &str, state: ContainerState) -> Pod {
     let mut pod = pod("pod-uid");

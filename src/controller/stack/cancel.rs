@@ -1,0 +1,135 @@
+//! The annotation that asks to cancel the open run. Pure.
+
+use kube::ResourceExt;
+
+use crate::api::auto::Update;
+use crate::api::names::{self, ANNOTATION_CANCEL};
+use crate::api::pulumi::Stack;
+use crate::controller::stack::decide::Action;
+use crate::controller::stack::observe::Observed;
+
+/// What to do about a value of the annotation that has not been handled. Each value is handled once: the name of an Update cancels that
+/// Update, any other value cancels the run that is open when it is seen.
+pub fn decide(observed: &Observed) -> Option<Action> {
+    let stack = &observed.stack;
+    let value = asked(stack)?;
+    let open = stack.status.as_ref().and_then(|status| status.current_update.as_ref());
+    let Some(open) = open else {
+        let message = format!(
+            "the annotation {ANNOTATION_CANCEL}={value} cancels nothing: no run is open. To stop retries and new runs, set spec.suspend"
+        );
+        return Some(Action::NoteCancel(value.to_owned(), message));
+    };
+    if names_update(stack, value) && value != open.name {
+        let message = format!(
+            "the annotation {ANNOTATION_CANCEL}={value} cancels nothing: the run that is open is {}",
+            open.name
+        );
+        return Some(Action::NoteCancel(value.to_owned(), message));
+    }
+    // One that is announced and not made yet is made first, and the end of one that is over is recorded first.
+    observed.update.as_ref().filter(|update| !update.is_complete())?;
+    Some(Action::CancelUpdate(value.to_owned()))
+}
+
+fn asked(stack: &Stack) -> Option<&str> {
+    let value = stack.annotations().get(ANNOTATION_CANCEL).map(String::as_str)?;
+    let handled = stack.status.as_ref().and_then(|status| status.handled_cancel.as_deref());
+    (handled != Some(value)).then_some(value)
+}
+
+/// Whether a value has the form of the names of this Stack's Updates.
+fn names_update(stack: &Stack, value: &str) -> bool {
+    let hash = value.strip_prefix(&stack.name_any()).and_then(|rest| rest.strip_prefix('-')).unwrap_or_default();
+    hash.len() == names::UPDATE_HASH_LENGTH && hash.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+/// Whether a run was canceled by a user: its Update was annotated, or deleted. One that the Stack has taken back itself was not, and
+/// what is deleted with its Stack was not either.
+pub fn is_by_user(stack: &Stack, update: &Update) -> bool {
+    let has = |name: &str| update.annotations().contains_key(name);
+    let is_deleted = update.metadata.deletion_timestamp.is_some() && stack.metadata.deletion_timestamp.is_none();
+    has(ANNOTATION_CANCEL) || (is_deleted && !has(names::ANNOTATION_REVOKED))
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+    use serde_json::json;
+
+    use super::*;
+    use crate::api::auto::UpdateSpec;
+    use crate::api::pulumi::{CurrentUpdate, StackSpec, StackStatus};
+
+    const OPEN: &str = "app-0123456789a";
+
+    fn update(is_complete: bool) -> Update {
+        let status = if is_complete { "True" } else { "False" };
+        let complete = json!({"type": "Complete", "status": status, "reason": "Test", "message": "",
+            "lastTransitionTime": "2026-01-01T00:00:00Z"});
+        let mut update = Update::new(OPEN, UpdateSpec::default());
+        update.status = Some(serde_json::from_value(json!({"conditions": [complete]})).expect("a status"));
+        update
+    }
+
+    fn decided(value: Option<&str>, handled: Option<&str>, open: bool, update: Option<Update>) -> String {
+        let mut stack = Stack::new("app", StackSpec::default());
+        stack.metadata.annotations = value.map(|value| [(ANNOTATION_CANCEL.to_owned(), value.to_owned())].into());
+        stack.status = Some(StackStatus {
+            handled_cancel: handled.map(str::to_owned),
+            current_update: open.then(|| CurrentUpdate { name: OPEN.to_owned(), ..CurrentUpdate::default() }),
+            ..StackStatus::default()
+        });
+        match decide(&Observed { update, ..Observed::of(stack) }) {
+            None => String::new(),
+            Some(Action::CancelUpdate(value)) => format!("cancel {value}"),
+            Some(Action::NoteCancel(_, message)) => message,
+            Some(other) => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_value_cancels_the_run_it_names_or_the_one_that_is_open_once() {
+        let open = || Some(update(false));
+        let cancels = format!("cancel {OPEN}");
+        let rows = [
+            ("nothing is asked", decided(None, None, true, open()), ""),
+            ("any value", decided(Some("now"), None, true, open()), "cancel now"),
+            ("the name of the open run", decided(Some(OPEN), None, true, open()), cancels.as_str()),
+            ("another value than before", decided(Some("now"), Some("before"), true, open()), "cancel now"),
+            ("it is handled", decided(Some("now"), Some("now"), true, open()), ""),
+            ("it is made first", decided(Some("now"), None, true, None), ""),
+            ("its end is recorded first", decided(Some("now"), None, true, Some(update(true))), ""),
+        ];
+        for (name, found, wanted) in rows {
+            assert_eq!(found, wanted, "{name}");
+        }
+        let nothing = decided(Some("now"), None, false, None);
+        assert!(nothing.contains("no run is open") && nothing.contains("spec.suspend"), "{nothing}");
+        let other = decided(Some("app-fedcba98765"), None, true, open());
+        assert!(other.contains(&format!("the run that is open is {OPEN}")), "{other}");
+    }
+
+    #[test]
+    fn a_run_that_the_stack_has_taken_back_is_not_canceled_by_a_user() {
+        let deleted_at = |deleted: bool| deleted.then(|| Time(jiff::Timestamp::UNIX_EPOCH));
+        let of = |stack_deleted: bool, deleted: bool, annotation: Option<&str>| {
+            let (mut stack, mut update) = (Stack::new("app", StackSpec::default()), update(true));
+            stack.metadata.deletion_timestamp = deleted_at(stack_deleted);
+            update.metadata.deletion_timestamp = deleted_at(deleted);
+            update.metadata.annotations = annotation.map(|name| [(name.to_owned(), "x".to_owned())].into());
+            is_by_user(&stack, &update)
+        };
+        let rows = [
+            ("a time limit", of(false, false, None), false),
+            ("deleted", of(false, true, None), true),
+            ("deleted with its Stack", of(true, true, None), false),
+            ("annotated", of(false, false, Some(ANNOTATION_CANCEL)), true),
+            ("annotated while its Stack is deleted", of(true, false, Some(ANNOTATION_CANCEL)), true),
+            ("taken back", of(false, true, Some(names::ANNOTATION_REVOKED)), false),
+        ];
+        for (name, found, wanted) in rows {
+            assert_eq!(found, wanted, "{name}");
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! The status of a Stack once its run has ended. Pure.
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use kube::ResourceExt;
+
+use super::{State, failure_reason, inputs_of, success_reason, with_state};
+use crate::api::auto::{PendingCreates, Update, UpdateKind, UpdateStatus};
+use crate::api::conditions::{self, stack_reason, update_reason};
+use crate::api::pulumi::{CurrentUpdate, LastUpdate, PulumiStack, Stack, StackStatus};
+use crate::artifact::Revision;
+use crate::controller::stack::outputs::masked;
+use crate::controller::stack::pace::Pace;
+use crate::controller::stack::{cancel, history, identity, operator, resolve, schedule};
+use crate::source::git::names_git;
+
+/// The longest text of a failure that the status keeps.
+const LONGEST_MESSAGE: usize = 8 * 1024;
+
+/// The status once the run has ended. Conditions follow in the next pass, from `lastUpdate`.
+pub fn absorbed(stack: &Stack, update: &Update, outputs: Option<&Secret>, now: Timestamp) -> StackStatus {
+    let mut status = stack.status.clone().unwrap_or_default();
+    let Some(current) = operator::take_run(&mut status, update.spec.kind) else { return status };
+    let result = update.status.clone().unwrap_or_default();
+    let is_deleted = update.metadata.deletion_timestamp.is_some();
+    if result.run.is_none() && result.cut_off != Some(true) && is_deleted && !cancel::is_by_user(stack, update) {
+        // It was taken back before it started: nothing has run.
+        return status;
+    }
+    status.pending_since = None;
+    let previous = status.last_update.take();
+    let last = last_update(stack, &current, previous.as_ref(), update, outputs, now);
+    status.applied_stack = match current.kind {
+        UpdateKind::Destroy if last.reason.is_none() => None,
+        _ if identity::may_have_changed(update) => last.pulumi_stack.clone(),
+        _ => identity::recorded(stack),
+    };
+    status.project_info = result.project_info.clone().or(status.project_info);
+    if last.reason.is_none() && current.kind == UpdateKind::Up {
+        status.last_applied_revision = current.commit.clone();
+        status.last_applied_origin_revision = current.origin_revision.clone();
+        // Where they could not be kept, only the next run brings them.
+        if result.outputs_lost != Some(true) && (outputs.is_some() || result.outputs.is_none()) {
+            status.outputs = masked(outputs);
+        }
+    }
+    history::add(&mut status.history, &current, &result, outcome(&last), now);
+    status.last_update = Some(last);
+    // Whoever suspends the Stack now finds it as this run has left it.
+    if Some(current.generation) == stack.metadata.generation {
+        let last = status.last_update.as_ref();
+        let state = match last.and_then(|last| last.reason.as_deref()) {
+            None => State::Done,
+            Some(_) if last.is_some_and(|last| last.canceled_by_user.unwrap_or_default()) => State::Canceled,
+            Some(reason) => resolve::question(reason).map_or(State::Failed, State::Unanswered),
+        };
+        return with_state(&Stack { status: Some(status), ..stack.clone() }, &state, now);
+    }
+    status
+}
+
+/// What is kept of a run that has ended.
+fn last_update(
+    stack: &Stack,
+    current: &CurrentUpdate,
+    previous: Option<&LastUpdate>,
+    update: &Update,
+    outputs: Option<&Secret>,
+    now: Timestamp,
+) -> LastUpdate {
+    let result = update.status.clone().unwrap_or_default();
+    let failed = conditions::find(&result.conditions, conditions::FAILED).filter(|c| c.status == "True");
+    // A Stack without resources has nothing to destroy.
+    let is_failure =
+        |failed: &&Condition| failed.reason != update_reason::STACK_NOT_FOUND || identity::has_applied(stack);
+    let failed = failed.filter(is_failure);
+    let (inputs, pace) = (inputs_of(current), Pace::of(&stack.spec));
+    let pulumi_stack = identity::reported(stack, current, &result);
+    LastUpdate {
+        name: Some(update.name_any()),
+        kind: Some(current.kind.as_str().to_owned()),
+        state: Some(if failed.is_some() { "failed" } else { "succeeded" }.to_owned()),
+        reason: failed.map(|f| f.reason.clone()),
+        // However it ended then.
+        canceled_by_user: failed
+            .filter(|failed| resolve::question(&failed.reason).is_none() && cancel::is_by_user(stack, update))
+            .map(|_| true),
+        message: match failed.filter(|failed| failed.reason == update_reason::STACK_NOT_FOUND) {
+            Some(failed) => Some(not_found(stack, &failed.message, &pulumi_stack)),
+            None => message(&result, failed, outputs),
+        },
+        generation: current.generation,
+        reconcile_request: current.reconcile_request.clone(),
+        requested_at: current.requested_at.clone(),
+        force_at: current.force_at.clone(),
+        reset_at: current.reset_at.clone(),
+        last_attempted_commit: recorded(stack, current.commit.clone()),
+        last_successful_commit: match (failed, current.kind) {
+            // A preview applies nothing.
+            (Some(_), _) | (None, UpdateKind::Preview) => previous.and_then(|p| p.last_successful_commit.clone()),
+            (None, _) => recorded(stack, current.commit.clone()),
+        },
+        digest: current.digest.clone(),
+        content_id: current.content_id.clone(),
+        paths_digest: current.paths_digest.clone(),
+        config_inputs: current.config_inputs.clone(),
+        mounted_inputs: current.mounted_inputs.clone(),
+        failures: failed.map_or(0, |f| schedule::failures_after(previous, &inputs, &f.reason, &pace)),
+        interruptions: schedule::interruptions_after(previous, &inputs, failed.map(|f| f.reason.as_str())),
+        pending_creates: match (failed, current.kind) {
+            // What was in doubt before is so after it.
+            (_, UpdateKind::Preview) => current.pending_creates,
+            (None, _) => None,
+            (Some(failed), _) => creations_after(current.pending_creates, &failed.reason, result.cut_off),
+        },
+        permalink: result.permalink,
+        changes: result.changes,
+        pulumi_stack: Some(pulumi_stack),
+        last_resync_time: Some(Time(now)),
+    }
+}
+
+/// How a run has ended, as `Ready` gives the reason.
+fn outcome(last: &LastUpdate) -> &'static str {
+    match last.reason.as_deref() {
+        None => success_reason(Some(last)),
+        Some(update_reason::UPDATE_CONFLICT) => stack_reason::UPDATE_CONFLICT,
+        Some(_) if last.canceled_by_user.unwrap_or_default() => stack_reason::CANCELED,
+        Some(reason) => resolve::question(reason).unwrap_or_else(|| failure_reason(Some(last))),
+    }
+}
+
+/// The revision of a run as the Pulumi Kubernetes Operator records it: of a repository that the controller follows itself, the commit.
+fn recorded(stack: &Stack, revision: Option<String>) -> Option<String> {
+    let commit =
+        |revision: String| Revision::parse(&revision).checksum().map_or_else(|| revision.clone(), str::to_owned);
+    if names_git(&stack.spec) { revision.map(commit) } else { revision }
+}
+
+/// Why a run failed, or what is to be known of it though it succeeded.
+fn message(result: &UpdateStatus, failed: Option<&Condition>, outputs: Option<&Secret>) -> Option<String> {
+    let gone = result.outputs.as_ref().filter(|_| outputs.is_none() && failed.is_none());
+    let gone = gone.map(|name| format!("the Secret {name}, which had its outputs, is gone"));
+    let of_failure = || failed.map(|failed| failed.message.as_str());
+    let message = result.message.as_deref().or_else(of_failure).or(gone.as_deref())?;
+    Some(conditions::shorten(message, LONGEST_MESSAGE))
+}
+
+/// What was looked up where, and where the resources are if that is known to be elsewhere.
+fn not_found(stack: &Stack, message: &str, looked_up: &PulumiStack) -> String {
+    match identity::recorded(stack).filter(|applied| identity::differ(applied, looked_up)) {
+        Some(applied) => format!("{message}; the last update of this Stack was made to {applied}"),
+        None => message.to_owned(),
+    }
+}
+
+/// What the next run does about creations that were cut off. Only a run that succeeds ends the doubt; one that was not cut off
+/// itself leaves what was said before.
+fn creations_after(before: Option<PendingCreates>, reason: &str, cut_off: Option<bool>) -> Option<PendingCreates> {
+    match reason {
+        update_reason::RUN_OUTCOME_UNKNOWN | update_reason::PENDING_CREATES => Some(PendingCreates::Stop),
+        // Nothing has run: what a person has said about the run before still stands.
+        update_reason::UPDATE_CONFLICT | update_reason::RUN_REFUSED if before.is_some() => before,
+        _ if cut_off == Some(true) => Some(PendingCreates::Stop),
+        _ => before,
+    }
+}
+

@@ -1,0 +1,126 @@
+//! Runs that a user cancels.
+
+use kube::ResourceExt;
+use pulumi_controller::api::auto::Update;
+use pulumi_controller::api::conditions::{READY, STALLED, stack_reason, update_reason};
+use pulumi_controller::api::names::{ANNOTATION_CANCEL, ANNOTATION_REQUESTED_AT};
+use pulumi_controller::api::pulumi::Stack;
+use serde_json::json;
+
+use crate::harness::{Look, Patience, Program, StackHandle, condition, run, says, wait_until};
+use crate::runs_parts::{failure, progress, running_update, slow, until_update};
+
+fn is_canceled(stack: &Stack) -> bool {
+    says(stack, READY, "False", stack_reason::CANCELED) && says(stack, STALLED, "True", stack_reason::CANCELED)
+}
+
+fn outcomes(stack: &Stack) -> Vec<String> {
+    let history = stack.status.as_ref().map(|status| status.history.as_slice()).unwrap_or_default();
+    history.iter().map(|run| run.last_reconciled_status.clone()).collect()
+}
+
+#[test]
+fn the_annotation_cancels_the_open_run_which_is_not_retried() {
+    run("cancel-annotation", async |scene| {
+        let source = scene.source("app").await;
+        source.push(&slow("cancel-annotation", 120).files()).await;
+        let mut stack = scene.stack("main", &source);
+        // The run would be retried, and run in its interval, while the test waits.
+        stack.spec.retry_interval = Some("1s".to_owned());
+        stack.spec.interval = Some("2s".to_owned());
+        let main = scene.start(stack).await;
+        main.log.wait_for("create", "slow", "begin").await;
+        let update = running_update(scene, &main).await.name_any();
+
+        main.annotate(ANNOTATION_CANCEL, "main-0123456789a").await;
+        main.until("to have handled the name of another run", Patience::Reaction, |stack| {
+            stack.status.as_ref().and_then(|status| status.handled_cancel.as_deref()) == Some("main-0123456789a")
+        })
+        .await;
+        assert_eq!(main.log.sentences().await, ["create slow begin"], "the run goes on");
+
+        main.annotate(ANNOTATION_CANCEL, &update).await;
+        let canceled = main.until("to be canceled", Patience::Run, is_canceled).await;
+        let status = canceled.status.clone().unwrap_or_default();
+        assert_eq!(status.handled_cancel.as_deref(), Some(update.as_str()));
+        assert_eq!(status.last_update.and_then(|last| last.name), Some(update.clone()));
+        assert_eq!(outcomes(&canceled), ["Canceled"]);
+        assert_eq!(main.log.sentences().await, ["create slow begin", "create slow cancelled"], "in order");
+        let updates = main.updates().await;
+        let recorded: Vec<_> = updates.iter().map(|update| (update.name_any(), failure(update))).collect();
+        assert_eq!(recorded, [(update, Some(update_reason::CANCELED))], "the record is kept");
+
+        // Another run shows that time has passed without a retry.
+        let witness = scene.start(scene.stack_on_program("witness", &program(scene).await)).await;
+        witness.until_revision("1").await;
+        assert_eq!(main.updates().await.len(), 1);
+        let commit = source.push(&slow("cancel-annotation", 1).files()).await;
+        main.until_applied(&commit).await;
+        main.change(json!({"spec": {"interval": "0s"}})).await;
+    });
+}
+
+async fn program(scene: &crate::harness::Scene) -> String {
+    let object = Program::new("witness").output("said", json!("hello")).object("witness");
+    scene.create::<pulumi_controller::api::pulumi::Program>(object).await;
+    "witness".to_owned()
+}
+
+#[test]
+fn a_deleted_update_leaves_a_record_and_a_request_runs_again() {
+    run("cancel-delete", async |scene| {
+        let source = scene.source("app").await;
+        let commit = source.push(&slow("cancel-delete", 30).files()).await;
+        let main = scene.start(scene.stack("main", &source)).await;
+        main.log.wait_for("create", "slow", "begin").await;
+        let update = running_update(scene, &main).await.name_any();
+        scene.delete::<Update>(&update).await;
+        let canceled = main.until("to be canceled", Patience::Run, is_canceled).await;
+        assert_eq!(outcomes(&canceled), ["Canceled"]);
+        until_told(&main, "StackUpdateCanceled").await;
+        scene.until_gone::<Update>(&update, Patience::Reaction).await;
+
+        // What is asked for while no run is open cancels nothing, and is not remembered for the next one.
+        main.annotate(ANNOTATION_CANCEL, "now").await;
+        until_told(&main, "NothingToCancel").await;
+        main.annotate(ANNOTATION_REQUESTED_AT, "again").await;
+        main.until_applied(&commit).await;
+        assert_eq!(main.updates().await.len(), 1);
+    });
+}
+
+#[test]
+fn a_run_that_waits_for_its_turn_is_canceled_too() {
+    run("cancel-queued", async |scene| {
+        let source = scene.source("app").await;
+        let commit = source.push(&slow("cancel-queued", 15).files()).await;
+        let main = scene.start(scene.stack("main", &source)).await;
+        let stack = main.until_applied(&commit).await.spec.stack;
+        let spec = json!({"workspaceName": "main", "stackName": stack, "type": "up", "replace": ["**slow"]});
+        scene.create::<Update>(json!({"metadata": {"name": "ahead"}, "spec": spec})).await;
+        let is_running = |update: &Update| progress(update).pid.is_some();
+        until_update(scene, "ahead", "to run", Patience::Run, is_running).await;
+
+        main.annotate(ANNOTATION_REQUESTED_AT, "queued").await;
+        main.until("to have asked for a run", Patience::Reaction, |stack| {
+            stack.status.as_ref().is_some_and(|status| status.current_update.is_some())
+        })
+        .await;
+        main.annotate(ANNOTATION_CANCEL, "now").await;
+        let canceled = main.until("to be canceled", Patience::Reaction, is_canceled).await;
+        let message = condition(&canceled, READY).map(|ready| ready.message.clone()).unwrap_or_default();
+        assert_eq!(message, "canceled before it started");
+        until_update(scene, "ahead", "to have ended", Patience::Run, Update::is_complete).await;
+        main.annotate(ANNOTATION_REQUESTED_AT, "again").await;
+        main.until_applied(&commit).await;
+    });
+}
+
+async fn until_told(stack: &StackHandle<'_>, reason: &str) {
+    wait_until(format!("the event {reason}"), Patience::Reaction, async || {
+        let events = stack.events().await;
+        let reasons: Vec<_> = events.into_iter().filter_map(|event| event.reason).collect();
+        if reasons.iter().any(|found| found == reason) { Look::Found(()) } else { Look::NotYet(format!("{reasons:?}")) }
+    })
+    .await;
+}
