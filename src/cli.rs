@@ -44,6 +44,9 @@ pub enum Role {
     /// In a child process of the manager: evaluates an expression from stdin, for the manager only.
     #[command(hide = true)]
     Evaluate,
+    /// In a child process of the manager: talks to a Git server or packs what it has sent, for the manager only.
+    #[command(hide = true)]
+    Git,
     /// Prints the CustomResourceDefinitions.
     Crds,
 }
@@ -159,7 +162,8 @@ pub struct ManagerFlags {
     #[arg(long, default_value = "/data")]
     pub storage_path: PathBuf,
 
-    /// How many bytes of artifacts are kept.
+    /// How many bytes of artifacts are kept. The volume holds Git repositories that are being fetched as well: up to three, each with
+    /// 592 MiB and an artifact of the largest size.
     #[arg(long, default_value_t = 1024 * 1024 * 1024, value_name = "BYTES")]
     pub storage_size: u64,
 

@@ -12,6 +12,7 @@ use pulumi_controller::cli::{AgentFlags, CommandLine, FetchFlags, Role};
 use pulumi_controller::config::{self, ManagerConfig};
 use pulumi_controller::controller::stack;
 use pulumi_controller::runtime::core_dumps;
+use pulumi_controller::source::git;
 use pulumi_controller::telemetry::logging;
 use pulumi_controller::{agent, api, manager};
 use tokio_util::sync::CancellationToken;
@@ -62,6 +63,7 @@ fn run(role: Role) -> anyhow::Result<ExitCode> {
         }
         Role::Launch(flags) => return Ok(agent::launch(&flags.arguments)),
         Role::Evaluate => stack::evaluate_stdin()?,
+        Role::Git => git::work_on_stdin()?,
         Role::Crds => print_crds()?,
     }
     Ok(ExitCode::SUCCESS)

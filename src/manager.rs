@@ -64,6 +64,7 @@ struct Parts {
     fetcher: Fetcher,
     scope: Scope,
     tasks: TaskTracker,
+    git_slots: git::Slots,
 }
 
 /// What is there before this process leads, and when it never does.
@@ -258,7 +259,8 @@ async fn build(config: &ManagerConfig, ground: Ground, end: &CancellationToken) 
     let (agents, authority) = (keeper.agents(), keeper.authority());
     tasks.spawn(keeper.run(end.clone()));
     let scope = scope(config);
-    Ok(Parts { client, reader, writer, metrics, events, agents, authority, store, fetcher, scope, tasks })
+    let git_slots = git::Slots::default();
+    Ok(Parts { client, reader, writer, metrics, events, agents, authority, store, fetcher, scope, tasks, git_slots })
 }
 
 async fn run_controllers(config: &ManagerConfig, parts: Parts, end: &CancellationToken) {
@@ -356,6 +358,8 @@ fn follow_git(config: &ManagerConfig, parts: &Parts, end: &CancellationToken) ->
         trust: config.git_trust_path.clone(),
         limits: git::Limits::default(),
         artifact_limits: config.artifact_limits.clone(),
+        slots: parts.git_slots.clone(),
+        subprocess: Subprocess::of_this_binary(),
     };
     let (client, store, tasks) = (parts.client.clone(), parts.store.clone(), parts.tasks.clone());
     Git::new(client, store, settings, tasks, end.clone())

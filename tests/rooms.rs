@@ -16,7 +16,8 @@ struct Room {
 }
 
 const GROUND: &str = "the ground floor (api, artifact, pulumi, subprocess) uses no other room";
-const MIDDLE: &str = "source, rpc and runtime use the ground floor, and not each other";
+const MIDDLE: &str =
+    "source, rpc and runtime use the ground floor, and not each other; source takes slots from runtime";
 const HALLS: &str = "cli, config, telemetry and server serve every floor above the ground and know none but that";
 
 /// All of it. `main.rs` wires and may use everything; `lib.rs` only lists the rooms.
@@ -25,7 +26,11 @@ const ROOMS: &[Room] = &[
     Room { name: "artifact", uses: &[], rule: GROUND },
     Room { name: "pulumi", uses: &[], rule: GROUND },
     Room { name: "subprocess", uses: &[], rule: GROUND },
-    Room { name: "source", uses: &["api", "artifact", "pulumi", "config", "server", "telemetry"], rule: MIDDLE },
+    Room {
+        name: "source",
+        uses: &["api", "artifact", "pulumi", "subprocess", "runtime", "config", "server", "telemetry"],
+        rule: MIDDLE,
+    },
     Room { name: "rpc", uses: &["api", "artifact", "pulumi", "config", "server", "telemetry"], rule: MIDDLE },
     Room { name: "runtime", uses: &["api", "artifact", "pulumi", "config", "server", "telemetry"], rule: MIDDLE },
     Room {

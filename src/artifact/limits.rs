@@ -1,10 +1,12 @@
 //! What an artifact may cost: every bound on bytes, entries and names in one place.
 
+use serde::{Deserialize, Serialize};
+
 /// 1 MiB, in bytes.
 const MEBIBYTE: u64 = 1 << 20;
 
 /// The bounds that a download and an archive are held to.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
     /// The largest archive that is downloaded, in bytes as they arrive (compressed). Default 256 MiB.
     pub download_bytes: u64,

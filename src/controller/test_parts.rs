@@ -19,6 +19,7 @@ use crate::runtime::reads::Reader;
 use crate::runtime::scope::Scope;
 use crate::runtime::writes::Writer;
 use crate::source::git::{self, Git};
+use crate::subprocess::Subprocess;
 use crate::telemetry::metrics::Metrics;
 
 pub(crate) struct TestParts {
@@ -59,6 +60,8 @@ impl TestParts {
             trust: folder.path().join("trust"),
             limits: git::Limits::default(),
             artifact_limits: artifact::Limits::default(),
+            slots: git::Slots::default(),
+            subprocess: Subprocess::of_this_binary(),
         };
         let (git, _) = Git::new(client.clone(), store.clone(), settings, tasks.clone(), end.clone());
         let reader = Reader::new(client.clone(), limit);

@@ -10,6 +10,7 @@ use pulumi_controller::api::pulumi::StackSpec;
 use pulumi_controller::artifact::{self, Store};
 use pulumi_controller::source::Unavailable;
 use pulumi_controller::source::git::{self as followed, Git, Limits, Question, Settings};
+use pulumi_controller::subprocess::Subprocess;
 use serde_json::json;
 use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
@@ -112,8 +113,14 @@ pub fn fetch(url: &str, folder: &Path) {
         let (trust, work) = (folder.join("trust"), folder.join("work"));
         let store = Store::open(&folder.join("store"), 1 << 30).expect("a store");
         followed::prepare(&work).expect("a folder to work in");
-        let settings =
-            Settings { work, trust, limits: Limits::default(), artifact_limits: artifact::Limits::default() };
+        let settings = Settings {
+            work,
+            trust,
+            limits: Limits::default(),
+            artifact_limits: artifact::Limits::default(),
+            slots: followed::Slots::default(),
+            subprocess: Subprocess::of(env!("CARGO_BIN_EXE_pulumi-controller").into()),
+        };
         // There is no Secret to ask for.
         let nobody = Config::new("http://127.0.0.1:1".parse().expect("a URL"));
         let client = Client::try_from(nobody).expect("a client");

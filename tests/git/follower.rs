@@ -1,7 +1,7 @@
 //! A controller's side: Stacks that follow repositories, and the store that artifacts come into.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use futures::StreamExt;
@@ -10,6 +10,7 @@ use pulumi_controller::api::pulumi::StackSpec;
 use pulumi_controller::artifact::{self, Store};
 use pulumi_controller::source::git::{self, Follower, Git, Limits, Question, Settings};
 use pulumi_controller::source::{Origin, Resolved, Unavailable};
+use pulumi_controller::subprocess::Subprocess;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
@@ -46,7 +47,14 @@ impl Controller {
         let secrets = Secrets::default();
         let store = Store::open(&directory.path().join("store"), 1 << 30).unwrap();
         let (work, trust) = (directory.path().join("work"), directory.path().join("trust"));
-        let settings = Settings { work, trust, limits, artifact_limits: Default::default() };
+        let settings = Settings {
+            work,
+            trust,
+            limits,
+            artifact_limits: Default::default(),
+            slots: git::Slots::default(),
+            subprocess: Subprocess::of(env!("CARGO_BIN_EXE_pulumi-controller").into()),
+        };
         std::fs::create_dir(directory.path().join("trust")).unwrap();
         let end = CancellationToken::new();
         git::prepare(&settings.work).unwrap();
@@ -61,11 +69,21 @@ impl Controller {
 
     /// What is said at once.
     pub fn look(&self, stack: &str, fields: &Value, question: &Question) -> Result<Resolved, Unavailable> {
+        self.look_in("apps", stack, fields, question)
+    }
+
+    fn look_in(
+        &self,
+        namespace: &str,
+        stack: &str,
+        fields: &Value,
+        question: &Question,
+    ) -> Result<Resolved, Unavailable> {
         let mut spec = json!({"stack": "dev"});
         spec.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
         let spec: StackSpec = serde_json::from_value(spec).unwrap();
-        let wanted = git::wanted(&spec, "apps")?.expect("it names a repository");
-        self.git.look(&("apps".to_owned(), stack.to_owned()), &wanted, question)
+        let wanted = git::wanted(&spec, namespace)?.expect("it names a repository");
+        self.git.look(&(namespace.to_owned(), stack.to_owned()), &wanted, question)
     }
 
     /// What is said in the end. Whoever is told to wait looks again only when it is woken.
@@ -77,6 +95,27 @@ impl Controller {
                 Err(error) => return Err(error.to_string()),
             }
         }
+    }
+
+    /// What is said in the end to a Stack in another namespace.
+    pub async fn resolve_in(&mut self, namespace: &str, stack: &str, fields: &Value) -> Result<Resolved, String> {
+        loop {
+            match self.look_in(namespace, stack, fields, &Question::default()) {
+                Ok(resolved) => return Ok(resolved),
+                Err(Unavailable::Looking(what)) => self.until_woken(stack, &what).await,
+                Err(error) => return Err(error.to_string()),
+            }
+        }
+    }
+
+    /// What is in the directories for work that is not done.
+    pub fn left_over(&self) -> Vec<PathBuf> {
+        let directories = [self.directory.path().join("work"), self.directory.path().join("store/incoming")];
+        directories
+            .iter()
+            .flat_map(|path| std::fs::read_dir(path).unwrap())
+            .map(|entry| entry.unwrap().path())
+            .collect()
     }
 
     pub async fn resolve(&mut self, fields: &Value) -> Result<Resolved, String> {

@@ -10,8 +10,10 @@
     reason = "what helps a test fails as the test does"
 )]
 
+mod attacks;
 mod auth;
 mod bad_days;
+mod evil_server;
 mod follower;
 mod github;
 mod http_server;

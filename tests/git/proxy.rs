@@ -27,6 +27,31 @@ async fn a_proxy_of_the_environment_is_used() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_host_that_the_environment_excludes_is_asked_without_the_proxy() {
+    let repository = Repository::with_project();
+    let proxy = Server::of(&repository).await;
+    let (program, address) = (std::env::current_exe().unwrap(), format!("http://{}", proxy.address));
+    let ended = tokio::task::spawn_blocking(move || {
+        let mut inner = std::process::Command::new(program);
+        inner.args(["--exact", "proxy::what_is_excluded_cannot_be_reached", "--ignored"]);
+        inner.env("http_proxy", address).env("no_proxy", "other.invalid,git.invalid").output()
+    });
+    let ended = ended.await.unwrap().unwrap();
+    let said = String::from_utf8_lossy(&ended.stdout);
+    assert!(ended.status.success() && said.contains("1 passed"), "{said}");
+    assert_eq!(proxy.asked(), (0, 0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "started by the test above, with a proxy in its environment"]
+async fn what_is_excluded_cannot_be_reached() {
+    let mut controller = Controller::new().await;
+    let said =
+        controller.resolve(&json!({"projectRepo": BEHIND, "branch": "main"})).await.expect_err("it has no address");
+    assert!(said.contains("the server cannot be reached"), "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 #[ignore = "started by the test above, with a proxy in its environment"]
 async fn what_is_behind_a_proxy_is_read() {
     let mut controller = Controller::new().await;

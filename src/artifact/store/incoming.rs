@@ -1,7 +1,8 @@
 //! An artifact on its way into the store: hashed as it comes, and visible only when it is whole and verified.
 
 use std::fs::File;
-use std::io::{self, Write};
+use std::io::{self, Read, Seek, Write};
+use std::path::Path;
 use std::sync::Arc;
 
 use tempfile::NamedTempFile;
@@ -39,6 +40,35 @@ impl Incoming {
         self.hasher.update(bytes);
         self.size += count;
         Ok(())
+    }
+
+    /// The file, for another process to write it. [`Incoming::take_in`] takes in what it has written.
+    pub fn path(&self) -> &Path {
+        self.file.path()
+    }
+
+    /// Takes in what another process has written to the file, evicting older artifacts where they need the room.
+    ///
+    /// # Errors
+    /// There are more than `most` bytes, the store is full of artifacts in use, or the disk refuses.
+    pub fn take_in(&mut self, most: u64) -> Result<(), StoreError> {
+        let failed = |cause| StoreError::Write { path: self.file.path().to_owned(), cause };
+        let mut file = self.file.as_file();
+        file.rewind().map_err(failed)?;
+        let mut buffer = vec![0; 64 << 10];
+        loop {
+            let count = file.read(&mut buffer).map_err(failed)?;
+            if count == 0 {
+                return Ok(());
+            }
+            let bytes = u64::try_from(count).unwrap_or(u64::MAX);
+            if self.size.saturating_add(bytes) > most {
+                return Err(failed(io::ErrorKind::FileTooLarge.into()));
+            }
+            self.room.reserve(bytes)?;
+            self.hasher.update(buffer.get(..count).unwrap_or_default());
+            self.size += bytes;
+        }
     }
 
     /// How many bytes have come so far.

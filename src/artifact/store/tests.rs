@@ -254,3 +254,21 @@ fn many_threads_at_once_stay_under_the_capacity() {
     assert_eq!((now.incoming_bytes, now.complete_bytes), (0, now.artifacts as u64 * 500));
     assert_eq!(files(&directory.path().join("complete")), now.artifacts);
 }
+
+#[test]
+fn what_another_process_has_written_is_taken_in_within_its_limits() {
+    let directory = TempDir::new().unwrap();
+    let store = Store::open(directory.path(), 1000).unwrap();
+    let taken = |bytes: usize, most: u64| {
+        let mut incoming = store.begin(Algorithm::Sha256).unwrap();
+        fs::write(incoming.path(), vec![b'x'; bytes]).unwrap();
+        incoming.take_in(most).and_then(|()| incoming.commit_as_is())
+    };
+    let kept = taken(700, 800).unwrap();
+    assert_eq!(kept.digest(), &Digest::of_reader(Algorithm::Sha256, &vec![b'x'; 700][..]).unwrap());
+    assert_eq!(fs::read(kept.path()).unwrap().len(), 700);
+    assert!(matches!(taken(801, 800), Err(StoreError::Write { .. })));
+    assert!(matches!(taken(301, 800), Err(StoreError::Full { .. })), "the first one is in use");
+    assert_eq!(store.usage(), Usage { artifacts: 1, complete_bytes: 700, incoming_bytes: 0 });
+    assert_eq!(fs::read_dir(directory.path().join("incoming")).unwrap().count(), 0);
+}

@@ -112,7 +112,7 @@ mod tests {
 
     #[test]
     fn a_run_that_the_stack_has_taken_back_is_not_canceled_by_a_user() {
-        let deleted_at = |deleted: bool| deleted.then(|| Time(jiff::Timestamp::UNIX_EPOCH));
+        let deleted_at = |deleted: bool| deleted.then_some(Time(jiff::Timestamp::UNIX_EPOCH));
         let of = |stack_deleted: bool, deleted: bool, annotation: Option<&str>| {
             let (mut stack, mut update) = (Stack::new("app", StackSpec::default()), update(true));
             stack.metadata.deletion_timestamp = deleted_at(stack_deleted);

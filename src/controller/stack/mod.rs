@@ -44,7 +44,7 @@ use kube::runtime::reflector::ObjectRef;
 pub use dependents::Dependents;
 pub use groups::{StackGroup, Stacks, stacks};
 pub use ownership::stack_of;
-pub use prerequisites::evaluator::Evaluator;
+pub use prerequisites::evaluator::{Evaluator, most_memory};
 pub use prerequisites::expression::{ExpressionError, evaluate_stdin};
 pub use source_watches::SourceWatches;
 pub use twins::Twins;

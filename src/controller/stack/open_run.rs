@@ -121,7 +121,7 @@ fn has_moved_on(observed: &Observed, resolved: &Resolved, current: &CurrentUpdat
     let is_of_run = |artifact: &Resolved| Some(artifact.digest.to_string()) == current.digest;
     let is_same_selection = current.paths_digest.is_some() && resolved.selection() == current.paths_digest.as_deref();
     let is_placed = observed.workspace.as_ref().and_then(in_place).is_some_and(|placed| is_of_run(&placed));
-    !is_of_run(resolved) && !(is_same_selection && is_placed)
+    !(is_of_run(resolved) || is_same_selection && is_placed)
 }
 
 /// A new pod may need bytes that the store has no more.

@@ -58,7 +58,7 @@ mod tests {
             .expect("an Update")
         };
         let of_workspace = UpdateGroup::workspace("apps", "app");
-        assert_eq!(groups_of(&update(json!({}))), [of_workspace.clone()]);
+        assert_eq!(groups_of(&update(json!({}))), std::slice::from_ref(&of_workspace));
         let made = json!({"pulumi.com/component": "stack", "auto.pulumi.com/workspace-name": "app"});
         assert_eq!(groups_of(&update(made)), [of_workspace, UpdateGroup::stack("apps", "app")]);
     }

@@ -119,7 +119,7 @@ async fn b4_a_rejected_result_is_recorded_without_its_details() {
         etcd,
     ];
     for answer in answers {
-        let (next, status) = recorded(1, answer.clone()).await;
+        let (next, status) = Box::pin(recorded(1, answer.clone())).await;
         assert!(matches!(next, Ok(Next::Again(update)) if update.is_complete()), "{answer:?}");
         let absent = ["changes", "permalink", "lastOutput"].map(|field| status.get(field).is_none());
         assert_eq!(absent, [true; 3], "{status}");
@@ -136,11 +136,11 @@ async fn b4_a_rejected_result_is_recorded_without_its_details() {
 
 #[tokio::test]
 async fn b4_an_accepted_result_keeps_its_details_and_plausible_times() {
-    let (_, status) = recorded(0, Answer::Silence).await;
+    let (_, status) = Box::pin(recorded(0, Answer::Silence)).await;
     assert_eq!(status["changes"].as_object().map(serde_json::Map::len), Some(30));
     assert!(status.get("startTime").is_none(), "a run of today has not started in 2096: {status}");
-    let (next, status) = recorded(9, Answer::refusal(413, "RequestEntityTooLarge")).await;
+    let (next, status) = Box::pin(recorded(9, Answer::refusal(413, "RequestEntityTooLarge"))).await;
     assert!(next.is_err() && status.get("message").is_none(), "it is tried again");
-    let (next, _) = recorded(1, Answer::refusal(503, "ServiceUnavailable")).await;
+    let (next, _) = Box::pin(recorded(1, Answer::refusal(503, "ServiceUnavailable"))).await;
     assert!(next.is_err(), "the same is tried again when the API server is back");
 }

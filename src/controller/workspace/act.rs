@@ -72,7 +72,7 @@ impl Act<'_> {
             }
             Action::ReleasePod => self.release_pod(&namespace, &name).await?,
             Action::Fetch => return self.fetch().await,
-            Action::PutSource { artifact } => return self.put_source(&artifact).await,
+            Action::PutSource { artifact } => return Box::pin(self.put_source(&artifact)).await,
             Action::DeleteStatefulSet => {
                 writer.delete::<StatefulSet>(&namespace, &object, None).await?;
                 self.context.memory.forget(&namespace, &object);

@@ -6,8 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use crate::source::git::credentials::{self, Login};
 use crate::source::git::error::GitError;
 use crate::source::git::github_app::TOKEN_USER;
-use crate::source::git::http;
-use crate::source::git::known_hosts::KnownHosts;
+use crate::source::git::http::{self, Proxies};
 use crate::source::git::remote::Access;
 use crate::source::git::url::Place;
 use crate::source::git::{Key, Shared};
@@ -15,21 +14,29 @@ use crate::source::git::{Key, Shared};
 /// The largest list of host keys or certificates for all Stacks.
 const LARGEST_FILE: u64 = 4 << 20;
 
-/// The client for servers that nothing particular is trusted for, with the certificates that it was made with.
+/// The clients for the APIs of GitHub Apps. The one for servers that nothing particular is trusted for is kept, with the certificates
+/// that it was made with.
 #[derive(Debug, Default)]
-pub struct Clients(Mutex<Option<(Option<String>, reqwest::Client)>>);
+pub struct Clients {
+    pub proxies: Proxies,
+    kept: Mutex<Option<(Option<String>, reqwest::Client)>>,
+}
 
 impl Clients {
+    pub fn of_environment() -> Self {
+        Self { proxies: Proxies::of_environment(), kept: Mutex::default() }
+    }
+
     /// A client that trusts the system's certificates, those for all Stacks, and these.
     fn client(&self, for_all: Option<String>, own: Vec<String>) -> Result<reqwest::Client, GitError> {
         if !own.is_empty() {
-            return http::client(&own.into_iter().chain(for_all).collect::<Vec<_>>());
+            return http::client(&own.into_iter().chain(for_all).collect::<Vec<_>>(), &self.proxies);
         }
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, client)) = kept.as_ref().filter(|(made_with, _)| *made_with == for_all) {
             return Ok(client.clone());
         }
-        let client = http::client(&for_all.iter().cloned().collect::<Vec<_>>())?;
+        let client = http::client(&for_all.iter().cloned().collect::<Vec<_>>(), &self.proxies)?;
         *kept = Some((for_all, client.clone()));
         Ok(client)
     }
@@ -42,19 +49,23 @@ impl Shared {
         let trust = &self.settings.trust;
         if let (Place::Ssh(_), Login::Ssh { key, passphrase }) = (key.repository.place(), &credentials.login) {
             let for_all = read(&trust.join("known_hosts")).await?;
-            let known = KnownHosts::new(credentials.known_hosts.into_iter().chain(for_all));
-            return Ok(Access::Ssh { key: key.clone(), passphrase: passphrase.clone(), known });
+            let known_hosts = credentials.known_hosts.into_iter().chain(for_all).collect();
+            return Ok(Access::Ssh { key: key.clone(), passphrase: passphrase.clone(), known_hosts });
         }
-        let client = self.clients.client(read(&trust.join("ca.crt")).await?, credentials.authorities)?;
+        let (own, for_all) = (credentials.authorities, read(&trust.join("ca.crt")).await?);
         let login = match credentials.login {
             Login::Basic { user, password } => Some((user, password)),
-            Login::GitHubApp(app) => Some((TOKEN_USER.to_owned(), self.tokens.token(&app, &client).await?)),
+            Login::GitHubApp(app) => {
+                let client = self.clients.client(for_all.clone(), own.clone())?;
+                Some((TOKEN_USER.to_owned(), self.tokens.token(&app, &client).await?))
+            }
             Login::Nothing => None,
             Login::Ssh { key, passphrase } => {
-                return Ok(Access::Ssh { key, passphrase, known: KnownHosts::default() });
+                return Ok(Access::Ssh { key, passphrase, known_hosts: Vec::new() });
             }
         };
-        Ok(Access::Http { client, login })
+        let authorities = own.into_iter().chain(for_all).collect();
+        Ok(Access::Http { login, authorities, proxies: self.clients.proxies.clone() })
     }
 }
 

@@ -42,7 +42,8 @@ pub struct Fetched {
     pub commit: String,
     pub digest: Digest,
     pub warnings: Vec<String>,
-    pub selections: BTreeMap<Paths, String>,
+    /// Of each choice of paths, the digest of what it matches, or why there is none.
+    pub selections: BTreeMap<Paths, Result<String, String>>,
 }
 
 /// What a Stack wants of it.
@@ -137,6 +138,16 @@ impl Answers {
         known.is_some_and(|repository| repository.answered >= covers)
     }
 
+    /// The namespaces of those who follow a repository.
+    pub fn namespaces(&self, key: &Key) -> Vec<String> {
+        let followers = self.repositories.get(key).map(|repository| repository.followers.keys());
+        let mut namespaces: Vec<String> =
+            followers.into_iter().flatten().map(|(namespace, _)| namespace.clone()).collect();
+        namespaces.sort();
+        namespaces.dedup();
+        namespaces
+    }
+
     /// How often a repository is to be asked: as its most eager follower wants it.
     pub fn interval(&self, key: &Key) -> Option<Duration> {
         self.repositories.get(key)?.followers.values().map(|following| following.every).min()
@@ -180,7 +191,7 @@ impl Repository {
         match &key.reference {
             // A commit by its hash is never another one.
             Reference::Commit(_) => {
-                Repository { tip: key.reference.select(&[]).map(Ok), answered: u64::MAX, ..Repository::default() }
+                Repository { tip: key.reference.select([]).map(Ok), answered: u64::MAX, ..Repository::default() }
             }
             _ => Repository { asked: 1, ..Repository::default() },
         }
@@ -224,11 +235,12 @@ impl Repository {
             Some(Ok(tip)) => tip,
         };
         let selection_in = |content: &Fetched| match &wanted.paths {
-            Some(paths) => content.selections.get(paths).cloned().map(Some),
-            None => Some(None),
+            Some(paths) => content.selections.get(paths).cloned().map(|selection| selection.map(Some)),
+            None => Some(Ok(None)),
         };
         let fetched = self.content.as_ref().filter(|content| content.commit == tip.commit);
         if let Some((content, selection)) = fetched.and_then(|content| Some((content, selection_in(content)?))) {
+            let selection = selection.map_err(|why| Unavailable::Invalid(format!("spec.paths: {why}")))?;
             return Ok(resolved(wanted, tip, content.digest.clone(), selection, content.warnings.clone()));
         }
         // Told before what was known: then somebody needs the bytes, and a digest alone is no help.

@@ -6,25 +6,49 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use tokio::runtime::Handle;
+use serde::{Deserialize, Serialize};
+use tokio::runtime::Runtime;
 
 use crate::source::git::error::GitError;
 
 /// How long a server may send nothing.
 const SILENCE: Duration = Duration::from_secs(30);
 
+/// What a server has to send at least: so many bytes in each window of time, counted from its first byte. One that sends a byte from time
+/// to time is not silent, and would hold its slot as long as a conversation may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pace {
+    pub bytes: u64,
+    pub window: Duration,
+}
+
+/// How long a conversation may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Terms {
+    pub time: Duration,
+    pub pace: Pace,
+}
+
 /// The bounds of one conversation.
 #[derive(Debug)]
 pub struct Budget {
-    runtime: Handle,
+    runtime: Runtime,
     what: &'static str,
-    limit: Duration,
+    terms: Terms,
     ends: Instant,
     allowance: Mutex<Allowance>,
+    window: Mutex<Option<Window>>,
     /// The first failure; later ones follow from it.
     failure: Mutex<Option<GitError>>,
     /// Checked by what works on bytes for long.
     pub interrupt: AtomicBool,
+}
+
+/// What has come since when.
+#[derive(Clone, Copy, Debug)]
+struct Window {
+    began: Instant,
+    bytes: u64,
 }
 
 /// What the server sends at the moment.
@@ -36,17 +60,23 @@ struct Allowance {
 }
 
 impl Budget {
-    /// A conversation about this may take so long.
-    pub fn new(runtime: Handle, what: &'static str, limit: Duration) -> Self {
-        Self {
-            runtime,
+    /// A conversation about this, on these terms.
+    ///
+    /// # Errors
+    /// What waits for the network cannot be started.
+    pub fn new(what: &'static str, terms: Terms) -> Result<Self, GitError> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let failed = |error: io::Error| GitError::Protocol(format!("the conversation cannot begin: {error}"));
+        Ok(Self {
+            runtime: runtime.map_err(failed)?,
             what,
-            limit,
-            ends: Instant::now() + limit,
+            terms,
+            ends: Instant::now() + terms.time,
             allowance: Mutex::default(),
+            window: Mutex::default(),
             failure: Mutex::default(),
             interrupt: AtomicBool::new(false),
-        }
+        })
     }
 
     /// From here on the server sends this, and no more of it than so many bytes.
@@ -57,25 +87,42 @@ impl Budget {
     /// The server has sent something.
     pub fn spend(&self, count: usize) -> io::Result<()> {
         let count = u64::try_from(count).unwrap_or(u64::MAX);
+        self.keep_pace(count, Instant::now())?;
         let mut allowance = self.allowance.lock().unwrap_or_else(PoisonError::into_inner);
         match allowance.left.checked_sub(count) {
             Some(left) => {
                 allowance.left = left;
                 Ok(())
             }
-            None => Err(self.fail(GitError::TooLarge { what: allowance.what, limit: allowance.limit })),
+            None => Err(self.fail(GitError::TooLarge { what: allowance.what.into(), limit: allowance.limit })),
         }
     }
 
-    /// Waits for something, as long as there is time. Never on a thread of the runtime itself.
+    /// Whether the server sends fast enough.
+    fn keep_pace(&self, count: u64, now: Instant) -> io::Result<()> {
+        let Pace { bytes, window } = self.terms.pace;
+        let mut open = self.window.lock().unwrap_or_else(PoisonError::into_inner);
+        let current = open.get_or_insert(Window { began: now, bytes: 0 });
+        current.bytes = current.bytes.saturating_add(count);
+        if now.saturating_duration_since(current.began) < window {
+            return Ok(());
+        }
+        if current.bytes < bytes {
+            return Err(self.fail(GitError::TooSlow { bytes, window }));
+        }
+        *open = Some(Window { began: now, bytes: 0 });
+        Ok(())
+    }
+
+    /// Waits for something, as long as there is time.
     pub fn wait<T>(&self, work: impl Future<Output = T>) -> io::Result<T> {
         let left = self.ends.saturating_duration_since(Instant::now());
         let patience = left.min(SILENCE);
         let waited = self.runtime.block_on(async { tokio::time::timeout(patience, work).await });
         waited.map_err(|_| {
             let (what, limit) =
-                if left <= SILENCE { (self.what, self.limit) } else { ("the server's next word", SILENCE) };
-            self.fail(GitError::TimedOut { what, limit })
+                if left <= SILENCE { (self.what, self.terms.time) } else { ("the server's next word", SILENCE) };
+            self.fail(GitError::TimedOut { what: what.into(), limit })
         })
     }
 
@@ -110,6 +157,8 @@ pub fn one_line(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::borrow::Cow;
+
     use super::*;
 
     #[test]
@@ -118,15 +167,30 @@ mod tests {
         assert_eq!(one_line(&"x".repeat(999)).chars().count(), LONGEST + 1);
     }
 
+    fn budget() -> Budget {
+        let pace = Pace { bytes: 100, window: Duration::from_secs(10) };
+        Budget::new("the test", Terms { time: Duration::from_secs(1), pace }).unwrap()
+    }
+
+    #[test]
+    fn a_server_has_to_send_fast_enough_once_it_has_begun() {
+        let (budget, began) = (budget(), Instant::now());
+        let sends = |bytes: u64, second: u64| budget.keep_pace(bytes, began + Duration::from_secs(second)).is_ok();
+        let rows = [(1, 0, true), (1, 9, true), (98, 10, true), (1, 11, true), (98, 19, true), (0, 20, false)];
+        for (bytes, second, wanted) in rows {
+            assert_eq!(sends(bytes, second), wanted, "{bytes} bytes in second {second}");
+        }
+        assert!(matches!(budget.reason(&""), GitError::TooSlow { bytes: 100, .. }));
+    }
+
     #[test]
     fn the_first_failure_is_the_reason() {
-        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        let budget = Budget::new(runtime.handle().clone(), "the test", Duration::from_secs(1));
+        let budget = budget();
         budget.allow("the list", 10);
         assert!(budget.spend(10).is_ok());
         assert!(budget.spend(1).is_err());
         budget.fail(GitError::Empty);
-        assert!(matches!(budget.reason(&"other"), GitError::TooLarge { what: "the list", limit: 10 }));
+        assert!(matches!(budget.reason(&"other"), GitError::TooLarge { what: Cow::Borrowed("the list"), limit: 10 }));
         assert!(matches!(budget.reason(&"other"), GitError::Protocol(said) if said == "other"));
     }
 }

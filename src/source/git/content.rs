@@ -1,88 +1,135 @@
-//! The files of a commit as an artifact: packed straight from Git's objects, without a working copy. The same commit gives the same
-//! bytes.
+//! The files of a commit as an archive: packed straight from Git's objects, without a working copy. The same commit gives the same
+//! bytes. For the child process: it reads what the server has sent.
 
-use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
 
 use gix_hash::{ObjectId, oid};
 use gix_object::tree::EntryKind;
 use gix_object::{CommitRefIter, Kind, TreeRefIter};
 use gix_pack::Bundle;
+use gix_pack::data::decode::entry::ResolvedBase;
 
-use crate::artifact::{Archive, Digest, Incoming, PackError, Pinned};
+use crate::artifact::{Archive, PackError};
+use crate::source::git::budget::one_line;
 use crate::source::git::error::GitError;
-use crate::source::git::paths::{self, Paths, Selection};
+use crate::source::git::pack_index::Work;
+use crate::source::git::paths::{Rules, Selection};
+use crate::source::git::request::{Pack, Packed};
+use crate::source::git::wildcards::{Exhausted, Steps};
 
 /// The file that says what is left out.
 const IGNORE_FILE: &[u8] = b".sourceignore";
+/// The largest of these files that is read, in bytes.
+const LARGEST_IGNORE_FILE: usize = 256 << 10;
 /// How a file begins that only stands for one in Git LFS, and how long such a file is at most.
 const LFS_POINTER: (&[u8], usize) = (b"version https://git-lfs.github.com/spec/v1\n", 1024);
 /// How many names a warning lists.
 const LISTED: usize = 5;
 /// How deep directories may be nested; the names in an archive have the same limit.
 const DEEPEST: usize = 64;
+/// The steps that the patterns of `.sourceignore` files may take, and as many those of all choices of paths together: seconds.
+const STEPS: u64 = 4_000_000_000;
+/// The steps that one choice of paths may take, so that one Stack does not delay the others that follow the repository.
+const STEPS_OF_CHOICE: u64 = 200_000_000;
+/// What it takes to follow a delta to its base, however small the object is, in bytes that are decoded.
+const STEP_TO_BASE: u64 = 256;
 
-/// An artifact that was made of a commit.
-#[derive(Clone, Debug)]
-pub struct Content {
-    pub artifact: Pinned,
-    /// What is not as people may expect it.
-    pub warnings: Vec<String>,
-    /// Of each choice of paths, the digest of what it matches.
-    pub selections: BTreeMap<Paths, String>,
-}
-
-impl Content {
-    pub fn digest(&self) -> &Digest {
-        self.artifact.digest()
-    }
-}
-
-/// Packs the files of a commit into the store.
-pub fn make(
-    bundle: &Bundle,
-    commit: &str,
-    incoming: Incoming,
-    limits: crate::artifact::Limits,
-    choices: &[Paths],
-) -> Result<Content, GitError> {
+/// Packs the files of a commit into an archive.
+pub fn make(bundle: &Bundle, request: &Pack) -> Result<Packed, GitError> {
+    let commit = request.commit.as_str();
     let id = ObjectId::from_hex(commit.as_bytes()).map_err(|error| GitError::Protocol(error.to_string()))?;
-    let largest = limits.download_bytes;
+    let largest = request.archive_limits.download_bytes;
+    let failed = |cause: io::Error| GitError::disk(&request.archive, &cause);
+    let file = File::options().write(true).truncate(true).open(&request.archive).map_err(failed)?;
+    let file = BufWriter::with_capacity(64 << 10, Capped { file, left: largest });
+    let choices = u64::try_from(request.choices.len()).unwrap_or(u64::MAX).max(1);
     let mut walk = Walk {
-        objects: Objects { bundle, commit },
-        archive: Archive::new(incoming, limits),
-        ignore: gix_ignore::Search::default(),
-        selections: choices.iter().map(|paths| (paths.clone(), paths.selection())).collect(),
+        objects: Objects { bundle, commit, work: Work::for_pack(u64::try_from(bundle.pack.data_len()).unwrap_or(0)) },
+        archive: Archive::new(file, request.archive_limits.clone()),
+        entries_left: request.limits.tree_entries,
+        kept_left: request.archive_limits.entries,
+        entry_limit: request.archive_limits.entries,
+        ignore: Rules::default(),
+        ignore_steps: Steps::new(STEPS),
+        selections: request.choices.iter().map(|paths| paths.selection(STEPS_OF_CHOICE.min(STEPS / choices))).collect(),
         remarks: Remarks::default(),
     };
-    let mut data = Vec::new();
-    walk.objects.read(&id, Kind::Commit, &mut data)?;
-    let tree = CommitRefIter::from_bytes(&data, id.kind()).tree_id();
-    let tree = tree.map_err(|error| walk.objects.broken(&format!("the commit cannot be read: {error}")))?;
-    walk.directory(&tree, &[], 0)?;
-    let (incoming, _) = walk.archive.finish()?;
-    // No workspace takes a larger one.
-    if incoming.size() > largest {
-        return Err(GitError::TooLarge { what: "the artifact of the repository", limit: largest });
+    walk.commit(&id).and_then(|()| walk.finish()).map_err(|error| match error {
+        // No workspace takes a larger one.
+        Stopped::Archive(PackError::Write { cause, .. }) if cause.kind() == io::ErrorKind::FileTooLarge => {
+            GitError::TooLarge { what: "the artifact of the repository".into(), limit: largest }
+        }
+        Stopped::Archive(error) => error.into(),
+        Stopped::Repository(error) => error,
+    })
+}
+
+/// Why packing was stopped.
+enum Stopped {
+    Archive(PackError),
+    Repository(GitError),
+}
+
+impl From<PackError> for Stopped {
+    fn from(error: PackError) -> Self {
+        Stopped::Archive(error)
     }
-    let selections = walk.selections.into_iter().map(|(paths, selection)| (paths, selection.digest())).collect();
-    Ok(Content { artifact: incoming.commit_as_is()?, warnings: walk.remarks.sentences(), selections })
+}
+
+impl From<GitError> for Stopped {
+    fn from(error: GitError) -> Self {
+        Stopped::Repository(error)
+    }
+}
+
+/// A file that takes no more than so many bytes.
+struct Capped {
+    file: File,
+    left: u64,
+}
+
+impl Write for Capped {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let left = self.left.checked_sub(u64::try_from(bytes.len()).unwrap_or(u64::MAX));
+        self.left = left.ok_or(io::ErrorKind::FileTooLarge)?;
+        self.file.write_all(bytes)?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
 }
 
 /// Git's objects, as they were fetched.
 struct Objects<'a> {
     bundle: &'a Bundle,
     commit: &'a str,
+    work: Work,
 }
 
 impl Objects<'_> {
-    fn read(&self, id: &oid, kind: Kind, into: &mut Vec<u8>) -> Result<(), GitError> {
+    fn read(&mut self, id: &oid, kind: Kind, into: &mut Vec<u8>) -> Result<(), GitError> {
+        let unreadable = |error: gix_error::Error| self.broken(&format!("object {id} cannot be read: {error}"));
+        let Bundle { pack, index } = self.bundle;
+        let Some(position) = index.lookup(id) else {
+            return Err(self.broken(&format!("the server did not send object {id}")));
+        };
+        let base = |id: &oid, _: &mut Vec<u8>| {
+            let entry = |position| pack.entry(index.pack_offset_at_index(position)).map(ResolvedBase::InPack);
+            index.lookup(id).map(entry).transpose()
+        };
+        let entry = pack.entry(index.pack_offset_at_index(position)).map_err(unreadable)?;
         let mut inflate = gix_zlib::Inflate::default();
-        let found = self.bundle.find(id, into, &mut inflate, &mut gix_pack::cache::Never);
-        let found = found.map_err(|error| self.broken(&format!("object {id} cannot be read: {error}")))?;
-        match found.map(|(data, _)| data.kind) {
-            Some(found) if found == kind => Ok(()),
-            Some(found) => Err(self.broken(&format!("object {id} is a {found} and no {kind}"))),
-            None => Err(self.broken(&format!("the server did not send object {id}"))),
+        let found = pack.decode_entry(entry, into, &mut inflate, &base, &mut gix_pack::cache::Never);
+        let found = found.map_err(unreadable)?;
+        // The same object may stand in any number of directories, at the end of a long chain of deltas.
+        let steps = u64::from(found.num_deltas) + 1;
+        self.work.take(steps.saturating_mul(found.object_size.saturating_add(STEP_TO_BASE)))?;
+        match found.kind {
+            found if found == kind => Ok(()),
+            found => Err(self.broken(&format!("object {id} is a {found} and no {kind}"))),
         }
     }
 
@@ -94,9 +141,14 @@ impl Objects<'_> {
 /// A walk through the files of a commit.
 struct Walk<'a> {
     objects: Objects<'a>,
-    archive: Archive<Incoming>,
-    ignore: gix_ignore::Search,
-    selections: Vec<(Paths, Selection)>,
+    archive: Archive<BufWriter<Capped>>,
+    entries_left: u64,
+    /// Entries that are not ignored, also those that are left out of the archive.
+    kept_left: u64,
+    entry_limit: u64,
+    ignore: Rules,
+    ignore_steps: Steps,
+    selections: Vec<Selection>,
     remarks: Remarks,
 }
 
@@ -108,28 +160,43 @@ struct Entry {
 }
 
 impl Walk<'_> {
+    fn commit(&mut self, id: &oid) -> Result<(), Stopped> {
+        let mut data = Vec::new();
+        self.objects.read(id, Kind::Commit, &mut data)?;
+        let tree = CommitRefIter::from_bytes(&data, id.kind()).tree_id();
+        let tree = tree.map_err(|error| self.objects.broken(&format!("the commit cannot be read: {error}")))?;
+        self.directory(&tree, &[], 0)
+    }
+
+    fn finish(self) -> Result<Packed, Stopped> {
+        let too_long = |_: Exhausted| "matching the patterns against all files takes too long".to_owned();
+        let selections = self.selections.into_iter().map(|selection| selection.digest().map_err(too_long)).collect();
+        self.archive.finish()?;
+        Ok(Packed { warnings: self.remarks.sentences(), selections })
+    }
+
     /// Packs a directory; the root has an empty path.
-    fn directory(&mut self, id: &oid, path: &[u8], depth: usize) -> Result<(), GitError> {
+    fn directory(&mut self, id: &oid, path: &[u8], depth: usize) -> Result<(), Stopped> {
         if depth > DEEPEST {
-            return Err(self.objects.broken(&format!("{} is nested too deeply", shown(path))));
+            return Err(self.objects.broken(&format!("{} is nested too deeply", shown(path))).into());
         }
         let entries = self.entries(id, path)?;
         self.read_ignore_file(&entries, path)?;
         for entry in entries {
-            let is_directory = entry.kind == EntryKind::Tree;
-            if paths::verdict(&self.ignore, &entry.path, is_directory) == Some(true) {
+            if self.is_ignored(&entry)? {
                 continue;
             }
+            self.count(&entry)?;
             match entry.kind {
                 EntryKind::Tree => {
                     self.archive.directory(&entry.path)?;
-                    self.selections.iter_mut().for_each(|(_, selection)| selection.enter(&entry.path));
+                    self.selections.iter_mut().for_each(|selection| selection.enter(&entry.path));
                     self.directory(&entry.id, &entry.path, depth + 1)?;
-                    self.selections.iter_mut().for_each(|(_, selection)| selection.leave());
+                    self.selections.iter_mut().for_each(Selection::leave);
                 }
                 EntryKind::Commit => {
                     self.select(&entry);
-                    self.remarks.submodules.push(shown(&entry.path));
+                    self.remarks.submodules.add(&entry.path);
                 }
                 EntryKind::Link => self.link(&entry)?,
                 EntryKind::Blob | EntryKind::BlobExecutable => self.file(&entry)?,
@@ -138,13 +205,33 @@ impl Walk<'_> {
         Ok(())
     }
 
-    fn entries(&self, id: &oid, path: &[u8]) -> Result<Vec<Entry>, GitError> {
+    /// The archive counts what it takes; submodules and links that are left out count as well.
+    fn count(&mut self, entry: &Entry) -> Result<(), PackError> {
+        let limit = self.entry_limit;
+        let left = self.kept_left.checked_sub(1);
+        self.kept_left = left.ok_or_else(|| PackError::TooManyEntries { path: shown(&entry.path).into(), limit })?;
+        Ok(())
+    }
+
+    fn is_ignored(&mut self, entry: &Entry) -> Result<bool, GitError> {
+        let is_directory = entry.kind == EntryKind::Tree;
+        let verdict = self.ignore.verdict(&entry.path, is_directory, &mut self.ignore_steps);
+        let too_long = |_: Exhausted| {
+            self.objects.broken("matching the patterns of .sourceignore against all files takes too long")
+        };
+        Ok(verdict.map_err(too_long)? == Some(true))
+    }
+
+    /// The entries of a directory. All count, also those that are left out, such as submodules: any tree may hold millions of them.
+    fn entries(&mut self, id: &oid, path: &[u8]) -> Result<Vec<Entry>, GitError> {
         let mut data = Vec::new();
         self.objects.read(id, Kind::Tree, &mut data)?;
         let mut entries = Vec::new();
         for entry in TreeRefIter::from_bytes(&data, id.kind()) {
             let entry =
                 entry.map_err(|error| self.objects.broken(&format!("{} cannot be read: {error}", shown(path))))?;
+            let left = self.entries_left.checked_sub(1);
+            self.entries_left = left.ok_or_else(|| self.objects.broken("its directories have too many entries"))?;
             let name: &[u8] = entry.filename;
             if name.is_empty() || name.contains(&b'/') || name.eq_ignore_ascii_case(b".git") {
                 return Err(self.objects.broken(&format!(
@@ -165,34 +252,38 @@ impl Walk<'_> {
         let Some(file) = entries.iter().filter(is_file).find(named) else { return Ok(()) };
         let mut data = Vec::new();
         self.objects.read(&file.id, Kind::Blob, &mut data)?;
-        paths::add(&mut self.ignore, &data, &String::from_utf8_lossy(path));
+        if data.len() > LARGEST_IGNORE_FILE {
+            let path = shown(&file.path);
+            return Err(self.objects.broken(&format!("{path} is larger than {LARGEST_IGNORE_FILE} bytes")));
+        }
+        self.ignore.add(&data, path);
         Ok(())
     }
 
-    fn file(&mut self, entry: &Entry) -> Result<(), GitError> {
+    fn file(&mut self, entry: &Entry) -> Result<(), Stopped> {
         let mut data = Vec::new();
         self.objects.read(&entry.id, Kind::Blob, &mut data)?;
         if data.len() <= LFS_POINTER.1 && data.starts_with(LFS_POINTER.0) {
-            self.remarks.pointers.push(shown(&entry.path));
+            self.remarks.pointers.add(&entry.path);
         }
         self.select(entry);
         Ok(self.archive.file(&entry.path, entry.kind == EntryKind::BlobExecutable, &data)?)
     }
 
     /// Links that lead out of the repository are left out: they would lead anywhere in the workspace.
-    fn link(&mut self, entry: &Entry) -> Result<(), GitError> {
+    fn link(&mut self, entry: &Entry) -> Result<(), Stopped> {
         let mut target = Vec::new();
         self.objects.read(&entry.id, Kind::Blob, &mut target)?;
         self.select(entry);
         match self.archive.link(&entry.path, &target) {
-            Err(PackError::Link { .. }) => self.remarks.links.push(shown(&entry.path)),
+            Err(PackError::Link { .. }) => self.remarks.links.add(&entry.path),
             other => other?,
         }
         Ok(())
     }
 
     fn select(&mut self, entry: &Entry) {
-        for (_, selection) in &mut self.selections {
+        for selection in &mut self.selections {
             selection.file(&entry.path, entry.kind.as_octal_str(), entry.id.as_slice());
         }
     }
@@ -205,9 +296,25 @@ fn shown(path: &[u8]) -> String {
 /// What is not as people may expect it.
 #[derive(Default)]
 struct Remarks {
-    submodules: Vec<String>,
-    pointers: Vec<String>,
-    links: Vec<String>,
+    submodules: Names,
+    pointers: Names,
+    links: Names,
+}
+
+/// The first of some names, and how many there are.
+#[derive(Default)]
+struct Names {
+    first: Vec<String>,
+    count: usize,
+}
+
+impl Names {
+    fn add(&mut self, path: &[u8]) {
+        self.count += 1;
+        if self.first.len() < LISTED {
+            self.first.push(one_line(&shown(path)));
+        }
+    }
 }
 
 impl Remarks {
@@ -217,14 +324,14 @@ impl Remarks {
             (&self.pointers, "files in Git LFS are not fetched; these hold their pointers only"),
             (&self.links, "symbolic links that lead out of the repository are left out"),
         ];
-        let said = kinds.into_iter().filter(|(names, _)| !names.is_empty());
+        let said = kinds.into_iter().filter(|(names, _)| names.count > 0);
         said.map(|(names, what)| format!("{what}: {}", enumerated(names))).collect()
     }
 }
 
-fn enumerated(names: &[String]) -> String {
-    let shown = names.iter().take(LISTED).map(String::as_str).collect::<Vec<_>>().join(", ");
-    match names.len().saturating_sub(LISTED) {
+fn enumerated(names: &Names) -> String {
+    let shown = names.first.join(", ");
+    match names.count.saturating_sub(names.first.len()) {
         0 => shown,
         more => format!("{shown} and {more} more"),
     }
@@ -237,8 +344,8 @@ mod tests {
     #[test]
     fn remarks_are_short_sentences() {
         assert!(Remarks::default().sentences().is_empty());
-        let names: Vec<String> = (0..7).map(|n| format!("f{n}")).collect();
-        let remarks = Remarks { pointers: names, ..Remarks::default() };
+        let mut remarks = Remarks::default();
+        (0..7).for_each(|n| remarks.pointers.add(format!("f{n}").as_bytes()));
         assert_eq!(
             remarks.sentences(),
             ["files in Git LFS are not fetched; these hold their pointers only: f0, f1, f2, f3, f4 and 2 more"]

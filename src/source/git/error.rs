@@ -1,16 +1,23 @@
 //! Why a repository could not be read, for people. No credential is in any of it.
 
+use std::borrow::Cow;
+use std::path::Path;
 use std::time::Duration;
 
-use crate::artifact::{PackError, StoreError};
+use serde::{Deserialize, Serialize};
 
-/// Why a repository could not be read.
-#[derive(Debug, thiserror::Error)]
+use crate::artifact::{PackError, StoreError};
+use crate::subprocess::Failure;
+
+/// Why a repository could not be read. A child process writes it to its answer.
+#[derive(Debug, thiserror::Error, Serialize, Deserialize)]
 pub enum GitError {
     #[error("the server cannot be reached: {0}")]
     Unreachable(String),
     #[error("{what} took longer than {} s", limit.as_secs())]
-    TimedOut { what: &'static str, limit: Duration },
+    TimedOut { what: Cow<'static, str>, limit: Duration },
+    #[error("the server sends less than {bytes} bytes in {} s", window.as_secs())]
+    TooSlow { bytes: u64, window: Duration },
     #[error(
         "the server asks for credentials ({0}), and none are given: name them in spec.gitAuth or spec.gitAuthSecret of the Stack, \
          or in spec.git.auth of the Workspace. Some servers say so of a repository that does not exist, too"
@@ -36,24 +43,49 @@ pub enum GitError {
     #[error("the repository is empty: nothing has been pushed to it yet")]
     Empty,
     #[error("{what} is larger than {limit} bytes, which is the most that is read")]
-    TooLarge { what: &'static str, limit: u64 },
+    TooLarge { what: Cow<'static, str>, limit: u64 },
+    #[error(
+        "the repository has {found} objects, and {limit} is the most that is read: set spec.shallow to true, or split it"
+    )]
+    TooManyObjects { found: u32, limit: u32 },
     #[error("the server's answer is not what Git's protocol says: {0}")]
     Protocol(String),
     #[error("the files of commit {commit} make no artifact: {why}")]
     Content { commit: String, why: String },
-    #[error(transparent)]
-    Pack(#[from] PackError),
-    #[error(transparent)]
-    Store(#[from] StoreError),
+    #[error("{0}")]
+    Pack(String),
     #[error("cannot work in {directory}: {cause}")]
-    Disk { directory: String, cause: std::io::Error },
+    Disk { directory: String, cause: String },
+    #[error("{0} in this namespace")]
+    NoSlot(String),
+    /// The child process has no answer.
+    #[error("{what} was stopped: {failure}")]
+    #[serde(skip)]
+    Child { what: Cow<'static, str>, failure: Failure },
+    #[error(transparent)]
+    #[serde(skip)]
+    Store(#[from] StoreError),
+}
+
+impl From<PackError> for GitError {
+    fn from(error: PackError) -> Self {
+        GitError::Pack(error.to_string())
+    }
 }
 
 impl GitError {
+    /// The disk refuses.
+    pub fn disk(directory: &Path, cause: &std::io::Error) -> Self {
+        GitError::Disk { directory: directory.display().to_string(), cause: cause.to_string() }
+    }
+
     /// Whether it may be gone in a few seconds, without anybody doing anything.
     pub fn is_passing(&self) -> bool {
         match self {
-            GitError::Unreachable(_) | GitError::TimedOut { .. } => true,
+            GitError::Unreachable(_) | GitError::TimedOut { .. } | GitError::TooSlow { .. } | GitError::NoSlot(_) => {
+                true
+            }
+            GitError::Child { failure, .. } => !failure.is_of_input(),
             GitError::Status(status) => *status >= 500,
             _ => false,
         }
@@ -81,4 +113,42 @@ pub(super) fn chain(error: &dyn std::error::Error) -> String {
         next = cause.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_of_a_child_process_say_the_same_in_the_controller() {
+        let seconds = Duration::from_secs;
+        let errors = [
+            GitError::Unreachable("refused".to_owned()),
+            GitError::TimedOut { what: "fetching".into(), limit: seconds(60) },
+            GitError::TooSlow { bytes: 8, window: seconds(15) },
+            GitError::CredentialsMissing("HTTP 401".to_owned()),
+            GitError::Status(500),
+            GitError::Busy { status: 429, after: seconds(77) },
+            GitError::Empty,
+            GitError::TooLarge { what: "the pack".into(), limit: 9 },
+            GitError::TooManyObjects { found: 9, limit: 8 },
+            GitError::Content { commit: "c".to_owned(), why: "broken".to_owned() },
+            GitError::from(PackError::TooManyBytes { limit: 9 }),
+            GitError::disk(Path::new("/work"), &std::io::Error::other("full")),
+        ];
+        for error in errors {
+            let told: GitError = serde_json::from_slice(&serde_json::to_vec(&error).unwrap()).unwrap();
+            assert_eq!(told.to_string(), error.to_string());
+            assert_eq!((told.is_passing(), told.patience()), (error.is_passing(), error.patience()), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_child_that_exceeds_a_limit_would_do_so_again_and_one_that_was_killed_may_not() {
+        let of = |failure| GitError::Child { what: "packing".into(), failure };
+        assert!(!of(Failure::Memory { limit: 1 << 20 }).is_passing());
+        assert!(of(Failure::Killed).is_passing());
+        let said = of(Failure::Memory { limit: 1 << 20 }).to_string();
+        assert_eq!(said, "packing was stopped: it needs more than the limit of 1Mi of memory");
+    }
 }

@@ -4,23 +4,27 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::SinkExt;
-use tokio::runtime::Handle;
+use tempfile::TempDir;
 use tokio::time::Instant;
 
-use crate::artifact::Algorithm;
+use crate::artifact::{Algorithm, Pinned};
+use crate::runtime::fair_slots::{FairSlots, Slot};
 use crate::source::git::answers::{Fetched, Need};
-use crate::source::git::content::{self, Content};
+use crate::source::git::child;
 use crate::source::git::error::GitError;
 use crate::source::git::paths::Paths;
 use crate::source::git::reference::{Reference, Tip};
-use crate::source::git::remote::Remote;
+use crate::source::git::request::{Download, List, Pack, Packed};
+use crate::source::git::slots;
 use crate::source::git::wanted::Auth;
-use crate::source::git::{Follower, Key, Settings, Shared};
+use crate::source::git::{Follower, Key, Shared};
 
 /// How long to wait after a first failure; twice as long after each further one.
 const FIRST_PAUSE: Duration = Duration::from_secs(10);
 /// No wait after a failure is longer, unless the repository is asked less often anyway.
 const LONGEST_PAUSE: Duration = Duration::from_secs(10 * 60);
+/// The most bytes of patterns that Stacks may give for one repository together.
+const MOST_PATTERNS: usize = 1 << 20;
 /// How much later than it could be a question is asked at most, so that not all are asked at once.
 const JITTER: f64 = 0.1;
 
@@ -100,14 +104,9 @@ impl Shared {
 
     async fn fetch(self: &Arc<Self>, key: &Arc<Key>, tip: &Tip, choices: Vec<Paths>, turn: &mut Turn) {
         let fetched = match self.content(key, tip, choices).await {
-            Ok(content) => {
+            Ok(fetched) => {
                 turn.unfetched = 0;
-                Ok(Fetched {
-                    commit: tip.commit.clone(),
-                    digest: content.digest().clone(),
-                    warnings: content.warnings,
-                    selections: content.selections,
-                })
+                Ok(fetched)
             }
             Err(error) => {
                 let interval = self.lock().interval(key).unwrap_or(FIRST_PAUSE);
@@ -129,39 +128,70 @@ impl Shared {
     }
 
     /// Asks the server which commit is meant.
-    async fn tip(self: &Arc<Self>, key: &Arc<Key>) -> Result<Tip, GitError> {
+    async fn tip(&self, key: &Key) -> Result<Tip, GitError> {
         if let Reference::Commit(_) = key.reference {
-            return key.reference.select(&[]).ok_or(GitError::Empty);
+            return key.reference.select([]).ok_or(GitError::Empty);
         }
-        let _permit = self.questions.acquire().await.map_err(stopped)?;
+        let _slot = self.slot(&self.settings.slots.questions, key).await?;
         let access = self.access(key).await?;
-        let (runtime, key, limit) = (Handle::current(), Arc::clone(key), self.settings.limits.list_time);
-        let asked = tokio::task::spawn_blocking(move || {
-            let mut remote = Remote::open(runtime, &key.repository, &access, "asking the server", limit)?;
-            match key.reference.select(&remote.list(&key.reference.prefixes())?) {
-                Some(tip) => Ok(tip),
-                None => Err(key.reference.missing(&remote.list(&[])?)),
-            }
-        });
-        asked.await.map_err(stopped)?
+        let (repository, reference) = (key.repository.clone(), key.reference.clone());
+        let limits = self.settings.limits.clone();
+        child::list(&self.settings.subprocess, List { repository, access, reference, limits }).await
     }
 
     /// Fetches a commit and packs it into the store.
-    async fn content(self: &Arc<Self>, key: &Arc<Key>, tip: &Tip, choices: Vec<Paths>) -> Result<Content, GitError> {
-        let _permit = self.fetches.acquire().await.map_err(stopped)?;
-        let access = self.access(key).await?;
-        let (runtime, shared, key, commit) = (Handle::current(), Arc::clone(self), Arc::clone(key), tip.commit.clone());
-        let fetched = tokio::task::spawn_blocking(move || {
-            let Settings { work, limits, artifact_limits, .. } = &shared.settings;
-            let failed = |cause| GitError::Disk { directory: work.display().to_string(), cause };
-            let directory = tempfile::TempDir::new_in(work).map_err(failed)?;
-            let mut remote = Remote::open(runtime, &key.repository, &access, "fetching", limits.fetch_time)?;
-            let bundle = remote.fetch(&commit, key.full_history, directory.path(), limits)?;
-            drop(remote);
-            let incoming = shared.store.begin(Algorithm::Sha256)?;
-            content::make(&bundle, &commit, incoming, artifact_limits.clone(), &choices)
-        });
-        fetched.await.map_err(stopped)?
+    async fn content(&self, key: &Key, tip: &Tip, choices: Vec<Paths>) -> Result<Fetched, GitError> {
+        let _slot = self.slot(&self.settings.slots.fetches, key).await?;
+        let work = &self.settings.work;
+        let directory = TempDir::new_in(work).map_err(|cause| GitError::disk(work, &cause))?;
+        let download = Download {
+            repository: key.repository.clone(),
+            access: self.access(key).await?,
+            commit: tip.commit.clone(),
+            full_history: key.full_history,
+            directory: directory.path().to_owned(),
+            limits: self.settings.limits.clone(),
+        };
+        child::download(&self.settings.subprocess, download).await?;
+        let _slot = self.slot(&self.settings.slots.packings, key).await?;
+        self.pack(&directory, tip, choices).await
+    }
+
+    /// Packs a commit that was fetched into a directory.
+    async fn pack(&self, directory: &TempDir, tip: &Tip, choices: Vec<Paths>) -> Result<Fetched, GitError> {
+        let (choices, refused) = within_limit(choices);
+        let mut incoming = self.store.begin(Algorithm::Sha256)?;
+        let request = Pack {
+            commit: tip.commit.clone(),
+            directory: directory.path().to_owned(),
+            archive: incoming.path().to_owned(),
+            limits: self.settings.limits.clone(),
+            archive_limits: self.settings.artifact_limits.clone(),
+            choices: choices.clone(),
+        };
+        let Packed { warnings, selections } = child::pack(&self.settings.subprocess, request).await?;
+        let largest = self.settings.artifact_limits.download_bytes;
+        let keep = move || -> Result<Pinned, GitError> {
+            incoming.take_in(largest)?;
+            Ok(incoming.commit_as_is()?)
+        };
+        let kept = tokio::task::spawn_blocking(keep).await.map_err(stopped)??;
+        let too_many =
+            || Err(format!("the Stacks that follow this repository give more than {MOST_PATTERNS} bytes of patterns"));
+        let selections =
+            choices.into_iter().zip(selections).chain(refused.into_iter().map(|paths| (paths, too_many())));
+        Ok(Fetched {
+            commit: tip.commit.clone(),
+            digest: kept.digest().clone(),
+            warnings,
+            selections: selections.collect(),
+        })
+    }
+
+    /// A slot of one of the namespaces that follow a repository.
+    async fn slot(&self, slots: &FairSlots, key: &Key) -> Result<Slot, GitError> {
+        let namespaces = self.lock().namespaces(key);
+        slots::of_any(slots, &namespaces).await.map_err(|busy| GitError::NoSlot(busy.to_string()))
     }
 
     async fn wake(&self, followers: Vec<Follower>) {
@@ -173,6 +203,17 @@ impl Shared {
             }
         }
     }
+}
+
+/// The choices of paths whose patterns fit into the limit, the shortest first, and those that do not.
+fn within_limit(mut choices: Vec<Paths>) -> (Vec<Paths>, Vec<Paths>) {
+    choices.sort_by_key(Paths::size);
+    let mut left = MOST_PATTERNS;
+    choices.into_iter().partition(|paths| {
+        let fits = paths.size() <= left;
+        left = if fits { left - paths.size() } else { 0 };
+        fits
+    })
 }
 
 /// What went wrong with which repository.
@@ -225,6 +266,17 @@ mod tests {
     }
 
     const MINUTE: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn long_patterns_of_one_stack_take_no_room_from_short_ones_of_others() {
+        let paths = |count: usize, length: usize| Paths::parse(&vec!["a".repeat(length); count]).unwrap().unwrap();
+        let long: Vec<Paths> = (0..20).map(|more| paths(100, 1000 + more)).collect();
+        let short = paths(3, 10);
+        let (asked, refused) = within_limit([long.clone(), vec![short.clone()]].concat());
+        assert_eq!(asked.first(), Some(&short));
+        assert!(asked.iter().map(Paths::size).sum::<usize>() <= MOST_PATTERNS);
+        assert_eq!((asked.len(), refused.len()), (11, 10));
+    }
 
     #[test]
     fn a_server_that_fails_is_asked_less_and_less_often() {

@@ -1,15 +1,17 @@
 //! Git over HTTP: the requests of the protocol's library, made by our own client, which knows certificates, proxies and limits.
 
 use std::any::Any;
+use std::fmt;
 use std::io::{self, BufRead, Read, Write};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use gix_transport::client::blocking_io::http::{GetResponse, Http, PostBodyDataKind, PostResponse};
 use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER, USER_AGENT};
-use reqwest::{Method, Response, StatusCode};
+use reqwest::{ClientBuilder, Method, NoProxy, Proxy, Response, StatusCode};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
+use serde::{Deserialize, Serialize};
 use url::Url;
 
 use crate::source::git::budget::Budget;
@@ -26,8 +28,47 @@ const PATIENCE: (Duration, Duration) = (Duration::from_secs(60), Duration::from_
 /// The largest request.
 const LARGEST_REQUEST: usize = 1 << 20;
 
-/// A client that trusts the system's certificates and these. Proxies are those of the environment.
-pub fn client(authorities: &[String]) -> Result<reqwest::Client, GitError> {
+/// The proxies of the controller's environment. Child processes have no environment: a proxy's URL may hold a password.
+#[derive(Clone, Default, Serialize, Deserialize)]
+pub struct Proxies {
+    http: Option<String>,
+    https: Option<String>,
+    all: Option<String>,
+    not_for: Option<String>,
+}
+
+impl fmt::Debug for Proxies {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Proxies").finish_non_exhaustive()
+    }
+}
+
+impl Proxies {
+    pub fn of_environment() -> Self {
+        let get = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+        let either = |name: &str| get(name).or_else(|| get(&name.to_lowercase()));
+        Self {
+            http: either("HTTP_PROXY"),
+            https: either("HTTPS_PROXY"),
+            all: either("ALL_PROXY"),
+            not_for: either("NO_PROXY"),
+        }
+    }
+
+    /// As the client takes them. What is no URL is passed over.
+    fn list(&self) -> Vec<Proxy> {
+        let made = [
+            self.http.as_ref().map(Proxy::http),
+            self.https.as_ref().map(Proxy::https),
+            self.all.as_ref().map(Proxy::all),
+        ];
+        let not_for = self.not_for.as_deref().and_then(NoProxy::from_string);
+        made.into_iter().flatten().flatten().map(|proxy| proxy.no_proxy(not_for.clone())).collect()
+    }
+}
+
+/// A client that trusts the system's certificates and these, and uses these proxies.
+pub fn client(authorities: &[String], proxies: &Proxies) -> Result<reqwest::Client, GitError> {
     let refused = |why: String| GitError::Credentials(format!("the certificate authorities cannot be used: {why}"));
     let mut roots = rustls::RootCertStore::empty();
     let system = CertificateDer::pem_file_iter(SYSTEM_CERTIFICATES).map(|found| found.flatten().collect::<Vec<_>>());
@@ -45,7 +86,8 @@ pub fn client(authorities: &[String]) -> Result<reqwest::Client, GitError> {
         .map_err(|error| refused(error.to_string()))?
         .with_root_certificates(roots)
         .with_no_client_auth();
-    reqwest::Client::builder()
+    let builder = proxies.list().into_iter().fold(reqwest::Client::builder().no_proxy(), ClientBuilder::proxy);
+    builder
         .tls_backend_preconfigured(tls)
         .redirect(reqwest::redirect::Policy::custom(|attempt| {
             let from = attempt.previous().last().map(|url| url.scheme().to_owned());

@@ -5,6 +5,7 @@ use russh::keys::{Algorithm, HashAlg, PublicKey};
 
 use crate::source::git::error::GitError;
 use crate::source::git::url::SshPlace;
+use crate::source::git::wildcards::matches_host;
 
 /// The keys of large public hosts.
 const SHIPPED: &str = include_str!("known_hosts.txt");
@@ -116,7 +117,7 @@ fn offers(algorithm: &Algorithm) -> Vec<Algorithm> {
 fn matches(patterns: &HostPatterns, name: &str) -> bool {
     match patterns {
         HostPatterns::Patterns(patterns) => {
-            let fits = |pattern: &str| wildcard(pattern.to_ascii_lowercase().as_bytes(), name.as_bytes());
+            let fits = |pattern: &str| matches_host(pattern.to_ascii_lowercase().as_bytes(), name.as_bytes());
             let excluded = patterns.iter().filter_map(|pattern| pattern.strip_prefix('!')).any(fits);
             !excluded && patterns.iter().filter(|pattern| !pattern.starts_with('!')).any(|pattern| fits(pattern))
         }
@@ -124,17 +125,6 @@ fn matches(patterns: &HostPatterns, name: &str) -> bool {
             let key = ring::hmac::Key::new(ring::hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY, salt);
             ring::hmac::verify(&key, name.as_bytes(), hash).is_ok()
         }
-    }
-}
-
-/// `*` and `?`, as OpenSSH has them.
-fn wildcard(pattern: &[u8], name: &[u8]) -> bool {
-    match (pattern.split_first(), name.split_first()) {
-        (None, None) => true,
-        (Some((b'*', rest)), _) => (0..=name.len()).any(|from| wildcard(rest, name.get(from..).unwrap_or_default())),
-        (Some((b'?', pattern)), Some((_, name))) => wildcard(pattern, name),
-        (Some((one, pattern)), Some((other, name))) => one == other && wildcard(pattern, name),
-        _ => false,
     }
 }
 

@@ -2,10 +2,14 @@
 //!
 //! [`wanted`] makes sense of a Stack's fields; [`Git::look`] says what the repository has, from memory. Behind it a task for each
 //! repository (`follow`) asks the server, at the pace of the Stack that asks most often, and fetches a commit once somebody needs it.
+//!
+//! What a server sends is never read here: `child` starts a process with limits for each question, each fetch and each packing
+//! (`worker`, `remote`, `http`, `ssh`, `pack_index`, `content`), and takes a short answer and an archive from it.
 
 mod access;
 mod answers;
 mod budget;
+mod child;
 mod content;
 mod credentials;
 mod error;
@@ -14,13 +18,18 @@ mod github_app;
 mod http;
 mod known_hosts;
 mod of_workspace;
+mod pack_index;
 mod paths;
 mod reference;
 mod remote;
+mod request;
 mod semver_range;
+mod slots;
 mod ssh;
 mod url;
 mod wanted;
+mod wildcards;
+mod worker;
 
 use std::fmt;
 use std::path::PathBuf;
@@ -28,7 +37,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures::channel::mpsc;
 use kube::Client;
-use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -37,16 +45,17 @@ use crate::source::git::access::Clients;
 use crate::source::git::answers::Answers;
 use crate::source::git::github_app::Tokens;
 use crate::source::{Resolved, Unavailable};
+use crate::subprocess::Subprocess;
 
+pub use budget::Pace;
+pub use child::most_memory;
 pub use error::GitError;
 pub use of_workspace::of_workspace;
 pub use remote::Limits;
+pub use slots::Slots;
 pub use wanted::{Key, Wanted, field, interval, names_git, wanted};
+pub use worker::work_on_stdin;
 
-/// How many servers are asked at the same time.
-const ASKED_AT_ONCE: usize = 16;
-/// How many commits are fetched at the same time: each may need its largest file a few times in memory.
-const FETCHED_AT_ONCE: usize = 2;
 /// How many Stacks may wait to be woken; who has more waits until there is room.
 const WAITING: usize = 1024;
 
@@ -93,6 +102,10 @@ pub struct Settings {
     pub limits: Limits,
     /// What an artifact that is made of a repository may cost.
     pub artifact_limits: crate::artifact::Limits,
+    /// Shared by all that follow repositories.
+    pub slots: Slots,
+    /// Starts the processes that read what servers send.
+    pub subprocess: Subprocess,
 }
 
 /// Follows repositories. Cheap to clone; all clones share what they know.
@@ -105,8 +118,6 @@ struct Shared {
     tokens: Tokens,
     store: Store,
     settings: Settings,
-    questions: Semaphore,
-    fetches: Semaphore,
     wake: mpsc::Sender<Follower>,
     tasks: TaskTracker,
     end: CancellationToken,
@@ -132,12 +143,10 @@ impl Git {
         let (wake, woken) = mpsc::channel(WAITING);
         let shared = Shared {
             client,
-            clients: Clients::default(),
+            clients: Clients::of_environment(),
             tokens: Tokens::default(),
             store,
             settings,
-            questions: Semaphore::new(ASKED_AT_ONCE),
-            fetches: Semaphore::new(FETCHED_AT_ONCE),
             wake,
             tasks,
             end,
@@ -179,7 +188,7 @@ impl Shared {
 /// # Errors
 /// The disk refuses.
 pub fn prepare(directory: &std::path::Path) -> Result<(), GitError> {
-    let failed = |cause| GitError::Disk { directory: directory.display().to_string(), cause };
+    let failed = |cause: std::io::Error| GitError::disk(directory, &cause);
     match std::fs::remove_dir_all(directory) {
         Err(cause) if cause.kind() != std::io::ErrorKind::NotFound => return Err(failed(cause)),
         _ => {}

@@ -1,10 +1,11 @@
 //! Which files of a repository matter to a Stack: patterns as in `.gitignore`, and a digest of what they match. Pure.
 
-use gix_ignore::Search;
-use gix_ignore::glob::pattern::Case;
-use gix_ignore::search::Ignore;
-use gix_object::bstr::BStr;
+use gix_ignore::glob::Pattern;
+use gix_ignore::glob::pattern::Mode;
+use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
+
+use crate::source::git::wildcards::{Exhausted, PathPattern, Steps};
 
 /// How many patterns a Stack may give.
 const MOST: usize = 100;
@@ -12,7 +13,7 @@ const MOST: usize = 100;
 const LONGEST: usize = 1024;
 
 /// Patterns. At least one.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Paths(Vec<String>);
 
 impl Paths {
@@ -34,19 +35,28 @@ impl Paths {
         Ok((!patterns.is_empty()).then(|| Self(patterns.to_vec())))
     }
 
-    /// Begins to look at files.
-    pub fn selection(&self) -> Selection {
-        Selection { search: search_of(self.0.join("\n").as_bytes(), ""), matched: Vec::new(), digest: Sha256::new() }
+    /// The length of all patterns.
+    pub fn size(&self) -> usize {
+        self.0.iter().map(|pattern| pattern.len() + 1).sum()
+    }
+
+    /// Begins to look at files. All of it may take so many steps.
+    pub fn selection(&self, steps: u64) -> Selection {
+        let mut rules = Rules::default();
+        rules.add(self.0.join("\n").as_bytes(), b"");
+        Selection { rules, matched: Vec::new(), digest: Sha256::new(), steps: Steps::new(steps), is_exhausted: false }
     }
 }
 
 /// Those patterns at work. Directories are entered and left as they are met.
 #[derive(Debug)]
 pub struct Selection {
-    search: Search,
+    rules: Rules,
     /// Of each directory that is open, whether it matched.
     matched: Vec<bool>,
     digest: Sha256,
+    steps: Steps,
+    is_exhausted: bool,
 }
 
 impl Selection {
@@ -69,36 +79,87 @@ impl Selection {
     }
 
     /// What says whether anything that matters has changed.
-    pub fn digest(self) -> String {
-        format!("sha256:{}", hex::encode(self.digest.finalize()))
+    ///
+    /// # Errors
+    /// The patterns take too many steps.
+    pub fn digest(self) -> Result<String, Exhausted> {
+        if self.is_exhausted {
+            return Err(Exhausted);
+        }
+        Ok(format!("sha256:{}", hex::encode(self.digest.finalize())))
     }
 
-    fn matches(&self, path: &[u8], is_directory: bool) -> bool {
-        verdict(&self.search, path, is_directory).unwrap_or_else(|| self.matched.last().copied().unwrap_or_default())
-    }
-}
-
-/// Patterns of a file like `.gitignore` in this directory; empty for the root.
-pub(super) fn search_of(patterns: &[u8], directory: &str) -> Search {
-    let mut search = Search::default();
-    add(&mut search, patterns, directory);
-    search
-}
-
-/// Adds the patterns of a directory further down: they win.
-pub(super) fn add(search: &mut Search, patterns: &[u8], directory: &str) {
-    let file = std::path::Path::new(directory).join("patterns");
-    let added =
-        search.add_patterns_buffer(patterns, file, Some(std::path::Path::new("")), Ignore { support_precious: false });
-    if let Err(error) = added {
-        tracing::debug!(%error, directory, "patterns were not read");
+    fn matches(&mut self, path: &[u8], is_directory: bool) -> bool {
+        if self.is_exhausted {
+            return false;
+        }
+        match self.rules.verdict(path, is_directory, &mut self.steps) {
+            Ok(verdict) => verdict.unwrap_or_else(|| self.matched.last().copied().unwrap_or_default()),
+            Err(Exhausted) => {
+                self.is_exhausted = true;
+                false
+            }
+        }
     }
 }
 
-/// Whether patterns match; nothing if none says anything.
-pub(super) fn verdict(search: &Search, path: &[u8], is_directory: bool) -> Option<bool> {
-    let found = search.pattern_matching_relative_path(BStr::new(path), Some(is_directory), Case::Sensitive)?;
-    Some(!found.pattern.is_negative())
+/// The rules of files like `.gitignore`. Later ones win, and so do those of directories further down.
+#[derive(Debug, Default)]
+pub(super) struct Rules(Vec<Rule>);
+
+#[derive(Debug)]
+struct Rule {
+    /// The directory that it holds for, with a slash at its end; empty for the root.
+    base: Vec<u8>,
+    pattern: Pattern,
+    parsed: PathPattern,
+}
+
+impl Rules {
+    /// Adds the rules of a file in this directory; the root has an empty path.
+    pub(super) fn add(&mut self, file: &[u8], directory: &[u8]) {
+        let base = if directory.is_empty() { Vec::new() } else { [directory, b"/"].concat() };
+        let rules = gix_ignore::parse(file, false).map(|(pattern, ..)| Rule {
+            base: base.clone(),
+            parsed: PathPattern::parse(&pattern.text),
+            pattern,
+        });
+        self.0.extend(rules);
+    }
+
+    /// Whether the rules say yes or no; nothing if none says anything.
+    pub(super) fn verdict(
+        &self,
+        path: &[u8],
+        is_directory: bool,
+        steps: &mut Steps,
+    ) -> Result<Option<bool>, Exhausted> {
+        for rule in self.0.iter().rev() {
+            steps.take(1)?;
+            let Some(relative) = path.strip_prefix(rule.base.as_slice()) else { continue };
+            if rule.matches(relative, is_directory, steps)? {
+                return Ok(Some(!rule.pattern.is_negative()));
+            }
+        }
+        Ok(None)
+    }
+}
+
+impl Rule {
+    fn matches(&self, path: &[u8], is_directory: bool, steps: &mut Steps) -> Result<bool, Exhausted> {
+        let Pattern { text, mode, first_wildcard_pos } = &self.pattern;
+        if mode.contains(Mode::MUST_BE_DIR) && !is_directory {
+            return Ok(false);
+        }
+        let is_for_names = mode.contains(Mode::NO_SUB_DIR) && !mode.contains(Mode::ABSOLUTE);
+        let name = path.rsplit(|byte| *byte == b'/').next().filter(|_| is_for_names);
+        let value = name.unwrap_or(path);
+        match first_wildcard_pos {
+            None => Ok(value == text.as_slice()),
+            Some(at) if !value.starts_with(text.get(..*at).unwrap_or_default()) => Ok(false),
+            Some(_) => self.parsed.matches(value, steps),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -108,7 +169,7 @@ mod tests {
     /// The digest of a small tree, with other content where a path is named.
     fn digest(patterns: &[&str], changed: &str) -> String {
         let patterns: Vec<String> = patterns.iter().map(|pattern| (*pattern).to_owned()).collect();
-        let mut selection = Paths::parse(&patterns).unwrap().unwrap().selection();
+        let mut selection = Paths::parse(&patterns).unwrap().unwrap().selection(1_000_000);
         let file = |selection: &mut Selection, path: &str| {
             selection.file(path.as_bytes(), b"100644", if path == changed { b"2" } else { b"1" });
         };
@@ -122,7 +183,7 @@ mod tests {
             selection.leave();
         }
         selection.leave();
-        selection.digest()
+        selection.digest().unwrap()
     }
 
     #[test]
@@ -141,6 +202,16 @@ mod tests {
         for (patterns, changed, matters) in rows {
             assert_eq!(digest(patterns, changed) != digest(patterns, ""), matters, "{patterns:?} {changed}");
         }
+    }
+
+    #[test]
+    fn patterns_that_take_too_many_steps_are_no_choice() {
+        let patterns = ["**/a/".repeat(150) + "c*"];
+        let mut selection = Paths::parse(&patterns).unwrap().unwrap().selection(100_000);
+        let path = "a/".repeat(400) + "b";
+        selection.file(path.as_bytes(), b"100644", b"1");
+        selection.enter(b"a");
+        assert_eq!(selection.digest(), Err(Exhausted));
     }
 
     #[test]

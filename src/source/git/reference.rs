@@ -2,14 +2,19 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
+use crate::source::git::budget::one_line;
 use crate::source::git::error::GitError;
 use crate::source::git::semver_range::SemverRange;
 
 /// How many names a message lists.
 const LISTED: usize = 10;
+/// The longest name of a branch or tag that is followed, in bytes.
+const LONGEST_NAME: usize = 1024;
 
 /// What is followed.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Reference {
     /// A branch, or a tag, by its short or its full name.
     Name(String),
@@ -28,7 +33,7 @@ pub struct Listed {
 }
 
 /// The commit that is meant.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tip {
     /// Short for branches and tags, full for others; nothing where only a commit was asked for.
     pub name: Option<String>,
@@ -36,6 +41,13 @@ pub struct Tip {
 }
 
 impl Tip {
+    /// Whether it has the form of a commit and a name that can be shown.
+    pub fn is_plausible(&self) -> bool {
+        let is_hash = matches!(self.commit.len(), 40 | 64) && self.commit.bytes().all(|b| b.is_ascii_hexdigit());
+        let is_name = |name: &String| name.len() <= LONGEST_NAME && !name.contains(char::is_control);
+        is_hash && self.name.as_ref().is_none_or(is_name)
+    }
+
     /// As Flux writes it: `main@sha1:…`.
     pub fn revision(&self) -> String {
         let algorithm = if self.commit.len() == 64 { "sha256" } else { "sha1" };
@@ -64,36 +76,48 @@ impl Reference {
         }
     }
 
-    /// The commit that is meant, if it is among those.
-    pub fn select(&self, listed: &[Listed]) -> Option<Tip> {
+    /// The commit that is meant, if it is among those. Looks at one after the other, and keeps one.
+    pub fn select(&self, listed: impl IntoIterator<Item = Listed>) -> Option<Tip> {
         match self {
             Reference::Commit(hash) => Some(Tip { name: None, commit: hash.clone() }),
             Reference::Name(name) => {
                 let candidates = [name.clone(), format!("refs/heads/{name}"), format!("refs/tags/{name}")];
-                let found = candidates.iter().find_map(|full| listed.iter().find(|entry| entry.name == *full))?;
-                Some(Tip { name: Some(short(&found.name).to_owned()), commit: found.commit.clone() })
+                let rank = |entry: &Listed| candidates.iter().position(|full| entry.name == *full);
+                let found = listed.into_iter().filter_map(|entry| Some((rank(&entry)?, entry)));
+                let (_, found) = found.min_by_key(|(rank, _)| *rank)?;
+                Some(Tip { name: Some(short(&found.name).to_owned()), commit: found.commit })
             }
             Reference::Semver(range) => {
-                let tags = listed.iter().filter_map(|entry| Some((entry.name.strip_prefix("refs/tags/")?, entry)));
-                let (tag, entry) = range.highest(tags)?;
-                Some(Tip { name: Some(tag.to_owned()), commit: entry.commit.clone() })
+                let tags = listed.into_iter().filter_map(|entry| {
+                    let tag = entry.name.strip_prefix("refs/tags/")?.to_owned();
+                    Some((tag, entry.commit))
+                });
+                let (tag, commit) = range.highest(tags)?;
+                Some(Tip { name: Some(tag), commit })
             }
         }
     }
 
     /// Why nothing was selected, with all that the server has.
-    pub fn missing(&self, all: &[Listed]) -> GitError {
-        if all.is_empty() {
-            return GitError::Empty;
-        }
+    pub fn missing(&self, all: impl IntoIterator<Item = Listed>) -> GitError {
         let (what, prefix) = match self {
             Reference::Semver(_) => ("tags", "refs/tags/"),
             _ => ("branches", "refs/heads/"),
         };
-        let names: Vec<&str> = all.iter().filter_map(|entry| entry.name.strip_prefix(prefix)).collect();
-        let shown = names.iter().take(LISTED).copied().collect::<Vec<_>>().join(", ");
-        let more = names.len().saturating_sub(LISTED);
-        let there = match (names.is_empty(), more) {
+        let (mut is_empty, mut first, mut more) = (true, Vec::new(), 0_u64);
+        for entry in all {
+            is_empty = false;
+            match entry.name.strip_prefix(prefix) {
+                Some(name) if first.len() < LISTED => first.push(name.to_owned()),
+                Some(_) => more += 1,
+                None => {}
+            }
+        }
+        if is_empty {
+            return GitError::Empty;
+        }
+        let shown = one_line(&first.join(", "));
+        let there = match (first.is_empty(), more) {
             (true, _) => format!("it has no {what}"),
             (false, 0) => format!("its {what} are {shown}"),
             (false, more) => format!("its {what} are {shown} and {more} more"),
@@ -154,11 +178,11 @@ mod tests {
             (A, format!("sha1:{A}")),
         ];
         for (text, wanted) in rows {
-            let tip = name(text).select(&all).unwrap_or_else(|| panic!("{text}"));
+            let tip = name(text).select(all.clone()).unwrap_or_else(|| panic!("{text}"));
             assert_eq!(tip.revision(), wanted);
         }
-        assert_eq!(name("x").select(&all), None);
-        assert_eq!(name("heads/main").select(&all), None);
+        assert_eq!(name("x").select(all.clone()), None);
+        assert_eq!(name("heads/main").select(all.clone()), None);
     }
 
     #[test]
@@ -167,7 +191,7 @@ mod tests {
         let most: String = A.chars().skip(1).collect();
         assert_eq!(name(&most), Reference::Name(most));
         let long = "c".repeat(64);
-        assert_eq!(name(&long).select(&[]).map(|tip| tip.revision()), Some(format!("sha256:{long}")));
+        assert_eq!(name(&long).select([]).map(|tip| tip.revision()), Some(format!("sha256:{long}")));
     }
 
     #[test]
@@ -175,16 +199,16 @@ mod tests {
         let all =
             listed(&[("refs/heads/9.0.0", A), ("refs/tags/v1.2.0", A), ("refs/tags/v1.10.0", B), ("refs/tags/x", A)]);
         let range = Reference::Semver(SemverRange::parse("1.x").unwrap());
-        assert_eq!(range.select(&all).map(|tip| tip.revision()), Some(format!("v1.10.0@sha1:{B}")));
+        assert_eq!(range.select(all.clone()).map(|tip| tip.revision()), Some(format!("v1.10.0@sha1:{B}")));
         let none = Reference::Semver(SemverRange::parse(">=2").unwrap());
-        assert_eq!(none.select(&all), None);
-        let said = none.missing(&all).to_string();
+        assert_eq!(none.select(all.clone()), None);
+        let said = none.missing(all).to_string();
         assert_eq!(said, "the repository has no tag in the range >=2; its tags are v1.2.0, v1.10.0, x");
     }
 
     #[test]
     fn what_is_missing_is_said_with_what_is_there() {
-        let said = |entries: &[(&str, &str)]| name("dev").missing(&listed(entries)).to_string();
+        let said = |entries: &[(&str, &str)]| name("dev").missing(listed(entries)).to_string();
         assert_eq!(
             said(&[("HEAD", A), ("refs/heads/main", A)]),
             "the repository has no branch or tag dev; its branches are main"
@@ -194,5 +218,16 @@ mod tests {
         let many: Vec<(String, &str)> = (0..12).map(|n| (format!("refs/heads/b{n}"), A)).collect();
         let many: Vec<(&str, &str)> = many.iter().map(|(name, commit)| (name.as_str(), *commit)).collect();
         assert!(said(&many).ends_with("b9 and 2 more"), "{}", said(&many));
+    }
+
+    #[test]
+    fn what_is_no_commit_is_not_believed() {
+        let tip = |name: Option<&str>, commit: &str| Tip { name: name.map(str::to_owned), commit: commit.to_owned() };
+        assert!(tip(Some("main"), A).is_plausible() && tip(None, &"c".repeat(64)).is_plausible());
+        for (name, commit) in
+            [(None, "a"), (Some("a\nb"), A), (Some("main"), "../../etc"), (Some(&*"a".repeat(2000)), A)]
+        {
+            assert!(!tip(name, commit).is_plausible(), "{name:?} {commit}");
+        }
     }
 }

@@ -1,6 +1,8 @@
-//! A conversation with a server: which references there are, and one commit with its files. It blocks: never on a thread of the runtime.
+//! A conversation with a server: which references there are, and one commit with its files. For the child process: it blocks, and reads
+//! what the server sends.
 
 use std::fmt;
+use std::fs::File;
 use std::num::NonZeroU32;
 use std::path::Path;
 use std::sync::Arc;
@@ -9,23 +11,24 @@ use std::time::Duration;
 use base64::Engine as _;
 use gix_hash::ObjectId;
 use gix_object::bstr::BString;
-use gix_pack::Bundle;
 use gix_protocol::fetch::negotiate::{Action, Round, one_round};
 use gix_protocol::fetch::{Arguments, Context, Negotiate, Options, Response, Shallow, Tags};
 use gix_protocol::handshake::Ref;
-use gix_protocol::ls_refs::RefPrefixes;
-use gix_protocol::{Handshake, LsRefsCommand};
-use gix_transport::client::blocking_io::{Transport, http};
+use gix_protocol::{Command, Handshake};
+use gix_transport::client::blocking_io::{ExtendedBufRead, Transport, TransportV2Ext, http};
 use gix_transport::client::git::{ConnectMode, blocking_io::Connection};
 use gix_transport::{Protocol, Service};
 use gix_utils::progress::Discard;
 use reqwest::header::HeaderValue;
-use tokio::runtime::Handle;
+use serde::{Deserialize, Serialize};
 
-use crate::source::git::budget::Budget;
+use crate::source::git::budget::{Budget, Pace, Terms};
 use crate::source::git::error::GitError;
+use crate::source::git::http::Proxies;
 use crate::source::git::known_hosts::KnownHosts;
+use crate::source::git::pack_index;
 use crate::source::git::reference::Listed;
+use crate::source::git::slots::Slots;
 use crate::source::git::url::{Place, RepositoryUrl};
 use crate::source::git::{http as own_http, ssh};
 
@@ -33,41 +36,69 @@ use crate::source::git::{http as own_http, ssh};
 const LONGEST_LIST: u64 = 32 << 20;
 
 /// What a fetch may cost.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
     /// The most bytes of a pack, compressed as they arrive.
     pub pack_bytes: u64,
-    /// The largest file, and so about half of the memory that is needed for it.
+    /// The most objects of a pack.
+    pub objects: u32,
+    /// The largest file.
     pub file_bytes: u64,
+    /// The most entries of all directories that are read, whatever becomes of them.
+    pub tree_entries: u64,
     /// How long the references may take.
     pub list_time: Duration,
+    /// What a server has to send at least while it sends references.
+    pub list_pace: Pace,
     /// How long a fetch may take, references and all.
     pub fetch_time: Duration,
+    /// What a server has to send at least while it sends a pack. Before that it may put the pack together for a minute.
+    pub fetch_pace: Pace,
+}
+
+impl Limits {
+    pub(super) fn listing(&self) -> Terms {
+        Terms { time: self.list_time, pace: self.list_pace }
+    }
+
+    pub(super) fn fetching(&self) -> Terms {
+        Terms { time: self.fetch_time, pace: self.fetch_pace }
+    }
+
+    /// The largest index of a pack: of each object its name, a checksum and a place, and besides a table and two hashes.
+    pub(super) fn index_bytes(&self) -> u64 {
+        u64::from(self.objects) * (32 + 4 + 4) + 4096
+    }
+
+    /// The most bytes that all fetches together take of the volume, besides the store: packs, their indexes, and archives of up to so many
+    /// bytes that are not in the store yet.
+    pub fn volume_bytes(&self, archive: u64) -> u64 {
+        Slots::volume_bytes(self.pack_bytes + self.index_bytes() + archive)
+    }
 }
 
 impl Default for Limits {
     fn default() -> Self {
         Self {
             pack_bytes: 512 << 20,
+            objects: 2_000_000,
             file_bytes: 128 << 20,
+            tree_entries: 1_000_000,
             list_time: Duration::from_secs(60),
+            list_pace: Pace { bytes: 8 << 10, window: Duration::from_secs(15) },
             fetch_time: Duration::from_secs(10 * 60),
+            fetch_pace: Pace { bytes: 256 << 10, window: Duration::from_secs(60) },
         }
     }
 }
 
 /// How a server is talked to.
+#[derive(Serialize, Deserialize)]
 pub enum Access {
-    /// With this client, and these credentials.
-    Http {
-        client: reqwest::Client,
-        login: Option<(String, String)>,
-    },
-    Ssh {
-        key: String,
-        passphrase: Option<String>,
-        known: KnownHosts,
-    },
+    /// With these credentials, certificate authorities besides those of the system, and proxies.
+    Http { login: Option<(String, String)>, authorities: Vec<String>, proxies: Proxies },
+    /// With a key, and lists of host keys, the most particular first.
+    Ssh { key: String, passphrase: Option<String>, known_hosts: Vec<String> },
 }
 
 impl fmt::Debug for Access {
@@ -91,15 +122,9 @@ impl fmt::Debug for Remote {
 }
 
 impl Remote {
-    /// Connects. `what` is what the conversation is about, should it take longer than `limit`.
-    pub fn open(
-        runtime: Handle,
-        url: &RepositoryUrl,
-        access: &Access,
-        what: &'static str,
-        limit: Duration,
-    ) -> Result<Self, GitError> {
-        let budget = Arc::new(Budget::new(runtime, what, limit));
+    /// Connects. `what` is what the conversation is about, should it take too long.
+    pub fn open(url: &RepositoryUrl, access: &Access, what: &'static str, terms: Terms) -> Result<Self, GitError> {
+        let budget = Arc::new(Budget::new(what, terms)?);
         budget.allow("the list of references", LONGEST_LIST);
         let mut transport = connect(url, access, &budget)?;
         let nobody = |_| Ok(None);
@@ -108,19 +133,28 @@ impl Remote {
         Ok(Self { transport, handshake, budget, url: url.to_string() })
     }
 
-    /// The references whose names begin so; all without a name. A server may tell of more.
-    pub fn list(&mut self, prefixes: &[String]) -> Result<Vec<Listed>, GitError> {
+    /// Hands on the references whose names begin so, one after the other; all without a name. A server may tell of more.
+    pub fn list<T>(
+        &mut self,
+        prefixes: &[String],
+        take: impl FnOnce(&mut dyn Iterator<Item = Listed>) -> T,
+    ) -> Result<T, GitError> {
         if let Some(told) = &self.handshake.refs {
-            return Ok(told.iter().filter_map(listed).collect());
+            return Ok(take(&mut told.iter().filter_map(listed)));
         }
-        let wanted = (!prefixes.is_empty()).then(|| {
-            let mut wanted = RefPrefixes::new();
-            wanted.extend(prefixes.iter().map(|prefix| BString::from(prefix.as_str())));
-            wanted
-        });
-        let command = LsRefsCommand::new(wanted, &self.handshake.capabilities, agent());
-        let told = command.invoke_blocking(&mut self.transport, &mut Discard, false);
-        Ok(told.map_err(|error| self.budget.reason(&error))?.iter().filter_map(listed).collect())
+        let command = Command::LsRefs;
+        let mut features = command.default_features(Protocol::V2, &self.handshake.capabilities);
+        features.push(agent());
+        let mut arguments = command.initial_v2_arguments(&features);
+        arguments.extend(prefixes.iter().map(|prefix| BString::from(format!("ref-prefix {prefix}"))));
+        let answer = self.transport.invoke(command.as_str(), features.into_iter(), Some(arguments.into_iter()), false);
+        let answer = answer.map_err(|error| self.budget.reason(&error))?;
+        let mut lines = Lines { answer, failure: None };
+        let taken = take(&mut lines);
+        match lines.failure {
+            None => Ok(taken),
+            Some(failure) => Err(self.budget.reason(&failure)),
+        }
     }
 
     /// Which hash names objects there.
@@ -133,14 +167,14 @@ impl Remote {
         }
     }
 
-    /// Fetches a commit with its files into a directory; with all that came before it if `full_history`.
+    /// Fetches a commit with its files into a pack in a directory; with all that came before it if `full_history`.
     pub fn fetch(
         &mut self,
         commit: &str,
         full_history: bool,
         directory: &Path,
         limits: &Limits,
-    ) -> Result<Bundle, GitError> {
+    ) -> Result<(), GitError> {
         let kind = self.object_hash()?;
         let id = ObjectId::from_hex(commit.as_bytes()).ok().filter(|id| id.kind() == kind);
         let id = id.ok_or_else(|| {
@@ -164,11 +198,13 @@ impl Remote {
             user_agent: agent(),
             trace_packetlines: false,
         };
-        let mut bundle = None;
+        let path = directory.join(pack_index::PACK);
+        let mut written = 0;
         let fetched = gix_protocol::fetch(
             &mut OneCommit(id),
-            |pack, progress, interrupt| {
-                bundle = write(pack, directory, kind, limits, progress, interrupt)?;
+            |pack, _, _| {
+                let copied = File::create(&path).and_then(|mut file| std::io::copy(pack, &mut file));
+                written = copied.map_err(gix_error::Error::from_error)?;
                 Ok(true)
             },
             Discard,
@@ -177,11 +213,12 @@ impl Remote {
             options,
         );
         if let Err(error) = fetched {
-            return Err(refused(self.budget.reason(&error), commit, limits));
+            return Err(refused(self.budget.reason(&error), commit));
         }
-        let mut bundle = bundle.ok_or_else(|| GitError::Protocol("it sent an empty pack".to_owned()))?;
-        bundle.pack.alloc_limit_bytes = usize::try_from(limits.file_bytes).ok();
-        Ok(bundle)
+        match written {
+            0 => Err(GitError::Protocol("it sent no pack".to_owned())),
+            _ => Ok(()),
+        }
     }
 
     fn sends_one_commit(&self) -> bool {
@@ -195,31 +232,9 @@ impl Remote {
     }
 }
 
-/// Writes what arrives into the directory, with its index.
-fn write(
-    pack: &mut dyn std::io::BufRead,
-    directory: &Path,
-    kind: gix_hash::Kind,
-    limits: &Limits,
-    progress: &mut dyn gix_utils::progress::DynNestedProgress,
-    interrupt: &std::sync::atomic::AtomicBool,
-) -> gix_error::Result<Option<Bundle>> {
-    let options = gix_pack::bundle::write::Options {
-        // Each thread has its own objects in memory.
-        thread_limit: Some(1),
-        alloc_limit_bytes: usize::try_from(limits.file_bytes).ok(),
-        ..gix_pack::bundle::write::Options::default()
-    };
-    let none = None::<gix_object::find::Never>;
-    Bundle::write_to_directory(pack, Some(directory), progress, interrupt, none, kind, options)?.to_bundle().transpose()
-}
-
-/// Servers say in several ways that they do not have a commit, or do not give it out; the library says one thing of what is too large.
-fn refused(error: GitError, commit: &str, limits: &Limits) -> GitError {
+/// Servers say in several ways that they do not have a commit, or do not give it out.
+fn refused(error: GitError, commit: &str) -> GitError {
     match &error {
-        GitError::Protocol(said) if said.contains("too large to fit in memory") => {
-            GitError::TooLarge { what: "a file, or the list of all objects,", limit: limits.file_bytes }
-        }
         GitError::Protocol(said)
             if ["not our ref", "unadvertised object", "no such"].iter().any(|part| said.contains(part)) =>
         {
@@ -233,15 +248,17 @@ fn refused(error: GitError, commit: &str, limits: &Limits) -> GitError {
 
 fn connect(url: &RepositoryUrl, access: &Access, budget: &Arc<Budget>) -> Result<Box<dyn Transport>, GitError> {
     match (url.place(), access) {
-        (Place::Http(place), Access::Http { client, login }) => {
+        (Place::Http(place), Access::Http { login, authorities, proxies }) => {
+            let client = own_http::client(authorities, proxies)?;
             let authorization = login.as_ref().map(|(user, password)| authorization(user, password)).transpose()?;
-            let connection = own_http::Connection::new(client.clone(), Arc::clone(budget), place, authorization);
+            let connection = own_http::Connection::new(client, Arc::clone(budget), place, authorization);
             let parsed = gix_url::parse(place.as_str()).map_err(|error| GitError::Protocol(error.to_string()))?;
             Ok(Box::new(http::connect_http(connection, parsed, Protocol::V2, false)))
         }
-        (Place::Ssh(place), Access::Ssh { key, passphrase, known }) => {
+        (Place::Ssh(place), Access::Ssh { key, passphrase, known_hosts }) => {
             let identity = ssh::Identity { key, passphrase: passphrase.as_deref() };
-            let (receiver, sender) = ssh::open(place, &identity, known.clone(), budget)?;
+            let known = KnownHosts::new(known_hosts.iter().cloned());
+            let (receiver, sender) = ssh::open(place, &identity, known, budget)?;
             let host = None::<(String, Option<u16>)>;
             let path = place.path.as_str();
             Ok(Box::new(Connection::new(receiver, sender, Protocol::V2, path, host, ConnectMode::Process, false)))
@@ -266,6 +283,56 @@ fn authorization(user: &str, password: &str) -> Result<HeaderValue, GitError> {
 
 fn agent() -> gix_protocol::command::Feature {
     ("agent", Some(concat!("git/pulumi-controller-", env!("CARGO_PKG_VERSION")).to_owned()))
+}
+
+/// The answer to the question for references, line by line: a list of all of them may take much memory.
+struct Lines<'a> {
+    answer: Box<dyn ExtendedBufRead<'a> + Unpin + 'a>,
+    /// Why there are no more lines.
+    failure: Option<String>,
+}
+
+impl Iterator for Lines<'_> {
+    type Item = Listed;
+
+    fn next(&mut self) -> Option<Listed> {
+        loop {
+            let line = match self.answer.readline()? {
+                Ok(Ok(line)) => line,
+                Ok(Err(error)) => {
+                    self.failure = Some(error.to_string());
+                    return None;
+                }
+                Err(error) => {
+                    self.failure = Some(error.to_string());
+                    return None;
+                }
+            };
+            match parsed(line.as_slice()?) {
+                Some(Some(listed)) => return Some(listed),
+                Some(None) => {}
+                None => {
+                    self.failure = Some("a line of the list of references cannot be read".to_owned());
+                    return None;
+                }
+            }
+        }
+    }
+}
+
+/// A line such as `HASH refs/tags/v1 peeled:HASH`. The inner option is empty for a reference that has no commit yet; the outer one for
+/// what is no such line.
+fn parsed(line: &[u8]) -> Option<Option<Listed>> {
+    let line = String::from_utf8_lossy(line);
+    let mut words = line.trim_end().split(' ');
+    let (object, name) = (words.next()?, words.next().filter(|name| !name.is_empty())?);
+    if object == "unborn" {
+        return Some(None);
+    }
+    // Behind a tag stands the commit that it means.
+    let commit = words.find_map(|word| word.strip_prefix("peeled:")).unwrap_or(object);
+    let is_hash = matches!(commit.len(), 40 | 64) && commit.bytes().all(|byte| byte.is_ascii_hexdigit());
+    is_hash.then(|| Some(Listed { name: name.to_owned(), commit: commit.to_owned() }))
 }
 
 /// A reference by the commit that it means in the end.
@@ -301,5 +368,24 @@ impl Negotiate for OneCommit {
         let round =
             Round { haves_sent: 0, in_vain: 0, haves_to_send: 0, previous_response_had_at_least_one_in_common: false };
         Ok((round, true))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_the_list_of_references_are_read() {
+        let (a, b) = ("a".repeat(40), "b".repeat(40));
+        let found = |line: &str| parsed(line.as_bytes()).map(|listed| listed.map(|l| (l.name, l.commit)));
+        let named = |name: &str, commit: &str| Some(Some((name.to_owned(), commit.to_owned())));
+        assert_eq!(found(&format!("{a} refs/heads/main\n")), named("refs/heads/main", &a));
+        assert_eq!(found(&format!("{a} HEAD symref-target:refs/heads/main\n")), named("HEAD", &a));
+        assert_eq!(found(&format!("{a} refs/tags/v1 peeled:{b}\n")), named("refs/tags/v1", &b));
+        assert_eq!(found("unborn HEAD symref-target:refs/heads/main"), Some(None));
+        for line in ["", "main", &a, "abc refs/heads/main", &format!("{} refs/heads/main", "x".repeat(40))] {
+            assert_eq!(found(line), None, "{line}");
+        }
     }
 }

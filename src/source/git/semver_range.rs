@@ -3,16 +3,32 @@
 use std::fmt;
 
 use semver::{Comparator, Op, Version, VersionReq};
+use serde::{Deserialize, Serialize};
 
 /// The longest range that is read.
 const LONGEST: usize = 256;
 
 /// A range. Equal when its text is.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct SemverRange {
     text: String,
     /// One of them has to match.
     alternatives: Vec<VersionReq>,
+}
+
+impl TryFrom<String> for SemverRange {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        Self::parse(&text)
+    }
+}
+
+impl From<SemverRange> for String {
+    fn from(range: SemverRange) -> Self {
+        range.text
+    }
 }
 
 impl PartialEq for SemverRange {
@@ -50,10 +66,11 @@ impl SemverRange {
     }
 
     /// The entry whose version is the highest in the range. What is no version is passed over.
-    pub fn highest<'a, T>(&self, entries: impl Iterator<Item = (&'a str, T)>) -> Option<(&'a str, T)> {
-        let versions = entries.filter_map(|(name, value)| Some((version(name)?, name, value)));
+    pub fn highest<Name: AsRef<str>, T>(&self, entries: impl Iterator<Item = (Name, T)>) -> Option<(Name, T)> {
+        let versions = entries.filter_map(|(name, value)| Some((version(name.as_ref())?, name, value)));
         let fitting = versions.filter(|(version, ..)| self.contains(version));
-        fitting.max_by(|one, other| (&one.0, one.1).cmp(&(&other.0, other.1))).map(|(_, name, value)| (name, value))
+        let highest = fitting.max_by(|one, other| (&one.0, one.1.as_ref()).cmp(&(&other.0, other.1.as_ref())));
+        highest.map(|(_, name, value)| (name, value))
     }
 
     fn contains(&self, version: &Version) -> bool {

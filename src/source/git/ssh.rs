@@ -38,7 +38,7 @@ pub fn open(
     let connected = connect(place, key, known, Arc::clone(&refusal));
     let opened = budget.wait(async { tokio::time::timeout(CONNECT_TIMEOUT, connected).await });
     let opened = opened.map_err(|error| budget.reason(&error))?;
-    let opened = opened.unwrap_or(Err(GitError::TimedOut { what: "connecting", limit: CONNECT_TIMEOUT }));
+    let opened = opened.unwrap_or(Err(GitError::TimedOut { what: "connecting".into(), limit: CONNECT_TIMEOUT }));
     let (session, read, write) = match (opened, refusal.lock().unwrap_or_else(PoisonError::into_inner).take()) {
         (_, Some(refused)) => return Err(refused),
         (opened, None) => opened?,
@@ -160,6 +160,7 @@ impl Receiver {
                     return Ok(data.to_vec());
                 }
                 Some(ChannelMsg::ExtendedData { data, .. }) => {
+                    self.budget.spend(data.len())?;
                     let room = MOST_COMPLAINTS.saturating_sub(self.complaints.len());
                     self.complaints.extend(data.iter().take(room));
                 }

@@ -2,10 +2,12 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
 use url::Url;
 
 /// Where a repository is. Its text holds no credentials.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct RepositoryUrl {
     text: String,
     place: Place,
@@ -29,6 +31,20 @@ pub struct SshPlace {
 }
 
 const FORMS: &str = "give https://HOST/PATH, http://HOST/PATH, ssh://USER@HOST/PATH or USER@HOST:PATH";
+
+impl TryFrom<String> for RepositoryUrl {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        Self::parse(&text)
+    }
+}
+
+impl From<RepositoryUrl> for String {
+    fn from(url: RepositoryUrl) -> Self {
+        url.text
+    }
+}
 
 impl RepositoryUrl {
     /// Makes sense of the text, or says what is wrong with it, without repeating what may be a password.

@@ -71,6 +71,11 @@ impl fmt::Debug for Evaluator {
     }
 }
 
+/// The most memory that all children take at once.
+pub fn most_memory() -> u64 {
+    LIMITS.memory.saturating_mul(u64::try_from(SLOTS.total).unwrap_or(u64::MAX))
+}
+
 impl Evaluator {
     /// With a sender for the Stacks that are to look again, because their answer is there.
     pub fn new(

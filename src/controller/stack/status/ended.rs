@@ -166,4 +166,3 @@ fn creations_after(before: Option<PendingCreates>, reason: &str, cut_off: Option
         _ => before,
     }
 }
-

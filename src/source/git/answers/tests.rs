@@ -31,7 +31,7 @@ fn content(commit: &str, wanted: &[&Wanted]) -> Fetched {
         commit: commit.to_owned(),
         digest: Digest::of(commit.as_bytes()),
         warnings: Vec::new(),
-        selections: wanted.iter().filter_map(|w| Some((w.paths.clone()?, format!("sha256:{commit}")))).collect(),
+        selections: wanted.iter().filter_map(|w| Some((w.paths.clone()?, Ok(format!("sha256:{commit}"))))).collect(),
     }
 }
 

@@ -1,0 +1,204 @@
+//! The index of a pack that a server has sent. Before any object is put together from its deltas, the sizes that the pack declares are
+//! added up: a pack of a megabyte may stand for terabytes.
+
+use std::fs::File;
+use std::io::{BufReader, BufWriter, Read, Write};
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+
+use flate2::bufread::ZlibDecoder;
+use gix_pack::data::input::{BytesToEntriesIter, Entry, EntryDataMode, Mode};
+use gix_pack::data::{self, EntryRange};
+use gix_pack::{Bundle, MMap, index};
+use gix_utils::progress::Discard;
+
+use crate::source::git::budget::one_line;
+use crate::source::git::error::GitError;
+use crate::source::git::remote::Limits;
+
+/// The names of the files in the directory of a fetch.
+pub const PACK: &str = "fetched.pack";
+const INDEX: &str = "fetched.idx";
+/// The work that a pack of any size may take, in bytes of objects that are decoded.
+const FREE_WORK: u64 = 1 << 30;
+/// How much more work a byte of the pack may take. Source code compresses to a fifth, and its deltas to less.
+const WORK_RATIO: u64 = 100;
+/// The largest header of a delta: two numbers of 64 bits, in groups of seven.
+const DELTA_HEADER: u64 = 20;
+
+/// What is left of the work that a pack may take, in bytes that are decoded.
+#[derive(Debug)]
+pub struct Work {
+    limit: u64,
+    left: u64,
+}
+
+impl Work {
+    pub fn for_pack(bytes: u64) -> Self {
+        let limit = FREE_WORK.saturating_add(bytes.saturating_mul(WORK_RATIO));
+        Self { limit, left: limit }
+    }
+
+    /// # Errors
+    /// There is none left.
+    pub fn take(&mut self, bytes: u64) -> Result<(), GitError> {
+        let limit = self.limit;
+        let too_large = || GitError::TooLarge { what: "what the pack decodes to, deltas included,".into(), limit };
+        self.left = self.left.checked_sub(bytes).ok_or_else(too_large)?;
+        Ok(())
+    }
+}
+
+/// Makes the index of the pack in a directory.
+pub fn make(directory: &Path, hash: gix_hash::Kind, limits: &Limits) -> Result<Bundle, GitError> {
+    let failed = |cause: std::io::Error| GitError::disk(directory, &cause);
+    let (pack_path, index_path) = (directory.join(PACK), directory.join(INDEX));
+    let largest = usize::try_from(limits.file_bytes).ok();
+    let mut pack = data::File::at(&pack_path, hash).map_err(|error| broken(&error))?;
+    // A base and two results of deltas are in memory together.
+    pack.alloc_limit_bytes = largest.and_then(|largest| largest.checked_mul(3));
+    if pack.num_objects() > limits.objects {
+        return Err(GitError::TooManyObjects { found: pack.num_objects(), limit: limits.objects });
+    }
+    // Each object is named by its own hash in the end, so the one of the pack need not be checked as well.
+    let reader = BufReader::with_capacity(64 << 10, File::open(&pack_path).map_err(failed)?);
+    let entries = BytesToEntriesIter::new_from_header(reader, Mode::AsIs, EntryDataMode::Crc32, hash);
+    let mut entries = Metered {
+        entries: entries.map_err(|error| broken(&error))?,
+        pack: &pack,
+        largest: limits.file_bytes,
+        work: Work::for_pack(u64::try_from(pack.data_len()).unwrap_or(u64::MAX)),
+        failure: None,
+    };
+    let mut file = BufWriter::new(File::create(&index_path).map_err(failed)?);
+    let written = index::write_data_iter_to_stream(
+        index::Version::default(),
+        || Ok((slice, data::File::at(&pack_path, hash).map_err(std::io::Error::other)?)),
+        &mut entries,
+        Some(1),
+        &mut Discard,
+        &mut file,
+        &AtomicBool::new(false),
+        hash,
+        largest,
+        pack.version(),
+    );
+    if let Some(failure) = entries.failure.take() {
+        return Err(failure);
+    }
+    written.map_err(|error| too_large(&error, limits).unwrap_or_else(|| broken(&error)))?;
+    file.flush().map_err(failed)?;
+    drop(file);
+    let index = index::File::at(&index_path, hash).map_err(|error| broken(&error))?;
+    Ok(Bundle { pack, index })
+}
+
+fn slice(range: EntryRange, pack: &data::File<MMap>) -> Option<&[u8]> {
+    pack.entry_slice(range)
+}
+
+/// Adds up what the entries of a pack decode to, as they come.
+struct Metered<'a, Entries> {
+    entries: Entries,
+    pack: &'a data::File<MMap>,
+    largest: u64,
+    work: Work,
+    /// Why there are no more entries. The library hands on no more than a text.
+    failure: Option<GitError>,
+}
+
+impl<Entries: Iterator<Item = gix_error::Result<Entry>>> Iterator for Metered<'_, Entries> {
+    type Item = gix_error::Result<Entry>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let entry = match self.entries.next()? {
+            Ok(entry) => entry,
+            Err(error) => return Some(Err(error)),
+        };
+        match self.meter(&entry) {
+            Ok(()) => Some(Ok(entry)),
+            Err(failure) => {
+                let stopped = gix_error::Error::from_error(std::io::Error::other(failure.to_string()));
+                self.failure = Some(failure);
+                Some(Err(stopped))
+            }
+        }
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        self.entries.size_hint()
+    }
+}
+
+impl<Entries> Metered<'_, Entries> {
+    fn meter(&mut self, entry: &Entry) -> Result<(), GitError> {
+        let result = if entry.header.is_delta() { self.delta_result(entry)? } else { 0 };
+        if entry.decompressed_size.max(result) > self.largest {
+            return Err(file_too_large(self.largest));
+        }
+        self.work.take(entry.decompressed_size.saturating_add(result))
+    }
+
+    /// The size of the object that a delta makes of its base.
+    fn delta_result(&self, entry: &Entry) -> Result<u64, GitError> {
+        let start = entry.pack_offset + u64::from(entry.header_size);
+        let compressed = self.pack.entry_slice(start..start + entry.compressed_size).unwrap_or_default();
+        let mut header = Vec::new();
+        let read = ZlibDecoder::new(compressed).take(DELTA_HEADER).read_to_end(&mut header);
+        let (_, behind_base) = read.ok().and_then(|_| size(&header)).ok_or_else(truncated)?;
+        size(behind_base).map(|(result, _)| result).ok_or_else(truncated)
+    }
+}
+
+fn truncated() -> GitError {
+    GitError::Protocol("a delta in the pack has no sizes".to_owned())
+}
+
+/// A number in groups of seven bits, the lowest first, and what comes behind it.
+fn size(bytes: &[u8]) -> Option<(u64, &[u8])> {
+    let mut size = 0_u64;
+    for (index, byte) in bytes.iter().enumerate() {
+        let shift = u32::try_from(index).ok()?.checked_mul(7).filter(|shift| *shift < u64::BITS)?;
+        size |= u64::from(byte & 0x7f).checked_shl(shift)?;
+        if byte & 0x80 == 0 {
+            return Some((size, bytes.get(index + 1..)?));
+        }
+    }
+    None
+}
+
+fn broken(error: &gix_error::Error) -> GitError {
+    GitError::Protocol(one_line(&format!("the pack cannot be read: {error:#}")))
+}
+
+/// The library says one thing of all that is too large.
+fn too_large(error: &gix_error::Error, limits: &Limits) -> Option<GitError> {
+    let is_so = format!("{error:#}").contains("too large to fit in memory");
+    is_so.then(|| file_too_large(limits.file_bytes))
+}
+
+fn file_too_large(limit: u64) -> GitError {
+    GitError::TooLarge { what: "a file, or the list of all objects,".into(), limit }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_from_groups_of_seven_bits() {
+        assert_eq!(size(&[0x05, 9]), Some((5, &[9][..])));
+        assert_eq!(size(&[0x80, 0x01]), Some((128, &[][..])));
+        assert_eq!(size(&[0xff, 0xff, 0xff, 0xff, 0x0f]), Some((u64::from(u32::MAX), &[][..])));
+        assert_eq!(size(&[0x80]), None, "it ends early");
+        assert_eq!(size(&[0x80; 11]), None, "it has more than 64 bits");
+    }
+
+    #[test]
+    fn the_work_for_a_pack_is_bounded_by_its_size() {
+        let mut work = Work::for_pack(1 << 20);
+        assert!(work.take(1 << 30).is_ok());
+        assert!(work.take(100 << 20).is_ok());
+        assert!(matches!(work.take(1), Err(GitError::TooLarge { limit, .. }) if limit == (1 << 30) + (100 << 20)));
+    }
+}

@@ -1,0 +1,372 @@
+//! Wildcards of `.gitignore` patterns and of `known_hosts`, matched in time that is bounded by the length of the pattern times that of the
+//! text. Whoever writes a repository or a Stack writes patterns, and matching with backtracking takes exponential time for some. Pure.
+
+/// What is left of the steps that patterns may take.
+#[derive(Debug)]
+pub struct Steps(u64);
+
+/// There are no steps left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Exhausted;
+
+impl Steps {
+    pub fn new(limit: u64) -> Self {
+        Self(limit)
+    }
+
+    pub fn take(&mut self, count: usize) -> Result<(), Exhausted> {
+        self.0 = self.0.checked_sub(u64::try_from(count).unwrap_or(u64::MAX)).ok_or(Exhausted)?;
+        Ok(())
+    }
+}
+
+/// A part of a pattern.
+#[derive(Clone, Debug)]
+enum Part {
+    Literal(u8),
+    /// `?`: one byte, but no slash.
+    One,
+    /// `[…]`: one byte of the class, but no slash.
+    Class(Class),
+    /// `*`: any bytes, but no slash.
+    Any,
+    /// `**` at the end: any bytes.
+    Rest,
+    /// `**/`: nothing, or anything up to a slash. The next part is always [`Part::Directory`].
+    Directories,
+    Directory,
+}
+
+#[derive(Clone, Debug)]
+struct Class {
+    negated: bool,
+    ranges: Vec<(u8, u8)>,
+}
+
+/// A pattern of a path, as Git reads it.
+#[derive(Clone, Debug)]
+pub struct PathPattern {
+    /// Nothing where the pattern can never match, for example because a bracket is not closed.
+    parts: Option<Vec<Part>>,
+}
+
+impl PathPattern {
+    pub fn parse(pattern: &[u8]) -> Self {
+        Self { parts: parse(pattern) }
+    }
+
+    /// Whether all of a path matches.
+    pub fn matches(&self, path: &[u8], steps: &mut Steps) -> Result<bool, Exhausted> {
+        let Some(parts) = &self.parts else { return Ok(false) };
+        steps.take(1)?;
+        // Most files differ in their last letters.
+        let mut ends = parts.iter().rev().zip(path.iter().rev());
+        if ends.find_map(|(part, byte)| part.ending(*byte)) == Some(false) {
+            return Ok(false);
+        }
+        let mut states = vec![false; parts.len() + 1];
+        let mut next = states.clone();
+        mark(&mut states, 0);
+        follow(parts, &mut states);
+        for byte in path {
+            steps.take(states.len())?;
+            next.fill(false);
+            for (state, part) in parts.iter().enumerate().filter(|(state, _)| states.get(*state) == Some(&true)) {
+                let (stays, advances) = part.on(*byte);
+                if stays {
+                    mark(&mut next, state);
+                }
+                if advances {
+                    mark(&mut next, state + 1);
+                }
+            }
+            follow(parts, &mut next);
+            std::mem::swap(&mut states, &mut next);
+        }
+        Ok(states.last() == Some(&true))
+    }
+}
+
+fn mark(states: &mut [bool], state: usize) {
+    if let Some(marked) = states.get_mut(state) {
+        *marked = true;
+    }
+}
+
+/// Marks the states that follow from the marked ones without another byte. These are always later ones.
+fn follow(parts: &[Part], states: &mut [bool]) {
+    for (state, part) in parts.iter().enumerate() {
+        if states.get(state) == Some(&true) {
+            match part {
+                Part::Any | Part::Rest => mark(states, state + 1),
+                Part::Directories => (1..=2).for_each(|more| mark(states, state + more)),
+                _ => {}
+            }
+        }
+    }
+}
+
+impl Part {
+    /// Whether a path that ends with this byte can match a pattern that ends with this part. Nothing if only more steps can say.
+    fn ending(&self, byte: u8) -> Option<bool> {
+        match self {
+            Part::Literal(literal) if *literal == byte => None,
+            Part::Literal(_) => Some(false),
+            _ => Some(true),
+        }
+    }
+
+    /// Whether a byte leaves the state as it is, and whether it leads to the next one.
+    fn on(&self, byte: u8) -> (bool, bool) {
+        let is_slash = byte == b'/';
+        match self {
+            Part::Literal(literal) => (false, *literal == byte),
+            Part::One => (false, !is_slash),
+            Part::Class(class) => (false, !is_slash && class.has(byte)),
+            Part::Any => (!is_slash, false),
+            Part::Rest => (true, false),
+            Part::Directories => (false, false),
+            Part::Directory => (true, is_slash),
+        }
+    }
+}
+
+impl Class {
+    fn has(&self, byte: u8) -> bool {
+        self.ranges.iter().any(|(first, last)| (*first..=*last).contains(&byte)) != self.negated
+    }
+}
+
+fn parse(pattern: &[u8]) -> Option<Vec<Part>> {
+    let mut parts = Vec::new();
+    let mut rest = pattern;
+    let mut is_after_slash = true;
+    while let Some((first, after)) = rest.split_first() {
+        rest = after;
+        match first {
+            b'\\' => {
+                let (literal, after) = rest.split_first()?;
+                parts.push(Part::Literal(*literal));
+                rest = after;
+            }
+            b'?' => parts.push(Part::One),
+            b'[' => {
+                let (class, after) = class(rest)?;
+                parts.push(Part::Class(class));
+                rest = after;
+            }
+            b'*' => {
+                let stars = rest.iter().take_while(|byte| **byte == b'*').count();
+                rest = rest.get(stars..).unwrap_or_default();
+                let after_slash = rest.strip_prefix(b"/").or_else(|| rest.strip_prefix(b"\\/"));
+                match after_slash {
+                    _ if stars == 0 || !is_after_slash => parts.push(Part::Any),
+                    _ if rest.is_empty() => parts.push(Part::Rest),
+                    None => parts.push(Part::Any),
+                    Some(after) => {
+                        parts.extend([Part::Directories, Part::Directory]);
+                        rest = after;
+                        continue;
+                    }
+                }
+            }
+            literal => parts.push(Part::Literal(*literal)),
+        }
+        is_after_slash = *first == b'/';
+    }
+    Some(parts)
+}
+
+/// A class of bytes, and what comes behind its bracket. Nothing where it is not closed.
+fn class(after_bracket: &[u8]) -> Option<(Class, &[u8])> {
+    let negated = matches!(after_bracket.first(), Some(b'!' | b'^'));
+    let mut rest = after_bracket.get(usize::from(negated)..).unwrap_or_default();
+    let mut ranges = Vec::new();
+    // The last byte that a range may begin with.
+    let mut begin = None;
+    let mut is_first = true;
+    loop {
+        let (byte, after) = rest.split_first()?;
+        rest = after;
+        match byte {
+            b']' if !is_first => return Some((Class { negated, ranges }, rest)),
+            b'-' if begin.is_some() && !matches!(rest.first(), None | Some(b']')) => {
+                let (last, after) = unescaped(rest)?;
+                ranges.push((begin.take()?, last));
+                rest = after;
+            }
+            b'[' if rest.first() == Some(&b':') => {
+                let (named, after) = named_class(rest)?;
+                match named {
+                    Some(named) => {
+                        ranges.extend(named);
+                        begin = None;
+                    }
+                    None => {
+                        ranges.push((b'[', b'['));
+                        begin = Some(b'[');
+                    }
+                }
+                rest = after;
+            }
+            b'\\' => {
+                let (literal, after) = rest.split_first()?;
+                ranges.push((*literal, *literal));
+                begin = Some(*literal);
+                rest = after;
+            }
+            literal => {
+                ranges.push((*literal, *literal));
+                begin = Some(*literal);
+            }
+        }
+        is_first = false;
+    }
+}
+
+fn unescaped(rest: &[u8]) -> Option<(u8, &[u8])> {
+    let (byte, after) = rest.split_first()?;
+    match byte {
+        b'\\' => after.split_first().map(|(literal, after)| (*literal, after)),
+        byte => Some((*byte, after)),
+    }
+}
+
+type Ranges = &'static [(u8, u8)];
+
+/// `[:alpha:]` and its like, from the first colon on: its bytes, and what comes behind its own bracket. No bytes where it is no such
+/// name at all; nothing where the name is not known.
+fn named_class(rest: &[u8]) -> Option<(Option<Ranges>, &[u8])> {
+    let end = rest.iter().position(|byte| *byte == b']')?;
+    let Some(name) = rest.get(1..end).and_then(|name| name.strip_suffix(b":")) else { return Some((None, rest)) };
+    let ranges: Ranges = match name {
+        b"alnum" => &[(b'0', b'9'), (b'A', b'Z'), (b'a', b'z')],
+        b"alpha" => &[(b'A', b'Z'), (b'a', b'z')],
+        b"blank" => &[(b' ', b' '), (b'\t', b'\t')],
+        b"cntrl" => &[(0, 31), (127, 127)],
+        b"digit" => &[(b'0', b'9')],
+        b"graph" => &[(b'!', b'~')],
+        b"lower" => &[(b'a', b'z')],
+        b"print" => &[(b' ', b'~')],
+        b"punct" => &[(b'!', b'/'), (b':', b'@'), (b'[', b'`'), (b'{', b'~')],
+        b"space" => &[(b' ', b' '), (b'\t', b'\r')],
+        b"upper" => &[(b'A', b'Z')],
+        b"xdigit" => &[(b'0', b'9'), (b'A', b'F'), (b'a', b'f')],
+        _ => return None,
+    };
+    Some((Some(ranges), rest.get(end + 1..).unwrap_or_default()))
+}
+
+/// Whether a text matches a pattern with `*` and `?` alone, as in OpenSSH's `known_hosts`.
+pub fn matches_host(pattern: &[u8], text: &[u8]) -> bool {
+    let (mut at, mut from) = (0, 0);
+    // Behind the last star, and where the text goes on that the star does not take.
+    let mut star: Option<(usize, usize)> = None;
+    loop {
+        match (pattern.get(at), text.get(from)) {
+            (None, None) => return true,
+            (Some(b'*'), _) => {
+                at += 1;
+                star = Some((at, from));
+            }
+            (Some(b'?'), Some(_)) => (at, from) = (at + 1, from + 1),
+            (Some(one), Some(other)) if one == other => (at, from) = (at + 1, from + 1),
+            // Only the last star has to take more: what an earlier one could take, the last one can as well.
+            _ => match star.as_mut() {
+                Some((behind, taken)) if *taken < text.len() => {
+                    *taken += 1;
+                    (at, from) = (*behind, *taken);
+                }
+                _ => return false,
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use gix_ignore::glob::wildmatch;
+    use gix_object::bstr::BStr;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn matches(pattern: &str, path: &str) -> bool {
+        PathPattern::parse(pattern.as_bytes()).matches(path.as_bytes(), &mut Steps::new(u64::MAX)).unwrap()
+    }
+
+    #[test]
+    fn path_patterns_match_as_git_matches_them() {
+        let rows = [
+            ("a*c", "abc", true),
+            ("a*c", "a/c", false),
+            ("a?c", "a/c", false),
+            ("**/c", "c", true),
+            ("**/c", "a/b/c", true),
+            ("a/**/c", "a/c", true),
+            ("a/**/c", "a/b/b/c", true),
+            ("a/**", "a/b/c", true),
+            ("a/**", "a", false),
+            ("a**c", "a/c", false),
+            ("[a-c]x", "bx", true),
+            ("[!a-c]x", "bx", false),
+            ("[]]x", "]x", true),
+            ("[[:digit:]]", "7", true),
+            ("[[:nothing:]]", "7", false),
+            ("[a", "a", false),
+            ("\\*", "*", true),
+            ("\\*", "a", false),
+            ("a\\", "a", false),
+        ];
+        for (pattern, path, wanted) in rows {
+            assert_eq!(matches(pattern, path), wanted, "{pattern} {path}");
+        }
+    }
+
+    #[test]
+    fn no_pattern_takes_long() {
+        let began = Instant::now();
+        let path = "a/".repeat(500) + "b";
+        for pattern in ["**/a/".repeat(150) + "c", "*a".repeat(400) + "b", "**/*a*/".repeat(100) + "c"] {
+            assert!(!matches(&pattern, &path), "{pattern}");
+        }
+        assert!(!matches_host(("*a".repeat(1000) + "b").as_bytes(), "a".repeat(250).as_bytes()));
+        assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    }
+
+    #[test]
+    fn steps_are_counted() {
+        let pattern = PathPattern::parse(b"*a*a*a*");
+        assert_eq!(pattern.matches(b"aaaaaaaaaa", &mut Steps::new(80)), Err(Exhausted));
+        assert_eq!(pattern.matches(b"aaaaaaaaaa", &mut Steps::new(81)), Ok(true));
+    }
+
+    #[test]
+    fn hosts_match_as_openssh_matches_them() {
+        let rows = [
+            ("*.example", "git.example", true),
+            ("*", "", true),
+            ("gi?.example", "git.example", true),
+            ("gi?.example", "gi.example", false),
+            ("[git.example]:22?", "[git.example]:222", true),
+            ("*a*b", "xaxbxb", true),
+            ("*a*b", "xaxbx", false),
+            ("", "a", false),
+        ];
+        for (pattern, host, wanted) in rows {
+            assert_eq!(matches_host(pattern.as_bytes(), host.as_bytes()), wanted, "{pattern} {host}");
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(20_000))]
+        #[test]
+        fn path_patterns_match_as_the_library_matches_them(pattern in "[ab/*?\\[\\]!^\\\\:-]{0,9}", path in "[ab]{1,3}(/[ab\\]-]{1,2}){0,3}") {
+            let mode = wildmatch::Mode::NO_MATCH_SLASH_LITERAL;
+            let wanted = gix_ignore::glob::wildmatch(BStr::new(pattern.as_bytes()), BStr::new(path.as_bytes()), mode);
+            prop_assert_eq!(matches(&pattern, &path), wanted, "{} {}", pattern, path);
+        }
+    }
+}

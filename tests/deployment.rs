@@ -1,0 +1,52 @@
+//! The Deployment that is shipped has room for what the controller may use with its default flags.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "what helps a test fails as the test does")]
+
+use clap::Parser;
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::PodSpec;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use pulumi_controller::cli::{CommandLine, ManagerFlags, Role};
+use pulumi_controller::controller::stack;
+use pulumi_controller::source::git;
+
+/// What the controller's own process takes with ten thousand Stacks, and a third more. `docs/performance.md` has the measurement.
+const OWN_MEMORY: u64 = 384 << 20;
+
+fn pod() -> PodSpec {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/kustomize/base/deployment.yaml");
+    let deployment: Deployment = serde_saphyr::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+    deployment.spec.unwrap().template.spec.unwrap()
+}
+
+fn bytes(quantity: &Quantity) -> u64 {
+    let text = quantity.0.as_str();
+    let units = [("Gi", 1 << 30), ("Mi", 1 << 20)];
+    let (number, unit) = units.iter().find_map(|(suffix, unit)| Some((text.strip_suffix(suffix)?, unit))).unwrap();
+    number.parse::<u64>().unwrap() * unit
+}
+
+fn default_flags() -> ManagerFlags {
+    match CommandLine::parse_from(["pulumi-controller"]).into_role() {
+        Role::Manager(flags) => flags,
+        other => panic!("the default role is the manager: {other:?}"),
+    }
+}
+
+/// When the container runs out of memory the kernel kills all of its processes, so the limits of all children together have to fit.
+#[test]
+fn the_memory_limit_has_room_for_all_child_processes() {
+    let container = pod().containers.into_iter().next().unwrap();
+    let limit = bytes(container.resources.unwrap().limits.unwrap().get("memory").unwrap());
+    let needed = OWN_MEMORY + git::most_memory() + stack::most_memory();
+    assert!(limit >= needed, "the limit is {} MiB, and {} MiB may be needed", limit >> 20, needed >> 20);
+}
+
+/// The kubelet evicts a pod whose volume is over its limit.
+#[test]
+fn the_volume_has_room_for_artifacts_and_all_that_is_fetched() {
+    let data = pod().volumes.unwrap().into_iter().find(|volume| volume.name == "data").unwrap();
+    let limit = bytes(&data.empty_dir.unwrap().size_limit.unwrap());
+    let flags = default_flags();
+    let needed = flags.storage_size + git::Limits::default().volume_bytes(flags.artifact_max_size);
+    assert!(limit >= needed, "the limit is {} MiB, and {} MiB may be needed", limit >> 20, needed >> 20);
+}

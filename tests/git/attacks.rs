@@ -1,0 +1,265 @@
+//! Repositories, servers and Stacks whose owners want harm: each attack has a sentence of its own, costs the controller no memory, and
+//! leaves other repositories alone.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use gix_hash::ObjectId;
+use gix_object::Kind;
+use pulumi_controller::source::git::{Limits, Pace, Question};
+use serde_json::json;
+
+use crate::evil_server::{Evil, Pack, entry, long_list};
+use crate::follower::{Controller, origin};
+use crate::http_server::Server;
+use crate::repository::Repository;
+
+/// How much the controller may grow while others attack it; other tests run in the same process.
+const GROWTH: u64 = 256 << 20;
+
+/// Resident memory of this process, in bytes.
+fn resident() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
+}
+
+/// Follows `main` of an evil server, and says what becomes of it.
+async fn attack(evil: Evil) -> Result<Vec<String>, String> {
+    let before = resident();
+    let mut controller = Controller::new().await;
+    let fields = json!({"projectRepo": evil.start().await, "branch": "main"});
+    let resolved = controller.resolve(&fields).await;
+    let grown = resident().saturating_sub(before);
+    assert!(grown < GROWTH, "the controller has grown by {grown} bytes");
+    assert_eq!(controller.left_over(), Vec::<PathBuf>::new(), "nothing is left on the disk");
+    resolved.map(|resolved| origin(&resolved).warnings.clone())
+}
+
+fn noise(bytes: usize) -> Vec<u8> {
+    (0..u32::try_from(bytes / 4).unwrap()).flat_map(|n| n.wrapping_mul(2_654_435_761).to_be_bytes()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn submodules_count_as_entries() {
+    let mut pack = Pack::new();
+    let nothing = ObjectId::null(gix_hash::Kind::Sha1);
+    let tree: Vec<u8> = (0..300_000).flat_map(|n| entry("160000", &format!("module-{n:06}"), &nothing)).collect();
+    let tree = pack.object(Kind::Tree, &tree).0;
+    let commit = pack.commit(tree);
+    let said = attack(Evil::with_main(commit, pack)).await.expect_err("there are too many");
+    assert!(said.contains("there are more than 200000 entries"), "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn directories_that_stand_for_billions_of_files_are_refused() {
+    let mut pack = Pack::new();
+    let blob = pack.object(Kind::Blob, b"harm").0;
+    let mut tree = pack.object(Kind::Tree, &entry("100644", "f", &blob)).0;
+    for _ in 0..10 {
+        let entries: Vec<u8> = (0..10).flat_map(|n| entry("40000", &format!("d{n}"), &tree)).collect();
+        tree = pack.object(Kind::Tree, &entries).0;
+    }
+    let commit = pack.commit(tree);
+    let said = attack(Evil::with_main(commit, pack)).await.expect_err("there are too many");
+    assert!(said.contains("there are more than 200000 entries"), "{said}");
+}
+
+/// A pack of about a megabyte whose objects come to gigabytes, by chains of ten deltas.
+fn chains_of_ten(objects_at_the_end: usize) -> (ObjectId, Pack) {
+    let mut pack = Pack::new();
+    let (id, mut place) = pack.object(Kind::Blob, &noise(1 << 20));
+    for _ in 0..2 {
+        place = pack.repeating(place, 10);
+    }
+    for _ in 0..7 {
+        place = pack.repeating(place, 1);
+    }
+    for byte in 0..objects_at_the_end {
+        pack.longer(place, u8::try_from(byte).unwrap());
+    }
+    let tree = pack.object(Kind::Tree, &entry("100644", "f", &id)).0;
+    (pack.commit(tree), pack)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn chains_of_deltas_that_come_to_gigabytes_are_refused() {
+    let (commit, pack) = chains_of_ten(20);
+    let began = Instant::now();
+    let said = attack(Evil::with_main(commit, pack)).await.expect_err("it is too much");
+    assert!(said.contains("what the pack decodes to, deltas included, is larger than"), "{said}");
+    assert!(began.elapsed() < Duration::from_secs(20), "it is refused before the work is done: {:?}", began.elapsed());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_thousand_deltas_of_megabytes_are_refused_and_of_kilobytes_are_taken() {
+    for (size, wanted) in [(4 << 20, Some("what the pack decodes to")), (1 << 10, None)] {
+        let mut pack = Pack::new();
+        let mut content = noise(size);
+        let mut place = pack.object(Kind::Blob, &content).1;
+        for n in 0..1000 {
+            let byte = u8::try_from(n % 251).unwrap();
+            place = pack.longer(place, byte);
+            content.push(byte);
+        }
+        let id = gix_object::compute_hash(gix_hash::Kind::Sha1, Kind::Blob, &content).unwrap();
+        let tree = pack.object(Kind::Tree, &entry("100644", "f", &id)).0;
+        let commit = pack.commit(tree);
+        let said = attack(Evil::with_main(commit, pack)).await;
+        match (wanted, said) {
+            (Some(wanted), Err(said)) => assert!(said.contains(wanted), "{said}"),
+            (None, Ok(_)) => {}
+            (_, said) => panic!("{size}: {said:?}"),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_object_in_many_places_at_the_end_of_a_chain_is_refused() {
+    let mut pack = Pack::new();
+    let mut content = noise(64 << 10);
+    let mut place = pack.object(Kind::Blob, &content).1;
+    for n in 0..200_u8 {
+        place = pack.longer(place, n);
+        content.push(n);
+    }
+    let id = gix_object::compute_hash(gix_hash::Kind::Sha1, Kind::Blob, &content).unwrap();
+    let files: Vec<u8> = (0..10_000).flat_map(|n| entry("100644", &format!("f{n:05}"), &id)).collect();
+    let tree = pack.object(Kind::Tree, &files).0;
+    let commit = pack.commit(tree);
+    let said = attack(Evil::with_main(commit, pack)).await.expect_err("it is too much");
+    assert!(said.contains("what the pack decodes to"), "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn objects_that_do_not_fit_into_memory_are_refused() {
+    // Each base of the chain is kept as long as it has other deltas to come.
+    let mut pack = Pack::new();
+    let (id, mut place) = pack.object(Kind::Blob, &noise(1 << 20));
+    place = pack.repeating(place, 60);
+    for _ in 0..9 {
+        let next = pack.repeating(place, 1);
+        pack.longer(place, 1);
+        place = next;
+    }
+    let tree = pack.object(Kind::Tree, &entry("100644", "f", &id)).0;
+    let commit = pack.commit(tree);
+    let said = attack(Evil::with_main(commit, pack)).await.expect_err("it is too much");
+    let words = ["what the pack decodes to", "of memory"];
+    assert!(words.iter().any(|words| said.contains(words)), "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pack_that_says_it_has_millions_of_objects_is_refused() {
+    let (commit, pack) = chains_of_ten(0);
+    let mut evil = Evil::with_main(commit, pack);
+    evil.pack[8..12].copy_from_slice(&u32::MAX.to_be_bytes());
+    let said = attack(evil).await.expect_err("there are not so many");
+    assert!(said.contains("the repository has 4294967295 objects, and 1000000 is the most"), "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_long_list_of_references_is_read_and_a_longer_one_is_cut_off() {
+    for (bytes, wanted) in [(31 << 20, None), (40 << 20, Some("the list of references is larger than"))] {
+        let mut pack = Pack::new();
+        let blob = pack.object(Kind::Blob, b"name: app\n").0;
+        let tree = pack.object(Kind::Tree, &entry("100644", "Pulumi.yaml", &blob)).0;
+        let commit = pack.commit(tree);
+        let evil = Evil { references: long_list(bytes, commit), ..Evil::with_main(commit, pack) };
+        match (wanted, attack(evil).await) {
+            (Some(wanted), Err(said)) => assert!(said.contains(wanted), "{said}"),
+            (None, Ok(_)) => {}
+            (_, said) => panic!("{bytes}: {said:?}"),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn servers_that_send_a_byte_a_second_are_given_up_and_delay_no_other_namespace() {
+    let pace = Pace { bytes: 1 << 10, window: Duration::from_secs(3) };
+    let limits = Limits { list_pace: pace, fetch_pace: pace, ..Limits::default() };
+    let mut controller = Controller::with(limits).await;
+    let mut slow = Vec::new();
+    for (index, what) in ["advertisement", "references", "pack", "pack"].into_iter().enumerate() {
+        let (commit, pack) = chains_of_ten(0);
+        let what: &'static [&'static str] = Box::leak(Box::new([what]));
+        let url = Evil { slow: what, ..Evil::with_main(commit, pack) }.start().await;
+        let (stack, fields) = (format!("slow-{index}"), json!({"projectRepo": url, "branch": "main"}));
+        drop(controller.look(&stack, &fields, &Question::default()));
+        slow.push((stack, fields));
+    }
+    let repository = Repository::with_project();
+    for round in 0..5 {
+        let server = Server::of(&repository).await;
+        let asked = Instant::now();
+        let fields = json!({"projectRepo": server.url(), "branch": "main"});
+        controller.resolve_in("victim", &format!("app-{round}"), &fields).await.unwrap();
+        assert!(asked.elapsed() < Duration::from_secs(10), "it took {:?}", asked.elapsed());
+    }
+    for (stack, fields) in slow {
+        let said = controller.resolve_as(&stack, &fields, &Question::default()).await.expect_err("it is too slow");
+        assert!(said.contains("the server sends less than 1024 bytes in 3 s"), "{stack}: {said}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_child_process_has_no_environment_and_no_credentials_on_its_command_line() {
+    let (commit, pack) = chains_of_ten(0);
+    let url = Evil { slow: &["references"], ..Evil::with_main(commit, pack) }.start().await;
+    let controller = Controller::new().await;
+    controller.secrets.set("git", &[("accessToken", "hunter2hunter2")]);
+    let fields = json!({"projectRepo": url, "branch": "main", "gitAuthSecret": "git"});
+    drop(controller.look("app", &fields, &Question::default()));
+    let began = Instant::now();
+    let child = loop {
+        let is_ours = |child: &PathBuf| {
+            std::fs::read_to_string(child.join("limits")).is_ok_and(|l| l.contains(&CONVERSATION_MEMORY.to_string()))
+        };
+        if let Some(child) = children("git").into_iter().find(is_ours) {
+            break child;
+        }
+        assert!(began.elapsed() < Duration::from_secs(20), "there is no child process with limits");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    };
+    let read = |name: &str| String::from_utf8_lossy(&std::fs::read(child.join(name)).unwrap()).into_owned();
+    assert_eq!(read("environ"), "");
+    assert_eq!(read("cmdline").split('\0').skip(1).collect::<Vec<_>>(), ["git", ""]);
+    assert_eq!(read("oom_score_adj").trim(), "1000");
+}
+
+/// The memory that a conversation may use, as the kernel writes it.
+const CONVERSATION_MEMORY: u64 = 64 << 20;
+
+/// The child processes of this one in a role.
+fn children(role: &str) -> Vec<PathBuf> {
+    let processes = std::fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path());
+    let is_child = |process: &PathBuf| {
+        let stat = std::fs::read_to_string(process.join("stat")).unwrap_or_default();
+        let parent = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(1)?.parse().ok());
+        let command = std::fs::read_to_string(process.join("cmdline")).unwrap_or_default();
+        parent == Some(std::process::id()) && command.split('\0').nth(1) == Some(role)
+    };
+    processes.filter(is_child).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn patterns_that_take_too_long_are_refused_and_only_for_the_stack_that_gives_them() {
+    let repository = Repository::with_project();
+    for n in 0..400 {
+        repository.write(&format!("{}b{n}", "a/".repeat(60)), "");
+    }
+    repository.commit();
+    let server = Server::of(&repository).await;
+    let mut controller = Controller::new().await;
+    let slow: Vec<String> = (0..100).map(|n| format!("{}c{n}*", "**/a/".repeat(180))).collect();
+    let slow = json!({"projectRepo": server.url(), "branch": "main", "paths": slow});
+    let quick = json!({"projectRepo": server.url(), "branch": "main", "paths": ["/Pulumi.yaml"]});
+    drop(controller.look("slow", &slow, &Question::default()));
+    let resolved = controller.resolve_in("victim", "app", &quick).await.unwrap();
+    assert!(origin(&resolved).selection.is_some());
+    let said = controller.resolve_as("slow", &slow, &Question::default()).await;
+    assert!(
+        said.as_ref().is_err_and(|said| said.contains("matching the patterns against all files takes too long")),
+        "{said:?}"
+    );
+}
