@@ -11,15 +11,11 @@ pub fn remove(text: &str) -> String {
     let mut rest = text;
     while let Some((start, end)) = find(rest) {
         let (before, after) = (rest.get(..start).unwrap_or_default(), rest.get(end..).unwrap_or_default());
-        match after.strip_prefix(SEPARATOR) {
-            Some(after) => {
-                kept.push_str(before);
-                rest = after;
-            }
-            None => {
-                kept.push_str(before.strip_suffix(SEPARATOR).unwrap_or(before));
-                rest = after;
-            }
+        rest = after.strip_prefix(SEPARATOR).unwrap_or(after);
+        kept.push_str(before);
+        if rest.len() == after.len() {
+            // It was the last one of its list.
+            kept.truncate(kept.strip_suffix(SEPARATOR).map_or(kept.len(), str::len));
         }
     }
     kept.push_str(rest);

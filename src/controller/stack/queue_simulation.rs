@@ -122,6 +122,8 @@ impl Simulation {
             if let Some(mut update) = self.members[number].update.take() {
                 self.turns.withdraw(&update.uid().unwrap(), self.instant());
                 update.metadata.deletion_timestamp = Some(Time(self.now()));
+                let revoked = (names::ANNOTATION_REVOKED.to_owned(), "the source has moved on".to_owned());
+                update.metadata.annotations = Some([revoked].into());
                 self.members[number].stack.status =
                     Some(absorbed(&self.members[number].stack, &update, None, self.now()));
             }

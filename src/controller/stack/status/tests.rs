@@ -357,7 +357,7 @@ fn ended(failed_reason: Option<&str>) -> Update {
 
 #[test]
 fn c8_a_stack_fails_when_it_is_stalled_or_lacks_what_it_needs() {
-    let waits = ["NotReadyInProgress", "StackProcessing", "PrerequisiteNotSatisfied", "ProcessingCompleted"];
+    let waits = ["NotReadyInProgress", "StackProcessing", "PrerequisiteNotSatisfied", "ProcessingCompleted", "Previewed"];
     for (state, last, _) in rows() {
         let has_failed = last.as_ref().is_some_and(|last| last.state.as_deref() == Some("failed"));
         let status = with_state(&stack(last), &state, at(10));
@@ -382,6 +382,7 @@ fn a_stack_keeps_its_queue_position_until_its_run_has_ended() {
 
     let mut revoked = Update::new("app-1", crate::api::auto::UpdateSpec::default());
     revoked.metadata.deletion_timestamp = Some(Time(at(40)));
+    revoked.metadata.annotations = Some([(names::ANNOTATION_REVOKED.to_owned(), "moved on".to_owned())].into());
     stack.status = Some(absorbed(&stack, &revoked, None, at(40)));
     stack.status = stands(&stack, State::SourceUnavailable("404".to_owned()), 45);
     stack.status = Some(started(&stack, &current(), at(50)));
