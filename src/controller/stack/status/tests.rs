@@ -357,7 +357,8 @@ fn ended(failed_reason: Option<&str>) -> Update {
 
 #[test]
 fn c8_a_stack_fails_when_it_is_stalled_or_lacks_what_it_needs() {
-    let waits = ["NotReadyInProgress", "StackProcessing", "PrerequisiteNotSatisfied", "ProcessingCompleted", "Previewed"];
+    let waits =
+        ["NotReadyInProgress", "StackProcessing", "PrerequisiteNotSatisfied", "ProcessingCompleted", "Previewed"];
     for (state, last, _) in rows() {
         let has_failed = last.as_ref().is_some_and(|last| last.state.as_deref() == Some("failed"));
         let status = with_state(&stack(last), &state, at(10));
