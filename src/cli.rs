@@ -74,6 +74,11 @@ pub struct ManagerFlags {
     #[arg(long, default_value = ":9440", value_name = "HOST:PORT")]
     pub health_addr: String,
 
+    /// Serve CPU profiles of the controller at `/debug/pprof/profile` of the metrics endpoint, to anyone who can connect to it.
+    #[arg(long, default_value_t = false, action = ArgAction::Set, num_args = 0..=1, require_equals = true,
+          default_missing_value = "true")]
+    pub enable_pprof: bool,
+
     /// URL that events are posted to: that of Flux's notification-controller.
     #[arg(long, default_value = "", value_name = "URL")]
     pub events_addr: String,
@@ -352,6 +357,7 @@ mod tests {
         ] {
             assert_eq!(manager(arguments).watch_all_namespaces, all, "{arguments:?}");
         }
+        assert!(!manager(&[]).enable_pprof && manager(&["--enable-pprof"]).enable_pprof);
         assert!(!manager(&[]).enable_leader_election && manager(&[]).leader_election_release_on_cancel);
         assert!(manager(&["--enable-leader-election"]).enable_leader_election);
         assert!(!manager(&["--leader-election-release-on-cancel=false"]).leader_election_release_on_cancel);

@@ -92,6 +92,8 @@ pub struct ManagerConfig {
     pub metrics_address: Option<SocketAddr>,
     /// Where health is served, if anywhere.
     pub health_address: Option<SocketAddr>,
+    /// Whether profiles are served with the metrics.
+    pub enable_pprof: bool,
     /// Where events are posted to, if anywhere.
     pub events_address: Option<Url>,
     /// Where webhooks are taken, if anywhere.
@@ -180,6 +182,7 @@ impl ManagerConfig {
             retry_delays,
             metrics_address: address("metrics-addr", &flags.metrics_addr)?,
             health_address: address("health-addr", &flags.health_addr)?,
+            enable_pprof: flags.enable_pprof,
             events_address: events_address(&flags.events_addr)?,
             watched_inputs,
             interval_jitter: flags.interval_jitter_percentage,

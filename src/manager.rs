@@ -169,18 +169,14 @@ async fn serve_endpoints(
     end: &CancellationToken,
 ) -> anyhow::Result<()> {
     let endpoints = [
-        ("metrics", config.metrics_address, server::metrics_router(metrics.clone())),
+        ("metrics", config.metrics_address, server::metrics_router(metrics.clone(), config.enable_pprof)),
         ("health", config.health_address, server::health_router(is_ready)),
     ];
     for (purpose, address, router) in endpoints {
         let Some(address) = address else { continue };
         let listener = server::listen(purpose, address).await?;
-        let end = end.clone();
-        tasks.spawn(async move {
-            if let Err(error) = server::serve(purpose, listener, router, end).await {
-                tracing::error!(%error, "endpoint ended");
-            }
-        });
+        let limits = server::endpoint_limits(config.enable_pprof);
+        tasks.spawn(server::serve(purpose, listener, router, limits, tasks.clone(), end.clone()));
     }
     Ok(())
 }
@@ -204,7 +200,7 @@ async fn take_webhooks(
                 tasks: tasks.clone(),
                 component: COMPONENT,
                 instance: instance(),
-                limits: receiver::Limits::default(),
+                limits: server::Limits::default(),
             };
             Some(receiver::start(settings, listener, end))
         }

@@ -25,7 +25,7 @@ async fn t5_a_profile_names_the_thread_that_was_busy() -> Result<()> {
         }
     })?;
     let request = Request::get("/debug/pprof/profile?seconds=1").body(Body::empty())?;
-    let response = metrics_router(Metrics::default()).oneshot(request).await?;
+    let response = metrics_router(Metrics::default(), true).oneshot(request).await?;
     end.store(true, Ordering::Relaxed);
     busy.join().expect("it ends");
     let status = response.status();

@@ -10,6 +10,7 @@ use tokio::time::Instant;
 
 use crate::api::pulumi::StackReceiver;
 use crate::receiver::allowance::Allowance;
+use crate::receiver::token_reads::TokenReads;
 
 /// How often at most a receiver says what is wrong with its calls: who calls must not be able to fill the API with events.
 const TELLS_EVERY: Duration = Duration::from_secs(60);
@@ -26,14 +27,15 @@ pub struct Entry {
 pub struct Pace {
     allowance: Mutex<Allowance>,
     told: Mutex<Option<Instant>>,
+    pub token_reads: TokenReads,
 }
 
 impl Pace {
     fn new(now: Instant) -> Self {
-        Pace { allowance: Mutex::new(Allowance::new(now)), told: Mutex::default() }
+        Pace { allowance: Mutex::new(Allowance::new(now)), told: Mutex::default(), token_reads: TokenReads::default() }
     }
 
-    /// Whether another call may come now.
+    /// Whether another call, which has proved that it may be made, is carried out now.
     pub fn may_call(&self, now: Instant) -> bool {
         self.allowance.lock().unwrap_or_else(PoisonError::into_inner).take(now)
     }

@@ -3,9 +3,10 @@
 //! A refusal tells nothing: an unknown path, one of a suspended receiver, a wrong signature and a call too many have the same
 //! answer, at the same time after the body has come.
 
-use std::convert::Infallible;
+use std::sync::Arc;
 use std::time::Duration;
 
+use axum::Router;
 use axum::body::Body;
 use axum::http::request::Parts;
 use axum::http::{Method, Request, Response, StatusCode};
@@ -16,7 +17,7 @@ use kube::ResourceExt;
 use tokio::time::Instant;
 
 use crate::api::conditions::receiver_reason;
-use crate::api::pulumi::NoToken;
+use crate::api::pulumi::{NoToken, ReceiverToken, StackReceiver};
 use crate::receiver::directory::{Directory, Entry};
 use crate::receiver::proof::{Proof, runs};
 use crate::receiver::requests;
@@ -37,7 +38,7 @@ pub struct Handler {
     pub writer: Writer,
     pub events: Events,
     pub metrics: Metrics,
-    /// How long after its body a call is refused: longer than all that is looked at until then.
+    /// How long after it has come a call is refused: longer than all that is looked at until then.
     pub refused_after: Duration,
 }
 
@@ -47,45 +48,47 @@ struct Promising {
     proof: Proof,
 }
 
+/// Leads calls of every path and method to the handler.
+pub fn router(handler: Arc<Handler>) -> Router {
+    Router::new().fallback(move |request: Request<Body>| async move { handler.answer(request).await })
+}
+
 impl Handler {
     /// The answer to a call. There always is one.
-    pub async fn answer(&self, request: Request<Body>) -> Result<Response<Body>, Infallible> {
+    pub async fn answer(&self, request: Request<Body>) -> Response<Body> {
+        // What is read before the body takes its time only for a path that is known; the caller must not see that.
+        let half = self.refused_after / 2;
+        let looked = Instant::now() + half;
         let (parts, body) = request.into_parts();
         let mut promising = self.look(&parts).await;
         let is_whole = drain(body, promising.as_mut().map(|promising| &mut promising.proof)).await;
-        let refusal = Instant::now() + self.refused_after;
+        let refusal = looked.max(Instant::now()) + half;
         if !is_whole {
             self.metrics.webhook(WebhookResult::Refused);
-            return Ok(plain(StatusCode::PAYLOAD_TOO_LARGE));
+            return plain(StatusCode::PAYLOAD_TOO_LARGE);
         }
         let result = match promising {
             Some(promising) => self.conclude(promising, &parts).await,
             None => WebhookResult::Refused,
         };
         self.metrics.webhook(result);
-        Ok(plain(match result {
+        plain(match result {
             WebhookResult::Accepted | WebhookResult::Ignored => StatusCode::OK,
             WebhookResult::Failed => StatusCode::INTERNAL_SERVER_ERROR,
             WebhookResult::Refused => {
                 tokio::time::sleep_until(refusal).await;
                 StatusCode::NOT_FOUND
             }
-        }))
+        })
     }
 
     /// What can be known before the body has come.
     async fn look(&self, parts: &Parts) -> Option<Promising> {
         let path = parts.uri.path();
         let entry = self.directory.find(path).filter(|_| parts.method == Method::POST)?;
-        if !entry.pace.may_call(Instant::now()) {
-            self.refuse(&entry, "calls come too often: twenty at once, then one a second are taken");
-            return None;
-        }
         let receiver = &entry.receiver;
-        let namespace = receiver.namespace().unwrap_or_default();
-        let secret = self.reader.get_opt::<Secret>(&namespace, &receiver.spec.secret_ref.name).await;
-        let secret = secret.map_err(|error| NoToken::Unreadable(chain(&error)));
-        let token = match secret.and_then(|secret| receiver.token(secret)) {
+        let (reader, of) = (self.reader.clone(), receiver.clone());
+        let token = match entry.pace.token_reads.read(move || token(reader, of)).await {
             Ok(token) => token,
             Err(problem) => {
                 self.refuse(&entry, &problem.to_string());
@@ -106,6 +109,11 @@ impl Handler {
         let Promising { entry, proof } = promising;
         if let Err(fault) = proof.end() {
             self.refuse(&entry, &fault.to_string());
+            return WebhookResult::Refused;
+        }
+        // After the proof: who has no token cannot use up the calls of those who have it.
+        if !entry.pace.may_call(Instant::now()) {
+            self.refuse(&entry, "calls come too often: twenty at once, then one a second are taken");
             return WebhookResult::Refused;
         }
         let receiver = &entry.receiver;
@@ -146,6 +154,13 @@ impl Handler {
             self.events.publish(Event::new(entry.receiver.as_ref(), EventKind::Warning, reason, message));
         }
     }
+}
+
+/// Reads the token of a receiver.
+async fn token(reader: Reader, receiver: Arc<StackReceiver>) -> Result<ReceiverToken, NoToken> {
+    let namespace = receiver.namespace().unwrap_or_default();
+    let secret = reader.get_opt::<Secret>(&namespace, &receiver.spec.secret_ref.name).await;
+    receiver.token(secret.map_err(|error| NoToken::Unreadable(chain(&error)))?)
 }
 
 /// Reads a body to its end, and shows it to what proves something by it. False when it does not come whole, or is too large.

@@ -5,11 +5,11 @@
 //! do. What comes of it is the leader's business.
 
 mod allowance;
-mod connections;
 mod directory;
 mod handler;
 mod proof;
 mod requests;
+mod token_reads;
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -25,7 +25,6 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::api::pulumi::StackReceiver;
-pub use crate::receiver::connections::Limits;
 use crate::receiver::directory::Directory;
 use crate::receiver::handler::Handler;
 use crate::runtime::events::Events;
@@ -34,11 +33,12 @@ use crate::runtime::reads::Reader;
 use crate::runtime::scope::Scope;
 use crate::runtime::watch::cut_down_metadata;
 use crate::runtime::writes::Writer;
+use crate::server;
 use crate::telemetry::metrics::Metrics;
 
 /// How long one request to the API server may take: shorter than the callers' patience, which is ten seconds for GitHub.
 const API_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long after its body a call is refused. A Secret is read and a signature compared well within it.
+/// How long after it has come a call is refused. A Secret is read within its first half and a signature compared in the second.
 const REFUSED_AFTER: Duration = Duration::from_millis(250);
 /// How long a replica waits for the first list of receivers before it says that it is ready.
 const FIRST_LIST: Duration = Duration::from_secs(15);
@@ -52,7 +52,7 @@ pub struct Settings {
     /// The names of the controller and of its pod, for events.
     pub component: &'static str,
     pub instance: String,
-    pub limits: Limits,
+    pub limits: server::Limits,
 }
 
 /// Starts to take webhooks, until `end` is cancelled. What is given back says when the receivers are known: a call to a
@@ -68,7 +68,8 @@ pub fn start(settings: Settings, listener: TcpListener, end: &CancellationToken)
     tasks.spawn(event_task.run(end.clone()));
     let reader = Reader::new(client, API_TIMEOUT);
     let handler = Handler { directory, reader, writer, events, metrics, refused_after: REFUSED_AFTER };
-    tasks.spawn(connections::serve(listener, Arc::new(handler), limits, tasks.clone(), end.clone()));
+    let router = handler::router(Arc::new(handler));
+    tasks.spawn(server::serve("webhooks", listener, router, limits, tasks.clone(), end.clone()));
     known(listed, end.clone())
 }
 

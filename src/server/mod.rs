@@ -1,9 +1,11 @@
-//! Plain HTTP endpoints of the manager: metrics with a profile beside them, and health for the kubelet.
+//! HTTP of the manager: the bounds of its listeners, metrics with a profile beside them, and health for the kubelet.
 
+mod connections;
 mod profile;
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
 
 use axum::Router;
 use axum::extract::State;
@@ -13,8 +15,8 @@ use axum::routing::get;
 use thiserror::Error;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
 
+pub use crate::server::connections::{Limits, serve};
 use crate::telemetry::metrics::{CONTENT_TYPE, Metrics};
 
 /// Why an endpoint is not there.
@@ -22,8 +24,6 @@ use crate::telemetry::metrics::{CONTENT_TYPE, Metrics};
 pub enum ServerError {
     #[error("cannot listen on {address} for {purpose}")]
     Listen { purpose: &'static str, address: SocketAddr, source: io::Error },
-    #[error("the endpoint for {purpose} broke down")]
-    Serve { purpose: &'static str, source: io::Error },
 }
 
 /// Listens on an address. Where there is no IPv6, `[::]` means all addresses of IPv4.
@@ -41,22 +41,16 @@ fn is_in_use(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::AddrInUse
 }
 
-/// Serves until `end` is cancelled.
-pub async fn serve(
-    purpose: &'static str,
-    listener: TcpListener,
-    router: Router,
-    end: CancellationToken,
-) -> Result<(), ServerError> {
-    axum::serve(listener, router)
-        .with_graceful_shutdown(async move { end.cancelled().await })
-        .await
-        .map_err(|source| ServerError::Serve { purpose, source })
+/// `/metrics`, and `/debug/pprof/profile` beside it where it is enabled, as Flux's controllers have it.
+pub fn metrics_router(metrics: Metrics, pprof: bool) -> Router {
+    let router = Router::new().route("/metrics", get(show_metrics)).with_state(metrics);
+    if pprof { router.merge(profile::router()) } else { router }
 }
 
-/// `/metrics`, and `/debug/pprof/profile` beside it, as Flux's controllers have it.
-pub fn metrics_router(metrics: Metrics) -> Router {
-    Router::new().route("/metrics", get(show_metrics)).with_state(metrics).merge(profile::router())
+/// Bounds of the endpoints for metrics and health, which few have to call.
+pub fn endpoint_limits(pprof: bool) -> Limits {
+    let all = Limits::default().all + if pprof { profile::LONGEST } else { Duration::ZERO };
+    Limits { connections: 32, waiting_per_peer: 8, all, ..Limits::default() }
 }
 
 /// `/healthz`, which always says yes, and `/readyz`, which says what `ready` says.
@@ -83,6 +77,8 @@ async fn show_ready(State(ready): State<watch::Receiver<bool>>) -> impl IntoResp
 mod tests {
     use axum::body::{Body, to_bytes};
     use axum::http::Request;
+    use tokio_util::sync::CancellationToken;
+    use tokio_util::task::TaskTracker;
     use tower::ServiceExt;
 
     use super::*;
@@ -110,19 +106,30 @@ mod tests {
     async fn metrics_are_open_metrics() {
         let metrics = Metrics::default();
         metrics.runs().count(2, 0, None);
-        let (status, kind, body) = ask(&metrics_router(metrics), "/metrics").await;
+        let (status, kind, body) = ask(&metrics_router(metrics, false), "/metrics").await;
         assert_eq!((status, kind.as_deref()), (StatusCode::OK, Some(CONTENT_TYPE)));
         assert!(body.contains("pulumi_controller_runs_open 2\n") && body.ends_with("# EOF\n"), "{body}");
     }
 
     #[tokio::test]
+    async fn there_is_a_profile_only_where_it_is_enabled() {
+        // A wrong number is refused by the route, which has to be there for that.
+        for (pprof, wanted) in [(false, StatusCode::NOT_FOUND), (true, StatusCode::BAD_REQUEST)] {
+            let router = metrics_router(Metrics::default(), pprof);
+            assert_eq!(ask(&router, "/debug/pprof/profile?seconds=0").await.0, wanted, "--enable-pprof={pprof}");
+            assert_eq!(ask(&router, "/metrics").await.0, StatusCode::OK);
+        }
+        assert!(endpoint_limits(true).all > profile::LONGEST && endpoint_limits(false).all < profile::LONGEST);
+    }
+
+    #[tokio::test]
     async fn serving_ends_when_it_is_told_to() {
         let listener = listen("a test", SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).await.unwrap();
-        let end = CancellationToken::new();
+        let (end, tasks) = (CancellationToken::new(), TaskTracker::new());
         let (_flag, ready) = watch::channel(true);
-        let serving = serve("a test", listener, health_router(ready), end.clone());
+        let serving = serve("a test", listener, health_router(ready), endpoint_limits(false), tasks, end.clone());
         end.cancel();
-        tokio::time::timeout(std::time::Duration::from_secs(5), serving).await.expect("it ends").unwrap();
+        tokio::time::timeout(Duration::from_secs(5), serving).await.expect("it ends");
     }
 
     #[tokio::test]

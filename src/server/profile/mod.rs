@@ -21,6 +21,8 @@ const FREQUENCY: i32 = 100;
 const DEFAULT_SECONDS: u64 = 30;
 /// What is kept of stacks grows with the time.
 const MOST_SECONDS: u64 = 120;
+/// Maximum duration of a profile, without the time to write it.
+pub(super) const LONGEST: Duration = Duration::from_secs(MOST_SECONDS);
 
 /// Why there is no profile.
 #[derive(Debug, Error)]

@@ -1,0 +1,233 @@
+//! Serves HTTP on a listener with bounds: a number of connections, one request for each, and a time for each. Connections
+//! that wait for their peer can be closed in favor of new ones, so that no peer keeps others out by holding connections.
+
+use std::convert::Infallible;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::http::{Request, Response};
+use futures::StreamExt;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tower::ServiceExt as _;
+
+/// Bounds of the connections of one listener.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Maximum number of connections at the same time.
+    pub connections: usize,
+    /// Maximum number of connections of one IP address that wait for it: for the rest of its request, or for it to read the
+    /// response. A further connection closes the oldest of them.
+    pub waiting_per_peer: usize,
+    /// Maximum time until the header of the request is complete.
+    pub header: Duration,
+    /// Maximum duration of a connection.
+    pub all: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits { connections: 128, waiting_per_peer: 16, header: Duration::from_secs(10), all: Duration::from_secs(30) }
+    }
+}
+
+/// Maximum size of a header in bytes, and of lines in it.
+const LARGEST_HEADER: usize = 32 * 1024;
+const MOST_HEADERS: usize = 100;
+const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(200);
+
+/// Serves requests until `end` is cancelled. Each connection is a task of `tasks`.
+pub async fn serve(
+    purpose: &'static str,
+    listener: TcpListener,
+    router: Router,
+    limits: Limits,
+    tasks: TaskTracker,
+    end: CancellationToken,
+) {
+    let places = Arc::new(Semaphore::new(limits.connections));
+    let waiting = Waiting::new(limits.waiting_per_peer);
+    let accept = async {
+        loop {
+            let (stream, peer) = match listener.accept().await {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept a connection for {purpose}");
+                    tokio::time::sleep(PAUSE_AFTER_ERROR).await;
+                    continue;
+                }
+            };
+            if places.available_permits() == 0 {
+                waiting.close_one();
+            }
+            let Ok(place) = places.clone().acquire_owned().await else { return };
+            let connection = Connection { purpose, peer: address(peer), waiting: waiting.clone(), limits };
+            let router = router.clone();
+            tasks.spawn(async move {
+                connection.serve(stream, router).await;
+                drop(place);
+            });
+        }
+    };
+    tokio::select! {
+        () = accept => {}
+        () = end.cancelled() => {}
+    }
+}
+
+/// The address that connections are counted by. A listener on `[::]` sees IPv4 addresses as IPv6 ones.
+fn address(peer: SocketAddr) -> IpAddr {
+    peer.ip().to_canonical()
+}
+
+struct Connection {
+    purpose: &'static str,
+    peer: IpAddr,
+    waiting: Waiting,
+    limits: Limits,
+}
+
+impl Connection {
+    /// Answers one request.
+    async fn serve(self, stream: TcpStream, router: Router) {
+        let Connection { purpose, peer, waiting, limits } = self;
+        let peer = Peer { address: peer, close: CancellationToken::new(), list: waiting };
+        let (closed, wait) = (peer.close.clone(), Arc::new(Mutex::new(Some(peer.wait()))));
+        let service = service_fn(|request: Request<Incoming>| {
+            let (router, peer, wait) = (router.clone(), peer.clone(), wait.clone());
+            async move {
+                drop(lock(&wait).take());
+                let answer = answer(router, request, peer.clone()).await;
+                *lock(&wait) = Some(peer.wait());
+                answer
+            }
+        });
+        let connection = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(limits.header)
+            .max_buf_size(LARGEST_HEADER)
+            .max_headers(MOST_HEADERS)
+            .keep_alive(false)
+            .serve_connection(TokioIo::new(stream), service);
+        tokio::select! {
+            ended = tokio::time::timeout(limits.all, connection) => match ended {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => tracing::debug!(%error, "a connection for {purpose} failed"),
+                Err(_) => tracing::debug!("a connection for {purpose} took too long"),
+            },
+            () = closed.cancelled() => {
+                tracing::debug!(peer = %peer.address, "closed a waiting connection for {purpose}");
+            }
+        }
+    }
+}
+
+/// While the body is read, the connection counts as waiting.
+async fn answer(router: Router, request: Request<Incoming>, peer: Peer) -> Result<Response<Body>, Infallible> {
+    let request = request.map(|body| {
+        let pieces = Body::new(body).into_data_stream();
+        let read = async move {
+            let wait = peer.wait();
+            pieces.map(move |piece| {
+                let _held = &wait;
+                piece
+            })
+        };
+        Body::from_stream(futures::stream::once(read).flatten())
+    });
+    router.oneshot(request).await
+}
+
+/// The connections that wait for their peers, oldest first. Cheap to clone. There are no more of them than places.
+#[derive(Clone)]
+struct Waiting(Arc<WaitingList>);
+
+struct WaitingList {
+    per_peer: usize,
+    entries: Mutex<Vec<Entry>>,
+}
+
+struct Entry {
+    peer: IpAddr,
+    close: CancellationToken,
+    /// Tells entries apart: the one of a [`Wait`] points to the same.
+    identity: Arc<()>,
+}
+
+/// The peer of a connection, and what closes it.
+#[derive(Clone)]
+struct Peer {
+    address: IpAddr,
+    close: CancellationToken,
+    list: Waiting,
+}
+
+impl Peer {
+    /// The connection waits for the peer from now on.
+    fn wait(&self) -> Wait {
+        self.list.join(self.address, &self.close)
+    }
+}
+
+/// A place in the list, until it is dropped.
+struct Wait {
+    list: Waiting,
+    identity: Arc<()>,
+}
+
+impl Waiting {
+    fn new(per_peer: usize) -> Self {
+        Waiting(Arc::new(WaitingList { per_peer, entries: Mutex::default() }))
+    }
+
+    /// Adds a connection of a peer. Closes the peer's oldest when it has too many.
+    fn join(&self, peer: IpAddr, close: &CancellationToken) -> Wait {
+        let mut entries = lock(&self.0.entries);
+        if entries.iter().filter(|entry| entry.peer == peer).count() >= self.0.per_peer {
+            close_oldest(&mut entries, peer);
+        }
+        let identity = Arc::new(());
+        entries.push(Entry { peer, close: close.clone(), identity: identity.clone() });
+        Wait { list: self.clone(), identity }
+    }
+
+    /// Closes the oldest connection of the peer with the most, if any connection waits.
+    fn close_one(&self) {
+        let mut entries = lock(&self.0.entries);
+        let count = |peer: IpAddr| entries.iter().filter(|entry| entry.peer == peer).count();
+        // Of several peers with as many, the last one in the reversed order has the oldest connection.
+        let peer = entries.iter().rev().map(|entry| entry.peer).max_by_key(|peer| count(*peer));
+        if let Some(peer) = peer {
+            close_oldest(&mut entries, peer);
+        }
+    }
+}
+
+fn close_oldest(entries: &mut Vec<Entry>, peer: IpAddr) {
+    if let Some(position) = entries.iter().position(|entry| entry.peer == peer) {
+        entries.remove(position).close.cancel();
+    }
+}
+
+impl Drop for Wait {
+    fn drop(&mut self) {
+        lock(&self.list.0.entries).retain(|entry| !Arc::ptr_eq(&entry.identity, &self.identity));
+    }
+}
+
+/// Held for short sections only, never across an await.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests;
