@@ -1,6 +1,7 @@
 //! The custom resources as plain data: fields, defaults, schemas, names. No client, no clock, no other room.
 
 pub mod auto;
+pub mod bounds;
 pub mod conditions;
 pub mod duration;
 pub mod names;

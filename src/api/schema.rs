@@ -8,6 +8,7 @@ use schemars::{Schema, SchemaGenerator, json_schema};
 use serde_json::json;
 
 use crate::api::auto::{Update, Workspace};
+use crate::api::bounds;
 use crate::api::pulumi::{Program, Stack, StackReceiver};
 
 /// A JSON object whose fields the schema does not name: templates, which stay JSON from here to the apply.
@@ -19,6 +20,7 @@ pub fn any_object(_: &mut SchemaGenerator) -> Schema {
 pub fn map_of_any(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "object",
+        "maxProperties": bounds::ENTRIES,
         "additionalProperties": {"x-kubernetes-preserve-unknown-fields": true},
     })
 }
@@ -33,10 +35,11 @@ pub fn duration(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"type": "string", "pattern": "^([0-9]+(\\.[0-9]+)?(ms|s|m|h))+$"})
 }
 
-/// A list of environment variables, merged by name; each is a core/v1 EnvVar.
-pub fn list_of_objects(_: &mut SchemaGenerator) -> Schema {
+/// Sources of environment variables; each is a core/v1 EnvFromSource.
+pub fn environment_sources(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "array",
+        "maxItems": bounds::WORKSPACE_ENV_FROM,
         "items": {"type": "object", "x-kubernetes-preserve-unknown-fields": true},
         "x-kubernetes-list-type": "atomic",
     })
@@ -46,10 +49,11 @@ pub fn list_of_objects(_: &mut SchemaGenerator) -> Schema {
 pub fn environment(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "array",
+        "maxItems": bounds::WORKSPACE_ENV,
         "items": {
             "type": "object",
             "required": ["name"],
-            "properties": {"name": {"type": "string", "minLength": 1}},
+            "properties": {"name": {"type": "string", "minLength": 1, "maxLength": bounds::KEY}},
             "x-kubernetes-preserve-unknown-fields": true,
         },
         "x-kubernetes-list-type": "map",
@@ -61,6 +65,7 @@ pub fn environment(_: &mut SchemaGenerator) -> Schema {
 pub fn conditions(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "array",
+        "maxItems": bounds::CONDITIONS,
         "items": {
             "type": "object",
             "required": ["lastTransitionTime", "message", "reason", "status", "type"],
@@ -126,6 +131,8 @@ fn status_schema(root: Option<&mut JSONSchemaProps>) -> Option<&mut JSONSchemaPr
 
 #[cfg(test)]
 mod tests {
+    use serde_json::Value;
+
     use super::*;
 
     #[test]
@@ -153,6 +160,61 @@ mod tests {
                 assert_ne!(status["nullable"], true, "{what}: the default would not be set in the place of a null");
             }
         }
+    }
+
+    /// Fields that take any JSON. Templates have a limit in bytes where they are read, the values of the others that of the
+    /// object.
+    const ANY_JSON: [&str; 10] = [
+        "Stack.spec.workspaceTemplate",
+        "Stack.spec.updateTemplate",
+        "Stack.spec.config{}",
+        "Stack.status.outputs{}",
+        "Workspace.spec.podTemplate",
+        "Workspace.spec.serviceTemplate",
+        "Workspace.spec.resources",
+        "Workspace.spec.env[]",
+        "Workspace.spec.envFrom[]",
+        "Workspace.spec.stacks[].config[].value",
+    ];
+
+    /// What has no bound in a schema, by its path. `repeated` is whether there may be many of it.
+    fn unbounded(path: &str, schema: &Value, repeated: bool, found: &mut Vec<String>) {
+        let is_any = schema["x-kubernetes-preserve-unknown-fields"] == true;
+        if is_any && !path.starts_with("Program.program.") && !ANY_JSON.contains(&path) {
+            found.push(format!("{path} takes any JSON"));
+        }
+        if let Some(items) = schema.get("items") {
+            if !schema["maxItems"].is_u64() {
+                found.push(format!("{path} has no maxItems"));
+            }
+            unbounded(&format!("{path}[]"), items, true, found);
+        }
+        if let Some(values) = schema.get("additionalProperties").filter(|values| values.is_object()) {
+            if !schema["maxProperties"].is_u64() {
+                found.push(format!("{path} has no maxProperties"));
+            }
+            // The values of a map may be long: certificates, scripts.
+            unbounded(&format!("{path}{{}}"), values, false, found);
+        }
+        let is_bounded = ["maxLength", "enum", "format", "pattern"].iter().any(|limit| !schema[limit].is_null());
+        if repeated && schema["type"] == "string" && !is_bounded {
+            found.push(format!("{path} has no maxLength"));
+        }
+        for (name, property) in schema["properties"].as_object().into_iter().flatten() {
+            unbounded(&format!("{path}.{name}"), property, repeated, found);
+        }
+    }
+
+    #[test]
+    fn every_list_and_map_of_the_crds_has_a_limit() {
+        let mut found = Vec::new();
+        for crd in custom_resource_definitions() {
+            for version in &crd.spec.versions {
+                let schema = serde_json::to_value(&version.schema).expect("a schema is JSON");
+                unbounded(&crd.spec.names.kind, &schema["openAPIV3Schema"], false, &mut found);
+            }
+        }
+        assert!(found.is_empty(), "without a limit:\n{}", found.join("\n"));
     }
 
     #[test]

@@ -31,6 +31,7 @@ use crate::runtime::events::Events;
 use crate::runtime::leadership::Leadership;
 use crate::runtime::reads::Reader;
 use crate::runtime::scope::Scope;
+use crate::runtime::tolerant_watcher::{self, Tolerant};
 use crate::runtime::watch::cut_down_metadata;
 use crate::runtime::writes::Writer;
 use crate::server;
@@ -75,13 +76,13 @@ pub fn start(settings: Settings, listener: TcpListener, end: &CancellationToken)
 
 /// Keeps the directory as the API has it.
 async fn follow(
-    api: Api<StackReceiver>,
+    api: Api<Tolerant<StackReceiver>>,
     config: watcher::Config,
     directory: Directory,
     list: watch::Sender<bool>,
     end: CancellationToken,
 ) {
-    let mut changes = pin!(watcher::watcher(api, config).default_backoff().modify(cut_down_metadata));
+    let mut changes = pin!(tolerant_watcher::watcher(api, config).default_backoff().modify(cut_down_metadata));
     loop {
         let change = tokio::select! {
             change = changes.next() => change,

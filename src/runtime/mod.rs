@@ -21,6 +21,7 @@ pub mod runs;
 pub mod scope;
 pub mod tables;
 pub mod takeover;
+pub mod tolerant_watcher;
 pub mod turns;
 pub mod watch;
 pub mod writes;

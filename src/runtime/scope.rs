@@ -6,6 +6,8 @@ use kube::core::PartialObjectMeta;
 use kube::runtime::watcher;
 use kube::{Api, Client, Resource};
 
+use crate::runtime::tolerant_watcher::Tolerant;
+
 /// The part of the cluster that this process works on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Scope {
@@ -24,6 +26,11 @@ impl Scope {
         self.namespace.as_deref()
     }
 
+    /// Whether the watch of an own kind has all its objects of a namespace.
+    pub fn watches_all_of(&self, namespace: &str) -> bool {
+        self.selector.is_none() && self.namespace().is_none_or(|watched| watched == namespace)
+    }
+
     /// Where objects of a kind are watched.
     pub fn api<K>(&self, client: Client) -> Api<K>
     where
@@ -36,7 +43,7 @@ impl Scope {
     }
 
     /// Where the metadata of objects are watched whose kind is known only at run time.
-    pub fn metadata_api(&self, client: Client, kind: &ApiResource) -> Api<PartialObjectMeta> {
+    pub fn metadata_api(&self, client: Client, kind: &ApiResource) -> Api<Tolerant<PartialObjectMeta>> {
         match &self.namespace {
             Some(namespace) => Api::namespaced_with(client, namespace, kind),
             None => Api::all_with(client, kind),

@@ -6,7 +6,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use futures::{Stream, TryStreamExt};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
 use kube::runtime::predicates::{finalizers, generation};
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher::{self, Event};
@@ -22,6 +22,7 @@ use crate::api::names::{
 };
 use crate::runtime::drive::Drive;
 use crate::runtime::index::StoreWriter;
+use crate::runtime::tolerant_watcher::{Tolerant, watcher_with};
 
 /// A new value of one of these asks for a reconcile.
 const REQUEST_ANNOTATIONS: [&str; 6] = [
@@ -37,19 +38,26 @@ const REQUEST_ANNOTATIONS: [&str; 6] = [
 /// are gone are forgotten by `drive`.
 ///
 /// A reconcile reads its object anew, so the store needs no more than who looks into it: `cut_down` takes out the rest of
-/// spec and status. With thousands of objects they would be most of the controller's memory.
+/// spec and status. With thousands of objects they would be most of the controller's memory. `seen` gets every event once the
+/// store holds its object.
 pub fn changes<K>(
-    api: Api<K>,
+    api: Api<Tolerant<K>>,
     config: watcher::Config,
     cut_down: impl Fn(&mut K) + Send + 'static,
     mut store: impl StoreWriter<K>,
     drive: Arc<Drive>,
+    seen: impl FnMut(&Event<K>) + Send + 'static,
 ) -> impl Stream<Item = Result<K, watcher::Error>> + Send + 'static
 where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
 {
     let reader = store.reader();
-    watcher::watcher(api, config)
+    let known = store.reader();
+    let last = move |metadata: &ObjectMeta| {
+        let reference = ObjectRef::new(metadata.name.as_deref()?).within(metadata.namespace.as_deref()?);
+        Some(K::clone(&*known.get(&reference)?))
+    };
+    watcher_with(api, config, last)
         .default_backoff()
         .modify(move |object: &mut K| {
             cut_down_metadata(object);
@@ -64,6 +72,7 @@ where
             }
             Event::Apply(_) | Event::Init | Event::InitApply(_) => {}
         })
+        .inspect_ok(seen)
         .touched_objects()
         .predicate_filter(generation.combine(finalizers).combine(deletion).combine(requests), Default::default())
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use futures::{StreamExt, TryStreamExt};
 use kube::runtime::controller::Action;
+use kube::runtime::watcher::Event;
 use kube::runtime::{Controller, reflector};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
@@ -38,7 +39,7 @@ fn list(items: &[Value]) -> Answer {
 }
 
 fn lines(events: &[(&str, Value)]) -> Answer {
-    let lines = events.iter().map(|(kind, object)| format!("{}\n", json!({ "type": kind, "object": object })));
+    let lines = events.iter().map(|(kind, object)| format!("{{\"type\":\"{kind}\",\"object\":{object}}}\n"));
     Answer::Text(lines.collect())
 }
 
@@ -67,7 +68,7 @@ async fn spec_finalizers_deletion_and_requests_ask_for_a_reconcile_and_the_statu
     });
     let drive = Arc::new(Drive::new::<Workspace>("workspace", Duration::from_secs(5), Metrics::default()));
     let (store, writer) = reflector::store::<Workspace>();
-    let stream = pin!(changes(Api::all(client), Scope::default().own_kinds(), |_| {}, writer, drive));
+    let stream = pin!(changes(Api::all(client), Scope::default().own_kinds(), |_| {}, writer, drive, |_| ()));
     let seen = stream.map_ok(|object| object.resource_version().unwrap()).take(9).try_collect::<Vec<_>>();
     let seen = tokio::time::timeout(Duration::from_secs(10), seen).await.expect("all changes come").unwrap();
     assert_eq!(seen, ["1", "4", "5", "6", "8", "9", "10", "11", "12"]);
@@ -96,7 +97,8 @@ async fn objects_that_are_gone_are_forgotten_even_if_their_end_was_not_seen() {
     let metrics = Metrics::default();
     let drive = Arc::new(Drive::new::<Workspace>("workspace", Duration::from_secs(5), metrics.clone()));
     let (_store, writer) = reflector::store::<Workspace>();
-    let mut stream = pin!(changes(Api::all(client), Scope::default().own_kinds(), |_| {}, writer, drive.clone()));
+    let mut stream =
+        pin!(changes(Api::all(client), Scope::default().own_kinds(), |_| {}, writer, drive.clone(), |_| ()));
     let all = async {
         while let Some(change) = stream.next().await {
             let Ok(object) = change else { continue };
@@ -112,6 +114,51 @@ async fn objects_that_are_gone_are_forgotten_even_if_their_end_was_not_seen() {
     let text = metrics.encode().unwrap();
     let known = ["a", "b", "c", "new"].map(|name| text.contains(&format!("name=\"{name}\"")));
     assert_eq!(known, [false, false, true, true], "{text}");
+}
+
+/// Nested deeper than serde_json follows.
+fn deep(name: &str, version: u32) -> Value {
+    let mut object = workspace(name, version, json!({}), "");
+    object["spec"] = json!({ "podTemplate": (0..500).fold(json!({}), |inner, _| json!({ "a": inner })) });
+    object
+}
+
+#[tokio::test]
+async fn an_object_that_cannot_be_read_hides_no_other() {
+    let watched = [
+        ("ADDED", deep("other", 2)),
+        ("MODIFIED", deep("web", 3)),
+        ("MODIFIED", workspace("app", 4, json!({ "generation": 2 }), "")),
+        ("DELETED", deep("web", 5)),
+        ("DELETED", deep("unknown", 6)),
+        ("ADDED", workspace("last", 7, json!({}), "")),
+    ];
+    let watches = AtomicUsize::new(0);
+    let (client, _log) = client(move |asked| {
+        if !asked.query.contains("watch=true") {
+            let objects = [workspace("app", 1, json!({}), ""), deep("deep", 1), workspace("web", 1, json!({}), "")];
+            return list(&objects);
+        }
+        if watches.fetch_add(1, Ordering::Relaxed) == 0 { lines(&watched) } else { Answer::Silence }
+    });
+    let drive = Arc::new(Drive::new::<Workspace>("workspace", Duration::from_secs(5), Metrics::default()));
+    let (store, writer) = reflector::store::<Workspace>();
+    let told = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let tell = {
+        let told = told.clone();
+        move |event: &Event<Workspace>| match event {
+            Event::Apply(object) | Event::InitApply(object) => told.lock().unwrap().push(object.name_any()),
+            Event::Delete(object) => told.lock().unwrap().push(format!("-{}", object.name_any())),
+            Event::Init | Event::InitDone => {}
+        }
+    };
+    let mut stream = pin!(changes(Api::all(client), Scope::default().own_kinds(), |_| {}, writer, drive, tell));
+    let until_last = async { while stream.next().await.unwrap().unwrap().name_any() != "last" {} };
+    tokio::time::timeout(Duration::from_secs(10), until_last).await.expect("what can be read comes");
+    assert_eq!(*told.lock().unwrap(), ["app", "web", "app", "-web", "last"]);
+    let mut kept: Vec<String> = store.state().iter().map(|object| object.name_any()).collect();
+    kept.sort();
+    assert_eq!(kept, ["app", "last"]);
 }
 
 struct Surroundings {
@@ -132,7 +179,7 @@ async fn a_controller_of_kube_runs_on_the_changes_and_the_driver() {
     });
     let drive = Arc::new(Drive::new::<Workspace>("workspace", Duration::from_secs(5), Metrics::default()));
     let (store, writer) = reflector::store::<Workspace>();
-    let stream = changes(Api::all(client), Scope::default().own_kinds(), |_| {}, writer, drive.clone());
+    let stream = changes(Api::all(client), Scope::default().own_kinds(), |_| {}, writer, drive.clone(), |_| ());
     let surroundings = Arc::new(Surroundings { drive, store: store.clone() });
     let driven = |workspace: Arc<Workspace>, surroundings: Arc<Surroundings>| async move {
         surroundings.drive.run(&*workspace, reconcile(&workspace, &surroundings)).await

@@ -11,6 +11,7 @@ use kube::{Client, Error, Resource};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
+use crate::api::bounds;
 use crate::api::pulumi::{FluxSource, SourceReference};
 use crate::api::source::SourceArtifact;
 use crate::artifact::{Digest, Directory, Revision};
@@ -200,6 +201,10 @@ impl Found {
         let origin_revision = artifact.metadata.get(ORIGIN_REVISION).filter(|origin| !origin.is_empty()).cloned();
         let content_id = content_id(&artifact.revision, status);
         let revision = artifact.revision;
+        let longest = usize::try_from(bounds::REVISION).unwrap_or(usize::MAX);
+        if revision.len().max(origin_revision.as_ref().map_or(0, String::len)) > longest {
+            return Err(refused(&format!("its revision has more than {longest} bytes")));
+        }
         Ok(Resolved { origin: Origin::Url(artifact.url), revision, origin_revision, digest, directory, content_id })
     }
 }

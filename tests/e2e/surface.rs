@@ -59,6 +59,10 @@ fn every_field_of_the_operator_is_taken_by_strict_validation() {
         long["metadata"]["name"] = json!("x".repeat(43));
         let error = check(scene, &long).await.expect_err("its pod would have no name").to_string();
         assert!(error.contains("no more than 42 characters"), "{error}");
+        let mut many = stacks[0].1.clone();
+        many["spec"]["dependsOn"] = (0..101).map(|number| json!({"name": format!("s{number}")})).collect();
+        let error = check(scene, &many).await.expect_err("more than one pass can look at").to_string();
+        assert!(error.contains("spec.dependsOn") && error.contains("at most 100 items"), "{error}");
     });
 }
 

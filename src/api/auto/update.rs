@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::api::auto::ArtifactReference;
-use crate::api::{conditions, schema};
+use crate::api::{bounds, conditions, schema};
 
 /// One run of Pulumi in a Workspace.
 #[derive(CustomResource, Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq)]
@@ -78,6 +78,7 @@ pub struct UpdateSpec {
     /// Work only on the resources with these URNs (`--target`). In a URN `*` stands for a part of a name, `**` for any number of
     /// parts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = bounds::ENTRIES), inner(length(max = bounds::URN)))]
     pub target: Vec<String>,
 
     /// Work on resources that depend on those in `target` as well (`up`, `preview`, `destroy`: `--target-dependents`).
@@ -86,6 +87,7 @@ pub struct UpdateSpec {
 
     /// Replace the resources with these URNs (`up`, `preview`: `--replace`).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = bounds::ENTRIES), inner(length(max = bounds::URN)))]
     pub replace: Vec<String>,
 
     /// How many resources are worked on at once (`--parallel`). Default: what the CLI does.
@@ -280,6 +282,7 @@ pub struct UpdateStatus {
 
     /// How many resources were created, updated, replaced, deleted, or stayed the same.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(extend("maxProperties" = bounds::OPERATIONS))]
     pub changes: BTreeMap<String, i64>,
 
     /// The last lines that the CLI printed, bounded, without secrets.
@@ -288,6 +291,7 @@ pub struct UpdateStatus {
 
     /// URNs of the resources that an earlier run was creating when it was cut off. Nothing has run.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = bounds::PENDING_CREATES), inner(length(max = bounds::URN)))]
     pub pending_creates: Vec<String>,
 
     /// What the run is bound to, written before it starts.
@@ -417,5 +421,6 @@ pub struct RunBinding {
     /// Referenced Secrets and ConfigMaps, such as `ConfigMap/defaults`, that exist and have no keys: their directories in
     /// the pod may be empty when the run starts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = bounds::REFERENCED_OBJECTS), inner(length(max = bounds::WORD)))]
     pub empty_references: Vec<String>,
 }

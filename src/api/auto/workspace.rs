@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::api::auto::GitRepository;
-use crate::api::schema;
+use crate::api::{bounds, schema};
 
 /// A pod in which Pulumi runs, with a source in place.
 #[derive(CustomResource, Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq)]
@@ -53,7 +53,7 @@ pub struct WorkspaceSpec {
     /// Secrets and ConfigMaps whose keys are all environment variables of the `pulumi` container. Their values reach each run as
     /// they are then. `env` wins.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(schema_with = "schema::list_of_objects")]
+    #[schemars(schema_with = "schema::environment_sources")]
     pub env_from: Vec<Value>,
 
     /// How much the CLI and its plugins log of themselves, into the pod's log; 0 is nothing, 9 is most.
@@ -105,6 +105,7 @@ pub struct WorkspaceSpec {
     /// The Pulumi stacks of this workspace with their configuration.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
+    #[schemars(length(max = bounds::REFERENCES))]
     pub stacks: Vec<WorkspaceStack>,
 }
 
@@ -159,6 +160,7 @@ pub struct ProjectInfo {
 #[serde(rename_all = "camelCase")]
 pub struct WorkspaceStack {
     /// The stack's name as the Pulumi CLI takes it.
+    #[schemars(length(max = bounds::STACK))]
     pub name: String,
     /// Whether the stack is made where the backend has none. Default: true.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -166,13 +168,16 @@ pub struct WorkspaceStack {
     /// What encrypts the secrets of a stack that is made (`--secrets-provider`): `passphrase`, `awskms://…`, `azurekeyvault://…`,
     /// `gcpkms://…` or `hashivault://…`. Default: what the backend takes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = bounds::PATH))]
     pub secrets_provider: Option<String>,
     /// The stack's configuration; it replaces what the source's own settings file says for the same keys.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["key"]))]
+    #[schemars(length(max = bounds::WORKSPACE_CONFIG))]
     pub config: Vec<ConfigItem>,
     /// Environments of Pulumi ESC that the stack imports, after those of the source's own settings file.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = bounds::WORKSPACE_ENVIRONMENTS), inner(length(max = bounds::ENVIRONMENT)))]
     pub environment: Vec<String>,
 }
 
@@ -181,6 +186,7 @@ pub struct WorkspaceStack {
 #[serde(rename_all = "camelCase")]
 pub struct ConfigItem {
     /// The key; one without a namespace belongs to the project.
+    #[schemars(length(max = bounds::KEY))]
     pub key: String,
     /// The value: any JSON but null.
     #[serde(default, skip_serializing_if = "Value::is_null")]
@@ -203,9 +209,11 @@ pub struct ConfigItem {
 pub struct ConfigValueFrom {
     /// A variable of the run's environment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = bounds::KEY))]
     pub env: Option<String>,
     /// A file in the `pulumi` container.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = bounds::PATH))]
     pub path: Option<String>,
     /// A key of a Secret in the same namespace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -222,8 +230,10 @@ pub struct ConfigValueFrom {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 pub struct KeyReference {
     /// The object's name.
+    #[schemars(length(max = bounds::NAME))]
     pub name: String,
     /// The key.
+    #[schemars(length(max = bounds::KEY))]
     pub key: String,
 }
 
@@ -279,5 +289,6 @@ pub struct WorkspaceStatus {
 
     /// The same for each Secret and each ConfigMap that the pod mounts, such as `Secret/aws`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(extend("maxProperties" = bounds::MOUNTED_INPUTS))]
     pub mounted_inputs: BTreeMap<String, String>,
 }

@@ -13,7 +13,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::api::schema;
+use crate::api::{bounds, schema};
 
 /// A Pulumi YAML program, as an object of the API.
 #[derive(Clone, Debug, Resource, Serialize, Deserialize)]
@@ -82,7 +82,7 @@ pub struct ProgramSpec {
     /// Packages that are not in the registry, by name: where one comes from, as a text such as `source@version` or as an object with
     /// `source`, `version` and `parameters`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    #[schemars(schema_with = "schema::map_of_any")]
+    #[schemars(schema_with = "schema::map_of_any", extend("maxProperties" = bounds::REFERENCES))]
     pub packages: BTreeMap<String, Value>,
 
     /// Plugins that lie in the workspace's image.
@@ -97,15 +97,17 @@ pub struct ProgramSpec {
 
     /// Configuration in the language's own types, by key. Where `config` has the same key, that one counts.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(extend("maxProperties" = bounds::ENTRIES))]
     pub configuration: BTreeMap<String, Configuration>,
 
     /// Values that can be used again, by name: expressions.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    #[schemars(schema_with = "schema::map_of_any")]
+    #[schemars(schema_with = "schema::map_of_any", extend("maxProperties" = bounds::PROGRAM_ENTRIES))]
     pub variables: BTreeMap<String, Value>,
 
     /// The resources, by the name that the program calls them.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(extend("maxProperties" = bounds::PROGRAM_ENTRIES))]
     pub resources: BTreeMap<String, ProgramResource>,
 
     /// The outputs of the stack, by name: expressions.
@@ -128,12 +130,15 @@ pub struct PulumiRequirements {
 pub struct Plugins {
     /// Plugins of resource providers.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = bounds::REFERENCES))]
     pub providers: Vec<Plugin>,
     /// Plugins of languages.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = bounds::REFERENCES))]
     pub languages: Vec<Plugin>,
     /// Plugins that enforce policies.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = bounds::REFERENCES))]
     pub analyzers: Vec<Plugin>,
 }
 
@@ -141,11 +146,14 @@ pub struct Plugins {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq)]
 pub struct Plugin {
     /// The plugin's name.
+    #[schemars(length(max = bounds::WORD))]
     pub name: String,
     /// The folder that it lies in.
+    #[schemars(length(max = bounds::PATH))]
     pub path: String,
     /// The version that it stands for. Default: any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = bounds::WORD))]
     pub version: Option<String>,
 }
 
@@ -199,6 +207,7 @@ pub struct ProgramResource {
 pub struct ResourceOptions {
     /// Outputs that are kept as secrets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = bounds::ENTRIES), inner(length(max = bounds::WORD)))]
     pub additional_secret_outputs: Option<Vec<String>>,
     /// What the resource was called before: URNs, or objects with `name`, `type`, `parent`, `noParent`, `stack`, `project`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -224,9 +233,11 @@ pub struct ResourceOptions {
     pub env_var_mappings: Option<Value>,
     /// Properties whose changes are not shown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = bounds::ENTRIES), inner(length(max = bounds::WORD)))]
     pub hide_diffs: Option<Vec<String>>,
     /// Properties whose changes do not count.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = bounds::ENTRIES), inner(length(max = bounds::WORD)))]
     pub ignore_changes: Option<Vec<String>>,
     /// The ID of what is there already and is taken over.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -252,6 +263,7 @@ pub struct ResourceOptions {
     pub providers: Option<Value>,
     /// Properties whose changes replace it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = bounds::ENTRIES), inner(length(max = bounds::WORD)))]
     pub replace_on_changes: Option<Vec<String>>,
     /// Replaced when one of these resources is replaced: a list.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use zeroize::Zeroizing;
 
-use crate::api::{names, schema};
+use crate::api::{bounds, names, schema};
 
 /// The key of the token in its Secret, as Flux has it.
 const TOKEN: &str = "token";
@@ -43,7 +43,7 @@ pub struct StackReceiverSpec {
 
     /// The events that run the Stacks, such as `push` of GitHub or `Push Hook` of GitLab, in upper or lower case. Unset: all of them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(min = 1, max = 64))]
+    #[schemars(length(min = 1, max = 64), inner(length(max = bounds::WORD)))]
     pub events: Vec<String>,
 
     /// How often the Secret is read for another token, which means another path. At least ten seconds.

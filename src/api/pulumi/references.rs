@@ -3,6 +3,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::api::bounds;
+
 /// A Program in the Stack's namespace.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 pub struct ProgramReference {
@@ -79,6 +81,7 @@ pub struct ResourceRef {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 pub struct EnvironmentSelector {
     /// The variable's name.
+    #[schemars(length(max = bounds::KEY))]
     pub name: String,
 }
 
@@ -86,6 +89,7 @@ pub struct EnvironmentSelector {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 pub struct FileSelector {
     /// The file's path.
+    #[schemars(length(max = bounds::PATH))]
     pub path: String,
 }
 
@@ -93,8 +97,10 @@ pub struct FileSelector {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 pub struct ConfigReference {
     /// The ConfigMap's name.
+    #[schemars(length(max = bounds::NAME))]
     pub name: String,
     /// The key in the ConfigMap.
+    #[schemars(length(max = bounds::KEY))]
     pub key: String,
     /// Whether the value is JSON; else it is a text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -105,8 +111,10 @@ pub struct ConfigReference {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 pub struct ConfigMapSelector {
     /// The ConfigMap's name.
+    #[schemars(length(max = bounds::NAME))]
     pub name: String,
     /// The key in the ConfigMap.
+    #[schemars(length(max = bounds::KEY))]
     pub key: String,
 }
 
@@ -115,10 +123,13 @@ pub struct ConfigMapSelector {
 pub struct SecretSelector {
     /// The namespace; only the Stack's own is allowed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = bounds::NAMESPACE))]
     pub namespace: Option<String>,
     /// The Secret's name.
+    #[schemars(length(max = bounds::NAME))]
     pub name: String,
     /// The key in the Secret.
+    #[schemars(length(max = bounds::KEY))]
     pub key: String,
 }
 

@@ -11,7 +11,7 @@ use crate::api::auto::LockRecovery;
 use crate::api::pulumi::{
     ConfigReference, FluxSource, GitAuth, GitReference, ProgramReference, ResourceRef, StackStatus,
 };
-use crate::api::schema;
+use crate::api::{bounds, schema};
 
 /// A Pulumi stack, kept up to date with its source.
 #[derive(CustomResource, Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
@@ -83,6 +83,7 @@ pub struct StackSpec {
     /// Only commits of `projectRepo` that change a file that one of these matches start a run. Patterns are those of `.gitignore`:
     /// `/apps/web/` is a directory, `*.ts` is a file anywhere.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = bounds::REFERENCES), inner(length(max = bounds::PATH)))]
     pub paths: Vec<String>,
 
     /// The Program that the Stack runs, in its own namespace. A change of it runs the Stack.
@@ -99,14 +100,17 @@ pub struct StackSpec {
 
     /// ConfigMaps whose keys are all environment variables of the Pulumi CLI. Deprecated: use `envRefs`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = bounds::REFERENCES), inner(length(max = bounds::NAME)))]
     pub envs: Vec<String>,
 
     /// Secrets whose keys are all environment variables of the Pulumi CLI. Deprecated: use `envRefs`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = bounds::REFERENCES), inner(length(max = bounds::NAME)))]
     pub env_secrets: Vec<String>,
 
     /// Environment variables of the Pulumi CLI, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(extend("maxProperties" = bounds::ENTRIES))]
     pub env_refs: BTreeMap<String, ResourceRef>,
 
     /// The stack's configuration: strings, numbers, booleans, objects and arrays. Keys are literal, never paths; a key
@@ -117,23 +121,28 @@ pub struct StackSpec {
 
     /// Configuration from ConfigMaps, by key.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(extend("maxProperties" = bounds::ENTRIES))]
     pub config_ref: BTreeMap<String, ConfigReference>,
 
     /// Secret configuration in plain text. Deprecated: use `secretsRef`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(extend("maxProperties" = bounds::ENTRIES))]
     pub secrets: BTreeMap<String, String>,
 
     /// Secret configuration, by key: encrypted in the stack's settings, and not shown.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(extend("maxProperties" = bounds::ENTRIES))]
     pub secrets_ref: BTreeMap<String, ResourceRef>,
 
     /// Those keys of `config`, `configRef`, `secrets` and `secretsRef` that are paths into structures, such as `web.password` or
     /// `names[0]`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = bounds::ENTRIES), inner(length(max = bounds::KEY)))]
     pub path_keys: Vec<String>,
 
     /// Environments of Pulumi ESC that the stack imports. They take Pulumi Cloud.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = bounds::REFERENCES), inner(length(max = bounds::ENVIRONMENT)))]
     pub environment: Vec<String>,
 
     /// The ServiceAccount of the workspace pod. Default: `default`.
@@ -178,6 +187,7 @@ pub struct StackSpec {
     /// Work only on the resources with these URNs (`--target`); a destroy works on all. In a URN `*` stands for a part of a name,
     /// `**` for any number of parts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = bounds::ENTRIES), inner(length(max = bounds::URN)))]
     pub targets: Vec<String>,
 
     /// Work on resources that depend on those in `targets` as well (`--target-dependents`).
@@ -224,10 +234,12 @@ pub struct StackSpec {
 
     /// Stacks of the same namespace whose last run has to have succeeded before this one runs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = bounds::REFERENCES))]
     pub prerequisites: Vec<PrerequisiteReference>,
 
     /// Stacks that have to be Ready before this one runs, and to have applied the same revision if they have the same source.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = bounds::REFERENCES))]
     pub depends_on: Vec<DependencyReference>,
 
     /// What becomes of the Workspace, and with it the pod, once a run has succeeded. Default: `Retain`.
@@ -278,6 +290,7 @@ pub struct StackSpec {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 pub struct PrerequisiteReference {
     /// The Stack's name.
+    #[schemars(length(max = bounds::NAME))]
     pub name: String,
     /// What more is asked of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -299,10 +312,11 @@ pub struct Requirement {
 #[serde(rename_all = "camelCase")]
 pub struct DependencyReference {
     /// The Stack's name.
-    #[schemars(length(min = 1))]
+    #[schemars(length(min = 1, max = bounds::NAME))]
     pub name: String,
     /// Its namespace. Default: the Stack's own. Another one is refused unless the controller runs with `--no-cross-namespace-refs=false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = bounds::NAMESPACE))]
     pub namespace: Option<String>,
     /// A CEL expression that takes the place of the built-in check: `self` is this Stack, `dep` the other one, and it has to be `true`.
     /// Such as `dep.status.outputs.size() > 0`.

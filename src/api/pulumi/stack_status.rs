@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::api::auto::{PendingCreates, RunProject, UpdateKind};
 use crate::api::pulumi::Snapshot;
-use crate::api::schema;
+use crate::api::{bounds, schema};
 
 /// What the controller saw and did.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq)]
@@ -77,6 +77,7 @@ pub struct StackStatus {
 
     /// What was run of late, the newest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = bounds::HISTORY))]
     pub history: Vec<Snapshot>,
 
     /// How many runs this Stack has asked for; with the Stack's UID it makes an Update's name.
@@ -175,6 +176,7 @@ pub struct CurrentUpdate {
     pub config_inputs: Option<String>,
     /// What it said of each Secret and ConfigMap that the pod mounts; of one that has changed without being watched, what it had said before.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(extend("maxProperties" = bounds::MOUNTED_INPUTS))]
     pub mounted_inputs: BTreeMap<String, String>,
     /// `up`, `preview` or `destroy`.
     #[serde(default, rename = "type")]
@@ -247,12 +249,14 @@ pub struct LastUpdate {
     pub config_inputs: Option<String>,
     /// The same for each Secret and ConfigMap that the pod mounts: another word for one that is watched is a reason to run.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(extend("maxProperties" = bounds::MOUNTED_INPUTS))]
     pub mounted_inputs: BTreeMap<String, String>,
     /// Link to the update in Pulumi Cloud.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub permalink: Option<String>,
     /// How many resources it has created, updated, replaced, deleted or left the same; of a preview, how many it would.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(extend("maxProperties" = bounds::OPERATIONS))]
     pub changes: BTreeMap<String, i64>,
     /// When the result was recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]

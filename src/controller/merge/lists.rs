@@ -1,6 +1,6 @@
 //! Merging of lists by a key, of sets of scalars, and the order of what comes out.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, HashSet, VecDeque};
 
 use serde_json::{Map, Value};
 
@@ -23,9 +23,10 @@ pub(super) fn merge_by_key(
     }
     base.retain(|item| !sorted.deleted.contains(&item.get(key)));
     let order: Vec<Value> = base.clone();
+    let mut places = positions(&order, Some(key));
     for (place, item) in &sorted.merged {
-        let position = base.iter().position(|there| there.get(key) == item.get(key));
-        match position.and_then(|position| base.get_mut(position)) {
+        let position = *places.entry(item.get(key)).or_insert(base.len());
+        match base.get_mut(position) {
             Some(slot) => {
                 let there = match slot.take() {
                     Value::Object(there) => there,
@@ -58,13 +59,13 @@ fn take(merged: &[(Path, &Map<String, Value>)], items: &KeyTable) -> Result<Vec<
 /// The items of a patch by what they ask for.
 struct Sorted<'a> {
     merged: Vec<(Path, &'a Map<String, Value>)>,
-    deleted: Vec<Option<&'a Value>>,
+    deleted: HashSet<Option<&'a Value>>,
     replace: bool,
 }
 
 impl<'a> Sorted<'a> {
     fn read(patch: &'a [Value], key: &'static str, path: &Path) -> Result<Self, MergeError> {
-        let mut sorted = Self { merged: Vec::new(), deleted: Vec::new(), replace: false };
+        let mut sorted = Self { merged: Vec::new(), deleted: HashSet::new(), replace: false };
         for (index, item) in patch.iter().enumerate() {
             let place = path.item(index);
             let Value::Object(item) = item else {
@@ -80,7 +81,9 @@ impl<'a> Sorted<'a> {
                 return Err(MergeError::MissingKey { path: place.to_string(), key });
             }
             match asked {
-                Directive::Delete => sorted.deleted.push(value),
+                Directive::Delete => {
+                    sorted.deleted.insert(value);
+                }
                 _ => sorted.merged.push((place, item)),
             }
         }
@@ -90,12 +93,8 @@ impl<'a> Sorted<'a> {
 
 /// The union of two lists of scalars.
 pub(super) fn merge_set(base: Vec<Value>, patch: &[Value]) -> Vec<Value> {
-    let mut union: Vec<Value> = Vec::with_capacity(base.len() + patch.len());
-    for item in base.iter().chain(patch) {
-        if !union.contains(item) {
-            union.push(item.clone());
-        }
-    }
+    let mut seen = HashSet::new();
+    let union = base.iter().chain(patch).filter(|item| seen.insert(*item)).cloned().collect();
     in_order(union, patch, &base, None)
 }
 
@@ -103,24 +102,28 @@ pub(super) fn merge_set(base: Vec<Value>, patch: &[Value]) -> Vec<Value> {
 /// one of the others comes first only where the base had it before the patch's next item. So a new item of the patch
 /// goes to the front.
 pub(super) fn in_order(merged: Vec<Value>, patch: &[Value], base: &[Value], key: Option<&str>) -> Vec<Value> {
-    let index = |list: &[Value], item: &Value| {
-        let identity = identity(item, key);
-        list.iter().position(|other| self::identity(other, key) == identity)
-    };
+    let (in_patch, in_base) = (positions(patch, key), positions(base, key));
+    let index = |of: &HashMap<_, usize>, item: &Value| of.get(&identity(item, key)).copied();
     let (mut patched, mut others): (Vec<Value>, Vec<Value>) =
-        merged.into_iter().partition(|item| index(patch, item).is_some());
-    patched.sort_by_key(|item| index(patch, item));
-    others.sort_by_key(|item| index(base, item));
+        merged.into_iter().partition(|item| index(&in_patch, item).is_some());
+    patched.sort_by_cached_key(|item| index(&in_patch, item));
+    others.sort_by_cached_key(|item| index(&in_base, item));
     let mut patched = VecDeque::from(patched);
     let mut others = VecDeque::from(others);
     let mut ordered = Vec::with_capacity(patched.len() + others.len());
     while let (Some(other), Some(next)) = (others.front(), patched.front()) {
-        let other_first = matches!((index(base, other), index(base, next)), (Some(a), Some(b)) if a < b);
+        let other_first = matches!((index(&in_base, other), index(&in_base, next)), (Some(a), Some(b)) if a < b);
         ordered.extend(if other_first { others.pop_front() } else { patched.pop_front() });
     }
     ordered.extend(others);
     ordered.extend(patched);
     ordered
+}
+
+/// Where each item is in a list: a list of a template may have ten thousands.
+fn positions<'a>(list: &'a [Value], key: Option<&str>) -> HashMap<Option<&'a Value>, usize> {
+    // The first of those that share an identity is found.
+    list.iter().enumerate().rev().map(|(index, item)| (identity(item, key), index)).collect()
 }
 
 fn identity<'a>(item: &'a Value, key: Option<&str>) -> Option<&'a Value> {

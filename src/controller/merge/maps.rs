@@ -1,5 +1,6 @@
 //! Merging of maps, and of values by their rule.
 
+use std::collections::HashSet;
 use std::fmt;
 
 use serde_json::{Map, Value};
@@ -120,7 +121,8 @@ fn retain_keys(base: &mut Map<String, Value>, patch: &Map<String, Value>, path: 
     let Some(retained) = list_directive(patch, RETAIN_KEYS, path)? else {
         return Ok(());
     };
-    let named = |field: &str| retained.iter().any(|name| name.as_str() == Some(field));
+    let retained: HashSet<&str> = retained.iter().filter_map(Value::as_str).collect();
+    let named = |field: &str| retained.contains(field);
     let stray = patch.iter().find(|(field, value)| !field.starts_with('$') && !value.is_null() && !named(field));
     if let Some((field, _)) = stray {
         return Err(MergeError::NotRetained { path: path.to_string(), field: field.clone() });
@@ -139,7 +141,7 @@ fn delete_from_primitive_lists(
         let Some(field) = name.strip_prefix(DELETE_FROM_PRIMITIVE_LIST) else {
             continue;
         };
-        let doomed = list_directive(patch, name, path)?.map(Vec::as_slice).unwrap_or_default();
+        let doomed: HashSet<&Value> = list_directive(patch, name, path)?.into_iter().flatten().collect();
         if let Some(Value::Array(items)) = base.get_mut(field) {
             items.retain(|item| !doomed.contains(item));
         }

@@ -6,6 +6,7 @@
 mod keys;
 mod lists;
 mod maps;
+mod size;
 mod template;
 mod update;
 mod workspace;
@@ -16,6 +17,7 @@ mod tests;
 use serde_json::Value;
 
 pub use keys::{KeyTable, POD_TEMPLATE, Rule, SERVICE_TEMPLATE, WORKSPACE};
+pub use size::{TooLarge, check_size};
 pub use template::TemplateError;
 pub use update::update_template;
 pub use workspace::workspace_template;

@@ -164,3 +164,21 @@ fn fields_that_a_workspace_template_must_not_have_are_named() {
     let error = workspace_template(&generated(), &json!({"spec": {"image": 7}})).expect_err("a number is no image");
     assert!(error.to_string().starts_with("workspaceTemplate does not make a valid object: "), "{error}");
 }
+
+/// A tenant may write lists of ten thousands of items: what each costs must not depend on their number.
+#[test]
+fn lists_of_many_items_are_merged_in_linear_time() {
+    let items = |count: usize, from: usize| -> Value {
+        let items = (from..from + count).map(|number| json!({"name": format!("n{number}")}));
+        json!({"spec": {"containers": [{"name": "pulumi", "env": items.collect::<Vec<_>>()}], "tolerations": [],
+            "$setElementOrder/volumes": [], "volumes": []}})
+    };
+    let (base, patch) = (items(20_000, 0), items(20_000, 10_000));
+    let started = std::time::Instant::now();
+    let merged = merge(base, &patch, &POD_TEMPLATE).expect("merges");
+    assert_eq!(merged["spec"]["containers"][0]["env"].as_array().map(Vec::len), Some(30_000));
+    let finalizers = |from: u32| json!({"metadata": {"finalizers": (from..from + 20_000).collect::<Vec<_>>()}});
+    let merged = merge(finalizers(0), &finalizers(10_000), &POD_TEMPLATE).expect("merges");
+    assert_eq!(merged["metadata"]["finalizers"].as_array().map(Vec::len), Some(30_000));
+    assert!(started.elapsed() < std::time::Duration::from_secs(5), "{:?}", started.elapsed());
+}

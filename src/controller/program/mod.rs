@@ -51,7 +51,7 @@ pub async fn controller(
     shutdown: impl Future<Output = ()> + Send + Sync + 'static,
 ) {
     let programs = store.as_reader();
-    let stream = watch::changes(scope.api(client), scope.own_kinds(), cut_down, store, drive.clone());
+    let stream = watch::changes(scope.api(client), scope.own_kinds(), cut_down, store, drive.clone(), |_| ());
     Controller::for_stream(stream, programs)
         .graceful_shutdown_on(shutdown)
         .run(

@@ -134,10 +134,7 @@ pub(super) async fn rest(
     context: &Context,
     now: Timestamp,
 ) -> Result<Next, ReconcileError> {
-    let written = write(stack, &status::with_state(stack, state, now), context).await?;
-    if let Some(written) = written.filter(|_| *state == State::Done) {
-        context.dependents.wake(&written);
-    }
+    write(stack, &status::with_state(stack, state, now), context).await?;
     Ok(Next::Rest(rest_after(state, known, context.requeue_dependency)))
 }
 
@@ -235,7 +232,6 @@ async fn absorb(observed: &Observed, context: &Context, now: Timestamp) -> Resul
     let told = status.last_update.as_ref().map(|last| announce::ended(stack, last)).unwrap_or_default();
     failpoint::hit("stack-result-seen");
     let next = again(stack, &status, context).await?;
-    context.dependents.wake(stack);
     told.into_iter().for_each(|event| context.events.publish(event));
     if update.status.as_ref().is_some_and(|status| status.outputs_lost == Some(true)) {
         let why = status.last_update.as_ref().and_then(|last| last.message.as_deref());
@@ -437,6 +433,5 @@ async fn let_go(observed: &Observed, context: &Context) -> Result<Next, Reconcil
     if stack.finalizers().iter().any(|f| f == names::STACK_FINALIZER) {
         context.writer.remove_finalizer(stack, names::STACK_FINALIZER).await?;
     }
-    context.dependents.wake_needed(stack);
     Ok(Next::Rest(None))
 }

@@ -32,6 +32,8 @@ async fn a_stack_waits_for_the_first_list_of_updates_and_of_stacks() {
         source_watches,
         git: parts.git.clone(),
         dependents,
+        whole_stacks: WholeStacks::default(),
+        scope: parts.scope.clone(),
         reader: parts.reader.clone(),
         writer: parts.writer.clone(),
         fetcher: parts.fetcher.clone(),

@@ -1,5 +1,7 @@
 //! The end of a Stack: what is destroyed, with what, and after whom. Pure.
 
+use std::sync::Arc;
+
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use serde_json::Value;
@@ -31,7 +33,7 @@ pub struct Deletion {
     /// Whether the store has its bytes: then the source could not be had.
     pub is_stored: bool,
     /// The Stacks that need this one.
-    pub dependents: Vec<Stack>,
+    pub dependents: Vec<Arc<Stack>>,
 }
 
 /// The next step of a Stack that is being deleted, with no run open.
@@ -173,20 +175,20 @@ pub fn missing(observed: &Observed) -> Option<&Resolved> {
 
 /// Whether Stacks that need this one are being destroyed, too.
 pub fn has_others_first(observed: &Observed) -> bool {
-    observed.deletion.as_ref().is_some_and(|deletion| deletion.dependents.iter().any(is_going))
+    observed.deletion.as_ref().is_some_and(|deletion| deletion.dependents.iter().any(|dependent| is_going(dependent)))
 }
 
 /// What was built upon this Stack goes before it: but only if it is being deleted itself.
 fn others_first(observed: &Observed, now: Timestamp) -> Option<Action> {
     let dependents = &observed.deletion.as_ref()?.dependents;
-    let names = |dependents: &[&Stack]| dependents.iter().map(|s| s.name_any()).collect::<Vec<_>>().join(", ");
-    let going: Vec<&Stack> = dependents.iter().filter(|dependent| is_going(dependent)).collect();
+    let names = |dependents: &[&Arc<Stack>]| dependents.iter().map(|s| s.name_any()).collect::<Vec<_>>().join(", ");
+    let going: Vec<&Arc<Stack>> = dependents.iter().filter(|dependent| is_going(dependent)).collect();
     if !going.is_empty() {
         let message =
             format!("waits for {}: what needs this Stack, and is being deleted too, goes first", names(&going));
         return Some(Action::WaitForDependents(message, DEPENDENTS_RETRY));
     }
-    let living: Vec<&Stack> = dependents.iter().filter(|dependent| is_living(dependent)).collect();
+    let living: Vec<&Arc<Stack>> = dependents.iter().filter(|dependent| is_living(dependent)).collect();
     let deleted = observed.stack.metadata.deletion_timestamp.as_ref()?.0;
     let left = MOMENT.saturating_sub(now.duration_since(deleted));
     if living.is_empty() || !left.is_positive() {

@@ -1,27 +1,44 @@
-//! Who waits for a Stack: those that name it as what has to be done first are woken when it may be.
+//! Wakes Stacks that wait for another Stack, which they name in `dependsOn` or `prerequisites`, and finds dependency cycles.
 
+use std::collections::HashMap;
 use std::fmt;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures::Stream;
 use futures::channel::mpsc;
 use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
+use kube::runtime::watcher::Event;
 
 use crate::api::pulumi::Stack;
+use crate::controller::stack::dependency_cycle;
 use crate::controller::stack::groups::{StackGroup, Stacks};
 use crate::controller::stack::prerequisites;
 use crate::runtime::backoff::ObjectKey;
 
-/// How many Stacks may wait to be woken. One for which there is no room looks again by itself.
+/// Length of the queue of Stacks to wake. A Stack for which there is no room is requeued by its own interval.
 const WAITING: usize = 1024;
+/// Maximum number of Stacks that the message about a cycle names.
+const NAMED: usize = 10;
 
-/// Knows who needs whom. Cheap to clone.
+/// Finds the Stacks that depend on a Stack. Cheap to clone.
 #[derive(Clone)]
 pub struct Dependents {
     stacks: Stacks,
-    /// Whether what a Stack names in another namespace counts for nothing: else who may write there could hold up the end of this one.
+    /// Ignores references to other namespaces. Otherwise a user of one namespace could delay the deletion of a Stack in another.
     no_cross_namespace_refs: bool,
+    /// Locked for short sections only, never across an await.
+    known: Arc<Mutex<Known>>,
     wake: mpsc::Sender<ObjectRef<Stack>>,
+}
+
+#[derive(Default)]
+struct Known {
+    /// A hash per Stack of what its dependents wait for.
+    standings: HashMap<ObjectKey, u64>,
+    /// While the watch lists all Stacks: the Stacks from before the list.
+    before_list: Vec<Arc<Stack>>,
 }
 
 impl fmt::Debug for Dependents {
@@ -31,57 +48,125 @@ impl fmt::Debug for Dependents {
 }
 
 impl Dependents {
-    /// With the Stacks to wake, which the Stack controller reads.
+    /// Returns the stream of Stacks to wake, too, which the Stack controller reads.
     pub fn new(
         stacks: Stacks,
         no_cross_namespace_refs: bool,
     ) -> (Dependents, impl Stream<Item = ObjectRef<Stack>> + Send + 'static) {
         let (wake, woken) = mpsc::channel(WAITING);
-        (Dependents { stacks, no_cross_namespace_refs, wake }, woken)
+        (Dependents { stacks, no_cross_namespace_refs, known: Arc::default(), wake }, woken)
     }
 
-    /// Where others wake Stacks.
+    /// The sender with which others wake Stacks.
     pub fn waker(&self) -> mpsc::Sender<ObjectRef<Stack>> {
         self.wake.clone()
     }
 
-    /// Wakes those that need this Stack: it has changed, or stands otherwise than before.
-    pub fn wake(&self, stack: &Stack) {
-        self.of(stack).iter().for_each(|dependent| self.wake_one(dependent));
+    /// Handles an event of the watch after the store has applied it: wakes the Stacks that it concerns.
+    pub fn note(&self, event: &Event<Stack>) {
+        let mut known = self.lock();
+        let woken = match event {
+            Event::Apply(stack) if known.is_news(stack) => self.keys_of(stack),
+            Event::Apply(_) | Event::InitApply(_) => Vec::new(),
+            Event::Delete(stack) => self.gone(&mut known, stack),
+            Event::Init => {
+                known.before_list = self.stacks.store().state();
+                Vec::new()
+            }
+            Event::InitDone => self.listed(&mut known),
+        };
+        drop(known);
+        woken.iter().for_each(|stack| self.wake_one(stack));
     }
 
-    /// Wakes those that this Stack needs: it is gone, and one of them may have waited for that to go itself.
-    pub fn wake_needed(&self, stack: &Stack) {
-        let own = stack.namespace().unwrap_or_default();
-        prerequisites::asked(&stack.spec, &own).iter().for_each(|(needed, _)| self.wake_one(needed));
+    /// Whom a deleted Stack concerns: its dependents, and those that it needed, which may have waited for it to go first.
+    fn gone(&self, known: &mut Known, stack: &Stack) -> Vec<ObjectKey> {
+        known.standings.remove(&key(stack));
+        let needed = self.needs(stack).map(|(namespace, name)| (namespace.to_owned(), name.to_owned()));
+        needed.chain(self.keys_of(stack)).collect()
     }
 
-    /// Those that need this Stack.
-    pub fn of(&self, stack: &Stack) -> Vec<ObjectKey> {
-        let key = key(stack);
-        let dependents = self.stacks.in_group(&StackGroup::Needs(key.clone()));
-        let dependents = dependents.iter().map(|dependent| self::key(dependent));
-        dependents.filter(|(namespace, _)| *namespace == key.0 || !self.no_cross_namespace_refs).collect()
+    /// Whom a complete list concerns. A Stack that is missing in it was deleted while the watch was interrupted.
+    fn listed(&self, known: &mut Known) -> Vec<ObjectKey> {
+        let mut woken = Vec::new();
+        for stack in std::mem::take(&mut known.before_list) {
+            if self.stacks.store().get(&ObjectRef::from_obj(&*stack)).is_none() {
+                woken.extend(self.gone(known, &stack));
+            }
+        }
+        for stack in self.stacks.store().state() {
+            if known.is_news(&stack) {
+                woken.extend(self.keys_of(&stack));
+            }
+        }
+        woken.sort_unstable();
+        woken.dedup();
+        woken
+    }
+
+    /// The Stacks that need this one, as the watch has them.
+    pub fn of(&self, stack: &Stack) -> Vec<Arc<Stack>> {
+        let own = stack.metadata.namespace.as_deref();
+        let mut dependents = self.stacks.in_group(&StackGroup::Needs(key(stack)));
+        dependents.retain(|other| other.metadata.namespace.as_deref() == own || !self.no_cross_namespace_refs);
+        dependents
+    }
+
+    fn keys_of(&self, stack: &Stack) -> Vec<ObjectKey> {
+        self.of(stack).iter().map(|dependent| key(dependent)).collect()
+    }
+
+    /// A Stack as the watch has it, cut down.
+    pub fn cached(&self, (namespace, name): &ObjectKey) -> Option<Arc<Stack>> {
+        self.stacks.store().get(&ObjectRef::new(name).within(namespace))
     }
 
     fn wake_one(&self, (namespace, name): &ObjectKey) {
         if self.wake.clone().try_send(ObjectRef::new(name).within(namespace)).is_err() {
-            tracing::debug!(stack = name, "it could not be woken; it looks again by itself");
+            tracing::debug!(namespace, stack = name, "queue of Stacks to wake is full");
         }
     }
 
-    /// The way from a Stack over those that it needs back to itself, as it calls them.
+    /// The shortest path from a Stack over its dependencies back to itself, by the names that the Stack uses.
     pub fn cycle(&self, stack: &Stack) -> Option<Vec<String>> {
         let of = key(stack);
-        let needs = |other: &ObjectKey| match *other == of {
-            true => needs(stack),
+        let is_needed = self.stacks.has_group(&StackGroup::Needs(of.clone()));
+        // Most Stacks are needed by no other Stack: a walk could not come back to them.
+        if !is_needed && !self.needs(stack).any(|(namespace, name)| (namespace, name) == (&*of.0, &*of.1)) {
+            return None;
+        }
+        let path = dependency_cycle::find(&of, |at, reach| match *at == of {
+            true => self.needs(stack).for_each(|(namespace, name)| reach(namespace, name)),
             false => {
-                let found = self.stacks.store().get(&ObjectRef::new(&other.1).within(&other.0));
-                found.map(|found| self::needs(&found)).unwrap_or_default()
+                let found = self.cached(at);
+                let needs = found.iter().flat_map(|found| self.needs(found));
+                needs.for_each(|(namespace, name)| reach(namespace, name));
             }
-        };
-        let way = prerequisites::cycle(&of, &needs)?;
-        Some(way.iter().map(|key| prerequisites::called(key, &of.0)).collect())
+        })?;
+        let mut named: Vec<String> = path.iter().take(NAMED).map(|key| prerequisites::called(key, &of.0)).collect();
+        if path.len() > NAMED {
+            named.extend(["…".to_owned(), prerequisites::called(&of, &of.0)]);
+        }
+        Some(named)
+    }
+
+    /// The Stacks that a Stack needs and may name.
+    fn needs<'a>(&self, stack: &'a Stack) -> impl Iterator<Item = (&'a str, &'a str)> {
+        let own = stack.metadata.namespace.as_deref().unwrap_or_default();
+        let own_only = self.no_cross_namespace_refs;
+        prerequisites::named(&stack.spec, own).filter(move |(namespace, _)| *namespace == own || !own_only)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Known {
+    /// Whether anything that dependents wait for has changed since the last event of this Stack.
+    fn is_news(&mut self, stack: &Stack) -> bool {
+        let standing = standing(stack);
+        self.standings.insert(key(stack), standing) != Some(standing)
     }
 }
 
@@ -89,16 +174,18 @@ fn key(stack: &Stack) -> ObjectKey {
     (stack.namespace().unwrap_or_default(), stack.name_any())
 }
 
-/// Those that a Stack needs.
-fn needs(stack: &Stack) -> Vec<ObjectKey> {
-    let own = stack.namespace().unwrap_or_default();
-    prerequisites::asked(&stack.spec, &own).into_iter().map(|(key, _)| key).collect()
+/// Hash of what dependents wait for. The reason of a Stack that is not ready is not part of it: it changes often and lets no other
+/// Stack start.
+fn standing(stack: &Stack) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    (stack.metadata.generation, stack.metadata.deletion_timestamp.is_some(), stack.finalizers()).hash(&mut hasher);
+    prerequisites::standing(stack).hash(&mut hasher);
+    hasher.finish()
 }
 
 #[cfg(test)]
 mod tests {
     use futures::StreamExt;
-    use kube::runtime::watcher::Event;
     use serde_json::json;
 
     use super::*;
@@ -114,36 +201,74 @@ mod tests {
         .unwrap()
     }
 
-    #[tokio::test]
-    async fn those_that_need_a_stack_are_woken_and_no_others() {
+    fn ready(name: &str, status: &str, reason: &str) -> Stack {
+        let ready = json!({"type": "Ready", "status": status, "reason": reason, "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"});
+        Stack { status: serde_json::from_value(json!({"conditions": [ready]})).unwrap(), ..stack("apps", name, &[]) }
+    }
+
+    /// What the events wake, in order.
+    async fn woken(no_cross_namespace_refs: bool, events: impl IntoIterator<Item = Event<Stack>>) -> Vec<String> {
         let (store, mut writer) = stacks();
-        let others =
-            [("apps", "a", vec!["base"]), ("apps", "b", vec![]), ("more", "c", vec!["base"]), ("apps", "d", vec!["a"])];
-        for (namespace, name, needs) in others {
-            writer.apply(&Event::Apply(stack(namespace, name, &needs)));
+        let (dependents, woken) = Dependents::new(store, no_cross_namespace_refs);
+        for event in events {
+            writer.apply(&event);
+            dependents.note(&event);
         }
-        let (dependents, woken) = Dependents::new(store, true);
-        dependents.wake(&stack("apps", "base", &[]));
+        drop(dependents);
+        woken.map(|stack| format!("{}/{}", stack.namespace.unwrap_or_default(), stack.name)).collect().await
+    }
+
+    fn listed(stacks: impl IntoIterator<Item = Stack>) -> Vec<Event<Stack>> {
+        let all = stacks.into_iter().map(Event::InitApply);
+        std::iter::once(Event::Init).chain(all).chain([Event::InitDone]).collect()
+    }
+
+    #[tokio::test]
+    async fn those_that_need_a_stack_are_woken_when_it_stands_otherwise() {
+        let others = [("apps", "a", vec!["base"]), ("apps", "b", vec![]), ("more", "c", vec!["base"])];
+        let others = others.map(|(namespace, name, needs)| Event::Apply(stack(namespace, name, &needs)));
+        let base = [
+            Event::Apply(ready("base", "False", "UpdateFailed")),
+            // Another reason lets nobody start.
+            Event::Apply(ready("base", "False", "NotReadyInProgress")),
+            Event::Apply(ready("base", "True", "ProcessingCompleted")),
+            Event::Apply(ready("base", "True", "ProcessingCompleted")),
+            Event::Delete(ready("base", "True", "ProcessingCompleted")),
+        ];
+        assert_eq!(woken(true, others.into_iter().chain(base)).await, ["apps/a"; 3]);
+    }
+
+    #[tokio::test]
+    async fn a_stack_that_is_gone_wakes_those_that_it_needed() {
+        let app = || stack("apps", "app", &["base"]);
+        let seen = [Event::Apply(app()), Event::Delete(app())];
+        assert_eq!(woken(true, seen).await, ["apps/base"]);
+        let unseen =
+            listed([app(), stack("apps", "base", &[])]).into_iter().chain(listed([stack("apps", "base", &[])]));
+        assert_eq!(woken(true, unseen).await, ["apps/app", "apps/base"], "both lists wake");
+    }
+
+    #[tokio::test]
+    async fn a_cycle_is_named_and_a_long_one_in_part() {
+        let (store, mut writer) = stacks();
+        let mut add = |name: &str, needs: &str| writer.apply(&Event::Apply(stack("apps", name, &[needs])));
+        let (dependents, _woken) = Dependents::new(store, true);
+        [("a", "base"), ("d", "a"), ("b", "none")].iter().for_each(|(name, needs)| add(name, needs));
         assert_eq!(dependents.cycle(&stack("apps", "base", &["d"])).unwrap(), ["base", "d", "a", "base"]);
         assert_eq!(dependents.cycle(&stack("apps", "base", &["b"])), None);
-        drop(dependents);
-        let woken: Vec<String> = woken.map(|stack| stack.to_string()).collect().await;
-        assert_eq!(woken.len(), 1, "{woken:?}");
-        assert!(woken[0].contains("Stack") && woken[0].contains("a."), "{woken:?}");
+        assert_eq!(dependents.cycle(&stack("apps", "new", &["new"])).unwrap(), ["new", "new"]);
+        (0..100).for_each(|number| add(&format!("n{number}"), &format!("n{}", (number + 1) % 100)));
+        let named = dependents.cycle(&stack("apps", "n0", &["n1"])).unwrap();
+        assert_eq!((named.len(), named.last().map(String::as_str)), (NAMED + 2, Some("n0")), "{named:?}");
     }
 
     #[tokio::test]
     async fn nobody_in_another_namespace_counts_where_nobody_may_refer_there() {
-        let (store, mut writer) = stacks();
         let mut stranger = stack("more", "stranger", &[]);
         let base = json!([{"name": "base", "namespace": "apps"}]);
         stranger.spec.depends_on = serde_json::from_value(base).unwrap();
-        writer.apply(&Event::Apply(stranger));
-        let of = |no_cross_namespace_refs| {
-            let (dependents, _woken) = Dependents::new(store.clone(), no_cross_namespace_refs);
-            dependents.of(&stack("apps", "base", &[]))
-        };
-        assert_eq!(of(true), []);
-        assert_eq!(of(false), [("more".to_owned(), "stranger".to_owned())]);
+        let events = || [Event::Apply(stranger.clone()), Event::Apply(stack("apps", "base", &[]))];
+        assert_eq!(woken(true, events()).await, [""; 0]);
+        assert_eq!(woken(false, events()).await, ["more/stranger"]);
     }
 }

@@ -8,6 +8,7 @@ mod cache_tests;
 mod cancel;
 mod decide;
 mod deletion;
+mod dependency_cycle;
 mod dependents;
 mod fetch;
 mod groups;
@@ -32,6 +33,7 @@ mod status;
 mod twins;
 mod update_plan;
 mod watches;
+mod whole_stacks;
 
 use std::sync::Arc;
 
@@ -49,6 +51,7 @@ pub use prerequisites::expression::{ExpressionError, evaluate_stdin};
 pub use source_watches::SourceWatches;
 pub use twins::Twins;
 pub use watches::{Feeds, controller};
+pub use whole_stacks::WholeStacks;
 
 use crate::api::auto::{Update, Workspace};
 use crate::api::pulumi::Stack;
@@ -59,6 +62,7 @@ use crate::runtime::cache_sync::CacheSync;
 use crate::runtime::drive::{Outcome, ReconcileError};
 use crate::runtime::events::Events;
 use crate::runtime::reads::Reader;
+use crate::runtime::scope::Scope;
 use crate::runtime::writes::Writer;
 use crate::source::flux::Sources;
 use crate::source::git::Git;
@@ -74,6 +78,7 @@ pub struct Context {
     pub source_watches: SourceWatches,
     pub git: Git,
     pub dependents: Dependents,
+    pub whole_stacks: WholeStacks,
     pub evaluator: Evaluator,
     pub twins: Twins,
     pub reader: Reader,
@@ -94,6 +99,8 @@ pub struct Context {
     pub interval_jitter: u8,
     /// The ServiceAccount of pods whose Stack names none.
     pub default_service_account: Option<String>,
+    /// What of the cluster is watched.
+    pub scope: Scope,
     /// Whether a Stack may name nothing in other namespaces.
     pub no_cross_namespace_refs: bool,
     /// Kinds of sources of which another digest of the same revision is the same content.

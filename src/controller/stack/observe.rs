@@ -20,6 +20,7 @@ use crate::controller::stack::prerequisites::{self, Needed, Rule};
 use crate::controller::stack::twins::Twin;
 use crate::controller::stack::{operator, rotation};
 use crate::controller::update::is_outputs_of;
+use crate::runtime::backoff::ObjectKey;
 use crate::runtime::reads::ReadError;
 use crate::source::git::{Known, Question};
 use crate::source::{self, Origin, Resolved, Unavailable};
@@ -162,9 +163,7 @@ async fn look_at_deletion(
     let without_source = deletion::without_source(stack);
     let mut dependents = Vec::new();
     if deletion::has_to_destroy(stack) && context.dependents.cycle(stack).is_none() {
-        for (namespace, name) in context.dependents.of(stack) {
-            dependents.extend(context.reader.get_opt::<Stack>(&namespace, &name).await?);
-        }
+        dependents = context.dependents.of(stack);
     }
     Ok(Deletion {
         asked: asked.filter(is_at_hand),
@@ -216,12 +215,12 @@ where
     }
 }
 
-/// The Stacks that have to be done first, as they are now: what the cache has of them may be old.
+/// The Stacks that have to be done first, as the watch has them: a change of one wakes this Stack.
 async fn look_at_needed(stack: &Stack, context: &Context) -> Result<Vec<Needed>, ReadError> {
     let own = stack.namespace().unwrap_or_default();
     let mut needed = Vec::new();
     for (key, rule) in prerequisites::asked(&stack.spec, &own) {
-        let found = context.reader.get_opt::<Stack>(&key.0, &key.1).await?;
+        let found = look_at_one(&key, &rule, context).await?;
         let answer = match (&rule, &found) {
             (Rule::Expression(expression), Some(found)) => context.evaluator.ask(expression, stack, found).await,
             _ => None,
@@ -229,6 +228,23 @@ async fn look_at_needed(stack: &Stack, context: &Context) -> Result<Vec<Needed>,
         needed.push(Needed { name: prerequisites::called(&key, &own), rule, stack: found, answer });
     }
     Ok(needed)
+}
+
+/// Only what the watch has cut off is read from the API: an expression may ask for any field, and the Stacks of another shard are
+/// not watched at all.
+async fn look_at_one(key: &ObjectKey, rule: &Rule, context: &Context) -> Result<Option<Arc<Stack>>, ReadError> {
+    let cached = context.dependents.cached(key);
+    let is_gone = cached.is_none() && context.scope.watches_all_of(&key.0);
+    let is_enough = cached.is_some() && !matches!(rule, Rule::Expression(_));
+    if is_gone || is_enough {
+        return Ok(cached);
+    }
+    if let Some(whole) = cached.and_then(|part| context.whole_stacks.get(key, &part)) {
+        return Ok(Some(whole));
+    }
+    let whole = context.reader.get_opt::<Stack>(&key.0, &key.1).await?.map(Arc::new);
+    whole.iter().for_each(|whole| context.whole_stacks.keep(key, whole));
+    Ok(whole)
 }
 
 /// What the Stack's source has. A change of it wakes the Stack from then on.

@@ -7,12 +7,14 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt;
 use serde_json::Value;
 
-use crate::api::names;
+use crate::api::{bounds, names};
 
 /// What an output that is secret reads in the status.
 const SECRET: &str = "[secret]";
 /// What all outputs in a status may have, in bytes: an object in the API has little room.
 const LARGEST: usize = 256 * 1024;
+/// The most outputs in a status; the schema allows no more. The others are in the Secret only.
+const MOST: usize = bounds::ENTRIES as usize;
 
 /// The outputs of an outputs Secret, with `[secret]` in place of what is secret. Of many large ones the largest are left in the
 /// Secret.
@@ -40,7 +42,7 @@ pub(super) fn masked(outputs: Option<&Secret>) -> BTreeMap<String, Value> {
         };
         (key.clone(), value)
     };
-    all.into_iter().map(value).collect()
+    all.into_iter().take(MOST).map(value).collect()
 }
 
 #[cfg(test)]
@@ -72,5 +74,7 @@ mod tests {
         });
         assert_eq!(json!(shown), wanted);
         assert!(masked(None).is_empty());
+        let many = (0..2000).map(|number| (format!("o{number}"), ByteString(b"1".to_vec()))).collect();
+        assert_eq!(masked(Some(&Secret { data: Some(many), ..Secret::default() })).len(), MOST);
     }
 }

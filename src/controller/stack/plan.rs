@@ -10,7 +10,7 @@ use crate::api::auto::{
     ArtifactReference, ConfigItem, ConfigValueFrom, KeyReference, Workspace, WorkspaceSpec, WorkspaceStack,
 };
 use crate::api::pulumi::{ConfigMapSelector, ConfigReference, ResourceRef, SecretSelector, Stack, StackSpec};
-use crate::api::{duration, names};
+use crate::api::{bounds, duration, names};
 use crate::controller::merge;
 use crate::controller::stack::ownership;
 use crate::pulumi::{backend, stack_name};
@@ -33,6 +33,8 @@ pub enum PlanError {
     NullConfig(String),
     #[error("spec.{0}")]
     Template(String),
+    #[error("spec.{0}")]
+    TooLarge(#[from] merge::TooLarge),
     #[error("spec.{field}: {value:?} is no duration; give one such as 1h30m or 45s")]
     Duration { field: String, value: String },
     #[error("the Stack has no {0} in its metadata")]
@@ -58,6 +60,7 @@ pub fn workspace(stack: &Stack, artifact: &ArtifactReference) -> Result<Workspac
     };
     let mut generated = Workspace::new(&stack.name_any(), spec);
     generated.metadata.labels = Some(labels(stack));
+    merge::check_size("workspaceTemplate", stack.spec.workspace_template.as_ref(), bounds::TEMPLATE_BYTES)?;
     let merged = match &stack.spec.workspace_template {
         Some(template) => {
             merge::workspace_template(&generated, template).map_err(|e| PlanError::Template(e.to_string()))?
@@ -347,6 +350,48 @@ mod tests {
         assert_eq!(workspace["metadata"]["name"], json!("app"));
         assert_eq!(workspace["metadata"]["namespace"], json!("apps"));
         assert_eq!(workspace["metadata"]["labels"]["team"], json!("a"));
+    }
+
+    #[test]
+    fn the_largest_stack_of_the_schema_fits_into_its_workspace() {
+        let entries = usize::try_from(bounds::ENTRIES).expect("small");
+        let references = usize::try_from(bounds::REFERENCES).expect("small");
+        let names = |prefix: &str, count: usize| -> Vec<String> {
+            (0..count).map(|number| format!("{prefix}{number}")).collect()
+        };
+        let map = |prefix: &str| names(prefix, entries).into_iter();
+        let config = ConfigReference { name: "m".to_owned(), key: "k".to_owned(), json: None };
+        let workspace = planned_workspace(StackSpec {
+            backend: Some("s3://state".to_owned()),
+            access_token_secret: Some("token".to_owned()),
+            envs: names("env", references),
+            env_secrets: names("secret", references),
+            env_refs: map("V").map(|name| (name, secret(None))).collect(),
+            config: map("c").map(|name| (name, json!(1))).collect(),
+            config_ref: map("r").map(|name| (name, config.clone())).collect(),
+            secrets: map("s").map(|name| (name, "x".to_owned())).collect(),
+            secrets_ref: map("t").map(|name| (name, secret(None))).collect(),
+            environment: names("org/env", references),
+            ..StackSpec::default()
+        });
+        let stack = &workspace.spec.stacks[0];
+        let counts = [
+            (workspace.spec.env.len(), bounds::WORKSPACE_ENV),
+            (workspace.spec.env_from.len(), bounds::WORKSPACE_ENV_FROM),
+            (stack.config.len(), bounds::WORKSPACE_CONFIG),
+            (stack.environment.len(), bounds::WORKSPACE_ENVIRONMENTS),
+        ];
+        for (found, limit) in counts {
+            assert!(found > 0 && u32::try_from(found).expect("small") < limit, "{counts:?}");
+        }
+    }
+
+    #[test]
+    fn templates_over_their_size_are_refused_by_name() {
+        let template = json!({"spec": {"podTemplate": {"spec": {"hostname": "x".repeat(bounds::TEMPLATE_BYTES)}}}});
+        let spec = StackSpec { workspace_template: Some(template), ..StackSpec::default() };
+        let error = workspace(&stack(spec), &ArtifactReference::default()).expect_err("refused").to_string();
+        assert_eq!(error, "spec.workspaceTemplate has 262193 bytes as JSON; the limit is 262144 bytes");
     }
 
     #[test]

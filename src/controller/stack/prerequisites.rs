@@ -3,11 +3,15 @@
 pub mod evaluator;
 pub mod expression;
 
+use std::hash::Hash;
+use std::sync::Arc;
+
 use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
 
 use crate::api::conditions::{self, READY};
-use crate::api::pulumi::{Stack, StackSpec};
+use crate::api::pulumi::{LastUpdate, Stack, StackSpec, StackStatus};
 use crate::api::{duration, names};
 use crate::runtime::backoff::ObjectKey;
 use crate::source;
@@ -19,7 +23,7 @@ pub struct Needed {
     /// With its namespace, where that is another one.
     pub name: String,
     pub rule: Rule,
-    pub stack: Option<Stack>,
+    pub stack: Option<Arc<Stack>>,
     /// What the expression says of it, where there is one and the answer is known.
     pub answer: Option<Result<bool, ExpressionError>>,
 }
@@ -73,9 +77,51 @@ pub fn asked(spec: &StackSpec, own: &str) -> Vec<(ObjectKey, Rule)> {
     prerequisites.chain(dependencies).collect()
 }
 
+/// Namespace and name of every Stack that the spec of a Stack in the namespace `own` names.
+pub fn named<'a>(spec: &'a StackSpec, own: &'a str) -> impl Iterator<Item = (&'a str, &'a str)> {
+    let prerequisites = spec.prerequisites.iter().map(move |prerequisite| (own, prerequisite.name.as_str()));
+    let dependencies = spec.depends_on.iter();
+    let dependencies = dependencies.map(move |d| (source::within(d.namespace.as_deref(), own), d.name.as_str()));
+    prerequisites.chain(dependencies)
+}
+
+/// The part of a Stack's status that `judge` reads of it.
+pub fn part_of_status(status: StackStatus) -> StackStatus {
+    let ready = status.conditions.into_iter().filter(|condition| condition.type_ == READY);
+    let last = status.last_update.map(|last| LastUpdate {
+        name: last.name,
+        generation: last.generation,
+        state: last.state,
+        reconcile_request: last.reconcile_request,
+        last_resync_time: last.last_resync_time,
+        ..LastUpdate::default()
+    });
+    StackStatus {
+        observed_generation: status.observed_generation,
+        conditions: ready.map(|ready| Condition { message: String::new(), ..ready }).collect(),
+        last_applied_revision: status.last_applied_revision,
+        last_update: last,
+        ..StackStatus::default()
+    }
+}
+
+/// What can let a Stack start that waits for this one.
+pub fn standing(stack: &Stack) -> impl Hash {
+    let status = stack.status.as_ref();
+    let last = status.and_then(|status| status.last_update.as_ref());
+    let request = stack.annotations().get(names::ANNOTATION_RECONCILIATION_REQUEST).cloned();
+    let seen = status.map(|status| {
+        let is_ready = conditions::is_true(&status.conditions, READY);
+        (status.observed_generation, is_ready, status.last_applied_revision.clone())
+    });
+    let ended =
+        last.map(|last| (last.name.clone(), last.state.clone(), last.generation, last.reconcile_request.clone()));
+    (request, seen, ended)
+}
+
 /// What the spec of a Stack in the namespace `own` names in other namespaces, which is refused where nobody may refer there.
 pub fn named_elsewhere(spec: &StackSpec, own: &str) -> Option<String> {
-    let elsewhere = asked(spec, own).into_iter().map(|(key, _)| key).find(|(namespace, _)| namespace != own);
+    let elsewhere = named(spec, own).find(|(namespace, _)| *namespace != own);
     elsewhere.map(|(namespace, name)| format!("spec.dependsOn: Stack {namespace}/{name} is in another namespace"))
 }
 
@@ -157,23 +203,6 @@ fn not_succeeded(stack: &Stack) -> Option<String> {
         return Some("it is asked to run again, and has not yet".to_owned());
     }
     (last.state.as_deref() != Some("succeeded")).then(|| "its last run has failed".to_owned())
-}
-
-/// The way from a Stack back to itself, if there is one: none of those on it could ever run. `needs` gives those that a
-/// Stack needs.
-pub fn cycle(of: &ObjectKey, needs: &dyn Fn(&ObjectKey) -> Vec<ObjectKey>) -> Option<Vec<ObjectKey>> {
-    let mut seen = std::collections::BTreeSet::new();
-    let mut open: Vec<Vec<ObjectKey>> = needs(of).into_iter().map(|next| vec![of.clone(), next]).collect();
-    while let Some(path) = open.pop() {
-        let Some(last) = path.last() else { continue };
-        if last == of {
-            return Some(path);
-        }
-        if seen.insert(last.clone()) {
-            open.extend(needs(last).into_iter().map(|next| [path.as_slice(), &[next]].concat()));
-        }
-    }
-    None
 }
 
 #[cfg(test)]

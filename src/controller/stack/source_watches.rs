@@ -22,6 +22,7 @@ use crate::api::pulumi::Stack;
 use crate::controller::stack::groups::{StackGroup, Stacks};
 use crate::runtime::backoff::ObjectKey;
 use crate::runtime::scope::Scope;
+use crate::runtime::tolerant_watcher;
 use crate::source::Unavailable;
 use crate::source::flux::{self, Sources};
 use crate::source::kinds::GroupKind;
@@ -121,7 +122,7 @@ impl Shared {
 
     async fn follow(&self, kind: &GroupKind, resource: &ApiResource) -> Ended {
         let api = self.scope.metadata_api(self.client.clone(), resource);
-        let mut events = pin!(watcher(api, self.scope.other_kinds()).default_backoff());
+        let mut events = pin!(tolerant_watcher::watcher(api, self.scope.other_kinds()).default_backoff());
         let mut review = tokio::time::interval(REVIEW);
         review.reset();
         loop {

@@ -3,8 +3,8 @@
 use kube::ResourceExt;
 
 use crate::api::auto::{Update, UpdateKind, UpdateSpec};
-use crate::api::names;
 use crate::api::pulumi::{CurrentUpdate, Stack};
+use crate::api::{bounds, names};
 use crate::controller::merge;
 use crate::controller::stack::decide::artifact_of;
 use crate::controller::stack::ownership;
@@ -39,6 +39,7 @@ pub fn update(stack: &Stack, current: &CurrentUpdate) -> Result<Update, PlanErro
     };
     let mut generated = Update::new(&current.name, spec);
     generated.metadata.labels = Some(plan::labels(stack));
+    merge::check_size("updateTemplate", stack.spec.update_template.as_ref(), bounds::SMALL_TEMPLATE_BYTES)?;
     let mut update = match &stack.spec.update_template {
         Some(template) => {
             merge::update_template(&generated, template).map_err(|error| PlanError::Template(error.to_string()))?

@@ -2,20 +2,22 @@
 
 use std::sync::Arc;
 
-use futures::{Stream, StreamExt, TryStreamExt};
+use futures::{Stream, StreamExt};
 use kube::runtime::Controller;
+use kube::runtime::WatchStreamExt;
 use kube::runtime::reflector::ObjectRef;
-use kube::runtime::{WatchStreamExt, watcher};
+use kube::runtime::watcher::Event;
 use kube::{Client, Resource, ResourceExt};
 
 use crate::api::auto::{Update, UpdatePhase, Workspace};
 use crate::api::conditions;
 use crate::api::pulumi::{Stack, StackSpec};
-use crate::controller::stack::{Context, StackGroup, ownership, reconcile};
+use crate::controller::stack::{Context, StackGroup, ownership, prerequisites, reconcile};
 use crate::runtime::drive::{Drive, no_errors};
 use crate::runtime::index::IndexWriter;
 use crate::runtime::news::news;
 use crate::runtime::scope::Scope;
+use crate::runtime::tolerant_watcher::watcher;
 use crate::runtime::watch;
 
 /// What the controller is fed with.
@@ -52,11 +54,11 @@ pub async fn controller(
         twins.note(stack);
         cut_down(stack);
     };
-    let stream = watch::changes(scope.api(client.clone()), scope.own_kinds(), noted, feeds.store, drive.clone());
     let dependents = context.dependents.clone();
-    let stream = stream.inspect_ok(move |stack| dependents.wake(stack));
-    let updates = watcher(scope.api::<Update>(client.clone()), scope.other_kinds());
-    let workspaces = watcher(scope.api::<Workspace>(client), scope.other_kinds());
+    let seen = move |event: &Event<Stack>| dependents.note(event);
+    let stream = watch::changes(scope.api(client.clone()), scope.own_kinds(), noted, feeds.store, drive.clone(), seen);
+    let updates = watcher::<Update>(scope.api(client.clone()), scope.other_kinds());
+    let workspaces = watcher::<Workspace>(scope.api(client), scope.other_kinds());
     Controller::for_stream(stream, stacks)
         .watches_stream(news(updates.default_backoff(), update_state), |update: Update| {
             owner(&update).filter(|_| !is_untouched(&update))
@@ -111,11 +113,11 @@ fn workspace_state(workspace: &Workspace) -> String {
     format!("{:?}", (metadata.generation, &metadata.annotations, &metadata.deletion_timestamp, &workspace.status))
 }
 
-/// Leaves what tells which source feeds a Stack, and which Stacks have to be done before it.
+/// Leaves what tells which source feeds a Stack, which Stacks have to be done before it, and whether it is done itself.
 fn cut_down(stack: &mut Stack) {
     let StackSpec { flux_source, program_ref, prerequisites, depends_on, .. } = std::mem::take(&mut stack.spec);
     stack.spec = StackSpec { flux_source, program_ref, prerequisites, depends_on, ..StackSpec::default() };
-    stack.status = None;
+    stack.status = stack.status.take().map(prerequisites::part_of_status);
 }
 
 /// The Stack that an object belongs to.

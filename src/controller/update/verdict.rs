@@ -1,6 +1,6 @@
 //! How a run ended, in the words of an Update's status. Pure.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::ContainerStateTerminated;
@@ -9,7 +9,7 @@ use serde::Deserialize;
 use crate::api::auto::{EndProof, RunProject};
 use crate::api::conditions::{self, update_reason};
 use crate::api::pulumi::PulumiStack;
-use crate::api::{duration, names};
+use crate::api::{bounds, duration, names};
 use crate::pulumi::backend;
 use crate::rpc::proto;
 
@@ -87,7 +87,7 @@ impl Verdict {
             started: Timestamp::from_millisecond(result.started).ok(),
             ended: Timestamp::from_millisecond(result.ended).ok(),
             outputs: result.outputs.clone(),
-            changes: result.changes.iter().map(|(word, count)| (word.clone(), i64::from(*count))).collect(),
+            changes: changes(&result.changes),
             permalink: Some(result.permalink.clone()).filter(|link| !link.is_empty()),
             last_output: Some(tail(&result.last_output)).filter(|output| !output.is_empty()),
             pending_creates: result.pending_creates.iter().take(MOST_NAMED).map(|urn| word(urn)).collect(),
@@ -190,6 +190,12 @@ impl Verdict {
         }
         self
     }
+}
+
+/// How many resources of each kind of change there were.
+fn changes(told: &HashMap<String, u32>) -> BTreeMap<String, i64> {
+    let most = usize::try_from(bounds::OPERATIONS).unwrap_or(usize::MAX);
+    told.iter().take(most).map(|(operation, count)| (word(operation), i64::from(*count))).collect()
 }
 
 /// Whose lock it is, and how old.

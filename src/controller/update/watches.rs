@@ -5,8 +5,8 @@ use std::sync::Arc;
 use futures::channel::mpsc;
 use futures::{Stream, StreamExt};
 use kube::runtime::Controller;
+use kube::runtime::WatchStreamExt;
 use kube::runtime::reflector::ObjectRef;
-use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Client, ResourceExt};
 
 use crate::api::auto::{Update, Workspace};
@@ -15,6 +15,7 @@ use crate::controller::update::{Context, UpdateGroup, Updates, reconcile};
 use crate::runtime::drive::{Drive, no_errors};
 use crate::runtime::index::IndexWriter;
 use crate::runtime::scope::Scope;
+use crate::runtime::tolerant_watcher::watcher;
 use crate::runtime::watch;
 
 /// What the controller is fed with.
@@ -44,9 +45,9 @@ pub async fn controller(
 ) {
     let updates = context.updates.clone();
     let api = scope.api(client.clone());
-    let stream = watch::changes(api, scope.own_kinds(), watch::cut_down_update, feeds.store, drive.clone());
-    let ended = watcher(scope.api::<Update>(client.clone()), scope.own_kinds());
-    let workspaces = watcher(scope.api::<Workspace>(client.clone()), scope.own_kinds());
+    let stream = watch::changes(api, scope.own_kinds(), watch::cut_down_update, feeds.store, drive.clone(), |_| ());
+    let ended = watcher::<Update>(scope.api(client.clone()), scope.own_kinds());
+    let workspaces = watcher::<Workspace>(scope.api(client.clone()), scope.own_kinds());
     let siblings = updates.clone();
     Controller::for_stream(stream, updates.store().clone())
         .watches_stream(ended.default_backoff().touched_objects(), move |update: Update| {

@@ -22,7 +22,7 @@ use crate::runtime::drive::{Drive, no_errors};
 use crate::runtime::index::{IndexWriter, StoreWriter as _};
 use crate::runtime::news::news;
 use crate::runtime::scope::Scope;
-use crate::runtime::watch;
+use crate::runtime::{tolerant_watcher, watch};
 
 /// What the controller watches, and the stores that it fills.
 pub struct Watches<W> {
@@ -43,8 +43,8 @@ where
     let Watches { scope, workspaces, updates, wakes } = watches;
     let client = context.client.clone();
     let reader = workspaces.as_reader();
-    let api = scope.api::<Workspace>(client.clone());
-    let changes = watch::changes(api, scope.own_kinds(), cut_down, workspaces, drive.clone());
+    let api = scope.api(client.clone());
+    let changes = watch::changes(api, scope.own_kinds(), cut_down, workspaces, drive.clone(), |_| ());
     let labelled = scope.other_kinds().labels(&format!("{LABEL_COMPONENT}=workspace"));
     let pods = watcher(scope.api::<Pod>(client.clone()), labelled.clone());
     let stateful_sets = watcher(scope.api::<StatefulSet>(client), labelled);
@@ -106,7 +106,7 @@ fn run_changes(
     context: &Context,
     mut store: IndexWriter<Update, UpdateGroup>,
 ) -> impl Stream<Item = Result<Update, watcher::Error>> + Send + 'static {
-    watcher(scope.api::<Update>(context.client.clone()), scope.own_kinds())
+    tolerant_watcher::watcher::<Update>(scope.api(context.client.clone()), scope.own_kinds())
         .default_backoff()
         .modify(|update| {
             watch::cut_down_metadata(update);

@@ -1,6 +1,8 @@
 //! What a user's `podTemplate` may not have or change, by name. It is looked for in the merged template, so that no
 //! directive gets around it.
 
+use std::collections::HashSet;
+
 use serde_json::Value;
 
 use super::environment::has_name;
@@ -107,6 +109,7 @@ fn container(template: &Value) -> Option<&Value> {
 fn check_items(generated: &Value, merged: &Value, pointer: &str, path: &str) -> Result<(), SpecError> {
     let items = |value: &Value| value.pointer(pointer).and_then(Value::as_array).cloned().unwrap_or_default();
     let theirs = items(merged);
+    let theirs: HashSet<&Value> = theirs.iter().collect();
     match items(generated).iter().find(|item| !theirs.contains(item)) {
         Some(item) => {
             let name = item.get("mountPath").or_else(|| item.get("name")).and_then(Value::as_str).unwrap_or_default();
@@ -121,6 +124,7 @@ fn check_mount_paths(ours: &Value, theirs: &Value) -> Result<(), SpecError> {
     let mounts =
         |container: &Value| container.get("volumeMounts").and_then(Value::as_array).cloned().unwrap_or_default();
     let generated = mounts(ours);
+    let generated: HashSet<&Value> = generated.iter().collect();
     for mount in mounts(theirs).iter().filter(|mount| !generated.contains(mount)) {
         let path = plain_path(mount.get("mountPath").and_then(Value::as_str).unwrap_or_default());
         if is_reserved(&path) {

@@ -11,9 +11,10 @@ use super::security::SecurityProfile;
 use super::service::service;
 use super::source::WantedSource;
 use super::{config, environment, guard, init_containers, pod, source};
-use crate::api::auto::Workspace;
+use crate::api::auto::{Workspace, WorkspaceSpec};
+use crate::api::bounds;
 use crate::api::names::{LABEL_COMPONENT, LABEL_RUN, LABEL_WORKSPACE_NAME, RUN_OPEN, workspace_object};
-use crate::controller::merge::{MergeError, POD_TEMPLATE, merge};
+use crate::controller::merge::{MergeError, POD_TEMPLATE, TooLarge, check_size, merge};
 use crate::source::written::WrittenError;
 
 /// Hash of a StatefulSet as we rendered it: the same hash on the live object means that there is nothing to apply.
@@ -29,6 +30,9 @@ pub enum SpecError {
 
     #[error("podTemplate: {0}")]
     Merge(#[from] MergeError),
+
+    #[error(transparent)]
+    TooLarge(#[from] TooLarge),
 
     #[error("podTemplate.{field} is not supported")]
     Unsupported { field: String },
@@ -103,6 +107,7 @@ pub fn render(
     if name.len() > LONGEST_NAME {
         return Err(SpecError::NameTooLong);
     }
+    check_sizes(&workspace.spec)?;
     let source = source::wanted(&workspace.spec)?;
     let mut template = pod_template(name, workspace, settings, &source)?;
     let is_fetched_first = init_containers::arrange(&mut template, !source.is_in_pod());
@@ -131,6 +136,12 @@ pub fn render(
     let budget = budget(name, namespace);
     let parts_hash = hash(&json!([service, budget, stateful_set]));
     Ok(Rendered { service, budget, stateful_set, revision_hash, rendered_hash, parts_hash })
+}
+
+fn check_sizes(spec: &WorkspaceSpec) -> Result<(), TooLarge> {
+    check_size("podTemplate", spec.pod_template.as_ref(), bounds::TEMPLATE_BYTES)?;
+    check_size("serviceTemplate", spec.service_template.as_ref(), bounds::SMALL_TEMPLATE_BYTES)?;
+    check_size("resources", spec.resources.as_ref(), bounds::SMALL_TEMPLATE_BYTES)
 }
 
 fn pod_template(

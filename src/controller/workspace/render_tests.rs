@@ -2,6 +2,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::api::auto::Workspace;
+use crate::api::bounds;
 
 fn settings() -> PodSettings {
     PodSettings {
@@ -50,6 +51,18 @@ fn a_workspace_is_a_service_and_a_stateful_set() {
     insta::assert_snapshot!("service", pretty(&rendered.service));
     insta::assert_snapshot!("stateful_set", pretty(&rendered.stateful_set));
     insta::assert_snapshot!("budget", pretty(&rendered.budget));
+}
+
+#[test]
+fn templates_over_their_size_are_refused_by_name() {
+    let large = |bytes: usize| json!({"metadata": {"labels": {"a": "x".repeat(bytes)}}});
+    let said = |spec: Value| rendered(spec).expect_err("refused").to_string();
+    let message = said(json!({"podTemplate": large(bounds::TEMPLATE_BYTES)}));
+    assert!(message.starts_with("podTemplate has 2621") && message.ends_with("the limit is 262144 bytes"), "{message}");
+    for field in ["serviceTemplate", "resources"] {
+        let message = said(json!({field: large(bounds::SMALL_TEMPLATE_BYTES)}));
+        assert!(message.starts_with(&format!("{field} has")) && message.ends_with("65536 bytes"), "{message}");
+    }
 }
 
 #[test]

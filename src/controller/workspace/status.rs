@@ -11,6 +11,7 @@ use super::observe::{Agent, Observed};
 use super::report::{Report, State};
 use super::{config, environment};
 use crate::api::auto::{ArtifactReference, Workspace, WorkspaceSpec, WorkspaceStatus};
+use crate::api::bounds;
 use crate::api::conditions::{self, Claim, Status, workspace_reason};
 use crate::api::names::{AGENT_PORT, workspace_object};
 use crate::artifact::Directory;
@@ -107,7 +108,8 @@ fn mounted_inputs(
         let word = said.or_else(|| before.get(&object))?.clone();
         Some((object, word))
     };
-    environment::directories(spec).into_iter().filter_map(word).collect()
+    let most = usize::try_from(bounds::MOUNTED_INPUTS).unwrap_or(usize::MAX);
+    environment::directories(spec).into_iter().filter_map(word).take(most).collect()
 }
 
 /// The name as the agent says it, bounded: it is not trusted.

@@ -107,6 +107,12 @@ fn s3_s4_what_cannot_be_taken_is_named_and_waited_for() {
         (Some(json!({"observedGeneration": 2, "artifact": artifact("sha1:aa")})), "is refused"),
         (Some(json!({"artifact": {"url": 1}})), "is refused: status.artifact"),
         (Some(json!({"artifact": "text"})), "is refused: status.artifact"),
+        (
+            Some(
+                json!({"artifact": {"url": "u", "revision": "r".repeat(2049), "digest": format!("sha256:{}", "0".repeat(64))}}),
+            ),
+            "more than 2048 bytes",
+        ),
     ];
     for (status, wanted) in rows {
         match found(status).artifact(Directory::root()) {

@@ -11,8 +11,8 @@ use pulumi_controller::api::names::workspace_pod;
 use serde_json::json;
 
 use crate::harness::{
-    Controller, Look, Patience, Program, Scene, StackHandle, client, finally, in_scene, is_done, once, run_alone,
-    wait_until,
+    Controller, Look, Patience, Program, Scene, StackHandle, client, finally, in_scene, is_done, kubectl, once,
+    run_alone, wait_until,
 };
 
 /// The controller is made to die at each place that the code names, once, on the way from a new Stack to one that is
@@ -195,6 +195,36 @@ fn a_pod_that_comes_back_when_the_store_is_lost_as_well_gets_its_source_again() 
             .await;
             main.until("to be done", Patience::Reaction, is_done).await;
             assert_eq!(main.updates().await.len(), 1, "it was due to nothing");
+        })
+        .await;
+    });
+}
+
+/// The API server stores what the controller's JSON parser refuses. The list of all Stacks must survive one such Stack.
+#[test]
+fn a_stack_that_cannot_be_read_hides_no_other_from_a_new_controller() {
+    run_alone(async || {
+        in_scene("unreadable", async |scene| {
+            let name = format!("unreadable-{}", scene.id);
+            let nested = (0..300).fold(json!({}), |inner, _| json!({"a": inner}));
+            let stack = json!({
+                "apiVersion": "pulumi.com/v1", "kind": "Stack", "metadata": {"name": name, "namespace": "default"},
+                "spec": {"stack": "dev", "workspaceTemplate": {"spec": {"podTemplate": nested}}},
+            });
+            kubectl(&["create", "--validate=false", "--filename", "-"], &stack.to_string()).await;
+            let others = async || {
+                let controller = Controller::new(&scene.client);
+                controller.kill().await;
+                controller.until_available().await;
+                let source = scene.source("app").await;
+                let program = Program::new("unreadable").step("step", json!({"value": "one"}));
+                let commit = source.push(&program.files()).await;
+                scene.start(scene.stack("main", &source)).await.until_applied(&commit).await;
+            };
+            finally(others, async || {
+                kubectl(&["delete", "stack.pulumi.com", &name, "--namespace", "default"], "").await;
+            })
+            .await;
         })
         .await;
     });

@@ -3,6 +3,8 @@
 mod inputs;
 mod packed_again;
 
+use std::sync::Arc;
+
 use super::*;
 use crate::api::auto::{Update, UpdateSpec, UpdateStatus, WorkspaceStatus};
 use crate::api::conditions::{Claim, PROGRESSING, Status};
@@ -175,7 +177,7 @@ fn a_run_waits_for_other_stacks_and_a_destroy_does_not() {
     let new = Observed { needed: missing(), ..observed(stack()) };
     assert_eq!(decide(&new, now()), waits, "nothing is prepared before");
     let rule = Rule::Expression("dep.spec.suspend".to_owned());
-    let unknown = Needed { name: "base".to_owned(), rule, stack: Some(stack()), answer: None };
+    let unknown = Needed { name: "base".to_owned(), rule, stack: Some(Arc::new(stack())), answer: None };
     let evaluating = Observed { needed: vec![unknown], ..observed(stack()) };
     assert_eq!(decide(&evaluating, now()), Action::AwaitExpression, "the answer is not known yet");
     let in_a_cycle = Observed { cycle: Some(["app", "base", "app"].map(str::to_owned).into()), ..new };

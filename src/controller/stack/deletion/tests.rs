@@ -202,7 +202,7 @@ fn what_needs_a_stack_is_destroyed_before_it_only_if_it_is_deleted_itself() {
     ];
     for (name, dependents, now, wanted) in rows {
         let mut observed = observed(stack());
-        deletion(&mut observed).dependents = dependents;
+        deletion(&mut observed).dependents = dependents.into_iter().map(Arc::new).collect();
         let found = match decide(&observed, now) {
             Action::WaitForDependents(message, wait) => {
                 assert!(wait.is_positive(), "{name}");

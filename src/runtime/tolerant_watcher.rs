@@ -1,0 +1,134 @@
+//! Watches that go on when one object of a kind cannot be read.
+//!
+//! The watch of kube-rs reads a page of objects as one document: a single object that serde refuses, such as one with more than
+//! 128 levels of nesting, keeps the controller from listing the objects of everyone. Here such an object is left out and logged.
+
+use std::borrow::Cow;
+use std::fmt::Debug;
+
+use futures::{Stream, TryStreamExt};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::runtime::watcher::{self, Event};
+use kube::{Api, Resource};
+use serde::de::{DeserializeOwned, Error as _};
+use serde::{Deserialize, Deserializer};
+use serde_json::value::RawValue;
+
+/// An object of a watch: as its type, or as much of it as can be read.
+#[derive(Clone, Debug)]
+pub enum Tolerant<K> {
+    Read(Box<K>),
+    Unreadable(Box<Unreadable>),
+}
+
+/// An object that is not of its type.
+#[derive(Clone, Debug)]
+pub struct Unreadable {
+    metadata: ObjectMeta,
+    error: String,
+}
+
+/// What identifies an object.
+#[derive(Deserialize)]
+struct Identified {
+    metadata: Identity,
+}
+
+#[derive(Deserialize)]
+struct Identity {
+    name: Option<String>,
+    namespace: Option<String>,
+    uid: Option<String>,
+}
+
+impl<'de, K: DeserializeOwned> Deserialize<'de> for Tolerant<K> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        // The whole object as text: this step has no limit of nesting. In a watch event it works because the API server writes
+        // the event's type before its object.
+        let text = Box::<RawValue>::deserialize(deserializer)?;
+        match serde_json::from_str(text.get()) {
+            Ok(object) => Ok(Tolerant::Read(object)),
+            Err(error) => {
+                let object: Identified = serde_json::from_str(text.get()).map_err(D::Error::custom)?;
+                let Identity { name, namespace, uid } = object.metadata;
+                let metadata = ObjectMeta { name, namespace, uid, ..ObjectMeta::default() };
+                Ok(Tolerant::Unreadable(Box::new(Unreadable { metadata, error: error.to_string() })))
+            }
+        }
+    }
+}
+
+impl<K: Resource> Resource for Tolerant<K> {
+    type DynamicType = K::DynamicType;
+    type Scope = K::Scope;
+
+    fn kind(of: &Self::DynamicType) -> Cow<'_, str> {
+        K::kind(of)
+    }
+
+    fn group(of: &Self::DynamicType) -> Cow<'_, str> {
+        K::group(of)
+    }
+
+    fn version(of: &Self::DynamicType) -> Cow<'_, str> {
+        K::version(of)
+    }
+
+    fn plural(of: &Self::DynamicType) -> Cow<'_, str> {
+        K::plural(of)
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        match self {
+            Tolerant::Read(object) => object.meta(),
+            Tolerant::Unreadable(object) => &object.metadata,
+        }
+    }
+
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        match self {
+            Tolerant::Read(object) => object.meta_mut(),
+            Tolerant::Unreadable(object) => &mut object.metadata,
+        }
+    }
+}
+
+/// The events of all objects that can be read.
+pub fn watcher<K>(
+    api: Api<Tolerant<K>>,
+    config: watcher::Config,
+) -> impl Stream<Item = Result<Event<K>, watcher::Error>> + Send
+where
+    K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
+{
+    watcher_with(api, config, |_| None)
+}
+
+/// The same. The end of an object that could not be read any more comes out as that of the one that `last` knows.
+pub fn watcher_with<K>(
+    api: Api<Tolerant<K>>,
+    config: watcher::Config,
+    last: impl Fn(&ObjectMeta) -> Option<K> + Send + 'static,
+) -> impl Stream<Item = Result<Event<K>, watcher::Error>> + Send
+where
+    K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
+{
+    watcher::watcher(api, config).try_filter_map(move |event| std::future::ready(Ok(readable(event, &last))))
+}
+
+fn readable<K>(event: Event<Tolerant<K>>, last: impl Fn(&ObjectMeta) -> Option<K>) -> Option<Event<K>> {
+    Some(match event {
+        Event::Init => Event::Init,
+        Event::InitDone => Event::InitDone,
+        Event::Apply(Tolerant::Read(object)) => Event::Apply(*object),
+        Event::InitApply(Tolerant::Read(object)) => Event::InitApply(*object),
+        Event::Delete(Tolerant::Read(object)) => Event::Delete(*object),
+        Event::Delete(Tolerant::Unreadable(object)) => Event::Delete(last(&object.metadata)?),
+        Event::Apply(Tolerant::Unreadable(object)) | Event::InitApply(Tolerant::Unreadable(object)) => {
+            let ObjectMeta { name, namespace, .. } = &object.metadata;
+            let kind = std::any::type_name::<K>();
+            tracing::warn!(kind, ?namespace, ?name, error = object.error, "object ignored: it cannot be read");
+            return None;
+        }
+    })
+}
