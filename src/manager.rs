@@ -225,6 +225,7 @@ fn artifacts(config: &ManagerConfig) -> anyhow::Result<(Store, Fetcher)> {
         hosts = hosts.and(host)?;
     }
     let mut settings = FetchSettings::new(hosts);
+    settings.own_namespace_only = config.no_cross_namespace_refs;
     settings.download_bytes = config.artifact_limits.download_bytes;
     settings.source_controller_host = config.source_controller_localhost.clone();
     settings.source_watcher_host = config.source_watcher_localhost.clone();

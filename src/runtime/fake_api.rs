@@ -33,6 +33,12 @@ pub(crate) enum Answer {
 }
 
 impl Answer {
+    /// The lines of a watch, each with its type first, as the API server writes them.
+    pub(crate) fn events<'e>(events: impl IntoIterator<Item = (&'e str, Value)>) -> Self {
+        let line = |(kind, object): (&str, Value)| format!("{{\"type\":\"{kind}\",\"object\":{object}}}\n");
+        Answer::Text(events.into_iter().map(line).collect())
+    }
+
     /// A refusal as the API server words it.
     pub(crate) fn refusal(code: u16, reason: &str) -> Self {
         let message = format!("it is {reason}");

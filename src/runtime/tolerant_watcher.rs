@@ -28,17 +28,19 @@ pub struct Unreadable {
     error: String,
 }
 
-/// What identifies an object.
+/// What identifies an object, and where a watch goes on after it.
 #[derive(Deserialize)]
 struct Identified {
     metadata: Identity,
 }
 
 #[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
 struct Identity {
     name: Option<String>,
     namespace: Option<String>,
     uid: Option<String>,
+    resource_version: Option<String>,
 }
 
 impl<'de, K: DeserializeOwned> Deserialize<'de> for Tolerant<K> {
@@ -50,8 +52,8 @@ impl<'de, K: DeserializeOwned> Deserialize<'de> for Tolerant<K> {
             Ok(object) => Ok(Tolerant::Read(object)),
             Err(error) => {
                 let object: Identified = serde_json::from_str(text.get()).map_err(D::Error::custom)?;
-                let Identity { name, namespace, uid } = object.metadata;
-                let metadata = ObjectMeta { name, namespace, uid, ..ObjectMeta::default() };
+                let Identity { name, namespace, uid, resource_version } = object.metadata;
+                let metadata = ObjectMeta { name, namespace, uid, resource_version, ..ObjectMeta::default() };
                 Ok(Tolerant::Unreadable(Box::new(Unreadable { metadata, error: error.to_string() })))
             }
         }

@@ -38,11 +38,6 @@ fn list(items: &[Value]) -> Answer {
     )
 }
 
-fn lines(events: &[(&str, Value)]) -> Answer {
-    let lines = events.iter().map(|(kind, object)| format!("{{\"type\":\"{kind}\",\"object\":{object}}}\n"));
-    Answer::Text(lines.collect())
-}
-
 #[tokio::test]
 async fn spec_finalizers_deletion_and_requests_ask_for_a_reconcile_and_the_status_does_not() {
     let requested = |key: &str, value: &str| json!({ "annotations": { key: value, "other": value } });
@@ -64,7 +59,7 @@ async fn spec_finalizers_deletion_and_requests_ask_for_a_reconcile_and_the_statu
         if !asked.query.contains("watch=true") {
             return list(&[workspace("web", 1, json!({}), "")]);
         }
-        if watches.fetch_add(1, Ordering::Relaxed) == 0 { lines(&watched) } else { Answer::Silence }
+        if watches.fetch_add(1, Ordering::Relaxed) == 0 { Answer::events(watched.clone()) } else { Answer::Silence }
     });
     let drive = Arc::new(Drive::new::<Workspace>("workspace", Duration::from_secs(5), Metrics::default()));
     let (store, writer) = reflector::store::<Workspace>();
@@ -89,7 +84,7 @@ async fn objects_that_are_gone_are_forgotten_even_if_their_end_was_not_seen() {
             }
             false => list(&[object("c", 1), object("new", 9)]),
             true if watches.fetch_add(1, Ordering::Relaxed) == 0 => {
-                lines(&[("DELETED", object("a", 2)), ("ERROR", expired.clone())])
+                Answer::events([("DELETED", object("a", 2)), ("ERROR", expired.clone())])
             }
             true => Answer::Silence,
         }
@@ -139,7 +134,7 @@ async fn an_object_that_cannot_be_read_hides_no_other() {
             let objects = [workspace("app", 1, json!({}), ""), deep("deep", 1), workspace("web", 1, json!({}), "")];
             return list(&objects);
         }
-        if watches.fetch_add(1, Ordering::Relaxed) == 0 { lines(&watched) } else { Answer::Silence }
+        if watches.fetch_add(1, Ordering::Relaxed) == 0 { Answer::events(watched.clone()) } else { Answer::Silence }
     });
     let drive = Arc::new(Drive::new::<Workspace>("workspace", Duration::from_secs(5), Metrics::default()));
     let (store, writer) = reflector::store::<Workspace>();

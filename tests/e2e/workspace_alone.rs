@@ -2,17 +2,18 @@
 
 use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::ResourceExt;
-use pulumi_controller::api::auto::Workspace;
-use pulumi_controller::api::conditions::{READY, STALLED};
+use pulumi_controller::api::auto::{Update, UpdatePhase, Workspace};
+use pulumi_controller::api::conditions::{PROGRESSING, READY, STALLED, find};
 use pulumi_controller::api::names::{PULUMI_CONTAINER, workspace_object, workspace_pod};
 use pulumi_controller::api::source::SourceArtifact;
 use serde_json::{Value, json};
 
 use crate::by_hand::{
-    init_container, is, output, stack_name, succeeds, until_ready, until_stalled, until_workspace, workspace,
+    init_container, is, output, phase, stack_name, succeeds, until_ready, until_stalled, until_workspace, update,
+    workspace,
 };
-use crate::harness::{Look, Patience, Program, ProviderLog, Scene, api_call, once, run, wait_until};
-use crate::runs_parts::exec;
+use crate::harness::{Look, Patience, Program, ProviderLog, Scene, api_call, in_scene, once, run, wait_until};
+use crate::runs_parts::{exec, until_update};
 
 /// A program with one output.
 fn saying(name: &str, word: &str) -> Program {
@@ -85,6 +86,46 @@ fn a_repository_is_followed_and_what_is_pushed_comes_into_the_same_pod() {
         scene.patch::<Workspace>("main", missing).await;
         until_workspace(scene, "main", "to say that there is no such branch", Patience::Run, |workspace| {
             is(workspace, READY, "False", &["no branch or tag nowhere"]) && !is(workspace, STALLED, "True", &[])
+        })
+        .await;
+    });
+}
+
+/// What the controller's store has for one team is nothing to another that knows its digest.
+#[test]
+fn an_artifact_of_another_namespace_is_as_absent_as_an_unknown_one() {
+    run("team-a", async |team_a| {
+        let source = team_a.source("app").await;
+        let commit = source.push(&saying("team-a", "secret").files()).await;
+        let artifact = source.artifact_of(&commit).await;
+        workspace(team_a, "main", json!({"flux": flux(&artifact)})).await;
+        until_ready(team_a, "main").await;
+        in_scene("team-b", async |team_b| {
+            let unknown = format!("sha256:{}", "0".repeat(64));
+            for (name, digest) in [("known", artifact.digest.as_str()), ("unknown", &unknown)] {
+                workspace(team_b, name, json!({"artifact": {"digest": digest, "revision": "main@sha1:1"}})).await;
+            }
+            workspace(team_b, "by-url", json!({"flux": flux(&artifact)})).await;
+            let words = ["the source main@sha1:1 has not been fetched yet, or not again"];
+            for name in ["known", "unknown"] {
+                until_workspace(team_b, name, "to be told of no artifact", Patience::Run, |workspace| {
+                    is(workspace, READY, "False", &words)
+                })
+                .await;
+            }
+            until_stalled(team_b, "by-url", &["the artifact of a source in another namespace"]).await;
+            // An Update that names the digest is told the same.
+            let told = async |workspace: &str, digest: &str| {
+                let run = json!({"artifact": {"digest": digest, "revision": "main@sha1:1"}});
+                update(team_b, workspace, workspace, "up", run).await;
+                let waits = |update: &Update| phase(update) == Some(UpdatePhase::Waiting);
+                let waiting = until_update(team_b, workspace, "to wait", Patience::Run, waits).await;
+                let conditions = waiting.status.unwrap_or_default().conditions;
+                let said = find(&conditions, PROGRESSING).map(|said| (said.reason.clone(), said.message.clone()));
+                let (reason, message) = said.expect("a waiting Update says why");
+                format!("{reason}: {}", message.replace(workspace, "WORKSPACE"))
+            };
+            assert_eq!(told("known", &artifact.digest).await, told("unknown", &unknown).await);
         })
         .await;
     });

@@ -16,6 +16,11 @@ pub enum FetchError {
          --artifact-hosts allows more"
     )]
     RefusedHost { url: String, host: String },
+    #[error(
+        "refused to fetch {url} for namespace {namespace}: it is the artifact of a source in another namespace, and this \
+         controller runs with --no-cross-namespace-refs"
+    )]
+    ForeignArtifact { url: String, namespace: String },
     #[error("{url} was not found (404): the source no longer serves this artifact, or does not serve it yet")]
     NotFound { url: String },
     #[error("{url} answered with status {status}{}", explain(*status, *retry_after))]

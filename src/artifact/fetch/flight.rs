@@ -1,4 +1,4 @@
-//! One download per digest at a time: whoever comes while it is under way joins it.
+//! One download per digest and URL at a time: whoever comes while it is under way joins it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -24,55 +24,50 @@ pub(super) struct Flights {
 
 #[derive(Debug, Default)]
 struct Table {
-    under_way: HashMap<Digest, Entry>,
+    under_way: HashMap<Key, Entry>,
     next_number: u64,
 }
+
+/// What is downloaded, and from where.
+type Key = (Digest, Url);
 
 #[derive(Debug)]
 struct Entry {
     number: u64,
-    url: Url,
     landing: WeakShared<BoxFuture<'static, Result<Pinned, FetchError>>>,
 }
 
-/// A download that the caller takes part in.
-#[derive(Debug)]
-pub(super) struct Flight {
-    /// Where it downloads from, which need not be where the caller would have.
-    pub(super) url: Url,
-    pub(super) landing: Landing,
-}
-
-/// Joins the download of this digest that is under way, or begins one.
-pub(super) fn join(shared: &Arc<Shared>, target: &Target, digest: &Digest) -> Flight {
+/// Joins the download of this digest from this URL that is under way, or begins one.
+pub(super) fn join(shared: &Arc<Shared>, target: &Target, digest: &Digest) -> Landing {
     let mut table = shared.flights.lock();
-    if let Some(entry) = table.under_way.get(digest)
-        && let Some(landing) = entry.landing.upgrade()
-    {
-        return Flight { url: entry.url.clone(), landing };
+    let key = (digest.clone(), target.url.clone());
+    if let Some(landing) = table.under_way.get(&key).and_then(|entry| entry.landing.upgrade()) {
+        return landing;
     }
     table.next_number += 1;
     let number = table.next_number;
-    let listing = Listing { shared: Arc::clone(shared), digest: digest.clone(), number };
-    let (target, url) = (target.clone(), target.url.clone());
+    let listing = Listing { shared: Arc::clone(shared), key: key.clone(), number };
+    let target = target.clone();
     let download = async move {
         // Moved in, so that the flight is off the table as soon as it ends, or is dropped.
         let listing = listing;
+        let (Listing { shared, key: (digest, url), .. }, store) = (&listing, &listing.shared.store);
         // Another flight may have landed after the caller looked, and before this one was listed.
-        match listing.shared.stored(&listing.digest).await? {
-            Some(artifact) => Ok(artifact),
-            None => {
-                let artifact = listing.shared.download(&target, &listing.digest).await?;
-                tracing::info!(digest = %listing.digest, bytes = artifact.size(), "fetched artifact");
-                Ok(artifact)
-            }
+        if store.came_from(digest, url.as_str())
+            && let Some(artifact) = shared.stored(digest).await?
+        {
+            return Ok(artifact);
         }
+        let artifact = shared.download(&target, digest).await?;
+        store.note_url(digest, url.as_str());
+        tracing::info!(%digest, bytes = artifact.size(), "fetched artifact");
+        Ok(artifact)
     };
     let landing = download.boxed().shared();
     if let Some(weak) = landing.downgrade() {
-        table.under_way.insert(digest.clone(), Entry { number, url: url.clone(), landing: weak });
+        table.under_way.insert(key, Entry { number, landing: weak });
     }
-    Flight { url, landing }
+    landing
 }
 
 impl Flights {
@@ -89,7 +84,7 @@ impl Flights {
 /// A flight's place on the table.
 struct Listing {
     shared: Arc<Shared>,
-    digest: Digest,
+    key: Key,
     number: u64,
 }
 
@@ -97,8 +92,8 @@ impl Drop for Listing {
     fn drop(&mut self) {
         let mut table = self.shared.flights.lock();
         // A cancelled flight may be followed by another before it is dropped.
-        if table.under_way.get(&self.digest).is_some_and(|entry| entry.number == self.number) {
-            table.under_way.remove(&self.digest);
+        if table.under_way.get(&self.key).is_some_and(|entry| entry.number == self.number) {
+            table.under_way.remove(&self.key);
         }
     }
 }

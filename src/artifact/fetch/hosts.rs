@@ -73,6 +73,14 @@ impl AllowedHosts {
     }
 }
 
+impl AllowedHosts {
+    /// Whether a URL names a Service of the namespace.
+    pub(super) fn is_service(&self, url: &Url) -> bool {
+        let Some(Host::Domain(domain)) = url.host().map(|host| without_dot(host.to_owned())) else { return false };
+        self.services.as_ref().is_some_and(|services| services.complete(&domain).is_some())
+    }
+}
+
 impl Services {
     fn complete(&self, domain: &str) -> Option<String> {
         let (service, rest) = domain.split_once('.')?;

@@ -25,9 +25,6 @@ use flight::Flights;
 use patience::Patience;
 use target::Target;
 
-/// How often a caller joins somebody else's download, from another URL, before it takes that one's error for its own.
-const MOST_JOINS: u32 = 3;
-
 /// How artifacts are fetched.
 #[derive(Clone, Debug)]
 pub struct FetchSettings {
@@ -40,6 +37,8 @@ pub struct FetchSettings {
     pub source_watcher_host: Option<String>,
     /// A file of PEM certificates that https servers are checked against. Unset: those of the system.
     pub certificate_authorities: Option<PathBuf>,
+    /// Whether a namespace gets nothing from Flux's storage that belongs to another one. Default: no.
+    pub own_namespace_only: bool,
     /// The most bytes that are downloaded. Default 256 MiB.
     pub download_bytes: u64,
     /// How long a connection may take to be made. Default 5 s.
@@ -58,6 +57,7 @@ impl FetchSettings {
             source_controller_host: None,
             source_watcher_host: None,
             certificate_authorities: None,
+            own_namespace_only: false,
             download_bytes: Limits::default().download_bytes,
             connect_timeout: Duration::from_secs(5),
             idle_timeout: Duration::from_secs(30),
@@ -112,40 +112,51 @@ impl Fetcher {
         self.shared.client.clone()
     }
 
-    /// Returns the artifact of this digest, from the store or else from the URL. Callers that want the same digest at
-    /// the same time share one download and its error.
+    /// Returns the artifact of this digest for a namespace, which is granted it: from the store, if the namespace has it already or
+    /// this URL has produced it before, else from the URL. Callers that want the same digest of the same URL at the same time
+    /// share one download and its error.
     ///
     /// # Errors
     /// The URL is refused, the server does not serve the artifact, or serves other bytes, too many or too slowly, or the
     /// store cannot keep it. Nothing is retried but once a connection that broke: the caller backs off. A server that asked
     /// for patience is not asked again before its time.
-    pub async fn fetch(&self, url: &str, digest: &Digest) -> Result<Fetched, FetchError> {
-        if let Some(artifact) = self.shared.stored(digest).await? {
+    pub async fn fetch(&self, url: &str, digest: &Digest, namespace: &str) -> Result<Fetched, FetchError> {
+        let store = &self.shared.store;
+        if store.is_granted(digest, namespace)
+            && let Some(artifact) = self.shared.stored(digest).await?
+        {
             return Ok(Fetched { artifact, downloaded: false });
         }
         let target = Target::aim(url, &self.shared.settings)?;
-        if let Some(postponed) = self.shared.patience.refusal(&target.url) {
-            return Err(postponed);
-        }
-        let mut joins = 0;
-        loop {
-            let flight = flight::join(&self.shared, &target, digest);
-            let same_url = flight.url == target.url;
-            match flight.landing.await {
-                Ok(artifact) => return Ok(Fetched { artifact, downloaded: true }),
-                Err(error) if same_url || joins == MOST_JOINS => return Err(error),
-                // That another URL failed says nothing about ours.
-                Err(_) => joins += 1,
-            }
+        target.check_owner(namespace, &self.shared.settings)?;
+        // Who only knows the digest has to have a source that produces the bytes.
+        let stored = match store.came_from(digest, target.url.as_str()) {
+            true => self.shared.stored(digest).await?,
+            false => None,
+        };
+        let (artifact, downloaded) = match stored {
+            Some(artifact) => (artifact, false),
+            None => (self.download_once(&target, digest).await?, true),
+        };
+        self.shared.grant(digest, namespace)?;
+        Ok(Fetched { artifact, downloaded })
+    }
+
+    async fn download_once(&self, target: &Target, digest: &Digest) -> Result<Pinned, FetchError> {
+        match self.shared.patience.refusal(&target.url) {
+            Some(postponed) => Err(postponed),
+            None => flight::join(&self.shared, target, digest).await,
         }
     }
 
-    /// Puts an artifact into the store that was made here.
+    /// Puts an artifact into the store that was made here, of what the namespace has written.
     ///
     /// # Errors
     /// The store cannot keep it.
-    pub async fn keep(&self, bytes: &Arc<[u8]>, digest: &Digest) -> Result<Fetched, FetchError> {
-        if let Some(artifact) = self.shared.stored(digest).await? {
+    pub async fn keep(&self, bytes: &Arc<[u8]>, digest: &Digest, namespace: &str) -> Result<Fetched, FetchError> {
+        let is_of_these = Digest::of_reader(digest.algorithm(), &bytes[..]).is_ok_and(|found| digest.verify(&found));
+        if is_of_these && let Some(artifact) = self.shared.stored(digest).await? {
+            self.shared.grant(digest, namespace)?;
             return Ok(Fetched { artifact, downloaded: false });
         }
         let (store, bytes, wanted) = (self.shared.store.clone(), Arc::clone(bytes), digest.clone());
@@ -157,6 +168,7 @@ impl Fetcher {
         .await;
         let failed = |cause: String| FetchError::Store { digest: digest.clone(), cause };
         let artifact = kept.map_err(|error| failed(error.to_string()))?.map_err(|error| failed(error.to_string()))?;
+        self.shared.grant(digest, namespace)?;
         Ok(Fetched { artifact, downloaded: true })
     }
 
@@ -167,6 +179,11 @@ impl Fetcher {
 }
 
 impl Shared {
+    fn grant(&self, digest: &Digest, namespace: &str) -> Result<(), FetchError> {
+        let granted = self.store.grant(digest, namespace);
+        granted.map(drop).map_err(|error| FetchError::Store { digest: digest.clone(), cause: error.to_string() })
+    }
+
     /// Looks into the store; the first look at what an earlier process left reads the whole file.
     async fn stored(&self, digest: &Digest) -> Result<Option<Pinned>, FetchError> {
         let (store, wanted) = (self.store.clone(), digest.clone());

@@ -1,5 +1,6 @@
 //! From the URL in a source's status to the request that is really made.
 
+use percent_encoding::percent_decode_str;
 use url::Url;
 
 use super::super::quote::quoted;
@@ -19,6 +20,8 @@ pub(super) struct Target {
     pub(super) host: String,
     /// The URL for messages: as the source has it, without user, password and query, which may be secret.
     pub(super) shown: String,
+    /// The namespace whose artifact it is, where the path says so.
+    owner: Option<String>,
 }
 
 impl Target {
@@ -32,6 +35,7 @@ impl Target {
         if !url.username().is_empty() || url.password().is_some() {
             return Err(refused("it contains a user name or password"));
         }
+        let is_service = settings.allowed_hosts.is_service(&url);
         let Some(host) = settings.allowed_hosts.permit(&url) else {
             let host = url.host_str().unwrap_or("no host").to_owned();
             return Err(FetchError::RefusedHost { url: shown, host });
@@ -44,7 +48,39 @@ impl Target {
         let name = url.host_str().unwrap_or_default();
         let name = name.strip_suffix('.').unwrap_or(name);
         let host = url.port().map_or_else(|| name.to_owned(), |port| format!("{name}:{port}"));
-        Ok(Self { url, host, shown })
+        let owner = if is_service { owner(&url) } else { None };
+        Ok(Self { url, host, shown, owner })
+    }
+
+    /// Refuses what belongs to another namespace, where none may have that.
+    pub(super) fn check_owner(&self, namespace: &str, settings: &FetchSettings) -> Result<(), FetchError> {
+        match &self.owner {
+            Some(owner) if settings.own_namespace_only && owner != namespace => {
+                Err(FetchError::ForeignArtifact { url: self.shown.clone(), namespace: namespace.to_owned() })
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The first part of the paths of Flux's storage: the kind of the source. Its namespace and its name follow.
+const STORED_KINDS: [&str; 6] =
+    ["bucket", "externalartifact", "gitrepository", "helmchart", "helmrepository", "ocirepository"];
+
+/// The namespace of the source that an artifact of Flux's storage belongs to, as the server understands the path.
+fn owner(url: &Url) -> Option<String> {
+    let path = percent_decode_str(url.path()).decode_utf8_lossy();
+    let mut parts = Vec::new();
+    for part in path.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => drop(parts.pop()),
+            part => parts.push(part),
+        }
+    }
+    match parts.as_slice() {
+        [kind, namespace, _, ..] if STORED_KINDS.contains(kind) => Some((*namespace).to_owned()),
+        _ => None,
     }
 }
 
@@ -122,6 +158,32 @@ mod tests {
         }
         let error = Target::aim("http://source-controller.default.svc/a", &settings).unwrap_err();
         assert!(matches!(error, FetchError::RefusedHost { .. }), "a replacement does not allow more: {error}");
+    }
+
+    #[test]
+    fn an_artifact_of_another_namespace_is_refused_however_its_path_is_written() {
+        let isolated = FetchSettings { own_namespace_only: true, ..settings() };
+        let service = "http://source-controller.flux-system.svc.cluster.local.";
+        let foreign = [
+            "/gitrepository/team-a/app/1.tar.gz",
+            "//gitrepository//team-a/./app/1.tar.gz",
+            "/x/../gitrepository/team-a/app/1.tar.gz",
+            "/gitrepository%2Fteam-a%2fapp/1.tar.gz",
+            "/gitrepository/team-b/%2e%2e/team-a/app/1.tar.gz",
+            "/externalartifact/team-a/app/latest.tar.gz",
+        ];
+        for path in foreign {
+            let target = Target::aim(&format!("{service}{path}"), &isolated).unwrap();
+            let error = target.check_owner("team-b", &isolated).expect_err(path).to_string();
+            assert!(error.contains("team-b") && error.contains("--no-cross-namespace-refs"), "{error}");
+            assert_eq!(target.check_owner("team-a", &isolated), Ok(()), "{path}");
+            assert_eq!(target.check_owner("team-b", &settings()), Ok(()), "{path}");
+        }
+        for url in [format!("{service}/reports/team-a/app/1.tar.gz"), "http://localhost/bucket/team-a/app/1".to_owned()]
+        {
+            let target = Target::aim(&url, &isolated).unwrap();
+            assert_eq!(target.check_owner("team-b", &isolated), Ok(()), "{url}: nothing says whose it is");
+        }
     }
 
     #[test]

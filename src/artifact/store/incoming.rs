@@ -8,6 +8,7 @@ use std::sync::Arc;
 use tempfile::NamedTempFile;
 
 use super::super::digest::{Algorithm, Digest, Hasher};
+use super::grants::Grants;
 use super::{Blob, Pinned, Shelf, State, StoreError, file_name};
 
 /// An artifact that is arriving. Dropped without a commit, it leaves nothing behind.
@@ -108,11 +109,13 @@ impl Incoming {
         if let Some(entry) = state.entries.get(&digest).filter(|entry| entry.verified) {
             return Ok(Pinned { blob: Arc::clone(&entry.blob) });
         }
-        // What an earlier process left under this digest is not verified; ours is.
+        // What an earlier process left under this digest is not verified; ours is. Nobody has it by an earlier grant: that was for
+        // other bytes, if these were not sound.
         state.remove(&digest)?;
         file.persist(&path).map_err(|error| failed(error.error))?;
         room.release(&mut state);
-        let blob = state.insert(Blob { digest, path: path.clone(), size }, true);
+        let grants = Grants::read(shelf.grants.join(file_name(&digest)));
+        let blob = state.insert(Blob { digest, path: path.clone(), size }, true, grants);
         drop(state);
         File::open(&shelf.complete).and_then(|directory| directory.sync_all()).map_err(failed)?;
         Ok(Pinned { blob })

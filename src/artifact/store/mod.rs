@@ -1,8 +1,10 @@
 //! The content-addressed store: verified artifacts on disk, by digest, within a bound.
 //!
 //! Files arrive under `incoming/` and are renamed to `complete/` once they are whole and verified, so what lies in
-//! `complete/` is what its name says. The least recently used ones go when room is needed; those in use never do.
+//! `complete/` is what its name says. The least recently used ones go when room is needed; those in use never do. `grants/` says
+//! which namespaces may have which artifact.
 
+mod grants;
 mod incoming;
 #[cfg(test)]
 mod tests;
@@ -13,9 +15,14 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use grants::Grants;
+
 pub use incoming::Incoming;
 
 use super::digest::{Algorithm, Digest};
+
+/// The most URLs that are remembered of an artifact.
+const MOST_URLS: usize = 64;
 
 /// A store of artifacts. Clones share it.
 #[derive(Clone, Debug)]
@@ -67,6 +74,7 @@ pub enum StoreError {
 struct Shelf {
     complete: PathBuf,
     incoming: PathBuf,
+    grants: PathBuf,
     capacity: u64,
     state: Mutex<State>,
     lock: File,
@@ -87,6 +95,9 @@ struct Entry {
     last_used: u64,
     /// False for what an earlier process left, until its digest was computed again.
     verified: bool,
+    grants: Grants,
+    /// URLs that it was downloaded from by this process, the newest last.
+    urls: Vec<String>,
 }
 
 #[derive(Debug)]
@@ -107,7 +118,9 @@ impl Store {
         let failed = |cause| StoreError::Prepare { path: directory.to_owned(), cause };
         let complete = directory.join("complete");
         let incoming = directory.join("incoming");
+        let grants = directory.join("grants");
         fs::create_dir_all(&complete).map_err(failed)?;
+        fs::create_dir_all(&grants).map_err(failed)?;
         let lock = File::create(directory.join("lock")).map_err(failed)?;
         match lock.try_lock() {
             Ok(()) => {}
@@ -121,9 +134,11 @@ impl Store {
         fs::create_dir_all(&incoming).map_err(failed)?;
         let mut state = State::default();
         for blob in left_over(&complete).map_err(failed)? {
-            state.insert(blob, false);
+            let grants = Grants::read(grants.join(file_name(&blob.digest)));
+            state.insert(blob, false, grants);
         }
-        let shelf = Shelf { complete, incoming, capacity: capacity_bytes, state: Mutex::new(state), lock };
+        remove_orphans(&grants, &state).map_err(failed)?;
+        let shelf = Shelf { complete, incoming, grants, capacity: capacity_bytes, state: Mutex::new(state), lock };
         shelf.make_room(&mut shelf.lock(), 0)?;
         Ok(Self { shelf: Arc::new(shelf) })
     }
@@ -152,6 +167,51 @@ impl Store {
         }
         self.shelf.mark_verified(&pinned.blob);
         Ok(Some(pinned))
+    }
+
+    /// From now on the namespace may have the artifact, also after a restart, as long as the store has it: call it only once a
+    /// source of the namespace has produced these bytes. False when the store does not have it.
+    ///
+    /// # Errors
+    /// The disk refuses.
+    pub fn grant(&self, digest: &Digest, namespace: &str) -> Result<bool, StoreError> {
+        let mut state = self.shelf.lock();
+        let Some(entry) = state.entries.get_mut(digest) else { return Ok(false) };
+        let failed = |cause| StoreError::Write { path: self.shelf.grants.clone(), cause };
+        entry.grants.add(namespace).map_err(failed)?;
+        Ok(true)
+    }
+
+    /// Whether the store has the artifact, and this namespace may have it.
+    pub fn is_granted(&self, digest: &Digest, namespace: &str) -> bool {
+        self.shelf.lock().entries.get(digest).is_some_and(|entry| entry.grants.has(namespace))
+    }
+
+    /// Takes the artifact out for reading, if the store has it and this namespace may have it.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn open_granted(&self, digest: &Digest, namespace: &str) -> Result<Option<Pinned>, StoreError> {
+        if self.is_granted(digest, namespace) { self.open_artifact(digest) } else { Ok(None) }
+    }
+
+    /// Notes that the artifact was downloaded from this URL.
+    pub(super) fn note_url(&self, digest: &Digest, url: &str) {
+        let mut state = self.shelf.lock();
+        let Some(entry) = state.entries.get_mut(digest).filter(|entry| !entry.urls.iter().any(|known| known == url))
+        else {
+            return;
+        };
+        if entry.urls.len() >= MOST_URLS {
+            entry.urls.remove(0);
+        }
+        entry.urls.push(url.to_owned());
+    }
+
+    /// Whether this process has downloaded the artifact from this URL, and still has it.
+    pub(super) fn came_from(&self, digest: &Digest, url: &str) -> bool {
+        let state = self.shelf.lock();
+        state.entries.get(digest).is_some_and(|entry| entry.urls.iter().any(|known| known == url))
     }
 
     /// Begins to take in an artifact whose digest is of this algorithm.
@@ -270,11 +330,11 @@ impl Drop for Shelf {
 }
 
 impl State {
-    fn insert(&mut self, blob: Blob, verified: bool) -> Arc<Blob> {
+    fn insert(&mut self, blob: Blob, verified: bool, grants: Grants) -> Arc<Blob> {
         self.clock += 1;
         self.complete_bytes = self.complete_bytes.saturating_add(blob.size);
         let blob = Arc::new(blob);
-        let entry = Entry { blob: Arc::clone(&blob), last_used: self.clock, verified };
+        let entry = Entry { blob: Arc::clone(&blob), last_used: self.clock, verified, grants, urls: Vec::new() };
         self.entries.insert(blob.digest.clone(), entry);
         blob
     }
@@ -282,10 +342,11 @@ impl State {
     fn remove(&mut self, digest: &Digest) -> Result<(), StoreError> {
         let Some(entry) = self.entries.remove(digest) else { return Ok(()) };
         self.complete_bytes = self.complete_bytes.saturating_sub(entry.blob.size);
+        // Before the bytes: what is left without them grants nothing.
+        let failed = |cause| StoreError::Remove { path: entry.blob.path.clone(), cause };
+        entry.grants.remove().map_err(failed)?;
         match fs::remove_file(&entry.blob.path) {
-            Err(cause) if cause.kind() != ErrorKind::NotFound => {
-                Err(StoreError::Remove { path: entry.blob.path.clone(), cause })
-            }
+            Err(cause) if cause.kind() != ErrorKind::NotFound => Err(failed(cause)),
             _ => Ok(()),
         }
     }
@@ -314,6 +375,18 @@ fn file_name(digest: &Digest) -> String {
 
 fn parse_file_name(name: &str) -> Option<Digest> {
     name.replacen('-', ":", 1).parse().ok()
+}
+
+/// Removes the grants of artifacts that are not there any more.
+fn remove_orphans(grants: &Path, state: &State) -> io::Result<()> {
+    for file in fs::read_dir(grants)? {
+        let file = file?;
+        let digest = file.file_name().to_str().and_then(parse_file_name);
+        if digest.is_none_or(|digest| !state.entries.contains_key(&digest)) {
+            fs::remove_file(file.path())?;
+        }
+    }
+    Ok(())
 }
 
 /// The complete files of an earlier process, oldest first. Files of other names are nobody's business.

@@ -272,3 +272,28 @@ fn what_another_process_has_written_is_taken_in_within_its_limits() {
     assert_eq!(store.usage(), Usage { artifacts: 1, complete_bytes: 700, incoming_bytes: 0 });
     assert_eq!(fs::read_dir(directory.path().join("incoming")).unwrap().count(), 0);
 }
+
+#[test]
+fn grants_are_of_one_artifact_and_end_with_it() {
+    let directory = TempDir::new().unwrap();
+    let (one, other) = (Digest::of(b"aaaa"), Digest::of(b"bbbb"));
+    {
+        let store = Store::open(directory.path(), 10).unwrap();
+        assert!(!store.grant(&one, "team-a").unwrap(), "the store has it not");
+        drop((put(&store, b"aaaa"), put(&store, b"bbbb")));
+        assert!(store.grant(&one, "team-a").unwrap());
+        assert!(store.is_granted(&one, "team-a"));
+        assert!(!store.is_granted(&one, "team-b") && !store.is_granted(&other, "team-a"));
+        assert!(store.open_granted(&one, "team-b").unwrap().is_none());
+    }
+    let store = Store::open(directory.path(), 10).unwrap();
+    assert_eq!(read(&store.open_granted(&one, "team-a").unwrap().unwrap()), b"aaaa", "it outlives the process");
+    assert!(!store.is_granted(&one, "team-b"));
+    store.discard(&one).unwrap();
+    drop(put(&store, b"aaaa"));
+    assert!(!store.is_granted(&one, "team-a"), "nothing has produced these bytes for it");
+    drop(store);
+    fs::write(directory.path().join("grants").join(file_name(&Digest::of(b"gone"))), "team-b\n").unwrap();
+    drop(Store::open(directory.path(), 10).unwrap());
+    assert_eq!(files(&directory.path().join("grants")), 0, "what is left of others goes");
+}

@@ -207,7 +207,7 @@ mod tests {
     }
 
     /// What the events wake, in order.
-    async fn woken(no_cross_namespace_refs: bool, events: impl IntoIterator<Item = Event<Stack>>) -> Vec<String> {
+    async fn woken(no_cross_namespace_refs: bool, events: Vec<Event<Stack>>) -> Vec<String> {
         let (store, mut writer) = stacks();
         let (dependents, woken) = Dependents::new(store, no_cross_namespace_refs);
         for event in events {
@@ -235,17 +235,17 @@ mod tests {
             Event::Apply(ready("base", "True", "ProcessingCompleted")),
             Event::Delete(ready("base", "True", "ProcessingCompleted")),
         ];
-        assert_eq!(woken(true, others.into_iter().chain(base)).await, ["apps/a"; 3]);
+        assert_eq!(woken(true, others.into_iter().chain(base).collect()).await, ["apps/a"; 3]);
     }
 
     #[tokio::test]
     async fn a_stack_that_is_gone_wakes_those_that_it_needed() {
         let app = || stack("apps", "app", &["base"]);
-        let seen = [Event::Apply(app()), Event::Delete(app())];
+        let seen = vec![Event::Apply(app()), Event::Delete(app())];
         assert_eq!(woken(true, seen).await, ["apps/base"]);
         let unseen =
             listed([app(), stack("apps", "base", &[])]).into_iter().chain(listed([stack("apps", "base", &[])]));
-        assert_eq!(woken(true, unseen).await, ["apps/app", "apps/base"], "both lists wake");
+        assert_eq!(woken(true, unseen.collect()).await, ["apps/app", "apps/base"], "both lists wake");
     }
 
     #[tokio::test]
@@ -267,7 +267,7 @@ mod tests {
         let mut stranger = stack("more", "stranger", &[]);
         let base = json!([{"name": "base", "namespace": "apps"}]);
         stranger.spec.depends_on = serde_json::from_value(base).unwrap();
-        let events = || [Event::Apply(stranger.clone()), Event::Apply(stack("apps", "base", &[]))];
+        let events = || vec![Event::Apply(stranger.clone()), Event::Apply(stack("apps", "base", &[]))];
         assert_eq!(woken(true, events()).await, [""; 0]);
         assert_eq!(woken(false, events()).await, ["more/stranger"]);
     }

@@ -39,13 +39,14 @@ pub(super) async fn fetch(
     now: Timestamp,
 ) -> Result<Next, ReconcileError> {
     let stack = &observed.stack;
+    let namespace = stack.namespace().unwrap_or_default();
     let what = match resolved.revision.as_str() {
         "" => format!("fetching {}", resolved.digest),
         revision => format!("fetching revision {revision}"),
     };
     let fetched = match &resolved.origin {
-        Origin::Url(url) => context.fetcher.fetch(url, &resolved.digest).await,
-        Origin::Made(bytes) => context.fetcher.keep(bytes, &resolved.digest).await,
+        Origin::Url(url) => context.fetcher.fetch(url, &resolved.digest, &namespace).await,
+        Origin::Made(bytes) => context.fetcher.keep(bytes, &resolved.digest, &namespace).await,
         Origin::Git(origin) => {
             context.git.fetch_again(origin);
             return rest(stack, &State::Working(what), None, context, now).await;
@@ -58,7 +59,7 @@ pub(super) async fn fetch(
             let result = if fetched.downloaded { FetchResult::Fetched } else { FetchResult::Cached };
             context.metrics.artifact_fetch(result);
             failpoint::hit("stack-artifact-stored");
-            context.artifact_arrived(&stack.namespace().unwrap_or_default(), &stack.name_any());
+            context.artifact_arrived(&namespace, &stack.name_any());
             Ok(Next::Again(Box::new(stack.clone())))
         }
         Err(error) => {
@@ -87,8 +88,9 @@ pub(super) async fn fetch(
 async fn keep_project(observed: &Observed, failed: &Resolved, context: &Context) -> bool {
     let made = observed.deletion.as_ref().and_then(|deletion| deletion.without_source.as_ref());
     let Some(made) = made.filter(|made| *made != failed) else { return false };
+    let namespace = observed.stack.namespace().unwrap_or_default();
     match &made.origin {
-        Origin::Made(bytes) => context.fetcher.keep(bytes, &made.digest).await.is_ok(),
+        Origin::Made(bytes) => context.fetcher.keep(bytes, &made.digest, &namespace).await.is_ok(),
         Origin::Url(_) | Origin::Git(_) | Origin::InPod => false,
     }
 }

@@ -95,7 +95,7 @@ pub async fn observe(mut stack: Stack, context: &Context) -> Result<Observed, Re
         None => None,
     };
     let source = look_at_source(&stack, update.as_ref(), workspace.as_ref(), context).await;
-    let is_at_hand = |digest| InPod::of(digest).is_some() || context.store.contains(digest);
+    let is_at_hand = |digest| InPod::of(digest).is_some() || context.store.is_granted(digest, &namespace);
     let in_store = matches!(&source, Some(Ok(resolved)) if is_at_hand(&resolved.digest));
     let updates = context.updates_of(&namespace, &name);
     let deletion = match stack.metadata.deletion_timestamp {
@@ -157,9 +157,11 @@ async fn look_at_deletion(
     workspace: Option<&Workspace>,
     context: &Context,
 ) -> Result<Deletion, ReadError> {
+    let namespace = stack.namespace().unwrap_or_default();
     let asked = workspace.and_then(|w| from_reference(w.spec.artifact.as_ref()?));
-    let is_at_hand =
-        |resolved: &Resolved| InPod::of(&resolved.digest).is_some() || context.store.contains(&resolved.digest);
+    let is_at_hand = |resolved: &Resolved| {
+        InPod::of(&resolved.digest).is_some() || context.store.is_granted(&resolved.digest, &namespace)
+    };
     let without_source = deletion::without_source(stack);
     let mut dependents = Vec::new();
     if deletion::has_to_destroy(stack) && context.dependents.cycle(stack).is_none() {

@@ -208,9 +208,10 @@ impl Act<'_> {
         let Ok(Wanted { source, .. }) = &self.observed.wanted else { return Ok(Step::Again) };
         let digest = Digest::from_str(&source.artifact.digest).map_err(ReconcileError::transient)?;
         let fetcher = &self.context.fetcher;
+        let namespace = self.observed.workspace.namespace().unwrap_or_default();
         let fetched = match &source.origin {
-            Some(Origin::Url(url)) => fetcher.fetch(url, &digest).await,
-            Some(Origin::Made(bytes)) => fetcher.keep(bytes, &digest).await,
+            Some(Origin::Url(url)) => fetcher.fetch(url, &digest, &namespace).await,
+            Some(Origin::Made(bytes)) => fetcher.keep(bytes, &digest, &namespace).await,
             Some(Origin::Git(origin)) => {
                 self.context.git.fetch_again(origin);
                 return self.report(&Report::artifact_missing(&source.artifact)).await;
@@ -356,9 +357,10 @@ impl Act<'_> {
     async fn open_artifact(&self, artifact: &ArtifactReference) -> Result<Option<Pinned>, ReconcileError> {
         let digest = Digest::from_str(&artifact.digest).map_err(ReconcileError::transient)?;
         let artifacts = self.context.artifacts.clone();
+        let namespace = self.observed.workspace.namespace().unwrap_or_default();
         // The first time after a start, all of it is read.
         let opened: Result<Result<Option<Pinned>, StoreError>, _> =
-            tokio::task::spawn_blocking(move || artifacts.open_artifact(&digest)).await;
+            tokio::task::spawn_blocking(move || artifacts.open_granted(&digest, &namespace)).await;
         opened.map_err(ReconcileError::transient)?.map_err(ReconcileError::transient)
     }
 }

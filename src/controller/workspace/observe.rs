@@ -211,7 +211,7 @@ pub(super) async fn observe(
         open_runs,
         is_agent_too_old: is_too_old(&agent) || knows_too_little(&agent, &workspace, &updates),
         agent,
-        artifact_stored: wanted.as_ref().is_ok_and(|wanted| is_stored(wanted, context)),
+        artifact_stored: wanted.as_ref().is_ok_and(|wanted| is_stored(wanted, namespace, context)),
         wanted,
         workspace,
     };
@@ -308,9 +308,10 @@ fn knows_too_little(agent: &Agent, workspace: &Workspace, updates: &[Arc<Update>
     updates.iter().any(|update| waits(update) && needed_understanding(update, workspace) > reply.understands)
 }
 
-fn is_stored(wanted: &Wanted, context: &Context) -> bool {
+/// Whether the bytes can be given to this namespace.
+fn is_stored(wanted: &Wanted, namespace: &str, context: &Context) -> bool {
     let digest = Digest::from_str(&wanted.source.artifact.digest);
-    wanted.source.is_in_pod() || digest.is_ok_and(|digest| context.artifacts.contains(&digest))
+    wanted.source.is_in_pod() || digest.is_ok_and(|digest| context.artifacts.is_granted(&digest, namespace))
 }
 
 fn is_ours<K: Resource>(object: &K, name: &str) -> bool {

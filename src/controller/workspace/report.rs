@@ -181,7 +181,9 @@ impl Report {
     pub(super) fn artifact_not_fetched(artifact: &ArtifactReference, error: &FetchError) -> Self {
         let message = format!("the source {} cannot be fetched: {error}", name(artifact));
         match error {
-            FetchError::Url { .. } | FetchError::RefusedHost { .. } => Self::stalled(message),
+            FetchError::Url { .. } | FetchError::RefusedHost { .. } | FetchError::ForeignArtifact { .. } => {
+                Self::stalled(message)
+            }
             _ => {
                 let again = error.retry_after().map_or(BACKSTOP, |wait| wait.max(SOON));
                 Self::failing(reason::ARTIFACT_UNAVAILABLE, message, again)

@@ -94,6 +94,12 @@ impl Answers {
         repository.answer(follower, wanted, question.known.as_ref())
     }
 
+    /// Whether this process has fetched the content of this digest from the repository.
+    pub fn is_fetched(&self, key: &Key, digest: &Digest) -> bool {
+        let content = self.repositories.get(key).and_then(|repository| repository.content.as_ref());
+        content.is_some_and(|content| content.digest == *digest)
+    }
+
     /// A Stack follows nothing any more.
     pub fn forget(&mut self, follower: &Follower) {
         let Some(key) = self.followers.remove(follower) else { return };

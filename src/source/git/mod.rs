@@ -163,7 +163,13 @@ impl Git {
             let (shared, key) = (Arc::clone(&self.0), Arc::new(wanted.key.clone()));
             self.0.tasks.spawn(async move { shared.follow(&key).await });
         }
-        answers.answer(follower, wanted, question)
+        let resolved = answers.answer(follower, wanted, question)?;
+        // What was fetched for this reference is the follower's; what only its status says is not.
+        if answers.is_fetched(&wanted.key, &resolved.digest) {
+            let granted = self.0.store.grant(&resolved.digest, &follower.0);
+            granted.map_err(|error| Unavailable::NotYet(format!("cannot keep what was fetched: {error}")))?;
+        }
+        Ok(resolved)
     }
 
     /// The bytes of an artifact are gone: they are fetched again, and who waits for them is woken.

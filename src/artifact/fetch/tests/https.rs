@@ -47,7 +47,7 @@ async fn an_https_server_is_believed_by_its_certificate_alone() {
         Fixture::with(|settings| settings.certificate_authorities = Some(path))
     };
     let fixture = trusting(&certificate, "own.pem");
-    let fetched = fixture.fetcher.fetch(&url, &Digest::of(b"artifact")).await.unwrap();
+    let fetched = fixture.fetcher.fetch(&url, &Digest::of(b"artifact"), "apps").await.unwrap();
     assert_eq!(content(&fetched), b"artifact");
     for fixture in [trusting(&stranger, "stranger.pem"), Fixture::new()] {
         let error = fixture.fails(&url, &Digest::of(b"artifact")).await;

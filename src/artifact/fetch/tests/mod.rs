@@ -38,7 +38,7 @@ impl Fixture {
     }
 
     async fn fails(&self, url: &str, digest: &Digest) -> FetchError {
-        let error = self.fetcher.fetch(url, digest).await.expect_err("it must fail");
+        let error = self.fetcher.fetch(url, digest, "apps").await.expect_err("it must fail");
         self.assert_nothing_left().await;
         error
     }
@@ -70,10 +70,10 @@ async fn s16_an_artifact_is_downloaded_once_and_comes_from_the_store_from_then_o
     let fixture = Fixture::new();
     let url = server.url("/ocirepository/flux-system/app/sha256:0a1b.tar.gz");
     for (round, downloaded) in [true, false].into_iter().enumerate() {
-        let fetched = fixture.fetcher.fetch(&url, &Digest::of(b"artifact")).await.unwrap();
+        let fetched = fixture.fetcher.fetch(&url, &Digest::of(b"artifact"), "apps").await.unwrap();
         assert_eq!((content(&fetched), fetched.downloaded), (b"artifact".to_vec(), downloaded), "round {round}");
     }
-    let gone = fixture.fetcher.fetch("http://192.0.2.1/gone", &Digest::of(b"artifact")).await.unwrap();
+    let gone = fixture.fetcher.fetch("http://192.0.2.1/gone", &Digest::of(b"artifact"), "apps").await.unwrap();
     assert!(!gone.downloaded, "a URL goes stale, a digest does not");
     assert_eq!((fixture.fetcher.fetches(), server.count()), (1, 1));
     let request = &server.requests()[0];
@@ -82,14 +82,51 @@ async fn s16_an_artifact_is_downloaded_once_and_comes_from_the_store_from_then_o
 }
 
 #[tokio::test]
+async fn a_namespace_gets_a_stored_artifact_only_from_a_url_that_produces_it() {
+    let server = Server::start(|_| Answer::ok(b"artifact")).await;
+    let empty = Server::start(|_| Answer::not_found()).await;
+    let fixture = Fixture::new();
+    let (url, digest) = (server.url("/a"), Digest::of(b"artifact"));
+    fixture.fetcher.fetch(&url, &digest, "team-a").await.unwrap();
+    assert!(fixture.store.is_granted(&digest, "team-a") && !fixture.store.is_granted(&digest, "team-b"));
+    // Team B knows the digest, and has no source that produces it.
+    let error = fixture.fetcher.fetch(&empty.url("/b"), &digest, "team-b").await.unwrap_err();
+    assert_eq!(error, FetchError::NotFound { url: empty.url("/b") });
+    assert!(!fixture.store.is_granted(&digest, "team-b"));
+    // Its own source has the same bytes.
+    let other = Server::start(|_| Answer::ok(b"artifact")).await;
+    assert!(fixture.fetcher.fetch(&other.url("/b"), &digest, "team-b").await.unwrap().downloaded);
+    assert!(fixture.store.is_granted(&digest, "team-b"));
+    // A source that both refer to is downloaded once.
+    let third = fixture.fetcher.fetch(&url, &digest, "team-c").await.unwrap();
+    assert!(!third.downloaded && fixture.store.is_granted(&digest, "team-c"));
+    assert_eq!((server.count(), other.count(), fixture.store.usage().artifacts), (1, 1, 1));
+}
+
+#[tokio::test]
+async fn those_who_wait_for_one_digest_of_two_urls_each_need_their_own() {
+    let slow = Server::start(|_| Answer::ok(b"artifact").dripping(Duration::from_millis(5))).await;
+    let empty = Server::start(|_| Answer::not_found()).await;
+    let fixture = Fixture::new();
+    let (good, bad, digest) = (slow.url("/a"), empty.url("/b"), Digest::of(b"artifact"));
+    let second = async {
+        slow.asked(1).await;
+        fixture.fetcher.fetch(&bad, &digest, "team-b").await
+    };
+    let (first, second) = tokio::join!(fixture.fetcher.fetch(&good, &digest, "team-a"), second);
+    assert!(first.is_ok() && matches!(second, Err(FetchError::NotFound { .. })), "{second:?}");
+    assert!(!fixture.store.is_granted(&digest, "team-b"));
+}
+
+#[tokio::test]
 async fn what_was_made_here_is_kept_once_and_only_under_its_own_digest() {
     let fixture = Fixture::new();
     let made: Arc<[u8]> = Arc::from(&b"made"[..]);
     for (round, is_new) in [true, false].into_iter().enumerate() {
-        let kept = fixture.fetcher.keep(&made, &Digest::of(b"made")).await.unwrap();
+        let kept = fixture.fetcher.keep(&made, &Digest::of(b"made"), "apps").await.unwrap();
         assert_eq!((content(&kept), kept.downloaded), (b"made".to_vec(), is_new), "round {round}");
     }
-    let error = fixture.fetcher.keep(&made, &Digest::of(b"other")).await.unwrap_err().to_string();
+    let error = fixture.fetcher.keep(&made, &Digest::of(b"other"), "apps").await.unwrap_err().to_string();
     assert!(error.contains("cannot keep artifact"), "{error}");
     assert_eq!(fixture.fetcher.fetches(), 0, "nobody was asked");
 }
@@ -100,9 +137,9 @@ async fn s12_digests_of_all_algorithms_are_verified() {
     for algorithm in [Algorithm::Sha256, Algorithm::Sha384, Algorithm::Sha512, Algorithm::Blake3] {
         let fixture = Fixture::new();
         let digest = Digest::of_reader(algorithm, &b"artifact"[..]).unwrap();
-        fixture.fetcher.fetch(&server.url("/a"), &digest).await.unwrap();
+        fixture.fetcher.fetch(&server.url("/a"), &digest, "apps").await.unwrap();
         let wrong = Digest::of_reader(algorithm, &b"other"[..]).unwrap();
-        let error = fixture.fetcher.fetch(&server.url("/a"), &wrong).await.unwrap_err();
+        let error = fixture.fetcher.fetch(&server.url("/a"), &wrong, "apps").await.unwrap_err();
         let url = server.url("/a");
         assert_eq!(error, FetchError::DigestMismatch { url, wanted: wrong, bytes: 8 });
     }
@@ -154,7 +191,7 @@ async fn a_server_that_asks_for_patience_is_asked_once_however_many_want_the_art
     assert_eq!(again.to_string(), first.to_string());
     assert!(again.retry_after() <= first.retry_after() && again.retry_after().is_some(), "{again:?}");
     assert_eq!(server.count(), 1);
-    fixture.fetcher.fetch(&server.url("/b"), &digest).await.unwrap();
+    fixture.fetcher.fetch(&server.url("/b"), &digest, "apps").await.unwrap();
     assert_eq!(server.count(), 2, "another URL is not concerned");
 }
 
@@ -165,7 +202,7 @@ async fn s6_a_missing_artifact_that_appears_is_fetched_by_the_next_attempt() {
     let url = server.url("/a");
     let error = fixture.fails(&url, &Digest::of(b"artifact")).await;
     assert_eq!(error, FetchError::NotFound { url: url.clone() });
-    fixture.fetcher.fetch(&url, &Digest::of(b"artifact")).await.unwrap();
+    fixture.fetcher.fetch(&url, &Digest::of(b"artifact"), "apps").await.unwrap();
 }
 
 #[tokio::test]
@@ -173,7 +210,7 @@ async fn s13_the_limit_of_bytes_holds_to_the_byte_with_and_without_a_length() {
     for answer in [Answer::ok as fn(&[u8]) -> Answer, Answer::chunked] {
         let server = Server::start(move |_| answer(b"artifact")).await;
         let fixture = Fixture::with(|settings| settings.download_bytes = 8);
-        fixture.fetcher.fetch(&server.url("/a"), &Digest::of(b"artifact")).await.unwrap();
+        fixture.fetcher.fetch(&server.url("/a"), &Digest::of(b"artifact"), "apps").await.unwrap();
         let fixture = Fixture::with(|settings| settings.download_bytes = 7);
         let error = fixture.fails(&server.url("/a"), &Digest::of(b"artifact")).await;
         assert_eq!(error, FetchError::TooLarge { url: server.url("/a"), limit: 7 });
@@ -199,7 +236,7 @@ async fn a_lying_length_does_not_help() {
 #[tokio::test]
 async fn a_body_without_length_that_ends_with_the_connection_is_taken_if_its_digest_is_right() {
     let server = Server::start(|_| Answer::raw("HTTP/1.1 200 OK\r\n\r\nartifact")).await;
-    Fixture::new().fetcher.fetch(&server.url("/a"), &Digest::of(b"artifact")).await.unwrap();
+    Fixture::new().fetcher.fetch(&server.url("/a"), &Digest::of(b"artifact"), "apps").await.unwrap();
 }
 
 #[tokio::test]
@@ -209,7 +246,7 @@ async fn s11_a_connection_that_breaks_is_tried_once_more_and_not_again() {
         let heals = move |round| if round == 0 { Answer::raw(first) } else { Answer::ok(b"artifact") };
         let server = Server::start(heals).await;
         let fixture = Fixture::new();
-        fixture.fetcher.fetch(&server.url("/a"), &Digest::of(b"artifact")).await.unwrap();
+        fixture.fetcher.fetch(&server.url("/a"), &Digest::of(b"artifact"), "apps").await.unwrap();
         assert_eq!((server.count(), fixture.fetcher.fetches()), (2, 2), "{first:?}");
     }
     let server = Server::start(move |_| Answer::raw(torn)).await;
@@ -276,7 +313,7 @@ async fn s9_a_controller_outside_of_the_cluster_fetches_from_the_replacement() {
         settings.source_controller_host = Some(server.address());
     });
     let url = "http://source-controller.flux-system.svc.cluster.local./gitrepository/a.tar.gz";
-    fixture.fetcher.fetch(url, &Digest::of(b"artifact")).await.unwrap();
+    fixture.fetcher.fetch(url, &Digest::of(b"artifact"), "apps").await.unwrap();
     let request = server.requests()[0].to_lowercase();
     assert!(request.contains(&format!("\r\nhost: {}\r\n", server.address())), "{request}");
 }
@@ -286,7 +323,7 @@ async fn many_who_want_one_digest_cause_one_download() {
     let server = Server::start(|_| Answer::ok(b"artifact").dripping(Duration::from_millis(5))).await;
     let fixture = Fixture::new();
     let (url, digest) = (server.url("/a"), Digest::of(b"artifact"));
-    let all = join_all((0..50).map(|_| fixture.fetcher.fetch(&url, &digest))).await;
+    let all = join_all((0..50).map(|_| fixture.fetcher.fetch(&url, &digest, "apps"))).await;
     for fetched in all {
         assert_eq!(content(&fetched.unwrap()), b"artifact");
     }
@@ -299,10 +336,11 @@ async fn a_download_that_landed_since_the_caller_looked_is_not_repeated() {
     let mut incoming = fixture.store.begin(Algorithm::Sha256).unwrap();
     incoming.append(b"artifact").unwrap();
     drop(incoming.commit_as_is().unwrap());
+    fixture.store.note_url(&Digest::of(b"artifact"), "http://127.0.0.1:1/a");
     let shared = &fixture.fetcher.shared;
     let target = Target::aim("http://127.0.0.1:1/a", &shared.settings).unwrap();
     let flight = flight::join(shared, &target, &Digest::of(b"artifact"));
-    assert_eq!(flight.landing.await.unwrap().size(), 8);
+    assert_eq!(flight.await.unwrap().size(), 8);
     assert_eq!(fixture.fetcher.fetches(), 0);
 }
 
@@ -311,26 +349,9 @@ async fn those_who_wait_for_a_download_share_its_failure() {
     let server = Server::start(|_| Answer::not_found().dripping(Duration::from_millis(5))).await;
     let fixture = Fixture::new();
     let (url, digest) = (server.url("/a"), Digest::of(b"artifact"));
-    let all = join_all((0..20).map(|_| fixture.fetcher.fetch(&url, &digest))).await;
+    let all = join_all((0..20).map(|_| fixture.fetcher.fetch(&url, &digest, "apps"))).await;
     assert!(all.into_iter().all(|result| result.unwrap_err() == FetchError::NotFound { url: url.clone() }));
     assert_eq!(server.count(), 1);
-}
-
-#[tokio::test]
-async fn a_stale_url_of_one_does_not_fail_another_with_a_fresh_one() {
-    let stale = Server::start(|_| Answer::not_found().dripping(Duration::from_millis(5))).await;
-    let fresh = Server::start(|_| Answer::ok(b"artifact")).await;
-    let fixture = Fixture::new();
-    let digest = Digest::of(b"artifact");
-    let (stale_url, fresh_url) = (stale.url("/old"), fresh.url("/new"));
-    let second = async {
-        stale.asked(1).await;
-        fixture.fetcher.fetch(&fresh_url, &digest).await
-    };
-    let (first, second) = tokio::join!(fixture.fetcher.fetch(&stale_url, &digest), second);
-    assert!(matches!(first, Err(FetchError::NotFound { .. })));
-    assert_eq!(content(&second.unwrap()), b"artifact");
-    assert_eq!((stale.count(), fresh.count()), (1, 1));
 }
 
 #[tokio::test]
@@ -338,8 +359,8 @@ async fn a_caller_that_goes_away_leaves_the_download_to_the_others() {
     let server = Server::start(|_| Answer::ok(b"artifact").dripping(Duration::from_millis(5))).await;
     let fixture = Fixture::new();
     let (url, digest) = (server.url("/a"), Digest::of(b"artifact"));
-    let staying = fixture.fetcher.fetch(&url, &digest);
-    let leaving = tokio::time::timeout(Duration::from_millis(50), fixture.fetcher.fetch(&url, &digest));
+    let staying = fixture.fetcher.fetch(&url, &digest, "apps");
+    let leaving = tokio::time::timeout(Duration::from_millis(50), fixture.fetcher.fetch(&url, &digest, "apps"));
     let (left, stayed) = tokio::join!(leaving, staying);
     assert!(left.is_err(), "it was to leave in the middle");
     assert_eq!(content(&stayed.unwrap()), b"artifact");
@@ -355,10 +376,10 @@ async fn a_download_that_nobody_waits_for_ends_and_can_begin_again() {
     .await;
     let fixture = Fixture::new();
     let (url, digest) = (server.url("/a"), Digest::of(b"artifact"));
-    let given_up = tokio::time::timeout(Duration::from_millis(100), fixture.fetcher.fetch(&url, &digest)).await;
+    let given_up = tokio::time::timeout(Duration::from_millis(100), fixture.fetcher.fetch(&url, &digest, "apps")).await;
     assert!(given_up.is_err());
     fixture.assert_nothing_left().await;
-    fixture.fetcher.fetch(&url, &digest).await.unwrap();
+    fixture.fetcher.fetch(&url, &digest, "apps").await.unwrap();
     assert_eq!(server.count(), 2);
 }
 
@@ -368,7 +389,8 @@ async fn different_digests_are_fetched_side_by_side() {
     let fixture = Fixture::new();
     let url = server.url("/a");
     let (one, other) = (Digest::of(b"artifact"), Digest::of(b"other"));
-    let both = async { tokio::join!(fixture.fetcher.fetch(&url, &one), fixture.fetcher.fetch(&url, &other)) };
+    let both =
+        async { tokio::join!(fixture.fetcher.fetch(&url, &one, "apps"), fixture.fetcher.fetch(&url, &other, "apps")) };
     let watch = async {
         server.asked(2).await;
         assert!(!fixture.store.contains(&one), "the first is not done yet");
@@ -384,7 +406,7 @@ async fn a_store_without_room_is_said() {
     let directory = TempDir::new().unwrap();
     let store = Store::open(directory.path(), 5).unwrap();
     let fetcher = Fetcher::new(fixture.fetcher.shared.settings.clone(), store).unwrap();
-    let error = fetcher.fetch(&server.url("/a"), &Digest::of(b"artifact")).await.unwrap_err();
+    let error = fetcher.fetch(&server.url("/a"), &Digest::of(b"artifact"), "apps").await.unwrap_err();
     assert!(matches!(&error, FetchError::Store { .. }), "{error}");
     assert!(error.to_string().contains("store of 5 bytes is full"), "{error}");
 }

@@ -59,8 +59,7 @@ impl Server {
         if self.watches.fetch_add(1, Ordering::SeqCst) > 0 {
             return Answer::Silence;
         }
-        let line = |name, version| format!("{}\n", json!({"type": "MODIFIED", "object": metadata(name, version)}));
-        Answer::Text(format!("{}{}", line("another", 2), line("app", 3)))
+        Answer::events([("MODIFIED", metadata("another", 2)), ("MODIFIED", metadata("app", 3))])
     }
 }
 

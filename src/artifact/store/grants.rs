@@ -1,0 +1,94 @@
+//! Which namespaces may have an artifact: those whose own source has produced it. A digest is a name and no secret, so knowing it
+//! is not enough.
+//!
+//! A file beside the artifact keeps them over a restart: a line for each namespace.
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, ErrorKind, Write};
+use std::path::PathBuf;
+
+/// The most namespaces of an artifact. One more takes the place of the oldest, whose source has to produce the artifact again.
+const MOST: usize = 1024;
+
+/// The namespaces of one artifact.
+#[derive(Debug)]
+pub(super) struct Grants {
+    path: PathBuf,
+    namespaces: Vec<String>,
+}
+
+impl Grants {
+    /// As an earlier process left them. What cannot be read grants nothing.
+    pub(super) fn read(path: PathBuf) -> Self {
+        let text = fs::read_to_string(&path).unwrap_or_default();
+        // A line that is cut off has no end.
+        let whole = text.rsplit_once('\n').map(|(lines, _)| lines).unwrap_or_default();
+        let namespaces = whole.lines().filter(|line| !line.is_empty()).take(MOST).map(str::to_owned).collect();
+        Grants { path, namespaces }
+    }
+
+    pub(super) fn has(&self, namespace: &str) -> bool {
+        self.namespaces.iter().any(|granted| granted == namespace)
+    }
+
+    /// On disk first: after a restart the same namespaces have it.
+    pub(super) fn add(&mut self, namespace: &str) -> io::Result<()> {
+        if self.has(namespace) {
+            return Ok(());
+        }
+        if self.namespaces.len() >= MOST {
+            self.namespaces.remove(0);
+            self.namespaces.push(namespace.to_owned());
+            return fs::write(
+                &self.path,
+                self.namespaces.iter().map(|granted| format!("{granted}\n")).collect::<String>(),
+            );
+        }
+        let mut file = OpenOptions::new().create(true).append(true).open(&self.path)?;
+        file.write_all(format!("{namespace}\n").as_bytes())?;
+        self.namespaces.push(namespace.to_owned());
+        Ok(())
+    }
+
+    /// Nobody has it any more.
+    pub(super) fn remove(&self) -> io::Result<()> {
+        match fs::remove_file(&self.path) {
+            Err(cause) if cause.kind() != ErrorKind::NotFound => Err(cause),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn grants_outlive_the_process_and_a_torn_line_grants_nothing() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("sha256-1");
+        let mut grants = Grants::read(path.clone());
+        assert!(!grants.has("team-a"));
+        for namespace in ["team-a", "team-b", "team-a"] {
+            grants.add(namespace).expect("the disk takes it");
+        }
+        assert_eq!(fs::read_to_string(&path).expect("a file"), "team-a\nteam-b\n");
+        fs::write(&path, "team-a\nteam-bc").expect("the disk takes it");
+        let again = Grants::read(path.clone());
+        assert_eq!([again.has("team-a"), again.has("team-b"), again.has("team-bc")], [true, false, false]);
+        again.remove().expect("the disk lets go of it");
+        assert!(!Grants::read(path).has("team-a"));
+        again.remove().expect("it is gone already");
+    }
+
+    #[test]
+    fn the_oldest_grant_makes_room_for_one_too_many() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("sha256-1");
+        let mut grants = Grants::read(path.clone());
+        (0..=MOST).for_each(|number| grants.add(&format!("n{number}")).expect("the disk takes it"));
+        for grants in [grants, Grants::read(path)] {
+            assert_eq!((grants.namespaces.len(), grants.has("n0"), grants.has("n1024")), (MOST, false, true));
+        }
+    }
+}
