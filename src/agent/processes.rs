@@ -258,7 +258,13 @@ mod tests {
             .spawn()
             .unwrap();
         let family = Family::new(&operation, Vec::new());
-        assert!(!family.living().unwrap().is_empty());
+        // Its environment cannot be read while it is being executed.
+        let found = async {
+            while family.living().unwrap().is_empty() {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(10), found).await.expect("the child is found");
         let (ended, _) = tokio::join!(family.end(), child.wait());
         ended.unwrap();
         assert_eq!(family.living().unwrap(), Vec::new());
