@@ -61,7 +61,7 @@ pub struct WorkspaceSpec {
     #[schemars(range(min = 0, max = 11))]
     pub pulumi_log_level: Option<u32>,
 
-    /// Resources of the `pulumi` container. Default: requests of 100m CPU and 64Mi memory, no limits.
+    /// Resources of the `pulumi` container. Default: a memory request of 16Mi, no CPU request and no limits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::any_object")]
     pub resources: Option<Value>,

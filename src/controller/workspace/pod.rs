@@ -26,6 +26,8 @@ const PROJECT_DIRECTORY: &str = "/share/workspace";
 const KUBERNETES_GRACE_SECONDS: u64 = 30;
 /// An hour: only the kubelet of an image that is broken looks for so long, and nothing runs in the pod before it is over.
 const MOST_STARTUP_PROBES: u32 = 3600;
+/// What an idle workspace needs: 7 MiB measured. Runs share a few slots of their node, so no workspace reserves the memory of a run.
+const MEMORY_REQUEST: &str = "16Mi";
 /// Tells the agent how long its pod has to end.
 const GRACE_VARIABLE: &str = "POD_TERMINATION_GRACE_SECONDS";
 
@@ -198,18 +200,15 @@ fn pod_field(name: &str, path: &str) -> Value {
     json!({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}})
 }
 
-/// The user's resources, with our requests where the user names none.
+/// The user's resources, with a memory request where the user sets neither a request nor a limit of memory.
 fn resources(wanted: Option<&Value>) -> Value {
     let mut resources = wanted.filter(|wanted| wanted.is_object()).cloned().unwrap_or_else(|| json!({}));
-    for (resource, default) in [("cpu", "100m"), ("memory", "64Mi")] {
-        // Kubernetes takes a limit for a request where there is none.
-        let named = ["requests", "limits"].iter().any(|kind| is_set(resources.get(kind), resource));
-        if named {
-            continue;
-        }
-        if let Some(requests) = requests(&mut resources) {
-            requests.insert(resource.to_owned(), Value::from(default));
-        }
+    // Kubernetes takes a limit for a request where there is none.
+    if ["requests", "limits"].iter().any(|kind| is_set(resources.get(kind), "memory")) {
+        return resources;
+    }
+    if let Some(requests) = requests(&mut resources) {
+        requests.insert("memory".to_owned(), Value::from(MEMORY_REQUEST));
     }
     resources
 }

@@ -1,6 +1,6 @@
 //! What a workspace pod's status says, and why it does not start: the pod's own reasons, for people.
 
-use k8s_openapi::api::core::v1::{ContainerState, ContainerStateTerminated, ContainerStatus, Pod};
+use k8s_openapi::api::core::v1::{Container, ContainerState, ContainerStateTerminated, ContainerStatus, Pod};
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 
@@ -11,6 +11,8 @@ use crate::api::names::{ANNOTATION_REVISION_HASH, ANNOTATION_RUN, PULUMI_CONTAIN
 const ORDINARY_WAITING: [&str; 2] = ["ContainerCreating", "PodInitializing"];
 /// The agent of the Pulumi Kubernetes Operator, as its pods start it.
 const OPERATORS_AGENT: &str = "/share/agent";
+/// The scheduler's word for a request that no node has room for.
+const DOES_NOT_FIT: &str = "Insufficient";
 const CRASH_LOOP: &str = "CrashLoopBackOff";
 /// The longest message of a container that is passed on, in bytes.
 const LONGEST_MESSAGE: usize = 2048;
@@ -100,7 +102,10 @@ fn trouble(pod: &Pod) -> Option<String> {
         conditions.clone().find(|condition| condition.type_ == "PodScheduled" && condition.status == "False");
     if let Some(condition) = unscheduled {
         let reason = condition.reason.as_deref().unwrap_or("Unschedulable");
-        return Some(format!("it cannot be scheduled: {}", sentence(reason, condition.message.as_deref())));
+        let why = sentence(reason, condition.message.as_deref());
+        let requests = requests(pod).filter(|_| why.contains(DOES_NOT_FIT));
+        let requests = requests.map(|requests| format!(" ({requests})")).unwrap_or_default();
+        return Some(format!("it cannot be scheduled: {why}{requests}"));
     }
     let mut init_containers = status.init_container_statuses.iter().flatten();
     let init_trouble = init_containers.find_map(|container| {
@@ -113,6 +118,22 @@ fn trouble(pod: &Pod) -> Option<String> {
         containers
             .find_map(|container| Some(format!("container {}: {}", container.name, container_trouble(container)?)))
     })
+}
+
+/// What each container of a pod requests.
+fn requests(pod: &Pod) -> Option<String> {
+    let spec = pod.spec.as_ref()?;
+    let inits = spec.init_containers.iter().flatten().filter_map(|container| requested("init container", container));
+    let containers = spec.containers.iter().filter_map(|container| requested("container", container));
+    let all: Vec<String> = containers.chain(inits).collect();
+    (!all.is_empty()).then(|| all.join("; "))
+}
+
+/// What a container requests, such as `container pulumi requests memory 16Mi`.
+fn requested(what: &str, container: &Container) -> Option<String> {
+    let requests = container.resources.as_ref()?.requests.as_ref()?;
+    let amounts: Vec<String> = requests.iter().map(|(resource, amount)| format!("{resource} {}", amount.0)).collect();
+    (!amounts.is_empty()).then(|| format!("{what} {} requests {}", container.name, amounts.join(", ")))
 }
 
 fn container_trouble(container: &ContainerStatus) -> Option<String> {
@@ -232,6 +253,32 @@ mod tests {
         for (status, trouble) in cases {
             assert_eq!(pod(status.clone()).trouble.as_deref(), Some(trouble), "{status}");
         }
+    }
+
+    #[test]
+    fn a_pod_that_does_not_fit_names_what_its_containers_request() {
+        let scheduled = |message: &str| {
+            let condition =
+                json!({"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message});
+            let containers = json!([
+                {"name": "pulumi", "resources": {"requests": {"cpu": "2", "memory": "900Gi"}}},
+                {"name": "proxy", "resources": {"limits": {"cpu": "1"}}},
+            ]);
+            let inits = json!([{"name": "bootstrap", "resources": {"requests": {"cpu": "1m", "memory": "16Mi"}}}]);
+            let pod = json!({
+                "metadata": {"name": "app-workspace-0"}, "spec": {"containers": containers, "initContainers": inits},
+                "status": {"conditions": [condition]},
+            });
+            read(&serde_json::from_value(pod).expect("a pod")).trouble
+        };
+        let full = "0/1 nodes are available: 1 Insufficient memory.";
+        let wanted = format!(
+            "it cannot be scheduled: Unschedulable: {full} (container pulumi requests cpu 2, memory 900Gi; init container bootstrap \
+             requests cpu 1m, memory 16Mi)"
+        );
+        assert_eq!(scheduled(full), Some(wanted));
+        let tainted = "0/1 nodes are available: 1 node(s) had untolerated taint {a: b}.";
+        assert_eq!(scheduled(tainted), Some(format!("it cannot be scheduled: Unschedulable: {tainted}")));
     }
 
     #[test]

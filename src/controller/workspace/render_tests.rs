@@ -66,12 +66,13 @@ fn templates_over_their_size_are_refused_by_name() {
 }
 
 #[test]
-fn requests_are_set_only_where_the_user_says_nothing() {
+fn the_only_default_request_is_memory() {
     let cases = [
-        (json!(null), json!({"requests": {"cpu": "100m", "memory": "64Mi"}})),
-        (json!({"requests": null}), json!({"requests": {"cpu": "100m", "memory": "64Mi"}})),
-        (json!({"requests": {"cpu": "1m"}}), json!({"requests": {"cpu": "1m", "memory": "64Mi"}})),
-        (json!({"limits": {"memory": "1Gi"}}), json!({"limits": {"memory": "1Gi"}, "requests": {"cpu": "100m"}})),
+        (json!(null), json!({"requests": {"memory": "16Mi"}})),
+        (json!({"requests": null}), json!({"requests": {"memory": "16Mi"}})),
+        (json!({"requests": {"cpu": "1m"}}), json!({"requests": {"cpu": "1m", "memory": "16Mi"}})),
+        (json!({"requests": {"memory": "1Gi"}}), json!({"requests": {"memory": "1Gi"}})),
+        (json!({"limits": {"memory": "1Gi"}}), json!({"limits": {"memory": "1Gi"}})),
         (json!({"limits": {"cpu": "1", "memory": "1Gi"}}), json!({"limits": {"cpu": "1", "memory": "1Gi"}})),
     ];
     for (wanted, expected) in cases {
