@@ -3,6 +3,8 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use k8s_openapi::jiff::Timestamp;
 
+use crate::api::columns;
+
 pub const READY: &str = "Ready";
 pub const RECONCILING: &str = "Reconciling";
 pub const STALLED: &str = "Stalled";
@@ -174,32 +176,10 @@ pub fn is_true(conditions: &[Condition], kind: &str) -> bool {
     find(conditions, kind).is_some_and(|c| c.status == "True")
 }
 
-/// The most characters that a column of `kubectl get` prints of a text.
-pub const LONGEST_COLUMN: usize = 119;
-/// Digests and commits are told by so many of their digits.
-const SHORT_DIGEST: usize = 8;
-/// A text of fewer hexadecimal digits is no digest.
-const SHORTEST_DIGEST: usize = 40;
-
 /// What a column of `kubectl get` prints of the condition `Ready`; none without it.
 pub fn summary(conditions: &[Condition]) -> Option<String> {
-    Some(column(&find(conditions, READY)?.message)).filter(|summary| !summary.is_empty())
-}
-
-/// A text as a column of `kubectl get` prints it: one line with short digests, bounded.
-pub fn column(text: &str) -> String {
-    let line = text.lines().next().unwrap_or_default();
-    let mut short = String::with_capacity(line.len());
-    for run in line.split_inclusive(|c: char| !c.is_ascii_hexdigit()) {
-        let digits = run.bytes().take_while(u8::is_ascii_hexdigit).count();
-        let (digest, rest) = run.split_at(digits);
-        short.push_str(digest.get(..SHORT_DIGEST).filter(|_| digits >= SHORTEST_DIGEST).unwrap_or(digest));
-        short.push_str(rest);
-    }
-    match short.chars().count() > LONGEST_COLUMN {
-        true => short.chars().take(LONGEST_COLUMN - 3).chain("...".chars()).collect(),
-        false => short,
-    }
+    Some(columns::text(&find(conditions, READY)?.message, columns::LONGEST_STATUS))
+        .filter(|summary| !summary.is_empty())
 }
 
 /// A message of at most so many bytes; what is cut off is marked by `...`.
@@ -237,20 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_column_has_one_line_with_short_digests_and_fewer_than_120_characters() {
-        let commit = "main@sha1:ae7cb43820266feff5057cfe94d0ecdeaff55c58";
-        let rows = [
-            ("", String::new()),
-            ("it fails\nbecause of this", "it fails".to_owned()),
-            (&format!("up to date with {commit}") as &str, "up to date with main@sha1:ae7cb438".to_owned()),
-            (&format!("{commit} {commit}, added"), "main@sha1:ae7cb438 main@sha1:ae7cb438, added".to_owned()),
-            ("a deed of 1234567890abcdef", "a deed of 1234567890abcdef".to_owned()),
-            (&"ä".repeat(119), "ä".repeat(119)),
-            (&"ä".repeat(120), format!("{}...", "ä".repeat(116))),
-        ];
-        for (text, wanted) in rows {
-            assert_eq!(column(text), wanted);
-        }
+    fn the_summary_is_the_first_line_of_ready() {
         let mut conditions = Vec::new();
         assert_eq!(summary(&conditions), None);
         set(&mut conditions, &ready(Status::False, "first\nsecond"), 1, at(10));

@@ -2,6 +2,7 @@
 
 pub mod auto;
 pub mod bounds;
+pub mod columns;
 pub mod conditions;
 pub mod duration;
 pub mod names;

@@ -119,13 +119,16 @@ pub fn outputs_secret(update: &str) -> String {
 
 /// How many hexadecimal digits the name of a Stack's Update ends with.
 pub const UPDATE_HASH_LENGTH: usize = 11;
+/// How many of them count the attempts; a larger number begins again at 0.
+const ATTEMPT_DIGITS: usize = 5;
 
 /// Name of a Stack's Update: made of the Stack's UID and the number of the attempt, so that whoever makes it makes the
-/// same one.
+/// same one. The number comes first: sorted by name, the Updates of a Stack are sorted by time.
 pub fn update(stack: &str, uid: &str, attempt: i64) -> String {
-    let digest = Sha256::digest(format!("{uid}/{attempt}"));
-    let hex = hex::encode(digest);
-    format!("{stack}-{}", hex.get(..UPDATE_HASH_LENGTH).unwrap_or(&hex))
+    let hash = hex::encode(Sha256::digest(format!("{uid}/{attempt}")));
+    let hash = hash.get(..UPDATE_HASH_LENGTH - ATTEMPT_DIGITS).unwrap_or(&hash);
+    let number = attempt.rem_euclid(1 << (4 * ATTEMPT_DIGITS));
+    format!("{stack}-{number:0ATTEMPT_DIGITS$x}{hash}")
 }
 
 /// The path of a webhook, by Flux's rule for its Receiver.
@@ -145,5 +148,9 @@ mod tests {
         assert_ne!(name, update("app", "uid-1", 2));
         assert_ne!(name, update("app", "uid-2", 1));
         assert_eq!(name.len(), "app-".len() + 11);
+        assert!(name.starts_with("app-00001"), "{name}");
+        let names: Vec<_> = [1, 2, 9, 10, 16, 0x1ff, 0xf_ffff].map(|attempt| update("app", "uid-1", attempt)).into();
+        assert!(names.is_sorted(), "{names:?}");
+        assert_eq!(update("app", "uid-1", i64::MAX).len(), name.len());
     }
 }

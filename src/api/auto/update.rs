@@ -20,12 +20,12 @@ use crate::api::{bounds, conditions, schema};
     status = "UpdateStatus",
     category = "pulumi",
     doc = "Update is one run of Pulumi in a Workspace.",
-    printcolumn = r#"{"name":"Workspace","type":"string","jsonPath":".spec.workspaceName"}"#,
+    printcolumn = r#"{"name":"Workspace","type":"string","jsonPath":".spec.workspaceName","priority":10}"#,
     printcolumn = r#"{"name":"Type","type":"string","jsonPath":".spec.type"}"#,
     printcolumn = r#"{"name":"Phase","type":"string","jsonPath":".status.phase"}"#,
     printcolumn = r#"{"name":"Progress","type":"string","jsonPath":".status.progress.summary"}"#,
-    printcolumn = r#"{"name":"Duration","type":"string","jsonPath":".status.duration"}"#,
-    printcolumn = r#"{"name":"Revision","type":"string","jsonPath":".spec.artifact.revision"}"#,
+    printcolumn = r#"{"name":"Duration","type":"string","jsonPath":".status.duration","priority":10}"#,
+    printcolumn = r#"{"name":"Revision","type":"string","jsonPath":".status.shortRevision"}"#,
     printcolumn = r#"{"name":"Progressing","type":"string","jsonPath":".status.conditions[?(@.type==\"Progressing\")].status","priority":10}"#,
     printcolumn = r#"{"name":"Failed","type":"string","jsonPath":".status.conditions[?(@.type==\"Failed\")].status","priority":10}"#,
     printcolumn = r#"{"name":"Complete","type":"string","jsonPath":".status.conditions[?(@.type==\"Complete\")].status","priority":10}"#,
@@ -235,6 +235,10 @@ pub struct UpdateStatus {
     #[serde(default)]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
+
+    /// What `kubectl get` prints of the revision of `spec.artifact`: with a short digest, at most 24 characters.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub short_revision: Option<String>,
 
     /// Where the run is.
     #[serde(default, skip_serializing_if = "Option::is_none")]

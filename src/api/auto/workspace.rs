@@ -22,10 +22,10 @@ use crate::api::{bounds, schema};
     derive = "PartialEq",
     category = "pulumi",
     doc = "Workspace is a pod in which Pulumi runs, with a source in place.",
-    printcolumn = r#"{"name":"Image","type":"string","jsonPath":".spec.image"}"#,
+    printcolumn = r#"{"name":"Image","type":"string","jsonPath":".spec.image","priority":10}"#,
     printcolumn = r#"{"name":"Ready","type":"string","jsonPath":".status.conditions[?(@.type==\"Ready\")].status"}"#,
     printcolumn = r#"{"name":"Status","type":"string","jsonPath":".status.summary"}"#,
-    printcolumn = r#"{"name":"Revision","type":"string","jsonPath":".status.artifact.revision"}"#,
+    printcolumn = r#"{"name":"Revision","type":"string","jsonPath":".status.shortRevision"}"#,
     printcolumn = r#"{"name":"Address","type":"string","jsonPath":".status.address","priority":10}"#,
     printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#
 )]
@@ -250,7 +250,11 @@ pub struct WorkspaceStatus {
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
 
-    /// What `kubectl get` prints of the message of `Ready`: its first line with short digests, fewer than 120 characters.
+    /// What `kubectl get` prints of the revision of `artifact`: with a short digest, at most 24 characters.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub short_revision: Option<String>,
+
+    /// What `kubectl get` prints of the message of `Ready`: its first line with short digests, at most 56 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub summary: Option<String>,
 

@@ -323,7 +323,7 @@ pub struct ProgramStatus {
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
 
-    /// What `kubectl get` prints of the message of `Ready`: its first line with short digests, fewer than 120 characters.
+    /// What `kubectl get` prints of the message of `Ready`: its first line with short digests, at most 56 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub summary: Option<String>,
 

@@ -25,15 +25,15 @@ use crate::api::{bounds, schema};
     doc = "Stack is a Pulumi stack, kept up to date with its source.",
     validation = ("size(self.metadata.name) <= 42", "Stack name must be no more than 42 characters in length."),
     printcolumn = r#"{"name":"Stack","type":"string","jsonPath":".spec.stack","priority":10}"#,
-    printcolumn = r#"{"name":"Last Update","type":"string","jsonPath":".status.lastUpdate.state"}"#,
+    printcolumn = r#"{"name":"Last Update","type":"string","jsonPath":".status.lastUpdate.state","priority":10}"#,
     printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#,
     printcolumn = r#"{"name":"Last Commit","type":"string","jsonPath":".status.lastUpdate.lastAttemptedCommit","priority":10}"#,
     printcolumn = r#"{"name":"Ready","type":"string","jsonPath":".status.conditions[?(@.type==\"Ready\")].status"}"#,
-    printcolumn = r#"{"name":"Reconciling","type":"string","jsonPath":".status.conditions[?(@.type==\"Reconciling\")].reason"}"#,
-    printcolumn = r#"{"name":"Stalled","type":"string","jsonPath":".status.conditions[?(@.type==\"Stalled\")].reason"}"#,
-    printcolumn = r#"{"name":"Permalink","type":"string","jsonPath":".status.lastUpdate.permalink"}"#,
-    printcolumn = r#"{"name":"Suspended","type":"boolean","jsonPath":".spec.suspend","priority":10}"#,
-    printcolumn = r#"{"name":"Revision","type":"string","jsonPath":".status.lastAppliedRevision"}"#,
+    printcolumn = r#"{"name":"Reconciling","type":"string","jsonPath":".status.conditions[?(@.type==\"Reconciling\")].reason","priority":10}"#,
+    printcolumn = r#"{"name":"Stalled","type":"string","jsonPath":".status.conditions[?(@.type==\"Stalled\")].reason","priority":10}"#,
+    printcolumn = r#"{"name":"Permalink","type":"string","jsonPath":".status.lastUpdate.permalink","priority":10}"#,
+    printcolumn = r#"{"name":"Suspended","type":"boolean","jsonPath":".spec.suspend"}"#,
+    printcolumn = r#"{"name":"Revision","type":"string","jsonPath":".status.shortRevision"}"#,
     printcolumn = r#"{"name":"Status","type":"string","jsonPath":".status.summary"}"#
 )]
 #[serde(rename_all = "camelCase")]

@@ -54,7 +54,11 @@ pub struct StackStatus {
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
 
-    /// What `kubectl get` prints of the message of `Ready`: its first line with short digests, fewer than 120 characters.
+    /// What `kubectl get` prints of `lastAppliedRevision`: with a short digest, at most 24 characters.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub short_revision: Option<String>,
+
+    /// What `kubectl get` prints of the message of `Ready`: its first line with short digests, at most 56 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub summary: Option<String>,
 

@@ -6,8 +6,8 @@ use kube::ResourceExt;
 
 use crate::api::auto::UpdateKind;
 use crate::api::conditions::{self, Claim, READY, RECONCILING, STALLED, Status, stack_reason, update_reason};
-use crate::api::names;
 use crate::api::pulumi::{CurrentUpdate, LastUpdate, Stack, StackStatus};
+use crate::api::{columns, names};
 use crate::controller::stack::decide::named;
 use crate::controller::stack::observe::requests;
 use crate::controller::stack::pace::Pace;
@@ -76,6 +76,7 @@ pub fn with_state(stack: &Stack, state: &State, now: Timestamp) -> StackStatus {
     if *state == State::Abandoned {
         status.handled_resolve = resolve::acted_on(stack).or(status.handled_resolve);
     }
+    status.short_revision = status.last_applied_revision.as_deref().and_then(columns::revision);
     status.summary = conditions::summary(&status.conditions);
     status.pending_since = pending_since(status.pending_since, state, now);
     status.observed_generation = Some(generation);

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use crate::api::auto::RunProgress;
-use crate::api::conditions;
+use crate::api::{columns, conditions};
 use crate::rpc::proto::{self, StepState, progress};
 
 /// The most resources in work that are kept; more are worked on, and not counted.
@@ -137,7 +137,7 @@ impl Told {
         let first = self.in_work.first();
         let number = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
         RunProgress {
-            summary: conditions::column(&self.summary()),
+            summary: columns::text(&self.summary(), columns::LONGEST_PROGRESS),
             steps_done: self.done,
             in_work: number(self.in_work.len()),
             operation: first.map(|work| work.operation.clone()),
@@ -168,7 +168,8 @@ impl Told {
 
 /// What a run did, in one line: `2 create, 5 same`.
 pub fn summary_of_changes<'a>(changes: impl Iterator<Item = (&'a String, &'a i64)>) -> String {
-    conditions::column(&changes.map(|(word, count)| format!("{count} {word}")).collect::<Vec<_>>().join(", "))
+    let changes: Vec<String> = changes.map(|(word, count)| format!("{count} {word}")).collect();
+    columns::text(&changes.join(", "), columns::LONGEST_PROGRESS)
 }
 
 fn hash(urn: &str) -> u64 {

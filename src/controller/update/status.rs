@@ -8,7 +8,7 @@ use kube::ResourceExt;
 
 use crate::api::auto::{EndProof, RunBinding, RunProgress, Update, UpdatePhase, UpdateStatus};
 use crate::api::conditions::{self, COMPLETE, Claim, FAILED, PROGRESSING, Status, update_reason};
-use crate::api::{duration, names};
+use crate::api::{columns, duration, names};
 use crate::controller::update::progress::summary_of_changes;
 use crate::controller::update::verdict::Verdict;
 
@@ -28,6 +28,7 @@ fn with(update: &Update, claims: Claims<'_>, now: Timestamp) -> UpdateStatus {
         conditions::set(&mut status.conditions, &claim, generation, now);
     }
     status.observed_generation = Some(generation);
+    status.short_revision = update.spec.artifact.as_ref().and_then(|artifact| columns::revision(&artifact.revision));
     status
 }
 

@@ -12,6 +12,7 @@ use super::report::{Report, State};
 use super::{config, environment};
 use crate::api::auto::{ArtifactReference, Workspace, WorkspaceSpec, WorkspaceStatus};
 use crate::api::bounds;
+use crate::api::columns;
 use crate::api::conditions::{self, Claim, Status, workspace_reason};
 use crate::api::names::{AGENT_PORT, workspace_object};
 use crate::artifact::Directory;
@@ -59,6 +60,7 @@ fn status(observed: &Observed, report: &Report, now: Timestamp) -> WorkspaceStat
     status.address = Some(format!("{}.{namespace}:{AGENT_PORT}", workspace_object(&workspace.name_any())));
     describe_pod(&mut status, observed);
     set_conditions(&mut status, report, generation, now);
+    status.short_revision = status.artifact.as_ref().and_then(|artifact| columns::revision(&artifact.revision));
     status.summary = conditions::summary(&status.conditions);
     status
 }

@@ -1,0 +1,99 @@
+//! What `kubectl get` prints: short texts, so that no row has 160 characters or more.
+
+/// The most characters of the column `Status`.
+pub const LONGEST_STATUS: usize = 56;
+/// The most characters of the column `Progress`.
+pub const LONGEST_PROGRESS: usize = 39;
+/// The most characters of the column `Revision`.
+const LONGEST_REVISION: usize = 24;
+/// The end of a short revision that is kept: `@sha1:` and a short digest.
+const REVISION_END: usize = 14;
+const ELLIPSIS: &str = "...";
+/// Digests and commits are cut to this many digits.
+const SHORT_DIGEST: usize = 8;
+/// A text of fewer hexadecimal digits is no digest.
+const SHORTEST_DIGEST: usize = 40;
+
+/// A text as a column prints it: its first line with short digests, of at most so many characters.
+pub fn text(text: &str, longest: usize) -> String {
+    let short = with_short_digests(text.lines().next().unwrap_or_default());
+    match short.chars().count() > longest {
+        true => short.chars().take(longest.saturating_sub(ELLIPSIS.len())).chain(ELLIPSIS.chars()).collect(),
+        false => short,
+    }
+}
+
+/// A revision as a column prints it, such as `main@sha1:ae7cb438`. Absent for an empty one.
+pub fn revision(revision: &str) -> Option<String> {
+    let short = with_short_digests(revision.lines().next().unwrap_or_default());
+    let length = short.chars().count();
+    Some(match length > LONGEST_REVISION {
+        true => {
+            let begin = short.chars().take(LONGEST_REVISION - ELLIPSIS.len() - REVISION_END);
+            begin.chain(ELLIPSIS.chars()).chain(short.chars().skip(length - REVISION_END)).collect()
+        }
+        false => short,
+    })
+    .filter(|short| !short.is_empty())
+}
+
+fn with_short_digests(line: &str) -> String {
+    let mut short = String::with_capacity(line.len());
+    for run in line.split_inclusive(|c: char| !c.is_ascii_hexdigit()) {
+        let digits = run.bytes().take_while(u8::is_ascii_hexdigit).count();
+        let (digest, rest) = run.split_at(digits);
+        short.push_str(digest.get(..SHORT_DIGEST).filter(|_| digits >= SHORTEST_DIGEST).unwrap_or(digest));
+        short.push_str(rest);
+    }
+    short
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const COMMIT: &str = "ae7cb43820266feff5057cfe94d0ecdeaff55c58";
+
+    #[test]
+    fn a_text_has_one_line_with_short_digests_and_a_bound() {
+        let rows = [
+            (String::new(), String::new()),
+            ("it fails\nbecause of this".to_owned(), "it fails".to_owned()),
+            (format!("up to date with main@sha1:{COMMIT}"), "up to date with main@sha1:ae7cb438".to_owned()),
+            (format!("a@sha1:{COMMIT} a@sha1:{COMMIT}, added"), "a@sha1:ae7cb438 a@sha1:ae7cb438, added".to_owned()),
+            ("a deed of 1234567890abcdef".to_owned(), "a deed of 1234567890abcdef".to_owned()),
+            ("ä".repeat(56), "ä".repeat(56)),
+            ("ä".repeat(57), format!("{}...", "ä".repeat(53))),
+        ];
+        for (given, wanted) in rows {
+            assert_eq!(text(&given, LONGEST_STATUS), wanted);
+        }
+    }
+
+    #[test]
+    fn a_revision_keeps_the_name_and_the_short_digest() {
+        let rows = [
+            (String::new(), None),
+            ("7".to_owned(), Some("7")),
+            (COMMIT.to_owned(), Some("ae7cb438")),
+            (format!("main@sha1:{COMMIT}"), Some("main@sha1:ae7cb438")),
+            (format!("latest@sha256:{}", "0123456789abcdef".repeat(4)), Some("latest@sha256:01234567")),
+            (format!("v1.22.3@sha1:{COMMIT}"), Some("v1.22.3@sha1:ae7cb438")),
+            (format!("feature/payments-of-invoices@sha1:{COMMIT}"), Some("feature...@sha1:ae7cb438")),
+            ("ä".repeat(100), Some("äääääää...ääääääääääääää")),
+        ];
+        for (given, wanted) in rows {
+            assert_eq!(revision(&given).as_deref(), wanted, "{given}");
+        }
+    }
+
+    #[test]
+    fn no_row_has_160_characters() {
+        // Names of Stacks have at most 42 characters, of Updates 54; `READY` may be `Unknown`, `PHASE` may be `OutcomeUnknown`.
+        let (name, update, ready, suspended, age, phase, kind) = (42, 54, 7, 9, 6, 14, 7);
+        let row = |columns: &[usize]| columns.iter().sum::<usize>() + 3 * (columns.len() - 1);
+        assert!(row(&[name, ready, suspended, LONGEST_REVISION, LONGEST_STATUS, age]) < 160, "Stack");
+        assert!(row(&[name, ready, LONGEST_REVISION, LONGEST_STATUS, age]) < 160, "Workspace");
+        assert!(row(&[update, kind, phase, LONGEST_PROGRESS, LONGEST_REVISION, age]) < 160, "Update");
+    }
+}
