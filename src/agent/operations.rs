@@ -157,6 +157,7 @@ impl Operations {
             patience,
             liveness,
             select,
+            version: self.source.version.clone(),
         };
         self.tasks.spawn(self.clone().finish(run, pass, token));
         Ok(Admission::Begun)

@@ -29,6 +29,8 @@ pub mod stack_reason {
     /// It names something in another namespace, where that is not allowed. Flux's word.
     pub const ACCESS_DENIED: &str = "AccessDenied";
     pub const WORKSPACE_FAILED: &str = "WorkspaceFailed";
+    /// The Pulumi CLI in the image of the workspace is too old.
+    pub const PULUMI_VERSION_TOO_LOW: &str = "PulumiVersionTooLow";
     pub const NAMESPACE_TERMINATING: &str = "NamespaceTerminating";
     pub const PREREQUISITE_NOT_SATISFIED: &str = "PrerequisiteNotSatisfied";
     pub const RUN_OUTCOME_UNKNOWN: &str = "RunOutcomeUnknown";
@@ -73,6 +75,8 @@ pub mod workspace_reason {
     pub const POD_FAILED: &str = "PodFailed";
     /// A Secret or ConfigMap that the environment refers to does not exist.
     pub const REFERENCE_NOT_FOUND: &str = "ReferenceNotFound";
+    /// The Pulumi CLI in the image is too old.
+    pub const INCOMPATIBLE_CONFIGURATION: &str = "IncompatibleConfiguration";
     pub const DELETING: &str = "Deleting";
 }
 

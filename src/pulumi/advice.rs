@@ -28,6 +28,9 @@ const POLICY: &str =
 const DISK: &str = "a volume is full: where it is the pod's, give the pod more ephemeral storage or have the program keep less there; \
                     where it is the state's, make room in the backend";
 
+const OLD_CLI: &str = "the Pulumi CLI in the image may be too old for this: use an image with a newer version \
+                       (spec.workspaceTemplate.spec.image)";
+
 /// Texts, in small letters and with `*` for any words, and what to do when one is in a line. The first that is found counts.
 const KNOWN: &[(&[&str], &str)] = &[
     (&["get stack secrets manager: *passphrase", "failed to decrypt: incorrect passphrase"], PASSPHRASE),
@@ -51,6 +54,7 @@ const KNOWN: &[(&[&str], &str)] = &[
     (&["with configuration key * must be of type"], CONFIG_TYPE),
     (&["does not support environments"], ENVIRONMENTS),
     (&["violates the policy "], POLICY),
+    (&["unknown flag: --", "does not satisfy the version range", "unknown command *for \"pulumi"], OLD_CLI),
     (&["heap out of memory", "cannot allocate memory", "enomem", "oomkilled"], MORE_MEMORY),
     (&["no space left on device", "enospc", "disk quota exceeded"], DISK),
 ];

@@ -106,6 +106,12 @@ fn kind(exit: Exit, stderr: &str, run: &RunSummary) -> FailureKind {
     FailureKind::Failed
 }
 
+/// Whether the CLI does not know a flag or a command: it is older than its caller.
+pub fn is_unknown_flag(stderr: &str) -> bool {
+    let unknown = ["unknown flag: --", "unknown command "];
+    stderr.lines().any(|line| unknown.iter().any(|words| line.contains(words)))
+}
+
 fn refuses_token(stderr: &str) -> bool {
     let stderr = stderr.to_lowercase();
     let refusals = [

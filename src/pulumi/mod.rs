@@ -20,3 +20,4 @@ pub mod request_ids;
 pub mod settings;
 pub mod stack_name;
 pub mod state;
+pub mod version;

@@ -1,12 +1,12 @@
 //! Init containers of the user in the pod that a Stack runs in.
 
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Event, Pod};
 use kube::ResourceExt;
 use pulumi_controller::api::conditions::{READY, RECONCILING, STALLED, stack_reason};
 use pulumi_controller::api::pulumi::Stack;
 use serde_json::{Value, json};
 
-use crate::harness::{File, Patience, Program, Scene, condition, once, run, says};
+use crate::harness::{File, Look, Patience, Program, Scene, condition, once, run, says, wait_until};
 
 /// The program's output is what an init container has made of a file of the source.
 fn files(project: &str, word: &str) -> Vec<File> {
@@ -139,5 +139,72 @@ fn a_source_that_fails_its_init_container_is_mended_by_the_next_push() {
         let mended = source.push(&files("init-source", "two")).await;
         let stack = main.until_applied(&mended).await;
         assert_eq!(json!(stack.status.expect("a status").outputs), json!({"made": "TWO"}));
+    });
+}
+
+#[test]
+fn variables_and_mounts_of_fetch_are_accepted_with_an_event() {
+    run("fetch-env", async |scene| {
+        let source = scene.source("app").await;
+        let commit = source.push(&files("fetch-env", "one")).await;
+        let mut stack = scene.stack("main", &source);
+        let fetch = json!({
+            "name": "fetch", "env": [{"name": "SSH_KNOWN_HOSTS", "value": "/hosts/known_hosts"}],
+            "volumeMounts": [{"name": "hosts", "mountPath": "/hosts"}],
+        });
+        set_template(&mut stack, &[fetch, container(scene, "make", MAKE)]);
+        let spec = &mut stack.spec.workspace_template.get_or_insert_default()["spec"]["podTemplate"]["spec"];
+        spec["volumes"] = json!([{"name": "hosts", "emptyDir": {}}]);
+        let main = scene.start(stack).await;
+        main.until_applied(&commit).await;
+        assert_eq!(init_containers(&main.pod().await), ["bootstrap", "fetch", "make"]);
+        wait_until("the event about fetch", Patience::Reaction, async || {
+            let events = scene.list::<Event>().await;
+            let messages = events.iter().filter(|event| event.reason.as_deref() == Some("PodTemplateNoEffect"));
+            let messages: Vec<_> = messages.filter_map(|event| event.message.clone()).collect();
+            match messages.as_slice() {
+                [one] if one.contains("env[SSH_KNOWN_HOSTS], volumeMounts[/hosts]") => Look::Found(()),
+                other => Look::NotYet(format!("{other:?}")),
+            }
+        })
+        .await;
+    });
+}
+
+/// Answers as a CLI of this version that does not know a flag of every run. Other calls reach the CLI of the image.
+const OLD_CLI: &str = r#"mkdir -p /share/old && cat >/share/old/pulumi <<'END' && chmod +x /share/old/pulumi
+#!/bin/sh
+for word; do
+    case $word in
+        version) echo v3.104.2; exit 0 ;;
+        --suppress-progress) echo "error: unknown flag: --suppress-progress" >&2; exit 255 ;;
+    esac
+done
+PATH=/usr/local/bin:/usr/bin:/bin exec pulumi "$@"
+END"#;
+
+#[test]
+fn a_cli_that_is_too_old_is_named_until_the_image_has_a_newer_one() {
+    run("old-cli", async |scene| {
+        let source = scene.source("app").await;
+        let commit = source.push(&Program::new("old-cli").output("said", json!("hello")).files()).await;
+        let mut stack = scene.stack("main", &source);
+        set_template(&mut stack, &[container(scene, "install", OLD_CLI)]);
+        stack.spec.workspace_template.get_or_insert_default()["spec"]["env"] =
+            json!([{"name": "PATH", "value": "/share/old:/usr/local/bin:/usr/bin:/bin"}]);
+        let main = scene.start(stack).await;
+        let stalled = main
+            .until("to say that the CLI is too old", Patience::Long, |stack| {
+                says(stack, STALLED, "True", stack_reason::PULUMI_VERSION_TOO_LOW)
+            })
+            .await;
+        let message = condition(&stalled, STALLED).map(|stalled| stalled.message.clone()).unwrap_or_default();
+        assert!(message.starts_with("IncompatibleConfiguration: ") && message.contains("v3.104.2"), "{message}");
+        assert!(
+            says(&stalled, READY, "False", stack_reason::NOT_READY_STALLED)
+                && condition(&stalled, RECONCILING).is_none()
+        );
+        main.change(json!({"spec": {"workspaceTemplate": {"spec": {"env": null}}}})).await;
+        main.until_applied(&commit).await;
     });
 }

@@ -122,6 +122,16 @@ fn a_pod_that_fits_on_no_node() {
 }
 
 #[test]
+fn a_pod_whose_requests_do_not_fit_names_them() {
+    run("too-large", async |scene| {
+        let template = json!({"resources": {"requests": {"memory": "900Gi"}}});
+        let words = ["Insufficient memory", "container pulumi requests memory 900Gi"];
+        let case = Case { name: "too-large", template, words: &words };
+        case.run(scene, async |main| without(main, "resources").await).await;
+    });
+}
+
+#[test]
 fn a_service_account_that_is_not_there() {
     run("no-account", async |scene| {
         let template = json!({"serviceAccountName": "deployer"});

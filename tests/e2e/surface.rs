@@ -11,7 +11,8 @@ use pulumi_controller::api::pulumi::{Program as ProgramObject, Stack};
 use serde_json::{Value, json};
 
 use crate::harness::{
-    Controller, Look, Patience, Program, Scene, StackHandle, api_call, condition, from_json, run, says, wait_until,
+    Controller, Look, Patience, Program, Scene, StackHandle, api_call, condition, from_json, kubectl, run, says,
+    wait_until,
 };
 use crate::manifest_files::{covers, read};
 
@@ -135,12 +136,45 @@ fn c1_kubectl_get_shows_the_columns_of_the_operator() {
             let request = request.body(Vec::new()).expect("a request");
             let table = api_call("listing Stacks as a table", scene.client.request::<Value>(request)).await;
             let columns = table["columnDefinitions"].as_array().expect("a table has columns").iter();
-            let shown = columns.filter(|column| column["priority"] == json!(0));
+            let shown = columns.clone().filter(|column| column["priority"] == json!(0));
             let names: Vec<_> = shown.map(|column| column["name"].as_str().unwrap_or_default()).collect();
-            let wanted =
-                ["Name", "Last Update", "Age", "Ready", "Reconciling", "Stalled", "Permalink", "Revision", "Status"];
-            assert_eq!(names, wanted, "{version}");
+            assert_eq!(names, ["Name", "Age", "Ready", "Suspended", "Revision", "Status"], "{version}");
+            let all: Vec<_> = columns.map(|column| column["name"].as_str().unwrap_or_default()).collect();
+            for name in ["Stack", "Last Update", "Age", "Last Commit", "Ready", "Reconciling", "Stalled", "Permalink"] {
+                assert!(all.contains(&name), "{version}: `--output wide` prints the operator's column {name}: {all:?}");
+            }
         }
+    });
+}
+
+#[test]
+fn rows_are_shorter_than_160_characters_and_updates_sorted_by_time() {
+    run("rows", async |scene| {
+        let source = scene.source("app").await;
+        let first = source.push(&Program::new("rows").output("text", json!("one")).files()).await;
+        let main = scene.start(scene.stack(&"x".repeat(42), &source)).await;
+        main.until_applied(&first).await;
+        let second = source.push(&Program::new("rows").output("text", json!("two")).files()).await;
+        main.until_applied(&second).await;
+        main.change(json!({"spec": {"suspend": true}})).await;
+        main.until("to be suspended", Patience::Reaction, |stack| {
+            stack.status.as_ref().is_some_and(|status| status.suspended == Some(true))
+        })
+        .await;
+        let revision = second.revision();
+        let short: String = revision.chars().take("main@sha1:".len() + 8).collect();
+        for kind in ["stacks.pulumi.com", "workspaces.auto.pulumi.com", "updates.auto.pulumi.com"] {
+            let table = kubectl(&["get", kind, "--namespace", &scene.namespace], "").await;
+            let longest = table.lines().map(|row| row.chars().count()).max();
+            assert!(longest.is_some_and(|longest| longest < 160), "{longest:?} characters:\n{table}");
+            assert!(table.contains(&format!(" {short} ")), "{short} is missing:\n{table}");
+        }
+        let stacks = kubectl(&["get", "stacks.pulumi.com", "--namespace", &scene.namespace], "").await;
+        assert!(stacks.lines().any(|row| row.contains("True") && row.contains(" true ")), "suspended:\n{stacks}");
+        let mut updates = main.updates().await;
+        updates.sort_by_key(ResourceExt::name_any);
+        let revisions = updates.iter().map(|update| update.spec.artifact.as_ref().map(|artifact| &artifact.revision));
+        assert_eq!(revisions.collect::<Vec<_>>(), [Some(&first.revision()), Some(&second.revision())]);
     });
 }
 

@@ -29,6 +29,7 @@ use super::processes::Family;
 use super::redactor::Redactor;
 use super::settings::{ApplyError, Settings, Wanted};
 use super::source::InPlace;
+use super::version::CliVersion;
 use crate::pulumi::arguments::{self, OperationKind};
 use crate::pulumi::outputs::{self, Output, OutputsError};
 use crate::pulumi::project::Project;
@@ -88,6 +89,7 @@ pub struct Run {
     pub liveness: Liveness,
     /// Whether a person's commands in the pod do not find the stack yet.
     pub select: bool,
+    pub version: CliVersion,
 }
 
 impl Run {
@@ -277,6 +279,11 @@ impl Run {
 
     fn failure(&self, attempt: &Attempt) -> Ending {
         let failure = attempt.failure();
+        if failure::is_unknown_flag(&attempt.stderr.text()) {
+            // The controller compares the version with the oldest that it supports.
+            let version = self.version.clone();
+            tokio::spawn(async move { version.get().await });
+        }
         let outcome = ending::outcome(&failure.kind, self.is_cancelled());
         let message = self.explained(&failure.message);
         Ending { outcome, message, holders: ending::holders(failure.kind), ..Ending::default() }

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::api::auto::KeyReference;
+use crate::api::auto::SecretKeySelector;
 
 /// A Git repository that the controller follows itself.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
@@ -33,16 +33,16 @@ pub struct GitRepository {
 pub struct GitRepositoryAuth {
     /// The private key, in the form of OpenSSH or PEM.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ssh_private_key: Option<KeyReference>,
+    pub ssh_private_key: Option<SecretKeySelector>,
     /// The user's name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub username: Option<KeyReference>,
+    pub username: Option<SecretKeySelector>,
     /// The user's password, or the passphrase of `sshPrivateKey`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub password: Option<KeyReference>,
+    pub password: Option<SecretKeySelector>,
     /// A personal access token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub token: Option<KeyReference>,
+    pub token: Option<SecretKeySelector>,
     /// An installation of a GitHub App.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub github_app: Option<GitHubAppKeys>,
@@ -54,10 +54,10 @@ pub struct GitRepositoryAuth {
 pub struct GitHubAppKeys {
     /// The App's id, or its client id.
     #[serde(rename = "appID")]
-    pub app_id: KeyReference,
+    pub app_id: SecretKeySelector,
     /// The installation's id.
     #[serde(rename = "installationID")]
-    pub installation_id: KeyReference,
+    pub installation_id: SecretKeySelector,
     /// The App's private key, as PEM.
-    pub private_key: KeyReference,
+    pub private_key: SecretKeySelector,
 }

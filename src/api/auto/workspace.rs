@@ -226,6 +226,18 @@ pub struct ConfigValueFrom {
     pub json: Option<bool>,
 }
 
+/// One key of a Secret that may be missing.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
+pub struct SecretKeySelector {
+    /// The Secret's name.
+    pub name: String,
+    /// The key.
+    pub key: String,
+    /// `true`: the value is left out where the Secret or its key does not exist. Default: `false`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub optional: Option<bool>,
+}
+
 /// One key of a Secret or a ConfigMap.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 pub struct KeyReference {

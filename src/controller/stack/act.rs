@@ -92,6 +92,7 @@ pub async fn act(
         Action::ApplyWorkspace(wanted, message) => apply_workspace(observed, &wanted, message, context, now).await,
         Action::WaitForWorkspace(message) => rest(stack, &State::Working(message), None, context, now).await,
         Action::WorkspaceFailed(message) => rest(stack, &State::WorkspaceFailed(message), None, context, now).await,
+        Action::VersionTooLow(message) => rest(stack, &State::VersionTooLow(message), None, context, now).await,
         Action::Start(current) => start(observed, &current, context, now).await,
         Action::WaitForOthers(message, stale) => wait_for_others(stack, message, &stale, context, now).await,
         // The status stays: a change of it would be another question, whose answer is not known either.

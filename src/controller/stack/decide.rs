@@ -66,6 +66,8 @@ pub enum Action {
     WaitForWorkspace(String),
     /// The pod cannot start.
     WorkspaceFailed(String),
+    /// The Pulumi CLI in the image is too old.
+    VersionTooLow(String),
     Start(CurrentUpdate),
     /// What stands behind the configuration is seen for the first time: what changes from now on is a reason to run.
     NoteInputs(FirstSight),
@@ -106,6 +108,7 @@ impl Action {
             Action::ApplyWorkspace(..) => "ApplyWorkspace",
             Action::WaitForWorkspace(_) => "WaitForWorkspace",
             Action::WorkspaceFailed(_) => "WorkspaceFailed",
+            Action::VersionTooLow(_) => "VersionTooLow",
             Action::Start(_) => "Start",
             Action::NoteInputs(_) => "NoteInputs",
             Action::ReclaimWorkspace => "ReclaimWorkspace",
@@ -341,6 +344,7 @@ fn run(
             Action::WaitForWorkspace(format!("waiting for workspace readiness before {step}{message}"))
         }
         Readiness::Failed(message) | Readiness::NotInstalled(message) => Action::WorkspaceFailed(message),
+        Readiness::VersionTooLow(message) => Action::VersionTooLow(message),
         Readiness::SourceRefused(message) => Action::WaitForSource(message),
     }
 }
@@ -401,6 +405,7 @@ pub enum Readiness {
     Ready,
     Waiting(String),
     Failed(String),
+    VersionTooLow(String),
     /// What the source needs cannot be installed.
     NotInstalled(String),
     /// The pod is well and keeps the source that it has: the new one is not fit to be put in place.
@@ -421,6 +426,7 @@ pub fn readiness(workspace: &Workspace) -> Readiness {
         workspace_reason::ARTIFACT_REFUSED => Readiness::SourceRefused(ready.message.clone()),
         workspace_reason::ARTIFACT_UNAVAILABLE => Readiness::LacksSource(format!(" ({message})")),
         workspace_reason::INSTALLATION_FAILED => Readiness::NotInstalled(message),
+        workspace_reason::INCOMPATIBLE_CONFIGURATION => Readiness::VersionTooLow(message),
         workspace_reason::POD_FAILED | workspace_reason::SPEC_INVALID => Readiness::Failed(message),
         _ => Readiness::Waiting(format!(" ({message})")),
     }

@@ -25,9 +25,11 @@ pub fn rest_after(state: &State, known: Option<Duration>, requeue_dependency: Du
         State::Done | State::Failed => known,
         State::SourceUnavailable(_) | State::PrerequisiteNotSatisfied(_) => known.or(Some(requeue_dependency)),
         State::NamespaceTerminating(_) => known.or(Some(REFUSED_RETRY)),
-        State::Working(_) | State::WorkspaceFailed(_) | State::GivesWay(_) | State::InDoubt(..) => {
-            known.or(Some(WATCHED_RETRY))
-        }
+        State::Working(_)
+        | State::WorkspaceFailed(_)
+        | State::VersionTooLow(_)
+        | State::GivesWay(_)
+        | State::InDoubt(..) => known.or(Some(WATCHED_RETRY)),
     }
 }
 
@@ -58,6 +60,7 @@ mod tests {
             (State::Working(why()), None, Some(60)),
             (State::Working(why()), Some(3), Some(3)),
             (State::WorkspaceFailed(why()), None, Some(60)),
+            (State::VersionTooLow(why()), None, Some(60)),
             (State::WorkspaceFailed(why()), Some(30), Some(30)),
             (State::GivesWay(why()), None, Some(60)),
             (State::InDoubt(reason, why()), None, Some(60)),

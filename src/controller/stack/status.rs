@@ -30,6 +30,8 @@ pub enum State {
     /// The message names the step and the revision.
     Working(String),
     WorkspaceFailed(String),
+    /// The Pulumi CLI in the image is too old.
+    VersionTooLow(String),
     SourceUnavailable(String),
     /// Nothing new can be made, and what is there goes away.
     NamespaceTerminating(String),
@@ -97,6 +99,7 @@ fn pending_since(before: Option<Time>, state: &State, now: Timestamp) -> Option<
         }
         State::SourceUnavailable(_) | State::InDoubt(..) => before,
         State::NamespaceTerminating(_)
+        | State::VersionTooLow(_)
         | State::GivesWay(_)
         | State::Failed
         | State::GivenUp
@@ -164,6 +167,7 @@ fn claims(state: &State, last: Option<&LastUpdate>, pace: &Pace) -> Claims {
             stalled: None,
         },
         State::WorkspaceFailed(message) => waiting(stack_reason::WORKSPACE_FAILED, message),
+        State::VersionTooLow(message) => given_up(stack_reason::PULUMI_VERSION_TOO_LOW, message, message),
         State::SourceUnavailable(message) => waiting(stack_reason::SOURCE_UNAVAILABLE, message),
         State::NamespaceTerminating(message) => given_up(stack_reason::NAMESPACE_TERMINATING, message, message),
         State::GivesWay(message) => given_up(stack_reason::UPDATE_CONFLICT, message, message),

@@ -10,6 +10,7 @@ use super::source::WantedSource;
 use crate::api::auto::ArtifactReference;
 use crate::api::conditions::{READY, find, workspace_reason as reason};
 use crate::api::names::WORKSPACE_FINALIZER;
+use crate::pulumi::version;
 use crate::runtime::takeover;
 
 /// A pod that is stale and whose agent has not answered for this long is replaced without having been drained.
@@ -114,6 +115,9 @@ pub(super) fn decide(observed: &Observed, now: Timestamp) -> Action {
         Agent::NotAsked => Action::Report(Report::starting(&pod.name, observed.warning.as_deref())),
         Agent::Unreachable(message) => Action::Report(Report::unreachable(message)),
         Agent::Answered(reply) if reply.pod_uid != pod.uid => Action::Report(another_pod(&reply.pod_uid)),
+        Agent::Answered(reply) if version::is_too_old(&reply.pulumi_version) => {
+            Action::Report(Report::cli_too_old(&reply.pulumi_version))
+        }
         Agent::Answered(_) => source(observed, &wanted.source),
     }
 }

@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use serde_json::Value;
 
 use super::environment::has_name;
-use super::init_containers;
+use super::init_containers::{self, FETCH_CONTAINER};
 use super::pod;
 use super::render::SpecError;
 use crate::api::names::{
@@ -42,6 +42,7 @@ pub(super) fn check_fields(patch: &Value) -> Result<(), SpecError> {
 /// Compares the merged template with the generated one.
 pub(super) fn check_unchanged(generated: &Value, merged: &Value) -> Result<(), SpecError> {
     init_containers::check(generated, merged)?;
+    check_fetch(generated, merged)?;
     check_pod(merged)?;
     check_metadata(generated, merged)?;
     check_items(generated, merged, "/spec/volumes", "volumes")?;
@@ -83,8 +84,22 @@ fn check_metadata(generated: &Value, merged: &Value) -> Result<(), SpecError> {
     Ok(())
 }
 
+/// A user may add variables and mounts to `fetch`; ours stay.
+fn check_fetch(generated: &Value, merged: &Value) -> Result<(), SpecError> {
+    let fetch = |template| container(template, "/spec/initContainers", FETCH_CONTAINER);
+    let (Some(ours), Some(theirs)) = (fetch(generated), fetch(merged)) else {
+        return protected(format!("the init container {FETCH_CONTAINER}"));
+    };
+    let path = format!("initContainers[{FETCH_CONTAINER}]");
+    for list in ["env", "volumeMounts"] {
+        check_items(ours, theirs, &format!("/{list}"), &format!("{path}.{list}"))?;
+    }
+    check_mount_paths(ours, theirs, &path)
+}
+
 fn check_container(generated: &Value, merged: &Value) -> Result<(), SpecError> {
-    let (Some(ours), Some(theirs)) = (container(generated), container(merged)) else {
+    let pulumi = |template| container(template, "/spec/containers", PULUMI_CONTAINER);
+    let (Some(ours), Some(theirs)) = (pulumi(generated), pulumi(merged)) else {
         return protected(format!("the container {PULUMI_CONTAINER}"));
     };
     if let Some(field) = CONTAINER_FIELDS.iter().find(|field| ours.get(**field) != theirs.get(**field)) {
@@ -97,12 +112,11 @@ fn check_container(generated: &Value, merged: &Value) -> Result<(), SpecError> {
         let name = variable.get("name").and_then(Value::as_str).unwrap_or_default();
         return protected(format!("spec.{path}.env[{name}]"));
     }
-    check_mount_paths(ours, theirs)
+    check_mount_paths(ours, theirs, &path)
 }
 
-fn container(template: &Value) -> Option<&Value> {
-    let containers = template.pointer("/spec/containers")?.as_array()?;
-    containers.iter().find(|container| has_name(container, PULUMI_CONTAINER))
+fn container<'a>(template: &'a Value, list: &str, name: &str) -> Option<&'a Value> {
+    template.pointer(list)?.as_array()?.iter().find(|container| has_name(container, name))
 }
 
 /// Every generated item must still be there as it was.
@@ -120,7 +134,7 @@ fn check_items(generated: &Value, merged: &Value, pointer: &str, path: &str) -> 
 }
 
 /// The user's own mounts must not hide or pin what the agent works on.
-fn check_mount_paths(ours: &Value, theirs: &Value) -> Result<(), SpecError> {
+fn check_mount_paths(ours: &Value, theirs: &Value, container: &str) -> Result<(), SpecError> {
     let mounts =
         |container: &Value| container.get("volumeMounts").and_then(Value::as_array).cloned().unwrap_or_default();
     let generated = mounts(ours);
@@ -128,7 +142,7 @@ fn check_mount_paths(ours: &Value, theirs: &Value) -> Result<(), SpecError> {
     for mount in mounts(theirs).iter().filter(|mount| !generated.contains(mount)) {
         let path = plain_path(mount.get("mountPath").and_then(Value::as_str).unwrap_or_default());
         if is_reserved(&path) {
-            return protected(format!("spec.containers[{PULUMI_CONTAINER}].volumeMounts[{path}]"));
+            return protected(format!("spec.{container}.volumeMounts[{path}]"));
         }
     }
     Ok(())

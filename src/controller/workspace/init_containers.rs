@@ -16,6 +16,10 @@ pub(super) const FETCH_CONTAINER: &str = "fetch";
 pub(super) const OWN: [&str; 2] = [BOOTSTRAP_CONTAINER, FETCH_CONTAINER];
 /// What a user may change of ours: what a namespace may demand of every container.
 const ADJUSTABLE: [&str; 3] = ["imagePullPolicy", "resources", "securityContext"];
+/// Lists of `fetch` to which a user may add, with the key of their items. The Pulumi Kubernetes Operator fetches the source there.
+const EXTENSIBLE: [(&str, &str); 2] = [("env", "name"), ("volumeMounts", "mountPath")];
+/// How many items without effect are named.
+const MOST_NAMED: usize = 10;
 /// As whom a container runs.
 const IDENTITY: [&str; 2] = ["runAsUser", "runAsGroup"];
 
@@ -26,12 +30,24 @@ pub(super) fn check(generated: &Value, merged: &Value) -> Result<(), SpecError> 
         let (Some(ours), Some(theirs)) = (find(generated, name), find(merged, name)) else {
             return protected(format!("the init container {name}"));
         };
-        let mut fields = ours.keys().chain(theirs.keys()).filter(|field| !ADJUSTABLE.contains(&field.as_str()));
+        let is_extensible = |field: &str| name == FETCH_CONTAINER && EXTENSIBLE.iter().any(|(list, _)| *list == field);
+        let is_fixed = |field: &&String| !ADJUSTABLE.contains(&field.as_str()) && !is_extensible(field);
+        let mut fields = ours.keys().chain(theirs.keys()).filter(is_fixed);
         if let Some(field) = fields.find(|field| ours.get(*field) != theirs.get(*field)) {
             return protected(format!("spec.initContainers[{name}].{field}"));
         }
     }
     Ok(())
+}
+
+/// What a user's template adds to `fetch`, such as `env[SSH_KNOWN_HOSTS]`. It has no effect: the controller fetches the source.
+pub(super) fn without_effect(pod_template: &Value) -> Vec<String> {
+    let Some(fetch) = find(pod_template, FETCH_CONTAINER) else { return Vec::new() };
+    let items = EXTENSIBLE.iter().flat_map(|(list, key)| {
+        let items = fetch.get(*list).and_then(Value::as_array).into_iter().flatten();
+        items.filter_map(move |item| Some(format!("{list}[{}]", item.get(*key)?.as_str()?)))
+    });
+    items.take(MOST_NAMED).collect()
 }
 
 /// Puts the merged init containers in order. `fetch` stays only if there is a source to take and somebody who needs it
@@ -132,6 +148,21 @@ mod tests {
             assert_eq!(names, expected, "{case}");
             assert_eq!(fetches, expected.contains(&"fetch"), "{case}");
         }
+    }
+
+    #[test]
+    fn what_a_template_adds_to_fetch_is_named() {
+        let template =
+            |fetch: Value| json!({"spec": {"initContainers": [{"name": "prepare", "env": [{"name": "A"}]}, fetch]}});
+        let added = json!({
+            "name": "fetch", "resources": {}, "env": [{"name": "SSH_KNOWN_HOSTS", "value": "/a"}],
+            "volumeMounts": [{"name": "hosts", "mountPath": "/etc/ssh"}],
+        });
+        assert_eq!(without_effect(&template(added)), ["env[SSH_KNOWN_HOSTS]", "volumeMounts[/etc/ssh]"]);
+        assert!(without_effect(&template(json!({"name": "fetch", "resources": {}}))).is_empty());
+        assert!(without_effect(&json!({"spec": {"initContainers": null}})).is_empty());
+        let many: Vec<Value> = (0..1000).map(|number| json!({"name": format!("V{number}")})).collect();
+        assert_eq!(without_effect(&template(json!({"name": "fetch", "env": many}))).len(), MOST_NAMED);
     }
 
     #[test]

@@ -143,6 +143,16 @@ fn a_pod_template_that_would_break_the_workspace_is_refused_by_name() {
         (init("bootstrap", "image", json!("mine")), "spec.initContainers[bootstrap].image"),
         (init("bootstrap", "restartPolicy", json!("Always")), "spec.initContainers[bootstrap].restartPolicy"),
         (init("fetch", "command", json!(["sh"])), "spec.initContainers[fetch].command"),
+        (init("bootstrap", "env", json!([{"name": "A", "value": "b"}])), "spec.initContainers[bootstrap].env"),
+        (init("fetch", "env", json!([{"name": "POD_UID", "value": "b"}])), "spec.initContainers[fetch].env[POD_UID]"),
+        (
+            init("fetch", "volumeMounts", json!([{"name": "mine", "mountPath": "/share"}])),
+            "spec.initContainers[fetch].volumeMounts[/share]",
+        ),
+        (
+            init("fetch", "volumeMounts", json!([{"name": "mine", "mountPath": "/share/staging/x"}])),
+            "spec.initContainers[fetch].volumeMounts[/share/staging/x]",
+        ),
         (init("fetch", "$patch", json!("delete")), "the init container fetch"),
         (json!({"spec": {"initContainers": null}}), "the init container bootstrap"),
         (json!({"spec": {"$patch": "replace", "containers": []}}), "the init container bootstrap"),
@@ -221,6 +231,21 @@ fn what_a_namespace_demands_of_every_container_can_be_set_for_ours() {
     assert_eq!(containers.len(), 1, "nobody waits for a source");
     assert_eq!(containers[0]["resources"]["limits"], limits["limits"]);
     assert_eq!(containers[0]["securityContext"]["capabilities"], json!({"drop": ["ALL"]}));
+}
+
+#[test]
+fn variables_and_mounts_can_be_added_to_fetch() {
+    let rendered = with_template(json!({"spec": {
+        "initContainers": [
+            {
+                "name": "fetch", "env": [{"name": "SSH_KNOWN_HOSTS", "value": "/hosts/known_hosts"}],
+                "volumeMounts": [{"name": "hosts", "mountPath": "/hosts"}],
+            },
+            {"name": "prepare", "image": "tool:1"},
+        ],
+        "volumes": [{"name": "hosts", "configMap": {"name": "hosts"}}],
+    }}));
+    assert!(rendered.is_ok(), "{rendered:?}");
 }
 
 #[test]

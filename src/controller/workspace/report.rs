@@ -7,6 +7,7 @@ use crate::api::auto::ArtifactReference;
 use crate::api::conditions::workspace_reason as reason;
 use crate::artifact::{FetchError, InPod};
 use crate::config::AGENT_STATUS_INTERVAL;
+use crate::pulumi::version;
 use crate::rpc::proto::{Candidate, Person};
 use crate::source::Unavailable;
 
@@ -17,6 +18,8 @@ const SOON: Duration = Duration::from_secs(5);
 /// How soon an agent is asked again that is putting a source in place.
 const WATCH: Duration = Duration::from_secs(2);
 
+/// The most of the version that the CLI prints that is told, in characters.
+const LONGEST_VERSION: usize = 64;
 /// The most of a person's command that is told, in characters.
 const LONGEST_COMMAND: usize = 200;
 
@@ -54,6 +57,18 @@ impl Report {
 
     pub(super) fn stalled(message: String) -> Self {
         Self { state: State::Stalled, reason: reason::SPEC_INVALID, message, again: None }
+    }
+
+    /// Only another image helps.
+    pub(super) fn cli_too_old(version: &str) -> Self {
+        let version: String = version.chars().filter(|c| !c.is_control()).take(LONGEST_VERSION).collect();
+        let (major, minor) = version::OLDEST;
+        let message = format!(
+            "the Pulumi CLI in the image has version {version}, and the oldest supported version is {major}.{minor}.0: set \
+             spec.image (spec.workspaceTemplate.spec.image of a Stack) to a newer one"
+        );
+        let reason = reason::INCOMPATIBLE_CONFIGURATION;
+        Self { state: State::Stalled, reason, message, again: Some(AGENT_STATUS_INTERVAL) }
     }
 
     /// Nothing tells us when the other's object goes away, so we look.

@@ -7,6 +7,7 @@ use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 
 use super::context::Context;
+use super::init_containers::{self, FETCH_CONTAINER};
 use super::observe::{Agent, Observed};
 use super::report::{Report, State};
 use super::{config, environment};
@@ -22,6 +23,8 @@ use crate::runtime::writes::WriteError;
 
 /// The CLI takes no name of a project that is longer.
 const LONGEST_PROJECT_NAME: usize = 100;
+/// Reason of the event about a template that sets something without any effect.
+const NO_EFFECT: &str = "PodTemplateNoEffect";
 
 /// Writes what is reported, if it is news; the answer is the Workspace as it is then.
 pub(super) async fn write(
@@ -37,6 +40,9 @@ pub(super) async fn write(
     if written.is_some()
         && let Some(event) = event(workspace, report)
     {
+        context.events.publish(event);
+    }
+    if let Some(event) = without_effect(workspace).filter(|_| written.is_some()) {
         context.events.publish(event);
     }
     Ok(written)
@@ -171,6 +177,19 @@ fn event(workspace: &Workspace, report: &Report) -> Option<Event> {
 }
 
 /// The operator's reason of an event, where it has one.
+/// Once for each generation: what its template sets without any effect.
+fn without_effect(workspace: &Workspace) -> Option<Event> {
+    let observed = workspace.status.as_ref().and_then(|status| status.observed_generation);
+    let template = workspace.spec.pod_template.as_ref().filter(|_| observed != workspace.metadata.generation)?;
+    let fields = init_containers::without_effect(template);
+    let message = format!(
+        "podTemplate: {} of init container {FETCH_CONTAINER} has no effect: the controller fetches the source. Put known_hosts and \
+         ca.crt into the Secret with the credentials",
+        fields.join(", ")
+    );
+    (!fields.is_empty()).then(|| Event::new(workspace, EventKind::Warning, NO_EFFECT, message))
+}
+
 fn event_reason(report: &Report) -> &'static str {
     match report.reason {
         _ if report.state == State::Ready => "Initialized",
@@ -185,6 +204,29 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn what_a_template_sets_without_effect_is_told_once_for_each_generation() {
+        let told = |observed: Option<i64>, pod_template: serde_json::Value| {
+            let workspace: Workspace = serde_json::from_value(json!({
+                "metadata": {"name": "app", "namespace": "team", "generation": 2}, "spec": {"podTemplate": pod_template},
+                "status": {"observedGeneration": observed},
+            }))
+            .expect("a Workspace");
+            without_effect(&workspace).is_some()
+        };
+        let fetch = |fields| json!({"spec": {"initContainers": [fields]}});
+        let added = || fetch(json!({"name": "fetch", "env": [{"name": "A", "value": "b"}]}));
+        for (observed, template, wanted) in [
+            (None, added(), true),
+            (Some(1), added(), true),
+            (Some(2), added(), false),
+            (Some(1), fetch(json!({"name": "fetch", "resources": {}})), false),
+            (Some(1), json!(null), false),
+        ] {
+            assert_eq!(told(observed, template.clone()), wanted, "{observed:?} {template}");
+        }
+    }
 
     #[test]
     fn the_word_for_the_inputs_is_the_last_that_the_agent_said() {

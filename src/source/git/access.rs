@@ -52,6 +52,10 @@ impl Shared {
             let known_hosts = credentials.known_hosts.into_iter().chain(for_all).collect();
             return Ok(Access::Ssh { key: key.clone(), passphrase: passphrase.clone(), known_hosts });
         }
+        if matches!((key.repository.place(), &credentials.login), (Place::Ssh(_), Login::Nothing)) {
+            let what = format!("{} is reached by SSH, and the optional key for it does not exist", key.repository);
+            return Err(GitError::Credentials(what));
+        }
         let (own, for_all) = (credentials.authorities, read(&trust.join("ca.crt")).await?);
         let login = match credentials.login {
             Login::Basic { user, password } => Some((user, password)),

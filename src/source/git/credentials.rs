@@ -66,16 +66,20 @@ type Data = BTreeMap<String, ByteString>;
 pub async fn read(client: &Client, key: &Key) -> Result<Credentials, GitError> {
     let mut secrets: BTreeMap<String, Data> = BTreeMap::new();
     for name in key.auth.secrets() {
-        secrets.insert(name.to_owned(), read_secret(client, &key.namespace, name).await?);
+        if let Some(data) = read_secret(client, &key.namespace, name, key.auth.needs(name)).await? {
+            secrets.insert(name.to_owned(), data);
+        }
     }
     make(&key.auth, &secrets, key.repository.host()).map_err(GitError::Credentials)
 }
 
-async fn read_secret(client: &Client, namespace: &str, name: &str) -> Result<Data, GitError> {
+/// `None` if it does not exist and is not needed.
+async fn read_secret(client: &Client, namespace: &str, name: &str, is_needed: bool) -> Result<Option<Data>, GitError> {
     let api: Api<Secret> = Api::namespaced(client.clone(), namespace);
     let failed = |why: String| GitError::Credentials(format!("cannot read the Secret {namespace}/{name}: {why}"));
     match tokio::time::timeout(READ_TIMEOUT, api.get_opt(name)).await {
-        Ok(Ok(Some(secret))) => Ok(secret.data.unwrap_or_default()),
+        Ok(Ok(Some(secret))) => Ok(Some(secret.data.unwrap_or_default())),
+        Ok(Ok(None)) if !is_needed => Ok(None),
         Ok(Ok(None)) => Err(GitError::Credentials(format!("the Secret {namespace}/{name} does not exist"))),
         Ok(Err(error)) => Err(failed(error.to_string())),
         Err(_) => Err(failed(format!("no answer within {} s", READ_TIMEOUT.as_secs()))),
@@ -84,28 +88,31 @@ async fn read_secret(client: &Client, namespace: &str, name: &str) -> Result<Dat
 
 /// Puts together what the Secrets hold.
 fn make(auth: &Auth, secrets: &BTreeMap<String, Data>, host: &str) -> Result<Credentials, String> {
-    let value = |value: &Value| match value {
-        Value::Literal(text) => Ok(text.clone()),
-        Value::Key { secret, key } => {
-            let found = secrets.get(secret).and_then(|data| data.get(key));
-            let found = found.ok_or_else(|| format!("the Secret {secret} has no key {key}"))?;
-            text(found).ok_or_else(|| format!("the key {key} of the Secret {secret} is not UTF-8"))
-        }
-    };
+    let value = |value: &Value| value_of(value, secrets);
     let nothing = Data::new();
     let login = match auth {
         Auth::Nothing => Login::Nothing,
         Auth::Secret(name) => login_of(name, secrets.get(name).unwrap_or(&nothing))?,
-        Auth::Token(token) => token_login(value(token)?),
-        Auth::Basic { user, password } => {
-            Login::Basic { user: one_line(value(user)?), password: one_line(value(password)?) }
-        }
+        Auth::Token(token) => value(token)?.map_or(Login::Nothing, token_login),
+        Auth::Basic { user, password } => match (value(user)?, value(password)?) {
+            (None, None) => Login::Nothing,
+            (user, password) => {
+                let text = |value: Option<String>| value.map(one_line).unwrap_or_default();
+                Login::Basic { user: text(user), password: text(password) }
+            }
+        },
         Auth::Ssh { key, passphrase } => {
-            Login::Ssh { key: value(key)?, passphrase: passphrase.as_ref().map(value).transpose()?.map(one_line) }
+            let passphrase = passphrase.as_ref().map(value).transpose()?.flatten().map(one_line);
+            value(key)?.map_or(Login::Nothing, |key| Login::Ssh { key, passphrase })
         }
         Auth::GitHubApp { app_id, installation_id, private_key, base_url } => {
-            let (app_id, installation_id) = (one_line(value(app_id)?), one_line(value(installation_id)?));
-            Login::GitHubApp(App::new(app_id, installation_id, value(private_key)?, base_url.as_deref(), host)?)
+            match (value(app_id)?, value(installation_id)?, value(private_key)?) {
+                (Some(app), Some(installation), Some(key)) => {
+                    let (app, installation) = (one_line(app), one_line(installation));
+                    Login::GitHubApp(App::new(app, installation, key, base_url.as_deref(), host)?)
+                }
+                _ => Login::Nothing,
+            }
         }
     };
     let all = |keys: &'static [&'static str]| {
@@ -114,6 +121,21 @@ fn make(auth: &Auth, secrets: &BTreeMap<String, Data>, host: &str) -> Result<Cre
         found.collect::<Vec<_>>()
     };
     Ok(Credentials { login, known_hosts: all(&["known_hosts"]), authorities: all(&["ca.crt", "caFile"]) })
+}
+
+/// A value; `None` if it is optional and does not exist.
+fn value_of(value: &Value, secrets: &BTreeMap<String, Data>) -> Result<Option<String>, String> {
+    let (secret, key, optional) = match value {
+        Value::Literal(text) => return Ok(Some(text.clone())),
+        Value::Key { secret, key, optional } => (secret, key, *optional),
+    };
+    match secrets.get(secret).and_then(|data| data.get(key)) {
+        Some(found) => {
+            text(found).map(Some).ok_or_else(|| format!("the key {key} of the Secret {secret} is not UTF-8"))
+        }
+        None if optional => Ok(None),
+        None => Err(format!("the Secret {secret} has no key {key}")),
+    }
 }
 
 /// What a Secret holds whose keys say it, in the order of the Pulumi Kubernetes Operator. One that holds no more than whom to trust is
@@ -193,11 +215,39 @@ mod tests {
 
     #[test]
     fn what_is_trusted_lies_beside_the_credentials() {
-        let auth = Auth::Token(Value::Key { secret: "s".to_owned(), key: "t".to_owned() });
+        let auth = Auth::Token(Value::Key { secret: "s".to_owned(), key: "t".to_owned(), optional: false });
         let made = make(&auth, &secrets(&[("t", "x"), ("ca.crt", "c"), ("known_hosts", "h")]), "h").unwrap();
         assert_eq!((made.authorities, made.known_hosts), (vec!["c".to_owned()], vec!["h".to_owned()]));
         let said = described(&auth, &[]).expect_err("the key is missing");
         assert_eq!(said, "the Secret s has no key t");
+    }
+
+    #[test]
+    fn an_optional_value_that_does_not_exist_is_left_out() {
+        let at = |key: &str| Value::Key { secret: "s".to_owned(), key: key.to_owned(), optional: true };
+        let basic = Auth::Basic { user: at("u"), password: at("p") };
+        let ssh = Auth::Ssh { key: at("k"), passphrase: Some(at("p")) };
+        let app = Auth::GitHubApp { app_id: at("a"), installation_id: at("i"), private_key: at("k"), base_url: None };
+        let rows: [(&Auth, &[(&str, &str)], &str); 8] = [
+            (&Auth::Token(at("t")), &[("t", "x")], "git:x"),
+            (&Auth::Token(at("t")), &[], "nothing"),
+            (&basic, &[("u", "me"), ("p", "x")], "me:x"),
+            (&basic, &[("u", "me")], "me:"),
+            (&basic, &[], "nothing"),
+            (&ssh, &[("k", "x")], "ssh x None"),
+            (&ssh, &[("p", "x")], "nothing"),
+            (&app, &[("a", "1"), ("i", "2")], "nothing"),
+        ];
+        for (auth, entries, wanted) in rows {
+            assert_eq!(described(auth, entries).as_deref(), Ok(wanted), "{auth:?} {entries:?}");
+            assert!(!auth.needs("s"), "{auth:?}");
+        }
+        let needed = Auth::Basic {
+            user: at("u"),
+            password: Value::Key { secret: "s".to_owned(), key: "p".to_owned(), optional: false },
+        };
+        assert!(needed.needs("s") && !needed.needs("other"));
+        assert!(make(&Auth::Token(at("t")), &BTreeMap::new(), "h").is_ok(), "the Secret itself does not exist");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! What a Workspace says of its repository, made sense of. Pure.
 
-use crate::api::auto::{GitRepository, GitRepositoryAuth, KeyReference};
+use crate::api::auto::{GitRepository, GitRepositoryAuth, SecretKeySelector};
 use crate::source::git::Wanted;
 use crate::source::git::reference::Reference;
 use crate::source::git::url::RepositoryUrl;
@@ -52,8 +52,9 @@ fn auth(given: Option<&GitRepositoryAuth>) -> Result<Auth, String> {
     }
 }
 
-fn value(reference: &KeyReference) -> Value {
-    Value::Key { secret: reference.name.clone(), key: reference.key.clone() }
+fn value(selector: &SecretKeySelector) -> Value {
+    let (secret, key) = (selector.name.clone(), selector.key.clone());
+    Value::Key { secret, key, optional: selector.optional.unwrap_or_default() }
 }
 
 #[cfg(test)]
@@ -85,8 +86,10 @@ mod tests {
     #[test]
     fn every_way_of_auth_is_read() {
         let auth = |url: &str, auth: Json| read(json!({"url": url, "auth": auth})).map(|wanted| wanted.key.auth);
-        let key = |key: &str| Value::Key { secret: "s".to_owned(), key: key.to_owned() };
+        let key = |key: &str| Value::Key { secret: "s".to_owned(), key: key.to_owned(), optional: key == "o" };
         assert_eq!(auth(HTTPS, json!({"token": at("t")})), Ok(Auth::Token(key("t"))));
+        let optional = json!({"token": {"name": "s", "key": "o", "optional": true}});
+        assert_eq!(auth(HTTPS, optional), Ok(Auth::Token(key("o"))));
         let basic = auth(HTTPS, json!({"username": at("u"), "password": at("p")}));
         assert_eq!(basic, Ok(Auth::Basic { user: key("u"), password: key("p") }));
         let ssh = auth("git@host:app", json!({"sshPrivateKey": at("k"), "password": at("p")}));

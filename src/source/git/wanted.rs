@@ -65,7 +65,12 @@ pub enum Auth {
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub enum Value {
     Literal(String),
-    Key { secret: String, key: String },
+    Key {
+        secret: String,
+        key: String,
+        /// Whether the value is left out where the Secret or its key does not exist.
+        optional: bool,
+    },
 }
 
 /// A value that is given in place is not shown.
@@ -73,7 +78,7 @@ impl fmt::Debug for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Value::Literal(_) => f.write_str("Literal(…)"),
-            Value::Key { secret, key } => write!(f, "Key({secret}/{key})"),
+            Value::Key { secret, key, .. } => write!(f, "Key({secret}/{key})"),
         }
     }
 }
@@ -212,7 +217,7 @@ fn value(field: &str, reference: &ResourceRef, namespace: &str) -> Result<Value,
         ("Secret", Some(secret), _) => {
             match secret.namespace.as_deref().filter(|other| !other.is_empty() && *other != namespace) {
                 Some(_) => refused("cross-namespace refs are not allowed"),
-                None => Ok(Value::Key { secret: secret.name.clone(), key: secret.key.clone() }),
+                None => Ok(Value::Key { secret: secret.name.clone(), key: secret.key.clone(), optional: false }),
             }
         }
         ("Secret", None, _) => refused("type is Secret, but `secret.name` and `secret.key` are missing"),
@@ -255,6 +260,11 @@ impl Auth {
         }
     }
 
+    /// Whether this Secret has to exist.
+    pub fn needs(&self, secret: &str) -> bool {
+        matches!(self, Auth::Secret(_)) || self.values().iter().any(|value| value.needs(secret))
+    }
+
     /// The names of the Secrets, each once.
     pub fn secrets(&self) -> Vec<&str> {
         let mut names: Vec<&str> = match self {
@@ -268,6 +278,11 @@ impl Auth {
 }
 
 impl Value {
+    /// Whether it needs this Secret.
+    fn needs(&self, name: &str) -> bool {
+        matches!(self, Value::Key { secret, optional: false, .. } if secret == name)
+    }
+
     fn secret(&self) -> Option<&str> {
         match self {
             Value::Literal(_) => None,
@@ -330,7 +345,7 @@ mod tests {
             all.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
             read(&all).unwrap().unwrap().key.auth
         };
-        let at = |key: &str| Value::Key { secret: "s".to_owned(), key: key.to_owned() };
+        let at = |key: &str| Value::Key { secret: "s".to_owned(), key: key.to_owned(), optional: false };
         assert_eq!(auth(HTTPS, json!({"gitAuth": {"accessToken": secret("t")}})), Auth::Token(at("t")));
         let basic =
             json!({"gitAuth": {"basicAuth": {"userName": secret("u"), "password": secret("p")}}, "gitAuthSecret": "x"});

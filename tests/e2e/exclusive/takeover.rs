@@ -12,12 +12,12 @@ use kube::api::{Patch, PatchParams};
 use pulumi_controller::api::auto::{Update, Workspace};
 use pulumi_controller::api::conditions::{self, READY};
 use pulumi_controller::api::names;
-use pulumi_controller::api::pulumi::Stack;
+use pulumi_controller::api::pulumi::{Program as ProgramObject, Stack};
 use serde_json::json;
 
 use crate::harness::{
     Controller, Left, Look, Patience, Program, Scene, StackHandle, api_call, client, in_scene, is_done, is_operators,
-    once, run_alone, wait_until,
+    kubectl, once, run_alone, wait_until,
 };
 
 /// Runs a test in a scene from which the controller is away until the test calls it.
@@ -298,4 +298,85 @@ async fn until_nothing_is_left(scene: &Scene) {
         if left == [0; 5] { Look::Found(()) } else { Look::NotYet(format!("{left:?}")) }
     })
     .await;
+}
+
+/// A definition whose status is that of a Program, under a name of its own.
+fn program_status_definition(required: &[&str]) -> serde_json::Value {
+    let text = || json!({"type": "string"});
+    let artifact = json!({
+        "type": "object", "required": required,
+        "properties": {
+            "path": text(), "url": text(), "revision": text(), "digest": text(), "size": {"type": "integer"},
+            "lastUpdateTime": {"type": "string", "format": "date-time"},
+        },
+    });
+    let status = json!({"type": "object", "properties": {"artifact": artifact}});
+    json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": "programcopies.test.pulumi-controller"},
+        "spec": {
+            "group": "test.pulumi-controller", "scope": "Namespaced",
+            "names": {"kind": "ProgramCopy", "plural": "programcopies", "singular": "programcopy"},
+            "versions": [{
+                "name": "v1", "served": true, "storage": true, "subresources": {"status": {}},
+                "schema": {"openAPIV3Schema": {"type": "object", "properties": {"status": status}}},
+            }],
+        },
+    })
+}
+
+#[test]
+fn the_operators_definition_takes_programs_without_a_url() {
+    run_alone(async || {
+        in_scene("no-url", async |scene| {
+            let program =
+                scene.create::<ProgramObject>(Program::new("app").output("said", json!("hello")).object("app")).await;
+            let ours = wait_until("the artifact of the Program", Patience::Reaction, async || {
+                let found: Vec<ProgramObject> = scene.list().await;
+                let status = found.first().and_then(|program| program.status.clone());
+                match status.and_then(|status| status.artifact) {
+                    Some(artifact) => Look::Found(serde_json::to_value(artifact).expect("JSON")),
+                    None => Look::NotYet("there is none".to_owned()),
+                }
+            })
+            .await;
+            assert!(ours.get("url").is_none(), "{} has a URL: {ours}", program.name_any());
+            let apply = async |definition| {
+                let input = serde_json::to_string(&definition).expect("JSON");
+                kubectl(&["apply", "--server-side", "--force-conflicts", "--filename", "-"], &input).await;
+                kubectl(&["wait", "--for=condition=Established", "crd/programcopies.test.pulumi-controller"], "").await;
+            };
+            apply(program_status_definition(&[])).await;
+            let copy = json!({
+                "apiVersion": "test.pulumi-controller/v1", "kind": "ProgramCopy",
+                "metadata": {"name": "app", "namespace": &scene.namespace},
+            });
+            kubectl(&["apply", "--filename", "-"], &copy.to_string()).await;
+            let namespace = format!("--namespace={}", scene.namespace);
+            let set_status = async |artifact: &serde_json::Value| {
+                let patch = json!({"status": {"artifact": artifact}}).to_string();
+                let arguments = [
+                    "patch",
+                    "programcopy",
+                    "app",
+                    &namespace,
+                    "--subresource=status",
+                    "--type=merge",
+                    "--patch",
+                    &patch,
+                ];
+                kubectl(&arguments, "").await
+            };
+            set_status(&ours).await;
+
+            // As the operator's definition has it, which requires `url`.
+            apply(program_status_definition(&["lastUpdateTime", "path", "revision", "url"])).await;
+            kubectl(&["annotate", "programcopy", "app", &namespace, "a=b"], "").await;
+            let mut theirs = ours.clone();
+            theirs["url"] = json!("http://operator/programs/apps/app/1");
+            set_status(&theirs).await;
+            kubectl(&["delete", "crd", "programcopies.test.pulumi-controller"], "").await;
+        })
+        .await;
+    });
 }

@@ -140,6 +140,7 @@ fn the_steps_from_a_new_stack_to_its_first_run() {
              (WaitingForReplicas: said)\")",
         ),
         (Status::False, "PodFailed", "WorkspaceFailed(\"PodFailed: said\")"),
+        (Status::False, "IncompatibleConfiguration", "VersionTooLow(\"IncompatibleConfiguration: said\")"),
         (Status::False, "ArtifactRefused", "WaitForSource(\"said\")"),
     ];
     for (status, reason, wanted) in rows {

@@ -100,6 +100,11 @@ fn rows() -> Vec<(State, Option<LastUpdate>, &'static [&'static str])> {
             &["Ready=False/WorkspaceFailed", "Reconciling=True/WorkspaceFailed"],
         ),
         (
+            State::VersionTooLow(text("IncompatibleConfiguration: old")),
+            None,
+            &["Ready=False/NotReadyStalled", "Stalled=True/PulumiVersionTooLow"],
+        ),
+        (
             State::SourceUnavailable(text("404")),
             None,
             &["Ready=False/SourceUnavailable", "Reconciling=True/SourceUnavailable"],
@@ -220,6 +225,7 @@ fn c9_kstatus_is_right_in_every_state() {
     let rows = [
         (State::Working(text("step")), None, "InProgress"),
         (State::WorkspaceFailed(text("ImagePullBackOff")), None, "InProgress"),
+        (State::VersionTooLow(text("IncompatibleConfiguration: old")), None, "Failed"),
         (State::SourceUnavailable(text("404")), None, "InProgress"),
         (State::PrerequisiteNotSatisfied(text("waits for base")), None, "InProgress"),
         (State::Failed, again(), "InProgress"),

@@ -1,0 +1,36 @@
+//! The versions of the Pulumi CLI that can be used.
+
+/// Major and minor version of the oldest CLI that has every flag that all runs use: `--suppress-progress`, and `--preview-only` of `refresh`.
+pub const OLDEST: (u64, u64) = (3, 105);
+
+/// Whether this is the version of a CLI that is too old, as `pulumi version` prints it. A text that is no version says nothing.
+pub fn is_too_old(version: &str) -> bool {
+    let mut numbers = version.trim().trim_start_matches('v').split(['.', '-', '+']).map(str::parse);
+    match (numbers.next(), numbers.next()) {
+        (Some(Ok(major)), Some(Ok(minor))) => (major, minor) < OLDEST,
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cli_without_the_flags_of_every_run_is_too_old() {
+        let rows = [
+            ("v3.104.2", true),
+            ("3.9.0", true),
+            ("v2.250.0", true),
+            ("v3.105.0", false),
+            ("v3.105.0-alpha.1", false),
+            ("v3.259.0+dirty", false),
+            ("v4.0.0", false),
+            ("", false),
+            ("a build of mine", false),
+        ];
+        for (version, wanted) in rows {
+            assert_eq!(is_too_old(version), wanted, "{version}");
+        }
+    }
+}
