@@ -115,10 +115,15 @@ pub(super) fn decide(observed: &Observed, now: Timestamp) -> Action {
         Agent::NotAsked => Action::Report(Report::starting(&pod.name, observed.warning.as_deref())),
         Agent::Unreachable(message) => Action::Report(Report::unreachable(message)),
         Agent::Answered(reply) if reply.pod_uid != pod.uid => Action::Report(another_pod(&reply.pod_uid)),
-        Agent::Answered(reply) if version::is_too_old(&reply.pulumi_version) => {
-            Action::Report(Report::cli_too_old(&reply.pulumi_version))
-        }
-        Agent::Answered(_) => source(observed, &wanted.source),
+        Agent::Answered(reply) => answered(observed, &reply.pulumi_version, &wanted.source),
+    }
+}
+
+/// The agent of the pod answers. Without a CLI that runs can use, the source is of no use.
+fn answered(observed: &Observed, cli: &str, source: &WantedSource) -> Action {
+    match version::is_too_old(cli) {
+        true => Action::Report(Report::cli_too_old(cli)),
+        false => self::source(observed, source),
     }
 }
 

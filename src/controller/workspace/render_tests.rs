@@ -143,16 +143,6 @@ fn a_pod_template_that_would_break_the_workspace_is_refused_by_name() {
         (init("bootstrap", "image", json!("mine")), "spec.initContainers[bootstrap].image"),
         (init("bootstrap", "restartPolicy", json!("Always")), "spec.initContainers[bootstrap].restartPolicy"),
         (init("fetch", "command", json!(["sh"])), "spec.initContainers[fetch].command"),
-        (init("bootstrap", "env", json!([{"name": "A", "value": "b"}])), "spec.initContainers[bootstrap].env"),
-        (init("fetch", "env", json!([{"name": "POD_UID", "value": "b"}])), "spec.initContainers[fetch].env[POD_UID]"),
-        (
-            init("fetch", "volumeMounts", json!([{"name": "mine", "mountPath": "/share"}])),
-            "spec.initContainers[fetch].volumeMounts[/share]",
-        ),
-        (
-            init("fetch", "volumeMounts", json!([{"name": "mine", "mountPath": "/share/staging/x"}])),
-            "spec.initContainers[fetch].volumeMounts[/share/staging/x]",
-        ),
         (init("fetch", "$patch", json!("delete")), "the init container fetch"),
         (json!({"spec": {"initContainers": null}}), "the init container bootstrap"),
         (json!({"spec": {"$patch": "replace", "containers": []}}), "the init container bootstrap"),
@@ -234,7 +224,7 @@ fn what_a_namespace_demands_of_every_container_can_be_set_for_ours() {
 }
 
 #[test]
-fn variables_and_mounts_can_be_added_to_fetch() {
+fn variables_and_mounts_can_be_added_to_fetch_beside_ours() {
     let rendered = with_template(json!({"spec": {
         "initContainers": [
             {
@@ -246,6 +236,24 @@ fn variables_and_mounts_can_be_added_to_fetch() {
         "volumes": [{"name": "hosts", "configMap": {"name": "hosts"}}],
     }}));
     assert!(rendered.is_ok(), "{rendered:?}");
+    let init =
+        |name: &str, field: &str, value: Value| json!({"spec": {"initContainers": [{"name": name, field: value}]}});
+    let protected = [
+        (init("bootstrap", "env", json!([{"name": "A", "value": "b"}])), "spec.initContainers[bootstrap].env"),
+        (init("fetch", "env", json!([{"name": "POD_UID", "value": "b"}])), "spec.initContainers[fetch].env[POD_UID]"),
+        (
+            init("fetch", "volumeMounts", json!([{"name": "mine", "mountPath": "/share"}])),
+            "spec.initContainers[fetch].volumeMounts[/share]",
+        ),
+        (
+            init("fetch", "volumeMounts", json!([{"name": "mine", "mountPath": "/share/staging/x"}])),
+            "spec.initContainers[fetch].volumeMounts[/share/staging/x]",
+        ),
+    ];
+    for (pod_template, field) in protected {
+        let error = with_template(pod_template).expect_err(field);
+        assert_eq!(error.to_string(), format!("podTemplate must not change {field}: the controller needs it as it is"));
+    }
 }
 
 #[test]

@@ -29,6 +29,11 @@ fn the_source_that_is_wanted_is_put_in_place() {
             Is::Action(Action::PutSource { artifact: reference("sha256:new") }),
         ),
         (
+            "a CLI that is too old",
+            |o| o.agent = answered(StatusReply { pulumi_version: "v3.104.2".to_owned(), ..reply("sha256:old") }),
+            Is::Report(State::Stalled, reason::INCOMPATIBLE_CONFIGURATION, "has version v3.104.2"),
+        ),
+        (
             "an older source",
             |o| o.agent = answered(reply("sha256:old")),
             Is::Action(Action::PutSource { artifact: reference("sha256:new") }),
