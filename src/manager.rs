@@ -16,6 +16,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::api::auto::{Update, Workspace};
 use crate::api::pulumi::{Program, Stack, StackReceiver};
+use crate::api::schema::custom_resource_definitions;
 use crate::artifact::{AllowedHosts, FetchSettings, Fetcher, Store};
 use crate::config::{API_TIMEOUT, ManagerConfig, RECONCILE_TIMEOUT, RECONCILES_END, TASKS_END};
 use crate::controller::references::{self, References};
@@ -34,6 +35,7 @@ use crate::runtime::notifications::{Destination, Notifications, Patience};
 use crate::runtime::reads::Reader;
 use crate::runtime::runs::{Limits, RunGate};
 use crate::runtime::scope::Scope;
+use crate::runtime::served_schemas;
 use crate::runtime::writes::Writer;
 use crate::server;
 use crate::source::flux::{Sources, parse_kind};
@@ -89,6 +91,12 @@ pub async fn run(config: ManagerConfig, end: CancellationToken) -> anyhow::Resul
     let client = client::connect(metrics.clone()).await?;
     let (store, fetcher) = artifacts(&config)?;
     let receivers_known = take_webhooks(&config, &client, &metrics, &tasks, &end).await?;
+    // Before it is ready, so that a rollout keeps the replica that fits the definitions.
+    let definitions = custom_resource_definitions();
+    tokio::select! {
+        () = served_schemas::until_complete(&client, API_TIMEOUT, &definitions) => {}
+        () = end.cancelled() => return Ok(()),
+    }
     // Also when another leads: a replica that is replaced gives up its Lease only once the next one is ready.
     tasks.spawn(async move {
         receivers_known.await;

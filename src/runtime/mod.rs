@@ -19,6 +19,7 @@ pub mod notifications;
 pub mod reads;
 pub mod runs;
 pub mod scope;
+pub mod served_schemas;
 pub mod tables;
 pub mod takeover;
 pub mod tolerant_watcher;
