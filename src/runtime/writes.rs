@@ -95,6 +95,12 @@ impl WriteError {
         matches!(self.code(), Some(400 | 422))
     }
 
+    /// Whether an admission webhook or policy denied the write. It may allow the same object later.
+    pub fn is_denied_by_admission(&self) -> bool {
+        let denied = |message: &str| message.contains("denied the request") || message.contains("denied request");
+        (self.is_invalid() || self.is_forbidden()) && self.server_message().is_some_and(denied)
+    }
+
     /// Whether the object is larger than the API server takes.
     pub fn is_too_large(&self) -> bool {
         self.code() == Some(413)

@@ -13,7 +13,7 @@ use crate::api::pulumi::{CurrentUpdate, Stack, StackStatus};
 use crate::controller::stack::decide::{Action, Settled};
 use crate::controller::stack::observe::Observed;
 use crate::controller::stack::prerequisites::Stale;
-use crate::controller::stack::rest::{REFUSED_RETRY, WATCHED_RETRY, rest_after};
+use crate::controller::stack::rest::{REJECTED_RETRY, WATCHED_RETRY, rest_after, retry_of_refused};
 use crate::controller::stack::status::{self, State};
 use crate::controller::stack::{Context, announce, fetch, operator, ownership, update_plan};
 use crate::controller::update::dead_run;
@@ -289,19 +289,17 @@ async fn workspace_refused(
     context: &Context,
     now: Timestamp,
 ) -> Result<Next, ReconcileError> {
-    if error.is_invalid() {
+    if error.is_invalid() && !error.is_denied_by_admission() {
         let message = format!("the Workspace made of spec.workspaceTemplate is refused: {error}");
-        return rest(stack, &State::Invalid(message), None, context, now).await;
+        return rest(stack, &State::Invalid(message), Some(REJECTED_RETRY), context, now).await;
     }
     refused(stack, error, context, now).await
 }
 
-/// What a run needs could not be made. That the API server forbids it (a quota, a policy, a missing right) is said, and tried
-/// again: it is not the Stack that is wrong.
+/// What a run needs could not be made. That the API server forbids or rejects it (a quota, a policy, a missing right) is reported
+/// and tried again: the cause can be outside of the Stack.
 async fn refused(stack: &Stack, error: WriteError, context: &Context, now: Timestamp) -> Result<Next, ReconcileError> {
-    if !error.is_forbidden() {
-        return Err(error.into());
-    }
+    let Some(retry) = retry_of_refused(&error) else { return Err(error.into()) };
     tracing::warn!(error = &error as &dyn std::error::Error, "the API server forbids what a run needs");
     let state = match error.is_namespace_terminating() {
         true => State::NamespaceTerminating(format!(
@@ -311,7 +309,7 @@ async fn refused(stack: &Stack, error: WriteError, context: &Context, now: Times
         )),
         false => State::WorkspaceFailed(error.to_string()),
     };
-    rest(stack, &state, Some(REFUSED_RETRY), context, now).await
+    rest(stack, &state, Some(retry), context, now).await
 }
 
 /// Says what the run waits for, and asks for what has to run again first.

@@ -3,26 +3,38 @@
 use std::time::Duration;
 
 use crate::controller::stack::status::State;
+use crate::runtime::writes::WriteError;
 
 /// How soon something is looked at again that a watch normally announces.
 pub const WATCHED_RETRY: Duration = Duration::from_secs(60);
 /// How soon something is tried again that the API server has forbidden; nothing tells when it would allow it.
 pub const REFUSED_RETRY: Duration = Duration::from_secs(30);
 
+/// How soon something is tried again that the API server has rejected, which an admission policy may have caused.
+pub const REJECTED_RETRY: Duration = Duration::from_secs(3 * 60);
+
+/// How soon a write is tried again that the API server has refused; none for errors that tell nothing about what was written.
+pub fn retry_of_refused(error: &WriteError) -> Option<Duration> {
+    match error {
+        error if error.is_invalid() || error.is_denied_by_admission() => Some(REJECTED_RETRY),
+        error if error.is_forbidden() => Some(REFUSED_RETRY),
+        _ => None,
+    }
+}
+
 /// None is for ever: only a change wakes it. `known` is a time that somebody knows better, such as when the next run is due, or how
 /// long a server asks to be left alone.
 pub fn rest_after(state: &State, known: Option<Duration>, requeue_dependency: Duration) -> Option<Duration> {
     match state {
         // To look again would find the same.
-        State::Invalid(_)
-        | State::Denied(_)
+        State::Denied(_)
         | State::GivenUp
         | State::Unanswered(_)
         | State::Abandoned
         | State::Canceled
         | State::Suspended
         | State::DeletionSuspended => None,
-        State::Done | State::Failed => known,
+        State::Done | State::Failed | State::Invalid(_) => known,
         State::SourceUnavailable(_) | State::PrerequisiteNotSatisfied(_) => known.or(Some(requeue_dependency)),
         State::NamespaceTerminating(_) => known.or(Some(REFUSED_RETRY)),
         State::Working(_)
@@ -36,6 +48,31 @@ pub fn rest_after(state: &State, known: Option<Duration>, requeue_dependency: Du
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::runtime::writes::Attempt;
+
+    #[test]
+    fn an_update_that_admission_rejects_is_reported_and_tried_again() {
+        let denied = "admission webhook \"freeze.example.com\" denied the request: no changes today";
+        let rows = [
+            (400, denied, Some(180)),
+            (403, denied, Some(180)),
+            (
+                422,
+                "updates.auto.pulumi.com \"web-1\" is forbidden: ValidatingAdmissionPolicy denied request",
+                Some(180),
+            ),
+            (422, "spec.type: Unsupported value", Some(180)),
+            (403, "exceeded quota: updates", Some(30)),
+            (409, "the object has been modified", None),
+            (500, "etcdserver: request timed out", None),
+        ];
+        for (code, message, wanted) in rows {
+            let (kind, namespace, name) = ("Update".to_owned(), "apps".to_owned(), "web-1".to_owned());
+            let attempt = Box::new(Attempt { verb: "create", kind, namespace, name });
+            let error = WriteError::Refused { attempt, code, reason: "Reason".to_owned(), message: message.to_owned() };
+            assert_eq!(retry_of_refused(&error).map(|retry| retry.as_secs()), wanted, "{code} {message}");
+        }
+    }
 
     #[test]
     fn s3_s4_r6_c6_s19_how_long_a_stack_rests_that_stands_so() {
@@ -47,6 +84,7 @@ mod tests {
             (State::SourceUnavailable(why()), Some(120), Some(120)),
             (State::PrerequisiteNotSatisfied(why()), None, Some(7)),
             (State::Invalid(why()), None, None),
+            (State::Invalid(why()), Some(180), Some(180)),
             (State::Denied(why()), None, None),
             (State::GivenUp, None, None),
             (State::Unanswered(reason), None, None),

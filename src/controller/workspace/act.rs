@@ -117,10 +117,28 @@ impl Act<'_> {
             _ => None,
         };
         match self.apply_parts(parts, certificate.as_ref()).await {
-            Ok(()) => Ok(Step::Again),
-            Err(error) if is_invalid(&error) => self.report(&Report::stalled(refusal(&error))).await,
-            Err(error) if error.is_forbidden() => self.report(&Report::not_applied(refusal(&error))).await,
-            Err(error) => Err(error.into()),
+            Ok(()) => {
+                self.note_applied(parts);
+                Ok(Step::Again)
+            }
+            Err(error) => match rejection(&error) {
+                Some(report) => self.report(&report).await,
+                None => Err(error.into()),
+            },
+        }
+    }
+
+    /// Counts an apply over objects that differed, for those that something else changes back each time.
+    fn note_applied(&self, [service, _, budget, stateful_set]: [bool; 4]) {
+        let Observed { workspace, wanted: Ok(wanted), .. } = self.observed else { return };
+        let parts = [
+            (service, self.observed.service),
+            (budget, self.observed.budget),
+            (stateful_set, self.observed.stateful_set),
+        ];
+        if parts.into_iter().any(|(is_applied, part)| is_applied && part == Part::Outdated) {
+            let (namespace, name) = (workspace.namespace().unwrap_or_default(), workspace.name_any());
+            self.context.memory.applies.note((&namespace, &name), &wanted.rendered.parts_hash);
         }
     }
 
@@ -382,9 +400,55 @@ fn is_invalid(error: &WriteError) -> bool {
     error.is_invalid() || error.server_message().is_some_and(|message| words.iter().any(|word| message.contains(word)))
 }
 
+/// What is reported of an object that the API server does not take; none for errors that are retried at once.
+fn rejection(error: &WriteError) -> Option<Report> {
+    let message = || refusal(error);
+    match error {
+        error if error.is_denied_by_admission() => Some(Report::denied(message())),
+        error if is_invalid(error) => Some(Report::rejected(message())),
+        error if error.is_forbidden() => Some(Report::forbidden(message())),
+        _ => None,
+    }
+}
+
 fn refusal(error: &WriteError) -> String {
     match error.server_message() {
         Some(message) => format!("the API server refuses what the Workspace is made of: {message}"),
         None => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::report::REJECTED_RETRY;
+    use super::*;
+    use crate::runtime::writes::Attempt;
+
+    #[test]
+    fn a_rejected_object_is_applied_again_every_few_minutes() {
+        let webhook = "admission webhook \"images.example.com\" denied the request: image is not signed";
+        let policy = "statefulsets.apps \"app-workspace\" is forbidden: ValidatingAdmissionPolicy 'images' with binding \
+                      'images' denied request: image is not signed";
+        let quota = "exceeded quota: pods";
+        let few_minutes = Some(REJECTED_RETRY);
+        let rows = [
+            (400, webhook, Some((State::Failing, few_minutes))),
+            (403, webhook, Some((State::Failing, few_minutes))),
+            (422, policy, Some((State::Failing, few_minutes))),
+            (422, "spec.template.spec.containers[0].name: Required value", Some((State::Stalled, few_minutes))),
+            (400, "the policy of this company says no", Some((State::Stalled, few_minutes))),
+            (500, "failed to create typed patch object", Some((State::Stalled, few_minutes))),
+            (403, quota, Some((State::Failing, Some(Duration::from_secs(30))))),
+            (500, "etcdserver: request timed out", None),
+            (409, "the object has been modified", None),
+        ];
+        for (code, message, wanted) in rows {
+            let (kind, namespace, name) = ("StatefulSet".to_owned(), "apps".to_owned(), "app-workspace".to_owned());
+            let attempt = Box::new(Attempt { verb: "validate", kind, namespace, name });
+            let error = WriteError::Refused { attempt, code, reason: "Reason".to_owned(), message: message.to_owned() };
+            let found = rejection(&error);
+            assert!(found.iter().all(|report| report.message.contains(message)), "{found:?}");
+            assert_eq!(found.map(|report| (report.state, report.again)), wanted, "{code} {message}");
+        }
     }
 }

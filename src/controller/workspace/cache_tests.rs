@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures::channel::mpsc;
-use kube::runtime::reflector;
+use kube::runtime::reflector::{self, ObjectRef};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
@@ -79,13 +79,13 @@ fn answer(asked: &Asked, cached: &Answer, live: &[Value]) -> Answer {
     }
 }
 
-/// Starts the controller of Workspaces.
-fn start(cached: Answer, live: Vec<Value>) -> (Log, tokio::task::JoinHandle<()>) {
-    let (client, log) = client(move |asked| answer(asked, &cached, &live));
-    let parts = TestParts::new(client);
-    let (wake, wakes) = mpsc::channel(1);
-    let (updates, updates_writer) = update::updates();
-    let context = Arc::new(Context {
+/// What the reconciler works with in a test.
+pub(super) fn context(
+    parts: &TestParts,
+    updates: update::Updates,
+    wake: mpsc::Sender<ObjectRef<Workspace>>,
+) -> Context {
+    Context {
         client: parts.client.clone(),
         reader: parts.reader.clone(),
         writer: parts.writer.clone(),
@@ -109,7 +109,16 @@ fn start(cached: Answer, live: Vec<Value>) -> (Log, tokio::task::JoinHandle<()>)
         inputs: InputWatch::new(wake),
         references: parts.references.clone(),
         memory: Memory::default(),
-    });
+    }
+}
+
+/// Starts the controller of Workspaces.
+fn start(cached: Answer, live: Vec<Value>) -> (Log, tokio::task::JoinHandle<()>) {
+    let (client, log) = client(move |asked| answer(asked, &cached, &live));
+    let parts = TestParts::new(client);
+    let (wake, wakes) = mpsc::channel(1);
+    let (updates, updates_writer) = update::updates();
+    let context = Arc::new(context(&parts, updates, wake));
     let (_, workspaces) = reflector::store::<Workspace>();
     let watches = Watches { scope: parts.scope.clone(), workspaces, updates: updates_writer, wakes };
     let drive = Arc::new(Drive::new::<Workspace>("workspace", Duration::from_secs(300), parts.metrics.clone()));

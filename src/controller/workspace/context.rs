@@ -7,6 +7,7 @@ use k8s_openapi::api::apps::v1::StatefulSet;
 use kube::{Client, ResourceExt};
 use tokio::sync::watch;
 
+use super::contested::Applies;
 use super::input_watch::InputWatch;
 use super::knocks::Knocks;
 use super::render::PodSettings;
@@ -67,11 +68,17 @@ pub struct Memory {
     streams: FairSlots,
     /// The Workspaces whose Service, certificate and StatefulSet need not be read again yet.
     pub(super) trust: Trust,
+    pub(super) applies: Applies,
 }
 
 impl Default for Memory {
     fn default() -> Self {
-        Self { applied: Mutex::default(), streams: FairSlots::new(STREAMS), trust: Trust::default() }
+        Self {
+            applied: Mutex::default(),
+            streams: FairSlots::new(STREAMS),
+            trust: Trust::default(),
+            applies: Applies::default(),
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 
-use super::observe::{Agent, Observed, Part};
+use super::observe::{Agent, Observed, Part, Wanted};
 use super::pod_state::PodState;
 use super::report::Report;
 use super::source::WantedSource;
@@ -80,23 +80,40 @@ pub(super) fn decide(observed: &Observed, now: Timestamp) -> Action {
     if let Some(foreign) = observed.foreign() {
         return Action::Report(Report::foreign(&foreign));
     }
+    let is_due = |part: Part| match part {
+        Part::Current => false,
+        Part::Outdated => observed.contested.is_none(),
+        Part::Missing | Part::Foreign | Part::Operators => true,
+    };
     let apply = Action::Apply {
-        service: observed.service != Part::Current,
+        service: is_due(observed.service),
         tls: observed.tls != Part::Current,
-        budget: observed.budget != Part::Current,
-        stateful_set: observed.stateful_set != Part::Current,
+        budget: is_due(observed.budget),
+        stateful_set: is_due(observed.stateful_set),
     };
     if apply != (Action::Apply { service: false, tls: false, budget: false, stateful_set: false }) {
         return apply;
     }
+    match (workspace_pod(observed, wanted, now), &observed.contested) {
+        (Action::Report(report), Some(contested)) => Action::Report(report.with_contested(contested)),
+        (action, _) => action,
+    }
+}
+
+/// What to do about the pod and its source. All other objects are as they can be.
+fn workspace_pod(observed: &Observed, wanted: &Wanted, now: Timestamp) -> Action {
     let Some(pod) = &observed.pod else {
         return Action::Report(Report::no_pod(observed.warning.as_deref()));
     };
     if pod.terminating {
         return going_away(observed, pod, reason::ROLLING_UPDATE);
     }
+    let is_other_revision = pod.revision_hash.as_deref() != Some(&wanted.rendered.revision_hash);
+    if is_other_revision && observed.contested.as_ref().is_some_and(|contested| contested.stateful_set) {
+        return Action::Report(Report::contested_pod());
+    }
     let draining = matches!(&observed.agent, Agent::Answered(reply) if reply.draining);
-    if draining || pod.revision_hash.as_deref() != Some(&wanted.rendered.revision_hash) {
+    if draining || is_other_revision {
         return retire(observed, pod, reason::ROLLING_UPDATE, now);
     }
     if observed.is_agent_too_old {

@@ -54,6 +54,7 @@ pub(super) fn at_rest() -> Observed {
         tls: Part::Current,
         budget: Part::Current,
         stateful_set: Part::Current,
+        contested: None,
         pod: Some(pod()),
         warning: None,
         open_runs: Vec::new(),

@@ -5,6 +5,7 @@
 
 mod act;
 mod config;
+mod contested;
 mod context;
 mod controller;
 mod decide;
@@ -14,6 +15,7 @@ mod init_containers;
 mod input_watch;
 mod knocks;
 mod observe;
+mod parts;
 mod pod;
 mod pod_state;
 mod references;
@@ -32,6 +34,8 @@ mod warnings;
 
 #[cfg(test)]
 mod cache_tests;
+#[cfg(test)]
+mod contested_tests;
 #[cfg(test)]
 mod decide_tests;
 #[cfg(test)]

@@ -3,21 +3,18 @@
 use std::str::FromStr;
 use std::sync::Arc;
 
-use k8s_openapi::api::apps::v1::StatefulSet;
-use k8s_openapi::api::core::v1::{Pod, Secret, Service};
-use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::jiff::Timestamp;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Resource, ResourceExt};
-use serde::Serialize;
-use serde_json::Value;
-use tokio::time::Instant;
 
+use super::contested::Contested;
 use super::context::Context;
+use super::parts::parts;
 use super::pod_state::{self, PodState};
-use super::render::{ANNOTATION_RENDERED, Rendered, SpecError, render};
+use super::render::{Rendered, SpecError, render};
 use super::source::WantedSource;
-use super::{config, environment, repository, source, tls, version, warnings};
+use super::{config, environment, repository, source, version, warnings};
 use crate::api::auto::{ArtifactReference, Update, Workspace};
 use crate::api::conditions::{COMPLETE, is_true};
 use crate::api::names;
@@ -26,8 +23,8 @@ use crate::controller::update::{UpdateGroup, needed_understanding};
 use crate::rpc::client::{AgentAddress, AgentClient, RpcError};
 use crate::rpc::proto::{Artifact, Candidate, Person, StatusReply, StatusRequest};
 use crate::runtime::drive::ReconcileError;
+use crate::runtime::failpoint;
 use crate::runtime::reads::ReadError;
-use crate::runtime::{failpoint, takeover};
 use crate::source::{Origin, Unavailable};
 
 /// What was seen.
@@ -41,6 +38,8 @@ pub(super) struct Observed {
     /// The PodDisruptionBudget.
     pub budget: Part,
     pub stateful_set: Part,
+    /// Objects that are outdated and not applied again yet.
+    pub contested: Option<Contested>,
     pub pod: Option<PodState>,
     /// Why there is no pod, or why it does not start, if only events say so.
     pub warning: Option<String>,
@@ -206,6 +205,7 @@ pub(super) async fn observe(
         tls: parts.tls,
         budget: parts.budget,
         stateful_set: parts.stateful_set,
+        contested: parts.contested,
         pod: state,
         warning,
         open_runs,
@@ -216,67 +216,6 @@ pub(super) async fn observe(
         workspace,
     };
     Ok(Some((observed, client)))
-}
-
-/// What a Workspace is made of, besides its pod.
-struct Parts {
-    service: Part,
-    tls: Part,
-    budget: Part,
-    stateful_set: Part,
-    /// Unless it is trusted unseen.
-    stateful_set_uid: Option<String>,
-}
-
-/// They are not read each time: while there is a pod, and they were right a short while ago.
-async fn parts(
-    workspace: &Workspace,
-    pod: Option<&PodState>,
-    rendered: Option<&Rendered>,
-    context: &Context,
-    now: Timestamp,
-) -> Result<Parts, ReconcileError> {
-    let (namespace, name) = (workspace.namespace().unwrap_or_default(), workspace.name_any());
-    let trust = &context.memory.trust;
-    let authority = context.authority.borrow().clone();
-    let key = (namespace.as_str(), name.as_str());
-    let hash = rendered.map(|rendered| rendered.parts_hash.as_str());
-    let pod = pod.filter(|_| workspace.metadata.deletion_timestamp.is_none());
-    if pod.is_some_and(|pod| hash.is_some_and(|hash| trust.holds(key, hash, &authority, pod.ready))) {
-        let current = Part::Current;
-        return Ok(Parts {
-            service: current,
-            tls: current,
-            budget: current,
-            stateful_set: current,
-            stateful_set_uid: None,
-        });
-    }
-    let begun = Instant::now();
-    let (object, secret) = (names::workspace_object(&name), names::workspace_tls_secret(&name));
-    let reader = &context.reader;
-    let (service, secret, budget, stateful_set) = tokio::try_join!(
-        reader.get_opt::<Service>(&namespace, &object),
-        reader.get_opt::<Secret>(&namespace, &secret),
-        reader.get_opt::<PodDisruptionBudget>(&namespace, &object),
-        reader.get_opt::<StatefulSet>(&namespace, &object),
-    )?;
-    let server_name = names::workspace_server_name(&name, &namespace);
-    let certified = |secret: &Secret| tls::is_current(secret, &server_name, &authority, now);
-    let parts = Parts {
-        service: part(&name, service.as_ref(), |service| {
-            is_as_wanted(service, rendered.map(|rendered| &rendered.service))
-        }),
-        tls: part(&name, secret.as_ref(), certified),
-        budget: part(&name, budget.as_ref(), |budget| is_as_wanted(budget, rendered.map(|rendered| &rendered.budget))),
-        stateful_set: part(&name, stateful_set.as_ref(), |found| is_applied(found, rendered, context)),
-        stateful_set_uid: stateful_set.and_then(|stateful_set| stateful_set.uid()),
-    };
-    match hash.filter(|_| [parts.service, parts.tls, parts.budget, parts.stateful_set] == [Part::Current; 4]) {
-        Some(hash) => trust.note(key, hash, &authority, begun),
-        None => trust.end(key),
-    }
-    Ok(parts)
 }
 
 /// `origin` is where the bytes come from, if that is known already.
@@ -314,45 +253,8 @@ fn is_stored(wanted: &Wanted, namespace: &str, context: &Context) -> bool {
     wanted.source.is_in_pod() || digest.is_ok_and(|digest| context.artifacts.is_granted(&digest, namespace))
 }
 
-fn is_ours<K: Resource>(object: &K, name: &str) -> bool {
+pub(super) fn is_ours<K: Resource>(object: &K, name: &str) -> bool {
     object.labels().get(names::LABEL_WORKSPACE_NAME).map(String::as_str) == Some(name)
-}
-
-fn part<K: Resource>(name: &str, found: Option<&K>, is_current: impl FnOnce(&K) -> bool) -> Part {
-    match found {
-        None => Part::Missing,
-        Some(object) if !is_ours(object, name) => Part::Foreign,
-        Some(object) if takeover::is_due(object) => Part::Operators,
-        Some(object) if is_current(object) => Part::Current,
-        Some(_) => Part::Outdated,
-    }
-}
-
-fn is_as_wanted<K: Serialize>(found: &K, wanted: Option<&Value>) -> bool {
-    let found = serde_json::to_value(found).unwrap_or_default();
-    wanted.is_some_and(|wanted| covers(&found, wanted))
-}
-
-/// The API server writes quantities in its own form, so a StatefulSet is not compared field by field.
-fn is_applied(found: &StatefulSet, rendered: Option<&Rendered>, context: &Context) -> bool {
-    let hash = found.annotations().get(ANNOTATION_RENDERED);
-    let replicas = found.spec.as_ref().and_then(|spec| spec.replicas);
-    rendered.is_some_and(|rendered| hash == Some(&rendered.rendered_hash))
-        && replicas == Some(1)
-        && context.memory.is_unchanged(found)
-}
-
-/// Whether everything that is wanted is there; more may be.
-fn covers(found: &Value, wanted: &Value) -> bool {
-    match (found, wanted) {
-        (Value::Object(found), Value::Object(wanted)) => {
-            wanted.iter().all(|(field, value)| found.get(field).is_some_and(|found| covers(found, value)))
-        }
-        (Value::Array(found), Value::Array(wanted)) => {
-            found.len() == wanted.len() && found.iter().zip(wanted).all(|(found, wanted)| covers(found, wanted))
-        }
-        _ => found == wanted,
-    }
 }
 
 /// The same of a Workspace whose pod says that a run is open in it. The pod is not let go because the cache does not know of the
@@ -444,8 +346,6 @@ async fn status(
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
     use crate::api::auto::{RunBinding, UpdateKind, UpdateSpec, UpdateStatus, WorkspaceSpec};
     use crate::rpc::understanding::UNDERSTOOD;
@@ -475,21 +375,6 @@ mod tests {
         for (name, understands, update, wanted) in rows {
             let agent = Agent::Answered(Box::new(StatusReply { understands, ..StatusReply::default() }));
             assert_eq!(knows_too_little(&agent, &workspace, &[Arc::new(update)]), wanted, "{name}");
-        }
-    }
-
-    #[test]
-    fn what_is_there_covers_what_is_wanted_when_it_has_it_all() {
-        let cases = [
-            (json!({"a": 1, "b": 2}), json!({"a": 1}), true),
-            (json!({"a": 1}), json!({"a": 1, "b": 2}), false),
-            (json!({"a": {"b": [{"c": 1, "d": 2}]}}), json!({"a": {"b": [{"c": 1}]}}), true),
-            (json!([1, 2]), json!([1]), false),
-            (json!({"a": "x"}), json!({"a": "y"}), false),
-            (json!({"a": null}), json!({"a": {}}), false),
-        ];
-        for (found, wanted, expected) in cases {
-            assert_eq!(covers(&found, &wanted), expected, "{found} {wanted}");
         }
     }
 }

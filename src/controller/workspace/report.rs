@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
+use super::contested::Contested;
 use crate::api::auto::ArtifactReference;
 use crate::api::conditions::workspace_reason as reason;
 use crate::artifact::{FetchError, InPod};
@@ -13,6 +14,8 @@ use crate::source::Unavailable;
 
 /// Changes of pods and runs are watched; this is for what a watch has missed.
 const BACKSTOP: Duration = Duration::from_secs(30);
+/// How soon an object is applied again that the API server has rejected or that others rewrite: nothing tells when a policy changes.
+pub(super) const REJECTED_RETRY: Duration = Duration::from_secs(3 * 60);
 /// How soon an agent that cannot be reached is tried again, and a pod that is not there is looked for.
 const SOON: Duration = Duration::from_secs(5);
 /// How soon an agent is asked again that is putting a source in place.
@@ -206,9 +209,32 @@ impl Report {
         }
     }
 
-    /// The API server did not take something of ours for a reason that a retry may mend, such as a quota.
-    pub(super) fn not_applied(message: String) -> Self {
+    /// The API server forbids an object of the Workspace, for instance because of a quota.
+    pub(super) fn forbidden(message: String) -> Self {
         Self::failing(reason::POD_FAILED, message, BACKSTOP)
+    }
+
+    /// An admission webhook or policy denied an object of the Workspace.
+    pub(super) fn denied(message: String) -> Self {
+        Self::failing(reason::POD_FAILED, message, REJECTED_RETRY)
+    }
+
+    /// The API server found fault with the content of an object. That may be a webhook or policy, too, which says so in its own
+    /// words.
+    pub(super) fn rejected(message: String) -> Self {
+        Self { again: Some(REJECTED_RETRY), ..Self::stalled(message) }
+    }
+
+    /// A new pod would be made of a StatefulSet that is not as the spec wants it.
+    pub(super) fn contested_pod() -> Self {
+        let message = "the pod has to be replaced, and the StatefulSet does not stay as it is applied".to_owned();
+        Self::failing(reason::POD_FAILED, message, REJECTED_RETRY)
+    }
+
+    /// The same, and objects are not applied again yet.
+    pub(super) fn with_contested(self, contested: &Contested) -> Self {
+        let again = self.again.map_or(contested.pause, |again| again.min(contested.pause));
+        Self { message: format!("{}; {}", self.message, contested.message), again: Some(again), ..self }
     }
 
     fn working(reason: &'static str, message: String, again: Duration) -> Self {

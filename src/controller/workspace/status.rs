@@ -26,6 +26,9 @@ const LONGEST_PROJECT_NAME: usize = 100;
 /// Reason of the event about a template that sets something without any effect.
 const NO_EFFECT: &str = "PodTemplateNoEffect";
 
+/// The reason of an event for objects that something else changes each time they are applied.
+const APPLY_CONFLICT: &str = "ApplyConflict";
+
 /// Writes what is reported, if it is news; the answer is the Workspace as it is then.
 pub(super) async fn write(
     observed: &Observed,
@@ -42,10 +45,21 @@ pub(super) async fn write(
     {
         context.events.publish(event);
     }
-    if let Some(event) = without_effect(workspace).filter(|_| written.is_some()) {
-        context.events.publish(event);
+    if written.is_some() {
+        for event in without_effect(workspace).into_iter().chain(contested_event(observed)) {
+            context.events.publish(event);
+        }
     }
     Ok(written)
+}
+
+/// An event for objects that something else rewrites, once until they differ in another way.
+fn contested_event(observed: &Observed) -> Option<Event> {
+    let contested = observed.contested.as_ref()?;
+    let conditions = observed.workspace.status.as_ref().map(|status| status.conditions.as_slice());
+    let before = conditions::find(conditions.unwrap_or_default(), conditions::READY);
+    let is_told = before.is_some_and(|ready| ready.message.contains(&contested.message));
+    (!is_told).then(|| Event::new(&observed.workspace, EventKind::Warning, APPLY_CONFLICT, contested.message.clone()))
 }
 
 /// What has changed in the pod is awaited no more.

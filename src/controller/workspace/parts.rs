@@ -1,0 +1,168 @@
+//! What a Workspace is made of besides its pod: whether each object is there and as it is wanted.
+
+use std::time::Duration;
+
+use k8s_openapi::api::apps::v1::StatefulSet;
+use k8s_openapi::api::core::v1::{Secret, Service};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::jiff::Timestamp;
+use kube::{Resource, ResourceExt};
+use serde::Serialize;
+use serde_json::Value;
+use tokio::time::Instant;
+
+use super::contested::{Contested, describe};
+use super::context::Context;
+use super::observe::{Part, is_ours};
+use super::pod_state::PodState;
+use super::render::{ANNOTATION_RENDERED, Rendered};
+use super::tls;
+use crate::api::auto::Workspace;
+use crate::api::names;
+use crate::runtime::drive::ReconcileError;
+use crate::runtime::takeover;
+
+/// What a Workspace is made of, besides its pod.
+pub(super) struct Parts {
+    pub(super) service: Part,
+    pub(super) tls: Part,
+    pub(super) budget: Part,
+    pub(super) stateful_set: Part,
+    /// Unless it is trusted unseen.
+    pub(super) stateful_set_uid: Option<String>,
+    pub(super) contested: Option<Contested>,
+}
+
+/// They are not read each time: while there is a pod, and they were right a short while ago.
+pub(super) async fn parts(
+    workspace: &Workspace,
+    pod: Option<&PodState>,
+    rendered: Option<&Rendered>,
+    context: &Context,
+    now: Timestamp,
+) -> Result<Parts, ReconcileError> {
+    let (namespace, name) = (workspace.namespace().unwrap_or_default(), workspace.name_any());
+    let trust = &context.memory.trust;
+    let authority = context.authority.borrow().clone();
+    let key = (namespace.as_str(), name.as_str());
+    let hash = rendered.map(|rendered| rendered.parts_hash.as_str());
+    let pod = pod.filter(|_| workspace.metadata.deletion_timestamp.is_none());
+    if pod.is_some_and(|pod| hash.is_some_and(|hash| trust.holds(key, hash, &authority, pod.ready))) {
+        let current = Part::Current;
+        return Ok(Parts {
+            service: current,
+            tls: current,
+            budget: current,
+            stateful_set: current,
+            stateful_set_uid: None,
+            contested: None,
+        });
+    }
+    let begun = Instant::now();
+    let (object, secret) = (names::workspace_object(&name), names::workspace_tls_secret(&name));
+    let reader = &context.reader;
+    let (service, secret, budget, stateful_set) = tokio::try_join!(
+        reader.get_opt::<Service>(&namespace, &object),
+        reader.get_opt::<Secret>(&namespace, &secret),
+        reader.get_opt::<PodDisruptionBudget>(&namespace, &object),
+        reader.get_opt::<StatefulSet>(&namespace, &object),
+    )?;
+    let server_name = names::workspace_server_name(&name, &namespace);
+    let certified = |secret: &Secret| tls::is_current(secret, &server_name, &authority, now);
+    let mut parts = Parts {
+        service: part(&name, service.as_ref(), |service| {
+            is_as_wanted(service, rendered.map(|rendered| &rendered.service))
+        }),
+        tls: part(&name, secret.as_ref(), certified),
+        budget: part(&name, budget.as_ref(), |budget| is_as_wanted(budget, rendered.map(|rendered| &rendered.budget))),
+        stateful_set: part(&name, stateful_set.as_ref(), |found| is_applied(found, rendered, context)),
+        stateful_set_uid: stateful_set.as_ref().and_then(|stateful_set| stateful_set.uid()),
+        contested: None,
+    };
+    match hash.filter(|_| [parts.service, parts.tls, parts.budget, parts.stateful_set] == [Part::Current; 4]) {
+        Some(hash) => trust.note(key, hash, &authority, begun),
+        None => trust.end(key),
+    }
+    let pause = hash.and_then(|hash| context.memory.applies.pause(key, hash));
+    if let (Some(pause), Some(rendered)) = (pause, rendered) {
+        let found = (service.as_ref(), budget.as_ref(), stateful_set.as_ref());
+        parts.contested = contested(&parts, found, rendered, pause);
+    }
+    Ok(parts)
+}
+
+/// The outdated objects, which were applied too often without effect.
+fn contested(
+    parts: &Parts,
+    (service, budget, stateful_set): (Option<&Service>, Option<&PodDisruptionBudget>, Option<&StatefulSet>),
+    rendered: &Rendered,
+    pause: Duration,
+) -> Option<Contested> {
+    let is_outdated = |part: Part| part == Part::Outdated;
+    let service = service.filter(|_| is_outdated(parts.service)).map(|found| describe(found, &rendered.service));
+    let budget = budget.filter(|_| is_outdated(parts.budget)).map(|found| describe(found, &rendered.budget));
+    let stateful_set =
+        stateful_set.filter(|_| is_outdated(parts.stateful_set)).map(|found| describe(found, &rendered.stateful_set));
+    let is_stateful_set = stateful_set.is_some();
+    let objects: Vec<String> = service.into_iter().chain(budget).chain(stateful_set).collect();
+    (!objects.is_empty()).then(|| Contested::new(&objects, pause, is_stateful_set))
+}
+
+fn part<K: Resource>(name: &str, found: Option<&K>, is_current: impl FnOnce(&K) -> bool) -> Part {
+    match found {
+        None => Part::Missing,
+        Some(object) if !is_ours(object, name) => Part::Foreign,
+        Some(object) if takeover::is_due(object) => Part::Operators,
+        Some(object) if is_current(object) => Part::Current,
+        Some(_) => Part::Outdated,
+    }
+}
+
+fn is_as_wanted<K: Serialize>(found: &K, wanted: Option<&Value>) -> bool {
+    let found = serde_json::to_value(found).unwrap_or_default();
+    wanted.is_some_and(|wanted| covers(&found, wanted))
+}
+
+/// The API server writes quantities in its own form, so a StatefulSet is not compared field by field.
+fn is_applied(found: &StatefulSet, rendered: Option<&Rendered>, context: &Context) -> bool {
+    let hash = found.annotations().get(ANNOTATION_RENDERED);
+    let replicas = found.spec.as_ref().and_then(|spec| spec.replicas);
+    rendered.is_some_and(|rendered| hash == Some(&rendered.rendered_hash))
+        && replicas == Some(1)
+        && context.memory.is_unchanged(found)
+}
+
+/// Whether everything that is wanted is there; more may be.
+fn covers(found: &Value, wanted: &Value) -> bool {
+    match (found, wanted) {
+        (Value::Object(found), Value::Object(wanted)) => {
+            wanted.iter().all(|(field, value)| found.get(field).is_some_and(|found| covers(found, value)))
+        }
+        (Value::Array(found), Value::Array(wanted)) => {
+            found.len() == wanted.len() && found.iter().zip(wanted).all(|(found, wanted)| covers(found, wanted))
+        }
+        _ => found == wanted,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_is_there_covers_what_is_wanted_when_it_has_it_all() {
+        let cases = [
+            (json!({"a": 1, "b": 2}), json!({"a": 1}), true),
+            (json!({"a": 1}), json!({"a": 1, "b": 2}), false),
+            (json!({"a": {"b": [{"c": 1, "d": 2}]}}), json!({"a": {"b": [{"c": 1}]}}), true),
+            (json!([1, 2]), json!([1]), false),
+            (json!({"a": "x"}), json!({"a": "y"}), false),
+            (json!({"a": null}), json!({"a": {}}), false),
+        ];
+        for (found, wanted, expected) in cases {
+            assert_eq!(covers(&found, &wanted), expected, "{found} {wanted}");
+        }
+    }
+}
