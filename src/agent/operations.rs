@@ -112,8 +112,8 @@ impl Operations {
         Ok(())
     }
 
-    /// Starts an operation, unless it is known already or a person works in the pod.
-    pub fn run(self: &Arc<Self>, request: proto::RunRequest) -> Result<Admission, Refusal> {
+    /// Starts an operation, unless it is known already or a person works in the pod. The word is for the configuration files that it reads.
+    pub fn run(self: &Arc<Self>, request: proto::RunRequest, config_inputs: String) -> Result<Admission, Refusal> {
         journal::validate_id(&request.id).map_err(|error| Refusal::Invalid(error.to_string()))?;
         if self.knows(&request)? {
             return Ok(Admission::Known);
@@ -151,6 +151,7 @@ impl Operations {
             asked,
             wanted,
             config,
+            config_inputs,
             in_place,
             environment,
             wish,
@@ -379,8 +380,8 @@ mod tests {
             ..proto::RunRequest::default()
         };
         let _pass = operations.gate.enter_operation("one").unwrap();
-        assert!(matches!(operations.run(request("one")), Ok(Admission::Known)));
-        let Err(refusal) = operations.run(request("two")) else { panic!("another one is open") };
+        assert!(matches!(operations.run(request("one"), String::new()), Ok(Admission::Known)));
+        let Err(refusal) = operations.run(request("two"), String::new()) else { panic!("another one is open") };
         assert!(refusal.to_string().contains("operation one is open"), "{refusal}");
     }
 }

@@ -78,7 +78,9 @@ impl Agent for Service {
         if self.operations.journal.find(&request.id).is_none() {
             mounts::wait(&self.operations.layout, &request.required_directories, MOUNT_LIMIT).await?;
         }
-        let (known, held) = match self.operations.run(request)? {
+        let (inputs, files) = (self.inputs.clone(), request.config_files.clone());
+        let words = tokio::task::spawn_blocking(move || inputs.words(&files, &[])).await.unwrap_or_default();
+        let (known, held) = match self.operations.run(request, words.files.unwrap_or_default())? {
             Admission::Begun => (false, String::new()),
             Admission::Known => (true, String::new()),
             Admission::Held(why) => (false, why),

@@ -105,6 +105,9 @@ fn result(result: &mut Result) {
     }
     result.pending_creates.truncate(MOST_NAMED);
     result.pending_creates.iter_mut().for_each(|urn| cut(urn, LONGEST_LINE));
+    if result.config_inputs.len() > LONGEST_WORD {
+        result.config_inputs.clear();
+    }
     if let Some(project) = &mut result.project {
         cut(&mut project.name, LONGEST_WORD);
         cut(&mut project.runtime, LONGEST_WORD);

@@ -179,6 +179,9 @@ pub struct RunRequest {
     /// The same for the run: it is refused when one of these directories stays empty.
     #[prost(string, repeated, tag = "18")]
     pub required_directories: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// The files that `config_files` of StatusRequest names, in the same order. The result has the word for what the run has read.
+    #[prost(string, repeated, tag = "19")]
+    pub config_files: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 /// What else the CLI is told. Options that a kind of operation does not have are left out.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -421,6 +424,10 @@ pub struct Result {
     /// URL of the backend, without credentials; empty if neither the environment nor the project file has one.
     #[prost(string, tag = "14")]
     pub backend: ::prost::alloc::string::String,
+    /// The word for the content of the requested configuration files at the start of the run, as `config_inputs` of StatusReply; empty if it
+    /// is unknown.
+    #[prost(string, tag = "15")]
+    pub config_inputs: ::prost::alloc::string::String,
 }
 /// What is known of a project by its file.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

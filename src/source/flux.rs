@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
 use crate::api::bounds;
+use crate::api::conditions::{READY, STALLED};
 use crate::api::pulumi::{FluxSource, SourceReference};
 use crate::api::source::SourceArtifact;
 use crate::artifact::{Digest, Directory, Revision};
@@ -96,7 +97,7 @@ pub fn kind_of(reference: &SourceReference) -> Option<GroupKind> {
 
 /// A right that the controller lacks, as a reason for there being no artifact. `said` is the API server's answer.
 pub fn missing_right(resource: &ApiResource, said: &str) -> Unavailable {
-    Unavailable::NotYet(format!(
+    Unavailable::Stalled(format!(
         "the controller may not read {}: {said}. Allow it to get, list and watch {}.{}: a ClusterRole with these rights and the \
          label {LABEL_SOURCE_READER}: \"true\" does",
         resource.kind, resource.plural, resource.group
@@ -177,14 +178,15 @@ impl Found {
     /// artifact, and that one is still good. An artifact of an older spec is not: the source is about to replace it.
     pub fn artifact(&self, directory: Directory) -> Result<Resolved, Unavailable> {
         let what = &self.what;
-        let Some(object) = &self.object else { return Err(Unavailable::NotYet(format!("{what} does not exist"))) };
+        let Some(object) = &self.object else { return Err(Unavailable::Stalled(format!("{what} does not exist"))) };
         if GroupKind::new(&self.resource.group, &self.resource.kind) == program::kind() {
             return program::artifact(object, directory);
         }
         let status = object.data.get("status");
         let artifact = status.and_then(|s| s.get("artifact")).filter(|a| !a.is_null());
         let Some(artifact) = artifact else {
-            return Err(Unavailable::NotYet(format!("{what} has no artifact yet{}", ready_message(object))));
+            let message = format!("{what} has no artifact yet{}", ready_message(object));
+            return Err(if is_stalled(object) { Unavailable::Stalled(message) } else { Unavailable::NotYet(message) });
         };
         let observed = status.and_then(|s| s.get("observedGeneration")).and_then(serde_json::Value::as_i64);
         if let (Some(observed), Some(generation)) = (observed, object.meta().generation)
@@ -194,7 +196,7 @@ impl Found {
             return Err(Unavailable::NotYet(format!("{what} was changed and has no artifact of its new spec yet")));
         }
         let refused =
-            |error: &dyn fmt::Display| Unavailable::NotYet(format!("the artifact of {what} is refused: {error}"));
+            |error: &dyn fmt::Display| Unavailable::Stalled(format!("the artifact of {what} is refused: {error}"));
         let artifact: SourceArtifact =
             serde_json::from_value(artifact.clone()).map_err(|error| refused(&format!("status.artifact: {error}")))?;
         let digest = artifact.digest.parse::<Digest>().map_err(|error| refused(&error))?;
@@ -243,11 +245,21 @@ fn included_revisions(artifacts: &Value) -> Value {
     artifacts.as_array().map(|artifacts| artifacts.iter().map(revision).collect()).unwrap_or_default()
 }
 
+/// A condition of an object of any kind.
+fn condition<'a>(object: &'a DynamicObject, kind: &str) -> Option<&'a serde_json::Value> {
+    let conditions = object.data.pointer("/status/conditions").and_then(serde_json::Value::as_array);
+    conditions?.iter().find(|condition| condition.get("type").and_then(serde_json::Value::as_str) == Some(kind))
+}
+
+/// Whether a source says itself that a user has to change it.
+fn is_stalled(object: &DynamicObject) -> bool {
+    let status = condition(object, STALLED).and_then(|stalled| stalled.get("status"));
+    status.and_then(serde_json::Value::as_str) == Some("True")
+}
+
 /// What the source says of itself, to be put behind "has no artifact yet".
 fn ready_message(object: &DynamicObject) -> String {
-    let conditions = object.data.pointer("/status/conditions").and_then(serde_json::Value::as_array);
-    let ready = conditions.into_iter().flatten().find(|c| c.get("type").and_then(|t| t.as_str()) == Some("Ready"));
-    match ready.and_then(|c| c.get("message")).and_then(serde_json::Value::as_str) {
+    match condition(object, READY).and_then(|c| c.get("message")).and_then(serde_json::Value::as_str) {
         Some(message) if !message.is_empty() => format!(": {message}"),
         _ => String::new(),
     }

@@ -143,7 +143,7 @@ impl Table {
     }
 
     fn find(&self, wanted: &GroupKind) -> Result<ApiResource, Unavailable> {
-        let Some(served) = self.served.get(wanted) else { return Err(Unavailable::NotYet(self.missing(wanted))) };
+        let Some(served) = self.served.get(wanted) else { return Err(self.missing(wanted)) };
         if !served.namespaced {
             return Err(Unavailable::Invalid(format!("{wanted} is not namespaced: it cannot be a Stack's source")));
         }
@@ -155,9 +155,10 @@ impl Table {
         }
     }
 
-    fn missing(&self, wanted: &GroupKind) -> String {
+    fn missing(&self, wanted: &GroupKind) -> Unavailable {
         if let Some(failure) = &self.failure {
-            return format!("cannot ask the API server whether it serves {wanted}: {failure}");
+            let message = format!("cannot ask the API server whether it serves {wanted}: {failure}");
+            return Unavailable::NotYet(message);
         }
         let mut kinds: Vec<&str> =
             self.served.keys().filter(|k| k.group == wanted.group).map(|k| k.kind.as_str()).collect();
@@ -167,9 +168,9 @@ impl Table {
             [] => "it serves nothing of this group".to_owned(),
             kinds => format!("of this group it serves {}", kinds.join(", ")),
         };
-        format!(
+        Unavailable::Stalled(format!(
             "the API server does not serve {wanted}; {instead}. When its CustomResourceDefinition is installed, the Stack goes on"
-        )
+        ))
     }
 }
 

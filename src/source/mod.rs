@@ -56,9 +56,13 @@ pub enum Origin {
 /// Why there is no artifact.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unavailable {
-    /// A retry can mend it: the source is missing or not ready.
+    /// It is not ready yet, or cannot be read at the moment. A retry finds it.
     #[error("{0}")]
     NotYet(String),
+    /// It does not exist, or cannot be used as it is: a user has to create or change an object, or to push another commit. A retry notices
+    /// that.
+    #[error("{0}")]
+    Stalled(String),
     /// It is being looked at right now; the Stack is woken once more is known.
     #[error("{0}")]
     Looking(String),

@@ -66,7 +66,7 @@ pub fn artifact(object: &DynamicObject, directory: Directory) -> Result<Resolved
     let program: Program = object
         .clone()
         .try_parse()
-        .map_err(|error| Unavailable::NotYet(format!("{what} is not as its definition says: {error}")))?;
+        .map_err(|error| Unavailable::Stalled(format!("{what} is not as its definition says: {error}")))?;
     let made = make(&program).map_err(|problems| Unavailable::Invalid(format!("{what} is not valid: {problems}")))?;
     Ok(Resolved {
         origin: Origin::Made(made.bytes.into()),

@@ -167,3 +167,26 @@ async fn a_run_after_the_word_has_changed_has_the_new_value() {
     assert_ne!(word(&workspace, &files).await, before);
     assert_eq!(run().await, "\"good morning\"");
 }
+
+#[tokio::test]
+async fn the_result_has_the_word_for_what_the_run_has_read() {
+    let workspace = Workspace::start_with(Some("true"), &[]).await;
+    workspace.put("name: example\nruntime: yaml\n").await;
+    let mut map = Mount::new(workspace.path("secrets/map"));
+    map.exchange(&[]);
+    let files = vec![map.file("size")];
+    let absent = word(&workspace, &files).await;
+    map.exchange(&[("size", "big")]);
+    let request = RunRequest { config_files: files.clone(), ..workspace.request(&[]).await };
+    workspace.run(&request).await.unwrap();
+    map.exchange(&[("size", "small")]);
+    let read = workspace.result(&request.id).await.0.config_inputs;
+    let now = word(&workspace, &files).await;
+    assert!(read.len() == 64 && read != absent && read != now, "{read} {absent} {now}");
+    map.exchange(&[("size", "big")]);
+    assert_eq!(word(&workspace, &files).await, read);
+
+    let without = RunRequest { id: uuid::Uuid::new_v4().to_string(), config_files: Vec::new(), ..request };
+    workspace.run(&without).await.unwrap();
+    assert_eq!(workspace.result(&without.id).await.0.config_inputs, "");
+}

@@ -2,14 +2,14 @@
 
 use kube::Api;
 use kube::api::{Patch, PatchParams};
-use pulumi_controller::api::conditions::{READY, RECONCILING, stack_reason};
+use pulumi_controller::api::conditions::{READY, stack_reason};
 use pulumi_controller::api::pulumi::Stack;
 use pulumi_controller::api::source::SourceArtifact;
 use serde_json::json;
 
 use crate::harness::{
     FaultServer, GitRepository, Look, Patience, Program, Scene, api_call, archive, condition, is_done, once, run, says,
-    wait_until,
+    wait_until, waits_for_source,
 };
 
 #[test]
@@ -31,9 +31,7 @@ fn s12_a_wrong_digest_is_refused_and_the_old_source_stays() {
         serve(scene, "by-hand", &SourceArtifact { digest: wrong.clone(), ..artifact.clone() }).await;
         main.until("to refuse what the digest does not fit", Patience::Reaction, |stack| {
             let names_it = condition(stack, READY).is_some_and(|ready| ready.message.contains(&wrong));
-            says(stack, READY, "False", stack_reason::SOURCE_UNAVAILABLE)
-                && says(stack, RECONCILING, "True", stack_reason::SOURCE_UNAVAILABLE)
-                && names_it
+            waits_for_source(stack) && names_it
         })
         .await;
         let placed = main.workspace().await.status.and_then(|status| status.artifact).expect("a source is in place");

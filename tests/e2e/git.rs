@@ -1,12 +1,12 @@
 //! Git repositories that the controller follows itself, without Flux.
 
 use kube::Api;
-use pulumi_controller::api::conditions::{READY, RECONCILING, STALLED, stack_reason};
+use pulumi_controller::api::conditions::{READY, STALLED, stack_reason};
 use pulumi_controller::api::names::{ANNOTATION_RECONCILIATION_REQUEST, ANNOTATION_REQUESTED_AT};
 use pulumi_controller::api::pulumi::Stack;
 use serde_json::json;
 
-use crate::harness::{File, Patience, Program, condition, once, run, says};
+use crate::harness::{File, Patience, Program, condition, is_stalled, once, run, says, waits_for_source};
 
 fn saying(text: &str) -> Vec<File> {
     Program::new("git").step("step", json!({"value": text})).output("said", json!("${step.value}")).files()
@@ -101,7 +101,7 @@ fn s20_what_is_wrong_with_a_repository_is_said_and_the_last_good_state_stays() {
         let main = scene.start(scene.stack_on_repository("main", &source)).await;
         main.until_applied(&first).await;
         let says_that = |stack: &Stack, words: &str| {
-            says(stack, RECONCILING, "True", stack_reason::SOURCE_UNAVAILABLE)
+            (waits_for_source(stack) || is_stalled(stack, stack_reason::SOURCE_UNAVAILABLE))
                 && condition(stack, READY).is_some_and(|ready| ready.message.contains(words))
         };
         main.change(json!({"spec": {"branch": "dev"}})).await;

@@ -7,13 +7,14 @@ use std::path::Path;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use kube::ResourceExt;
-use pulumi_controller::api::conditions::{READY, RECONCILING, STALLED, stack_reason};
+use pulumi_controller::api::conditions::{READY, STALLED, stack_reason};
 use pulumi_controller::api::pulumi::Stack;
 use pulumi_controller::api::source::SourceArtifact;
 use serde_json::{Value, json};
 
 use crate::harness::{
-    FaultServer, File, FluxObject, Patience, Program, Scene, StackHandle, condition, is_done, once, run, says,
+    FaultServer, File, FluxObject, Patience, Program, Scene, StackHandle, condition, is_done, is_stalled, once, run,
+    says, waits_for_source,
 };
 
 /// A Stack that runs well on a source, and is then offered others.
@@ -53,12 +54,9 @@ impl<'a> Place<'a> {
         let stack = self
             .stack
             .until(&what, Patience::Run, |stack| {
-                says(stack, READY, "False", stack_reason::SOURCE_UNAVAILABLE)
-                    && says(stack, RECONCILING, "True", stack_reason::SOURCE_UNAVAILABLE)
-                    && named(stack)
+                (waits_for_source(stack) || is_stalled(stack, stack_reason::SOURCE_UNAVAILABLE)) && named(stack)
             })
             .await;
-        assert_eq!(condition(&stack, STALLED), None, "{of}: a better source mends it");
         self.assert_last_good_state(&stack, of).await;
     }
 

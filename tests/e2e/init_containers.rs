@@ -6,7 +6,7 @@ use pulumi_controller::api::conditions::{READY, RECONCILING, STALLED, stack_reas
 use pulumi_controller::api::pulumi::Stack;
 use serde_json::{Value, json};
 
-use crate::harness::{File, Look, Patience, Program, Scene, condition, once, run, says, wait_until};
+use crate::harness::{File, Look, Patience, Program, Scene, condition, is_stalled, once, run, says, wait_until};
 
 /// The program's output is what an init container has made of a file of the source.
 fn files(project: &str, word: &str) -> Vec<File> {
@@ -49,9 +49,7 @@ fn init_containers(pod: &Pod) -> Vec<String> {
 }
 
 fn says_of_the_pod(stack: &Stack, words: &[&str]) -> bool {
-    says(stack, READY, "False", stack_reason::WORKSPACE_FAILED)
-        && says(stack, RECONCILING, "True", stack_reason::WORKSPACE_FAILED)
-        && condition(stack, STALLED).is_none()
+    is_stalled(stack, stack_reason::WORKSPACE_FAILED)
         && condition(stack, READY).is_some_and(|ready| words.iter().all(|word| ready.message.contains(word)))
 }
 

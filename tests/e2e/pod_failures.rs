@@ -1,11 +1,11 @@
 //! What keeps a pod from starting: the Stack names it in the cluster's own words, and goes on when it is mended.
 
 use k8s_openapi::api::core::v1::{ResourceQuota, Secret, ServiceAccount};
-use pulumi_controller::api::conditions::{READY, RECONCILING, STALLED, stack_reason};
+use pulumi_controller::api::conditions::{READY, stack_reason};
 use pulumi_controller::api::names::PULUMI_CONTAINER;
 use serde_json::{Value, json};
 
-use crate::harness::{Look, Patience, Program, Scene, StackHandle, condition, run, says, wait_until};
+use crate::harness::{Look, Patience, Program, Scene, StackHandle, condition, is_stalled, run, wait_until};
 
 /// A Stack whose Workspace gets these words on top, which must fail for a reason with these words, and run once it is mended.
 struct Case<'a> {
@@ -26,9 +26,7 @@ impl Case<'_> {
         }
         let main = scene.start(stack).await;
         main.until(&format!("to say {:?}", self.words), Patience::Run, |stack| {
-            says(stack, READY, "False", stack_reason::WORKSPACE_FAILED)
-                && says(stack, RECONCILING, "True", stack_reason::WORKSPACE_FAILED)
-                && condition(stack, STALLED).is_none()
+            is_stalled(stack, stack_reason::WORKSPACE_FAILED)
                 && condition(stack, READY)
                     .is_some_and(|ready| self.words.iter().all(|word| ready.message.contains(word)))
         })

@@ -2,11 +2,13 @@
 
 use kube::api::{ApiResource, DynamicObject};
 use kube::{Api, ResourceExt};
-use pulumi_controller::api::conditions::{self, READY, RECONCILING, STALLED, program_reason, stack_reason};
+use pulumi_controller::api::conditions::{self, READY, STALLED, program_reason, stack_reason};
 use pulumi_controller::api::pulumi::{Program as ProgramObject, ProgramReference, Stack};
 use serde_json::{Value, json};
 
-use crate::harness::{Look, Patience, Program, Scene, api_call, condition, once, run, says, wait_until};
+use crate::harness::{
+    Look, Patience, Program, Scene, api_call, condition, is_stalled, once, run, says, wait_until, waits_for_source,
+};
 
 #[test]
 fn two_stacks_on_one_program_run_and_an_edit_runs_both_once() {
@@ -109,13 +111,16 @@ fn a_program_that_comes_after_its_stack_is_waited_for() {
     run("program-late", async |scene| {
         let main = scene.start(scene.stack_on_program("main", "app")).await;
         let what = format!("Program {}/app does not exist", scene.namespace);
-        let waiting = main
-            .until("to say that its Program is not there", Patience::Reaction, |stack| {
-                says(stack, RECONCILING, "True", stack_reason::SOURCE_UNAVAILABLE)
-                    && condition(stack, READY).is_some_and(|ready| ready.message.contains(&what))
-            })
-            .await;
-        assert_eq!(condition(&waiting, STALLED), None, "a retry mends it");
+        let names_it = |stack: &Stack| condition(stack, READY).is_some_and(|ready| ready.message.contains(&what));
+        main.until("to say that its Program is not there", Patience::Reaction, |stack| {
+            waits_for_source(stack) && names_it(stack)
+        })
+        .await;
+        // One that was created together with its Stack would be there by now.
+        main.until("to be stalled", Patience::Run, |stack| {
+            is_stalled(stack, stack_reason::SOURCE_UNAVAILABLE) && names_it(stack)
+        })
+        .await;
         scene.create::<ProgramObject>(Program::new("app").output("text", json!("hello")).object("app")).await;
         let stack = main.until_revision("1").await;
         assert_eq!(json!(stack.status.expect("a status").outputs), json!({"text": "hello"}));
@@ -132,10 +137,7 @@ fn a_stack_whose_program_is_gone_is_destroyed_with_what_is_in_place() {
         main.until_revision("1").await;
 
         scene.delete::<ProgramObject>("app").await;
-        main.until("to say that its Program is not there", Patience::Reaction, |stack| {
-            says(stack, READY, "False", stack_reason::SOURCE_UNAVAILABLE)
-        })
-        .await;
+        main.until("to say that its Program is not there", Patience::Reaction, waits_for_source).await;
         main.delete().await;
         main.until_gone().await;
         assert_eq!(main.log.sentences().await, once(&["create step", "delete step"]));
@@ -175,7 +177,7 @@ fn a_stack_with_two_sources_says_so_and_one_without_says_that_nobody_has_brought
         main.until("to say that it has two sources", Patience::Reaction, names_both).await;
         main.change(json!({"spec": {"fluxSource": null, "programRef": null}})).await;
         main.until("to say that it has none", Patience::Reaction, |stack| {
-            says(stack, READY, "False", stack_reason::SOURCE_UNAVAILABLE)
+            is_stalled(stack, stack_reason::SOURCE_UNAVAILABLE)
                 && condition(stack, READY).is_some_and(|ready| ready.message.contains("no source is given"))
         })
         .await;

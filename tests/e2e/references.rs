@@ -115,8 +115,17 @@ fn a_later_run_waits_for_a_deleted_secret_and_for_a_config_map_of_its_config() {
             }
         })
         .await;
-        main.until_applied(&commit).await;
+        let done = main.until_applied(&commit).await;
+        let read =
+            done.status.and_then(|status| status.last_update).map(|last| last.run_config_inputs.or(last.config_inputs));
+        // Once the Workspace has reported the values that the run has read, nothing is due.
+        main.until("to have noted what the run has read", Patience::Long, |stack| {
+            let last = stack.status.as_ref().and_then(|status| status.last_update.as_ref());
+            is_done(stack) && last.is_some_and(|last| Some(&last.config_inputs) == read.as_ref())
+        })
+        .await;
         let updates = main.updates().await;
+        assert_eq!(updates.len(), 3, "one run for the ConfigMap: {updates:#?}");
         assert!(!updates.iter().filter_map(|update| update.status.as_ref()).any(has_failed), "no run failed meanwhile");
     });
 }

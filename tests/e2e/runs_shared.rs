@@ -64,7 +64,18 @@ fn somebody_elses_lock_is_waited_for_and_its_holder_named() {
             })
             .await;
         let message = condition(&locked, READY).map(|ready| ready.message.clone()).unwrap_or_default();
-        assert!(message.contains("other-workspace-0") && message.contains(" ago"), "{message}");
+        assert!(message.contains("other-workspace-0") && !message.contains(" ago"), "{message}");
+        // Another run finds the same lock.
+        main.annotate(ANNOTATION_REQUESTED_AT, "now").await;
+        main.until("to have found the lock twice", Patience::Run, |stack| {
+            stack.status.as_ref().and_then(|status| status.last_update.as_ref()).is_some_and(|last| last.conflicts == 2)
+        })
+        .await;
+        let events = main.events().await;
+        let warnings: Vec<_> = events.iter().filter(|event| event.type_.as_deref() == Some("Warning")).collect();
+        let reasons: Vec<_> = warnings.iter().filter_map(|event| event.reason.as_deref()).collect();
+        assert_eq!(reasons, ["StackUpdateConflictDetected"], "one for the lock: {warnings:#?}");
+        assert_eq!(warnings[0].count.unwrap_or(1), 1, "{warnings:#?}");
 
         other.until_applied(&commit).await;
         let stack = main.until_applied_within(Patience::Long, &commit).await;

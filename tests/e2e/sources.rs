@@ -6,14 +6,14 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::Api;
 use kube::api::{DeleteParams, PostParams};
 use pulumi_controller::api::auto::Workspace;
-use pulumi_controller::api::conditions::{READY, RECONCILING, STALLED, stack_reason};
+use pulumi_controller::api::conditions::{READY, STALLED, stack_reason};
 use pulumi_controller::api::pulumi::Stack;
 use pulumi_controller::api::source::SourceArtifact;
 use serde_json::{Value, json};
 
 use crate::harness::{
-    File, Look, Patience, Program, Scene, StackHandle, api_call, condition, from_json, is_done, once, run, says,
-    wait_until,
+    File, Look, Patience, Program, Scene, StackHandle, api_call, condition, from_json, is_done, is_stalled, once, run,
+    wait_until, waits_for_source,
 };
 
 fn saying(text: &str) -> Vec<File> {
@@ -227,15 +227,12 @@ fn s1_a_reference_that_can_mean_nothing_stalls() {
     });
 }
 
-/// Waits until the Stack waits for its source, not Stalled, and says all of this.
+/// Waits until the Stack has no source, and says all of this. One that needs an edit stalls the Stack after a moment.
 async fn until_unavailable(main: &StackHandle<'_>, texts: &[&str]) -> Stack {
     main.until(&format!("to wait for its source and to say {texts:?}"), Patience::Reaction, |stack| {
         let says_all =
             condition(stack, READY).is_some_and(|ready| texts.iter().all(|text| ready.message.contains(text)));
-        says(stack, READY, "False", stack_reason::SOURCE_UNAVAILABLE)
-            && says(stack, RECONCILING, "True", stack_reason::SOURCE_UNAVAILABLE)
-            && condition(stack, STALLED).is_none()
-            && says_all
+        (waits_for_source(stack) || is_stalled(stack, stack_reason::SOURCE_UNAVAILABLE)) && says_all
     })
     .await
 }

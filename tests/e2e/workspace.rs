@@ -110,7 +110,6 @@ fn what_is_unsupported_in_a_template_is_refused_by_name() {
         let stack = main
             .until("to refuse the shared processes", Patience::Reaction, |stack| {
                 says(stack, READY, "False", stack_reason::NOT_READY_STALLED)
-                    || says(stack, READY, "False", stack_reason::WORKSPACE_FAILED)
             })
             .await;
         let message = condition(&stack, READY).map(|ready| ready.message.clone()).unwrap_or_default();

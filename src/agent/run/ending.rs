@@ -106,6 +106,7 @@ impl Ending {
             pod_terminated: self.pod_terminated,
             project: None,
             backend: String::new(),
+            config_inputs: String::new(),
         }
     }
 }

@@ -81,6 +81,8 @@ pub struct Run {
     pub wanted: proto::Settings,
     /// The values of the configuration, those from Secrets and ConfigMaps included.
     pub config: Vec<Entry>,
+    /// The word for the files that these are read from.
+    pub config_inputs: String,
     pub in_place: InPlace,
     pub environment: Environment,
     pub wish: watch::Sender<Wish>,
@@ -118,7 +120,7 @@ impl Run {
         let project = Project::read(&self.directory()).ok();
         let backend = ending::bounded(&self.backend(project.as_ref()).unwrap_or_default(), ending::LONGEST_NAME);
         let project = project.map(|project| proto::Project { name: project.name, runtime: project.runtime });
-        proto::Result { project, backend, ..result }
+        proto::Result { project, backend, config_inputs: self.config_inputs.clone(), ..result }
     }
 
     /// Where the stack's state is, in the CLI's order of precedence.

@@ -276,6 +276,11 @@ pub struct UpdateStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backend: Option<String>,
 
+    /// Keyed hash of the configuration values from Secrets and ConfigMaps that the run has read, comparable with
+    /// `status.configInputs` of the Workspace. Absent if there are none, or the agent does not report it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub config_inputs: Option<String>,
+
     /// Name of the Secret that holds the stack's outputs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outputs: Option<String>,

@@ -251,7 +251,11 @@ pub struct LastUpdate {
     /// What the Workspace's status said of the values behind the configuration before it. Another word there is a reason to run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config_inputs: Option<String>,
-    /// The same for each Secret and ConfigMap that the pod mounts: another word for one that is watched is a reason to run.
+    /// Keyed hash of the configuration values from Secrets and ConfigMaps that the run has read, if these changed between the
+    /// request for the run and its start.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run_config_inputs: Option<String>,
+    /// The same as `configInputs` for each Secret and ConfigMap that the pod mounts: another word for one that is watched is a reason to run.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = bounds::MOUNTED_INPUTS))]
     pub mounted_inputs: BTreeMap<String, String>,
@@ -271,6 +275,13 @@ pub struct LastUpdate {
     /// Runs in a row that were cut off, or ended with their pod.
     #[serde(default)]
     pub interruptions: i64,
+    /// Runs in a row that found the same lock of another update. The pause before the next run grows with it.
+    #[serde(default)]
+    pub conflicts: i64,
+    /// Whether a destroy that was cut off may have removed the stack from the backend. Then the next destroy succeeds if it does not find the
+    /// stack.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stack_may_be_removed: Option<bool>,
     /// What the next run does about creations that were cut off; nothing once a run has succeeded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pending_creates: Option<PendingCreates>,

@@ -72,11 +72,7 @@ pub async fn act(
             again(stack, &status::with_handled_cancel(stack, value), context).await
         }
         Action::Absorb => absorb(observed, context, now).await,
-        Action::Invalid(message) => {
-            let event = Event::new(stack, EventKind::Warning, "StackConfigInvalid", message.as_str());
-            context.events.publish(with_last_revision(stack, event));
-            rest(stack, &State::Invalid(message), None, context, now).await
-        }
+        Action::Invalid(message) => invalid(stack, message, context, now).await,
         Action::Denied(elsewhere) => {
             let message = format!(
                 "{elsewhere}, and this controller runs with --no-cross-namespace-refs: name one in the Stack's own namespace"
@@ -86,6 +82,7 @@ pub async fn act(
             rest(stack, &State::Denied(message), None, context, now).await
         }
         Action::WaitForSource(message) => rest(stack, &State::SourceUnavailable(message), None, context, now).await,
+        Action::SourceStalled(message) => rest(stack, &State::SourceStalled(message), None, context, now).await,
         Action::GiveWay(message) => give_way(stack, message, context, now).await,
         Action::AwaitSource(message) => fetch::await_source(stack, message, context, now).await,
         Action::Fetch(resolved) => fetch::fetch(observed, &resolved, context, now).await,
@@ -163,11 +160,17 @@ async fn start(
     create_update(&written, current, context, now).await
 }
 
+async fn invalid(stack: &Stack, message: String, context: &Context, now: Timestamp) -> Result<Next, ReconcileError> {
+    let event = Event::new(stack, EventKind::Warning, "StackConfigInvalid", message.as_str());
+    context.events.publish(with_last_revision(stack, event));
+    rest(stack, &State::Invalid(message), None, context, now).await
+}
+
 /// It is told once in an event, and stands in the status as long as it is so.
 async fn give_way(stack: &Stack, message: String, context: &Context, now: Timestamp) -> Result<Next, ReconcileError> {
     let stalled = stack.status.as_ref().and_then(|s| conditions::find(&s.conditions, conditions::STALLED));
     if stalled.is_none_or(|stalled| stalled.message != message) {
-        let event = Event::new(stack, EventKind::Warning, "StackUpdateConflictDetected", message.as_str());
+        let event = Event::new(stack, EventKind::Warning, announce::CONFLICT, message.as_str());
         context.events.publish(with_last_revision(stack, event));
     }
     rest(stack, &State::GivesWay(message), None, context, now).await

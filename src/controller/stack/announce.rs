@@ -13,6 +13,8 @@ const ORIGIN_REVISION: &str = "pulumi.com/originRevision";
 const RESOURCES_ORPHANED: &str = "ResourcesOrphaned";
 /// A user has canceled a run.
 const CANCELED: &str = "StackUpdateCanceled";
+/// Another update holds the lock of the stack, or another Stack manages it.
+pub const CONFLICT: &str = "StackUpdateConflictDetected";
 /// With it an event is the new status of a commit, and Alerts do not bring it to a chat.
 const COMMIT_STATUS: (&str, &str) = ("pulumi.com/commit_status", "update");
 
@@ -66,10 +68,15 @@ fn outcome(stack: &Stack, last: &LastUpdate) -> Vec<Event> {
     };
     if last.state.as_deref() != Some("succeeded") {
         let cause = last.message.as_deref().unwrap_or("unknown");
+        let previous = before.and_then(|status| status.last_update.as_ref());
+        if status::is_conflict(last) && previous.is_some_and(|previous| is_same_lock(previous, last)) {
+            return Vec::new();
+        }
         let (kind, reason, what) = match last.reason.as_deref() {
             Some(update_reason::STACK_NOT_FOUND) => {
                 (EventKind::Warning, stack_reason::STACK_NOT_FOUND, "Failed to destroy stack")
             }
+            _ if status::is_conflict(last) => (EventKind::Warning, CONFLICT, "Cannot run yet"),
             _ if last.canceled_by_user.unwrap_or_default() => (EventKind::Normal, CANCELED, "Canceled the update"),
             _ => (EventKind::Warning, "StackUpdateFailure", "Failed to update stack"),
         };
@@ -83,6 +90,11 @@ fn outcome(stack: &Stack, last: &LastUpdate) -> Vec<Event> {
     let summary = summary(last, failed_before);
     let summary = summary.map(|summary| tell(EventKind::Normal, stack_reason::PROCESSING_COMPLETED, summary));
     std::iter::once(done).chain(summary).collect()
+}
+
+/// A lock is reported once. Its message is the same as long as it is the same lock.
+fn is_same_lock(previous: &LastUpdate, last: &LastUpdate) -> bool {
+    status::is_conflict(previous) && previous.message == last.message
 }
 
 /// Adds the revisions that are known.
@@ -252,6 +264,21 @@ mod tests {
         assert_eq!(kind(Some(last("up", "succeeded", &[]))), EventKind::Trace);
         let older = LastUpdate { digest: Some("sha256:a".to_owned()), ..last("up", "succeeded", &[]) };
         assert_eq!(kind(Some(older)), EventKind::Normal);
+    }
+
+    #[test]
+    fn a_lock_of_another_update_is_reported_once() {
+        let locked = |holder: &str| LastUpdate {
+            reason: Some(update_reason::UPDATE_CONFLICT.to_owned()),
+            message: Some(format!("the stack is locked by {holder}")),
+            ..last("up", "failed", &[])
+        };
+        let told = |before: Option<LastUpdate>, holder: &str| brief(&ended(&stack(before), &locked(holder)));
+        let alice = ["Warning StackUpdateConflictDetected: Cannot run yet: the stack is locked by alice"];
+        assert_eq!(told(None, "alice"), alice);
+        assert_eq!(told(Some(last("up", "failed", &[])), "alice"), alice);
+        assert_eq!(told(Some(locked("alice")), "alice"), [""; 0]);
+        assert_eq!(told(Some(locked("bob")), "alice"), alice, "another lock");
     }
 
     #[test]

@@ -1,16 +1,18 @@
 //! What a Stack needs next. Pure and total: no client, no clock.
 
 use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
 
 use crate::api::auto::{ArtifactReference, PendingCreates, UpdateKind, Workspace};
-use crate::api::conditions::{self, workspace_reason};
+use crate::api::conditions::{self, stack_reason};
 use crate::api::names;
 use crate::api::pulumi::{CurrentUpdate, Stack, StackStatus, WorkspaceReclaimPolicy};
 use crate::api::resolve::Answer;
 use crate::controller::stack::observe::{Observed, requests, requests_beside};
 use crate::controller::stack::pace::Pace;
 use crate::controller::stack::prerequisites::{self, Stale, Standing};
+use crate::controller::stack::readiness::{Readiness, needs_bytes, readiness};
 use crate::controller::stack::rotation::{self, FirstSight};
 use crate::controller::stack::schedule::{self, Due, Inputs};
 use crate::controller::stack::{
@@ -18,6 +20,9 @@ use crate::controller::stack::{
 };
 use crate::runtime::takeover;
 use crate::source::{Resolved, Unavailable};
+
+/// A source may be missing for so long before its Stack is stalled.
+const SOURCE_GRACE: SignedDuration = SignedDuration::from_secs(10);
 
 /// The next step.
 #[derive(Clone, Debug, PartialEq)]
@@ -53,6 +58,8 @@ pub enum Action {
     /// It names something in another namespace, where that is not allowed.
     Denied(String),
     WaitForSource(String),
+    /// The source does not exist, or cannot be used as it is: a user has to change something.
+    SourceStalled(String),
     /// The source is being looked at; the Stack is woken by the answer.
     AwaitSource(String),
     /// Another Stack manages the same Pulumi stack, and is before this one.
@@ -100,6 +107,7 @@ impl Action {
             Action::Invalid(_) => "Invalid",
             Action::Denied(_) => "Denied",
             Action::WaitForSource(_) => "WaitForSource",
+            Action::SourceStalled(_) => "SourceStalled",
             Action::AwaitSource(_) => "AwaitSource",
             Action::GiveWay(_) => "GiveWay",
             Action::WaitForOthers(..) => "WaitForOthers",
@@ -216,6 +224,7 @@ fn desired(observed: &Observed, now: Timestamp) -> Action {
         Some(Err(Unavailable::Invalid(message))) => return Action::Invalid(message.clone()),
         Some(Err(Unavailable::Denied(message))) => return Action::Denied(message.clone()),
         Some(Err(Unavailable::NotYet(message))) => return Action::WaitForSource(message.clone()),
+        Some(Err(Unavailable::Stalled(message))) => return stalled_source(&observed.stack, message, now),
         Some(Err(Unavailable::Looking(message))) => return Action::AwaitSource(message.clone()),
         None => return Action::WaitForSource("the source was not read".to_owned()),
     };
@@ -223,6 +232,21 @@ fn desired(observed: &Observed, now: Timestamp) -> Action {
     match rotation::first_sight(observed) {
         Some(first) if matches!(action, Action::Settled(_)) => Action::NoteInputs(first),
         _ => action,
+    }
+}
+
+/// A source that is created together with its Stack may come a moment after it, so one that is missing does not stall the Stack at once.
+fn stalled_source(stack: &Stack, message: &str, now: Timestamp) -> Action {
+    let ready = stack.status.as_ref().and_then(|status| conditions::find(&status.conditions, conditions::READY));
+    let is_known = |ready: &&Condition| {
+        let reasons = [stack_reason::SOURCE_UNAVAILABLE, stack_reason::NOT_READY_STALLED];
+        ready.observed_generation == stack.metadata.generation
+            && reasons.contains(&ready.reason.as_str())
+            && now.duration_since(ready.last_transition_time.0) >= SOURCE_GRACE
+    };
+    match ready.filter(is_known) {
+        Some(_) => Action::SourceStalled(message.to_owned()),
+        None => Action::WaitForSource(message.to_owned()),
     }
 }
 
@@ -318,8 +342,7 @@ fn run(
         Ok(wanted) => wanted,
         Err(error) => return Action::Invalid(error.to_string()),
     };
-    let placed = observed.workspace.as_ref().and_then(|w| w.status.as_ref()?.artifact.as_ref());
-    if !in_store && placed.is_none_or(|p| p.digest != artifact.digest) {
+    if !in_store && observed.workspace.as_ref().is_none_or(|workspace| needs_bytes(workspace, &artifact)) {
         return Action::Fetch(resolved.clone());
     }
     let step = named(kind, &resolved.revision);
@@ -345,7 +368,7 @@ fn run(
         }
         Readiness::Failed(message) | Readiness::NotInstalled(message) => Action::WorkspaceFailed(message),
         Readiness::VersionTooLow(message) => Action::VersionTooLow(message),
-        Readiness::SourceRefused(message) => Action::WaitForSource(message),
+        Readiness::SourceRefused(message) => Action::SourceStalled(message),
     }
 }
 
@@ -398,37 +421,6 @@ fn settled_on(
             Action::ApplyWorkspace(Box::new(wanted), format!("going back to the source of the last {step}"))
         }
         None => Action::Settled(Settled::Done(again)),
-    }
-}
-
-pub enum Readiness {
-    Ready,
-    Waiting(String),
-    Failed(String),
-    VersionTooLow(String),
-    /// What the source needs cannot be installed.
-    NotInstalled(String),
-    /// The pod is well and keeps the source that it has: the new one is not fit to be put in place.
-    SourceRefused(String),
-    /// The pod waits for bytes that are not here, or not any more.
-    LacksSource(String),
-}
-
-pub fn readiness(workspace: &Workspace) -> Readiness {
-    let status = workspace.status.clone().unwrap_or_default();
-    let observed = status.observed_generation == workspace.metadata.generation;
-    let Some(ready) = conditions::find(&status.conditions, conditions::READY).filter(|_| observed) else {
-        return Readiness::Waiting(String::new());
-    };
-    let message = format!("{}: {}", ready.reason, ready.message);
-    match ready.reason.as_str() {
-        _ if ready.status == "True" && status.artifact == workspace.spec.artifact => Readiness::Ready,
-        workspace_reason::ARTIFACT_REFUSED => Readiness::SourceRefused(ready.message.clone()),
-        workspace_reason::ARTIFACT_UNAVAILABLE => Readiness::LacksSource(format!(" ({message})")),
-        workspace_reason::INSTALLATION_FAILED => Readiness::NotInstalled(message),
-        workspace_reason::INCOMPATIBLE_CONFIGURATION => Readiness::VersionTooLow(message),
-        workspace_reason::POD_FAILED | workspace_reason::SPEC_INVALID => Readiness::Failed(message),
-        _ => Readiness::Waiting(format!(" ({message})")),
     }
 }
 

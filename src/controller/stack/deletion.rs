@@ -10,8 +10,9 @@ use crate::api::auto::UpdateKind;
 use crate::api::names;
 use crate::api::pulumi::{CurrentUpdate, LastUpdate, Stack};
 use crate::artifact::{Digest, Directory, pack_file};
-use crate::controller::stack::decide::{Action, Readiness, Settled, readiness, reference, run_if_due};
+use crate::controller::stack::decide::{Action, Settled, reference, run_if_due};
 use crate::controller::stack::observe::{Observed, last_in_place, requests};
+use crate::controller::stack::readiness::{Readiness, readiness};
 use crate::controller::stack::{identity, resolve};
 use crate::pulumi::project;
 use crate::source::{Origin, Resolved, Unavailable};
@@ -53,7 +54,13 @@ pub fn decide(observed: &Observed, now: Timestamp) -> Action {
     }
     let (resolved, in_store) = match source(observed) {
         Ok(found) => found,
-        Err(why) => return Action::WaitForSource(format!("cannot destroy yet: {why}")),
+        Err(why) => {
+            let message = format!("cannot destroy yet: {why}");
+            return match observed.source {
+                Some(Err(Unavailable::Stalled(_) | Unavailable::Invalid(_))) => Action::SourceStalled(message),
+                _ => Action::WaitForSource(message),
+            };
+        }
     };
     match run_if_due(observed, &resolved, in_store, UpdateKind::Destroy, now) {
         Action::Settled(Settled::Done(_)) => Action::LetGo,

@@ -72,7 +72,8 @@ pub(super) async fn fetch(
             let event = Event::new(stack, EventKind::Warning, stack_reason::SOURCE_UNAVAILABLE, message.as_str());
             let origin = resolved.origin_revision.as_deref();
             context.events.publish(announce::with_revisions(event, Some(&resolved.revision), origin));
-            let state = State::SourceUnavailable(message);
+            let state =
+                if is_stalled(&error) { State::SourceStalled(message) } else { State::SourceUnavailable(message) };
             match try_again(&error) {
                 TryAgain::After(known) => rest(stack, &state, known, context, now).await,
                 TryAgain::LaterEachTime => {
@@ -93,6 +94,11 @@ async fn keep_project(observed: &Observed, failed: &Resolved, context: &Context)
         Origin::Made(bytes) => context.fetcher.keep(bytes, &made.digest, &namespace).await.is_ok(),
         Origin::Url(_) | Origin::Git(_) | Origin::InPod => false,
     }
+}
+
+/// Whether a user has to change the source, its size or its address.
+fn is_stalled(error: &FetchError) -> bool {
+    matches!(error, FetchError::TooLarge { .. } | FetchError::RefusedHost { .. } | FetchError::Url { .. })
 }
 
 /// A server that asks for patience gets it; the fetcher bounds what it may ask for.

@@ -1,6 +1,6 @@
 //! Which Pulumi stack a Stack works on, and whether it may have resources in one. Pure.
 
-use crate::api::auto::{Update, UpdateKind, UpdateStatus, Workspace};
+use crate::api::auto::{EndProof, Update, UpdateKind, UpdateStatus, Workspace};
 use crate::api::conditions;
 use crate::api::pulumi::{CurrentUpdate, LastUpdate, PulumiStack, Stack, StackStatus};
 use crate::controller::stack::backend;
@@ -60,13 +60,33 @@ pub fn has_applied_here(stack: &Stack, workspace: Option<&Workspace>) -> bool {
 
 /// Whether a run may have changed resources. A run whose agent did not report to the end may have.
 pub fn may_have_changed(update: &Update) -> bool {
-    use crate::api::auto::EndProof;
     let result = update.status.clone().unwrap_or_default();
     update.spec.kind == UpdateKind::Up
         && (!conditions::is_true(&result.conditions, conditions::FAILED)
             || result.cut_off.unwrap_or_default()
             || result.end_proof.is_some_and(|proof| proof != EndProof::Agent)
             || result.changes.iter().any(|(operation, count)| operation != "same" && *count > 0))
+}
+
+/// Whether a destroy may have removed the stack from the backend though its result is not known: it was cut off, or nobody has seen its end.
+pub fn may_have_removed(update: &Update) -> bool {
+    let result = update.status.clone().unwrap_or_default();
+    update.spec.kind == UpdateKind::Destroy
+        && result.run.is_some()
+        && (result.cut_off.unwrap_or_default() || result.end_proof.is_some_and(|proof| proof != EndProof::Agent))
+}
+
+/// Whether an earlier destroy has removed the stack that this one did not find: that one may have, and both worked on the Pulumi stack that
+/// has the resources. What is not known of one of them may differ, so only equal names, projects and backends count.
+pub fn was_removed_before(
+    stack: &Stack,
+    kind: UpdateKind,
+    previous: Option<&LastUpdate>,
+    looked_up: &PulumiStack,
+) -> bool {
+    let removed = previous.filter(|last| is(last, UpdateKind::Destroy) && last.stack_may_be_removed == Some(true));
+    let is_same = |last: &LastUpdate| last.pulumi_stack.as_ref().is_some_and(|removed| !differ(removed, looked_up));
+    kind == UpdateKind::Destroy && removed.is_some_and(is_same) && recorded(stack).as_ref() == Some(looked_up)
 }
 
 /// The Pulumi stack in which resources remain when a run works on another one. None if an earlier run on that other one, or what was

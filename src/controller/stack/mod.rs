@@ -24,6 +24,7 @@ mod plan;
 mod prerequisites;
 #[cfg(test)]
 mod queue_simulation;
+mod readiness;
 mod resolve;
 mod rest;
 mod rotation;

@@ -115,13 +115,16 @@ fn revocation(observed: &Observed, current: &CurrentUpdate) -> Option<&'static s
     }
 }
 
-/// Whether the source has something else for the run. An artifact with the same selected files is nothing else as long as
-/// the pod has the older one: nobody else can bring that one any more.
+/// Whether the source has something else for the run. An artifact with the same selected files, or another archive of the same revision, is
+/// nothing else while the pod has the older one: nobody else can bring that one any more.
 fn has_moved_on(observed: &Observed, resolved: &Resolved, current: &CurrentUpdate) -> bool {
     let is_of_run = |artifact: &Resolved| Some(artifact.digest.to_string()) == current.digest;
     let is_same_selection = current.paths_digest.is_some() && resolved.selection() == current.paths_digest.as_deref();
     let is_placed = observed.workspace.as_ref().and_then(in_place).is_some_and(|placed| is_of_run(&placed));
-    !(is_of_run(resolved) || is_same_selection && is_placed)
+    let is_packed_again = resolved.content_id.is_some()
+        && resolved.content_id == current.content_id
+        && current.commit.as_ref() == Some(&resolved.revision);
+    !(is_of_run(resolved) || (is_same_selection || is_packed_again) && is_placed)
 }
 
 /// A new pod may need bytes that the store has no more.

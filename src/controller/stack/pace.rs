@@ -12,8 +12,10 @@ use crate::api::pulumi::{LastUpdate, Stack, StackSpec};
 const FIRST_COOLDOWN: SignedDuration = SignedDuration::from_secs(10);
 /// No wait is longer, unless the Stack says how long it may be.
 const LONGEST_COOLDOWN: SignedDuration = SignedDuration::from_hours(24);
-/// How soon a stack that another update has locked is tried again. It spends no retry.
-const CONFLICT_RETRY: SignedDuration = SignedDuration::from_secs(30);
+/// The first wait after a run that found a lock of another update; each further run that finds the same lock waits twice as long.
+const FIRST_CONFLICT_RETRY: SignedDuration = SignedDuration::from_secs(30);
+/// No wait for a lock is longer.
+const LONGEST_CONFLICT_RETRY: SignedDuration = SignedDuration::from_mins(5);
 /// How long a run waits that follows so many interruptions: at once the first time, and never longer than the last of these.
 const INTERRUPTION_PAUSES: [SignedDuration; 5] = [
     SignedDuration::ZERO,
@@ -83,7 +85,7 @@ impl Pace {
     /// How long to wait after a run that failed.
     pub fn pause_after(&self, last: &LastUpdate) -> SignedDuration {
         match last.reason.as_deref() {
-            Some(stack_reason::UPDATE_CONFLICT) if self.waits_for_locks => CONFLICT_RETRY,
+            Some(stack_reason::UPDATE_CONFLICT) if self.waits_for_locks => pause_after_conflicts(last.conflicts),
             Some(update_reason::RUN_REFUSED) => self.cooldown(last.failures).min(LONGEST_REFUSAL),
             Some(update_reason::ABORTED) => pause_after_interruptions(last.interruptions),
             _ => match (self.retry, self.resync) {
@@ -121,6 +123,14 @@ fn operators_resync(spec: &StackSpec) -> Option<SignedDuration> {
 /// Whether the last run could not start, because of what its workspace was in.
 pub fn was_refused(last: &LastUpdate) -> bool {
     last.reason.as_deref() == Some(update_reason::RUN_REFUSED)
+}
+
+/// How long a run waits that follows so many that found the same lock.
+fn pause_after_conflicts(conflicts: i64) -> SignedDuration {
+    let doublings = u32::try_from(conflicts.saturating_sub(1).max(0)).unwrap_or(u32::MAX);
+    let factor = 2_i32.checked_pow(doublings).unwrap_or(i32::MAX);
+    let wait = FIRST_CONFLICT_RETRY.checked_mul(factor).unwrap_or(LONGEST_CONFLICT_RETRY);
+    wait.min(LONGEST_CONFLICT_RETRY)
 }
 
 /// A pod that goes away is nobody's failure: the first run after it starts at once. One that goes away each time does not
@@ -205,6 +215,12 @@ mod tests {
         for (name, pace, last, wait) in rows {
             assert_eq!(pace.pause_after(&last).as_secs(), wait, "{name}");
         }
+    }
+
+    #[test]
+    fn waits_for_the_same_lock_grow_to_five_minutes() {
+        let waits: Vec<i64> = (0..8).chain([i64::MAX]).map(|n| pause_after_conflicts(n).as_secs()).collect();
+        assert_eq!(waits, [30, 30, 60, 120, 240, 300, 300, 300, 300]);
     }
 
     #[test]

@@ -35,7 +35,9 @@ pub fn rest_after(state: &State, known: Option<Duration>, requeue_dependency: Du
         | State::Suspended
         | State::DeletionSuspended => None,
         State::Done | State::Failed | State::Invalid(_) => known,
-        State::SourceUnavailable(_) | State::PrerequisiteNotSatisfied(_) => known.or(Some(requeue_dependency)),
+        State::SourceUnavailable(_) | State::SourceStalled(_) | State::PrerequisiteNotSatisfied(_) => {
+            known.or(Some(requeue_dependency))
+        }
         State::NamespaceTerminating(_) => known.or(Some(REFUSED_RETRY)),
         State::Working(_)
         | State::WorkspaceFailed(_)
@@ -82,6 +84,8 @@ mod tests {
         let rows = [
             (State::SourceUnavailable(why()), None, Some(7)),
             (State::SourceUnavailable(why()), Some(120), Some(120)),
+            (State::SourceStalled(why()), None, Some(7)),
+            (State::SourceStalled(why()), Some(120), Some(120)),
             (State::PrerequisiteNotSatisfied(why()), None, Some(7)),
             (State::Invalid(why()), None, None),
             (State::Invalid(why()), Some(180), Some(180)),

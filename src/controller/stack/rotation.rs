@@ -45,7 +45,9 @@ pub fn changed<'a>(stack: &Stack, workspace: Option<&'a Workspace>) -> Vec<&'a s
 /// Why a run is due, if one of the inputs that count is another one than the last run was started for. What nobody had seen then
 /// is no change.
 pub fn reason(last: &LastUpdate, inputs: &Inputs) -> Option<String> {
-    if matches!((&last.config_inputs, &inputs.config_inputs), (Some(before), Some(now)) if before != now) {
+    let has_read = |now: &String| last.run_config_inputs.as_ref() == Some(now);
+    if matches!((&last.config_inputs, &inputs.config_inputs), (Some(before), Some(now)) if before != now && !has_read(now))
+    {
         return Some("A Secret or a ConfigMap behind the configuration has changed".to_owned());
     }
     let differs = |object: &str, word: &str| last.mounted_inputs.get(object).is_some_and(|before| before != word);
@@ -58,8 +60,13 @@ pub fn first_sight(observed: &Observed) -> Option<FirstSight> {
     let (now, last) = (status(observed.workspace.as_ref())?, last(&observed.stack)?);
     let is_new = |object: &String| !last.mounted_inputs.contains_key(object);
     let mounted = now.mounted_inputs.iter().filter(|(object, _)| is_new(object));
+    // The Workspace reports later than the run what the run has read.
+    let is_first = |now: &String| match &last.config_inputs {
+        None => true,
+        Some(before) => before != now && last.run_config_inputs.as_ref() == Some(now),
+    };
     let first = FirstSight {
-        config: now.config_inputs.clone().filter(|_| last.config_inputs.is_none()),
+        config: now.config_inputs.clone().filter(is_first),
         mounted: mounted.map(|(object, word)| (object.clone(), word.clone())).collect(),
     };
     (first != FirstSight::default()).then_some(first)

@@ -18,7 +18,7 @@ use crate::telemetry::stacks::Standing;
 
 mod ended;
 
-pub use ended::absorbed;
+pub use ended::{absorbed, is_conflict};
 
 /// What starts a run of a Stack that does not try again by itself.
 const REVIVAL: &str = "It runs again when the spec or the source changes, or when the annotation \
@@ -33,6 +33,8 @@ pub enum State {
     /// The Pulumi CLI in the image is too old.
     VersionTooLow(String),
     SourceUnavailable(String),
+    /// The source does not exist, or cannot be used as it is: a user has to change something.
+    SourceStalled(String),
     /// Nothing new can be made, and what is there goes away.
     NamespaceTerminating(String),
     /// Another Stack manages the same Pulumi stack.
@@ -97,7 +99,7 @@ fn pending_since(before: Option<Time>, state: &State, now: Timestamp) -> Option<
         State::Working(_) | State::WorkspaceFailed(_) | State::PrerequisiteNotSatisfied(_) => {
             before.or(Some(Time(now)))
         }
-        State::SourceUnavailable(_) | State::InDoubt(..) => before,
+        State::SourceUnavailable(_) | State::SourceStalled(_) | State::InDoubt(..) => before,
         State::NamespaceTerminating(_)
         | State::VersionTooLow(_)
         | State::GivesWay(_)
@@ -166,8 +168,9 @@ fn claims(state: &State, last: Option<&LastUpdate>, pace: &Pace) -> Claims {
             reconciling: Some(Words(stack_reason::STACK_PROCESSING, message.clone())),
             stalled: None,
         },
-        State::WorkspaceFailed(message) => waiting(stack_reason::WORKSPACE_FAILED, message),
         State::VersionTooLow(message) => given_up(stack_reason::PULUMI_VERSION_TOO_LOW, message, message),
+        State::WorkspaceFailed(message) => given_up(stack_reason::WORKSPACE_FAILED, message, message),
+        State::SourceStalled(message) => given_up(stack_reason::SOURCE_UNAVAILABLE, message, message),
         State::SourceUnavailable(message) => waiting(stack_reason::SOURCE_UNAVAILABLE, message),
         State::NamespaceTerminating(message) => given_up(stack_reason::NAMESPACE_TERMINATING, message, message),
         State::GivesWay(message) => given_up(stack_reason::UPDATE_CONFLICT, message, message),
@@ -213,10 +216,14 @@ fn waiting(reason: &'static str, message: &str) -> Claims {
 }
 
 fn failed(last: Option<&LastUpdate>, cause: String, pace: &Pace) -> Claims {
-    if last.and_then(|l| l.reason.as_deref()) == Some(stack_reason::UPDATE_CONFLICT) {
-        return waiting(stack_reason::UPDATE_CONFLICT, &cause);
-    }
     let seconds = last.map_or(0, |last| pace.pause_after(last).as_secs());
+    if last.is_some_and(is_conflict) {
+        return Claims {
+            ready: (Status::False, Words(stack_reason::UPDATE_CONFLICT, cause.clone())),
+            reconciling: Some(Words(stack_reason::UPDATE_CONFLICT, format!("{cause}; tried again after {seconds}s"))),
+            stalled: None,
+        };
+    }
     let retry = match last.and_then(|l| l.reason.as_deref()) {
         Some(update_reason::RUN_REFUSED) => format!("nothing has run; tried again after {seconds}s"),
         Some(update_reason::ABORTED) => format!("the run was interrupted; it runs again after {seconds}s"),

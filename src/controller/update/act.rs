@@ -16,7 +16,7 @@ use crate::controller::references::{Waiter, request_mounts};
 use crate::controller::stack::stack_of;
 use crate::controller::update::attachments::{Seen, Target};
 use crate::controller::update::dead_runs::dead_runs;
-use crate::controller::update::decide::{Action, is_cancel_requested};
+use crate::controller::update::decide::{Action, is_cancel_requested, is_of_stack};
 use crate::controller::update::observe::{Observed, Owner, binding};
 use crate::controller::update::outputs::{self, Kept};
 use crate::controller::update::queue::run_in;
@@ -327,7 +327,10 @@ async fn record(
     let event = match verdict.failure {
         None => Event::new(update, EventKind::Normal, "UpdateSucceeded", succeeded(update)),
         Some(reason) => {
-            Event::new(update, EventKind::Warning, "UpdateFailed", format!("{reason}: {}", verdict.message))
+            // A Stack retries as long as the lock is there, each time by another Update, and reports the lock once.
+            let is_reported = reason == update_reason::UPDATE_CONFLICT && is_of_stack(update);
+            let kind = if is_reported { EventKind::Trace } else { EventKind::Warning };
+            Event::new(update, kind, "UpdateFailed", format!("{reason}: {}", verdict.message))
         }
     };
     context.events.publish(with_revision(update, event));

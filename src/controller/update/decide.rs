@@ -133,7 +133,7 @@ fn announced(observed: &Observed, binding: &RunBinding, now: Timestamp) -> Actio
         Some(Seen::Ended(result)) if is_to_be_explained(observed, binding, result, now) => {
             return Action::Await("its pod was told to end; the cluster is about to say why".to_owned());
         }
-        Some(Seen::Ended(result)) => return Action::Record(Box::new(told(observed, binding, result, now))),
+        Some(Seen::Ended(result)) => return Action::Record(Box::new(told(observed, binding, result))),
         // The agent tells: nobody knows better.
         Some(Seen::Running | Seen::Held(_)) => return by_task(observed, binding, None),
         _ => {}
@@ -153,9 +153,9 @@ fn announced(observed: &Observed, binding: &RunBinding, now: Timestamp) -> Actio
 }
 
 /// What the agent said of the end, with what the cluster knows of it.
-fn told(observed: &Observed, binding: &RunBinding, result: &proto::Result, now: Timestamp) -> Verdict {
+fn told(observed: &Observed, binding: &RunBinding, result: &proto::Result) -> Verdict {
     let pod = observed.pod.as_ref();
-    let verdict = Verdict::of(result, now).of_stack(&observed.update.spec.stack_name);
+    let verdict = Verdict::of(result).of_stack(&observed.update.spec.stack_name);
     let is_ending = result.pod_terminated || pod_end::is_pod_ending(binding, pod);
     let with_its_pod = !was_asked_to_end(observed) && is_ending;
     let verdict = if with_its_pod { verdict.with_its_pod() } else { verdict };
@@ -314,7 +314,7 @@ fn is_meant(wanted: &ArtifactReference, found: &ArtifactReference) -> bool {
         && (wanted.revision.is_empty() || wanted.revision == found.revision)
 }
 
-fn is_of_stack(update: &Update) -> bool {
+pub fn is_of_stack(update: &Update) -> bool {
     update.owner_references().iter().any(|owner| owner.kind == "Stack")
 }
 

@@ -123,7 +123,7 @@ mod tests {
             outputs: vec![output("url", "\"http://x\"", false), output("my token!", "\"hidden\"", true)],
             ..proto::Result::default()
         };
-        let made = secret(&update(), &Verdict::of(&result, at(1)));
+        let made = secret(&update(), &Verdict::of(&result));
         assert_eq!((made.name_any().as_str(), made.immutable), ("app-1-stack-outputs", Some(true)));
         assert_eq!(made.annotations().get("pulumi.com/secrets").map(String::as_str), Some("[\"my_token_\"]"));
         assert_eq!(made.labels().get("auto.pulumi.com/update-name").map(String::as_str), Some("app-1"));

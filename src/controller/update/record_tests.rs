@@ -99,7 +99,7 @@ async fn recorded(times: usize, answer: Answer) -> (Result<Next, ReconcileError>
         references: None,
     };
     let now = "2026-01-01T12:10:00Z".parse().unwrap();
-    let action = Action::Record(Box::new(Verdict::of(&hostile(), now)));
+    let action = Action::Record(Box::new(Verdict::of(&hostile())));
     let next = act(&observed, action, &context(&parts), now).await;
     let object = object.lock().unwrap()["status"].clone();
     (next, object)

@@ -9,7 +9,7 @@ use crate::api::auto::{LockRecovery, PendingCreates, RunBinding, Update, UpdateK
 use crate::api::conditions::{self, update_reason};
 use crate::api::duration;
 use crate::controller::update::pod_end;
-use crate::controller::workspace::{SpecError, references, run_environment, settings};
+use crate::controller::workspace::{SpecError, config_files, references, run_environment, settings};
 use crate::pulumi::stack_name;
 use crate::rpc::proto;
 use crate::rpc::settings::settings_digest;
@@ -178,6 +178,7 @@ pub fn run(
         lock_recovery: update.spec.lock_recovery == LockRecovery::Automatic,
         options: Some(options(update, workspace)),
         required_directories: required_directories(update, workspace, binding),
+        config_files: config_files(&workspace.spec).into_iter().collect(),
     })
 }
 

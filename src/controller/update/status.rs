@@ -107,6 +107,7 @@ pub fn recorded(update: &Update, verdict: &Verdict, progress: Option<&RunProgres
     status.permalink = verdict.permalink.clone();
     status.project_info = verdict.project.clone().or(status.project_info);
     status.backend = verdict.backend.clone().or(status.backend);
+    status.config_inputs = verdict.config_inputs.clone();
     status.changes = verdict.changes.clone();
     status.last_output = verdict.last_output.clone();
     status.pending_creates = verdict.pending_creates.clone();
@@ -206,17 +207,14 @@ mod tests {
         let runs = running(&so(runs), None, "the run goes on", at(4));
         assert_eq!((runs.phase, runs.progress.clone()), (Some(UpdatePhase::Running), Some(progress(Some(42)))));
         let changes = [("create".to_owned(), 2), ("same".to_owned(), 1)].into();
-        let verdict = Verdict::of(
-            &proto::Result {
-                outcome: proto::Outcome::Succeeded.into(),
-                started: 2_000,
-                ended: 65_000,
-                changes,
-                last_output: "Resources:\n".to_owned(),
-                ..proto::Result::default()
-            },
-            at(66),
-        );
+        let verdict = Verdict::of(&proto::Result {
+            outcome: proto::Outcome::Succeeded.into(),
+            started: 2_000,
+            ended: 65_000,
+            changes,
+            last_output: "Resources:\n".to_owned(),
+            ..proto::Result::default()
+        });
         let done = recorded(&so(runs), &verdict, Some(&progress(None)), at(66));
         assert_eq!((done.phase, done.duration.as_deref()), (Some(UpdatePhase::Succeeded), Some("1m3s")));
         assert_eq!((done.last_output.as_deref(), done.end_proof), (Some("Resources:"), Some(EndProof::Agent)));

@@ -2,14 +2,14 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ContainerStateTerminated;
 use serde::Deserialize;
 
 use crate::api::auto::{EndProof, RunProject};
 use crate::api::conditions::{self, update_reason};
+use crate::api::{bounds, names};
 use crate::api::pulumi::PulumiStack;
-use crate::api::{bounds, duration, names};
 use crate::pulumi::backend;
 use crate::rpc::proto;
 
@@ -44,6 +44,8 @@ pub struct Verdict {
     pub project: Option<RunProject>,
     /// Where the state is.
     pub backend: Option<String>,
+    /// The word for the values behind the configuration that it has read.
+    pub config_inputs: Option<String>,
 }
 
 /// What the agent writes as the container's termination message.
@@ -76,11 +78,12 @@ impl Verdict {
             proof: None,
             project: None,
             backend: None,
+            config_inputs: None,
         }
     }
 
     /// What the agent said. Nothing of it is trusted: an outcome that is not known is a failure.
-    pub fn of(result: &proto::Result, now: Timestamp) -> Self {
+    pub fn of(result: &proto::Result) -> Self {
         let mut verdict = Verdict {
             failure: failure(result.outcome()),
             message: result.message.clone(),
@@ -96,9 +99,10 @@ impl Verdict {
             proof: Some(EndProof::Agent),
             project: result.project.as_ref().map(project),
             backend: backend::without_credentials(&word(&result.backend)),
+            config_inputs: Some(word(&result.config_inputs)).filter(|word| !word.is_empty()),
         };
         match result.outcome() {
-            proto::Outcome::Conflict => verdict.message = conflict(&verdict.message, &result.holders, now),
+            proto::Outcome::Conflict => verdict.message = conflict(&verdict.message, &result.holders),
             proto::Outcome::PendingCreates => verdict.message = in_doubt(&verdict.pending_creates),
             _ => {}
         }
@@ -198,16 +202,14 @@ fn changes(told: &HashMap<String, u32>) -> BTreeMap<String, i64> {
     told.iter().take(most).map(|(operation, count)| (word(operation), i64::from(*count))).collect()
 }
 
-/// Whose lock it is, and how old.
-fn conflict(said: &str, holders: &[proto::LockHolder], now: Timestamp) -> String {
+/// Whose lock it is. The text is the same each time that the same lock is found, so it has no age.
+fn conflict(said: &str, holders: &[proto::LockHolder]) -> String {
     if holders.is_empty() {
         return said.to_owned();
     }
     let describe = |holder: &proto::LockHolder| {
-        let time = word(&holder.time);
-        let age = time.parse::<Timestamp>().ok().map(|since| now.duration_since(since));
-        let age = age.map(|age: SignedDuration| format!(", {} ago", duration::display(age))).unwrap_or_default();
-        format!("{}@{} (pid {}) since {time}{age}", word(&holder.user), word(&holder.host), holder.pid)
+        let (user, host, time) = (word(&holder.user), word(&holder.host), word(&holder.time));
+        format!("{user}@{host} (pid {}) since {time}", holder.pid)
     };
     let all: Vec<String> = holders.iter().take(MOST_NAMED).map(describe).collect();
     format!(
@@ -271,10 +273,6 @@ mod tests {
         }
     }
 
-    fn now() -> Timestamp {
-        "2026-01-01T12:10:30Z".parse().expect("a time")
-    }
-
     #[test]
     fn the_agents_last_words_count_for_the_run_they_name_only() {
         let words = r#"{"id":"u1","outcome":"OUTCOME_SUCCEEDED","message":""}"#;
@@ -295,11 +293,11 @@ mod tests {
     #[test]
     fn an_outcome_that_is_not_known_is_a_failure() {
         let result = proto::Result { outcome: 99, ..proto::Result::default() };
-        assert_eq!(Verdict::of(&result, now()).failure, Some(update_reason::UPDATE_FAILED));
+        assert_eq!(Verdict::of(&result).failure, Some(update_reason::UPDATE_FAILED));
     }
 
     #[test]
-    fn a_lock_is_told_with_its_holder_and_its_age() {
+    fn a_lock_is_reported_with_its_holder_and_time_and_without_its_age() {
         let holder = |time: &str| proto::LockHolder {
             user: "alice".to_owned(),
             host: "laptop\n".to_owned(),
@@ -313,12 +311,12 @@ mod tests {
             ..proto::Result::default()
         };
         assert_eq!(
-            Verdict::of(&result, now()).message,
-            "the stack is locked by alice@laptop  (pid 7) since 2026-01-01T12:00:00Z, 10m30s ago and by alice@laptop  (pid 7) \
+            Verdict::of(&result).message,
+            "the stack is locked by alice@laptop  (pid 7) since 2026-01-01T12:00:00Z and by alice@laptop  (pid 7) \
              since yesterday; if nothing runs there any more, `pulumi cancel` removes the lock"
         );
         let cloud = proto::Result { holders: Vec::new(), ..result };
-        assert_eq!(Verdict::of(&cloud, now()).message, "as the CLI says it");
+        assert_eq!(Verdict::of(&cloud).message, "as the CLI says it");
     }
 
     #[test]
@@ -330,13 +328,13 @@ mod tests {
             backend: backend.to_owned(),
             ..proto::Result::default()
         };
-        let verdict = Verdict::of(&result("s3://user:word@state?key=x"), now()).of_stack("dev");
+        let verdict = Verdict::of(&result("s3://user:word@state?key=x")).of_stack("dev");
         assert_eq!(verdict.failure, Some(update_reason::STACK_NOT_FOUND));
         assert_eq!(verdict.message, "stack dev of project web in backend s3://state not found; nothing was destroyed");
-        let message = Verdict::of(&result(""), now()).of_stack("dev").message;
+        let message = Verdict::of(&result("")).of_stack("dev").message;
         assert!(message.contains("in the backend that the Pulumi CLI is logged in to not found"), "{message}");
         let failed = proto::Result { outcome: proto::Outcome::Failed.into(), ..result("") };
-        assert_eq!(Verdict::of(&failed, now()).of_stack("dev").message, "as the agent says it");
+        assert_eq!(Verdict::of(&failed).of_stack("dev").message, "as the agent says it");
     }
 
     #[test]
@@ -348,9 +346,8 @@ mod tests {
 
     #[test]
     fn an_end_with_the_pod_is_nobodys_failure() {
-        let of = |outcome: proto::Outcome| {
-            Verdict::of(&proto::Result { outcome: outcome.into(), ..Default::default() }, now())
-        };
+        let of =
+            |outcome: proto::Outcome| Verdict::of(&proto::Result { outcome: outcome.into(), ..Default::default() });
         assert_eq!(of(proto::Outcome::Canceled).with_its_pod().failure, Some(update_reason::ABORTED));
         assert_eq!(of(proto::Outcome::Succeeded).with_its_pod().failure, None);
         assert_eq!(of(proto::Outcome::Failed).with_its_pod().failure, Some(update_reason::UPDATE_FAILED));

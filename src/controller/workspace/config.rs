@@ -27,7 +27,7 @@ pub(super) fn required(spec: &WorkspaceSpec, stack: &str) -> Vec<Reference> {
 
 /// The files that the configuration of all stacks is read from, in mounted Secrets and ConfigMaps: a change of one is a reason to
 /// run. Files of other volumes are the user's own affair, and so are variables.
-pub(super) fn files(spec: &WorkspaceSpec) -> BTreeSet<String> {
+pub fn files(spec: &WorkspaceSpec) -> BTreeSet<String> {
     let items = spec.stacks.iter().flat_map(|stack| &stack.config);
     let keys = items.filter_map(|item| key_of(item.value_from.as_ref()?));
     keys.map(|(mounted, key)| format!("{}/{key}", mounted.directory())).collect()

@@ -51,7 +51,7 @@ use std::time::Duration;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 
-pub use config::settings;
+pub use config::{files as config_files, settings};
 pub use context::{Context, Memory};
 pub use controller::{Watches, controller};
 pub use environment::run_environment;

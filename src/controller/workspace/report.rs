@@ -161,7 +161,9 @@ impl Report {
     pub(super) fn no_source(why: &Unavailable) -> Self {
         match why {
             Unavailable::Invalid(message) | Unavailable::Denied(message) => Self::stalled(message.clone()),
-            Unavailable::NotYet(message) => Self::failing(reason::ARTIFACT_UNAVAILABLE, message.clone(), BACKSTOP),
+            Unavailable::NotYet(message) | Unavailable::Stalled(message) => {
+                Self::failing(reason::ARTIFACT_UNAVAILABLE, message.clone(), BACKSTOP)
+            }
             Unavailable::Looking(message) => Self::working(reason::ARTIFACT_UNAVAILABLE, message.clone(), BACKSTOP),
         }
     }

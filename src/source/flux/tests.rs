@@ -95,28 +95,37 @@ fn the_status_of_a_source_that_counts_no_generations_is_enough() {
 fn s3_s4_what_cannot_be_taken_is_named_and_waited_for() {
     let artifact = |digest: &str| json!({"url": "http://s/a.tar.gz", "revision": "r", "digest": digest});
     let rows = [
-        (None, "does not exist"),
-        (Some(json!({})), "has no artifact yet"),
-        (Some(json!({"artifact": null})), "has no artifact yet"),
+        (None, "does not exist", true),
+        (Some(json!({})), "has no artifact yet", false),
+        (Some(json!({"artifact": null})), "has no artifact yet", false),
         (
             Some(json!({"conditions": [{"type": "Ready", "status": "False", "message": "auth failed"}]})),
             "has no artifact yet: auth failed",
+            false,
         ),
-        (Some(json!({"observedGeneration": 1, "artifact": artifact(DIGEST)})), "was changed"),
-        (Some(json!({"observedGeneration": 2, "artifact": artifact("")})), "is refused"),
-        (Some(json!({"observedGeneration": 2, "artifact": artifact("sha1:aa")})), "is refused"),
-        (Some(json!({"artifact": {"url": 1}})), "is refused: status.artifact"),
-        (Some(json!({"artifact": "text"})), "is refused: status.artifact"),
+        (
+            Some(json!({"conditions": [{"type": "Stalled", "status": "True", "reason": "URLInvalid"}]})),
+            "has no artifact yet",
+            true,
+        ),
+        (Some(json!({"observedGeneration": 1, "artifact": artifact(DIGEST)})), "was changed", false),
+        (Some(json!({"observedGeneration": 2, "artifact": artifact("")})), "is refused", true),
+        (Some(json!({"observedGeneration": 2, "artifact": artifact("sha1:aa")})), "is refused", true),
+        (Some(json!({"artifact": {"url": 1}})), "is refused: status.artifact", true),
+        (Some(json!({"artifact": "text"})), "is refused: status.artifact", true),
         (
             Some(
                 json!({"artifact": {"url": "u", "revision": "r".repeat(2049), "digest": format!("sha256:{}", "0".repeat(64))}}),
             ),
             "more than 2048 bytes",
+            true,
         ),
     ];
-    for (status, wanted) in rows {
+    for (status, wanted, needs_edit) in rows {
         match found(status).artifact(Directory::root()) {
-            Err(Unavailable::NotYet(said)) => {
+            Err(error @ (Unavailable::NotYet(_) | Unavailable::Stalled(_))) => {
+                let said = error.to_string();
+                assert_eq!(matches!(error, Unavailable::Stalled(_)), needs_edit, "{said}");
                 assert!(said.contains(wanted), "{said:?} does not say {wanted:?}");
                 assert!(said.contains("Bucket apps/app"), "{said:?} does not name the source");
             }

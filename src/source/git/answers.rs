@@ -27,10 +27,10 @@ struct Repository {
     /// How often it was to be asked out of turn, and how many of that the last answer covers.
     asked: u64,
     answered: u64,
-    tip: Option<Result<Tip, String>>,
+    tip: Option<Result<Tip, Unavailable>>,
     content: Option<Fetched>,
     /// Why this commit could not be fetched.
-    failed: Option<(String, String)>,
+    failed: Option<(String, Unavailable)>,
     /// Whether somebody waits for the files of the tip.
     needs_content: bool,
     nudge: Arc<Notify>,
@@ -161,7 +161,7 @@ impl Answers {
 
     /// The server has answered, and the answer covers so many requests. Who is to look again. A tip that has moved is fetched before
     /// anybody is woken for it.
-    pub fn told(&mut self, key: &Key, covers: u64, tip: Result<Tip, String>) -> Vec<Follower> {
+    pub fn told(&mut self, key: &Key, covers: u64, tip: Result<Tip, Unavailable>) -> Vec<Follower> {
         let Some(repository) = self.repositories.get_mut(key) else { return Vec::new() };
         let before = repository.answered;
         repository.answered = repository.answered.max(covers);
@@ -178,7 +178,7 @@ impl Answers {
     }
 
     /// A commit was fetched, or could not be. Who is to look again.
-    pub fn fetched(&mut self, key: &Key, tip: &Tip, fetched: Result<Fetched, String>) -> Vec<Follower> {
+    pub fn fetched(&mut self, key: &Key, tip: &Tip, fetched: Result<Fetched, Unavailable>) -> Vec<Follower> {
         let Some(repository) = self.repositories.get_mut(key) else { return Vec::new() };
         repository.needs_content = false;
         match fetched {
@@ -237,7 +237,7 @@ impl Repository {
         }
         let tip = match &self.tip {
             None => return Err(asking()),
-            Some(Err(why)) => return Err(Unavailable::NotYet(why.clone())),
+            Some(Err(why)) => return Err(why.clone()),
             Some(Ok(tip)) => tip,
         };
         let selection_in = |content: &Fetched| match &wanted.paths {
@@ -251,7 +251,7 @@ impl Repository {
         }
         // Told before what was known: then somebody needs the bytes, and a digest alone is no help.
         if let Some((_, why)) = self.failed.as_ref().filter(|(commit, _)| *commit == tip.commit) {
-            return Err(Unavailable::NotYet(why.clone()));
+            return Err(why.clone());
         }
         if let Some(known) =
             known.filter(|known| is_of(known, tip) && known.selection.is_some() == wanted.paths.is_some())

@@ -91,6 +91,33 @@ impl GitError {
         }
     }
 
+    /// Whether it stays until a user changes an object, the repository or its server's settings.
+    pub fn is_stalled(&self) -> bool {
+        match self {
+            GitError::CredentialsMissing(_)
+            | GitError::CredentialsRefused(_)
+            | GitError::NotFound(_)
+            | GitError::HostKey(_)
+            | GitError::Credentials(_)
+            | GitError::Reference(_)
+            | GitError::Empty
+            | GitError::TooLarge { .. }
+            | GitError::TooManyObjects { .. }
+            | GitError::Content { .. }
+            | GitError::Pack(_) => true,
+            GitError::Child { failure, .. } => failure.is_of_input(),
+            GitError::Unreachable(_)
+            | GitError::TimedOut { .. }
+            | GitError::TooSlow { .. }
+            | GitError::Status(_)
+            | GitError::Busy { .. }
+            | GitError::Protocol(_)
+            | GitError::Disk { .. }
+            | GitError::NoSlot(_)
+            | GitError::Store(_) => false,
+        }
+    }
+
     /// How long the server asks to be left alone.
     pub fn patience(&self) -> Option<Duration> {
         match self {

@@ -9,6 +9,7 @@ use tokio::time::Instant;
 
 use crate::artifact::{Algorithm, Pinned};
 use crate::runtime::fair_slots::{FairSlots, Slot};
+use crate::source::Unavailable;
 use crate::source::git::answers::{Fetched, Need};
 use crate::source::git::child;
 use crate::source::git::error::GitError;
@@ -95,8 +96,8 @@ impl Shared {
                 Err(said(key, &error))
             }
         };
-        if let Err(message) = &told {
-            tracing::warn!(message, "a repository cannot be followed");
+        if let Err(error) = &told {
+            tracing::warn!(message = %error, "a repository cannot be followed");
         }
         let woken = self.lock().told(key, covers, told);
         self.wake(woken).await;
@@ -112,9 +113,9 @@ impl Shared {
                 let interval = self.lock().interval(key).unwrap_or(FIRST_PAUSE);
                 turn.unfetched(interval, &error);
                 self.doubt_tokens(key, &error);
-                let message = said(key, &error);
-                tracing::warn!(message, revision = tip.revision(), "a commit cannot be fetched");
-                Err(message)
+                let error = said(key, &error);
+                tracing::warn!(message = %error, revision = tip.revision(), "a commit cannot be fetched");
+                Err(error)
             }
         };
         let woken = self.lock().fetched(key, tip, fetched);
@@ -217,8 +218,9 @@ fn within_limit(mut choices: Vec<Paths>) -> (Vec<Paths>, Vec<Paths>) {
 }
 
 /// What went wrong with which repository.
-fn said(key: &Key, error: &GitError) -> String {
-    format!("cannot follow {} of {}: {error}", key.reference, key.repository)
+fn said(key: &Key, error: &GitError) -> Unavailable {
+    let message = format!("cannot follow {} of {}: {error}", key.reference, key.repository);
+    if error.is_stalled() { Unavailable::Stalled(message) } else { Unavailable::NotYet(message) }
 }
 
 fn stopped(error: impl std::error::Error) -> GitError {

@@ -322,6 +322,6 @@ fn a_program_is_a_source_whose_bytes_are_made_here() {
         other => panic!("{other:?}"),
     }
     assert!(
-        matches!(said(json!({"outputs": 1})), Unavailable::NotYet(said) if said.contains("not as its definition says"))
+        matches!(said(json!({"outputs": 1})), Unavailable::Stalled(said) if said.contains("not as its definition says"))
     );
 }

@@ -7,7 +7,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
 use kube::api::{LogParams, Patch, PatchParams, PostParams};
 use pulumi_controller::api::auto::{Update, Workspace};
-use pulumi_controller::api::conditions::{self, READY};
+use pulumi_controller::api::conditions::{self, READY, RECONCILING, STALLED, stack_reason};
 use pulumi_controller::api::names;
 use pulumi_controller::api::pulumi::{
     FluxSource, LiteralRef, ProgramReference, ResourceRef, SecretSelector, SourceReference, Stack, StackSpec,
@@ -249,6 +249,20 @@ pub fn condition<'a>(stack: &'a Stack, kind: &str) -> Option<&'a Condition> {
 /// Whether a condition says this, for this reason.
 pub fn says(stack: &Stack, kind: &str, status: &str, reason: &str) -> bool {
     condition(stack, kind).is_some_and(|condition| condition.status == status && condition.reason == reason)
+}
+
+/// Whether a Stack waits for its source and goes on by itself.
+pub fn waits_for_source(stack: &Stack) -> bool {
+    says(stack, READY, "False", stack_reason::SOURCE_UNAVAILABLE)
+        && says(stack, RECONCILING, "True", stack_reason::SOURCE_UNAVAILABLE)
+        && condition(stack, STALLED).is_none()
+}
+
+/// Whether a Stack is stalled for this reason, as the Pulumi Kubernetes Operator reports it.
+pub fn is_stalled(stack: &Stack, reason: &str) -> bool {
+    says(stack, READY, "False", stack_reason::NOT_READY_STALLED)
+        && says(stack, STALLED, "True", reason)
+        && condition(stack, RECONCILING).is_none()
 }
 
 /// The states of Stacks in a line each, for messages.

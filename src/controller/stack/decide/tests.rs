@@ -2,6 +2,7 @@
 
 mod inputs;
 mod packed_again;
+mod source;
 
 use std::sync::Arc;
 
@@ -141,7 +142,7 @@ fn the_steps_from_a_new_stack_to_its_first_run() {
         ),
         (Status::False, "PodFailed", "WorkspaceFailed(\"PodFailed: said\")"),
         (Status::False, "IncompatibleConfiguration", "VersionTooLow(\"IncompatibleConfiguration: said\")"),
-        (Status::False, "ArtifactRefused", "WaitForSource(\"said\")"),
+        (Status::False, "ArtifactRefused", "SourceStalled(\"said\")"),
     ];
     for (status, reason, wanted) in rows {
         assert_eq!(brief(&decide(&with(status, reason), now())), wanted);

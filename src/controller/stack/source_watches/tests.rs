@@ -234,7 +234,7 @@ async fn a_right_that_is_missing_is_named_and_no_watch_begins_without_it() {
     scene.server.set(FORBIDDEN);
     let error = scene.look().await.expect_err("it may not be read");
     assert!(
-        matches!(&error, Unavailable::NotYet(said) if said.contains("get, list and watch reports.artifacts.example.com")
+        matches!(&error, Unavailable::Stalled(said) if said.contains("get, list and watch reports.artifacts.example.com")
         && said.contains("it is Forbidden") && said.contains("pulumi.com/aggregate-to-source-reader")),
         "{error:?}"
     );

@@ -71,24 +71,24 @@ fn last_update(
 ) -> LastUpdate {
     let result = update.status.clone().unwrap_or_default();
     let failed = conditions::find(&result.conditions, conditions::FAILED).filter(|c| c.status == "True");
-    // A Stack without resources has nothing to destroy.
-    let is_failure =
-        |failed: &&Condition| failed.reason != update_reason::STACK_NOT_FOUND || identity::has_applied(stack);
-    let failed = failed.filter(is_failure);
-    let (inputs, pace) = (inputs_of(current), Pace::of(&stack.spec));
     let pulumi_stack = identity::reported(stack, current, &result);
+    let not_found = failed.filter(|failed| failed.reason == update_reason::STACK_NOT_FOUND);
+    let is_removed = identity::was_removed_before(stack, current.kind, previous, &pulumi_stack);
+    // A Stack without resources has nothing to destroy.
+    let failed = failed.filter(|_| not_found.is_none() || (identity::has_applied(stack) && !is_removed));
+    let (inputs, pace) = (inputs_of(current), Pace::of(&stack.spec));
     LastUpdate {
         name: Some(update.name_any()),
         kind: Some(current.kind.as_str().to_owned()),
         state: Some(if failed.is_some() { "failed" } else { "succeeded" }.to_owned()),
         reason: failed.map(|f| f.reason.clone()),
-        // However it ended then.
-        canceled_by_user: failed
-            .filter(|failed| resolve::question(&failed.reason).is_none() && cancel::is_by_user(stack, update))
-            .map(|_| true),
-        message: match failed.filter(|failed| failed.reason == update_reason::STACK_NOT_FOUND) {
-            Some(failed) => Some(not_found(stack, &failed.message, &pulumi_stack)),
-            None => message(&result, failed, outputs),
+        canceled_by_user: failed.filter(|failed| is_canceled_by_user(stack, update, failed)).map(|_| true),
+        message: match (not_found, is_removed) {
+            (Some(_), true) => Some(removed_before(&pulumi_stack)),
+            (Some(not_found), false) if failed.is_some() => {
+                Some(said_not_found(stack, &not_found.message, &pulumi_stack))
+            }
+            _ => message(&result, failed, outputs),
         },
         generation: current.generation,
         reconcile_request: current.reconcile_request.clone(),
@@ -104,10 +104,13 @@ fn last_update(
         digest: current.digest.clone(),
         content_id: current.content_id.clone(),
         paths_digest: current.paths_digest.clone(),
-        config_inputs: current.config_inputs.clone(),
+        config_inputs: current.config_inputs.clone().or_else(|| result.config_inputs.clone()),
+        run_config_inputs: read_since(current, &result),
         mounted_inputs: current.mounted_inputs.clone(),
         failures: failed.map_or(0, |f| schedule::failures_after(previous, &inputs, &f.reason, &pace)),
         interruptions: schedule::interruptions_after(previous, &inputs, failed.map(|f| f.reason.as_str())),
+        conflicts: conflicts_after(previous, failed, &result),
+        stack_may_be_removed: failed.filter(|_| may_be_removed(previous, update)).map(|_| true),
         pending_creates: match (failed, current.kind) {
             // What was in doubt before is so after it.
             (_, UpdateKind::Preview) => current.pending_creates,
@@ -147,8 +150,45 @@ fn message(result: &UpdateStatus, failed: Option<&Condition>, outputs: Option<&S
     Some(conditions::shorten(message, LONGEST_MESSAGE))
 }
 
+/// Whether a user has canceled a run, however it ended then.
+fn is_canceled_by_user(stack: &Stack, update: &Update, failed: &Condition) -> bool {
+    resolve::question(&failed.reason).is_none() && cancel::is_by_user(stack, update)
+}
+
+/// Runs in a row that found the same lock. The message names the lock by its holder and its time.
+fn conflicts_after(previous: Option<&LastUpdate>, failed: Option<&Condition>, result: &UpdateStatus) -> i64 {
+    if failed.is_none_or(|failed| failed.reason != update_reason::UPDATE_CONFLICT) {
+        return 0;
+    }
+    let message = message(result, failed, None);
+    let before = previous.filter(|previous| is_conflict(previous) && previous.message == message);
+    before.map_or(0, |previous| previous.conflicts.max(1)).saturating_add(1)
+}
+
+/// Whether the stack may be gone after a destroy that failed, or may have been gone before it.
+fn may_be_removed(previous: Option<&LastUpdate>, update: &Update) -> bool {
+    let was_before = previous.is_some_and(|previous| previous.stack_may_be_removed == Some(true));
+    identity::may_have_removed(update) || (update.spec.kind == UpdateKind::Destroy && was_before)
+}
+
+/// What a run has read behind the configuration, if that has changed since it was announced.
+fn read_since(current: &CurrentUpdate, result: &UpdateStatus) -> Option<String> {
+    let announced = current.config_inputs.as_ref()?;
+    result.config_inputs.clone().filter(|read| read != announced)
+}
+
+/// Whether a run found a lock of another update.
+pub fn is_conflict(last: &LastUpdate) -> bool {
+    last.reason.as_deref() == Some(update_reason::UPDATE_CONFLICT)
+}
+
+/// Why a destroy that has not found the stack has succeeded.
+fn removed_before(looked_up: &PulumiStack) -> String {
+    format!("{looked_up} not found: an earlier destroy, which was cut off, had removed it")
+}
+
 /// What was looked up where, and where the resources are if that is known to be elsewhere.
-fn not_found(stack: &Stack, message: &str, looked_up: &PulumiStack) -> String {
+fn said_not_found(stack: &Stack, message: &str, looked_up: &PulumiStack) -> String {
     match identity::recorded(stack).filter(|applied| identity::differ(applied, looked_up)) {
         Some(applied) => format!("{message}; the last update of this Stack was made to {applied}"),
         None => message.to_owned(),

@@ -1,5 +1,7 @@
 //! The table of conditions, row by row.
 
+mod repeated;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::Secret;
@@ -97,7 +99,12 @@ fn rows() -> Vec<(State, Option<LastUpdate>, &'static [&'static str])> {
         (
             State::WorkspaceFailed(text("ImagePullBackOff")),
             None,
-            &["Ready=False/WorkspaceFailed", "Reconciling=True/WorkspaceFailed"],
+            &["Ready=False/NotReadyStalled", "Stalled=True/WorkspaceFailed"],
+        ),
+        (
+            State::SourceStalled(text("it does not exist")),
+            None,
+            &["Ready=False/NotReadyStalled", "Stalled=True/SourceUnavailable"],
         ),
         (
             State::VersionTooLow(text("IncompatibleConfiguration: old")),
@@ -218,14 +225,27 @@ fn kstatus(stack: &Stack) -> &'static str {
     }
 }
 
+/// What Argo CD's health check for the Stacks of the Pulumi Kubernetes Operator makes of an object.
+fn argo_cd_health(stack: &Stack) -> &'static str {
+    let conditions = stack.status.iter().flat_map(|status| &status.conditions);
+    let verdict = |condition: &Condition| match (condition.type_.as_str(), condition.status.as_str()) {
+        (STALLED, "True") => Some("Degraded"),
+        (RECONCILING, "True") => Some("Progressing"),
+        (READY, "True") => Some("Healthy"),
+        _ => None,
+    };
+    conditions.into_iter().find_map(verdict).unwrap_or("Progressing")
+}
+
 #[test]
-fn c9_kstatus_is_right_in_every_state() {
+fn c9_kstatus_and_argo_cd_health_are_right_in_every_state() {
     let text = |s: &str| s.to_owned();
     let again = || Some(failed("UpdateFailed", 1));
     let rows = [
         (State::Working(text("step")), None, "InProgress"),
-        (State::WorkspaceFailed(text("ImagePullBackOff")), None, "InProgress"),
         (State::VersionTooLow(text("IncompatibleConfiguration: old")), None, "Failed"),
+        (State::WorkspaceFailed(text("ImagePullBackOff")), None, "Failed"),
+        (State::SourceStalled(text("it does not exist")), None, "Failed"),
         (State::SourceUnavailable(text("404")), None, "InProgress"),
         (State::PrerequisiteNotSatisfied(text("waits for base")), None, "InProgress"),
         (State::Failed, again(), "InProgress"),
@@ -246,6 +266,12 @@ fn c9_kstatus_is_right_in_every_state() {
         let mut stack = stack(last);
         stack.status = Some(with_state(&stack, &state, at(10)));
         assert_eq!(kstatus(&stack), wanted, "{state:?}");
+        let health = match wanted {
+            "InProgress" => "Progressing",
+            "Failed" => "Degraded",
+            _ => "Healthy",
+        };
+        assert_eq!(argo_cd_health(&stack), health, "{state:?}");
         let mut edited = stack.clone();
         edited.metadata.generation = Some(4);
         assert_eq!(kstatus(&edited), "InProgress", "{state:?}, and edited since");

@@ -528,7 +528,7 @@ fn the_log_does_not_hold_what_a_verdict_carries() {
         outputs: vec![proto::Output { name: "token".to_owned(), value: "hidden".to_owned(), secret: true }],
         ..proto::Result::default()
     };
-    let action = Action::Record(Box::new(Verdict::of(&result, now())));
+    let action = Action::Record(Box::new(Verdict::of(&result)));
     assert_eq!(action.name(), "Record");
 }
 

@@ -138,13 +138,13 @@ fn what_a_stack_has_run_is_not_fetched_to_know_its_digest() {
 #[test]
 fn a_failure_is_told_and_ends_with_the_next_answer() {
     let (mut answers, main) = (settled(), main());
-    assert_eq!(answers.told(&main.key, 1, Err("it is away".to_owned())), [name("a")]);
-    assert!(answers.told(&main.key, 1, Err("it is away".to_owned())).is_empty(), "once is enough");
+    assert_eq!(answers.told(&main.key, 1, Err(Unavailable::NotYet("it is away".to_owned()))), [name("a")]);
+    assert!(answers.told(&main.key, 1, Err(Unavailable::NotYet("it is away".to_owned()))).is_empty(), "once is enough");
     assert_eq!(look(&mut answers, "a", &main, &question()), "it is away");
     assert_eq!(answers.told(&main.key, 1, Ok(tip(A))), [name("a")]);
     assert_eq!(look(&mut answers, "a", &main, &question()), format!("main@sha1:{A}"), "the artifact is still there");
     answers.told(&main.key, 1, Ok(tip(B)));
-    assert_eq!(answers.fetched(&main.key, &tip(B), Err("too large".to_owned())), [name("a")]);
+    assert_eq!(answers.fetched(&main.key, &tip(B), Err(Unavailable::NotYet("too large".to_owned()))), [name("a")]);
     assert_eq!(look(&mut answers, "a", &main, &question()), "too large");
     assert!(is_at_rest(&mut answers, &main), "it is not tried again before its time");
     answers.told(&main.key, 1, Ok(tip(B)));
@@ -209,7 +209,7 @@ fn bytes_that_cannot_be_fetched_again_are_not_tried_before_their_time() {
     let source::Origin::Git(origin) = resolved.origin else { panic!("not of Git") };
     answers.fetch_again(&origin);
     assert!(matches!(answers.need(&pinned.key, false), Need::Fetch(..)));
-    assert_eq!(answers.fetched(&pinned.key, &tip(A), Err("it is away".to_owned())), [name("a")]);
+    assert_eq!(answers.fetched(&pinned.key, &tip(A), Err(Unavailable::NotYet("it is away".to_owned()))), [name("a")]);
     assert_eq!(look(&mut answers, "a", &pinned, &with_known("")), "it is away", "its digest alone is no help");
     assert!(is_at_rest(&mut answers, &pinned));
     assert!(look(&mut answers, "a", &pinned, &with_known("now")).starts_with("sha1:"));

@@ -26,6 +26,29 @@ fn a_rotated_config_input_is_announced_with_what_was_seen_and_the_first_sight_is
 }
 
 #[test]
+fn values_that_the_last_run_has_read_are_no_reason_to_run() {
+    let seen = |state: &str, now_seen: &str| {
+        let mut stack = stack();
+        let read = Some("b".to_owned());
+        let last = LastUpdate { config_inputs: Some("a".to_owned()), run_config_inputs: read, ..last("up", state) };
+        stack.status = Some(StackStatus { last_update: Some(last), ..StackStatus::default() });
+        let mut workspace = workspace(&stack, Status::True, "Succeeded");
+        workspace.status.as_mut().expect("there").config_inputs = Some(now_seen.to_owned());
+        Observed { workspace: Some(workspace), ..observed(stack) }
+    };
+    assert_eq!(decide(&seen("succeeded", "a"), now()), Action::Settled(Settled::Done(None)), "it is not reported yet");
+    let mut reported = seen("succeeded", "b");
+    let noted = FirstSight { config: Some("b".to_owned()), ..FirstSight::default() };
+    assert_eq!(decide(&reported, now()), Action::NoteInputs(noted.clone()));
+    assert_eq!(decide(&seen("failed", "b"), now()), Action::NoteInputs(noted.clone()));
+    assert_eq!(decide(&seen("succeeded", "c"), now()).name(), "Start", "it has changed since the run");
+    reported.stack.status = Some(status::with_first_inputs(&reported.stack, &noted));
+    assert_eq!(decide(&reported, now()), Action::Settled(Settled::Done(None)));
+    reported.workspace.as_mut().and_then(|w| w.status.as_mut()).expect("there").config_inputs = Some("a".to_owned());
+    assert_eq!(decide(&reported, now()).name(), "Start", "it was taken back after the run");
+}
+
+#[test]
 fn r8_the_table_of_what_a_change_of_a_mounted_object_does() {
     let words = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
         pairs.iter().map(|(object, word)| ((*object).to_owned(), (*word).to_owned())).collect()

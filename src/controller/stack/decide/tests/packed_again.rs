@@ -91,3 +91,37 @@ fn a_directory_that_changes_with_the_archive_is_placed_by_a_run() {
     let Action::ApplyWorkspace(wanted, _) = decide(&seen(stack, source), now()) else { panic!("it does not run") };
     assert_eq!(wanted.spec.artifact.map(|artifact| artifact.dir).as_deref(), Some("other"));
 }
+
+#[test]
+fn a_queued_run_stays_while_the_pod_has_the_older_archive() {
+    let queued = |source: Resolved, is_placed: bool| {
+        let mut stack = ran("succeeded", Some("a"));
+        let current = CurrentUpdate {
+            name: "app-1".to_owned(),
+            generation: 1,
+            commit: Some(COMMIT.to_owned()),
+            digest: Some(DIGEST.to_owned()),
+            content_id: Some("a".to_owned()),
+            ..CurrentUpdate::default()
+        };
+        stack.status.as_mut().expect("there").current_update = Some(current);
+        let mut observed = seen(stack, source);
+        if !is_placed {
+            observed.workspace.as_mut().and_then(|w| w.status.as_mut()).expect("there").artifact = None;
+        }
+        let update = Update::new("app-1", UpdateSpec::default());
+        decide(&Observed { update: Some(update), ..observed }, now()).name()
+    };
+    let moved = Resolved { revision: "main@sha1:b".to_owned(), ..packed_again(Some("b")) };
+    let rows = [
+        ("the same archive", queued(resolved(), true), "AwaitUpdate"),
+        ("it was packed again", queued(packed_again(Some("a")), true), "AwaitUpdate"),
+        ("the pod has lost the older one", queued(packed_again(Some("a")), false), "RevokeUpdate"),
+        ("a kind whose revision does not tell", queued(packed_again(None), true), "RevokeUpdate"),
+        ("its options have changed", queued(packed_again(Some("a+b")), true), "RevokeUpdate"),
+        ("another revision", queued(moved, true), "RevokeUpdate"),
+    ];
+    for (name, found, wanted) in rows {
+        assert_eq!(found, wanted, "{name}");
+    }
+}

@@ -1,0 +1,75 @@
+//! Sources that are missing, and bytes that the store has lost.
+
+use super::*;
+use crate::controller::stack::status::{State, with_state};
+
+fn missing() -> Option<Result<Resolved, Unavailable>> {
+    Some(Err(Unavailable::Stalled("Program apps/app does not exist".to_owned())))
+}
+
+/// A Stack that has waited for its source since this second.
+fn waiting_since(second: i64) -> Stack {
+    let mut stack = stack();
+    let state = State::SourceUnavailable("Program apps/app does not exist".to_owned());
+    stack.status = Some(with_state(&stack, &state, Timestamp::from_second(second).expect("in range")));
+    stack
+}
+
+#[test]
+fn a_source_that_is_missing_stalls_the_stack_after_a_moment() {
+    let decided = |stack: Stack| decide(&Observed { source: missing(), ..observed(stack) }, now()).name();
+    let mut stalled = waiting_since(900);
+    stalled.status = Some(with_state(&stalled, &State::SourceStalled("it does not exist".to_owned()), now()));
+    let mut edited = waiting_since(900);
+    edited.metadata.generation = Some(2);
+    let rows = [
+        ("it is new", stack(), "WaitForSource"),
+        ("it may be created together with the Stack", waiting_since(995), "WaitForSource"),
+        ("it does not come", waiting_since(990), "SourceStalled"),
+        ("nothing has changed since", stalled, "SourceStalled"),
+        ("the Stack names another one", edited, "WaitForSource"),
+    ];
+    for (name, stack, wanted) in rows {
+        assert_eq!(decided(stack), wanted, "{name}");
+    }
+    let outage = Some(Err(Unavailable::NotYet("cannot read it".to_owned())));
+    let outage = Observed { source: outage, ..observed(waiting_since(0)) };
+    assert_eq!(decide(&outage, now()).name(), "WaitForSource", "an outage ends by itself");
+}
+
+#[test]
+fn another_directory_of_the_same_archive_is_fetched_if_the_store_has_lost_it() {
+    let (mut stack, dir) = (stack(), "other".to_owned());
+    stack.status = Some(StackStatus { last_update: Some(last("up", "succeeded")), ..StackStatus::default() });
+    stack.metadata.generation = Some(2);
+    let source = Resolved { directory: dir.parse().expect("valid"), ..resolved() };
+    let seen = |workspace: Workspace, in_store: bool| {
+        let observed = Observed {
+            source: Some(Ok(source.clone())),
+            workspace: Some(workspace),
+            in_store,
+            ..observed(stack.clone())
+        };
+        brief(&decide(&observed, now()))
+    };
+    let before = workspace(&stack, Status::True, "Succeeded");
+    assert_eq!(seen(before.clone(), false), "Fetch");
+    assert_eq!(seen(before.clone(), true), "ApplyWorkspace");
+    // It was applied, and the store has lost the bytes before the Workspace had them.
+    let mut lacking = plan::workspace(&stack, &reference(&source)).expect("valid");
+    lacking.metadata.generation = Some(1);
+    lacking.status = workspace(&stack, Status::False, "ArtifactUnavailable").status;
+    assert_eq!(seen(lacking.clone(), false), "Fetch");
+    assert!(seen(lacking, true).starts_with("WaitForWorkspace"));
+}
+
+#[test]
+fn a_pod_that_lost_its_source_gets_it_for_a_run_that_is_due() {
+    let mut stack = stack();
+    stack.status = Some(StackStatus { last_update: Some(last("up", "succeeded")), ..StackStatus::default() });
+    stack.metadata.generation = Some(2);
+    // The status still names what the pod before had.
+    let lacking = workspace(&stack, Status::False, "ArtifactUnavailable");
+    let observed = Observed { workspace: Some(lacking), in_store: false, ..observed(stack) };
+    assert_eq!(brief(&decide(&observed, now())), "Fetch");
+}

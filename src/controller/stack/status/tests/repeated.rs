@@ -1,0 +1,108 @@
+//! What a run that has ended means after the one before it.
+
+use super::*;
+use crate::api::auto::{EndProof, RunBinding};
+
+/// The status after another run of this kind, which ended so.
+fn after(before: Option<StackStatus>, kind: UpdateKind, update: &Update) -> StackStatus {
+    let mut stack = stack(None);
+    stack.status = before.or(stack.status);
+    stack.status = Some(started(&stack, &CurrentUpdate { kind, pulumi_stack: Some(here()), ..current() }, at(10)));
+    let mut update = update.clone();
+    update.spec.kind = kind;
+    absorbed(&stack, &update, None, at(20))
+}
+
+fn here() -> PulumiStack {
+    PulumiStack { name: "dev".to_owned(), project: Some("web".to_owned()), backend: Some("s3://a".to_owned()) }
+}
+
+fn last(status: &StackStatus) -> LastUpdate {
+    status.last_update.clone().expect("a run has ended")
+}
+
+fn locked_by(holder: &str) -> Update {
+    let mut update = ended(Some("UpdateConflict"));
+    update.status.as_mut().expect("there").message = Some(format!("the stack is locked by {holder}"));
+    update
+}
+
+#[test]
+fn runs_that_find_the_same_lock_are_counted() {
+    let ran = |before: Option<StackStatus>, update: &Update| after(before, UpdateKind::Up, update);
+    let first = ran(None, &locked_by("alice"));
+    let second = ran(Some(first.clone()), &locked_by("alice"));
+    let third = ran(Some(second.clone()), &locked_by("alice"));
+    let another = ran(Some(second.clone()), &locked_by("bob"));
+    let failed = ran(Some(second.clone()), &ended(Some("UpdateFailed")));
+    let found = [&first, &second, &third, &another, &failed].map(|status| last(status).conflicts);
+    assert_eq!(found, [1, 2, 3, 1, 0]);
+    let message = |status: &StackStatus| {
+        conditions::find(&status.conditions, RECONCILING).map(|condition| condition.message.clone()).unwrap_or_default()
+    };
+    assert_eq!(message(&third), "the stack is locked by alice; tried again after 120s");
+}
+
+/// A destroy that ended so, after its start.
+fn destroy(reason: Option<&str>, proof: EndProof, is_cut_off: bool) -> Update {
+    let mut update = ended(reason);
+    let status = update.status.as_mut().expect("there");
+    status.run = Some(RunBinding::default());
+    status.end_proof = Some(proof);
+    status.cut_off = is_cut_off.then_some(true);
+    update
+}
+
+#[test]
+fn a_stack_that_a_destroy_which_was_cut_off_has_removed_is_destroyed() {
+    let applied = || StackStatus { applied_stack: Some(here()), ..stack(None).status.unwrap_or_default() };
+    let not_found = destroy(Some("StackNotFound"), EndProof::Agent, false);
+    let mut unbound = destroy(Some("Aborted"), EndProof::Container, true);
+    unbound.status.as_mut().expect("there").run = None;
+    let cut_off = destroy(Some("Aborted"), EndProof::Container, true);
+    let conflict = destroy(Some("UpdateConflict"), EndProof::Agent, false);
+    let unknown = destroy(Some("RunOutcomeUnknown"), EndProof::Person, true);
+    let in_order = destroy(Some("UpdateFailed"), EndProof::Agent, false);
+    let elsewhere = PulumiStack { backend: Some("s3://b".to_owned()), ..here() };
+    // The runs before, where the resources are, and whether the destroy that finds no stack succeeds.
+    let rows: [(&str, Vec<&Update>, PulumiStack, bool); 7] = [
+        ("it was cut off", vec![&cut_off], here(), true),
+        ("nobody knows its end", vec![&unknown], here(), true),
+        ("it was cut off, and then the stack was locked", vec![&cut_off, &conflict], here(), true),
+        ("it failed in order", vec![&in_order], here(), false),
+        ("it was cut off before it started", vec![&unbound], here(), false),
+        ("the resources are in another backend", vec![&cut_off], elsewhere, false),
+        ("there was none before", vec![], here(), false),
+    ];
+    for (name, before, resources_in, wanted) in rows {
+        let mut status = StackStatus { applied_stack: Some(resources_in), ..applied() };
+        for update in before {
+            status = after(Some(status), UpdateKind::Destroy, update);
+        }
+        let found = after(Some(status), UpdateKind::Destroy, &not_found);
+        assert_eq!(last(&found).state.as_deref() == Some("succeeded"), wanted, "{name}: {:?}", last(&found));
+        assert_eq!(found.applied_stack.is_none(), wanted, "{name}");
+        let said = last(&found).message.unwrap_or_default();
+        assert_eq!(said.contains("an earlier destroy, which was cut off, had removed it"), wanted, "{name}: {said}");
+    }
+    let cut_off_up = after(Some(applied()), UpdateKind::Up, &destroy(Some("Aborted"), EndProof::Container, true));
+    let found = after(Some(cut_off_up), UpdateKind::Destroy, &not_found);
+    assert_eq!(last(&found).reason.as_deref(), Some("StackNotFound"), "an up does not remove a stack");
+}
+
+#[test]
+fn the_configuration_that_a_run_has_read_is_recorded() {
+    let ran = |announced: Option<&str>, read: Option<&str>| {
+        let mut stack = stack(None);
+        let current = CurrentUpdate { config_inputs: announced.map(str::to_owned), ..current() };
+        stack.status = Some(started(&stack, &current, at(10)));
+        let mut update = ended(None);
+        update.status.as_mut().expect("there").config_inputs = read.map(str::to_owned);
+        let last = last(&absorbed(&stack, &update, None, at(20)));
+        [last.config_inputs.unwrap_or_default(), last.run_config_inputs.unwrap_or_default()]
+    };
+    assert_eq!(ran(Some("a"), Some("a")), ["a", ""]);
+    assert_eq!(ran(Some("a"), Some("b")), ["a", "b"], "it has changed since the run was requested");
+    assert_eq!(ran(Some("a"), None), ["a", ""], "an agent that does not report it");
+    assert_eq!(ran(None, Some("b")), ["b", ""], "nothing was known when the run was requested");
+}
