@@ -42,7 +42,7 @@ fn markdown(folder: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// The blocks of YAML, but for files of kustomize, which are no objects. What is shown in a namespace of its readers' is tried in `default`.
+/// The blocks of YAML except files of kustomize and Prometheus, which are not objects. What is shown in a namespace of its readers' is tried in `default`.
 fn objects_of(text: &str) -> Vec<String> {
     let mut blocks = Vec::new();
     let mut block: Option<String> = None;
@@ -57,6 +57,6 @@ fn objects_of(text: &str) -> Vec<String> {
             None => {}
         }
     }
-    blocks.retain(|block| !block.contains("kustomize.config.k8s.io"));
+    blocks.retain(|block| !block.contains("kustomize.config.k8s.io") && !block.starts_with("groups:"));
     blocks.into_iter().map(|block| block.replace("namespace: apps\n", "namespace: default\n")).collect()
 }

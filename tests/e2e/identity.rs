@@ -23,8 +23,8 @@ const SECRET: &str = "pulumi-controller-authority";
 /// The controller looks at the Secret three times a minute.
 const LONG_RUN: u32 = 45;
 
-/// There is one authority: these tests change it one after the other.
-static AUTHORITY_IS_LEFT_ALONE: Mutex<()> = Mutex::const_new(());
+/// There is one authority: these tests change it one after the other, and not while a test needs it unchanged.
+pub(crate) static AUTHORITY_IS_LEFT_ALONE: Mutex<()> = Mutex::const_new(());
 
 #[test]
 fn the_authoritys_secret_deleted_during_a_run_comes_back_and_nothing_is_cut() {

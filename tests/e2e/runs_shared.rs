@@ -42,7 +42,7 @@ fn a_command_of_kubectl_exec_starts_in_the_programs_directory() {
 fn somebody_elses_lock_is_waited_for_and_its_holder_named() {
     run("locked", async |scene| {
         let source = scene.source("app").await;
-        let commit = source.push(&slow("locked", 30).files()).await;
+        let commit = source.push(&slow("locked", 60).files()).await;
         let other = scene.start(scene.stack("other", &source)).await;
         other.log.wait_for("create", "slow", "begin").await;
         // The same stack in the same backend, run from another workspace. That it is the same, the controller cannot see: where

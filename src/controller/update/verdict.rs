@@ -8,8 +8,8 @@ use serde::Deserialize;
 
 use crate::api::auto::{EndProof, RunProject};
 use crate::api::conditions::{self, update_reason};
-use crate::api::{bounds, names};
 use crate::api::pulumi::PulumiStack;
+use crate::api::{bounds, names};
 use crate::pulumi::backend;
 use crate::rpc::proto;
 
