@@ -99,6 +99,10 @@ pub struct ManagerFlags {
           default_missing_value = "true")]
     pub watch_all_namespaces: bool,
 
+    /// Namespace to watch with `--watch-all-namespaces=false`. Default: the one that the controller runs in.
+    #[arg(long, default_value = "", value_name = "NAMESPACE")]
+    pub watch_namespace: String,
+
     /// Watch only the Stacks, Workspaces, Updates, Programs and StackReceivers with these labels, as a label selector.
     #[arg(long, default_value = "")]
     pub watch_label_selector: String,
@@ -118,6 +122,16 @@ pub struct ManagerFlags {
     /// ServiceAccount of workspace pods whose Stack or Workspace names none, in their own namespace.
     #[arg(long, default_value = "", value_name = "NAME")]
     pub default_service_account: String,
+
+    /// ServiceAccounts that workspace pods may run as: `NAME` in every namespace, `NAMESPACE/NAME` in one. Default: all.
+    #[arg(long, value_delimiter = ',', value_name = "[NAMESPACE/]NAME")]
+    pub allowed_service_accounts: Vec<String>,
+
+    /// Refuse Workspaces whose pods, merged with `podTemplate`, do not meet the Pod Security Standard `restricted`, or carry labels
+    /// that network policies select by, such as `app`.
+    #[arg(long, default_value_t = false, action = ArgAction::Set, num_args = 0..=1, require_equals = true,
+          default_missing_value = "true")]
+    pub restrict_workspace_pods: bool,
 
     /// Refuse Stacks that name sources or other Stacks of other namespaces.
     #[arg(long, default_value_t = true, action = ArgAction::Set, num_args = 0..=1, require_equals = true,

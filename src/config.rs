@@ -64,6 +64,10 @@ pub enum ConfigError {
         "--watch-configs-label-selector: {part:?} is no label selector; give one such as reconcile.fluxcd.io/watch=Enabled"
     )]
     Selector { part: String },
+    #[error("--watch-namespace={namespace} takes effect only with --watch-all-namespaces=false; set that flag, too")]
+    WatchNamespace { namespace: String },
+    #[error("--allowed-service-accounts: {account:?} is no ServiceAccount; give NAME or NAMESPACE/NAME")]
+    ServiceAccount { account: String },
     #[error("--feature-gates: {gate:?} is none; there is DisableConfigWatchers, which is true or false")]
     FeatureGate { gate: String },
     #[error("{variable}={value:?} is not a host; give HOST:PORT without a scheme or a path")]
@@ -116,6 +120,10 @@ pub struct ManagerConfig {
     pub interval_jitter: u8,
     /// The ServiceAccount of pods for which none is named.
     pub default_service_account: Option<String>,
+    /// The ServiceAccounts that pods may run as, `name` or `namespace/name`; empty for all.
+    pub allowed_service_accounts: Vec<String>,
+    /// Whether pods have to meet the Pod Security Standard `restricted`.
+    pub restrict_workspace_pods: bool,
     /// Whether a Stack may name nothing in other namespaces.
     pub no_cross_namespace_refs: bool,
     /// Kinds of sources of which another digest of the same revision is the same content.
@@ -171,6 +179,7 @@ impl ManagerConfig {
         let default_run_timeout = run_timeout(&flags.default_run_timeout)?;
         at_least("storage-size", SMALLEST_STORAGE, flags.storage_size)?;
         let artifact_limits = artifact_limits(&flags)?;
+        let watch_namespace = watch_namespace(&flags)?;
         let retry_delays = retry_delays(&flags)?;
         let watched_inputs = watched_inputs(&flags)?;
         let leader_election = flags.enable_leader_election.then(|| leader_election(&flags)).transpose()?;
@@ -187,6 +196,8 @@ impl ManagerConfig {
             watched_inputs,
             interval_jitter: flags.interval_jitter_percentage,
             default_service_account: Some(flags.default_service_account).filter(|name| !name.is_empty()),
+            allowed_service_accounts: accounts(flags.allowed_service_accounts)?,
+            restrict_workspace_pods: flags.restrict_workspace_pods,
             requeue_dependency: requeue_dependency(&flags.requeue_dependency)?,
             no_cross_namespace_refs: flags.no_cross_namespace_refs,
             same_revision_kinds: flags.same_revision_kinds.into_iter().filter(|kind| !kind.trim().is_empty()).collect(),
@@ -194,7 +205,7 @@ impl ManagerConfig {
             log_level: flags.log.log_level,
             log_encoding: flags.log.log_encoding,
             concurrent: flags.concurrent,
-            watch_namespace: (!flags.watch_all_namespaces).then(|| flags.runtime_namespace.clone()),
+            watch_namespace,
             runtime_namespace: flags.runtime_namespace,
             watch_label_selector: Some(flags.watch_label_selector.trim().to_owned()).filter(|text| !text.is_empty()),
             storage_path: flags.storage_path,
@@ -212,6 +223,27 @@ impl ManagerConfig {
             source_watcher_localhost: source_watcher,
         })
     }
+}
+
+/// The only namespace that is watched, if it is one.
+fn watch_namespace(flags: &ManagerFlags) -> Result<Option<String>, ConfigError> {
+    let namespace = flags.watch_namespace.trim();
+    match (flags.watch_all_namespaces, namespace.is_empty()) {
+        (true, true) => Ok(None),
+        (true, false) => Err(ConfigError::WatchNamespace { namespace: namespace.to_owned() }),
+        (false, true) => Ok(Some(flags.runtime_namespace.clone())),
+        (false, false) => Ok(Some(namespace.to_owned())),
+    }
+}
+
+/// The ServiceAccounts of a flag, each a name with or without a namespace.
+fn accounts(given: Vec<String>) -> Result<Vec<String>, ConfigError> {
+    let trimmed = given.iter().map(|account| account.trim()).filter(|account| !account.is_empty());
+    let check = |account: &str| match account.split('/').collect::<Vec<_>>().as_slice() {
+        [name] | [_, name] if !name.is_empty() && !account.starts_with('/') => Ok(account.to_owned()),
+        _ => Err(ConfigError::ServiceAccount { account: account.to_owned() }),
+    };
+    trimmed.map(check).collect()
 }
 
 /// An address as Go writes it: `:8080` is the port on all addresses, `0` or nothing is none.

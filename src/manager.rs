@@ -466,6 +466,10 @@ async fn workspaces(
             agent_image: config.agent_image.clone(),
             agent_image_pull_policy: None,
             default_image: config.default_workspace_image.clone(),
+            restrictions: workspace::PodRestrictions {
+                is_restricted: config.restrict_workspace_pods,
+                service_accounts: config.allowed_service_accounts.clone(),
+            },
         },
         default_service_account: config.default_service_account.clone(),
         knocks,

@@ -1,9 +1,11 @@
-//! The Deployment that is shipped has room for what the controller may use with its default flags.
+//! The manifests that are shipped: the Deployment has room for what the controller may use with its default flags, and network policies
+//! let in no pods that a team creates.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "what helps a test fails as the test does")]
 
 use clap::Parser;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::PodSpec;
+use k8s_openapi::api::networking::v1::{NetworkPolicy, NetworkPolicyPeer};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use pulumi_controller::cli::{CommandLine, ManagerFlags, Role};
 use pulumi_controller::controller::stack;
@@ -49,4 +51,35 @@ fn the_volume_has_room_for_artifacts_and_all_that_is_fetched() {
     let flags = default_flags();
     let needed = flags.storage_size + git::Limits::default().volume_bytes(flags.artifact_max_size);
     assert!(limit >= needed, "the limit is {} MiB, and {} MiB may be needed", limit >> 20, needed >> 20);
+}
+
+fn shipped<K: serde::de::DeserializeOwned>(path: &str) -> K {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
+    serde_saphyr::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
+}
+
+fn selected<'a>(peer: &'a NetworkPolicyPeer, label: &str) -> Option<&'a str> {
+    let selector = if label == "app" { peer.pod_selector.as_ref() } else { peer.namespace_selector.as_ref() };
+    selector?.match_labels.as_ref()?.get(label).map(String::as_str)
+}
+
+/// A team may put any label on the pods that it creates itself, so it may create none in the namespace that is let in.
+#[test]
+fn only_the_controllers_own_namespace_reaches_the_storage_of_flux() {
+    let overlay = "kustomize/overlays/single-namespace";
+    let namespace = |part: &str| -> String {
+        let kustomization: serde_json::Value = shipped(&format!("{overlay}/{part}/kustomization.yaml"));
+        kustomization["namespace"].as_str().unwrap().to_owned()
+    };
+    let (controllers, teams) = (namespace("controller"), namespace("rights"));
+    assert_ne!(controllers, teams);
+    let policy: NetworkPolicy = shipped(&format!("{overlay}/network-policy.yaml"));
+    assert_eq!(policy.metadata.namespace.as_deref(), Some("flux-system"));
+    let rules = policy.spec.unwrap().ingress.unwrap();
+    let peers: Vec<_> = rules.iter().map(|rule| rule.from.as_deref().unwrap_or_default()).collect();
+    assert!(!peers.is_empty() && peers.iter().all(|from| !from.is_empty()), "no rule lets in everybody: {rules:?}");
+    for peer in peers.into_iter().flatten() {
+        assert_eq!(selected(peer, "kubernetes.io/metadata.name"), Some(controllers.as_str()), "{peer:?}");
+        assert_eq!(selected(peer, "app"), Some("pulumi-controller"), "{peer:?}");
+    }
 }

@@ -167,7 +167,7 @@ fn t5_kube_state_metrics_reads_fields_that_a_stack_has() -> Result<()> {
 /// The rights are written by hand; this holds what must never slip in.
 #[test]
 fn t8_every_right_has_a_reason_and_none_opens_all_secrets() -> Result<()> {
-    for name in ["cluster-role.yaml", "role.yaml"] {
+    for name in ["cluster-role.yaml", "workspace-role.yaml", "role.yaml"] {
         let path = root().join("config/rbac").join(name);
         let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
         let lines: Vec<&str> = text.lines().collect();

@@ -261,3 +261,30 @@ fn hosts_of_artifacts_are_compared_in_lower_case() {
     let config = with("--artifact-hosts=Minio.Storage.svc:9000,, 10.0.0.1").unwrap();
     assert_eq!(config.artifact_hosts, ["minio.storage.svc:9000", "10.0.0.1"]);
 }
+
+#[test]
+fn one_namespace_is_watched_that_need_not_be_the_controllers_own() {
+    let with = |more: &[&str]| config(&[&NEEDED[..], more].concat());
+    let watched = |more: &[&str]| with(more).unwrap().watch_namespace;
+    assert_eq!(watched(&[]), None);
+    let own = with(&[]).unwrap().runtime_namespace;
+    assert_eq!(watched(&["--watch-all-namespaces=false"]), Some(own));
+    assert_eq!(watched(&["--watch-all-namespaces=false", "--watch-namespace=team-a"]).as_deref(), Some("team-a"));
+    let error = with(&["--watch-namespace=team-a"]).unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "--watch-namespace=team-a takes effect only with --watch-all-namespaces=false; set that flag, too"
+    );
+}
+
+#[test]
+fn service_accounts_have_a_name_and_perhaps_a_namespace() {
+    let with = |flag: &str| config(&[&NEEDED[..], &[flag]].concat());
+    assert_eq!(with("--restrict-workspace-pods").unwrap().allowed_service_accounts, [""; 0]);
+    let found = with("--allowed-service-accounts=pulumi, team-a/deployer,").unwrap().allowed_service_accounts;
+    assert_eq!(found, ["pulumi", "team-a/deployer"]);
+    for wrong in ["/pulumi", "team-a/", "a/b/c"] {
+        let error = with(&format!("--allowed-service-accounts={wrong}")).unwrap_err().to_string();
+        assert!(error.contains(wrong) && error.contains("give NAME or NAMESPACE/NAME"), "{error}");
+    }
+}

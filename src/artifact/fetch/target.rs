@@ -35,7 +35,7 @@ impl Target {
         if !url.username().is_empty() || url.password().is_some() {
             return Err(refused("it contains a user name or password"));
         }
-        let is_service = settings.allowed_hosts.is_service(&url);
+        let is_storage = settings.allowed_hosts.is_service(&url) || is_flux_storage(&url);
         let Some(host) = settings.allowed_hosts.permit(&url) else {
             let host = url.host_str().unwrap_or("no host").to_owned();
             return Err(FetchError::RefusedHost { url: shown, host });
@@ -48,7 +48,7 @@ impl Target {
         let name = url.host_str().unwrap_or_default();
         let name = name.strip_suffix('.').unwrap_or(name);
         let host = url.port().map_or_else(|| name.to_owned(), |port| format!("{name}:{port}"));
-        let owner = if is_service { owner(&url) } else { None };
+        let owner = if is_storage { owner(&url) } else { None };
         Ok(Self { url, host, shown, owner })
     }
 
@@ -66,6 +66,12 @@ impl Target {
 /// The first part of the paths of Flux's storage: the kind of the source. Its namespace and its name follow.
 const STORED_KINDS: [&str; 6] =
     ["bucket", "externalartifact", "gitrepository", "helmchart", "helmrepository", "ocirepository"];
+
+/// Whether the host is one of Flux's, which another namespace than the controller's may have.
+fn is_flux_storage(url: &Url) -> bool {
+    let service = url.host_str().and_then(|host| host.split('.').next()).unwrap_or_default();
+    matches!(service, "source-controller" | "source-watcher")
+}
 
 /// The namespace of the source that an artifact of Flux's storage belongs to, as the server understands the path.
 fn owner(url: &Url) -> Option<String> {

@@ -103,6 +103,7 @@ pub(super) fn context(
             agent_image: "agent".to_owned(),
             agent_image_pull_policy: None,
             default_image: "pulumi".to_owned(),
+            restrictions: PodRestrictions::default(),
         },
         default_service_account: None,
         knocks: Knocks::new(wake.clone(), parts.tasks.clone(), parts.end.clone()),

@@ -41,6 +41,7 @@ pub(super) fn at_rest() -> Observed {
         agent_image: "controller:1".to_owned(),
         agent_image_pull_policy: None,
         default_image: "pulumi".to_owned(),
+        restrictions: Default::default(),
     };
     let workspace = workspace(json!({}), "Succeeded");
     let plain = Workspace::new("app", WorkspaceSpec::default());

@@ -6,6 +6,8 @@
 
 use serde_json::{Value, json};
 
+use super::pod_security::Violation;
+use super::restrictions::PodRestrictions;
 use super::revision::{hash, revision_hash};
 use super::security::SecurityProfile;
 use super::service::service;
@@ -36,6 +38,17 @@ pub enum SpecError {
 
     #[error("podTemplate.{field} is not supported")]
     Unsupported { field: String },
+
+    #[error("{0}; this controller runs with --restrict-workspace-pods")]
+    PodSecurity(#[from] Violation),
+
+    #[error("serviceAccountName {account:?} is not allowed; allowed: {allowed} (--allowed-service-accounts)")]
+    ServiceAccount { account: String, allowed: String },
+
+    #[error(
+        "podTemplate.metadata.labels: {label} is refused: network policies select pods by it; use a label of your own"
+    )]
+    SelectorLabel { label: String },
 
     #[error("podTemplate must not change {field}: the controller needs it as it is")]
     Protected { field: String },
@@ -80,6 +93,7 @@ pub struct PodSettings {
     pub agent_image_pull_policy: Option<String>,
     /// The image of the `pulumi` container when the Workspace names none.
     pub default_image: String,
+    pub restrictions: PodRestrictions,
 }
 
 /// What shall be in the cluster for a Workspace.
@@ -115,6 +129,7 @@ pub fn render(
     let is_bound = is_fetched_first || source.is_in_pod();
     let revision_hash = revision_hash(&workspace.spec, is_bound.then_some(&source.artifact));
     pod::annotate(&mut template, &revision_hash);
+    settings.restrictions.check(namespace, &template)?;
     let mut stateful_set = json!({
         "metadata": metadata(name, namespace),
         "spec": {

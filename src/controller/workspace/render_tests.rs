@@ -1,5 +1,6 @@
 use serde_json::{Value, json};
 
+use super::restrictions::PodRestrictions;
 use super::*;
 use crate::api::auto::Workspace;
 use crate::api::bounds;
@@ -9,6 +10,7 @@ fn settings() -> PodSettings {
         agent_image: "controller:1".to_owned(),
         agent_image_pull_policy: Some("IfNotPresent".to_owned()),
         default_image: "pulumi/pulumi:latest-nonroot".to_owned(),
+        restrictions: PodRestrictions::default(),
     }
 }
 
@@ -269,6 +271,32 @@ fn what_does_not_break_the_workspace_is_allowed() {
     for pod_template in allowed {
         let rendered = with_template(pod_template.clone());
         assert!(rendered.is_ok(), "{pod_template}: {rendered:?}");
+    }
+}
+
+#[test]
+fn a_restricted_installation_takes_only_pods_that_meet_the_standard() {
+    let restrictions = PodRestrictions { is_restricted: true, ..PodRestrictions::default() };
+    let settings = PodSettings { restrictions, ..settings() };
+    let said = |spec: Value| render("app", "team", &workspace(spec), &settings).map(drop).map_err(|e| e.to_string());
+    let sidecar = |context: Value| json!({"podTemplate": {"spec": {"containers": [{"name": "proxy", "securityContext": context}]}}});
+    assert_eq!(said(json!({"envFrom": [{"secretRef": {"name": "s"}}]})), Ok(()), "what is generated meets it");
+    assert_eq!(said(sidecar(json!({"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}}))), Ok(()));
+    let rows = [
+        (sidecar(json!({})), "Privilege Escalation: spec.containers[proxy].securityContext.allowPrivilegeEscalation"),
+        (json!({"securityProfile": "baseline"}), "Running as Non-root: spec.initContainers[bootstrap]"),
+        (json!({"podTemplate": {"spec": {"hostNetwork": true}}}), "Host Namespaces: spec.hostNetwork"),
+        (
+            json!({"podTemplate": {"spec": {"securityContext": {"$patch": "replace"}}}}),
+            "Seccomp: spec.initContainers[bootstrap]",
+        ),
+    ];
+    for (spec, words) in rows {
+        let text = said(spec).expect_err(words);
+        assert!(
+            text.contains(words) && text.ends_with("this controller runs with --restrict-workspace-pods"),
+            "{text}"
+        );
     }
 }
 

@@ -8,12 +8,12 @@ use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
 use kube::api::DeleteParams;
 use kube::{Api, ResourceExt};
 use pulumi_controller::api::conditions::{READY, stack_reason};
-use pulumi_controller::api::pulumi::DependencyReference;
-use serde_json::json;
+use pulumi_controller::api::pulumi::{DependencyReference, Stack};
+use serde_json::{Value, json};
 
 use crate::harness::{
     Controller, Look, Patience, Program, Scene, api_call, client, condition, finally, in_scene, kubectl, once,
-    run_alone, says, wait_until,
+    run_alone, says, try_kubectl, wait_until,
 };
 
 /// Applies what an overlay consists of, with one text in place of another.
@@ -69,7 +69,8 @@ fn t2_a_controller_of_one_namespace_has_rights_there_and_nowhere_else() {
             in_scene("single-namespace", async |scene| {
                 in_scene("beside", async |beside| {
                     apply("kustomize/overlays/single-namespace", ("pulumi-team", &scene.namespace)).await;
-                    until_available(&scene.namespace).await;
+                    let own = format!("{}-system", scene.namespace);
+                    until_available(&own).await;
                     let foreign = beside.source("app").await;
                     foreign.push(&program("two").files()).await;
                     let other = beside.start(beside.stack("other", &foreign)).await;
@@ -78,9 +79,11 @@ fn t2_a_controller_of_one_namespace_has_rights_there_and_nowhere_else() {
                     assert_eq!(said, [], "nobody here has a right to say anything of it");
                     other.delete().await;
                     other.until_gone().await;
+                    kubectl(&["delete", "namespace", &own, "--wait=false"], "").await;
+                    let policy = format!("allow-{}", scene.namespace);
+                    kubectl(&["delete", "networkpolicy", &policy, "--namespace", "flux-system"], "").await;
                 })
                 .await;
-                kubectl(&["delete", "deployment", "pulumi-controller", "--namespace", &scene.namespace], "").await;
             })
             .await;
         })
@@ -131,24 +134,112 @@ fn without_flux_a_stack_follows_its_repository_and_webhooks_are_taken() {
 }
 
 #[test]
-fn t7_pods_of_tenants_run_as_an_account_of_their_own_namespace() {
+fn t7_tenants_get_only_restricted_pods_with_allowed_accounts() {
     run_alone(async || {
         with_other_arguments(async |controller, _| {
-            in_scene("tenant", async |scene| {
-                apply("kustomize/overlays/multi-tenant", ("", "")).await;
-                controller.until_available().await;
-                scene.create::<ServiceAccount>(json!({"metadata": {"name": "pulumi"}})).await;
-                let source = scene.source("app").await;
-                let commit = source.push(&program("one").files()).await;
-                let main = scene.start(scene.stack("main", &source)).await;
-                main.until_applied(&commit).await;
-                let account = main.pod().await.spec.and_then(|pod| pod.service_account_name);
-                assert_eq!(account.as_deref(), Some("pulumi"));
+            let tenants = async || in_scene("tenant", async |scene| run_as_tenant(controller, scene).await).await;
+            finally(tenants, async || {
+                let policy = "validatingadmissionpolicies,validatingadmissionpolicybindings";
+                kubectl(&["delete", policy, "pulumi-controller", "--ignore-not-found"], "").await;
+                apply("config/rbac", ("", "")).await;
             })
             .await;
         })
         .await;
     });
+}
+
+async fn run_as_tenant(controller: &Controller, scene: &Scene) {
+    kubectl(&["delete", "clusterrolebinding", "pulumi-controller-workspaces"], "").await;
+    apply("kustomize/overlays/multi-tenant", ("", "")).await;
+    controller.until_available().await;
+    for account in ["pulumi", "admin"] {
+        scene.create::<ServiceAccount>(json!({"metadata": {"name": account}})).await;
+    }
+    let binding = "--clusterrole=pulumi-controller-workspaces";
+    let account = "--serviceaccount=flux-system:pulumi-controller";
+    let namespace = ["--namespace", &scene.namespace];
+    kubectl(&[&["create", "rolebinding", "pulumi-controller", binding, account][..], &namespace].concat(), "").await;
+
+    let source = scene.source("app").await;
+    let commit = source.push(&program("one").files()).await;
+    let main = scene.start(scene.stack("main", &source)).await;
+    main.until_applied(&commit).await;
+    let pod = main.pod().await;
+    assert_eq!(pod.spec.as_ref().and_then(|pod| pod.service_account_name.as_deref()), Some("pulumi"));
+    is_refused_what_it_does_not_manage(scene, &pod.name_any()).await;
+    for (name, spec, words) in [
+        ("account", json!({"serviceAccountName": "admin"}), "serviceAccountName \"admin\" is not allowed"),
+        (
+            "node",
+            pod_template(json!({"spec": {"volumes": [{"name": "node", "hostPath": {"path": "/"}}]}})),
+            "HostPath Volumes: spec.volumes[node].hostPath",
+        ),
+        (
+            "disguise",
+            pod_template(json!({"metadata": {"labels": {"app": "source-controller"}}})),
+            "podTemplate.metadata.labels: app is refused",
+        ),
+    ] {
+        let refused = scene.start(scene.stack(name, &source)).await;
+        refused.change(json!({"spec": spec})).await;
+        refused.until(&format!("to say {words:?}"), Patience::Reaction, |stack| says_anywhere(stack, words)).await;
+        refused.delete().await;
+        refused.until_gone().await;
+    }
+    main.delete().await;
+    main.until_gone().await;
+}
+
+fn pod_template(template: Value) -> Value {
+    json!({"workspaceTemplate": {"spec": {"podTemplate": template}}})
+}
+
+fn says_anywhere(stack: &Stack, words: &str) -> bool {
+    let conditions = stack.status.iter().flat_map(|status| &status.conditions);
+    conditions.map(|condition| &condition.message).any(|message| message.contains(words))
+}
+
+/// The account of the controller has the right to each of these in the tenant's namespace; the admission policy refuses them.
+async fn is_refused_what_it_does_not_manage(scene: &Scene, pod: &str) {
+    let as_controller = ["--as=system:serviceaccount:flux-system:pulumi-controller", "--namespace", &scene.namespace];
+    kubectl(&["create", "secret", "generic", "tenants", "--namespace", &scene.namespace], "").await;
+    let context = json!({"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}});
+    let container = json!({"name": "main", "image": "none", "imagePullPolicy": "Never", "securityContext": context});
+    let other = json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "other"},
+        "spec": {
+            "containers": [container],
+            "nodeSelector": {"no": "node"},
+            "securityContext": {"runAsNonRoot": true, "seccompProfile": {"type": "RuntimeDefault"}},
+        },
+    });
+    kubectl(&["create", "--namespace", &scene.namespace, "--filename", "-"], &other.to_string()).await;
+    let unlabelled = json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": {"name": "disguise"}, "spec": {"ports": [{"port": 80}]},
+    })
+    .to_string();
+    let relabelled = r#"{"metadata": {"labels": {"auto.pulumi.com/component": null}}}"#;
+    let labelled = r#"{"metadata": {"labels": {"auto.pulumi.com/component": "workspace"}}}"#;
+    for (arguments, input, words) in [
+        (
+            &["patch", "secret", "tenants", "--patch", r#"{"stringData": {"key": "value"}}"#][..],
+            "",
+            "writes only Secrets",
+        ),
+        (&["patch", "secret", "tenants", "--patch", labelled], "", "writes only Secrets"),
+        (&["delete", "secret", "tenants"], "", "writes only Secrets"),
+        (&["delete", "pod", "other"], "", "changes and deletes only Pods"),
+        (&["patch", "pod", pod, "--patch", relabelled], "", "changes and deletes only Pods"),
+        (&["create", "--filename", "-"], &unlabelled, "writes only objects with the label"),
+    ] {
+        let answer = try_kubectl(&[&as_controller[..], arguments].concat(), input).await;
+        let said = answer.expect_err("the policy refuses it");
+        assert!(said.contains("ValidatingAdmissionPolicy") && said.contains(words), "{arguments:?}: {said}");
+    }
+    let elsewhere = ["auth", "can-i", "get", "secrets", "--namespace=default", as_controller[0]];
+    let answer = try_kubectl(&elsewhere, "").await;
+    assert!(answer.is_err(), "no right reaches the Secrets of a namespace without a RoleBinding: {answer:?}");
 }
 
 #[test]
