@@ -73,6 +73,8 @@ pub mod workspace_reason {
     pub const INSTALLING: &str = "Installing";
     pub const INSTALLATION_FAILED: &str = "InstallationFailed";
     pub const POD_FAILED: &str = "PodFailed";
+    /// No node takes the pod at the moment.
+    pub const UNSCHEDULABLE: &str = "Unschedulable";
     /// A Secret or ConfigMap that the environment refers to does not exist.
     pub const REFERENCE_NOT_FOUND: &str = "ReferenceNotFound";
     /// The Pulumi CLI in the image is too old.

@@ -1,11 +1,11 @@
 //! What keeps a pod from starting: the Stack names it in the cluster's own words, and goes on when it is mended.
 
 use k8s_openapi::api::core::v1::{ResourceQuota, Secret, ServiceAccount};
-use pulumi_controller::api::conditions::{READY, stack_reason};
+use pulumi_controller::api::conditions::{READY, RECONCILING, stack_reason};
 use pulumi_controller::api::names::PULUMI_CONTAINER;
 use serde_json::{Value, json};
 
-use crate::harness::{Look, Patience, Program, Scene, StackHandle, condition, is_stalled, run, wait_until};
+use crate::harness::{Look, Patience, Program, Scene, StackHandle, condition, is_stalled, run, says, wait_until};
 
 /// A Stack whose Workspace gets these words on top, which must fail for a reason with these words, and run once it is mended.
 struct Case<'a> {
@@ -13,6 +13,8 @@ struct Case<'a> {
     /// Merged over the template of the Workspace's spec.
     template: Value,
     words: &'a [&'a str],
+    /// Whether the Stack is stalled until something is edited.
+    needs_edit: bool,
 }
 
 impl Case<'_> {
@@ -26,7 +28,11 @@ impl Case<'_> {
         }
         let main = scene.start(stack).await;
         main.until(&format!("to say {:?}", self.words), Patience::Run, |stack| {
-            is_stalled(stack, stack_reason::WORKSPACE_FAILED)
+            let is_as_expected = match self.needs_edit {
+                true => is_stalled(stack, stack_reason::WORKSPACE_FAILED),
+                false => says(stack, RECONCILING, "True", stack_reason::STACK_PROCESSING),
+            };
+            is_as_expected
                 && condition(stack, READY)
                     .is_some_and(|ready| self.words.iter().all(|word| ready.message.contains(word)))
         })
@@ -63,7 +69,7 @@ fn an_image_that_cannot_be_pulled() {
         let template = json!({"image": "localhost/there-is-no-such-image:test"});
         let words = ["container pulumi: ", "Image", "there-is-no-such-image"];
         let image = scene.pulumi_image();
-        let case = Case { name: "no-image", template, words: &words };
+        let case = Case { needs_edit: true, name: "no-image", template, words: &words };
         case.run(scene, async |main| {
             main.change(json!({"spec": {"workspaceTemplate": {"spec": {"image": image}}}})).await;
         })
@@ -75,8 +81,12 @@ fn an_image_that_cannot_be_pulled() {
 fn a_pod_that_the_quota_of_the_namespace_forbids() {
     run("pod-quota", async |scene| {
         quota(scene, json!({"pods": "0"})).await;
-        let case =
-            Case { name: "pod-quota", template: json!({}), words: &["no pod can be made", "exceeded quota: tight"] };
+        let case = Case {
+            needs_edit: true,
+            name: "pod-quota",
+            template: json!({}),
+            words: &["no pod can be made", "exceeded quota: tight"],
+        };
         case.run(scene, async |_| lift_quota(scene).await).await;
     });
 }
@@ -85,7 +95,12 @@ fn a_pod_that_the_quota_of_the_namespace_forbids() {
 fn a_stateful_set_that_the_quota_of_the_namespace_forbids() {
     run("set-quota", async |scene| {
         quota(scene, json!({"count/statefulsets.apps": "0"})).await;
-        let case = Case { name: "set-quota", template: json!({}), words: &["main-workspace", "exceeded quota: tight"] };
+        let case = Case {
+            needs_edit: true,
+            name: "set-quota",
+            template: json!({}),
+            words: &["main-workspace", "exceeded quota: tight"],
+        };
         case.run(scene, async |_| lift_quota(scene).await).await;
     });
 }
@@ -94,7 +109,8 @@ fn a_stateful_set_that_the_quota_of_the_namespace_forbids() {
 fn a_workspace_that_the_quota_of_the_namespace_forbids() {
     run("own-quota", async |scene| {
         quota(scene, json!({"count/workspaces.auto.pulumi.com": "0"})).await;
-        let case = Case { name: "own-quota", template: json!({}), words: &["Workspace", "quota: tight"] };
+        let case =
+            Case { needs_edit: true, name: "own-quota", template: json!({}), words: &["Workspace", "quota: tight"] };
         case.run(scene, async |_| lift_quota(scene).await).await;
     });
 }
@@ -105,7 +121,8 @@ fn a_pod_that_pod_security_refuses() {
         let context = json!({"privileged": true, "allowPrivilegeEscalation": true});
         let container = json!({"name": PULUMI_CONTAINER, "securityContext": context});
         let template = json!({"podTemplate": {"spec": {"containers": [container]}}});
-        let case = Case { name: "privileged", template, words: &["violates PodSecurity", "privileged"] };
+        let case =
+            Case { needs_edit: true, name: "privileged", template, words: &["violates PodSecurity", "privileged"] };
         case.run(scene, async |main| without(main, "podTemplate").await).await;
     });
 }
@@ -114,7 +131,7 @@ fn a_pod_that_pod_security_refuses() {
 fn a_pod_that_fits_on_no_node() {
     run("no-node", async |scene| {
         let template = json!({"podTemplate": {"spec": {"nodeSelector": {"there-is": "no-such-node"}}}});
-        let case = Case { name: "no-node", template, words: &["cannot be scheduled", "node"] };
+        let case = Case { needs_edit: false, name: "no-node", template, words: &["cannot be scheduled", "node"] };
         case.run(scene, async |main| without(main, "podTemplate").await).await;
     });
 }
@@ -124,7 +141,7 @@ fn a_pod_whose_requests_do_not_fit_names_them() {
     run("too-large", async |scene| {
         let template = json!({"resources": {"requests": {"memory": "900Gi"}}});
         let words = ["Insufficient memory", "container pulumi requests memory 900Gi"];
-        let case = Case { name: "too-large", template, words: &words };
+        let case = Case { needs_edit: false, name: "too-large", template, words: &words };
         case.run(scene, async |main| without(main, "resources").await).await;
     });
 }
@@ -134,7 +151,7 @@ fn a_service_account_that_is_not_there() {
     run("no-account", async |scene| {
         let template = json!({"serviceAccountName": "deployer"});
         let words = ["no pod can be made", "serviceaccount \"deployer\" not found"];
-        let case = Case { name: "no-account", template, words: &words };
+        let case = Case { needs_edit: true, name: "no-account", template, words: &words };
         case.run(scene, async |_| {
             scene.create::<ServiceAccount>(json!({"metadata": {"name": "deployer"}})).await;
         })
@@ -149,7 +166,12 @@ fn a_volume_whose_secret_is_not_there() {
         let mount = json!({"name": "extra", "mountPath": "/extra"});
         let container = json!({"name": PULUMI_CONTAINER, "volumeMounts": [mount]});
         let template = json!({"podTemplate": {"spec": {"volumes": [volume], "containers": [container]}}});
-        let case = Case { name: "no-secret", template, words: &["FailedMount", "secret \"later\" not found"] };
+        let case = Case {
+            needs_edit: true,
+            name: "no-secret",
+            template,
+            words: &["FailedMount", "secret \"later\" not found"],
+        };
         case.run(scene, async |_| {
             scene.create::<Secret>(json!({"metadata": {"name": "later"}, "stringData": {"key": "value"}})).await;
         })

@@ -120,7 +120,10 @@ fn workspace_pod(observed: &Observed, wanted: &Wanted, now: Timestamp) -> Action
         return retire(observed, pod, reason::ROLLING_UPDATE, now);
     }
     if let Some(trouble) = pod.trouble.as_ref().filter(|_| !pod.ready) {
-        return Action::Report(Report::pod_failed(&pod.name, trouble));
+        return Action::Report(match pod.unschedulable {
+            true => Report::unschedulable(&pod.name, trouble),
+            false => Report::pod_failed(&pod.name, trouble),
+        });
     }
     if let Some(since) = pod.fetching {
         return fetching(observed, pod, since, &wanted.source, now);

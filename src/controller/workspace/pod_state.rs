@@ -1,6 +1,8 @@
 //! What a workspace pod's status says, and why it does not start: the pod's own reasons, for people.
 
-use k8s_openapi::api::core::v1::{Container, ContainerState, ContainerStateTerminated, ContainerStatus, Pod};
+use k8s_openapi::api::core::v1::{
+    Container, ContainerState, ContainerStateTerminated, ContainerStatus, Pod, PodCondition,
+};
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 
@@ -45,6 +47,8 @@ pub(super) struct PodState {
     pub initializing: Option<String>,
     /// Why it does not start, in its own words; none while all goes as it should.
     pub trouble: Option<String>,
+    /// That is because no node takes it at the moment.
+    pub unschedulable: bool,
 }
 
 /// Reads a pod.
@@ -75,6 +79,7 @@ pub(super) fn read(pod: &Pod) -> PodState {
             .find(|container| init_containers::of_user(pod).any(|name| name == container.name))
             .map(|container| container.name.clone()),
         trouble: trouble(pod),
+        unschedulable: unscheduled(pod).is_some(),
     }
 }
 
@@ -97,10 +102,7 @@ fn trouble(pod: &Pod) -> Option<String> {
         let reason = status.reason.as_deref().unwrap_or("Failed");
         return Some(sentence(reason, status.message.as_deref()));
     }
-    let conditions = status.conditions.iter().flatten();
-    let unscheduled =
-        conditions.clone().find(|condition| condition.type_ == "PodScheduled" && condition.status == "False");
-    if let Some(condition) = unscheduled {
+    if let Some(condition) = unscheduled(pod) {
         let reason = condition.reason.as_deref().unwrap_or("Unschedulable");
         let why = sentence(reason, condition.message.as_deref());
         let requests = requests(pod).filter(|_| why.contains(DOES_NOT_FIT));
@@ -118,6 +120,12 @@ fn trouble(pod: &Pod) -> Option<String> {
         containers
             .find_map(|container| Some(format!("container {}: {}", container.name, container_trouble(container)?)))
     })
+}
+
+/// The condition of a pod that the scheduler has found no node for.
+fn unscheduled(pod: &Pod) -> Option<&PodCondition> {
+    let mut conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    conditions.find(|condition| condition.type_ == "PodScheduled" && condition.status == "False")
 }
 
 /// What each container of a pod requests.

@@ -115,6 +115,11 @@ impl Report {
         Self::failing(reason::POD_FAILED, format!("pod {pod} does not start: {trouble}"), BACKSTOP)
     }
 
+    /// Nodes come and go: an autoscaler may be at work on it.
+    pub(super) fn unschedulable(pod: &str, trouble: &str) -> Self {
+        Self::failing(reason::UNSCHEDULABLE, format!("pod {pod} does not start: {trouble}"), BACKSTOP)
+    }
+
     pub(super) fn unreachable(message: &str) -> Self {
         Self::failing(reason::CONNECTION_FAILED, format!("the agent cannot be reached: {message}"), SOON)
     }
