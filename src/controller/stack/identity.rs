@@ -77,7 +77,8 @@ pub fn may_have_removed(update: &Update) -> bool {
 }
 
 /// Whether an earlier destroy has removed the stack that this one did not find: that one may have, and both worked on the Pulumi stack that
-/// has the resources. What is not known of one of them may differ, so only equal names, projects and backends count.
+/// has the resources. What is not known of one of them may differ, so only equal names, projects and backends count. A service such as
+/// Pulumi Cloud does not find a stack either that the access token may not read, so only a user can tell there.
 pub fn was_removed_before(
     stack: &Stack,
     kind: UpdateKind,
@@ -86,7 +87,11 @@ pub fn was_removed_before(
 ) -> bool {
     let removed = previous.filter(|last| is(last, UpdateKind::Destroy) && last.stack_may_be_removed == Some(true));
     let is_same = |last: &LastUpdate| last.pulumi_stack.as_ref().is_some_and(|removed| !differ(removed, looked_up));
-    kind == UpdateKind::Destroy && removed.is_some_and(is_same) && recorded(stack).as_ref() == Some(looked_up)
+    let is_storage = looked_up.backend.as_ref().is_some_and(|url| !url.starts_with("http"));
+    kind == UpdateKind::Destroy
+        && is_storage
+        && removed.is_some_and(is_same)
+        && recorded(stack).as_ref() == Some(looked_up)
 }
 
 /// The Pulumi stack in which resources remain when a run works on another one. None if an earlier run on that other one, or what was

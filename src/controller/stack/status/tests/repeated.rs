@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::api::auto::{EndProof, RunBinding};
+use crate::controller::stack::identity;
 
 /// The status after another run of this kind, which ended so.
 fn after(before: Option<StackStatus>, kind: UpdateKind, update: &Update) -> StackStatus {
@@ -88,6 +89,23 @@ fn a_stack_that_a_destroy_which_was_cut_off_has_removed_is_destroyed() {
     let cut_off_up = after(Some(applied()), UpdateKind::Up, &destroy(Some("Aborted"), EndProof::Container, true));
     let found = after(Some(cut_off_up), UpdateKind::Destroy, &not_found);
     assert_eq!(last(&found).reason.as_deref(), Some("StackNotFound"), "an up does not remove a stack");
+}
+
+#[test]
+fn only_a_storage_backend_proves_that_a_destroy_has_removed_the_stack() {
+    for (backend, wanted) in [(Some("s3://a"), true), (Some("https://api.pulumi.com"), false), (None, false)] {
+        let looked_up = PulumiStack { backend: backend.map(str::to_owned), ..here() };
+        let previous = LastUpdate {
+            kind: Some("destroy".to_owned()),
+            stack_may_be_removed: Some(true),
+            pulumi_stack: Some(looked_up.clone()),
+            ..LastUpdate::default()
+        };
+        let mut stack = stack(None);
+        stack.status.get_or_insert_default().applied_stack = Some(looked_up.clone());
+        let found = identity::was_removed_before(&stack, UpdateKind::Destroy, Some(&previous), &looked_up);
+        assert_eq!(found, wanted, "{backend:?}");
+    }
 }
 
 #[test]
