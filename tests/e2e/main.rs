@@ -9,6 +9,7 @@
     reason = "what a test stands on fails the test"
 )]
 
+mod admission;
 mod artifact;
 mod bad_programs;
 mod bootstrap;

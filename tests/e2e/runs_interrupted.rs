@@ -166,7 +166,7 @@ fn a_lock_of_a_dead_run_stays_when_a_person_recovers_locks() {
             })
             .await;
         let message = condition(&locked, READY).map(|ready| ready.message.clone()).unwrap_or_default();
-        assert!(message.contains("main-workspace-0") && message.contains(" ago"), "{message}");
+        assert!(message.contains("main-workspace-0") && message.contains(" since "), "{message}");
         main.change(json!({"spec": {"lockRecovery": "Automatic"}})).await;
         // Nobody has to answer again: what was answered has not been done yet.
         main.until_applied_within(Patience::Long, &commit).await;

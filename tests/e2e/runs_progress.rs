@@ -29,7 +29,7 @@ fn an_open_run_tells_how_far_it_is_and_its_end_tells_what_it_did() {
         assert!(told.since.is_some(), "{told:?}");
         let ready = |stack: &Stack| condition(stack, READY).map(|ready| ready.message.clone()).unwrap_or_default();
         main.until("to say how far its run is", Patience::Reaction, |stack| {
-            ready(stack).ends_with(": 0 of 1 resources")
+            ready(stack).ends_with(" of 1 resources") || ready(stack).ends_with(" of 2 resources")
         })
         .await;
         let begun = |update: &Update| update.status.as_ref().is_some_and(|status| status.run.is_some());

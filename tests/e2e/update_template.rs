@@ -40,9 +40,14 @@ fn options_of_runs_come_from_a_template_and_an_update_is_deleted_after_its_time(
             count => Look::NotYet(format!("{count} Updates")),
         })
         .await;
-        let events = api_call("listing events", scene.api::<Event>().list(&Default::default())).await.items;
-        let expired = events.iter().filter(|event| event.reason.as_deref() == Some("UpdateExpired")).count();
-        assert_eq!(expired, 1);
+        wait_until("one event about it", Patience::Reaction, async || {
+            let events = api_call("listing events", scene.api::<Event>().list(&Default::default())).await.items;
+            match events.iter().filter(|event| event.reason.as_deref() == Some("UpdateExpired")).count() {
+                1 => Look::Found(()),
+                count => Look::NotYet(format!("{count} events")),
+            }
+        })
+        .await;
         assert_eq!(main.log.sentences().await, once(&["create step"]));
     });
 }

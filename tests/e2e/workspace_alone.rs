@@ -207,7 +207,7 @@ fn a_directory_of_the_image_is_a_source() {
         until_ready(scene, "main").await;
         let ran = succeeds(scene, "one", "main", "up", json!({})).await;
         assert_eq!(output(scene, &ran, "said").await, json!("here"));
-        assert!(exec(scene, "main", &["cat", "Pulumi.yaml"]).await.contains("name: alone-local"));
+        assert!(exec(scene, "main", &["cat", "Pulumi.yaml"]).await.contains("\"alone-local\""));
     });
 }
 
@@ -226,7 +226,7 @@ fn an_init_container_fills_the_workspace_without_a_source() {
         until_ready(scene, "main").await;
         let ran = succeeds(scene, "one", "main", "up", json!({})).await;
         assert_eq!(output(scene, &ran, "said").await, json!("filled"));
-        assert!(exec(scene, "main", &["cat", "Pulumi.yaml"]).await.contains("name: alone-none"));
+        assert!(exec(scene, "main", &["cat", "Pulumi.yaml"]).await.contains("\"alone-none\""));
     });
 }
 

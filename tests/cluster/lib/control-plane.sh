@@ -57,6 +57,8 @@ start_api_server() {
         --audit-policy-file "$run_folder/audit-policy.yaml" \
         --audit-log-path "$run_folder/logs/audit.log" \
         --audit-log-maxsize 500 --audit-log-maxbackup 1 \
+        --feature-gates MutatingAdmissionPolicy=true \
+        --runtime-config admissionregistration.k8s.io/v1beta1=true \
         --allow-privileged
     wait_for 60 "the API server to be ready" "show_log kube-apiserver" own_kubectl get --raw /readyz
 }

@@ -3,6 +3,7 @@
 
 mod api_server;
 mod crowd;
+mod definitions;
 mod hostile_agents;
 mod leader;
 mod many_stacks;

@@ -1,0 +1,163 @@
+//! Admission policies that reject or rewrite what the controller writes.
+
+use k8s_openapi::api::core::v1::Service;
+use pulumi_controller::api::auto::{Update, Workspace};
+use pulumi_controller::api::conditions::{READY, find, stack_reason};
+use pulumi_controller::api::names::{ANNOTATION_REQUESTED_AT, workspace_object};
+use serde_json::{Value, json};
+
+use crate::harness::{
+    Look, Patience, Program, Scene, condition, finally, is_stalled, kubectl, run, try_kubectl, wait_until,
+};
+
+const FROZEN: &str = "changes are frozen today";
+
+/// A policy and its binding for objects of one kind in the namespace of a scene. They carry its name.
+struct Policy {
+    kind: &'static str,
+    version: &'static str,
+    /// Group and plural of the objects that it is about.
+    resource: (&'static str, &'static str),
+    /// Merged over the spec of the policy.
+    spec: Value,
+    binding: Value,
+}
+
+impl Policy {
+    fn rejecting(resource: (&'static str, &'static str)) -> Policy {
+        let spec = json!({"validations": [{"expression": "false", "message": FROZEN}]});
+        let binding = json!({"validationActions": ["Deny"]});
+        Policy { kind: "ValidatingAdmissionPolicy", version: "v1", resource, spec, binding }
+    }
+
+    fn rewriting(resource: (&'static str, &'static str), expression: &str) -> Policy {
+        let mutation = json!({"patchType": "ApplyConfiguration", "applyConfiguration": {"expression": expression}});
+        let spec = json!({"reinvocationPolicy": "Never", "mutations": [mutation]});
+        Policy { kind: "MutatingAdmissionPolicy", version: "v1beta1", resource, spec, binding: json!({}) }
+    }
+
+    async fn apply(&self, scene: &Scene) {
+        let (group, plural) = self.resource;
+        let metadata = json!({"name": scene.namespace});
+        let api_version = format!("admissionregistration.k8s.io/{}", self.version);
+        let rule = json!({"apiGroups": [group], "apiVersions": ["*"], "operations": ["CREATE", "UPDATE"], "resources": [plural]});
+        let here = json!({"matchLabels": {"kubernetes.io/metadata.name": scene.namespace}});
+        let mut spec = self.spec.clone();
+        spec["failurePolicy"] = json!("Fail");
+        spec["matchConstraints"] = json!({"namespaceSelector": here, "resourceRules": [rule]});
+        let mut binding = self.binding.clone();
+        binding["policyName"] = json!(scene.namespace);
+        let policy = json!({"apiVersion": api_version, "kind": self.kind, "metadata": metadata, "spec": spec});
+        let bound = format!("{}Binding", self.kind);
+        let binding = json!({"apiVersion": api_version, "kind": bound, "metadata": metadata, "spec": binding});
+        kubectl(&["apply", "--filename", "-"], &format!("{policy}\n---\n{binding}")).await;
+    }
+
+    async fn delete(&self, scene: &Scene) {
+        for kind in [format!("{}Binding", self.kind), self.kind.to_owned()] {
+            kubectl(&["delete", "--ignore-not-found", &kind, &scene.namespace], "").await;
+        }
+    }
+
+    /// The API server starts to obey a policy, and stops it, some time after it was written.
+    async fn until_obeyed(&self, scene: &Scene, probe: &Value, is_obeyed: impl Fn(Result<String, String>) -> bool) {
+        let create =
+            ["create", "--dry-run=server", "--output=json", "--namespace", &scene.namespace, "--filename", "-"];
+        wait_until(format!("the {} to be obeyed", self.kind), Patience::Reaction, async || {
+            let answer = try_kubectl(&create, &probe.to_string()).await;
+            let said = format!("{answer:?}");
+            if is_obeyed(answer) { Look::Found(()) } else { Look::NotYet(said) }
+        })
+        .await;
+    }
+}
+
+/// Once an administrator lets the objects be written, the Stack runs.
+async fn rejects(scene: &Scene, resource: (&'static str, &'static str), probe: Value) {
+    let policy = Policy::rejecting(resource);
+    let is_frozen = |answer: Result<String, String>| answer.is_err_and(|problem| problem.contains(FROZEN));
+    let source = scene.source("app").await;
+    let commit = source.push(&Program::new("frozen").output("text", json!("hello")).files()).await;
+    finally(
+        async || {
+            policy.apply(scene).await;
+            policy.until_obeyed(scene, &probe, is_frozen).await;
+            let main = scene.start(scene.stack("main", &source)).await;
+            main.until("to name the policy", Patience::Run, |stack| {
+                is_stalled(stack, stack_reason::WORKSPACE_FAILED)
+                    && condition(stack, READY).is_some_and(|ready| ready.message.contains(FROZEN))
+            })
+            .await;
+            policy.delete(scene).await;
+            policy.until_obeyed(scene, &probe, |answer| !is_frozen(answer)).await;
+            // Not to wait for the next of the retries, which are minutes apart.
+            main.annotate(ANNOTATION_REQUESTED_AT, "thawed").await;
+            let annotations = json!({"metadata": {"annotations": {ANNOTATION_REQUESTED_AT: "thawed"}}});
+            scene.patch::<Workspace>("main", annotations).await;
+            main.until_applied(&commit).await;
+        },
+        async || policy.delete(scene).await,
+    )
+    .await;
+}
+
+#[test]
+fn c2_an_update_that_a_policy_rejects_is_reported_and_made_later() {
+    run("frozen-updates", async |scene| {
+        let spec = json!({"workspaceName": "other", "stackName": "dev", "type": "preview"});
+        let meta = json!({"name": "probe"});
+        let update =
+            json!({"apiVersion": "auto.pulumi.com/v1alpha1", "kind": "Update", "metadata": meta, "spec": spec});
+        rejects(scene, ("auto.pulumi.com", "updates"), update).await;
+        assert_eq!(scene.list::<Update>().await.len(), 1);
+    });
+}
+
+#[test]
+fn c2_a_stateful_set_that_a_policy_rejects_is_reported_and_made_later() {
+    run("frozen-pods", async |scene| {
+        let labels = json!({"app": "probe"});
+        let template = json!({"metadata": {"labels": labels}, "spec": {"containers": [{"name": "a", "image": "a"}]}});
+        let spec = json!({"serviceName": "probe", "selector": {"matchLabels": labels}, "template": template});
+        let probe =
+            json!({"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": "probe"}, "spec": spec});
+        rejects(scene, ("apps", "statefulsets"), probe).await;
+    });
+}
+
+#[test]
+fn c5_a_service_that_a_policy_rewrites_is_applied_a_few_times_and_reported() {
+    run("rewritten", async |scene| {
+        let expression =
+            "Object{metadata: Object.metadata{annotations: {\"auto.pulumi.com/rendered-hash\": \"other\"}}}";
+        let policy = Policy::rewriting(("", "services"), expression);
+        let spec = json!({"clusterIP": "None", "ports": [{"port": 1}]});
+        let probe = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "probe"}, "spec": spec});
+        let source = scene.source("app").await;
+        let commit = source.push(&Program::new("rewritten").output("text", json!("hello")).files()).await;
+        finally(
+            async || {
+                policy.apply(scene).await;
+                let is_rewritten = |answer: Result<String, String>| answer.is_ok_and(|text| text.contains("other"));
+                policy.until_obeyed(scene, &probe, is_rewritten).await;
+                let main = scene.start(scene.stack("main", &source)).await;
+                main.until_applied(&commit).await;
+                let said = wait_until("the Workspace to name the field", Patience::Run, async || {
+                    let conditions = main.workspace().await.status.unwrap_or_default().conditions;
+                    let said = find(&conditions, READY).map(|ready| ready.message.clone()).unwrap_or_default();
+                    if said.contains("rendered-hash") { Look::Found(said) } else { Look::NotYet(said) }
+                })
+                .await;
+                let service = workspace_object("main");
+                assert!(said.contains(&format!("Service {service}")), "{said}");
+                let version = async || scene.api::<Service>().get(&service).await.map(|found| found.metadata);
+                let before = version().await.expect("the Service").resource_version;
+                let commit = source.push(&Program::new("rewritten").output("text", json!("again")).files()).await;
+                main.until_applied(&commit).await;
+                assert_eq!(version().await.expect("the Service").resource_version, before, "it is left alone");
+            },
+            async || policy.delete(scene).await,
+        )
+        .await;
+    });
+}

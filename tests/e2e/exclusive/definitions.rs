@@ -1,0 +1,59 @@
+//! CustomResourceDefinitions that are older than the controller. This test has the controller to itself.
+
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::{Patch, PatchParams};
+use kube::{Api, ResourceExt};
+use serde_json::{Value, json};
+
+use crate::harness::{Controller, Look, Patience, api_call, client, finally, run_alone, wait_until};
+
+const DEFINITION: &str = "stacks.pulumi.com";
+/// A field of the status that an older definition does not have.
+const FIELD: &str = "pendingSince";
+
+#[test]
+fn c11_a_controller_names_what_an_older_definition_lacks_and_does_not_lead() {
+    run_alone(async || {
+        let client = client().await;
+        let controller = Controller::new(&client);
+        let definitions: Api<CustomResourceDefinition> = Api::all(client);
+        let original = json!(api_call("reading the definition", definitions.get(DEFINITION)).await);
+        finally(
+            async || {
+                let old = controller.until_one_leads_but("").await;
+                set_versions(&definitions, &older(&original)).await;
+                controller.kill_pod(&old).await;
+                wait_until("the next controller to name the field", Patience::Reaction, async || {
+                    let lines = controller.log_lines(FIELD).await;
+                    if lines.is_empty() { Look::NotYet("nothing is logged".to_owned()) } else { Look::Found(()) }
+                })
+                .await;
+                let pod = controller.pod().await;
+                assert_ne!(pod.name_any(), old);
+                let conditions = pod.status.and_then(|status| status.conditions).unwrap_or_default();
+                let ready = conditions.iter().find(|condition| condition.type_ == "Ready");
+                assert!(ready.is_some_and(|ready| ready.status == "False"), "{conditions:?}");
+            },
+            async || {
+                set_versions(&definitions, &original).await;
+                controller.until_available().await;
+                controller.until_one_leads_but("").await;
+            },
+        )
+        .await;
+    });
+}
+
+fn older(definition: &Value) -> Value {
+    let mut definition = definition.clone();
+    let versions = definition["spec"]["versions"].as_array_mut().expect("versions");
+    let stored = versions.iter_mut().find(|version| version["storage"] == true).expect("a stored version");
+    let status = &mut stored["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"];
+    status.as_object_mut().expect("fields").remove(FIELD).expect("the field is there");
+    definition
+}
+
+async fn set_versions(definitions: &Api<CustomResourceDefinition>, definition: &Value) {
+    let patch = Patch::Merge(json!({"spec": {"versions": definition["spec"]["versions"]}}));
+    api_call("changing the definition", definitions.patch(DEFINITION, &PatchParams::default(), &patch)).await;
+}
