@@ -143,11 +143,12 @@ fn parse(pattern: &[u8]) -> Option<Vec<Part>> {
     let mut is_after_slash = true;
     while let Some((first, after)) = rest.split_first() {
         rest = after;
+        let mut last = *first;
         match first {
             b'\\' => {
                 let (literal, after) = rest.split_first()?;
                 parts.push(Part::Literal(*literal));
-                rest = after;
+                (last, rest) = (*literal, after);
             }
             b'?' => parts.push(Part::One),
             b'[' => {
@@ -172,7 +173,7 @@ fn parse(pattern: &[u8]) -> Option<Vec<Part>> {
             }
             literal => parts.push(Part::Literal(*literal)),
         }
-        is_after_slash = *first == b'/';
+        is_after_slash = last == b'/';
     }
     Some(parts)
 }
@@ -309,6 +310,7 @@ mod tests {
             ("a/**/c", "a/b/b/c", true),
             ("a/**", "a/b/c", true),
             ("a/**", "a", false),
+            ("a\\/**", "a/-/a", true),
             ("a**c", "a/c", false),
             ("[a-c]x", "bx", true),
             ("[!a-c]x", "bx", false),
