@@ -109,12 +109,19 @@ fn a_run_that_the_operator_left_open_is_recorded_and_run_again_with_its_state_lo
             })
             .await;
         assert_eq!(main.log.sentences().await, once(&["create step"]));
-        let updates = main.updates().await;
-        let theirs = updates.iter().find(|update| update.name_any() == left.update.name_any()).expect("it is kept");
-        let status = theirs.status.clone().expect("it has a status");
+        let theirs = wait_until("the operator's Update to be taken over", Patience::Reaction, async || {
+            let updates = main.updates().await;
+            let theirs = updates.iter().find(|update| update.name_any() == left.update.name_any()).expect("it is kept");
+            let is_held = theirs.finalizers().iter().any(|finalizer| finalizer == names::STACK_FINALIZER);
+            match is_operators(theirs) || is_held {
+                true => Look::NotYet(format!("{theirs:?}")),
+                false => Look::Found(theirs.clone()),
+            }
+        })
+        .await;
+        let status = theirs.status.expect("it has a status");
         let failed = conditions::find(&status.conditions, conditions::FAILED).expect("it has ended");
         assert_eq!((failed.status.as_str(), failed.reason.as_str()), ("True", "Aborted"), "{failed:?}");
-        assert!(!is_operators(theirs) && theirs.finalizers().iter().all(|f| f != names::STACK_FINALIZER), "{theirs:?}");
         assert_eq!(stack.status.and_then(|status| status.current_update), None);
     });
 }
