@@ -3,10 +3,14 @@
 use kube::ResourceExt;
 
 use crate::api::auto::Update;
+use crate::api::conditions::shorten;
 use crate::api::names::{self, ANNOTATION_CANCEL};
 use crate::api::pulumi::Stack;
 use crate::controller::stack::decide::Action;
 use crate::controller::stack::observe::Observed;
+
+/// The longest value that is told apart from others, in bytes: it is written to the status, to an event and to the Update.
+const LONGEST_VALUE: usize = 256;
 
 /// What to do about a value of the annotation that has not been handled. Each value is handled once: the name of an Update cancels that
 /// Update, any other value cancels the run that is open when it is seen.
@@ -18,24 +22,24 @@ pub fn decide(observed: &Observed) -> Option<Action> {
         let message = format!(
             "the annotation {ANNOTATION_CANCEL}={value} cancels nothing: no run is open. To stop retries and new runs, set spec.suspend"
         );
-        return Some(Action::NoteCancel(value.to_owned(), message));
+        return Some(Action::NoteCancel(value, message));
     };
-    if names_update(stack, value) && value != open.name {
+    if names_update(stack, &value) && value != open.name {
         let message = format!(
             "the annotation {ANNOTATION_CANCEL}={value} cancels nothing: the run that is open is {}",
             open.name
         );
-        return Some(Action::NoteCancel(value.to_owned(), message));
+        return Some(Action::NoteCancel(value, message));
     }
     // One that is announced and not made yet is made first, and the end of one that is over is recorded first.
     observed.update.as_ref().filter(|update| !update.is_complete())?;
-    Some(Action::CancelUpdate(value.to_owned()))
+    Some(Action::CancelUpdate(value))
 }
 
-fn asked(stack: &Stack) -> Option<&str> {
-    let value = stack.annotations().get(ANNOTATION_CANCEL).map(String::as_str)?;
-    let handled = stack.status.as_ref().and_then(|status| status.handled_cancel.as_deref());
-    (handled != Some(value)).then_some(value)
+fn asked(stack: &Stack) -> Option<String> {
+    let value = shorten(stack.annotations().get(ANNOTATION_CANCEL)?, LONGEST_VALUE);
+    let handled = stack.status.as_ref().and_then(|status| status.handled_cancel.as_ref());
+    (handled != Some(&value)).then_some(value)
 }
 
 /// Whether a value has the form of the names of this Stack's Updates.
@@ -108,6 +112,15 @@ mod tests {
         assert!(nothing.contains("no run is open") && nothing.contains("spec.suspend"), "{nothing}");
         let other = decided(Some("app-fedcba98765"), None, true, open());
         assert!(other.contains(&format!("the run that is open is {OPEN}")), "{other}");
+    }
+
+    #[test]
+    fn a_long_value_is_written_down_in_part_and_handled_once() {
+        let long = "é".repeat(200_000);
+        let cancels = decided(Some(&long), None, true, Some(update(false)));
+        let written = cancels.strip_prefix("cancel ").expect("it cancels");
+        assert!(written.len() <= LONGEST_VALUE, "{} bytes", written.len());
+        assert_eq!(decided(Some(&long), Some(written), true, Some(update(false))), "", "it is handled");
     }
 
     #[test]
