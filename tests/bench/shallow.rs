@@ -116,7 +116,7 @@ pub fn fetch(url: &str, folder: &Path) {
         let settings = Settings {
             work,
             trust,
-            limits: Limits::default(),
+            limits: Limits { local_addresses: true, ..Limits::default() },
             artifact_limits: artifact::Limits::default(),
             slots: followed::Slots::default(),
             subprocess: Subprocess::of(env!("CARGO_BIN_EXE_pulumi-controller").into()),

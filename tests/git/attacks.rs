@@ -8,6 +8,8 @@ use gix_hash::ObjectId;
 use gix_object::Kind;
 use pulumi_controller::source::git::{Limits, Pace, Question};
 use serde_json::json;
+use tokio::io::AsyncReadExt;
+use tokio::net::TcpListener;
 
 use crate::evil_server::{Evil, Pack, entry, long_list};
 use crate::follower::{Controller, origin};
@@ -200,6 +202,76 @@ async fn servers_that_send_a_byte_a_second_are_given_up_and_delay_no_other_names
         let said = controller.resolve_as(&stack, &fields, &Question::default()).await.expect_err("it is too slow");
         assert!(said.contains("the server sends less than 1024 bytes in 3 s"), "{stack}: {said}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn slow_fetches_of_two_namespaces_are_ended_for_a_third_one() {
+    let mut controller = Controller::new().await;
+    let mut slow = Vec::new();
+    for index in 0..4 {
+        let (commit, pack) = chains_of_ten(0);
+        let url = Evil { slow: &["pack"], ..Evil::with_main(commit, pack) }.start().await;
+        let (namespace, stack) = (["one", "other"][index % 2], format!("slow-{index}"));
+        let fields = json!({"projectRepo": url, "branch": "main"});
+        let look = |controller: &Controller| controller.look_in(namespace, &stack, &fields, &Question::default());
+        let said = look(&controller).expect_err("the server was not asked yet").to_string();
+        controller.until_woken(&stack, &said).await;
+        assert!(look(&controller).expect_err("it is fetched").to_string().starts_with("fetching revision"));
+        slow.push((namespace, stack, fields));
+    }
+    let began = Instant::now();
+    while controller.left_over().len() < 3 {
+        assert!(began.elapsed() < Duration::from_secs(20), "not all slots are in use: {:?}", controller.left_over());
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let repository = Repository::with_project();
+    let server = Server::of(&repository).await;
+    let asked = Instant::now();
+    let fields = json!({"projectRepo": server.url(), "branch": "main"});
+    controller.resolve_in("victim", "app", &fields).await.unwrap();
+    assert!(asked.elapsed() < Duration::from_secs(15), "it took {:?}", asked.elapsed());
+    let told: Vec<String> = slow
+        .iter()
+        .filter_map(|(namespace, stack, fields)| {
+            controller.look_in(namespace, stack, fields, &Question::default()).err().map(|error| error.to_string())
+        })
+        .collect();
+    let ended = |said: &&String| said.contains("because other namespaces wait for a slot");
+    assert_eq!(told.iter().filter(ended).count(), 1, "{told:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_controllers_own_addresses_are_not_asked() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    for host in ["127.0.0.1", "localhost", "2130706433", "[::ffff:127.0.0.1]", "0.0.0.0"] {
+        let mut controller = Controller::with_addresses(Limits::default()).await;
+        let fields = json!({"projectRepo": format!("http://{host}:{port}/app"), "branch": "main"});
+        let said = controller.resolve(&fields).await.expect_err("it is refused");
+        assert!(said.contains("no repository may be there"), "{host}: {said}");
+    }
+    let asked = tokio::time::timeout(Duration::from_millis(1), listener.accept()).await;
+    assert!(asked.is_err(), "the server was asked");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_done_for_a_repository_ends_with_its_last_stack() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let fields = json!({"projectRepo": format!("http://{}/app", listener.local_addr().unwrap()), "branch": "main"});
+    let controller = Controller::new().await;
+    for stack in ["first", "last"] {
+        drop(controller.look(stack, &fields, &Question::default()));
+    }
+    let accepted = tokio::time::timeout(Duration::from_secs(20), listener.accept()).await;
+    let (mut stream, _) = accepted.expect("the server is asked within 20 s").unwrap();
+    let mut request = Vec::new();
+    controller.git.forget(&("apps".to_owned(), "first".to_owned()));
+    let closed = tokio::time::timeout(Duration::from_millis(500), stream.read_to_end(&mut request)).await;
+    assert!(closed.is_err(), "another Stack still follows the repository");
+    controller.git.forget(&("apps".to_owned(), "last".to_owned()));
+    // A server may be silent for 30 s.
+    let closed = tokio::time::timeout(Duration::from_secs(15), stream.read_to_end(&mut request)).await;
+    assert!(closed.is_ok(), "the child process still asks the server");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -41,7 +41,13 @@ impl Controller {
         Self::with(Limits::default()).await
     }
 
+    /// The servers of these tests are on loopback.
     pub async fn with(limits: Limits) -> Self {
+        Self::with_addresses(Limits { local_addresses: true, ..limits }).await
+    }
+
+    /// Asks servers at no other addresses than the limits say.
+    pub async fn with_addresses(limits: Limits) -> Self {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let directory = TempDir::new().unwrap();
         let secrets = Secrets::default();
@@ -72,7 +78,8 @@ impl Controller {
         self.look_in("apps", stack, fields, question)
     }
 
-    fn look_in(
+    /// What is said at once to a Stack in another namespace.
+    pub fn look_in(
         &self,
         namespace: &str,
         stack: &str,

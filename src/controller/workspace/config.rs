@@ -58,6 +58,7 @@ pub(super) fn check(spec: &WorkspaceSpec) -> Result<(), SpecError> {
 }
 
 fn item(item: &ConfigItem) -> Result<proto::ConfigItem, SpecError> {
+    check_config_key(item).map_err(|what| invalid(&format!("{:?}", item.key), what))?;
     let plain = proto::ConfigItem {
         key: item.key.clone(),
         path: item.path.unwrap_or_default(),
@@ -88,6 +89,45 @@ fn key_of(from: &ConfigValueFrom) -> Option<(Mounted<'_>, &str)> {
     let secret = from.secret_key_ref.as_ref().map(|secret| (Mounted::Secret(&secret.name), secret.key.as_str()));
     let config_map = || from.config_map_key_ref.as_ref().map(|map| (Mounted::ConfigMap(&map.name), map.key.as_str()));
     secret.or_else(config_map)
+}
+
+/// Whether a key can be written into the settings file of a stack: `<name>`, `<namespace>:<name>` or, if it is a path, that with steps
+/// into the value. The agent reads the path itself.
+fn check_config_key(item: &ConfigItem) -> Result<(), &'static str> {
+    let key = item.key.as_str();
+    if key.trim().is_empty() {
+        return Err("the key is empty");
+    }
+    if key.chars().any(char::is_control) {
+        return Err("the key has a control character in it");
+    }
+    let is_padded = |part: &str| part.trim() != part;
+    if is_padded(key) {
+        return Err("the key begins or ends with white space");
+    }
+    let is_path = item.path.unwrap_or_default();
+    let end = if is_path { key.find(['.', '[']).unwrap_or(key.len()) } else { key.len() };
+    let (full_name, steps) = key.split_at(end);
+    if let Some((namespace, name)) = full_name.split_once(':') {
+        if namespace.is_empty() || (name.is_empty() && steps.is_empty()) {
+            return Err("a key is `<name>` or `<namespace>:<name>`");
+        }
+        if namespace.contains(char::is_whitespace) {
+            return Err("the namespace in the key has white space in it");
+        }
+    }
+    // A colon and a space end a key of the settings file, also in the middle of a name.
+    if full_name.split(':').any(is_padded) || key.contains(": ") {
+        return Err("the key has white space next to a colon");
+    }
+    let is_padded_step = match steps.contains('"') {
+        true => steps.contains("[\" ") || steps.contains(" \"]"),
+        false => steps.split(['.', '[', ']']).any(is_padded),
+    };
+    if is_padded_step {
+        return Err("a name in the path of the key begins or ends with white space");
+    }
+    Ok(())
 }
 
 fn invalid(key: &str, what: &'static str) -> SpecError {
@@ -169,5 +209,56 @@ mod tests {
         }
         let error = check(&spec(json!([{"key": "a", "value": 1}, {"key": "a", "value": 2}]))).expect_err("refused");
         assert_eq!(error.to_string(), "config key a: it is given twice");
+    }
+
+    #[test]
+    fn a_key_that_breaks_the_settings_file_is_refused_by_its_name() {
+        let rows = [
+            ("", false, "config key \"\": the key is empty"),
+            (" ", false, "config key \" \": the key is empty"),
+            (" a", false, "config key \" a\": the key begins or ends with white space"),
+            ("a ", true, "config key \"a \": the key begins or ends with white space"),
+            ("a: b", false, "config key \"a: b\": the key has white space next to a colon"),
+            ("a:b: c", false, "config key \"a:b: c\": the key has white space next to a colon"),
+            ("a :b", false, "config key \"a :b\": the namespace in the key has white space in it"),
+            ("- a:b", false, "config key \"- a:b\": the namespace in the key has white space in it"),
+            (":a", false, "config key \":a\": a key is `<name>` or `<namespace>:<name>`"),
+            ("a:", false, "config key \"a:\": a key is `<name>` or `<namespace>:<name>`"),
+            ("x\nencryptionsalt", false, "config key \"x\\nencryptionsalt\": the key has a control character in it"),
+            ("a.b\u{7f}", true, "config key \"a.b\\u{7f}\": the key has a control character in it"),
+            ("a: b.c", true, "config key \"a: b.c\": the key has white space next to a colon"),
+            ("a[\"x: y\"]", true, "config key \"a[\\\"x: y\\\"]\": the key has white space next to a colon"),
+            ("a. b", true, "config key \"a. b\": a name in the path of the key begins or ends with white space"),
+            (
+                "a[\" b\"]",
+                true,
+                "config key \"a[\\\" b\\\"]\": a name in the path of the key begins or ends with white space",
+            ),
+        ];
+        for (key, is_path, wanted) in rows {
+            assert_eq!(told(json!({"key": key, "value": 1, "path": is_path})), Err(wanted.to_owned()), "{key:?}");
+        }
+    }
+
+    #[test]
+    fn every_key_that_pulumi_takes_is_accepted() {
+        let names =
+            ["a", "aws:region", "aws:config:region", "my-app:db.host", "with space", "a.b", "list[0]", "é", "a#b"];
+        let paths = [
+            "a",
+            "a.b",
+            "aws:own.kept",
+            "list[0].name",
+            "a[\"x.y\"].z",
+            "a[\"x y\"]",
+            "a[\"Mr. X\"]",
+            r#"a["with \"quotes\" [and] \\"]"#,
+            "[\"root key\"].x",
+            "aws:[\"x\"]",
+        ];
+        for (key, is_path) in names.map(|name| (name, false)).into_iter().chain(paths.map(|path| (path, true))) {
+            let told = told(json!({"key": key, "value": 1, "path": is_path}));
+            assert!(told.is_ok(), "{key:?}: {told:?}");
+        }
     }
 }

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
+use crate::source::git::addresses;
 use crate::source::git::credentials::{self, Login};
 use crate::source::git::error::GitError;
 use crate::source::git::github_app::TOKEN_USER;
@@ -28,15 +29,15 @@ impl Clients {
     }
 
     /// A client that trusts the system's certificates, those for all Stacks, and these.
-    fn client(&self, for_all: Option<String>, own: Vec<String>) -> Result<reqwest::Client, GitError> {
+    fn client(&self, for_all: Option<String>, own: Vec<String>, local: bool) -> Result<reqwest::Client, GitError> {
         if !own.is_empty() {
-            return http::client(&own.into_iter().chain(for_all).collect::<Vec<_>>(), &self.proxies);
+            return http::client(&own.into_iter().chain(for_all).collect::<Vec<_>>(), &self.proxies, local);
         }
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, client)) = kept.as_ref().filter(|(made_with, _)| *made_with == for_all) {
             return Ok(client.clone());
         }
-        let client = http::client(&for_all.iter().cloned().collect::<Vec<_>>(), &self.proxies)?;
+        let client = http::client(&for_all.iter().cloned().collect::<Vec<_>>(), &self.proxies, local)?;
         *kept = Some((for_all, client.clone()));
         Ok(client)
     }
@@ -60,7 +61,11 @@ impl Shared {
         let login = match credentials.login {
             Login::Basic { user, password } => Some((user, password)),
             Login::GitHubApp(app) => {
-                let client = self.clients.client(for_all.clone(), own.clone())?;
+                let local_addresses = self.settings.limits.local_addresses;
+                if let Some(why) = addresses::refusal(app.api()).filter(|_| !local_addresses) {
+                    return Err(GitError::Address(why));
+                }
+                let client = self.clients.client(for_all.clone(), own.clone(), local_addresses)?;
                 Some((TOKEN_USER.to_owned(), self.tokens.token(&app, &client).await?))
             }
             Login::Nothing => None,

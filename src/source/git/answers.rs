@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
 
 use crate::artifact::{Digest, Revision};
 use crate::source::git::paths::Paths;
@@ -34,6 +35,8 @@ struct Repository {
     /// Whether somebody waits for the files of the tip.
     needs_content: bool,
     nudge: Arc<Notify>,
+    /// Cancelled once no Stack follows it any more.
+    abandoned: CancellationToken,
 }
 
 /// A commit that was fetched.
@@ -105,8 +108,16 @@ impl Answers {
         let Some(key) = self.followers.remove(follower) else { return };
         if let Some(repository) = self.repositories.get_mut(&key) {
             repository.followers.remove(follower);
+            if repository.followers.is_empty() {
+                repository.abandoned.cancel();
+            }
             repository.nudge.notify_one();
         }
+    }
+
+    /// Cancelled once no Stack follows the repository any more: what is done for it at that moment ends.
+    pub fn abandoned(&self, key: &Key) -> CancellationToken {
+        self.repositories.get(key).map(|repository| repository.abandoned.clone()).unwrap_or_default()
     }
 
     /// The bytes of the tip have to be fetched again.
@@ -204,6 +215,9 @@ impl Repository {
     }
 
     fn enlist(&mut self, follower: &Follower, wanted: &Wanted, question: &Question) {
+        if self.abandoned.is_cancelled() {
+            self.abandoned = CancellationToken::new();
+        }
         let known = self.followers.get(follower);
         let is_new_request = match known {
             Some(following) => following.request != question.request,

@@ -22,11 +22,13 @@ pub struct Pace {
     pub window: Duration,
 }
 
-/// How long a conversation may take.
+/// How long a conversation may take, and with whom it may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms {
     pub time: Duration,
     pub pace: Pace,
+    /// Whether the server may be at a loopback or link-local address.
+    pub local_addresses: bool,
 }
 
 /// The bounds of one conversation.
@@ -121,7 +123,7 @@ impl Budget {
         let waited = self.runtime.block_on(async { tokio::time::timeout(patience, work).await });
         waited.map_err(|_| {
             let (what, limit) =
-                if left <= SILENCE { (self.what, self.terms.time) } else { ("the server's next word", SILENCE) };
+                if left <= SILENCE { (self.what, self.terms.time) } else { ("the server's next response", SILENCE) };
             self.fail(GitError::TimedOut { what: what.into(), limit })
         })
     }
@@ -140,7 +142,7 @@ impl Budget {
     /// What went wrong: what was noted, or what the library says.
     pub fn reason(&self, said: &dyn std::fmt::Display) -> GitError {
         let noted = self.failure.lock().unwrap_or_else(PoisonError::into_inner).take();
-        noted.unwrap_or_else(|| GitError::Protocol(one_line(&format!("{said:#}"))))
+        noted.unwrap_or_else(|| GitError::Protocol(one_line(&said.to_string())))
     }
 }
 
@@ -169,7 +171,7 @@ mod tests {
 
     fn budget() -> Budget {
         let pace = Pace { bytes: 100, window: Duration::from_secs(10) };
-        Budget::new("the test", Terms { time: Duration::from_secs(1), pace }).unwrap()
+        Budget::new("the test", Terms { time: Duration::from_secs(1), pace, local_addresses: true }).unwrap()
     }
 
     #[test]

@@ -8,6 +8,7 @@ use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use kube::{Api, Client};
 
+use crate::api::names;
 use crate::source::git::error::GitError;
 use crate::source::git::github_app::App;
 use crate::source::git::wanted::{Auth, Key, Value};
@@ -75,6 +76,9 @@ pub async fn read(client: &Client, key: &Key) -> Result<Credentials, GitError> {
 
 /// `None` if it does not exist and is not needed.
 async fn read_secret(client: &Client, namespace: &str, name: &str, is_needed: bool) -> Result<Option<Data>, GitError> {
+    if !names::is_object_name(name) {
+        return Err(GitError::Credentials(format!("{name:?} is not the name of a Secret")));
+    }
     let api: Api<Secret> = Api::namespaced(client.clone(), namespace);
     let failed = |why: String| GitError::Credentials(format!("cannot read the Secret {namespace}/{name}: {why}"));
     match tokio::time::timeout(READ_TIMEOUT, api.get_opt(name)).await {

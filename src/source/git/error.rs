@@ -35,6 +35,9 @@ pub enum GitError {
     Busy { status: u16, after: Duration },
     #[error("{0}")]
     HostKey(String),
+    /// No repository may be at this address.
+    #[error("{0}")]
+    Address(String),
     /// Something is wrong with what a Secret holds, or it cannot be read.
     #[error("{0}")]
     Credentials(String),
@@ -56,8 +59,16 @@ pub enum GitError {
     Pack(String),
     #[error("cannot work in {directory}: {cause}")]
     Disk { directory: String, cause: String },
-    #[error("{0} in this namespace")]
-    NoSlot(String),
+    #[error(
+        "{waiting} other repositories that are followed from the same namespace already wait to be read; it is tried again with backoff"
+    )]
+    NoSlot { waiting: usize },
+    /// A slow task was ended for a namespace that holds no slot.
+    #[error(
+        "{what} was ended after {} s{}, because other namespaces wait for a slot; it is tried again with backoff",
+        after.as_secs(), at_rate(*bytes, *after)
+    )]
+    Ended { what: Cow<'static, str>, after: Duration, bytes: Option<u64> },
     /// The child process has no answer.
     #[error("{what} was stopped: {failure}")]
     #[serde(skip)]
@@ -82,9 +93,11 @@ impl GitError {
     /// Whether it may be gone in a few seconds, without anybody doing anything.
     pub fn is_passing(&self) -> bool {
         match self {
-            GitError::Unreachable(_) | GitError::TimedOut { .. } | GitError::TooSlow { .. } | GitError::NoSlot(_) => {
-                true
-            }
+            GitError::Unreachable(_)
+            | GitError::TimedOut { .. }
+            | GitError::TooSlow { .. }
+            | GitError::NoSlot { .. }
+            | GitError::Ended { .. } => true,
             GitError::Child { failure, .. } => !failure.is_of_input(),
             GitError::Status(status) => *status >= 500,
             _ => false,
@@ -98,6 +111,7 @@ impl GitError {
             | GitError::CredentialsRefused(_)
             | GitError::NotFound(_)
             | GitError::HostKey(_)
+            | GitError::Address(_)
             | GitError::Credentials(_)
             | GitError::Reference(_)
             | GitError::Empty
@@ -113,7 +127,8 @@ impl GitError {
             | GitError::Busy { .. }
             | GitError::Protocol(_)
             | GitError::Disk { .. }
-            | GitError::NoSlot(_)
+            | GitError::NoSlot { .. }
+            | GitError::Ended { .. }
             | GitError::Store(_) => false,
         }
     }
@@ -125,6 +140,12 @@ impl GitError {
             _ => None,
         }
     }
+}
+
+/// The average rate of a task, where it is known what it has received.
+fn at_rate(bytes: Option<u64>, after: Duration) -> String {
+    let kibibytes = |bytes: u64| bytes / 1024 / after.as_secs().max(1);
+    bytes.map(|bytes| format!(" at {} KiB/s", kibibytes(bytes))).unwrap_or_default()
 }
 
 /// An error with all its causes, in one line.
@@ -161,12 +182,30 @@ mod tests {
             GitError::TooManyObjects { found: 9, limit: 8 },
             GitError::Content { commit: "c".to_owned(), why: "broken".to_owned() },
             GitError::from(PackError::TooManyBytes { limit: 9 }),
+            GitError::Ended { what: "fetching".into(), after: seconds(12), bytes: Some(96 << 10) },
             GitError::disk(Path::new("/work"), &std::io::Error::other("full")),
         ];
         for error in errors {
             let told: GitError = serde_json::from_slice(&serde_json::to_vec(&error).unwrap()).unwrap();
             assert_eq!(told.to_string(), error.to_string());
             assert_eq!((told.is_passing(), told.patience()), (error.is_passing(), error.patience()), "{error}");
+        }
+    }
+
+    #[test]
+    fn an_ended_task_says_its_rate_where_that_is_known_and_does_not_stall() {
+        let of = |bytes| GitError::Ended { what: "fetching the commit".into(), after: Duration::from_secs(12), bytes };
+        let rows = [
+            (
+                Some(96 << 10),
+                "fetching the commit was ended after 12 s at 8 KiB/s, because other namespaces wait for a slot",
+            ),
+            (None, "fetching the commit was ended after 12 s, because other namespaces wait for a slot"),
+        ];
+        for (bytes, wanted) in rows {
+            let error = of(bytes);
+            assert_eq!(error.to_string(), format!("{wanted}; it is tried again with backoff"));
+            assert!(error.is_passing() && !error.is_stalled());
         }
     }
 

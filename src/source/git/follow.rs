@@ -8,15 +8,15 @@ use tempfile::TempDir;
 use tokio::time::Instant;
 
 use crate::artifact::{Algorithm, Pinned};
-use crate::runtime::fair_slots::{FairSlots, Slot};
 use crate::source::Unavailable;
 use crate::source::git::answers::{Fetched, Need};
 use crate::source::git::child;
 use crate::source::git::error::GitError;
+use crate::source::git::pack_index;
 use crate::source::git::paths::Paths;
 use crate::source::git::reference::{Reference, Tip};
 use crate::source::git::request::{Download, List, Pack, Packed};
-use crate::source::git::slots;
+use crate::source::git::slots::{self, Slot, TaskSlots};
 use crate::source::git::wanted::Auth;
 use crate::source::git::{Follower, Key, Shared};
 
@@ -45,7 +45,10 @@ impl Shared {
         let mut turn = Turn::default();
         loop {
             let is_due = turn.due.is_some_and(|due| due <= Instant::now());
-            let need = self.lock().need(key, is_due);
+            let (need, abandoned) = {
+                let mut answers = self.lock();
+                (answers.need(key, is_due), answers.abandoned(key))
+            };
             let step = async {
                 match need {
                     Need::Nothing => return false,
@@ -68,6 +71,8 @@ impl Shared {
             };
             let goes_on = tokio::select! {
                 () = self.end.cancelled() => false,
+                // The step is dropped, and its child process is killed.
+                () = abandoned.cancelled() => true,
                 goes_on = step => goes_on,
             };
             if !goes_on {
@@ -133,28 +138,36 @@ impl Shared {
         if let Reference::Commit(_) = key.reference {
             return key.reference.select([]).ok_or(GitError::Empty);
         }
-        let _slot = self.slot(&self.settings.slots.questions, key).await?;
-        let access = self.access(key).await?;
-        let (repository, reference) = (key.repository.clone(), key.reference.clone());
-        let limits = self.settings.limits.clone();
-        child::list(&self.settings.subprocess, List { repository, access, reference, limits }).await
+        let slot = self.slot(&self.settings.slots.questions, key).await?;
+        let work = async {
+            let access = self.access(key).await?;
+            let (repository, reference) = (key.repository.clone(), key.reference.clone());
+            let limits = self.settings.limits.clone();
+            child::list(&self.settings.subprocess, List { repository, access, reference, limits }).await
+        };
+        slot.run("asking the server", || None, work).await
     }
 
     /// Fetches a commit and packs it into the store.
     async fn content(&self, key: &Key, tip: &Tip, choices: Vec<Paths>) -> Result<Fetched, GitError> {
-        let _slot = self.slot(&self.settings.slots.fetches, key).await?;
-        let work = &self.settings.work;
-        let directory = TempDir::new_in(work).map_err(|cause| GitError::disk(work, &cause))?;
-        let download = Download {
-            repository: key.repository.clone(),
-            access: self.access(key).await?,
-            commit: tip.commit.clone(),
-            full_history: key.full_history,
-            directory: directory.path().to_owned(),
-            limits: self.settings.limits.clone(),
+        let slot = self.slot(&self.settings.slots.fetches, key).await?;
+        let within = &self.settings.work;
+        let directory = TempDir::new_in(within).map_err(|cause| GitError::disk(within, &cause))?;
+        let pack = directory.path().join(pack_index::PACK);
+        let received = || Some(std::fs::metadata(&pack).map_or(0, |metadata| metadata.len()));
+        let work = async {
+            let download = Download {
+                repository: key.repository.clone(),
+                access: self.access(key).await?,
+                commit: tip.commit.clone(),
+                full_history: key.full_history,
+                directory: directory.path().to_owned(),
+                limits: self.settings.limits.clone(),
+            };
+            child::download(&self.settings.subprocess, download).await
         };
-        child::download(&self.settings.subprocess, download).await?;
-        let _slot = self.slot(&self.settings.slots.packings, key).await?;
+        slot.run("fetching the commit", received, work).await?;
+        let _packing = self.slot(&self.settings.slots.packings, key).await?;
         self.pack(&directory, tip, choices).await
     }
 
@@ -190,9 +203,9 @@ impl Shared {
     }
 
     /// A slot of one of the namespaces that follow a repository.
-    async fn slot(&self, slots: &FairSlots, key: &Key) -> Result<Slot, GitError> {
+    async fn slot(&self, slots: &TaskSlots, key: &Key) -> Result<Slot, GitError> {
         let namespaces = self.lock().namespaces(key);
-        slots::of_any(slots, &namespaces).await.map_err(|busy| GitError::NoSlot(busy.to_string()))
+        slots::of_any(slots, &namespaces).await
     }
 
     async fn wake(&self, followers: Vec<Follower>) {

@@ -108,6 +108,11 @@ impl App {
         Ok(format!("{text}.{}", URL_SAFE_NO_PAD.encode(signature)))
     }
 
+    /// The URL of the API.
+    pub fn api(&self) -> &Url {
+        &self.api
+    }
+
     fn exchange_url(&self) -> String {
         format!("{}/app/installations/{}/access_tokens", self.api.as_str().trim_end_matches('/'), self.installation)
     }

@@ -14,6 +14,7 @@ use rustls::pki_types::pem::PemObject;
 use serde::{Deserialize, Serialize};
 use url::Url;
 
+use crate::source::git::addresses;
 use crate::source::git::budget::Budget;
 use crate::source::git::error::{GitError, chain};
 
@@ -55,6 +56,16 @@ impl Proxies {
         }
     }
 
+    /// The names of their hosts.
+    fn hosts(&self) -> Vec<String> {
+        let given = [&self.http, &self.https, &self.all].into_iter().flatten();
+        let parsed = given.filter_map(|text| {
+            let url = Url::parse(text).ok().filter(Url::has_host);
+            url.or_else(|| Url::parse(&format!("http://{text}")).ok())?.host_str().map(str::to_owned)
+        });
+        parsed.collect()
+    }
+
     /// As the client takes them. What is no URL is passed over.
     fn list(&self) -> Vec<Proxy> {
         let made = [
@@ -67,8 +78,9 @@ impl Proxies {
     }
 }
 
-/// A client that trusts the system's certificates and these, and uses these proxies.
-pub fn client(authorities: &[String], proxies: &Proxies) -> Result<reqwest::Client, GitError> {
+/// A client that trusts the system's certificates and these, and uses these proxies. Only with `local_addresses` it asks servers at
+/// loopback and link-local addresses.
+pub fn client(authorities: &[String], proxies: &Proxies, local_addresses: bool) -> Result<reqwest::Client, GitError> {
     let refused = |why: String| GitError::Credentials(format!("the certificate authorities cannot be used: {why}"));
     let mut roots = rustls::RootCertStore::empty();
     let system = CertificateDer::pem_file_iter(SYSTEM_CERTIFICATES).map(|found| found.flatten().collect::<Vec<_>>());
@@ -87,14 +99,21 @@ pub fn client(authorities: &[String], proxies: &Proxies) -> Result<reqwest::Clie
         .with_root_certificates(roots)
         .with_no_client_auth();
     let builder = proxies.list().into_iter().fold(reqwest::Client::builder().no_proxy(), ClientBuilder::proxy);
+    let builder = match local_addresses {
+        true => builder,
+        false => builder.dns_resolver(Arc::new(addresses::Resolver { proxies: proxies.hosts() })),
+    };
     builder
         .tls_backend_preconfigured(tls)
-        .redirect(reqwest::redirect::Policy::custom(|attempt| {
+        .redirect(reqwest::redirect::Policy::custom(move |attempt| {
+            let refusal = addresses::refusal(attempt.url()).filter(|_| !local_addresses);
             let from = attempt.previous().last().map(|url| url.scheme().to_owned());
             if attempt.previous().len() > MOST_REDIRECTS {
                 attempt.error("it is redirected too often")
             } else if from.as_deref() == Some("https") && attempt.url().scheme() != "https" {
                 attempt.error("it is redirected from https to http")
+            } else if let Some(why) = refusal {
+                attempt.error(why)
             } else {
                 attempt.follow()
             }

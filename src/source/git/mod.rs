@@ -7,6 +7,7 @@
 //! (`worker`, `remote`, `http`, `ssh`, `pack_index`, `content`), and takes a short answer and an archive from it.
 
 mod access;
+mod addresses;
 mod answers;
 mod budget;
 mod child;

@@ -30,7 +30,7 @@ use crate::source::git::pack_index;
 use crate::source::git::reference::Listed;
 use crate::source::git::slots::Slots;
 use crate::source::git::url::{Place, RepositoryUrl};
-use crate::source::git::{http as own_http, ssh};
+use crate::source::git::{addresses, http as own_http, ssh};
 
 /// The longest list of references: some 300,000 of them.
 const LONGEST_LIST: u64 = 32 << 20;
@@ -54,15 +54,17 @@ pub struct Limits {
     pub fetch_time: Duration,
     /// What a server has to send at least while it sends a pack. Before that it may put the pack together for a minute.
     pub fetch_pace: Pace,
+    /// Whether servers at loopback and link-local addresses are asked. Only for tests: such a server is the controller's own, or its node's.
+    pub local_addresses: bool,
 }
 
 impl Limits {
     pub(super) fn listing(&self) -> Terms {
-        Terms { time: self.list_time, pace: self.list_pace }
+        Terms { time: self.list_time, pace: self.list_pace, local_addresses: self.local_addresses }
     }
 
     pub(super) fn fetching(&self) -> Terms {
-        Terms { time: self.fetch_time, pace: self.fetch_pace }
+        Terms { time: self.fetch_time, pace: self.fetch_pace, local_addresses: self.local_addresses }
     }
 
     /// The largest index of a pack: of each object its name, a checksum and a place, and besides a table and two hashes.
@@ -88,6 +90,7 @@ impl Default for Limits {
             list_pace: Pace { bytes: 8 << 10, window: Duration::from_secs(15) },
             fetch_time: Duration::from_secs(10 * 60),
             fetch_pace: Pace { bytes: 256 << 10, window: Duration::from_secs(60) },
+            local_addresses: false,
         }
     }
 }
@@ -126,10 +129,10 @@ impl Remote {
     pub fn open(url: &RepositoryUrl, access: &Access, what: &'static str, terms: Terms) -> Result<Self, GitError> {
         let budget = Arc::new(Budget::new(what, terms)?);
         budget.allow("the list of references", LONGEST_LIST);
-        let mut transport = connect(url, access, &budget)?;
+        let mut transport = connect(url, access, &budget, terms.local_addresses)?;
         let nobody = |_| Ok(None);
         let handshake = gix_protocol::handshake(&mut transport, Service::UploadPack, nobody, Vec::new(), &mut Discard);
-        let handshake = handshake.map_err(|error| budget.reason(&error))?;
+        let handshake = handshake.map_err(|error| budget.reason(&told(&error)))?;
         Ok(Self { transport, handshake, budget, url: url.to_string() })
     }
 
@@ -148,7 +151,7 @@ impl Remote {
         let mut arguments = command.initial_v2_arguments(&features);
         arguments.extend(prefixes.iter().map(|prefix| BString::from(format!("ref-prefix {prefix}"))));
         let answer = self.transport.invoke(command.as_str(), features.into_iter(), Some(arguments.into_iter()), false);
-        let answer = answer.map_err(|error| self.budget.reason(&error))?;
+        let answer = answer.map_err(|error| self.budget.reason(&told(&gix_error::Error::from_error(error))))?;
         let mut lines = Lines { answer, failure: None };
         let taken = take(&mut lines);
         match lines.failure {
@@ -213,7 +216,7 @@ impl Remote {
             options,
         );
         if let Err(error) = fetched {
-            return Err(refused(self.budget.reason(&error), commit));
+            return Err(refused(self.budget.reason(&told(&error)), commit));
         }
         match written {
             0 => Err(GitError::Protocol("it sent no pack".to_owned())),
@@ -232,6 +235,22 @@ impl Remote {
     }
 }
 
+/// An error of the library with all its causes, in one line for people.
+fn told(error: &gix_error::Error) -> String {
+    let mut text = String::new();
+    for cause in error.iter_errors() {
+        let said = cause.to_string();
+        if text.contains(&said) {
+            continue;
+        }
+        if !text.is_empty() {
+            text.push_str(": ");
+        }
+        text.push_str(&said);
+    }
+    text
+}
+
 /// Servers say in several ways that they do not have a commit, or do not give it out.
 fn refused(error: GitError, commit: &str) -> GitError {
     match &error {
@@ -246,10 +265,18 @@ fn refused(error: GitError, commit: &str) -> GitError {
     }
 }
 
-fn connect(url: &RepositoryUrl, access: &Access, budget: &Arc<Budget>) -> Result<Box<dyn Transport>, GitError> {
+fn connect(
+    url: &RepositoryUrl,
+    access: &Access,
+    budget: &Arc<Budget>,
+    local_addresses: bool,
+) -> Result<Box<dyn Transport>, GitError> {
     match (url.place(), access) {
         (Place::Http(place), Access::Http { login, authorities, proxies }) => {
-            let client = own_http::client(authorities, proxies)?;
+            if let Some(why) = addresses::refusal(place).filter(|_| !local_addresses) {
+                return Err(GitError::Address(why));
+            }
+            let client = own_http::client(authorities, proxies, local_addresses)?;
             let authorization = login.as_ref().map(|(user, password)| authorization(user, password)).transpose()?;
             let connection = own_http::Connection::new(client, Arc::clone(budget), place, authorization);
             let parsed = gix_url::parse(place.as_str()).map_err(|error| GitError::Protocol(error.to_string()))?;
@@ -258,7 +285,7 @@ fn connect(url: &RepositoryUrl, access: &Access, budget: &Arc<Budget>) -> Result
         (Place::Ssh(place), Access::Ssh { key, passphrase, known_hosts }) => {
             let identity = ssh::Identity { key, passphrase: passphrase.as_deref() };
             let known = KnownHosts::new(known_hosts.iter().cloned());
-            let (receiver, sender) = ssh::open(place, &identity, known, budget)?;
+            let (receiver, sender) = ssh::open(place, &identity, known, budget, local_addresses)?;
             let host = None::<(String, Option<u16>)>;
             let path = place.path.as_str();
             Ok(Box::new(Connection::new(receiver, sender, Protocol::V2, path, host, ConnectMode::Process, false)))
@@ -374,6 +401,18 @@ impl Negotiate for OneCommit {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn errors_of_the_library_are_told_with_their_causes_and_no_debug_format() {
+        let cause = gix_error::Error::from(gix_error::Message::from("the version is missing"));
+        let error = gix_transport::client::Error::Capabilities { err: cause };
+        let said = told(&gix_error::Error::from_error(error));
+        assert!(
+            said.starts_with("Capabilities could not be parsed") && said.contains("the version is missing"),
+            "{said}"
+        );
+        assert!(!said.contains(['{', '\n']), "{said}");
+    }
 
     #[test]
     fn lines_of_the_list_of_references_are_read() {

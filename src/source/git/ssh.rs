@@ -10,6 +10,7 @@ use russh::client::{self, AuthResult, Handle};
 use russh::keys::{Algorithm, PrivateKeyWithHashAlg, PublicKeyOrCertificate, decode_secret_key};
 use russh::{ChannelMsg, ChannelReadHalf, ChannelWriteHalf, Preferred};
 
+use crate::source::git::addresses;
 use crate::source::git::budget::{Budget, one_line};
 use crate::source::git::error::{GitError, chain};
 use crate::source::git::known_hosts::KnownHosts;
@@ -32,10 +33,11 @@ pub fn open(
     identity: &Identity<'_>,
     known: KnownHosts,
     budget: &Arc<Budget>,
+    local_addresses: bool,
 ) -> Result<(Receiver, Sender), GitError> {
     let key = decode_secret_key(identity.key, identity.passphrase).map_err(|error| unusable(&error, identity))?;
     let refusal = Arc::new(Mutex::new(None));
-    let connected = connect(place, key, known, Arc::clone(&refusal));
+    let connected = connect(place, key, known, Arc::clone(&refusal), local_addresses);
     let opened = budget.wait(async { tokio::time::timeout(CONNECT_TIMEOUT, connected).await });
     let opened = opened.map_err(|error| budget.reason(&error))?;
     let opened = opened.unwrap_or(Err(GitError::TimedOut { what: "connecting".into(), limit: CONNECT_TIMEOUT }));
@@ -69,7 +71,10 @@ async fn connect(
     key: russh::keys::PrivateKey,
     known: KnownHosts,
     refusal: Arc<Mutex<Option<GitError>>>,
+    local_addresses: bool,
 ) -> Result<Opened, GitError> {
+    let addresses = addresses::resolve(&place.host, place.port, local_addresses).await;
+    let addresses = addresses.map_err(|error| GitError::Unreachable(chain(&error)))?;
     let unreachable = |error: russh::Error| GitError::Unreachable(chain(&error));
     let algorithms = known.algorithms(place);
     let mut preferred = Preferred::default();
@@ -84,8 +89,7 @@ async fn connect(
         ..client::Config::default()
     };
     let gatekeeper = Gatekeeper { place: place.clone(), known, refusal };
-    let mut session =
-        client::connect(Arc::new(config), (place.host.as_str(), place.port), gatekeeper).await.map_err(unreachable)?;
+    let mut session = client::connect(Arc::new(config), addresses.as_slice(), gatekeeper).await.map_err(unreachable)?;
     let hash = match key.algorithm() {
         Algorithm::Rsa { .. } => session.best_supported_rsa_hash().await.map_err(unreachable)?.flatten(),
         _ => None,

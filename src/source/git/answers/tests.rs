@@ -228,3 +228,19 @@ fn the_most_eager_stack_sets_the_pace() {
     answers.forget(&name("b"));
     assert_eq!(seconds(&answers), 600);
 }
+
+#[test]
+fn work_for_a_repository_ends_with_the_last_stack_that_follows_it() {
+    let (mut answers, main) = (settled(), main());
+    look(&mut answers, "b", &main, &question());
+    let work = answers.abandoned(&main.key);
+    answers.forget(&name("a"));
+    assert!(!work.is_cancelled(), "b still follows it");
+    answers.forget(&name("b"));
+    assert!(work.is_cancelled());
+    look(&mut answers, "c", &main, &question());
+    assert!(!answers.abandoned(&main.key).is_cancelled(), "c follows it before the task has noticed");
+    answers.forget(&name("c"));
+    assert!(answers.abandoned(&main.key).is_cancelled());
+    assert!(matches!(answers.need(&main.key, false), Need::Nothing));
+}

@@ -1,0 +1,98 @@
+//! Which addresses no repository may be at: those of the controller's own pod and of its node's link, such as the metadata service of a
+//! cloud. Whoever may name a repository must not reach what listens there, by a URL, by DNS or by a redirect.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+
+use reqwest::dns::{Addrs, Name, Resolve, Resolving};
+use url::{Host, Url};
+
+/// Why a URL is not asked, where its host is such an address.
+pub fn refusal(url: &Url) -> Option<String> {
+    let address = match url.host()? {
+        Host::Ipv4(address) => IpAddr::V4(address),
+        Host::Ipv6(address) => IpAddr::V6(address),
+        Host::Domain(_) => return None,
+    };
+    is_local(address).then(|| refused(&address.to_string()))
+}
+
+/// The addresses of a host; only with `local_addresses` also those that no repository may be at.
+pub async fn resolve(host: &str, port: u16, local_addresses: bool) -> io::Result<Vec<SocketAddr>> {
+    let found = tokio::net::lookup_host((host, port)).await?;
+    let (allowed, local): (Vec<_>, Vec<_>) = found.partition(|address| local_addresses || !is_local(address.ip()));
+    match allowed.is_empty() && !local.is_empty() {
+        true => Err(io::Error::other(refused(host))),
+        false => Ok(allowed),
+    }
+}
+
+fn refused(host: &str) -> String {
+    format!("{host} is a loopback, link-local or unspecified address, and no repository may be there")
+}
+
+fn is_local(address: IpAddr) -> bool {
+    match address.to_canonical() {
+        IpAddr::V4(address) => address.is_loopback() || address.is_link_local() || address.octets().starts_with(&[0]),
+        IpAddr::V6(address) => address.is_loopback() || address.is_unicast_link_local() || address.is_unspecified(),
+    }
+}
+
+/// Resolves the names of hosts for HTTP, without addresses that no repository may be at.
+#[derive(Debug)]
+pub struct Resolver {
+    /// The hosts of proxies: who runs the controller chooses them.
+    pub proxies: Vec<String>,
+}
+
+impl Resolve for Resolver {
+    fn resolve(&self, name: Name) -> Resolving {
+        let local_addresses = self.proxies.iter().any(|proxy| proxy == name.as_str());
+        Box::pin(async move {
+            // The client puts the port of the URL in the place of 0.
+            let found = resolve(name.as_str(), 0, local_addresses).await?;
+            Ok(Box::new(found.into_iter()) as Addrs)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn local_addresses_are_refused_however_they_are_written() {
+        let refused = [
+            "http://127.0.0.1/app",
+            "http://127.1/app",
+            "http://2130706433/app",
+            "http://0x7f.0.0.1:8080/app",
+            "http://0.0.0.0/app",
+            "http://169.254.169.254/app",
+            "http://[::1]/app",
+            "http://[::]/app",
+            "http://[fe80::1]/app",
+            "http://[::ffff:127.0.0.1]/app",
+            "http://[::ffff:169.254.169.254]/app",
+        ];
+        for text in refused {
+            let said = refusal(&Url::parse(text).unwrap());
+            assert!(said.is_some_and(|said| said.contains("no repository may be there")), "{text}");
+        }
+        for text in
+            ["https://example.com/app", "http://10.0.0.1/app", "http://192.0.2.1/app", "http://[2001:db8::1]/app"]
+        {
+            assert_eq!(refusal(&Url::parse(text).unwrap()), None, "{text}");
+        }
+    }
+
+    #[tokio::test]
+    async fn names_of_local_addresses_are_refused_after_they_are_resolved() {
+        for name in ["localhost", "127.0.0.1", "::1"] {
+            let said = resolve(name, 22, false).await.expect_err(name).to_string();
+            assert!(said.contains("no repository may be there"), "{name}: {said}");
+        }
+        assert!(!resolve("localhost", 22, true).await.unwrap().is_empty());
+        assert_eq!(resolve("192.0.2.1", 22, false).await.unwrap(), ["192.0.2.1:22".parse::<SocketAddr>().unwrap()]);
+    }
+}

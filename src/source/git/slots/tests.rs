@@ -1,0 +1,156 @@
+//! Slots under load, with simulated time.
+
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+use super::*;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn names(names: &[&str]) -> Vec<String> {
+    names.iter().map(|name| (*name).to_owned()).collect()
+}
+
+/// Tasks of these namespaces, so many of each, that receive so many bytes a second for as long as they may. What becomes of them.
+fn tasks(
+    slots: &TaskSlots,
+    namespaces: &[&str],
+    each: usize,
+    rate: u64,
+    lasts: Duration,
+) -> JoinSet<Result<(), GitError>> {
+    let mut tasks = JoinSet::new();
+    for namespace in namespaces.iter().cycle().take(namespaces.len() * each) {
+        let (slots, namespace) = (slots.clone(), names(&[*namespace]));
+        tasks.spawn(async move {
+            let slot = of_any(&slots, &namespace).await?;
+            let began = Instant::now();
+            let received = move || Some(u64::try_from(began.elapsed().as_millis()).unwrap() * rate / 1000);
+            let work = async {
+                sleep(lasts).await;
+                Ok(())
+            };
+            slot.run("fetching the commit", received, work).await
+        });
+    }
+    tasks
+}
+
+/// How long a namespace waits for a slot.
+async fn wait(slots: &TaskSlots, namespace: &str) -> Duration {
+    let asked = Instant::now();
+    let slot = timeout(Duration::from_secs(3600), of_any(slots, &names(&[namespace]))).await;
+    drop(slot.expect("there is a slot within an hour").expect("it may wait"));
+    asked.elapsed()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_repository_of_several_namespaces_waits_for_none_of_them_alone() {
+    let slots = TaskSlots::new(Limits { total: 3, per_namespace: 1, ..FETCHES });
+    let (busy, both) = (names(&["busy"]), names(&["busy", "other"]));
+    let _held = of_any(&slots, &busy).await.unwrap();
+    let wait = async |namespaces: &[String]| timeout(SECOND, of_any(&slots, namespaces)).await;
+    assert!(wait(&busy).await.is_err(), "its namespace has its slot");
+    assert!(wait(&both).await.unwrap().is_ok());
+    assert!(wait(&[]).await.unwrap().is_err(), "no Stack follows it any more");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_namespace_without_a_slot_waits_a_second_for_slow_servers_of_others() {
+    let hour = Duration::from_secs(3600);
+    let rows: [(&str, Limits, &[&str], u64); 4] = [
+        ("silent servers hold all questions", QUESTIONS, &["a", "b"], 0),
+        ("silent servers hold all fetches", FETCHES, &["a", "b"], 0),
+        ("servers hold all fetches at 8 KiB/s", FETCHES, &["a", "b"], 8 << 10),
+        ("each fetch is of another namespace", FETCHES, &["a", "b", "c"], 8 << 10),
+    ];
+    for (what, limits, hostile, rate) in rows {
+        let slots = TaskSlots::new(limits);
+        let mut tasks = tasks(&slots, hostile, 50, rate, hour);
+        sleep(15 * SECOND).await;
+        for round in 0..3 {
+            let waited = wait(&slots, "victim").await;
+            assert!(waited <= SECOND, "{what}, round {round}: it waits {waited:?}");
+            sleep(15 * SECOND).await;
+        }
+        let ended = tasks.join_next().await.unwrap().unwrap().expect_err(what);
+        assert!(ended.to_string().contains("because other namespaces wait for a slot"), "{what}: {ended}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_namespace_waits_for_a_slot_longer_than_a_slow_task_may_take() {
+    for limits in [QUESTIONS, FETCHES] {
+        let slots = TaskSlots::new(limits);
+        let _slow = tasks(&slots, &["a", "b"], 50, 0, Duration::from_secs(3600));
+        sleep(CHECK / 2).await;
+        let waited = wait(&slots, "victim").await;
+        assert!(waited <= limits.patience.several + 2 * CHECK, "all tasks have begun just now: {waited:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_fetch_that_is_not_slow_is_not_ended() {
+    let slots = TaskSlots::new(FETCHES);
+    let mut fast = tasks(&slots, &["a"], 2, 256 << 10, 300 * SECOND);
+    let mut slow = tasks(&slots, &["b"], 1, 8 << 10, 300 * SECOND);
+    sleep(30 * SECOND).await;
+    assert!(wait(&slots, "victim").await <= SECOND);
+    assert!(slow.join_next().await.unwrap().unwrap().is_err(), "the slow one is ended, though it is the only one of b");
+    let mut third = tasks(&slots, &["c"], 1, 256 << 10, 300 * SECOND);
+    sleep(SECOND).await;
+    assert!(wait(&slots, "victim").await > 200 * SECOND, "nobody is slow");
+    while let Some(done) = fast.join_next().await {
+        done.unwrap().unwrap();
+    }
+    third.join_next().await.unwrap().unwrap().unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_task_is_not_ended_while_every_namespace_that_waits_holds_a_slot() {
+    let slots = TaskSlots::new(FETCHES);
+    let mut tasks = tasks(&slots, &["a", "b"], 5, 0, 60 * SECOND);
+    while let Some(done) = tasks.join_next().await {
+        done.unwrap().unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn work_that_must_not_be_ended_is_not_chosen() {
+    let slots = TaskSlots::new(Limits { total: 2, ..FETCHES });
+    let packs = of_any(&slots, &names(&["a"])).await.unwrap();
+    packs.run("fetching the commit", || None, async { Ok(()) }).await.unwrap();
+    let mut slow = tasks(&slots, &["a"], 1, 0, 3600 * SECOND);
+    sleep(15 * SECOND).await;
+    assert!(wait(&slots, "victim").await <= SECOND, "the other task of that namespace is ended");
+    assert!(slow.join_next().await.unwrap().unwrap().is_err());
+}
+
+#[test]
+fn the_longest_slow_task_of_the_namespace_with_the_most_slots_is_ended() {
+    let began = Instant::now();
+    let at = |seconds: u64| began + Duration::from_secs(seconds);
+    let patience = FETCHES.patience;
+    // Namespace, when it began, and until when it was not slow.
+    type Rows<'a> = &'a [(&'a str, u64, Option<u64>)];
+    let rows: [(Rows<'_>, &str, Option<u64>); 8] = [
+        (&[("a", 0, Some(0)), ("a", 1, Some(1)), ("b", 0, Some(0))], "c", Some(0)),
+        (&[("b", 0, Some(0)), ("a", 1, Some(1)), ("a", 2, Some(2))], "c", Some(1)),
+        (&[("b", 0, Some(0)), ("a", 1, Some(19)), ("a", 2, Some(18))], "c", Some(0)),
+        (&[("b", 0, Some(15)), ("a", 1, Some(19)), ("a", 2, Some(17))], "c", Some(2)),
+        (&[("b", 0, Some(15)), ("a", 1, Some(19)), ("a", 2, Some(18))], "c", None),
+        (&[("a", 0, None), ("a", 1, None), ("b", 2, Some(10))], "c", Some(2)),
+        (&[("a", 0, None), ("a", 1, None), ("b", 2, None)], "c", None),
+        (&[("a", 0, Some(0)), ("a", 1, Some(1)), ("b", 0, Some(0))], "b", None),
+    ];
+    for (held, waits, wanted) in rows {
+        let mut common = Common::default();
+        for (namespace, began, slow) in held {
+            let (id, _) = common.enter(namespace, usize::MAX);
+            let task = common.held.get_mut(&id).unwrap();
+            (task.began, task.paid_until) = (at(*began), slow.map(at));
+        }
+        common.enter(waits, 0);
+        assert_eq!(common.to_end(patience, at(20)), wanted, "{held:?}, {waits} waits");
+    }
+}
