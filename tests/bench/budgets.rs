@@ -25,6 +25,7 @@ mod path;
 mod peak;
 mod processes;
 mod progress;
+mod push_at_rest;
 mod repository;
 mod shallow;
 mod size;

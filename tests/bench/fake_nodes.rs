@@ -8,7 +8,8 @@ use k8s_openapi::api::core::v1::Node;
 use kube::api::{Api, PostParams};
 use kube::{Client, ResourceExt};
 use pulumi_controller::api::names::AGENT_PORT;
-use serde_json::{Value, json};
+use pulumi_controller::api::pulumi::Stack;
+use serde_json::json;
 
 use crate::harness::api_call;
 use crate::progress::until_count;
@@ -54,10 +55,12 @@ pub async fn create(client: &Client) {
     .await;
 }
 
-/// What a pod's specification says to be run there.
-pub fn placement() -> Value {
-    json!({
-        "nodeSelector": {MARK: "fake"},
-        "tolerations": [{"key": MARK, "operator": "Exists", "effect": "NoSchedule"}],
-    })
+/// The Stack with the pod of its Workspace on the fake node.
+pub fn place(mut stack: Stack) -> Stack {
+    if let Some(template) = &mut stack.spec.workspace_template {
+        let toleration = json!({"key": MARK, "operator": "Exists", "effect": "NoSchedule"});
+        let placement = json!({"nodeSelector": {MARK: "fake"}, "tolerations": [toleration]});
+        template["spec"]["podTemplate"] = json!({"spec": placement});
+    }
+    stack
 }

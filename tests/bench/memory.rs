@@ -19,6 +19,7 @@ use crate::fake_nodes;
 use crate::harness::{Controller, Program, Scene, api_call, is_done};
 use crate::processes::Process;
 use crate::progress::until_count;
+use crate::push_at_rest::Pushed;
 use crate::stand_in::StandIn;
 use crate::table::Row;
 
@@ -55,23 +56,37 @@ pub async fn measure() -> Vec<Row> {
     restart(&scene).await;
     let done = Done::watch(scene.api());
     let stack_of = |number: usize| scene.stack_on_kind(&name(number), None, &external);
+    let mut beside = Scene::new("bench-push").await;
+    beside.timeline.end();
+    let mut pushed = None;
     let (mut rows, mut there) = (Vec::new(), 0);
     for (stacks, budget) in wanted() {
         println!("\n{stacks} Stacks");
-        rows.push(if stacks - there <= MOST_RUNS {
+        if stacks - there <= MOST_RUNS {
             let note = run(&scene, &stack_of, &stand_in, &done, there..stacks).await;
-            row(&scene, stacks, budget).await.with_note(note)
+            rows.push(row(&scene, stacks, budget).await.with_note(note));
+            rows.push(pushed_to(&mut pushed, &beside).await.measure_at_rest(stacks).await);
         } else {
             if there == 0 {
                 run(&scene, &stack_of, &stand_in, &done, 0..1).await;
             }
+            let pushed = pushed_to(&mut pushed, &beside).await;
             copy(&scene, &stand_in, there.max(1)..stacks).await;
-            row_at_work(&scene, &stand_in, stacks, budget).await
-        });
+            rows.push(row_at_work(&scene, &stand_in, stacks, budget).await);
+            rows.push(pushed.measure(&format!("{stacks} Stacks, all just found"), None).await);
+        }
         there = stacks;
     }
     println!("the objects are left in the namespace {}: they end with the cluster", scene.namespace);
     rows
+}
+
+/// The Stack that is pushed to; it is made when it is needed first.
+async fn pushed_to<'a, 'b>(pushed: &'b mut Option<Pushed<'a>>, scene: &'a Scene) -> &'b Pushed<'a> {
+    if pushed.is_none() {
+        *pushed = Some(Pushed::start(scene).await);
+    }
+    pushed.as_ref().expect("it was made")
 }
 
 /// All, or those that `BENCH_STACKS` names.
@@ -198,19 +213,12 @@ async fn create(scene: &Scene, stack_of: &impl Fn(usize) -> Stack, numbers: std:
     let api: Api<Stack> = scene.api();
     stream::iter(numbers)
         .map(|number| {
-            let (api, stack) = (api.clone(), on_fake_node(stack_of(number)));
+            let (api, stack) = (api.clone(), fake_nodes::place(stack_of(number)));
             async move { api_call("creating a Stack", api.create(&PostParams::default(), &stack)).await }
         })
         .buffer_unordered(AT_ONCE)
         .for_each(|_| std::future::ready(()))
         .await;
-}
-
-fn on_fake_node(mut stack: Stack) -> Stack {
-    if let Some(template) = &mut stack.spec.workspace_template {
-        template["spec"]["podTemplate"] = serde_json::json!({"spec": fake_nodes::placement()});
-    }
-    stack
 }
 
 /// The Stacks that are Ready, by a watch: listing thousands again and again would be most of the work.

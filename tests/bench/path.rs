@@ -96,14 +96,18 @@ pub fn steps(runs: &[Vec<Moment>], end: usize) -> Vec<Step> {
     (0..end).map(|i| Step { name: STEPS[i].to_owned(), seconds: step(i) }).collect()
 }
 
-/// The moments between the steps, the begin first.
-pub async fn moments_of(
-    began: Moment,
-    revision: &str,
-    workspaces: &Moments<Workspace>,
-    updates: &Moments<Update>,
-    pod: &Pod,
-) -> Vec<Moment> {
+/// The moments of a run that watches see.
+pub struct Watched {
+    pub asked: Moment,
+    pub placed: Moment,
+    pub created: Moment,
+    pub bound: Moment,
+    pub ended: Moment,
+    pub update: Update,
+}
+
+/// What was seen of the run of this revision, which has ended.
+pub fn watched(revision: &str, workspaces: &Moments<Workspace>, updates: &Moments<Update>) -> Watched {
     let asked = workspaces.first("to be asked for the artifact", |workspace| {
         workspace.spec.artifact.as_ref().is_some_and(|artifact| artifact.revision == revision)
     });
@@ -118,6 +122,18 @@ pub async fn moments_of(
     let bound = updates
         .first("bound to a pod", |update| of_it(update) && update.status.as_ref().is_some_and(|s| s.run.is_some()));
     let ended = updates.first("complete", |update| of_it(update) && update.is_complete());
+    Watched { asked, placed, created, bound, ended, update }
+}
+
+/// The moments between the steps, the begin first.
+pub async fn moments_of(
+    began: Moment,
+    revision: &str,
+    workspaces: &Moments<Workspace>,
+    updates: &Moments<Update>,
+    pod: &Pod,
+) -> Vec<Moment> {
+    let Watched { asked, placed, created, bound, ended, update } = watched(revision, workspaces, updates);
     let (exec, cli_ended) = pod.journal(&update.uid().unwrap_or_default()).await;
     vec![began, asked, placed, created, bound, exec, cli_ended, ended]
 }

@@ -118,10 +118,7 @@ async fn create(scene: &Scene, source: &FluxObject<'_>) {
     let api: Api<Stack> = scene.api();
     stream::iter(0..RUNS)
         .map(|number| {
-            let mut stack = scene.stack_on_kind(&format!("{PREFIX}{number:03}"), None, source);
-            if let Some(template) = &mut stack.spec.workspace_template {
-                template["spec"]["podTemplate"] = json!({"spec": fake_nodes::placement()});
-            }
+            let stack = fake_nodes::place(scene.stack_on_kind(&format!("{PREFIX}{number:03}"), None, source));
             let api = api.clone();
             async move { api_call("creating a Stack", api.create(&PostParams::default(), &stack)).await }
         })

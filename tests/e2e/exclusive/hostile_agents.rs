@@ -110,11 +110,7 @@ async fn timed(scene: &Scene, source: &FluxObject<'_>, name: &str) -> Duration {
 }
 
 async fn start<'a>(scene: &'a Scene, source: &FluxObject<'_>, name: &str) -> StackHandle<'a> {
-    let mut stack = scene.stack_on_kind(name, None, source);
-    if let Some(template) = &mut stack.spec.workspace_template {
-        template["spec"]["podTemplate"] = json!({"spec": fake_nodes::placement()});
-    }
-    scene.start(stack).await
+    scene.start(fake_nodes::place(scene.stack_on_kind(name, None, source))).await
 }
 
 /// A large source, as compressed as it can be.

@@ -110,13 +110,10 @@ async fn create(scene: &Scene, source: &FluxObject<'_>) {
     let api: Api<Stack> = scene.api();
     stream::iter(0..STACKS)
         .map(|number| {
-            let mut stack = scene.stack_on_kind(&format!("many-{number:03}"), None, source);
+            let mut stack = fake_nodes::place(scene.stack_on_kind(&format!("many-{number:03}"), None, source));
             // Not one of them is due within the test, though each has run just before.
             stack.spec.resync_frequency_seconds = Some(3600);
             stack.spec.continue_resync_on_commit_match = Some(true);
-            if let Some(template) = &mut stack.spec.workspace_template {
-                template["spec"]["podTemplate"] = json!({"spec": fake_nodes::placement()});
-            }
             let api = api.clone();
             async move { drop(api_call("creating a Stack", api.create(&PostParams::default(), &stack)).await) }
         })
