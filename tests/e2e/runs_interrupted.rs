@@ -67,6 +67,28 @@ fn a_pod_deleted_by_force_in_a_run_is_followed_by_one_that_runs_again() {
     });
 }
 
+#[test]
+fn a_destroy_whose_pod_is_deleted_is_run_again_and_the_stack_goes() {
+    run("destroy-cut", async |scene| {
+        let source = scene.source("app").await;
+        let commit = source.push(&slow("destroy-cut", 8).files()).await;
+        let mut stack = scene.stack("main", &source);
+        stack.spec.destroy_on_finalize = Some(true);
+        let main = scene.start(stack).await;
+        main.until_applied(&commit).await;
+        main.delete().await;
+        main.log.wait_for("delete", "slow", "begin").await;
+        scene.delete::<Pod>(&workspace_pod("main")).await;
+        main.until_gone().await;
+        let mut sentences = main.log.sentences().await;
+        // The provider may have finished its step before the signal reached it.
+        sentences.retain(|sentence| sentence != "delete slow cancelled");
+        let wanted =
+            ["create slow begin", "create slow done", "delete slow begin", "delete slow begin", "delete slow done"];
+        assert_eq!(sentences, wanted, "the resource is deleted before the Stack goes");
+    });
+}
+
 /// A Stack whose CLI was killed while it created something: the creation is in doubt. Answers the name of the Update that
 /// found out.
 async fn in_doubt(scene: &Scene, main: &StackHandle<'_>) -> String {

@@ -124,9 +124,9 @@ fn s3_s4_s7_an_external_artifact_runs_and_its_next_content_runs_in_the_same_pod(
         let external = scene.flux_object("ExternalArtifact", "externalartifacts", "app");
         // The Stack is there before its source is: the watch on the kind says when it comes.
         let main = scene.start(scene.stack_on_kind("main", None, &external)).await;
-        until_unavailable(&main, &["does not exist"]).await;
+        until_stalled(&main, &["does not exist"]).await;
         external.create(json!({})).await;
-        until_unavailable(&main, &["has no artifact yet"]).await;
+        until_waiting_for_artifact(&main).await;
         external.offer(&first).await;
         main.until_revision(&first.revision).await;
         let pod = main.pod_and_restarts().await;
@@ -149,7 +149,7 @@ fn s7_an_artifact_that_comes_back_as_it_was_runs_nothing_and_other_bytes_under_i
         main.until_revision(&first.revision).await;
 
         external.withdraw().await;
-        until_unavailable(&main, &["has no artifact yet"]).await;
+        until_waiting_for_artifact(&main).await;
         external.offer(&first).await;
         main.until("to be done again", Patience::Reaction, is_done).await;
         assert_eq!(main.updates().await.len(), 1, "it has run already");
@@ -181,17 +181,17 @@ fn s2_r7_a_kind_and_a_right_that_come_later_are_picked_up_and_without_the_kind_i
         stack.spec.destroy_on_finalize = Some(true);
         let main = scene.start(stack).await;
         let not_served = format!("does not serve Report of the group {group}");
-        until_unavailable(&main, &[&not_served]).await;
+        until_stalled(&main, &[&not_served]).await;
         // Who names another kind goes on meanwhile.
         scene.start(scene.stack("other", &producer)).await.until_applied(&commit).await;
-        until_unavailable(&main, &[&not_served]).await;
+        until_stalled(&main, &[&not_served]).await;
 
         install(scene, &group).await;
         let right = format!("get, list and watch reports.{group}");
-        until_unavailable(&main, &["cannot get resource \"reports\"", &right]).await;
+        until_stalled(&main, &["cannot get resource \"reports\"", &right]).await;
 
         allow(scene, &group).await;
-        until_unavailable(&main, &["does not exist"]).await;
+        until_stalled(&main, &["does not exist"]).await;
         report.create(json!({})).await;
         report.offer(&first).await;
         main.until_revision(&first.revision).await;
@@ -203,7 +203,7 @@ fn s2_r7_a_kind_and_a_right_that_come_later_are_picked_up_and_without_the_kind_i
 
         // With the kind goes the source, and what ran of it stays.
         remove(scene, &group).await;
-        until_unavailable(&main, &[&group]).await;
+        until_stalled(&main, &[&group]).await;
         assert_eq!(main.updates().await.len(), 2);
 
         // Without its workspace as well there is nothing to destroy it with but its state.
@@ -227,14 +227,24 @@ fn s1_a_reference_that_can_mean_nothing_stalls() {
     });
 }
 
-/// Waits until the Stack has no source, and says all of this. One that needs an edit stalls the Stack after a moment.
-async fn until_unavailable(main: &StackHandle<'_>, texts: &[&str]) -> Stack {
-    main.until(&format!("to wait for its source and to say {texts:?}"), Patience::Reaction, |stack| {
-        let says_all =
-            condition(stack, READY).is_some_and(|ready| texts.iter().all(|text| ready.message.contains(text)));
-        (waits_for_source(stack) || is_stalled(stack, stack_reason::SOURCE_UNAVAILABLE)) && says_all
+/// Waits until the Stack is stalled because its source needs an edit, with a message that contains all texts.
+async fn until_stalled(main: &StackHandle<'_>, texts: &[&str]) -> Stack {
+    main.until(&format!("to be stalled by its source with {texts:?}"), Patience::Reaction, |stack| {
+        is_stalled(stack, stack_reason::SOURCE_UNAVAILABLE) && ready_contains(stack, texts)
     })
     .await
+}
+
+/// Waits until the Stack waits for the first artifact of its source, which needs no edit.
+async fn until_waiting_for_artifact(main: &StackHandle<'_>) -> Stack {
+    main.until("to wait for an artifact", Patience::Reaction, |stack| {
+        waits_for_source(stack) && ready_contains(stack, &["has no artifact yet"])
+    })
+    .await
+}
+
+fn ready_contains(stack: &Stack, texts: &[&str]) -> bool {
+    condition(stack, READY).is_some_and(|ready| texts.iter().all(|text| ready.message.contains(text)))
 }
 
 /// Installs a kind with `status.artifact` that nobody has heard of.

@@ -115,6 +115,32 @@ fn c7_r9_the_controller_killed_during_a_run_attaches_again() {
     });
 }
 
+/// The new controller pod has an empty content store, and the pod of the Workspace has the artifact in another directory.
+#[test]
+fn a_directory_changed_after_the_content_store_was_lost_runs() {
+    run_alone(async || {
+        in_scene("lost-store", async |scene| {
+            let source = scene.source("app").await;
+            let step = |text: &str| Program::new("lost-store").step("step", json!({"value": text}));
+            let files = [step("one").file("one/Pulumi.yaml"), step("two").file("two/Pulumi.yaml")];
+            let commit = source.push(&files).await;
+            let mut stack = scene.stack("main", &source);
+            stack.spec.flux_source.as_mut().expect("it has a Flux source").dir = Some("one".to_owned());
+            let main = scene.start(stack).await;
+            main.until_applied(&commit).await;
+
+            let controller = Controller::new(&scene.client);
+            controller.kill().await;
+            controller.until_available().await;
+            main.change(json!({"spec": {"fluxSource": {"dir": "two"}}})).await;
+            main.until_applied(&commit).await;
+            assert_eq!(main.log.sentences().await, once(&["create step", "update step"]));
+            assert_eq!(main.updates().await.len(), 2);
+        })
+        .await;
+    });
+}
+
 #[test]
 fn a_commit_pushed_while_there_is_no_controller_runs_once_it_is_back() {
     run_alone(async || {
