@@ -319,6 +319,7 @@ async fn stacks(
         git: git.clone(),
         dependents,
         whole_stacks: stack::WholeStacks::default(),
+        mutated_workspaces: stack::MutatedWorkspaces::default(),
         evaluator,
         twins: twins.clone(),
         reader: parts.reader.clone(),
@@ -327,7 +328,7 @@ async fn stacks(
         store: parts.store.clone(),
         events: parts.events.clone(),
         metrics: parts.metrics.clone(),
-        caches: CacheSync::default().with(known_stacks.store()).with(updates.store()),
+        caches: CacheSync::default().with(&known_stacks).with(&updates),
         stacks: known_stacks.clone(),
         updates,
         watched: config.watched_inputs.clone(),
@@ -339,9 +340,8 @@ async fn stacks(
         requeue_dependency: config.requeue_dependency,
         wake_workspace,
     });
-    let metrics = parts.metrics.clone();
-    let drive =
-        drive::<Stack>("stack-controller", RECONCILE_TIMEOUT, Slots::of(config.concurrent), config, parts, &end);
+    let (metrics, slots) = (parts.metrics.clone(), Slots::of(config.concurrent));
+    let drive = drive::<Stack>("stack-controller", RECONCILE_TIMEOUT, slots, config, parts, &end);
     let drive = Arc::new(drive.when_gone(move |gone| {
         metrics.stacks(known_stacks.store().len());
         twins.forget(gone);
@@ -459,7 +459,7 @@ async fn workspaces(
         fetcher: parts.fetcher.clone(),
         git: git.clone(),
         metrics: parts.metrics.clone(),
-        caches: CacheSync::default().with(updates.store()),
+        caches: CacheSync::default().with(&updates),
         updates,
         events: parts.events.clone(),
         pods: workspace::PodSettings {

@@ -131,6 +131,17 @@ pub fn update(stack: &str, uid: &str, attempt: i64) -> String {
     format!("{stack}-{number:0ATTEMPT_DIGITS$x}{hash}")
 }
 
+/// Whether Kubernetes accepts a text as the name of an object: a DNS subdomain (RFC 1123).
+pub fn is_object_name(name: &str) -> bool {
+    let is_alphanumeric = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    let is_label = |label: &str| {
+        let bytes = label.as_bytes();
+        [bytes.first(), bytes.last()].iter().all(|end| end.is_some_and(is_alphanumeric))
+            && bytes.iter().all(|byte| is_alphanumeric(byte) || *byte == b'-')
+    };
+    name.len() <= 253 && name.split('.').all(is_label)
+}
+
 /// The path of a webhook, by Flux's rule for its Receiver.
 pub fn webhook_path(token: &[u8], name: &str, namespace: &str) -> String {
     let digest = Sha256::new().chain_update(token).chain_update(name).chain_update(namespace).finalize();
@@ -140,6 +151,19 @@ pub fn webhook_path(token: &[u8], name: &str, namespace: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_name_of_an_object_is_a_dns_subdomain() {
+        for name in ["a", "state", "state-1.v1", "0", "kube-root-ca.crt"] {
+            assert!(is_object_name(name), "{name}");
+        }
+        let long = "a".repeat(254);
+        for name in
+            ["", ".", "..", "a..b", "a/b", "../a", "a?b=c", "a#", "a%2fb", "A", "-a", "a-", "a_b", " a", "ä", &long]
+        {
+            assert!(!is_object_name(name), "{name}");
+        }
+    }
 
     #[test]
     fn an_updates_name_depends_on_the_stack_and_the_attempt_alone() {

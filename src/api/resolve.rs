@@ -18,9 +18,15 @@ pub struct Resolution<'a> {
     pub answer: Answer,
 }
 
-/// Reads the value of the annotation; an error says what is wrong with it.
+/// Maximum length of the value in bytes: the longest name of an object and the longest answer. The value is copied to the status.
+const MAX_LENGTH: usize = 253 + "=abandon".len();
+
+/// Parses the value of the annotation; an error describes what is wrong with it.
 pub fn parse(value: &str) -> Result<Resolution<'_>, &'static str> {
     const FORM: &str = "is not of the form <update>=retry, <update>=clear or <update>=abandon";
+    if value.len() > MAX_LENGTH {
+        return Err("is longer than 261 bytes");
+    }
     let (update, word) = value.trim().split_once('=').ok_or(FORM)?;
     let answer = match word.trim() {
         "retry" => Answer::Retry,
@@ -47,5 +53,14 @@ mod tests {
         for text in ["", "retry", "a", "a=", "=retry", "a=yes", "a=Retry", "a=b=retry"] {
             assert!(parse(text).is_err(), "{text:?}");
         }
+    }
+
+    #[test]
+    fn an_answer_of_unlimited_length_is_rejected() {
+        let value = |length: usize| format!("{}=abandon", "a".repeat(length));
+        assert!(parse(&value(253)).is_ok());
+        let message = format!("is longer than {MAX_LENGTH} bytes");
+        assert_eq!(parse(&value(254)), Err(message.as_str()));
+        assert_eq!(parse(&format!("a=retry{}", " ".repeat(1 << 18))), Err(message.as_str()));
     }
 }

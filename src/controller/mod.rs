@@ -3,6 +3,7 @@
 pub mod authority;
 pub mod merge;
 pub mod program;
+pub mod pulumi_stack;
 pub mod receiver;
 pub mod references;
 pub mod stack;

@@ -6,7 +6,9 @@ const MOST_PARTS: usize = 3;
 /// What is wrong with a name, if it has none of the forms that the CLI takes.
 pub fn check(name: &str) -> Result<(), String> {
     let parts: Vec<&str> = name.split('/').collect();
-    if parts.len() <= MOST_PARTS && parts.iter().all(|part| !part.trim().is_empty()) {
+    // The CLI takes a text that begins with a hyphen as an option.
+    let is_part = |part: &&str| !part.trim().is_empty() && !part.starts_with('-');
+    if parts.len() <= MOST_PARTS && parts.iter().all(is_part) {
         return Ok(());
     }
     Err(format!(
@@ -14,16 +16,71 @@ pub fn check(name: &str) -> Result<(), String> {
     ))
 }
 
+/// The parts of `stack`, `organization/stack` and `organization/project/stack`.
+pub struct Parts<'a> {
+    pub organization: Option<&'a str>,
+    pub project: Option<&'a str>,
+    pub stack: &'a str,
+}
+
+pub fn parts(name: &str) -> Parts<'_> {
+    match name.split('/').collect::<Vec<_>>().as_slice() {
+        [organization, project, stack] => Parts { organization: Some(organization), project: Some(project), stack },
+        [organization, stack] => Parts { organization: Some(organization), project: None, stack },
+        _ => Parts { organization: None, project: None, stack: name },
+    }
+}
+
+/// A stack by its name, its project and the URL of its backend without credentials.
+#[derive(Clone, Copy, Debug)]
+pub struct Qualified<'a> {
+    pub name: &'a str,
+    pub project: Option<&'a str>,
+    pub backend: Option<&'a str>,
+}
+
+impl Qualified<'_> {
+    /// Whether these are two different stacks. Parts that one of them lacks are not compared.
+    pub fn differs_from(&self, other: &Qualified<'_>) -> bool {
+        let differ =
+            |one: Option<&str>, other: Option<&str>| matches!((one, other), (Some(one), Some(other)) if one != other);
+        let (name, other_name) = (parts(self.name), parts(other.name));
+        name.stack != other_name.stack
+            || differ(name.organization, other_name.organization)
+            || differ(name.project.or(self.project), other_name.project.or(other.project))
+            || differ(self.backend, other.backend)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn stacks_differ_by_every_part_that_both_have() {
+        let of = |name, project, backend| Qualified { name, project, backend };
+        let applied = of("dev", Some("web"), Some("s3://a"));
+        let rows = [
+            (of("dev", Some("web"), Some("s3://a")), false),
+            (of("acme/dev", None, None), false),
+            (of("acme/web/dev", Some("ignored"), None), false),
+            (of("prod", Some("web"), Some("s3://a")), true),
+            (of("dev", Some("api"), Some("s3://a")), true),
+            (of("acme/api/dev", None, None), true),
+            (of("dev", Some("web"), Some("s3://b")), true),
+        ];
+        for (other, wanted) in rows {
+            assert_eq!(applied.differs_from(&other), wanted, "{other:?}");
+            assert_eq!(other.differs_from(&applied), wanted, "{other:?}");
+        }
+    }
 
     #[test]
     fn a_name_has_one_of_three_forms() {
         for name in ["dev", "acme/dev", "acme/web/dev", "organization/web/dev"] {
             assert_eq!(check(name), Ok(()), "{name}");
         }
-        for name in ["", " ", "a/b/c/d", "a//b", "/dev", "dev/"] {
+        for name in ["", " ", "a/b/c/d", "a//b", "/dev", "dev/", "--help", "a/-b"] {
             let error = check(name).expect_err(name);
             let forms = "<stack>, <organization>/<stack> or <organization>/<project>/<stack>";
             assert!(error.starts_with(&format!("{name:?} is not the name")) && error.ends_with(forms), "{error}");

@@ -182,6 +182,20 @@ pub struct RunRequest {
     /// The files that `config_files` of StatusRequest names, in the same order. The result has the word for what the run has read.
     #[prost(string, repeated, tag = "19")]
     pub config_files: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// The Pulumi stack that has the resources. A destroy of another one is refused.
+    #[prost(message, optional, tag = "20")]
+    pub applied_stack: ::core::option::Option<PulumiStack>,
+}
+/// A stack in a backend. An empty project or backend is unknown.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PulumiStack {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub project: ::prost::alloc::string::String,
+    /// URL without credentials.
+    #[prost(string, tag = "3")]
+    pub backend: ::prost::alloc::string::String,
 }
 /// What else the CLI is told. Options that a kind of operation does not have are left out.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

@@ -9,14 +9,16 @@ use crate::rpc::proto::{ConfigItem, OperationKind, RunOptions, RunRequest};
 /// 2: a destroy of a stack that is not in the backend fails.
 ///
 /// 3: a run waits until the directories that it requires are mounted.
-pub const UNDERSTOOD: u32 = 3;
+///
+/// 4: a destroy of a stack other than the applied one fails.
+pub const UNDERSTOOD: u32 = 4;
 /// What an agent has to understand that waits until Secrets and ConfigMaps are mounted.
 pub const REQUIRED_DIRECTORIES: u32 = 3;
 
 /// What an agent has to understand for this run.
 pub fn needed(request: &RunRequest) -> u32 {
     if request.kind() == OperationKind::Destroy {
-        return 2;
+        return if request.applied_stack.is_some() { 4 } else { 2 };
     }
     let is_first = matches!(request.kind(), OperationKind::Up | OperationKind::Unspecified)
         && request.options.as_ref().is_none_or(|options| *options == RunOptions::default())
@@ -37,7 +39,7 @@ fn is_plain(item: &ConfigItem) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rpc::proto::Settings;
+    use crate::rpc::proto::{PulumiStack, Settings};
 
     #[test]
     fn what_the_first_agents_do_not_know_needs_a_later_one() {
@@ -88,5 +90,7 @@ mod tests {
         }
         let destroy = RunRequest { kind: OperationKind::Destroy.into(), ..plain };
         assert_eq!(needed(&destroy), 2, "agents before report a stack that is not found as destroyed");
+        let applied = RunRequest { applied_stack: Some(PulumiStack::default()), ..destroy };
+        assert_eq!(needed(&applied), 4, "agents before destroy another stack than the applied one");
     }
 }

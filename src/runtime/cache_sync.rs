@@ -1,15 +1,16 @@
 //! Waits until caches are complete: what a reconciler does not find in a cache that is not, may well be there.
 
 use std::fmt;
+use std::hash::Hash;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use futures::FutureExt;
-use futures::future::{BoxFuture, join_all};
+use futures::future::join_all;
 use kube::Resource;
-use kube::runtime::reflector::Store;
+use tokio::sync::watch;
 
 use crate::runtime::drive::ReconcileError;
+use crate::runtime::index::Indexed;
 
 /// How long one reconcile waits before it makes room for others.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -26,8 +27,17 @@ pub struct CacheSync {
 
 struct Cache {
     kind: String,
+    is_listed: watch::Receiver<bool>,
+}
+
+impl Cache {
     /// Ends once the cache holds what the API server has listed.
-    synced: Box<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>,
+    async fn synced(&self) {
+        // A writer that is gone never completes it: the controller ends.
+        if self.is_listed.clone().wait_for(|is_listed| *is_listed).await.is_err() {
+            std::future::pending().await
+        }
+    }
 }
 
 impl fmt::Debug for CacheSync {
@@ -39,22 +49,12 @@ impl fmt::Debug for CacheSync {
 impl CacheSync {
     /// With one more cache.
     #[must_use]
-    pub fn with<K>(mut self, store: &Store<K>) -> Self
+    pub fn with<K, G>(mut self, objects: &Indexed<K, G>) -> Self
     where
-        K: Resource<DynamicType = ()> + Clone + Send + Sync + 'static,
+        K: Resource<DynamicType = ()> + Clone + 'static,
+        G: Hash + Eq,
     {
-        let store = store.clone();
-        let synced = move || {
-            let store = store.clone();
-            // A writer that is gone never completes it: the controller ends.
-            async move {
-                if store.wait_until_ready().await.is_err() {
-                    std::future::pending().await
-                }
-            }
-            .boxed()
-        };
-        self.caches.push(Cache { kind: K::kind(&()).into_owned(), synced: Box::new(synced) });
+        self.caches.push(Cache { kind: K::kind(&()).into_owned(), is_listed: objects.is_listed() });
         self
     }
 
@@ -66,12 +66,12 @@ impl CacheSync {
         if self.is_synced.load(Ordering::Acquire) {
             return Ok(());
         }
-        let all = join_all(self.caches.iter().map(|cache| (cache.synced)()));
+        let all = join_all(self.caches.iter().map(Cache::synced));
         if tokio::time::timeout(PATIENCE, all).await.is_ok() {
             self.is_synced.store(true, Ordering::Release);
             return Ok(());
         }
-        let missing = self.caches.iter().filter(|cache| (cache.synced)().now_or_never().is_none());
+        let missing = self.caches.iter().filter(|cache| !*cache.is_listed.borrow());
         let missing = missing.map(|cache| cache.kind.as_str()).collect::<Vec<_>>().join(", ");
         if !self.was_logged.swap(true, Ordering::Relaxed) {
             tracing::warn!(
@@ -86,31 +86,62 @@ impl CacheSync {
 #[cfg(test)]
 mod tests {
     use k8s_openapi::api::core::v1::{ConfigMap, Secret};
-    use kube::runtime::reflector;
     use kube::runtime::watcher::Event;
+    use tokio::time::Instant;
 
     use super::*;
+    use crate::runtime::index::{IndexWriter, StoreWriter as _, indexed};
+
+    fn cache<K>() -> (Indexed<K, ()>, IndexWriter<K, ()>)
+    where
+        K: Resource<DynamicType = ()> + Clone + 'static,
+    {
+        indexed(|_| vec![()])
+    }
+
+    /// Several controllers wait for the list of Updates, each with several reconciles.
+    #[tokio::test(start_paused = true)]
+    async fn every_reconcile_continues_as_soon_as_the_list_is_complete() {
+        let (updates, mut writer) = cache::<ConfigMap>();
+        let controllers = [CacheSync::default().with(&updates), CacheSync::default().with(&updates)];
+        let start = Instant::now();
+        let reconcile = async |controller: usize| {
+            controllers[controller].wait().await.expect("it is listed within the patience");
+            assert_eq!(updates.in_group(&()).len(), 1, "the groups are built before");
+            start.elapsed()
+        };
+        let list = async {
+            tokio::time::sleep(Duration::from_secs(2)).await;
+            let mut listed = ConfigMap::default();
+            listed.metadata.name = Some("listed".to_owned());
+            for event in [Event::Init, Event::InitApply(listed), Event::InitDone] {
+                writer.apply(&event);
+            }
+        };
+        let (times, ()) = tokio::join!(join_all((0..10).map(|number| reconcile(number % 2))), list);
+        assert_eq!(times, [Duration::from_secs(2); 10]);
+    }
 
     #[tokio::test(start_paused = true)]
     async fn it_waits_for_the_first_list_of_every_cache() {
-        let (one, mut one_writer) = reflector::store::<ConfigMap>();
-        let (two, mut two_writer) = reflector::store::<Secret>();
+        let (one, mut one_writer) = cache::<ConfigMap>();
+        let (two, mut two_writer) = cache::<Secret>();
         let sync = CacheSync::default().with(&one).with(&two);
         let mut listed = ConfigMap::default();
         listed.metadata.name = Some("listed".to_owned());
         for event in [Event::Init, Event::InitApply(listed), Event::InitDone] {
             assert!(sync.wait().await.is_err(), "before {event:?}");
-            one_writer.apply_watcher_event(&event);
+            one_writer.apply(&event);
         }
         let error = sync.wait().await.expect_err("one of two is not listed").to_string();
         assert_eq!(error, "waiting for the first list of Secret");
-        two_writer.apply_watcher_event(&Event::Init);
+        two_writer.apply(&Event::Init);
         let (waited, ()) = tokio::join!(sync.wait(), async {
             tokio::time::sleep(Duration::from_secs(10)).await;
-            two_writer.apply_watcher_event(&Event::InitDone);
+            two_writer.apply(&Event::InitDone);
         });
         assert!(waited.is_ok(), "it was listed meanwhile: {waited:?}");
-        two_writer.apply_watcher_event(&Event::Init);
+        two_writer.apply(&Event::Init);
         assert!(sync.wait().await.is_ok(), "a watch that begins anew keeps what it has");
     }
 }

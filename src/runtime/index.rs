@@ -9,6 +9,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use kube::Resource;
 use kube::runtime::reflector::{self, Lookup, ObjectRef, Store};
 use kube::runtime::watcher::Event;
+use tokio::sync::watch;
 
 /// What the objects are grouped by; an object may be in any number of groups.
 type GroupsOf<K, G> = fn(&K) -> Vec<G>;
@@ -17,6 +18,7 @@ type GroupsOf<K, G> = fn(&K) -> Vec<G>;
 pub struct Indexed<K: Resource<DynamicType = ()> + Clone + 'static, G> {
     store: Store<K>,
     groups: Groups<K, G>,
+    is_listed: watch::Receiver<bool>,
 }
 
 /// The writing side, for one watch.
@@ -25,6 +27,7 @@ pub struct IndexWriter<K: Resource<DynamicType = ()> + Clone + 'static, G> {
     store: Store<K>,
     groups: Groups<K, G>,
     groups_of: GroupsOf<K, G>,
+    is_listed: watch::Sender<bool>,
 }
 
 /// Locked for short sections only, never across an await.
@@ -37,8 +40,9 @@ where
 {
     let (store, writer) = reflector::store();
     let groups = Groups::default();
-    let reader = Indexed { store: store.clone(), groups: groups.clone() };
-    (reader, IndexWriter { writer, store, groups, groups_of })
+    let (listed, is_listed) = watch::channel(false);
+    let reader = Indexed { store: store.clone(), groups: groups.clone(), is_listed };
+    (reader, IndexWriter { writer, store, groups, groups_of, is_listed: listed })
 }
 
 impl<K: Resource<DynamicType = ()> + Clone + 'static, G: Hash + Eq> Indexed<K, G> {
@@ -56,6 +60,12 @@ impl<K: Resource<DynamicType = ()> + Clone + 'static, G: Hash + Eq> Indexed<K, G
     /// The objects by name, and all of them.
     pub fn store(&self) -> &Store<K> {
         &self.store
+    }
+
+    /// Becomes `true` with the first complete list. `Store::wait_until_ready` wakes only the last of several waiters, and does so before
+    /// the groups are built.
+    pub fn is_listed(&self) -> watch::Receiver<bool> {
+        self.is_listed.clone()
     }
 }
 
@@ -95,7 +105,10 @@ where
         match (reference, event) {
             (Some(reference), _) => self.replace(before, &reference),
             // What was listed is the whole.
-            (None, Event::InitDone) => self.rebuild(),
+            (None, Event::InitDone) => {
+                self.rebuild();
+                self.is_listed.send_replace(true);
+            }
             (None, _) => {}
         }
     }
@@ -139,7 +152,7 @@ impl<K: Resource<DynamicType = ()> + Clone + 'static, G: Hash + Eq> IndexWriter<
 
 impl<K: Resource<DynamicType = ()> + Clone, G> Clone for Indexed<K, G> {
     fn clone(&self) -> Self {
-        Indexed { store: self.store.clone(), groups: self.groups.clone() }
+        Indexed { store: self.store.clone(), groups: self.groups.clone(), is_listed: self.is_listed.clone() }
     }
 }
 

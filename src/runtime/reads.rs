@@ -10,6 +10,7 @@ use kube::{Client, Resource};
 use serde::de::DeserializeOwned;
 use thiserror::Error;
 
+use crate::api::names;
 use crate::runtime::tables::{self, Row};
 
 /// The largest list that is read in one piece.
@@ -51,6 +52,9 @@ impl Reader {
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + DeserializeOwned,
     {
+        if !may_exist(namespace, name) {
+            return Ok(None);
+        }
         let api: Api<K> = Api::namespaced(self.client.clone(), namespace);
         let what = || format!("{} {namespace}/{name}", K::kind(&()));
         self.call(what, api.get_opt(name)).await
@@ -65,6 +69,9 @@ impl Reader {
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + DeserializeOwned,
     {
+        if !may_exist(namespace, name) {
+            return Ok(None);
+        }
         let api: Api<K> = Api::namespaced(self.client.clone(), namespace);
         let what = || format!("metadata of {} {namespace}/{name}", K::kind(&()));
         self.call(what, api.get_metadata_opt(name)).await
@@ -75,6 +82,9 @@ impl Reader {
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Debug,
     {
+        if !may_exist(namespace, name) {
+            return Ok(None);
+        }
         let what = || format!("metadata of {} {namespace}/{name}", K::kind(&()));
         self.call(what, tables::get_opt::<K>(&self.client, namespace, name)).await
     }
@@ -154,5 +164,34 @@ impl Reader {
             Ok(Err(source)) => Err(ReadError::Request { what: what(), source: Box::new(source) }),
             Err(_) => Err(ReadError::Timeout { what: what(), limit: self.timeout }),
         }
+    }
+}
+
+/// Whether there can be an object of this name. Any other text would become a part of the request's path: of another resource, or of
+/// parameters.
+fn may_exist(namespace: &str, name: &str) -> bool {
+    names::is_object_name(namespace) && names::is_object_name(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::Secret;
+
+    use super::*;
+    use crate::runtime::fake_api::{Answer, client};
+
+    #[tokio::test]
+    async fn a_name_that_no_object_can_have_is_not_put_into_a_request() {
+        let (client, log) = client(|_| Answer::refusal(404, "NotFound"));
+        let reader = Reader::new(client, Duration::from_secs(1));
+        for name in ["../other/secrets/state", "state?watch=true", "state#", "", "a/b", "..", "State", "-a", "%2e%2e"] {
+            assert!(reader.get_opt::<Secret>("apps", name).await.expect("no failure").is_none(), "{name}");
+            assert!(reader.get_metadata_opt::<Secret>("apps", name).await.expect("no failure").is_none(), "{name}");
+            assert!(reader.get_row_opt::<Secret>("apps", name).await.expect("no failure").is_none(), "{name}");
+        }
+        assert!(reader.get_opt::<Secret>("../other", "state").await.expect("no failure").is_none());
+        assert!(log.all().is_empty(), "{:?}", log.verbs());
+        assert!(reader.get_opt::<Secret>("apps", "state.v1").await.expect("no failure").is_none());
+        assert_eq!(log.verbs(), ["GET /api/v1/namespaces/apps/secrets/state.v1"]);
     }
 }

@@ -13,6 +13,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::api::bounds;
 use crate::api::conditions::{READY, STALLED};
+use crate::api::names;
 use crate::api::pulumi::{FluxSource, SourceReference};
 use crate::api::source::SourceArtifact;
 use crate::artifact::{Digest, Directory, Revision};
@@ -136,6 +137,9 @@ impl Sources {
     pub async fn look(&self, namespace: &str, reference: &Reference) -> Result<Found, Unavailable> {
         let resource = self.kinds.find(&reference.kind).await?;
         let name = reference.name.as_str();
+        if !names::is_object_name(name) {
+            return Err(Unavailable::Invalid(format!("{name:?} is not the name of a {}", resource.kind)));
+        }
         let what = format!("{} {namespace}/{name}", resource.kind);
         let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), namespace, &resource);
         let object = match tokio::time::timeout(READ_TIMEOUT, api.get(name)).await {

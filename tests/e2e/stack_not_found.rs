@@ -7,7 +7,9 @@ use pulumi_controller::api::names::{ANNOTATION_RESOLVE, STACK_FINALIZER, workspa
 use pulumi_controller::api::pulumi::{ResourceRef, SecretSelector, Stack};
 use serde_json::json;
 
-use crate::harness::{Look, Patience, Program, Scene, StackHandle, condition, once, run, says, wait_until};
+use crate::harness::{
+    Look, Patience, Program, ProviderLog, Scene, StackHandle, condition, once, run, says, wait_until,
+};
 
 fn is_not_found(stack: &Stack) -> bool {
     says(stack, STALLED, "True", stack_reason::STACK_NOT_FOUND)
@@ -111,6 +113,37 @@ fn the_answer_abandon_deletes_the_stack_and_leaves_its_resources() {
 }
 
 #[test]
+fn a_destroy_of_another_stack_that_exists_deletes_nothing() {
+    run("another", async |scene| {
+        let source = scene.source("app").await;
+        let commit = source.push(&Program::new("another").step("step", json!({"value": "one"})).files()).await;
+        let mut stack = scene.stack("main", &source);
+        stack.spec.destroy_on_finalize = Some(true);
+        let before = stack.spec.stack.clone();
+        let main = scene.start(stack).await;
+        main.until_applied(&commit).await;
+        let applied = format!("{before}-renamed");
+        main.change(json!({"spec": {"stack": applied}})).await;
+        main.until_applied(&commit).await;
+
+        main.change(json!({"spec": {"stack": before, "suspend": true}})).await;
+        main.delete().await;
+        main.change(json!({"spec": {"suspend": false}})).await;
+        let kept = main.until("to refuse to destroy another stack", Patience::Run, is_not_found).await;
+        let message = stalled_message(&kept);
+        assert!(message.contains(&format!("stack {before} of project another")), "{message}");
+        assert!(message.contains("is not the stack with the resources"), "{message}");
+        assert!(message.contains(&format!("was made to stack {applied} of project another")), "{message}");
+
+        main.change(json!({"spec": {"stack": applied}})).await;
+        main.annotate(ANNOTATION_RESOLVE, &format!("{}=retry", last_update(&kept))).await;
+        main.until_gone().await;
+        assert_eq!(ProviderLog::of(&before).sentences().await, once(&["create step"]), "it is not touched");
+        assert_eq!(ProviderLog::of(&applied).sentences().await, once(&["create step", "delete step"]));
+    });
+}
+
+#[test]
 fn a_stack_that_was_never_applied_goes_although_its_pulumi_stack_is_not_found() {
     run("never-applied", async |scene| {
         let source = scene.source("app").await;
@@ -160,7 +193,7 @@ fn a_change_of_the_pulumi_stack_warns_once_that_resources_remain() {
         let warnings = until_warned(&main, 2).await;
         assert!(warnings.iter().any(|warning| warning.contains("of project other-project")), "{warnings:?}");
         for stack in [name, renamed] {
-            let log = crate::harness::ProviderLog::of(&stack);
+            let log = ProviderLog::of(&stack);
             assert!(log.sentences().await.iter().all(|sentence| !sentence.starts_with("delete")), "{stack}");
         }
     });

@@ -1,7 +1,8 @@
 //! Several Stacks that manage the same Pulumi stack.
 
+use k8s_openapi::api::core::v1::Secret;
 use pulumi_controller::api::conditions::{READY, STALLED, stack_reason};
-use pulumi_controller::api::pulumi::Stack;
+use pulumi_controller::api::pulumi::{ResourceRef, SecretSelector, Stack};
 use serde_json::json;
 
 use crate::harness::{Patience, Program, Scene, condition, is_done, once, run, says};
@@ -112,5 +113,38 @@ fn a_duplicate_with_resources_elsewhere_is_kept_until_it_can_destroy_them() {
         second.until_gone().await;
         assert_eq!(second.log.sentences().await, once(&["create step", "delete step"]));
         assert_eq!(first.log.sentences().await, once(&["create step"]), "the other one's resources remain");
+    });
+}
+
+#[test]
+fn a_duplicate_whose_backend_is_in_a_secret_is_kept_from_destroying() {
+    run("hidden", async |scene| {
+        let source = scene.source("app").await;
+        let program = Program::new("hidden").step("step", json!({"value": "one"}));
+        let commit = source.push(&program.files()).await;
+        let first = scene.start(scene.stack("first", &source)).await;
+        let managed = first.until_applied(&commit).await.spec.stack;
+        let mut stack = scene.stack("second", &source);
+        let url = stack.spec.backend.take().expect("the tests name a backend");
+        scene.create::<Secret>(json!({"metadata": {"name": "backend"}, "stringData": {"url": url}})).await;
+        let secret = Some(SecretSelector { namespace: None, name: "backend".to_owned(), key: "url".to_owned() });
+        let reference = ResourceRef { kind: "Secret".to_owned(), secret, ..ResourceRef::default() };
+        stack.spec.env_refs.insert("PULUMI_BACKEND_URL".to_owned(), reference);
+        stack.spec.stack = managed;
+        stack.spec.destroy_on_finalize = Some(true);
+        let second = scene.start(stack).await;
+        // Only the agent knows the backend: it is found after the first run.
+        let gives_way = |stack: &Stack| says(stack, STALLED, "True", stack_reason::UPDATE_CONFLICT);
+        second.until("to give way", Patience::Run, gives_way).await;
+        second.delete().await;
+        second
+            .until("to be kept", Patience::Reaction, |stack| {
+                gives_way(stack) && stack.metadata.deletion_timestamp.is_some()
+            })
+            .await;
+        assert_eq!(first.log.sentences().await, once(&["create step"]), "the resources remain");
+        second.change(json!({"spec": {"destroyOnFinalize": false}})).await;
+        second.until_gone().await;
+        assert_eq!(first.log.sentences().await, once(&["create step"]), "the resources remain");
     });
 }

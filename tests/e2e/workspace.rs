@@ -2,6 +2,7 @@
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
+use pulumi_controller::api::auto::Workspace;
 use pulumi_controller::api::conditions::{READY, STALLED, stack_reason};
 use pulumi_controller::api::names::{ANNOTATION_RECONCILIATION_REQUEST, PULUMI_CONTAINER, workspace_pod};
 use serde_json::json;
@@ -145,5 +146,26 @@ fn a_pod_template_is_merged_into_the_pod() {
         assert_eq!(names, [PULUMI_CONTAINER], "it was merged by name, not added");
         let greeting = spec.containers[0].env.iter().flatten().find(|variable| variable.name == "GREETING");
         assert_eq!(greeting.and_then(|variable| variable.value.as_deref()), Some("hello"));
+    });
+}
+
+#[test]
+fn an_edited_workspace_is_set_right_before_the_next_run() {
+    run("edited", async |scene| {
+        let source = scene.source("app").await;
+        let commit = source.push(&Program::new("edited").step("step", json!({"value": "one"})).files()).await;
+        let mut stack = scene.stack("main", &source);
+        stack.spec.destroy_on_finalize = Some(true);
+        let main = scene.start(stack).await;
+        main.until_applied(&commit).await;
+
+        let lost = json!({"spec": {
+            "artifact": {"digest": format!("sha256:{}", "a".repeat(64)), "revision": "none"},
+            "env": [{"name": "PULUMI_BACKEND_URL", "value": "file:///tmp"}],
+        }});
+        scene.patch::<Workspace>("main", lost).await;
+        main.delete().await;
+        main.until_gone().await;
+        assert_eq!(main.log.sentences().await, once(&["create step", "delete step"]), "in the backend of the Stack");
     });
 }

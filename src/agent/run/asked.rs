@@ -4,6 +4,7 @@ use crate::agent::cancellation::Limits;
 use crate::agent::refusal::Refusal;
 use crate::pulumi::arguments::{OperationKind, Options};
 use crate::pulumi::locks::DeadProcess;
+use crate::pulumi::stack_name::Qualified;
 use crate::rpc::proto;
 
 /// Read from the request once, so that nothing unknown is taken for nothing.
@@ -14,6 +15,8 @@ pub struct Asked {
     pub pending_creates: proto::PendingCreates,
     /// Processes that are proven dead; none when no lock may be removed, also none of those that the agent knows of.
     pub dead_runs: Option<Vec<DeadProcess>>,
+    /// The stack that has the resources. A destroy of another one is refused.
+    applied_stack: Option<proto::PulumiStack>,
     options: proto::RunOptions,
 }
 
@@ -35,7 +38,8 @@ impl Asked {
         let limits = Limits::from_seconds(request.timeout_seconds, request.idle_timeout_seconds);
         let dead_runs = request.lock_recovery.then(|| request.dead_runs.iter().map(dead_process).collect());
         let options = request.options.clone().unwrap_or_default();
-        Ok(Asked { kind, limits, pending_creates, dead_runs, options })
+        let applied_stack = request.applied_stack.clone();
+        Ok(Asked { kind, limits, pending_creates, dead_runs, applied_stack, options })
     }
 
     /// Whether the run is to end before it changes anything when a refresh would find changes.
@@ -46,6 +50,16 @@ impl Asked {
     /// Whether a stack that is not there is made.
     pub fn makes_stack(&self) -> bool {
         !self.options.stack_must_exist && matches!(self.kind, OperationKind::Up | OperationKind::Preview)
+    }
+
+    /// Whether this is a destroy of another stack than the one that has the resources.
+    pub fn destroys_another(&self, stack: &Qualified<'_>) -> bool {
+        let is_another = |applied: &proto::PulumiStack| {
+            let project = Some(applied.project.as_str()).filter(|project| !project.is_empty());
+            let backend = Some(applied.backend.as_str()).filter(|backend| !backend.is_empty());
+            Qualified { name: &applied.name, project, backend }.differs_from(stack)
+        };
+        self.kind == OperationKind::Destroy && self.applied_stack.as_ref().is_some_and(is_another)
     }
 
     /// What encrypts the secrets of a stack that is made.
@@ -110,5 +124,20 @@ mod tests {
             let request = proto::RunRequest { lock_recovery, dead_runs, ..up.clone() };
             assert_eq!(Asked::of(&request).unwrap().dead_runs, expected);
         }
+    }
+    #[test]
+    fn only_the_applied_stack_is_destroyed() {
+        let applied = proto::PulumiStack { name: "dev".into(), project: "web".into(), backend: "s3://a".into() };
+        let destroys_another = |kind: proto::OperationKind, applied: Option<proto::PulumiStack>, backend| {
+            let request = proto::RunRequest { kind: kind.into(), applied_stack: applied, ..Default::default() };
+            let stack = Qualified { name: "dev", project: Some("web"), backend };
+            Asked::of(&request).unwrap().destroys_another(&stack)
+        };
+        let destroy = proto::OperationKind::Destroy;
+        assert!(destroys_another(destroy, Some(applied.clone()), Some("s3://b")));
+        assert!(!destroys_another(destroy, Some(applied.clone()), Some("s3://a")));
+        assert!(!destroys_another(destroy, Some(applied.clone()), None), "it is not known");
+        assert!(!destroys_another(destroy, None, Some("s3://b")), "nothing was applied");
+        assert!(!destroys_another(proto::OperationKind::Up, Some(applied), Some("s3://b")), "an update may move");
     }
 }

@@ -74,6 +74,13 @@ impl Ending {
         Ending { outcome: proto::Outcome::StackNotFound, message, ..Ending::default() }
     }
 
+    /// The resources are in another stack: a destroy of this one would leave them, and may delete resources of others.
+    pub(super) fn another_stack(stack: &str) -> Self {
+        let message =
+            format!("stack {stack} in this backend is not the stack with the resources; nothing was destroyed");
+        Ending { outcome: proto::Outcome::StackNotFound, message, ..Ending::default() }
+    }
+
     /// With what a call of the CLI printed last.
     pub(super) fn after(self, stdout: &Tail, stderr: &Tail) -> Self {
         Ending { last_output: output::last_lines([stdout, stderr], LAST_LINES), ..self }

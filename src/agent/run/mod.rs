@@ -34,6 +34,7 @@ use crate::pulumi::arguments::{self, OperationKind};
 use crate::pulumi::outputs::{self, Output, OutputsError};
 use crate::pulumi::project::Project;
 use crate::pulumi::settings::Entry;
+use crate::pulumi::stack_name::Qualified;
 use crate::pulumi::{advice, backend, failure};
 use crate::rpc::proto::{self, PendingCreates, progress};
 
@@ -131,6 +132,14 @@ impl Run {
         backend::without_credentials(url)
     }
 
+    /// Whether this is a destroy of another stack than the one that has the resources.
+    fn destroys_another(&self) -> bool {
+        let project = Project::read(&self.directory()).ok();
+        let backend = self.backend(project.as_ref());
+        let project = project.as_ref().map(|project| project.name.as_str());
+        self.asked.destroys_another(&Qualified { name: &self.wanted.stack, project, backend: backend.as_deref() })
+    }
+
     /// Comes back when no process of the run is left.
     pub async fn end_processes(&self) {
         let id = &self.record.request().id;
@@ -140,6 +149,9 @@ impl Run {
     }
 
     async fn perform(&self) -> Result<Ending, RunError> {
+        if self.destroys_another() {
+            return Ok(Ending::another_stack(&self.wanted.stack));
+        }
         let missing_secrets = self.settings.apply(&self.settings_wanted(), &self.in_place)?;
         if self.is_cancelled() {
             return Ok(self.canceled("before the CLI was started"));

@@ -8,6 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::api::auto::ArtifactReference;
+use crate::api::pulumi::PulumiStack;
 use crate::api::{bounds, conditions, schema};
 
 /// One run of Pulumi in a Workspace.
@@ -111,6 +112,11 @@ pub struct UpdateSpec {
     /// `--run-program`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_program: Option<bool>,
+
+    /// Pulumi stack that a destroy may work on. A destroy fails with reason `StackNotFound` if the name, the project or the backend of the
+    /// run is another one; what is absent here is not compared. A Stack sets it to its `status.appliedStack`. Default: no comparison.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub applied_stack: Option<PulumiStack>,
 
     /// Priority of the run among the queued runs of its namespace: a higher one starts first. Default: 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -81,7 +81,9 @@ pub async fn act(
             context.events.publish(with_last_revision(stack, event));
             rest(stack, &State::Denied(message), None, context, now).await
         }
-        Action::WaitForSource(message) => rest(stack, &State::SourceUnavailable(message), None, context, now).await,
+        Action::WaitForSource(message, retry) => {
+            rest(stack, &State::SourceUnavailable(message), retry, context, now).await
+        }
         Action::SourceStalled(message) => rest(stack, &State::SourceStalled(message), None, context, now).await,
         Action::GiveWay(message) => give_way(stack, message, context, now).await,
         Action::AwaitSource(message) => fetch::await_source(stack, message, context, now).await,
@@ -282,7 +284,8 @@ async fn put_workspace(observed: &Observed, wanted: &Workspace, context: &Contex
     if let Some(workspace) = &observed.workspace {
         context.writer.take_over(workspace).await?;
     }
-    context.writer.apply::<Workspace>(wanted).await?;
+    let applied = context.writer.apply::<Workspace>(wanted).await?;
+    context.mutated_workspaces.record(wanted, &applied);
     Ok(())
 }
 

@@ -7,7 +7,7 @@ use kube::ResourceExt;
 use serde_json::{Value, json};
 
 use crate::api::names::PULUMI_CONTAINER;
-use crate::api::pulumi::{ResourceRef, Stack};
+use crate::api::pulumi::{PulumiStack, ResourceRef, Stack};
 use crate::controller::stack::identity;
 use crate::pulumi::backend;
 
@@ -61,6 +61,22 @@ pub(super) fn address(stack: &Stack) -> Option<Address> {
     };
     let in_cluster = (is_certain && unseen.is_null()).then(|| json!([url, beside, name]).to_string());
     Some(Address { in_namespace: in_namespace.to_string(), in_cluster })
+}
+
+/// Equal for the Stacks of one namespace that have applied the same Pulumi stack, wherever each of them has the URL of the backend from. None
+/// where the URL does not say all of where the state is.
+pub(super) fn applied_address(applied: &PulumiStack) -> Option<String> {
+    let url = applied.backend.as_deref()?;
+    let identity::Parts { organization, stack: name, .. } = identity::parts(&applied.name);
+    let (scheme, rest) = url.split_once("://")?;
+    let is_whole = match scheme {
+        "s3" => parameters(rest, "endpoint").next().is_some(),
+        "azblob" => parameters(rest, "storage_account").next().is_some(),
+        "postgres" => true,
+        "http" | "https" => organization.is_some(),
+        _ => false,
+    };
+    is_whole.then(|| json!(["applied", url, organization, name]).to_string())
 }
 
 /// The values of a query parameter.

@@ -48,12 +48,14 @@ fn names_update(stack: &Stack, value: &str) -> bool {
     hash.len() == names::UPDATE_HASH_LENGTH && hash.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// Whether a run was canceled by a user: its Update was annotated, or deleted. One that the Stack has taken back itself was not, and
-/// what is deleted with its Stack was not either.
+/// Whether a run was canceled by a user: its Update was annotated, or deleted. The deletion of an Update together with its Stack is not a
+/// cancel, and neither is that of an Update that the Stack revoked: only one without a run is revoked.
 pub fn is_by_user(stack: &Stack, update: &Update) -> bool {
     let has = |name: &str| update.annotations().contains_key(name);
     let is_deleted = update.metadata.deletion_timestamp.is_some() && stack.metadata.deletion_timestamp.is_none();
-    has(ANNOTATION_CANCEL) || (is_deleted && !has(names::ANNOTATION_REVOKED))
+    let has_run = update.status.as_ref().is_some_and(|status| status.run.is_some());
+    let is_revoked = has(names::ANNOTATION_REVOKED) && !has_run;
+    has(ANNOTATION_CANCEL) || (is_deleted && !is_revoked)
 }
 
 #[cfg(test)]
@@ -62,7 +64,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::api::auto::UpdateSpec;
+    use crate::api::auto::{RunBinding, UpdateSpec};
     use crate::api::pulumi::{CurrentUpdate, StackSpec, StackStatus};
 
     const OPEN: &str = "app-0123456789a";
@@ -144,5 +146,11 @@ mod tests {
         for (name, found, wanted) in rows {
             assert_eq!(found, wanted, "{name}");
         }
+
+        let (stack, mut marked) = (Stack::new("app", StackSpec::default()), update(true));
+        marked.metadata.deletion_timestamp = deleted_at(true);
+        marked.metadata.annotations = Some([(names::ANNOTATION_REVOKED.to_owned(), "x".to_owned())].into());
+        marked.status.as_mut().expect("a status").run = Some(RunBinding::default());
+        assert!(is_by_user(&stack, &marked), "it ran although it was to be revoked");
     }
 }

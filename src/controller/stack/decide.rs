@@ -1,5 +1,7 @@
 //! What a Stack needs next. Pure and total: no client, no clock.
 
+use std::time::Duration;
+
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
@@ -15,6 +17,7 @@ use crate::controller::stack::prerequisites::{self, Stale, Standing};
 use crate::controller::stack::readiness::{Readiness, needs_bytes, readiness};
 use crate::controller::stack::rotation::{self, FirstSight};
 use crate::controller::stack::schedule::{self, Due, Inputs};
+use crate::controller::stack::workspace_drift::has_drifted;
 use crate::controller::stack::{
     cancel, deletion, identity, open_run, operator, ownership, plan, resolve, status, update_plan,
 };
@@ -57,7 +60,8 @@ pub enum Action {
     Invalid(String),
     /// It names something in another namespace, where that is not allowed.
     Denied(String),
-    WaitForSource(String),
+    /// There is no artifact: why, and when to look again if that is known.
+    WaitForSource(String, Option<Duration>),
     /// The source does not exist, or cannot be used as it is: a user has to change something.
     SourceStalled(String),
     /// The source is being looked at; the Stack is woken by the answer.
@@ -106,7 +110,7 @@ impl Action {
             Action::Absorb => "Absorb",
             Action::Invalid(_) => "Invalid",
             Action::Denied(_) => "Denied",
-            Action::WaitForSource(_) => "WaitForSource",
+            Action::WaitForSource(..) => "WaitForSource",
             Action::SourceStalled(_) => "SourceStalled",
             Action::AwaitSource(_) => "AwaitSource",
             Action::GiveWay(_) => "GiveWay",
@@ -163,15 +167,24 @@ pub fn decide(observed: &Observed, now: Timestamp) -> Action {
     if deleting { deletion::decide(observed, now) } else { desired(observed, now) }
 }
 
-/// What a Stack does when another one manages the same Pulumi stack and is before it: nothing. At its end it destroys what it has
-/// applied itself, and never what only the other one has.
+/// What a Stack does when another one manages the same Pulumi stack and is before it: nothing. At its end it destroys what it has applied
+/// itself, and never what only the other one has. In one namespace it does not destroy either what both have applied; a Stack of another
+/// namespace cannot keep it from that.
 fn duplicate(observed: &Observed) -> Option<Action> {
     let (stack, first) = (&observed.stack, observed.twin.as_ref()?);
     let managed =
         format!("Pulumi stack {} of project {} is already managed by Stack {first}", stack.spec.stack, first.project);
     if stack.metadata.deletion_timestamp.is_some() {
         if identity::has_applied_here(stack, observed.workspace.as_ref()) {
-            return None;
+            let is_near = Some(&first.namespace) == stack.metadata.namespace.as_ref();
+            if !is_near || !deletion::has_to_destroy(stack) {
+                return None;
+            }
+            let message = format!(
+                "{managed} as well, and a destroy would delete its resources. Set spec.destroyOnFinalize to false to leave them to \
+                 Stack {first}, or delete that Stack first"
+            );
+            return Some(Action::GiveWay(message));
         }
         if !identity::has_applied(stack) || !deletion::has_to_destroy(stack) {
             return Some(Action::LetGo);
@@ -223,10 +236,10 @@ fn desired(observed: &Observed, now: Timestamp) -> Action {
         Some(Ok(resolved)) => resolved,
         Some(Err(Unavailable::Invalid(message))) => return Action::Invalid(message.clone()),
         Some(Err(Unavailable::Denied(message))) => return Action::Denied(message.clone()),
-        Some(Err(Unavailable::NotYet(message))) => return Action::WaitForSource(message.clone()),
+        Some(Err(Unavailable::NotYet(message))) => return Action::WaitForSource(message.clone(), None),
         Some(Err(Unavailable::Stalled(message))) => return stalled_source(&observed.stack, message, now),
         Some(Err(Unavailable::Looking(message))) => return Action::AwaitSource(message.clone()),
-        None => return Action::WaitForSource("the source was not read".to_owned()),
+        None => return Action::WaitForSource("the source was not read".to_owned(), None),
     };
     let action = run_if_due(observed, resolved, observed.in_store, forward(&observed.stack), now);
     match rotation::first_sight(observed) {
@@ -240,13 +253,13 @@ fn stalled_source(stack: &Stack, message: &str, now: Timestamp) -> Action {
     let ready = stack.status.as_ref().and_then(|status| conditions::find(&status.conditions, conditions::READY));
     let is_known = |ready: &&Condition| {
         let reasons = [stack_reason::SOURCE_UNAVAILABLE, stack_reason::NOT_READY_STALLED];
-        ready.observed_generation == stack.metadata.generation
-            && reasons.contains(&ready.reason.as_str())
-            && now.duration_since(ready.last_transition_time.0) >= SOURCE_GRACE
+        ready.observed_generation == stack.metadata.generation && reasons.contains(&ready.reason.as_str())
     };
-    match ready.filter(is_known) {
-        Some(_) => Action::SourceStalled(message.to_owned()),
-        None => Action::WaitForSource(message.to_owned()),
+    let known_for = ready.filter(is_known).map(|ready| now.duration_since(ready.last_transition_time.0));
+    let grace = SOURCE_GRACE - known_for.unwrap_or_default();
+    match Duration::try_from(grace) {
+        Ok(left) if !left.is_zero() => Action::WaitForSource(message.to_owned(), Some(left)),
+        _ => Action::SourceStalled(message.to_owned()),
     }
 }
 
@@ -358,13 +371,14 @@ fn run(
     if workspace.metadata.deletion_timestamp.is_some() {
         return Action::WaitForWorkspace("waiting for the old workspace to go away".to_owned());
     }
-    if plan::wanted_hash(workspace) != plan::wanted_hash(&wanted) {
+    let has_drifted = || !observed.is_workspace_mutated && has_drifted(&wanted, workspace);
+    if plan::wanted_hash(workspace) != plan::wanted_hash(&wanted) || has_drifted() {
         return Action::ApplyWorkspace(Box::new(wanted), format!("preparing the workspace for {step}"));
     }
     match readiness(workspace) {
         Readiness::Ready => Action::Start(current),
         Readiness::Waiting(message) | Readiness::LacksSource(message) => {
-            Action::WaitForWorkspace(format!("waiting for workspace readiness before {step}{message}"))
+            Action::WaitForWorkspace(format!("{message}waiting for workspace readiness before {step}"))
         }
         Readiness::Failed(message) | Readiness::NotInstalled(message) => Action::WorkspaceFailed(message),
         Readiness::VersionTooLow(message) => Action::VersionTooLow(message),

@@ -58,7 +58,7 @@ pub fn decide(observed: &Observed, now: Timestamp) -> Action {
             let message = format!("cannot destroy yet: {why}");
             return match observed.source {
                 Some(Err(Unavailable::Stalled(_) | Unavailable::Invalid(_))) => Action::SourceStalled(message),
-                _ => Action::WaitForSource(message),
+                _ => Action::WaitForSource(message, None),
             };
         }
     };

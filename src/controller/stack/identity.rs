@@ -3,7 +3,9 @@
 use crate::api::auto::{EndProof, Update, UpdateKind, UpdateStatus, Workspace};
 use crate::api::conditions;
 use crate::api::pulumi::{CurrentUpdate, LastUpdate, PulumiStack, Stack, StackStatus};
+pub use crate::controller::pulumi_stack::differ;
 use crate::controller::stack::backend;
+pub use crate::pulumi::stack_name::{Parts, parts};
 
 /// The Pulumi stack that the next run works on, as far as the Stack and its Workspace say it.
 pub fn wanted(stack: &Stack, workspace: Option<&Workspace>) -> PulumiStack {
@@ -15,12 +17,13 @@ pub fn wanted(stack: &Stack, workspace: Option<&Workspace>) -> PulumiStack {
     }
 }
 
-/// The Pulumi stack that a run has worked on: what was announced, completed with what the agent reports.
+/// The Pulumi stack that a run has worked on: what the agent reports, completed with what was announced. The environment of the run may
+/// name another backend than the Stack does.
 pub fn reported(stack: &Stack, current: &CurrentUpdate, result: &UpdateStatus) -> PulumiStack {
     let announced = current.pulumi_stack.clone().unwrap_or_else(|| wanted(stack, None));
     PulumiStack {
         project: announced.project.or_else(|| result.project_info.as_ref().map(|project| project.name.clone())),
-        backend: announced.backend.or_else(|| result.backend.clone()),
+        backend: result.backend.clone().or(announced.backend),
         ..announced
     }
 }
@@ -105,32 +108,6 @@ pub fn left_behind<'a>(
     let last = status.last_update.as_ref().and_then(|last| last.pulumi_stack.as_ref());
     let is_known = |known: &PulumiStack| differ(applied, known) && !differ(known, next);
     (differ(applied, next) && ![last, announced].into_iter().flatten().any(is_known)).then_some(applied)
-}
-
-/// Whether two are different Pulumi stacks. What one of them does not say is not compared.
-pub fn differ(one: &PulumiStack, other: &PulumiStack) -> bool {
-    let differ =
-        |one: Option<&str>, other: Option<&str>| matches!((one, other), (Some(one), Some(other)) if one != other);
-    let (one_name, other_name) = (parts(&one.name), parts(&other.name));
-    one_name.stack != other_name.stack
-        || differ(one_name.organization, other_name.organization)
-        || differ(one.project.as_deref(), other.project.as_deref())
-        || differ(one.backend.as_deref(), other.backend.as_deref())
-}
-
-/// The parts of `stack`, `organization/stack` and `organization/project/stack`.
-pub struct Parts<'a> {
-    pub organization: Option<&'a str>,
-    pub project: Option<&'a str>,
-    pub stack: &'a str,
-}
-
-pub fn parts(name: &str) -> Parts<'_> {
-    match name.split('/').collect::<Vec<_>>().as_slice() {
-        [organization, project, stack] => Parts { organization: Some(organization), project: Some(project), stack },
-        [organization, stack] => Parts { organization: Some(organization), project: None, stack },
-        _ => Parts { organization: None, project: None, stack: name },
-    }
 }
 
 #[cfg(test)]

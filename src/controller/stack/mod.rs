@@ -35,6 +35,7 @@ mod twins;
 mod update_plan;
 mod watches;
 mod whole_stacks;
+mod workspace_drift;
 
 use std::sync::Arc;
 
@@ -53,6 +54,7 @@ pub use source_watches::SourceWatches;
 pub use twins::Twins;
 pub use watches::{Feeds, controller};
 pub use whole_stacks::WholeStacks;
+pub use workspace_drift::MutatedWorkspaces;
 
 use crate::api::auto::{Update, Workspace};
 use crate::api::pulumi::Stack;
@@ -80,6 +82,7 @@ pub struct Context {
     pub git: Git,
     pub dependents: Dependents,
     pub whole_stacks: WholeStacks,
+    pub mutated_workspaces: MutatedWorkspaces,
     pub evaluator: Evaluator,
     pub twins: Twins,
     pub reader: Reader,

@@ -34,6 +34,8 @@ pub struct Observed {
     /// Whether the wanted artifact's bytes are in the store, if it has any.
     pub in_store: bool,
     pub workspace: Option<Workspace>,
+    /// Whether the API server has changed the Workspace when it was applied last, and nobody since.
+    pub is_workspace_mutated: bool,
     /// The Update named in `status.currentUpdate`.
     pub update: Option<Update>,
     /// Its outputs, once it is complete.
@@ -65,6 +67,7 @@ impl Observed {
             source: None,
             in_store: false,
             workspace: None,
+            is_workspace_mutated: false,
             update: None,
             outputs: None,
             needed: Vec::new(),
@@ -122,6 +125,7 @@ pub async fn observe(mut stack: Stack, context: &Context) -> Result<Observed, Re
         stack,
         source,
         in_store,
+        is_workspace_mutated: workspace.as_ref().is_some_and(|found| context.mutated_workspaces.contains(found)),
         workspace,
         update,
         outputs,

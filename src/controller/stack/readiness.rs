@@ -23,14 +23,16 @@ pub fn readiness(workspace: &Workspace) -> Readiness {
         return Readiness::Waiting(String::new());
     };
     let message = format!("{}: {}", ready.reason, ready.message);
+    // The cause comes first: `kubectl get` prints the begin of the message.
+    let waiting = format!("{} ({}); ", ready.message, ready.reason);
     match ready.reason.as_str() {
         _ if ready.status == "True" && status.artifact == workspace.spec.artifact => Readiness::Ready,
         workspace_reason::ARTIFACT_REFUSED => Readiness::SourceRefused(ready.message.clone()),
-        workspace_reason::ARTIFACT_UNAVAILABLE => Readiness::LacksSource(format!(" ({message})")),
+        workspace_reason::ARTIFACT_UNAVAILABLE => Readiness::LacksSource(waiting),
         workspace_reason::INSTALLATION_FAILED => Readiness::NotInstalled(message),
         workspace_reason::INCOMPATIBLE_CONFIGURATION => Readiness::VersionTooLow(message),
         workspace_reason::POD_FAILED | workspace_reason::SPEC_INVALID => Readiness::Failed(message),
-        _ => Readiness::Waiting(format!(" ({message})")),
+        _ => Readiness::Waiting(waiting),
     }
 }
 

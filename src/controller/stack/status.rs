@@ -24,6 +24,8 @@ pub use ended::{absorbed, is_conflict};
 const REVIVAL: &str = "It runs again when the spec or the source changes, or when the annotation \
                        pulumi.com/reconciliation-request or reconcile.fluxcd.io/requestedAt gets a new value";
 
+const WITHOUT_DESTROY: &str = "To delete the Stack and keep its resources, set spec.destroyOnFinalize to false";
+
 /// How a Stack stands: one row of the table of conditions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
@@ -224,11 +226,15 @@ fn failed(last: Option<&LastUpdate>, cause: String, pace: &Pace) -> Claims {
             stalled: None,
         };
     }
+    let failures = last.map_or(1, |last| last.failures);
+    let is_destroy = last.and_then(|last| last.kind.as_deref()) == Some(UpdateKind::Destroy.as_str());
     let retry = match last.and_then(|l| l.reason.as_deref()) {
         Some(update_reason::RUN_REFUSED) => format!("nothing has run; tried again after {seconds}s"),
         Some(update_reason::ABORTED) => format!("the run was interrupted; it runs again after {seconds}s"),
-        _ => format!("{} update failure(s); tried again after {seconds}s", last.map_or(1, |last| last.failures)),
+        _ if is_destroy => format!("{failures} destroy failure(s); tried again after {seconds}s. {WITHOUT_DESTROY}"),
+        _ => format!("{failures} update failure(s); tried again after {seconds}s"),
     };
+    let cause = if is_destroy { format!("the destroy before the deletion failed: {cause}") } else { cause };
     Claims {
         ready: (Status::False, Words(failure_reason(last), cause)),
         reconciling: Some(Words(stack_reason::RETRYING_AFTER_FAILURE, retry)),

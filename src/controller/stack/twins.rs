@@ -26,6 +26,8 @@ use crate::runtime::reads::{ReadError, Reader};
 struct Claim {
     /// Two Stacks with the same address manage the same Pulumi stack if their projects are the same.
     address: Address,
+    /// The same for Stacks of one namespace by what they have applied: the URL of the backend may be in a Secret.
+    applied_address: Option<String>,
     project: Option<String>,
     /// Whether the Stack itself names the project; else its source does.
     names_project: bool,
@@ -95,9 +97,10 @@ impl Claims {
 }
 
 fn places(key: &ObjectKey, claim: &Claim) -> Vec<Place> {
-    let in_namespace = (Some(key.0.clone()), claim.address.in_namespace.clone());
+    let in_namespace = |address: &String| (Some(key.0.clone()), address.clone());
+    let applied = claim.applied_address.as_ref().map(in_namespace);
     let in_cluster = claim.address.in_cluster.clone().map(|address| (None, address));
-    [in_namespace].into_iter().chain(in_cluster).collect()
+    [in_namespace(&claim.address.in_namespace)].into_iter().chain(applied).chain(in_cluster).collect()
 }
 
 /// Which Stack manages which Pulumi stack. Cheap to clone.
@@ -232,9 +235,11 @@ fn claim(stack: &Stack, before: Option<&Claim>) -> Option<Claim> {
     let learned = before.and_then(|before| before.project.clone()).or_else(of_last_run).filter(|_| !names_project);
     let was_asked = before.is_some_and(|before| before.was_asked);
     let created = stack.creation_timestamp().map(|time| time.0).unwrap_or_default();
-    let has_applied =
-        identity::has_applied_here(stack, None) && status.is_some_and(|s| s.last_applied_revision.is_some());
-    Some(Claim { address, project: named.or(learned), names_project, was_asked, has_applied, created })
+    let is_applied_here = identity::has_applied_here(stack, None);
+    let has_applied = is_applied_here && status.is_some_and(|s| s.last_applied_revision.is_some());
+    let applied = status.and_then(|status| status.applied_stack.as_ref()).filter(|_| is_applied_here);
+    let applied_address = applied.and_then(backend::applied_address);
+    Some(Claim { address, applied_address, project: named.or(learned), names_project, was_asked, has_applied, created })
 }
 
 #[cfg(test)]

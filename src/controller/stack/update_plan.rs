@@ -28,6 +28,7 @@ pub fn update(stack: &Stack, current: &CurrentUpdate) -> Result<Update, PlanErro
         target_dependents: stack.spec.target_dependents.filter(|_| !is_destroy),
         run_program: stack.spec.run_program.filter(|_| is_destroy),
         remove: stack.spec.remove_stack.filter(|_| is_destroy),
+        applied_stack: stack.status.as_ref().and_then(|status| status.applied_stack.clone()).filter(|_| is_destroy),
         priority: stack.spec.priority,
         pending_since: stack.status.as_ref().and_then(|status| status.pending_since.clone()),
         timeout: stack.spec.timeout.clone(),
@@ -97,6 +98,17 @@ mod tests {
         assert_eq!(options(UpdateKind::Up), json!([true, true, ["urn"], true, null, null]));
         assert_eq!(options(UpdateKind::Preview), json!([true, true, ["urn"], true, null, null]));
         assert_eq!(options(UpdateKind::Destroy), json!([null, null, [], null, true, true]));
+    }
+
+    #[test]
+    fn only_a_destroy_names_the_stack_with_the_resources() {
+        let mut stack = stack(json!({}));
+        let applied = crate::api::pulumi::PulumiStack { name: "prod".to_owned(), project: None, backend: None };
+        let status = crate::api::pulumi::StackStatus { applied_stack: Some(applied.clone()), ..Default::default() };
+        stack.status = Some(status);
+        let named = |kind| update(&stack, &current(kind)).unwrap().spec.applied_stack;
+        assert_eq!(named(UpdateKind::Destroy), Some(applied));
+        assert_eq!(named(UpdateKind::Up), None);
     }
 
     #[test]

@@ -155,7 +155,8 @@ fn announced(observed: &Observed, binding: &RunBinding, now: Timestamp) -> Actio
 /// What the agent said of the end, with what the cluster knows of it.
 fn told(observed: &Observed, binding: &RunBinding, result: &proto::Result) -> Verdict {
     let pod = observed.pod.as_ref();
-    let verdict = Verdict::of(result).of_stack(&observed.update.spec.stack_name);
+    let spec = &observed.update.spec;
+    let verdict = Verdict::of(result).of_stack(&spec.stack_name, spec.applied_stack.as_ref());
     let is_ending = result.pod_terminated || pod_end::is_pod_ending(binding, pod);
     let with_its_pod = !was_asked_to_end(observed) && is_ending;
     let verdict = if with_its_pod { verdict.with_its_pod() } else { verdict };

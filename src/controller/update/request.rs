@@ -8,6 +8,8 @@ use kube::ResourceExt;
 use crate::api::auto::{LockRecovery, PendingCreates, RunBinding, Update, UpdateKind, Workspace};
 use crate::api::conditions::{self, update_reason};
 use crate::api::duration;
+use crate::api::names;
+use crate::api::pulumi::PulumiStack;
 use crate::controller::update::pod_end;
 use crate::controller::workspace::{SpecError, config_files, references, run_environment, settings};
 use crate::pulumi::stack_name;
@@ -86,9 +88,7 @@ pub fn check(update: &Update) -> Result<(), RequestError> {
 
 /// Whether what an Update names can be the name of a Workspace. It becomes part of an address: nothing else is asked for.
 pub fn names_workspace(update: &Update) -> bool {
-    let name = &update.spec.workspace_name;
-    let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '.';
-    !name.is_empty() && !name.contains("..") && name.chars().all(plain)
+    names::is_object_name(&update.spec.workspace_name)
 }
 
 fn kind(kind: UpdateKind) -> Result<proto::OperationKind, RequestError> {
@@ -179,7 +179,16 @@ pub fn run(
         options: Some(options(update, workspace)),
         required_directories: required_directories(update, workspace, binding),
         config_files: config_files(&workspace.spec).into_iter().collect(),
+        applied_stack: update.spec.applied_stack.as_ref().map(applied_stack),
     })
+}
+
+fn applied_stack(stack: &PulumiStack) -> proto::PulumiStack {
+    proto::PulumiStack {
+        name: stack.name.clone(),
+        project: stack.project.clone().unwrap_or_default(),
+        backend: stack.backend.clone().unwrap_or_default(),
+    }
 }
 
 fn options(update: &Update, workspace: &Workspace) -> proto::RunOptions {

@@ -10,6 +10,7 @@ use crate::api::auto::{EndProof, RunProject};
 use crate::api::conditions::{self, update_reason};
 use crate::api::pulumi::PulumiStack;
 use crate::api::{bounds, names};
+use crate::controller::pulumi_stack;
 use crate::pulumi::backend;
 use crate::rpc::proto;
 
@@ -110,11 +111,14 @@ impl Verdict {
     }
 
     /// With the stack that was looked up, and where, if that is why it failed. The agent cannot say it: it hides what is in Secrets.
-    pub fn of_stack(mut self, name: &str) -> Self {
+    pub fn of_stack(mut self, name: &str, applied: Option<&PulumiStack>) -> Self {
         if self.failure == Some(update_reason::STACK_NOT_FOUND) {
             let project = self.project.as_ref().map(|project| project.name.clone());
             let stack = PulumiStack { name: name.to_owned(), project, backend: self.backend.clone() };
-            self.message = format!("{stack} not found; nothing was destroyed");
+            self.message = match applied.filter(|applied| pulumi_stack::differ(applied, &stack)) {
+                Some(_) => format!("{stack} is not the stack with the resources; nothing was destroyed"),
+                None => format!("{stack} not found; nothing was destroyed"),
+            };
         }
         self
     }
@@ -328,13 +332,22 @@ mod tests {
             backend: backend.to_owned(),
             ..proto::Result::default()
         };
-        let verdict = Verdict::of(&result("s3://user:word@state?key=x")).of_stack("dev");
+        let verdict = Verdict::of(&result("s3://user:word@state?key=x")).of_stack("dev", None);
         assert_eq!(verdict.failure, Some(update_reason::STACK_NOT_FOUND));
         assert_eq!(verdict.message, "stack dev of project web in backend s3://state not found; nothing was destroyed");
-        let message = Verdict::of(&result("")).of_stack("dev").message;
+        let message = Verdict::of(&result("")).of_stack("dev", None).message;
         assert!(message.contains("in the backend that the Pulumi CLI is logged in to not found"), "{message}");
+        let applied = |backend: &str| PulumiStack {
+            name: "dev".to_owned(),
+            project: Some("web".to_owned()),
+            backend: Some(backend.to_owned()),
+        };
+        let message =
+            |backend: &str| Verdict::of(&result("s3://state")).of_stack("dev", Some(&applied(backend))).message;
+        assert!(message("s3://state").ends_with("not found; nothing was destroyed"));
+        assert!(message("s3://other").ends_with("is not the stack with the resources; nothing was destroyed"));
         let failed = proto::Result { outcome: proto::Outcome::Failed.into(), ..result("") };
-        assert_eq!(Verdict::of(&failed).of_stack("dev").message, "as the agent says it");
+        assert_eq!(Verdict::of(&failed).of_stack("dev", None).message, "as the agent says it");
     }
 
     #[test]

@@ -96,7 +96,7 @@ pub(super) fn context(
         fetcher: parts.fetcher.clone(),
         git: parts.git.clone(),
         metrics: parts.metrics.clone(),
-        caches: CacheSync::default().with(updates.store()),
+        caches: CacheSync::default().with(&updates),
         updates,
         events: parts.events.clone(),
         pods: PodSettings {

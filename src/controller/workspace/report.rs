@@ -175,7 +175,7 @@ impl Report {
 
     /// An installation needs the environment, so the source waits for all that this refers to.
     pub(super) fn reference_not_found(artifact: &ArtifactReference, waits: &str) -> Self {
-        let message = format!("the source {} {waits}", name(artifact));
+        let message = format!("{waits}; the source {} is installed afterwards", name(artifact));
         Self::failing(reason::REFERENCE_NOT_FOUND, message, BACKSTOP)
     }
 

@@ -124,7 +124,7 @@ fn the_steps_from_a_new_stack_to_its_first_run() {
     new.metadata.finalizers = None;
     assert_eq!(decide(&observed(new), now()), Action::AddFinalizer);
     let missing = Observed { source: Some(Err(Unavailable::NotYet("no artifact".to_owned()))), ..observed(stack()) };
-    assert_eq!(decide(&missing, now()), Action::WaitForSource("no artifact".to_owned()));
+    assert_eq!(decide(&missing, now()), Action::WaitForSource("no artifact".to_owned(), None));
     let invalid = Observed { source: Some(Err(Unavailable::Invalid("bad kind".to_owned()))), ..observed(stack()) };
     assert_eq!(decide(&invalid, now()), Action::Invalid("bad kind".to_owned()));
     let steps = [(Observed { in_store: false, ..observed(stack()) }, "Fetch"), (observed(stack()), "ApplyWorkspace")];
@@ -132,13 +132,18 @@ fn the_steps_from_a_new_stack_to_its_first_run() {
         assert_eq!(brief(&decide(&observed, now())), wanted);
     }
     let with = |status, reason| Observed { workspace: Some(workspace(&stack(), status, reason)), ..observed(stack()) };
+    let mut edited = with(Status::True, "Succeeded");
+    edited.workspace.as_mut().expect("there").spec.service_account_name = Some("other".to_owned());
+    assert_eq!(brief(&decide(&edited, now())), "ApplyWorkspace", "a field that the Stack sets was edited");
+    edited.is_workspace_mutated = true;
+    assert_eq!(brief(&decide(&edited, now())), "Start up: Initial stack update", "a webhook sets it so each time");
     let rows = [
         (Status::True, "Succeeded", "Start up: Initial stack update"),
         (
             Status::False,
             "WaitingForReplicas",
-            "WaitForWorkspace(\"waiting for workspace readiness before up of revision main@sha1:a \
-             (WaitingForReplicas: said)\")",
+            "WaitForWorkspace(\"said (WaitingForReplicas); waiting for workspace readiness before up of revision \
+             main@sha1:a\")",
         ),
         (Status::False, "PodFailed", "WorkspaceFailed(\"PodFailed: said\")"),
         (Status::False, "IncompatibleConfiguration", "VersionTooLow(\"IncompatibleConfiguration: said\")"),
@@ -557,15 +562,21 @@ fn a_duplicate_runs_nothing_and_destroys_only_what_it_has_applied() {
     running.twin = Some(first.clone());
     assert!(matches!(decide(&running, now()), Action::AwaitUpdate(_)), "a run that is open is awaited");
 
-    let end_of = |applied: Option<&str>, destroys: bool| {
+    let end_beside = |first: &Twin, applied: Option<&str>, destroys: bool| {
         let mut stack = deleted(destroys, Some(last("up", "succeeded")));
         let applied = applied.map(|name| PulumiStack { name: name.to_owned(), ..PulumiStack::default() });
         stack.status.as_mut().expect("there").applied_stack = applied;
         let workspace = Some(workspace(&stack, Status::True, "Succeeded"));
-        decide(&Observed { workspace, ..second(stack) }, now())
+        decide(&Observed { workspace, twin: Some(first.clone()), ..observed(stack) }, now())
     };
+    let end_of = |applied, destroys| end_beside(&first, applied, destroys);
     assert_eq!(end_of(None, true), Action::LetGo, "it has applied nothing");
-    assert!(matches!(end_of(Some("dev"), true), Action::Start(_)), "it has applied this Pulumi stack, too");
+    let Action::GiveWay(message) = end_of(Some("dev"), true) else { panic!("it destroys what both have applied") };
+    assert!(message.contains("or delete that Stack first"), "{message}");
+    assert_eq!(end_of(Some("dev"), false), Action::LetGo, "nothing is to be destroyed");
+    let elsewhere = Twin { namespace: "others".to_owned(), ..first.clone() };
+    let end = end_beside(&elsewhere, Some("dev"), true);
+    assert!(matches!(end, Action::Start(_)), "a Stack of another namespace cannot keep it from that: {end:?}");
     let Action::GiveWay(message) = end_of(Some("prod"), true) else { panic!("it destroys what is not its own") };
     assert!(message.contains("Restore spec.stack and spec.backend to destroy them"), "{message}");
     assert_eq!(end_of(Some("prod"), false), Action::LetGo, "nothing is to be destroyed");

@@ -151,7 +151,7 @@ fn without_source_and_project_it_waits_and_says_what_would_help() {
         let mut stack = stack();
         change(&mut stack);
         match decide(&observed(stack), now()) {
-            Action::WaitForSource(message) => message,
+            Action::WaitForSource(message, _) => message,
             other => brief(&other),
         }
     };
@@ -297,7 +297,7 @@ fn a_stack_whose_pulumi_stack_is_not_found_is_kept_until_the_answer() {
 fn the_answer_to_leave_the_resources_needs_no_source() {
     let mut stack = destroyed_so(Some("StackNotFound"));
     stack.spec.run_program = Some(true);
-    assert!(matches!(decide(&observed(stack.clone()), now()), Action::WaitForSource(_)));
+    assert!(matches!(decide(&observed(stack.clone()), now()), Action::WaitForSource(..)));
     stack.annotations_mut().insert(names::ANNOTATION_RESOLVE.to_owned(), "app-1=abandon".to_owned());
     assert_eq!(decide(&observed(stack), now()), Action::LetGo);
 }

@@ -128,3 +128,18 @@ fn resources_that_are_left_behind_are_reported_once_for_each_change() {
         assert_eq!(found, wanted.then(a).as_ref(), "{name}");
     }
 }
+
+#[test]
+fn the_backend_that_the_agent_reports_takes_precedence() {
+    let stack = Stack::new("app", StackSpec { stack: "dev".to_owned(), ..StackSpec::default() });
+    let announced = CurrentUpdate {
+        pulumi_stack: Some(pulumi_stack("dev", Some("web"), Some("s3://a"))),
+        ..CurrentUpdate::default()
+    };
+    let backend = |result: Option<&str>| {
+        let result = UpdateStatus { backend: result.map(str::to_owned), ..UpdateStatus::default() };
+        reported(&stack, &announced, &result).backend
+    };
+    assert_eq!(backend(Some("file:///tmp")).as_deref(), Some("file:///tmp"));
+    assert_eq!(backend(None).as_deref(), Some("s3://a"));
+}

@@ -59,6 +59,17 @@ fn the_last_update_keeps_what_was_seen_of_the_inputs_when_it_was_announced() {
 }
 
 #[test]
+fn a_failed_destroy_names_the_deletion_and_how_to_keep_the_resources() {
+    let last = LastUpdate { kind: Some("destroy".to_owned()), ..failed("UpdateFailed", 5) };
+    let status = with_state(&stack(Some(last)), &State::Failed, at(10));
+    let message = |kind| conditions::find(&status.conditions, kind).map(|c| c.message.clone()).unwrap_or_default();
+    assert_eq!(message("Ready"), "the destroy before the deletion failed: boom");
+    let retry = message("Reconciling");
+    assert!(retry.starts_with("5 destroy failure(s); tried again after"), "{retry}");
+    assert!(retry.ends_with("set spec.destroyOnFinalize to false"), "{retry}");
+}
+
+#[test]
 fn c2_c5_c6_each_state_has_its_row() {
     for (state, last, wanted) in rows() {
         let status = with_state(&stack(last), &state, at(10));

@@ -165,3 +165,32 @@ async fn in_one_namespace_a_stack_that_has_applied_the_pulumi_stack_is_first() {
     assert_eq!(first(&older).await.as_deref(), Some("younger"));
     assert_eq!(first(&younger).await, None);
 }
+
+#[tokio::test]
+async fn a_duplicate_whose_backend_is_in_a_secret_is_found_by_what_it_has_applied() {
+    const URL: &str = "s3://state?endpoint=s3.example.com";
+    let (wake, _woken) = mpsc::channel(8);
+    let twins = Twins::new(wake, true);
+    let (reader, _) = reader("web");
+    let applied = |mut stack: Stack, backend: &str| {
+        let (name, project) = (stack.spec.stack.clone(), Some("web".to_owned()));
+        stack.status = Some(StackStatus {
+            applied_stack: Some(PulumiStack { name, project, backend: Some(backend.to_owned()) }),
+            last_applied_revision: Some("1".to_owned()),
+            ..StackStatus::default()
+        });
+        stack
+    };
+    let hidden = |name: &str, created: i64| stack(name, created, json!({"backend": null, "envSecrets": [name]}));
+    let first = applied(stack("first", 10, json!({"backend": URL})), URL);
+    let second = applied(hidden("second", 20), URL);
+    for stack in [&first, &second, &applied(hidden("elsewhere", 5), "s3://other?endpoint=s3.example.com")] {
+        twins.note(stack);
+    }
+    let before = async |stack: &Stack| {
+        let twin = twins.first(stack, Some(&workspace("web")), &reader).await.unwrap();
+        twin.map(|twin| twin.to_string())
+    };
+    assert_eq!(before(&first).await, None);
+    assert_eq!(before(&second).await.as_deref(), Some("apps/first"));
+}

@@ -32,6 +32,15 @@ fn a_source_that_is_missing_stalls_the_stack_after_a_moment() {
     for (name, stack, wanted) in rows {
         assert_eq!(decided(stack), wanted, "{name}");
     }
+    let retry = |stack: Stack| match decide(&Observed { source: missing(), ..observed(stack) }, now()) {
+        Action::WaitForSource(_, retry) => retry.map(|retry| retry.as_secs()),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(
+        (retry(stack()), retry(waiting_since(993))),
+        (Some(10), Some(3)),
+        "it looks again at the end of the grace"
+    );
     let outage = Some(Err(Unavailable::NotYet("cannot read it".to_owned())));
     let outage = Observed { source: outage, ..observed(waiting_since(0)) };
     assert_eq!(decide(&outage, now()).name(), "WaitForSource", "an outage ends by itself");

@@ -1,0 +1,13 @@
+//! Comparison of Pulumi stacks. Pure.
+
+use crate::api::pulumi::PulumiStack;
+use crate::pulumi::stack_name::Qualified;
+
+/// Whether two are different Pulumi stacks. Parts that one of them lacks are not compared.
+pub fn differ(one: &PulumiStack, other: &PulumiStack) -> bool {
+    qualified(one).differs_from(&qualified(other))
+}
+
+fn qualified(stack: &PulumiStack) -> Qualified<'_> {
+    Qualified { name: &stack.name, project: stack.project.as_deref(), backend: stack.backend.as_deref() }
+}
