@@ -378,7 +378,9 @@ fn run(
     match readiness(workspace) {
         Readiness::Ready => Action::Start(current),
         Readiness::Waiting(message) | Readiness::LacksSource(message) => {
-            Action::WaitForWorkspace(format!("{message}waiting for workspace readiness before {step}"))
+            let advice =
+                if kind == UpdateKind::Destroy { format!(". {}", status::WITHOUT_DESTROY) } else { String::new() };
+            Action::WaitForWorkspace(format!("{message}waiting for workspace readiness before {step}{advice}"))
         }
         Readiness::Failed(message) | Readiness::NotInstalled(message) => Action::WorkspaceFailed(message),
         Readiness::VersionTooLow(message) => Action::VersionTooLow(message),

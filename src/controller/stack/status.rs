@@ -24,7 +24,8 @@ pub use ended::{absorbed, is_conflict};
 const REVIVAL: &str = "It runs again when the spec or the source changes, or when the annotation \
                        pulumi.com/reconciliation-request or reconcile.fluxcd.io/requestedAt gets a new value";
 
-const WITHOUT_DESTROY: &str = "To delete the Stack and keep its resources, set spec.destroyOnFinalize to false";
+/// How to delete a Stack whose destroy cannot succeed.
+pub const WITHOUT_DESTROY: &str = "To delete the Stack and keep its resources, set spec.destroyOnFinalize to false";
 
 /// How a Stack stands: one row of the table of conditions.
 #[derive(Clone, Debug, PartialEq, Eq)]

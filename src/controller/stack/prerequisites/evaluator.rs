@@ -154,7 +154,13 @@ impl Evaluation {
     async fn run(self, of: ObjectKey, request: Vec<u8>, tell: oneshot::Sender<Answer>) {
         let (answer, mut slot) = match self.shared.slots.acquire(&of.0).await {
             Ok(slot) => (self.shared.evaluate(request).await, Some(slot)),
-            Err(busy) => (Err(Failed::Now(format!("{busy} in this namespace"))), None),
+            Err(busy) => (
+                Err(Failed::Now(format!(
+                    "{} other expressions of this namespace already wait to be evaluated",
+                    busy.waiting
+                ))),
+                None,
+            ),
         };
         let is_costly = matches!(answer, Err(Failed::Always(ExpressionError::LimitExceeded(_))));
         let (answer, until) = match answer {
