@@ -19,7 +19,7 @@ use crate::controller::stack::rotation::{self, FirstSight};
 use crate::controller::stack::schedule::{self, Due, Inputs};
 use crate::controller::stack::workspace_drift::has_drifted;
 use crate::controller::stack::{
-    cancel, deletion, identity, open_run, operator, ownership, plan, resolve, status, update_plan,
+    cancel, deletion, duplicate, identity, open_run, operator, ownership, plan, resolve, status, update_plan,
 };
 use crate::runtime::takeover;
 use crate::source::{Resolved, Unavailable};
@@ -161,46 +161,10 @@ pub fn decide(observed: &Observed, now: Timestamp) -> Action {
     if let Some(action) = cancel::decide(observed).or_else(|| open_run::decide(observed)) {
         return action;
     }
-    if let Some(action) = duplicate(observed) {
+    if let Some(action) = duplicate::decide(observed) {
         return action;
     }
     if deleting { deletion::decide(observed, now) } else { desired(observed, now) }
-}
-
-/// What a Stack does when another one manages the same Pulumi stack and is before it: nothing. At its end it destroys what it has applied
-/// itself, and never what only the other one has. In one namespace it does not destroy either what both have applied; a Stack of another
-/// namespace cannot keep it from that.
-fn duplicate(observed: &Observed) -> Option<Action> {
-    let (stack, first) = (&observed.stack, observed.twin.as_ref()?);
-    let managed =
-        format!("Pulumi stack {} of project {} is already managed by Stack {first}", stack.spec.stack, first.project);
-    if stack.metadata.deletion_timestamp.is_some() {
-        if identity::has_applied_here(stack, observed.workspace.as_ref()) {
-            let is_near = Some(&first.namespace) == stack.metadata.namespace.as_ref();
-            if !is_near || !deletion::has_to_destroy(stack) {
-                return None;
-            }
-            let message = format!(
-                "{managed} as well, and a destroy would delete its resources. Set spec.destroyOnFinalize to false to leave them to \
-                 Stack {first}, or delete that Stack first"
-            );
-            return Some(Action::GiveWay(message));
-        }
-        if !identity::has_applied(stack) || !deletion::has_to_destroy(stack) {
-            return Some(Action::LetGo);
-        }
-        let message = format!(
-            "{managed} and is not destroyed; the resources of this Stack are in another Pulumi stack. Restore spec.stack and \
-             spec.backend to destroy them, or unset spec.destroyOnFinalize to leave them"
-        );
-        return Some(Action::GiveWay(message));
-    }
-    let message = format!(
-        "{managed}, so nothing runs here. Set another spec.stack or spec.backend, set spec.preview, or delete one of the two Stacks: \
-         a Stack that has not applied this Pulumi stack does not destroy it. This Stack runs when Stack {first} is gone or manages \
-         another Pulumi stack"
-    );
-    (!stack.spec.suspend.unwrap_or_default()).then_some(Action::GiveWay(message))
 }
 
 /// How people call a run. What is written in a Workspace, and what its init containers bring, has no revision.

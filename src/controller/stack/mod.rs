@@ -10,6 +10,7 @@ mod decide;
 mod deletion;
 mod dependency_cycle;
 mod dependents;
+mod duplicate;
 mod fetch;
 mod groups;
 mod history;

@@ -34,7 +34,7 @@ pub struct Observed {
     /// Whether the wanted artifact's bytes are in the store, if it has any.
     pub in_store: bool,
     pub workspace: Option<Workspace>,
-    /// Whether the API server has changed the Workspace when it was applied last, and nobody since.
+    /// Whether admission changed the Workspace when it was last applied, and it has not changed since.
     pub is_workspace_mutated: bool,
     /// The Update named in `status.currentUpdate`.
     pub update: Option<Update>,

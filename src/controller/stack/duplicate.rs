@@ -1,0 +1,40 @@
+//! The next step of a Stack whose Pulumi stack is managed by another Stack that precedes it. Pure.
+
+use crate::controller::stack::decide::Action;
+use crate::controller::stack::observe::Observed;
+use crate::controller::stack::{deletion, identity};
+
+/// A duplicate runs nothing. When it is deleted, it destroys the Pulumi stack that it has applied itself, unless a Stack of its namespace has
+/// applied it as well; a Stack of another namespace cannot prevent the destroy. `None` if the Stack continues as any other.
+pub fn decide(observed: &Observed) -> Option<Action> {
+    let (stack, first) = (&observed.stack, observed.twin.as_ref()?);
+    let managed =
+        format!("Pulumi stack {} of project {} is already managed by Stack {first}", stack.spec.stack, first.project);
+    if stack.metadata.deletion_timestamp.is_some() {
+        if identity::has_applied_here(stack, observed.workspace.as_ref()) {
+            let is_near = Some(&first.namespace) == stack.metadata.namespace.as_ref();
+            if !is_near || !deletion::has_to_destroy(stack) {
+                return None;
+            }
+            let message = format!(
+                "{managed} as well, and a destroy would delete its resources. Set spec.destroyOnFinalize to false to leave them to \
+                 Stack {first}, or delete that Stack first"
+            );
+            return Some(Action::GiveWay(message));
+        }
+        if !identity::has_applied(stack) || !deletion::has_to_destroy(stack) {
+            return Some(Action::LetGo);
+        }
+        let message = format!(
+            "{managed} and is not destroyed; the resources of this Stack are in another Pulumi stack. Restore spec.stack and \
+             spec.backend to destroy them, or unset spec.destroyOnFinalize to leave them"
+        );
+        return Some(Action::GiveWay(message));
+    }
+    let message = format!(
+        "{managed}, so nothing runs here. Set another spec.stack or spec.backend, set spec.preview, or delete one of the two Stacks: \
+         a Stack that has not applied this Pulumi stack does not destroy it. This Stack runs when Stack {first} is gone or manages \
+         another Pulumi stack"
+    );
+    (!stack.spec.suspend.unwrap_or_default()).then_some(Action::GiveWay(message))
+}
