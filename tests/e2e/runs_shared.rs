@@ -1,15 +1,14 @@
 //! A run is not alone: somebody else's lock, a person in the pod, a drain.
 
-use k8s_openapi::api::core::v1::{Pod, Secret};
+use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::ResourceExt;
 use pulumi_controller::api::auto::Update;
 use pulumi_controller::api::conditions::{self, PROGRESSING, READY, RECONCILING, stack_reason, update_reason};
 use pulumi_controller::api::names::{ANNOTATION_REQUESTED_AT, LABEL_RUN, RUN_OPEN, workspace_object};
-use pulumi_controller::api::pulumi::{ResourceRef, SecretSelector};
 use serde_json::json;
 
-use crate::harness::{Look, Patience, Program, condition, once, run, says, wait_until};
+use crate::harness::{Look, Patience, Program, Scene, condition, once, run, says, wait_until};
 use crate::runs_parts::{evict, exec, shell_in_pod, slow};
 
 #[test]
@@ -45,18 +44,12 @@ fn somebody_elses_lock_is_waited_for_and_its_holder_named() {
         let commit = source.push(&slow("locked", 60).files()).await;
         let other = scene.start(scene.stack("other", &source)).await;
         other.log.wait_for("create", "slow", "begin").await;
-        // The same stack in the same backend, run from another workspace. That it is the same, the controller cannot see: where
-        // the state is, only a Secret says.
-        let mut same = scene.stack("main", &source);
+        // The same stack in the same backend: Stacks of different namespaces are not compared.
+        let elsewhere = Scene::new("locked-too").await;
+        source.follow_in(&elsewhere).await;
+        let mut same = elsewhere.stack("main", &source);
         same.spec.stack = other.get().await.spec.stack;
-        scene
-            .create::<Secret>(json!({"metadata": {"name": "backend"}, "stringData": {"url": same.spec.backend}}))
-            .await;
-        same.spec.backend = None;
-        let secret = SecretSelector { namespace: None, name: "backend".to_owned(), key: "url".to_owned() };
-        let url = ResourceRef { kind: "Secret".to_owned(), secret: Some(secret), ..ResourceRef::default() };
-        same.spec.env_refs.insert("PULUMI_BACKEND_URL".to_owned(), url);
-        let main = scene.start(same).await;
+        let main = elsewhere.start(same).await;
         let locked = main
             .until("to name who holds the lock", Patience::Run, |stack| {
                 says(stack, READY, "False", stack_reason::UPDATE_CONFLICT)
@@ -81,6 +74,7 @@ fn somebody_elses_lock_is_waited_for_and_its_holder_named() {
         let stack = main.until_applied_within(Patience::Long, &commit).await;
         assert_eq!(stack.status.and_then(|status| status.last_update).map(|last| last.failures), Some(0));
         assert_eq!(main.log.sentences().await, once(&["create slow"]));
+        elsewhere.remove().await;
     });
 }
 
