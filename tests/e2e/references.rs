@@ -13,7 +13,7 @@ use crate::harness::{Look, Patience, Program, Scene, Source, StackHandle, condit
 
 /// From the creation of the last object to the start of the run, in seconds. The goal is 5; a busy machine needs more. Without a request the
 /// kubelet looks after 60 to 90.
-const SOON: i64 = 30;
+const SOON: i64 = 15;
 
 /// A Stack whose provider reports to where a Secret says: a run without it fails. Its region is in a ConfigMap.
 fn stack_with_references(scene: &Scene, source: &Source<'_>) -> (Stack, String) {
