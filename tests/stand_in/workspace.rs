@@ -148,7 +148,7 @@ impl Workspace {
     pub(super) fn status(&self) -> proto::StatusReply {
         proto::StatusReply {
             agent_version: env!("CARGO_PKG_VERSION").to_owned(),
-            pulumi_version: "v3.0.0".to_owned(),
+            pulumi_version: "v3.200.0".to_owned(),
             start_id: self.start_id.clone(),
             pod_uid: self.pod_uid.clone(),
             artifact: self.artifact.clone(),
