@@ -92,9 +92,8 @@ pub async fn run(config: ManagerConfig, end: CancellationToken) -> anyhow::Resul
     let (store, fetcher) = artifacts(&config)?;
     let receivers_known = take_webhooks(&config, &client, &metrics, &tasks, &end).await?;
     // Before it is ready, so that a rollout keeps the replica that fits the definitions.
-    let definitions = custom_resource_definitions();
     tokio::select! {
-        () = served_schemas::until_complete(&client, API_TIMEOUT, &definitions) => {}
+        () = served_schemas::until_complete(&client, API_TIMEOUT, custom_resource_definitions()) => {}
         () = end.cancelled() => return Ok(()),
     }
     // Also when another leads: a replica that is replaced gives up its Lease only once the next one is ready.

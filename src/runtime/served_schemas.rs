@@ -21,11 +21,11 @@ const MOST_FIELDS: usize = 5;
 const PRESERVES: &str = "x-kubernetes-preserve-unknown-fields";
 
 /// Waits until the API server serves every field of these definitions, and logs what is missing. Needs no permission beyond
-/// `system:discovery`, which all ServiceAccounts have; without it, nothing is compared.
-pub async fn until_complete(client: &Client, timeout: Duration, definitions: &[CustomResourceDefinition]) {
+/// `system:discovery`, which all ServiceAccounts have; without it, nothing is compared. Takes the definitions: they have megabytes.
+pub async fn until_complete(client: &Client, timeout: Duration, definitions: Vec<CustomResourceDefinition>) {
     let mut logged: Option<(String, Instant)> = None;
     loop {
-        let problem = match problems(client, timeout, definitions).await {
+        let problem = match problems(client, timeout, &definitions).await {
             Ok(problems) if problems.is_empty() => {
                 if logged.is_some() {
                     tracing::info!("all fields of the CustomResourceDefinitions are served now");
@@ -253,7 +253,7 @@ mod tests {
             ["the CustomResourceDefinition workspaces.auto.pulumi.com is older than this controller and drops \
                  status.mountedInputs"]
         );
-        let mut waiting = Box::pin(until_complete(&client, limit, &definitions));
+        let mut waiting = Box::pin(until_complete(&client, limit, definitions.clone()));
         assert!(tokio::time::timeout(Duration::from_secs(60), &mut waiting).await.is_err(), "it waits");
         *is_older.lock().unwrap() = false;
         tokio::time::timeout(Duration::from_secs(60), waiting).await.expect("it goes on");
@@ -268,7 +268,7 @@ mod tests {
         let found = problems(&absent, limit, &definitions).await.unwrap();
         assert_eq!(found[0], "the CustomResourceDefinition stacks.pulumi.com does not serve v1");
         let (refused, _) = client(|_| Answer::refusal(403, "Forbidden"));
-        let done = tokio::time::timeout(Duration::from_secs(60), until_complete(&refused, limit, &definitions)).await;
+        let done = tokio::time::timeout(Duration::from_secs(60), until_complete(&refused, limit, definitions)).await;
         done.expect("it does not wait for what it may not read");
     }
 }
