@@ -132,7 +132,7 @@ impl Run {
         backend::without_credentials(url)
     }
 
-    /// Whether this is a destroy of another stack than the one that has the resources.
+    /// Whether this destroy works on another stack than the one that has the resources.
     fn destroys_another(&self) -> bool {
         let project = Project::read(&self.directory()).ok();
         let backend = self.backend(project.as_ref());
@@ -149,7 +149,7 @@ impl Run {
     }
 
     async fn perform(&self) -> Result<Ending, RunError> {
-        if self.destroys_another() {
+        if self.asked.kind == OperationKind::Destroy && self.destroys_another() {
             return Ok(Ending::another_stack(&self.wanted.stack));
         }
         let missing_secrets = self.settings.apply(&self.settings_wanted(), &self.in_place)?;

@@ -9,7 +9,7 @@ use crate::api::pulumi::Stack;
 use crate::controller::stack::decide::Action;
 use crate::controller::stack::observe::Observed;
 
-/// The longest value that is told apart from others, in bytes: it is written to the status, to an event and to the Update.
+/// Maximum length of the recorded value in bytes. It is written to the status, an event and the Update; longer values are cut.
 const LONGEST_VALUE: usize = 256;
 
 /// What to do about a value of the annotation that has not been handled. Each value is handled once: the name of an Update cancels that

@@ -1,5 +1,5 @@
-//! Which addresses no repository may be at: those of the controller's own pod and of its node's link, such as the metadata service of a
-//! cloud. Whoever may name a repository must not reach what listens there, by a URL, by DNS or by a redirect.
+//! Addresses that repositories must not have: loopback and link-local ones, such as the metadata service of a cloud. Users who name
+//! repositories must not reach the services there, by URL, DNS or redirect.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use url::{Host, Url};
 
-/// Why a URL is not asked, where its host is such an address.
+/// The reason to refuse a URL. `None` if its host is not such an address.
 pub fn refusal(url: &Url) -> Option<String> {
     let address = match url.host()? {
         Host::Ipv4(address) => IpAddr::V4(address),

@@ -99,7 +99,7 @@ async fn a_fetch_that_is_not_slow_is_not_ended() {
     assert!(slow.join_next().await.unwrap().unwrap().is_err(), "the slow one is ended, though it is the only one of b");
     let mut third = tasks(&slots, &["c"], 1, 256 << 10, 300 * SECOND);
     sleep(SECOND).await;
-    assert!(wait(&slots, "victim").await > 200 * SECOND, "nobody is slow");
+    assert!(wait(&slots, "victim").await > 200 * SECOND, "no task is slow");
     while let Some(done) = fast.join_next().await {
         done.unwrap().unwrap();
     }
