@@ -1,7 +1,8 @@
 //! Decides which queued run starts next. Pure: it has no clock and no lock, and wakes nobody itself.
 //!
-//! A free slot goes to the namespace with the fewest open runs and, among equals, to the one that was served longest ago. One
-//! slot of each node is out of reach of a namespace that has all others there.
+//! A free slot goes to the namespace with the fewest open runs and, among equals, to the one that was served longest ago. The
+//! last free slot of a node is reserved for a namespace that has no open run there, and so is the last of all, unless the limits
+//! let one namespace have all of them. So a few namespaces with long runs leave a slot for every other one.
 //! Within a namespace the run with the highest priority goes first, then the one that has been pending longest. So a
 //! priority never delays the runs of another namespace, and neither does a large number of queued runs.
 
@@ -25,13 +26,6 @@ pub struct Limits {
     pub all: usize,
     pub each_namespace: usize,
     pub each_node: usize,
-}
-
-impl Limits {
-    /// The most runs that one namespace may have on one node. One slot is left to others.
-    fn each_namespace_on_node(&self) -> usize {
-        self.each_namespace.min(self.each_node.saturating_sub(1).max(1))
-    }
 }
 
 /// A run that wants a slot.
@@ -63,24 +57,31 @@ pub enum Full {
         name: String,
         limit: usize,
     },
-    /// All but the slots of the node that are left to other namespaces.
-    NamespaceOnNode {
-        namespace: String,
-        node: String,
-        limit: usize,
+    /// The namespace has an open run, and the last slot is reserved for one that has none.
+    Last,
+    /// The same on a node.
+    LastOnNode {
+        name: String,
     },
 }
 
 impl fmt::Display for Full {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let reserved = "is reserved for namespaces without a run";
         let (limit, whose, flag) = match self {
             Full::All { limit } => (limit, String::new(), "--max-concurrent-runs"),
             Full::Namespace { name, limit } => {
                 (limit, format!(" of namespace {name}"), "--max-concurrent-runs-per-namespace")
             }
             Full::Node { name, limit } => (limit, format!(" of node {name}"), "--max-concurrent-runs-per-node"),
-            Full::NamespaceOnNode { namespace, node, limit } => {
-                (limit, format!(" of node {node} for namespace {namespace}"), "--max-concurrent-runs-per-node")
+            Full::Last => {
+                return write!(formatter, "queued: the last free run slot {reserved} (--max-concurrent-runs)");
+            }
+            Full::LastOnNode { name } => {
+                return write!(
+                    formatter,
+                    "queued: the last free run slot of node {name} {reserved} there (--max-concurrent-runs-per-node)"
+                );
             }
         };
         match limit {
@@ -221,6 +222,7 @@ impl<W> Turns<W> {
         for (namespace, node) in open.chain(reserved) {
             *taken.by_namespace.entry(namespace).or_default() += 1;
             *taken.by_node.entry(node).or_default() += 1;
+            taken.all += 1;
             *taken.by_both.entry((namespace, node)).or_default() += 1;
         }
         taken
@@ -228,16 +230,16 @@ impl<W> Turns<W> {
 
     fn why_full(&self, run: &Run) -> Full {
         let Limits { all, each_namespace, each_node } = self.limits;
-        let (taken, on_node) = (self.taken_slots(), self.limits.each_namespace_on_node());
+        let taken = self.taken_slots();
         let (namespace, node) = (&run.namespace, &run.node);
         match () {
             () if taken.on_node(node) >= each_node => Full::Node { name: node.clone(), limit: each_node },
             () if taken.in_namespace(namespace) >= each_namespace => {
                 Full::Namespace { name: namespace.clone(), limit: each_namespace }
             }
-            () if taken.of_both(namespace, node) >= on_node => {
-                Full::NamespaceOnNode { namespace: namespace.clone(), node: node.clone(), limit: on_node }
-            }
+            () if taken.all >= all => Full::All { limit: all },
+            () if taken.is_reserved_on_node(namespace, node, &self.limits) => Full::LastOnNode { name: node.clone() },
+            () if taken.is_reserved(namespace, &self.limits) => Full::Last,
             () => Full::All { limit: all },
         }
     }
@@ -246,6 +248,7 @@ impl<W> Turns<W> {
 /// How many slots are open or reserved.
 #[derive(Default)]
 struct Taken<'t> {
+    all: usize,
     by_namespace: HashMap<&'t str, usize>,
     by_node: HashMap<&'t str, usize>,
     by_both: HashMap<(&'t str, &'t str), usize>,
@@ -268,7 +271,18 @@ impl Taken<'_> {
     fn has_room(&self, namespace: &str, node: &str, limits: &Limits) -> bool {
         self.on_node(node) < limits.each_node
             && self.in_namespace(namespace) < limits.each_namespace
-            && self.of_both(namespace, node) < limits.each_namespace_on_node()
+            && !self.is_reserved(namespace, limits)
+            && !self.is_reserved_on_node(namespace, node, limits)
+    }
+
+    /// Whether the only slot left is for namespaces without a run.
+    fn is_reserved(&self, namespace: &str, limits: &Limits) -> bool {
+        limits.each_namespace < limits.all && self.all + 1 == limits.all && self.in_namespace(namespace) > 0
+    }
+
+    /// The same for the slots of a node.
+    fn is_reserved_on_node(&self, namespace: &str, node: &str, limits: &Limits) -> bool {
+        self.on_node(node) + 1 == limits.each_node && self.of_both(namespace, node) > 0
     }
 }
 

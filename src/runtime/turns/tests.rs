@@ -87,7 +87,7 @@ fn a_late_namespace_does_not_wait_behind_all_runs_of_another() {
 #[test]
 fn the_namespace_with_the_fewest_open_runs_goes_first() {
     let now = Instant::now();
-    let mut turns = turns(4, 4, 5);
+    let mut turns = turns(5, 4, 6);
     for uid in ["a1", "a2", "a3"] {
         assert_eq!(turns.ask(&run(uid, "a", "n"), String::new(), now), Ok(()));
     }
@@ -115,17 +115,36 @@ fn a_namespace_takes_no_more_than_its_share_while_slots_are_free() {
 }
 
 #[test]
-fn a_namespace_leaves_a_slot_of_each_node_to_others() {
+fn the_last_slot_of_a_node_is_reserved_for_a_namespace_without_a_run_there() {
     let now = Instant::now();
-    let mut turns = turns(10, 5, 3);
-    assert_eq!(turns.ask(&run("a1", "a", "one"), String::new(), now), Ok(()));
-    assert_eq!(turns.ask(&run("a2", "a", "one"), String::new(), now), Ok(()));
-    let full = Full::NamespaceOnNode { namespace: "a".to_owned(), node: "one".to_owned(), limit: 2 };
-    assert_eq!(turns.ask(&run("a3", "a", "one"), "a3".to_owned(), now), Err(full));
+    let mut turns = turns(10, 5, 4);
+    for (uid, namespace) in [("a1", "a"), ("a2", "a"), ("b1", "b")] {
+        assert_eq!(turns.ask(&run(uid, namespace, "one"), String::new(), now), Ok(()));
+    }
+    let full = Full::LastOnNode { name: "one".to_owned() };
+    for (uid, namespace) in [("a3", "a"), ("b2", "b")] {
+        assert_eq!(turns.ask(&run(uid, namespace, "one"), uid.to_owned(), now), Err(full.clone()));
+    }
     assert_eq!(turns.ask(&run("a4", "a", "two"), String::new(), now), Ok(()), "another node");
-    assert_eq!(turns.ask(&run("b1", "b", "one"), String::new(), now), Ok(()), "another namespace");
+    assert_eq!(turns.ask(&run("c1", "c", "one"), String::new(), now), Ok(()), "a third namespace");
+    turns.close("c1", now);
+    assert_eq!(turns.next_wake(now), None, "both still have a run there");
     turns.close("a2", now);
-    assert_eq!(turns.next_wake(now).as_deref(), Some("a3"));
+    assert_eq!(turns.next_wake(now).as_deref(), Some("b2"));
+}
+
+#[test]
+fn the_last_slot_of_all_is_reserved_for_a_namespace_without_a_run() {
+    let now = Instant::now();
+    let mut turns = turns(3, 2, 4);
+    assert_eq!(turns.ask(&run("a1", "a", "one"), String::new(), now), Ok(()));
+    assert_eq!(turns.ask(&run("b1", "b", "two"), String::new(), now), Ok(()));
+    assert_eq!(turns.ask(&run("b2", "b", "three"), "b2".to_owned(), now), Err(Full::Last));
+    assert_eq!(turns.ask(&run("c1", "c", "one"), String::new(), now), Ok(()));
+    turns.close("a1", now);
+    assert_eq!(turns.next_wake(now), None);
+    turns.close("b1", now);
+    assert_eq!(turns.next_wake(now).as_deref(), Some("b2"));
 }
 
 #[test]
@@ -185,9 +204,11 @@ fn the_message_names_the_limit_and_its_flag() {
             Full::Node { name: name(), limit: 4 },
             "queued: all 4 run slots of node x1 are in use (--max-concurrent-runs-per-node)",
         ),
+        (Full::Last, "queued: the last free run slot is reserved for namespaces without a run (--max-concurrent-runs)"),
         (
-            Full::NamespaceOnNode { namespace: name(), node: "n1".to_owned(), limit: 3 },
-            "queued: all 3 run slots of node n1 for namespace x1 are in use (--max-concurrent-runs-per-node)",
+            Full::LastOnNode { name: name() },
+            "queued: the last free run slot of node x1 is reserved for namespaces without a run there \
+             (--max-concurrent-runs-per-node)",
         ),
         (
             Full::Namespace { name: name(), limit: 1 },
