@@ -36,6 +36,9 @@ struct Turn {
     /// How often in a row it could not be asked, and how often a commit could not be fetched.
     unanswered: u32,
     unfetched: u32,
+    /// How often in a row each was ended because other namespaces waited.
+    questions_ended: u32,
+    fetches_ended: u32,
 }
 
 impl Shared {
@@ -83,7 +86,8 @@ impl Shared {
     }
 
     async fn ask(self: &Arc<Self>, key: &Arc<Key>, covers: u64, turn: &mut Turn) {
-        let asked = self.tip(key).await;
+        let asked = self.tip(key, turn.questions_ended).await;
+        count_ended(&mut turn.questions_ended, &asked);
         let interval = self.lock().interval(key).unwrap_or(FIRST_PAUSE);
         let told = match asked {
             Ok(tip) => {
@@ -109,7 +113,9 @@ impl Shared {
     }
 
     async fn fetch(self: &Arc<Self>, key: &Arc<Key>, tip: &Tip, choices: Vec<Paths>, turn: &mut Turn) {
-        let fetched = match self.content(key, tip, choices).await {
+        let content = self.content(key, tip, choices, turn.fetches_ended).await;
+        count_ended(&mut turn.fetches_ended, &content);
+        let fetched = match content {
             Ok(fetched) => {
                 turn.unfetched = 0;
                 Ok(fetched)
@@ -133,8 +139,8 @@ impl Shared {
         }
     }
 
-    /// Asks the server which commit is meant.
-    async fn tip(&self, key: &Key) -> Result<Tip, GitError> {
+    /// Asks the server which commit is meant. `ended` is how often in a row that was ended.
+    async fn tip(&self, key: &Key, ended: u32) -> Result<Tip, GitError> {
         if let Reference::Commit(_) = key.reference {
             return key.reference.select([]).ok_or(GitError::Empty);
         }
@@ -145,11 +151,11 @@ impl Shared {
             let limits = self.settings.limits.clone();
             child::list(&self.settings.subprocess, List { repository, access, reference, limits }).await
         };
-        slot.run("asking the server", || None, work).await
+        slot.run("asking the server", ended, || None, work).await
     }
 
-    /// Fetches a commit and packs it into the store.
-    async fn content(&self, key: &Key, tip: &Tip, choices: Vec<Paths>) -> Result<Fetched, GitError> {
+    /// Fetches a commit and packs it into the store. `ended` is how often in a row that was ended.
+    async fn content(&self, key: &Key, tip: &Tip, choices: Vec<Paths>, ended: u32) -> Result<Fetched, GitError> {
         let slot = self.slot(&self.settings.slots.fetches, key).await?;
         let within = &self.settings.work;
         let directory = TempDir::new_in(within).map_err(|cause| GitError::disk(within, &cause))?;
@@ -166,7 +172,7 @@ impl Shared {
             };
             child::download(&self.settings.subprocess, download).await
         };
-        slot.run("fetching the commit", received, work).await?;
+        slot.run("fetching the commit", ended, received, work).await?;
         let _packing = self.slot(&self.settings.slots.packings, key).await?;
         self.pack(&directory, tip, choices).await
     }
@@ -234,6 +240,15 @@ fn within_limit(mut choices: Vec<Paths>) -> (Vec<Paths>, Vec<Paths>) {
 fn said(key: &Key, error: &GitError) -> Unavailable {
     let message = format!("cannot follow {} of {}: {error}", key.reference, key.repository);
     if error.is_stalled() { Unavailable::Stalled(message) } else { Unavailable::NotYet(message) }
+}
+
+/// Counts how often in a row work was ended because other namespaces waited.
+fn count_ended<T>(count: &mut u32, done: &Result<T, GitError>) {
+    match done {
+        Ok(_) => *count = 0,
+        Err(GitError::Ended { .. }) => *count = count.saturating_add(1),
+        Err(_) => {}
+    }
 }
 
 fn stopped(error: impl std::error::Error) -> GitError {

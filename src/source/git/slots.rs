@@ -54,6 +54,8 @@ const WAITING_PER_NAMESPACE: usize = 10_000;
 
 /// Bytes per second that a task has to receive so that it is not slow.
 const RATE: u64 = 128 << 10;
+/// Maximum number of times that the patience for the same work is doubled.
+const MAX_DOUBLINGS: u32 = 3;
 /// How often a task looks whether it is slow and has to end.
 const CHECK: Duration = Duration::from_millis(250);
 
@@ -121,6 +123,8 @@ struct Held {
     began: Instant,
     /// What it has received is enough until then, at [`RATE`] from its beginning. None while it must not be ended.
     paid_until: Option<Instant>,
+    /// What its patience is multiplied by.
+    factor: u32,
 }
 
 /// A slot in use, until it is dropped.
@@ -175,17 +179,21 @@ impl TaskSlots {
 
 impl Slot {
     /// Does the work, and drops it with its child process when the work is slow and a namespace that holds no slot waits. `received`
-    /// says how many bytes have come so far, where that is known.
+    /// returns the number of bytes received so far, where it is known. `ended` is how many times in a row this work was ended: each time
+    /// doubles its patience, so that a slow server that works is not ended for ever.
     pub(super) async fn run<T>(
         &self,
         what: &'static str,
+        ended: u32,
         received: impl Fn() -> Option<u64>,
         work: impl Future<Output = Result<T, GitError>>,
     ) -> Result<T, GitError> {
         let mut work = Box::pin(work);
         let began = Instant::now();
         let (mut counted, mut paid_until) = (0_u64, began);
-        self.set_paid_until(Some(began));
+        if let Some(held) = self.slots.lock().held.get_mut(&self.id) {
+            (held.paid_until, held.factor) = (Some(began), 1 << ended.min(MAX_DOUBLINGS));
+        }
         loop {
             tokio::select! {
                 done = &mut work => {
@@ -244,7 +252,7 @@ impl Common {
             let Some(Waiting { namespace, granted }) = self.waiting.remove(&id) else { return };
             self.last_grants.insert(namespace.clone(), self.grants);
             self.grants += 1;
-            self.held.insert(id, Held { namespace, began: Instant::now(), paid_until: None });
+            self.held.insert(id, Held { namespace, began: Instant::now(), paid_until: None, factor: 1 });
             granted.notify_one();
         }
     }
@@ -270,7 +278,7 @@ impl Common {
         }
         let slow = self.held.iter().filter_map(|(id, held)| {
             let holds = self.holds(&held.namespace);
-            let limit = if holds > 1 { patience.several } else { patience.only };
+            let limit = if holds > 1 { patience.several } else { patience.only } * held.factor;
             let is_slow = now.saturating_duration_since(held.paid_until?) >= limit;
             is_slow.then_some((holds, Reverse(held.began), *id))
         });

@@ -30,7 +30,7 @@ fn tasks(
                 sleep(lasts).await;
                 Ok(())
             };
-            slot.run("fetching the commit", received, work).await
+            slot.run("fetching the commit", 0, received, work).await
         });
     }
     tasks
@@ -119,11 +119,34 @@ async fn a_slow_task_is_not_ended_while_every_namespace_that_waits_holds_a_slot(
 async fn work_that_must_not_be_ended_is_not_chosen() {
     let slots = TaskSlots::new(Limits { total: 2, ..FETCHES });
     let packs = of_any(&slots, &names(&["a"])).await.unwrap();
-    packs.run("fetching the commit", || None, async { Ok(()) }).await.unwrap();
+    packs.run("fetching the commit", 0, || None, async { Ok(()) }).await.unwrap();
     let mut slow = tasks(&slots, &["a"], 1, 0, 3600 * SECOND);
     sleep(15 * SECOND).await;
     assert!(wait(&slots, "victim").await <= SECOND, "the other task of that namespace is ended");
     assert!(slow.join_next().await.unwrap().unwrap().is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn work_that_was_ended_before_is_given_more_time() {
+    let lasts = async |ended: u32| {
+        let slots = TaskSlots::new(Limits { total: 1, ..FETCHES });
+        let slot = of_any(&slots, &names(&["a"])).await.unwrap();
+        let waiting = tokio::spawn({
+            let slots = slots.clone();
+            async move { wait(&slots, "victim").await }
+        });
+        let began = Instant::now();
+        let work = std::future::pending::<Result<(), GitError>>();
+        slot.run("fetching the commit", ended, || Some(0), work).await.expect_err("it is ended");
+        let lasted = began.elapsed();
+        drop(slot);
+        waiting.await.unwrap();
+        lasted
+    };
+    for (ended, seconds) in [(0, 10), (1, 20), (3, 80), (9, 80)] {
+        let lasted = lasts(ended).await;
+        assert!((seconds * SECOND..=(seconds + 1) * SECOND).contains(&lasted), "ended {ended} times: {lasted:?}");
+    }
 }
 
 #[test]
