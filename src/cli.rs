@@ -224,6 +224,10 @@ pub struct ManagerFlags {
     #[arg(long, default_value = "3h", value_name = "DURATION")]
     pub default_run_timeout: String,
 
+    /// Upper limit for the duration of every run, also of one whose `spec.timeout` is longer or `0s`. `0` for none.
+    #[arg(long, default_value = "24h", value_name = "DURATION")]
+    pub max_run_timeout: String,
+
     /// Hosts from which artifacts may be fetched, besides Services in the controller's own namespace.
     #[arg(long, value_delimiter = ',', value_name = "HOST")]
     pub artifact_hosts: Vec<String>,

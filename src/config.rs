@@ -151,6 +151,8 @@ pub struct ManagerConfig {
     pub max_concurrent_runs_per_node: usize,
     /// Maximum duration of a run that has no timeout of its own; zero for none. Whole seconds.
     pub default_run_timeout: Duration,
+    /// Upper limit for the duration of every run; zero for none. Whole seconds.
+    pub max_run_timeout: Duration,
     /// Hosts of artifacts, in lower case, besides the Services of the controller's namespace.
     pub artifact_hosts: Vec<String>,
     /// The host that stands in for the one in artifacts' URLs.
@@ -176,7 +178,7 @@ impl ManagerConfig {
         let runs_per_namespace =
             flags.max_concurrent_runs_per_namespace.unwrap_or_else(|| flags.max_concurrent_runs.div_ceil(2));
         at_least("max-concurrent-runs-per-namespace", 1, runs_per_namespace as u64)?;
-        let default_run_timeout = run_timeout(&flags.default_run_timeout)?;
+        let (default_run_timeout, max_run_timeout) = run_timeouts(&flags)?;
         at_least("storage-size", SMALLEST_STORAGE, flags.storage_size)?;
         let artifact_limits = artifact_limits(&flags)?;
         let watch_namespace = watch_namespace(&flags)?;
@@ -218,6 +220,7 @@ impl ManagerConfig {
             max_concurrent_runs_per_namespace: runs_per_namespace,
             max_concurrent_runs_per_node: flags.max_concurrent_runs_per_node,
             default_run_timeout,
+            max_run_timeout,
             artifact_hosts: artifact_hosts.map(|host| artifact_host(host)).collect::<Result<_, _>>()?,
             source_controller_localhost: source_controller,
             source_watcher_localhost: source_watcher,
@@ -344,12 +347,18 @@ fn requeue_dependency(value: &str) -> Result<Duration, ConfigError> {
     }
 }
 
+/// The default and the upper limit for the duration of a run.
+fn run_timeouts(flags: &ManagerFlags) -> Result<(Duration, Duration), ConfigError> {
+    let default = run_timeout("default-run-timeout", &flags.default_run_timeout)?;
+    Ok((default, run_timeout("max-run-timeout", &flags.max_run_timeout)?))
+}
+
 /// The agent counts whole seconds: less than one is rounded up, so that it is not taken for none.
-fn run_timeout(value: &str) -> Result<Duration, ConfigError> {
+fn run_timeout(flag: &'static str, value: &str) -> Result<Duration, ConfigError> {
     if value == "0" {
         return Ok(Duration::ZERO);
     }
-    let timeout = duration("default-run-timeout", value)?;
+    let timeout = duration(flag, value)?;
     Ok(Duration::from_secs(timeout.as_secs() + u64::from(timeout.subsec_nanos() > 0)))
 }
 

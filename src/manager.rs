@@ -396,7 +396,7 @@ async fn runs(
         metrics: parts.metrics.clone(),
         updates,
         adopted: Arc::new(std::sync::Once::new()),
-        default_timeout: config.default_run_timeout,
+        timeouts: update::RunTimeouts { default: config.default_run_timeout, maximum: config.max_run_timeout },
     });
     let drive =
         drive::<Update>("update-controller", RECONCILE_TIMEOUT, Slots::of(config.concurrent), config, parts, &end);

@@ -54,6 +54,13 @@ fn a_run_without_a_timeout_ends_after_three_hours_by_default() {
 }
 
 #[test]
+fn no_run_takes_longer_than_a_day_by_default() {
+    let of = |argument: &str| with(argument).unwrap().max_run_timeout.as_secs();
+    assert_eq!(config(&NEEDED).unwrap().max_run_timeout.as_secs(), 24 * 3600);
+    assert_eq!((of("--max-run-timeout=0"), of("--max-run-timeout=2h")), (0, 7200));
+}
+
+#[test]
 fn pods_have_the_default_service_account_only_if_there_is_one() {
     assert_eq!(config(&NEEDED).unwrap().default_service_account, None);
     let config = with("--default-service-account=tenant").unwrap();

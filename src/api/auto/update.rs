@@ -129,8 +129,8 @@ pub struct UpdateSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pending_since: Option<Time>,
 
-    /// Maximum duration of the run, such as `1h30m`; a run that takes longer is canceled gracefully. `0s` is no limit. Default: the
-    /// controller's `--default-run-timeout`.
+    /// Maximum duration of the run, such as `1h30m`; a run that takes longer is canceled gracefully. `0s` is no limit of its
+    /// own. Default: the controller's `--default-run-timeout`. Upper limit: its `--max-run-timeout`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::duration")]
     pub timeout: Option<String>,

@@ -253,7 +253,7 @@ pub struct StackSpec {
     pub priority: Option<i32>,
 
     /// Maximum duration of a run, such as `1h30m`; a run that takes longer is canceled gracefully, and counts as failed. `0s` is no
-    /// limit. Default: the controller's `--default-run-timeout`.
+    /// limit of its own. Default: the controller's `--default-run-timeout`. Upper limit: its `--max-run-timeout`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::duration")]
     pub timeout: Option<String>,

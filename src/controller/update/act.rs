@@ -237,7 +237,7 @@ fn attach(observed: &Observed, binding: &RunBinding, context: &Context) -> Resul
     let permit = context.gate.adopt(&run_in(pod, update, &siblings));
     context.attachments.keep(&uid, ObjectRef::from_obj(update), permit);
     let dead_runs = dead_runs(update, &siblings);
-    let request = request::run(update, workspace, binding, dead_runs, context.default_timeout)
+    let request = request::run(update, workspace, binding, dead_runs, context.timeouts)
         .map_err(|e| ReconcileError::stalled(e.to_string()))?;
     let is_kept = update.metadata.deletion_timestamp.is_none() || observed.stack == Owner::Deleting;
     let may_start = is_kept && !is_cancel_requested(update);

@@ -14,6 +14,7 @@ use crate::controller::update::attachments::Seen;
 use crate::controller::update::observe::{Observed, Owner, binding};
 use crate::controller::update::pod_end::{self, End, Recorded};
 use crate::controller::update::request;
+use crate::controller::update::timeouts::{RunTimeout, TimeoutSource};
 use crate::controller::update::verdict::Verdict;
 use crate::controller::workspace::is_operators_pod;
 use crate::rpc::proto;
@@ -160,18 +161,22 @@ fn told(observed: &Observed, binding: &RunBinding, result: &proto::Result) -> Ve
     let is_ending = result.pod_terminated || pod_end::is_pod_ending(binding, pod);
     let with_its_pod = !was_asked_to_end(observed) && is_ending;
     let verdict = if with_its_pod { verdict.with_its_pod() } else { verdict };
-    let verdict = if has_hit_default_timeout(observed, result) { verdict.by_default_timeout() } else { verdict };
+    let verdict = match timeout_that_ended(observed, result) {
+        Some(source) => verdict.with_timeout_advice(source),
+        None => verdict,
+    };
     verdict.because(pod_end::cause(binding, pod))
 }
 
-/// Whether the timeout that has ended the run is the controller's default.
-fn has_hit_default_timeout(observed: &Observed, result: &proto::Result) -> bool {
-    let limit = observed.default_timeout;
+/// Where the timeout comes from that has ended the run, if one has.
+fn timeout_that_ended(observed: &Observed, result: &proto::Result) -> Option<TimeoutSource> {
+    let (spec, _) = request::limits(&observed.update).ok()?;
+    let RunTimeout { duration: limit, source } = observed.timeouts.of(spec);
     let lasted = Duration::from_millis(u64::try_from(result.ended.saturating_sub(result.started)).unwrap_or_default());
-    let has_limit = !limit.is_zero() && observed.update.spec.timeout.is_none();
     let is_canceled = result.outcome() == proto::Outcome::Canceled && !result.pod_terminated;
-    // The agent counts from the moment at which it took the run on.
-    has_limit && is_canceled && !was_asked_to_end(observed) && lasted + Duration::from_secs(1) >= limit
+    // The agent counts from the moment at which it accepted the run.
+    let has_expired = !limit.is_zero() && lasted + Duration::from_secs(1) >= limit;
+    (has_expired && is_canceled && !was_asked_to_end(observed)).then_some(source)
 }
 
 /// Whether the pod was told to end and does not say why yet, as it would have if it had been deleted: the kubelet tells of an

@@ -12,6 +12,7 @@ mod progress;
 mod queue;
 mod request;
 mod status;
+mod timeouts;
 mod verdict;
 mod watches;
 
@@ -32,6 +33,7 @@ pub use outputs::is_of as is_outputs_of;
 #[cfg(test)]
 pub(crate) use queue::run_in;
 pub use request::{needed_understanding, waits_for_references};
+pub use timeouts::RunTimeouts;
 pub use watches::{Feeds, controller};
 
 use crate::api::auto::Update;
@@ -61,8 +63,7 @@ pub struct Context {
     pub updates: Updates,
     /// Whether the runs that are open from before this process have their slots.
     pub adopted: Arc<Once>,
-    /// Maximum duration of a run whose Update has no timeout; zero for none.
-    pub default_timeout: Duration,
+    pub timeouts: RunTimeouts,
 }
 
 impl std::fmt::Debug for Context {

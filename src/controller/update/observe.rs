@@ -2,7 +2,6 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::ResourceExt;
@@ -16,6 +15,7 @@ use crate::controller::update::attachments::{Look, Seen};
 use crate::controller::update::decide::is_cancel_requested;
 use crate::controller::update::pod_end::{self, NodeState};
 use crate::controller::update::request::names_workspace;
+use crate::controller::update::timeouts::RunTimeouts;
 use crate::controller::workspace::references;
 use crate::runtime::reads::ReadError;
 
@@ -31,8 +31,7 @@ pub struct Observed {
     pub node: NodeState,
     /// Another Update of the Workspace that goes first.
     pub ahead: Option<String>,
-    /// Maximum duration of a run whose Update has no timeout; zero for none.
-    pub default_timeout: Duration,
+    pub timeouts: RunTimeouts,
     /// What the attached task knows.
     pub seen: Option<Seen>,
     /// How far the run is, as the attached task knows it.
@@ -69,7 +68,7 @@ pub async fn observe(update: Update, context: &Context) -> Result<Observed, Read
     };
     let node = node(&update, pod.as_ref(), look.as_ref(), context).await?;
     let ahead = ahead(&update, &context.siblings(&update));
-    let default_timeout = context.default_timeout;
+    let timeouts = context.timeouts;
     let stack = match (update.metadata.deletion_timestamp.is_some(), owner(&update)) {
         (true, Some((name, uid))) => match context.reader.get_opt::<Stack>(&namespace, &name).await? {
             Some(stack) if uid.is_some_and(|uid| stack.uid() != Some(uid)) => Owner::Gone,
@@ -89,7 +88,7 @@ pub async fn observe(update: Update, context: &Context) -> Result<Observed, Read
     };
     let asked = look.as_ref().map(|look| look.ip);
     let (seen, progress) = look.map_or((None, None), |look| (Some(look.seen), look.progress));
-    Ok(Observed { update, workspace, pod, node, ahead, default_timeout, seen, progress, asked, stack, references })
+    Ok(Observed { update, workspace, pod, node, ahead, timeouts, seen, progress, asked, stack, references })
 }
 
 /// Whether the run is not bound yet and nothing of its Workspace goes first.

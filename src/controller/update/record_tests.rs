@@ -64,7 +64,7 @@ fn context(parts: &TestParts) -> Context {
         metrics: parts.metrics.clone(),
         updates: updates().0,
         adopted: Arc::new(Once::new()),
-        default_timeout: Duration::ZERO,
+        timeouts: RunTimeouts::default(),
     }
 }
 
@@ -91,7 +91,7 @@ async fn recorded(times: usize, answer: Answer) -> (Result<Next, ReconcileError>
         pod: None,
         node: NodeState::NotAsked,
         ahead: None,
-        default_timeout: Duration::ZERO,
+        timeouts: RunTimeouts::default(),
         seen: None,
         progress: None,
         asked: None,

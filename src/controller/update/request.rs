@@ -11,6 +11,7 @@ use crate::api::duration;
 use crate::api::names;
 use crate::api::pulumi::PulumiStack;
 use crate::controller::update::pod_end;
+use crate::controller::update::timeouts::RunTimeouts;
 use crate::controller::workspace::{SpecError, config_files, references, run_environment, settings};
 use crate::pulumi::stack_name;
 use crate::rpc::proto;
@@ -101,14 +102,15 @@ fn kind(kind: UpdateKind) -> Result<proto::OperationKind, RequestError> {
     }
 }
 
-/// `timeout` and `idleTimeout` in seconds; 0 is for ever. An error names a duration that is none.
-pub fn limits(update: &Update) -> Result<(u64, u64), RequestError> {
+/// `timeout`, where it is set, and `idleTimeout` in seconds; 0 is no limit. An error names the field with an invalid duration.
+pub fn limits(update: &Update) -> Result<(Option<Duration>, u64), RequestError> {
     let seconds = |field, value: &Option<String>| match value {
         None => Ok(0),
         Some(value) => duration::seconds(value).ok_or_else(|| RequestError::Duration { field, value: value.clone() }),
     };
     seconds("ttlAfterCompleted", &update.spec.ttl_after_completed)?;
-    Ok((seconds("timeout", &update.spec.timeout)?, seconds("idleTimeout", &update.spec.idle_timeout)?))
+    let timeout = Duration::from_secs(seconds("timeout", &update.spec.timeout)?);
+    Ok((update.spec.timeout.as_ref().map(|_| timeout), seconds("idleTimeout", &update.spec.idle_timeout)?))
 }
 
 fn pending_creates(update: &Update) -> proto::PendingCreates {
@@ -122,7 +124,7 @@ fn pending_creates(update: &Update) -> proto::PendingCreates {
 
 /// What an agent has to understand for this run; nothing for one that cannot be asked for.
 pub fn needed_understanding(update: &Update, workspace: &Workspace) -> u32 {
-    let request = run(update, workspace, &RunBinding::default(), Vec::new(), Duration::ZERO);
+    let request = run(update, workspace, &RunBinding::default(), Vec::new(), RunTimeouts::default());
     let needed = request.map_or(0, |request| understanding::needed(&request));
     // The objects are created while the pod is there: the agent has to know when they are mounted.
     if waits_for_references(update) { needed.max(understanding::REQUIRED_DIRECTORIES) } else { needed }
@@ -148,16 +150,16 @@ pub fn asks_too_much(update: &Update, workspace: &Workspace) -> bool {
     needed_understanding(update, workspace) > understood
 }
 
-/// The request that starts a run with this binding. `default_timeout` limits a run that has no timeout of its own.
+/// The request that starts a run with this binding. `timeouts` are the controller's limits for its duration.
 pub fn run(
     update: &Update,
     workspace: &Workspace,
     binding: &RunBinding,
     dead_runs: Vec<proto::DeadRun>,
-    default_timeout: Duration,
+    timeouts: RunTimeouts,
 ) -> Result<proto::RunRequest, RequestError> {
-    let (timeout_seconds, idle_timeout_seconds) = limits(update)?;
-    let timeout_seconds = update.spec.timeout.as_ref().map_or(default_timeout.as_secs(), |_| timeout_seconds);
+    let (timeout, idle_timeout_seconds) = limits(update)?;
+    let timeout_seconds = timeouts.of(timeout).duration.as_secs();
     let artifact = update.artifact().cloned().unwrap_or_default();
     Ok(proto::RunRequest {
         id: update.uid().unwrap_or_default(),
@@ -265,7 +267,7 @@ mod tests {
         update.status = Some(UpdateStatus { run: Some(binding.clone()), ..UpdateStatus::default() });
         // The Workspace moves on; the run does not.
         workspace.status.as_mut().expect("there").artifact = Some(artifact("sha256:b"));
-        let request = run(&update, &workspace, &binding, Vec::new(), Duration::ZERO).expect("valid");
+        let request = run(&update, &workspace, &binding, Vec::new(), RunTimeouts::default()).expect("valid");
         assert_eq!(request.artifact.map(|artifact| artifact.digest).as_deref(), Some("sha256:a"));
         // Started by a controller that did not write it down there.
         update.spec.artifact = Some(artifact("sha256:c"));
@@ -308,8 +310,8 @@ mod tests {
         let env_from = json!([{"secretRef": {"name": "aws"}}, {"configMapRef": {"name": "defaults"}}]);
         workspace.spec.env_from = serde_json::from_value(env_from).expect("a list");
         let binding = RunBinding { empty_references: vec!["ConfigMap/defaults".to_owned()], ..RunBinding::default() };
-        let request =
-            run(&update(UpdateSpec::default()), &workspace, &binding, Vec::new(), Duration::ZERO).expect("valid");
+        let request = run(&update(UpdateSpec::default()), &workspace, &binding, Vec::new(), RunTimeouts::default())
+            .expect("valid");
         assert_eq!(request.required_directories, ["/var/run/secrets/stacks.pulumi.com/secrets/aws"]);
         assert_eq!(needed_understanding(&update(UpdateSpec::default()), &workspace), 0);
         let mut waits = update(UpdateSpec::default());
@@ -329,8 +331,8 @@ mod tests {
             ..UpdateSpec::default()
         };
         let of = |spec: UpdateSpec| {
-            let default = Duration::from_secs(3600);
-            run(&update(spec), &workspace(), &RunBinding::default(), Vec::new(), default).expect("valid")
+            let timeouts = RunTimeouts { default: Duration::from_secs(3600), maximum: Duration::from_secs(7200) };
+            run(&update(spec), &workspace(), &RunBinding::default(), Vec::new(), timeouts).expect("valid")
         };
         let request = of(spec);
         assert_eq!((request.timeout_seconds, request.idle_timeout_seconds, request.lock_recovery), (90, 1, false));
@@ -338,7 +340,7 @@ mod tests {
         let none = of(UpdateSpec::default());
         assert_eq!((none.timeout_seconds, none.idle_timeout_seconds, none.lock_recovery), (3600, 0, true));
         let unlimited = of(UpdateSpec { timeout: Some("0s".to_owned()), ..UpdateSpec::default() });
-        assert_eq!(unlimited.timeout_seconds, 0, "it says so itself");
+        assert_eq!(unlimited.timeout_seconds, 7200, "not above the maximum");
         assert_eq!(none.pending_creates(), proto::PendingCreates::Unspecified);
         let wrong = update(UpdateSpec { idle_timeout: Some("soon".to_owned()), ..UpdateSpec::default() });
         let error = limits(&wrong).expect_err("it is refused").to_string();

@@ -11,6 +11,7 @@ use crate::api::conditions::{self, update_reason};
 use crate::api::pulumi::PulumiStack;
 use crate::api::{bounds, names};
 use crate::controller::pulumi_stack;
+use crate::controller::update::timeouts::TimeoutSource;
 use crate::pulumi::backend;
 use crate::rpc::proto;
 
@@ -181,13 +182,12 @@ impl Verdict {
         self
     }
 
-    /// The timeout that has ended it is the controller's default: nothing in the spec tells.
-    pub fn by_default_timeout(self) -> Self {
-        let message = format!(
-            "{}; spec.timeout is not set, so the controller's --default-run-timeout applies: set spec.timeout for a longer run",
-            self.message
-        );
-        Verdict { message, ..self }
+    /// With advice about the timeout that has ended the run.
+    pub fn with_timeout_advice(mut self, source: TimeoutSource) -> Self {
+        if let Some(advice) = source.advice() {
+            self.message = format!("{}; {advice}", self.message);
+        }
+        self
     }
 
     /// With the cluster's own reason for an end that the agent could only see from inside.

@@ -7,6 +7,7 @@ use crate::api::auto::{ArtifactReference, Update, UpdateSpec, UpdateStatus, Work
 use crate::api::conditions::{Claim, Status};
 use crate::controller::references::Checked;
 use crate::controller::update::pod_end::NodeState;
+use crate::controller::update::timeouts::RunTimeouts;
 use crate::rpc::proto;
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStateTerminated, ContainerStatus, Pod, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{OwnerReference, Time};
@@ -69,7 +70,7 @@ fn observed(update: Update) -> Observed {
         pod: Some(pod("pod-uid")),
         node: NodeState::NotAsked,
         ahead: None,
-        default_timeout: Duration::ZERO,
+        timeouts: RunTimeouts::default(),
         seen: None,
         progress: None,
         asked: None,
@@ -375,8 +376,8 @@ fn a_run_that_ended_with_its_pod_is_nobodys_failure_and_a_cancelled_one_is_cance
 }
 
 #[test]
-fn the_message_of_a_default_timeout_names_its_flag() {
-    let said = |default: u64, seconds: i64, change: fn(&mut Update, &mut proto::Result)| {
+fn the_message_of_a_timeout_names_the_flag_that_sets_it() {
+    let said = |default: u64, maximum: u64, seconds: i64, change: fn(&mut Update, &mut proto::Result)| {
         let mut update = update(Some(bound()));
         let mut result = proto::Result {
             outcome: proto::Outcome::Canceled.into(),
@@ -387,17 +388,23 @@ fn the_message_of_a_default_timeout_names_its_flag() {
         };
         change(&mut update, &mut result);
         let seen = Some(Seen::Ended(Box::new(result)));
-        match decide(&Observed { seen, default_timeout: Duration::from_secs(default), ..observed(update) }) {
-            Action::Record(verdict) => verdict.message.contains("--default-run-timeout"),
+        let timeouts = RunTimeouts { default: Duration::from_secs(default), maximum: Duration::from_secs(maximum) };
+        match decide(&Observed { seen, timeouts, ..observed(update) }) {
+            Action::Record(verdict) => {
+                let flags = ["--default-run-timeout", "--max-run-timeout"];
+                flags.into_iter().find(|flag| verdict.message.contains(flag))
+            }
             other => panic!("{other:?}"),
         }
     };
-    assert!(said(60, 61, |_, _| {}));
-    assert!(!said(0, 61, |_, _| {}), "there is none");
-    assert!(!said(60, 30, |_, _| {}), "something else has ended it");
-    assert!(!said(60, 61, |update, _| update.spec.timeout = Some("1m".to_owned())), "its own timeout");
-    assert!(!said(60, 61, |update, _| update.metadata.deletion_timestamp = Some(Time(now()))), "a person");
-    assert!(!said(60, 61, |_, result| result.outcome = proto::Outcome::Failed.into()));
+    assert_eq!(said(60, 0, 61, |_, _| {}), Some("--default-run-timeout"));
+    assert_eq!(said(0, 0, 61, |_, _| {}), None, "there is no timeout");
+    assert_eq!(said(60, 0, 30, |_, _| {}), None, "something else has ended it");
+    let own_timeout = |update: &mut Update, _: &mut proto::Result| update.spec.timeout = Some("1m".to_owned());
+    assert_eq!(said(60, 0, 61, own_timeout), None);
+    assert_eq!(said(60, 40, 41, own_timeout), Some("--max-run-timeout"));
+    assert_eq!(said(60, 0, 61, |update, _| update.metadata.deletion_timestamp = Some(Time(now()))), None, "a user");
+    assert_eq!(said(60, 0, 61, |_, result| result.outcome = proto::Outcome::Failed.into()), None);
 }
 
 #[test]
