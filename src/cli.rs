@@ -47,6 +47,9 @@ pub enum Role {
     /// In a child process of the manager: talks to a Git server or packs what it has sent, for the manager only.
     #[command(hide = true)]
     Git,
+    /// In a child process of the manager: compares served schemas with those of this version, for the manager only.
+    #[command(hide = true)]
+    CompareSchemas,
     /// Prints the CustomResourceDefinitions.
     Crds,
 }

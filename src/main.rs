@@ -11,7 +11,7 @@ use clap::Parser;
 use pulumi_controller::cli::{AgentFlags, CommandLine, FetchFlags, Role};
 use pulumi_controller::config::{self, ManagerConfig};
 use pulumi_controller::controller::stack;
-use pulumi_controller::runtime::core_dumps;
+use pulumi_controller::runtime::{core_dumps, served_schemas};
 use pulumi_controller::source::git;
 use pulumi_controller::telemetry::logging;
 use pulumi_controller::{agent, api, manager};
@@ -63,6 +63,7 @@ fn run(role: Role) -> anyhow::Result<ExitCode> {
         }
         Role::Launch(flags) => return Ok(agent::launch(&flags.arguments)),
         Role::Evaluate => stack::evaluate_stdin()?,
+        Role::CompareSchemas => served_schemas::compare_stdin()?,
         Role::Git => git::work_on_stdin()?,
         Role::Crds => print_crds()?,
     }

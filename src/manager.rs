@@ -16,7 +16,6 @@ use tokio_util::task::TaskTracker;
 
 use crate::api::auto::{Update, Workspace};
 use crate::api::pulumi::{Program, Stack, StackReceiver};
-use crate::api::schema::custom_resource_definitions;
 use crate::artifact::{AllowedHosts, FetchSettings, Fetcher, Store};
 use crate::config::{API_TIMEOUT, ManagerConfig, RECONCILE_TIMEOUT, RECONCILES_END, TASKS_END};
 use crate::controller::references::{self, References};
@@ -91,9 +90,10 @@ pub async fn run(config: ManagerConfig, end: CancellationToken) -> anyhow::Resul
     let client = client::connect(metrics.clone()).await?;
     let (store, fetcher) = artifacts(&config)?;
     let receivers_known = take_webhooks(&config, &client, &metrics, &tasks, &end).await?;
+    let subprocess = Subprocess::of_this_binary();
     // Before it is ready, so that a rollout keeps the replica that fits the definitions.
     tokio::select! {
-        () = served_schemas::until_complete(&client, API_TIMEOUT, custom_resource_definitions()) => {}
+        () = served_schemas::until_complete(&client, API_TIMEOUT, &subprocess) => {}
         () = end.cancelled() => return Ok(()),
     }
     // Also when another leads: a replica that is replaced gives up its Lease only once the next one is ready.

@@ -32,7 +32,11 @@ const ROOMS: &[Room] = &[
         rule: MIDDLE,
     },
     Room { name: "rpc", uses: &["api", "artifact", "pulumi", "config", "server", "telemetry"], rule: MIDDLE },
-    Room { name: "runtime", uses: &["api", "artifact", "pulumi", "config", "server", "telemetry"], rule: MIDDLE },
+    Room {
+        name: "runtime",
+        uses: &["api", "artifact", "pulumi", "subprocess", "config", "server", "telemetry"],
+        rule: MIDDLE,
+    },
     Room {
         name: "controller",
         uses: &["api", "artifact", "pulumi", "subprocess", "source", "rpc", "runtime", "config", "server", "telemetry"],

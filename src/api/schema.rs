@@ -1,5 +1,7 @@
 //! Pieces of schema that the Rust types alone do not give, and the CRDs as they are installed.
 
+use std::collections::BTreeSet;
+
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
     CustomResourceDefinition, CustomResourceDefinitionVersion, JSON, JSONSchemaProps,
 };
@@ -87,6 +89,14 @@ pub fn conditions(_: &mut SchemaGenerator) -> Schema {
 pub fn custom_resource_definitions() -> Vec<CustomResourceDefinition> {
     let all = [Stack::crd(), Program::crd(), StackReceiver::crd(), Workspace::crd(), Update::crd()];
     all.into_iter().map(finish).collect()
+}
+
+/// Group and version of every kind, as they are stored.
+pub fn api_versions() -> BTreeSet<(String, String)> {
+    fn of<K: Resource<DynamicType = ()>>() -> (String, String) {
+        (K::group(&()).into_owned(), K::version(&()).into_owned())
+    }
+    [of::<Stack>(), of::<Program>(), of::<StackReceiver>(), of::<Workspace>(), of::<Update>()].into()
 }
 
 /// A new object says `observedGeneration: -1` until its controller has seen it; without this, tools that wait for

@@ -1,15 +1,18 @@
 //! Compares the CustomResourceDefinitions that the API server serves with those of this version. The API server drops fields that an
 //! older definition does not have, without an error: a controller would forget which runs it has started.
 
+use std::io::{self, Read, Write};
 use std::time::Duration;
 
 use http::Request;
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::Client;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use tokio::time::Instant;
 
+use crate::api::schema::{api_versions, custom_resource_definitions};
 use crate::runtime::reads::ReadError;
+use crate::subprocess::{self, Limits, Subprocess};
 
 /// How often the schemas are read until they are complete.
 const INTERVAL: Duration = Duration::from_secs(3);
@@ -19,23 +22,77 @@ const LOG_INTERVAL: Duration = Duration::from_secs(60);
 const MOST_FIELDS: usize = 5;
 /// With this value, the API server keeps what the schema does not name.
 const PRESERVES: &str = "x-kubernetes-preserve-unknown-fields";
+/// The child's role on the command line.
+const ROLE: &str = "compare-schemas";
+/// Limits of the child process.
+const LIMITS: Limits = Limits {
+    memory: 96 << 20,
+    address_space: 512 << 20,
+    stack: 8 << 20,
+    cpu: Duration::from_secs(10),
+    nice: 0,
+    wall: Duration::from_secs(30),
+    file_size: 0,
+    open_files: 16,
+    threads: false,
+    answer: 64 << 10,
+};
 
-/// Waits until the API server serves every field of these definitions, and logs what is missing. Needs no permission beyond
-/// `system:discovery`, which all ServiceAccounts have; without it, nothing is compared. Takes the definitions: they have megabytes.
-pub async fn until_complete(client: &Client, timeout: Duration, definitions: Vec<CustomResourceDefinition>) {
+/// What the API server serves of a version of an API group.
+#[derive(Debug, Serialize, Deserialize)]
+struct Served {
+    group: String,
+    version: String,
+    /// The OpenAPI document; none if the version is not served.
+    document: Option<String>,
+}
+
+/// Waits until the API server serves every field of the definitions of this version, and logs missing fields. Needs no permission
+/// beyond `system:discovery`, which all ServiceAccounts have; without it, nothing is compared.
+///
+/// A child process does the comparison: definitions and documents take megabytes, which the allocator would keep.
+pub async fn until_complete(client: &Client, timeout: Duration, subprocess: &Subprocess) {
+    let compare = async |served: &[Served]| {
+        let request = serde_json::to_vec(served).map_err(|error| error.to_string())?;
+        let answer = subprocess.run(ROLE, &request, &LIMITS).await.map_err(|error| error.to_string())?;
+        serde_json::from_slice(&answer).map_err(|error| error.to_string())
+    };
+    until_complete_by(client, timeout, compare).await;
+}
+
+/// Compares the served documents on stdin with the definitions of this version, in a child process. Writes the problems to stdout.
+///
+/// # Errors
+/// The limits cannot be applied, or the documents cannot be read.
+pub fn compare_stdin() -> io::Result<()> {
+    let mut request = Vec::new();
+    subprocess::confined_input()?.read_to_end(&mut request)?;
+    let served: Vec<Served> = serde_json::from_slice(&request)?;
+    drop(request);
+    io::stdout().write_all(&serde_json::to_vec(&problems(&served)?)?)
+}
+
+async fn until_complete_by(
+    client: &Client,
+    timeout: Duration,
+    compare: impl AsyncFn(&[Served]) -> Result<Vec<String>, String>,
+) {
     let mut logged: Option<(String, Instant)> = None;
     loop {
-        let problem = match problems(client, timeout, &definitions).await {
-            Ok(problems) if problems.is_empty() => {
-                if logged.is_some() {
-                    tracing::info!("all fields of the CustomResourceDefinitions are served now");
+        let problem = match served(client, timeout).await {
+            Ok(served) => match compare(&served).await {
+                Ok(problems) if problems.is_empty() => {
+                    if logged.is_some() {
+                        tracing::info!("all fields of the CustomResourceDefinitions are served now");
+                    }
+                    return;
                 }
-                return;
-            }
-            Ok(problems) => format!(
-                "{}. Apply the CustomResourceDefinitions of this version; until then this process is not ready and does not lead",
-                problems.join("; ")
-            ),
+                Ok(problems) => format!(
+                    "{}. Apply the CustomResourceDefinitions of this version; until then this process is not ready and does not lead",
+                    problems.join("; ")
+                ),
+                Err(error) => format!("cannot compare the served schemas with those of this version: {error}"),
+            },
             Err(error) if error.is_forbidden() => {
                 let error = &error as &dyn std::error::Error;
                 tracing::warn!(error, "cannot compare the CustomResourceDefinitions with those of this version");
@@ -53,20 +110,22 @@ pub async fn until_complete(client: &Client, timeout: Duration, definitions: Vec
 }
 
 /// A sentence for each definition that is not served as it should be.
-async fn problems(
-    client: &Client,
-    timeout: Duration,
-    definitions: &[CustomResourceDefinition],
-) -> Result<Vec<String>, ReadError> {
+fn problems(served: &[Served]) -> io::Result<Vec<String>> {
+    let mut documents = Vec::new();
+    for Served { group, version, document } in served {
+        let document: Option<Value> = document.as_deref().map(serde_json::from_str).transpose()?;
+        documents.push(((group.as_str(), version.as_str()), document));
+    }
     let mut problems = Vec::new();
-    for definition in definitions {
+    for definition in custom_resource_definitions() {
         let spec = &definition.spec;
         let Some(version) = spec.versions.iter().find(|version| version.storage) else { continue };
-        let served = served(client, timeout, &spec.group, &version.name).await?;
-        let ours = serde_json::to_value(&version.schema).unwrap_or_default();
+        let names = (spec.group.as_str(), version.name.as_str());
+        let document = documents.iter().find(|(of, _)| *of == names).and_then(|(_, document)| document.as_ref());
+        let ours = serde_json::to_value(&version.schema)?;
         let ours = ours.get("openAPIV3Schema").unwrap_or(&Value::Null);
         let name = format!("{}.{}", spec.names.plural, spec.group);
-        match served.as_ref().and_then(|served| schema_of(served, &spec.names.kind)) {
+        match document.and_then(|document| schema_of(document, &spec.names.kind)) {
             None => problems.push(format!("the CustomResourceDefinition {name} does not serve {}", version.name)),
             Some(served) => {
                 let missing = missing_fields(ours, served);
@@ -82,12 +141,22 @@ async fn problems(
     Ok(problems)
 }
 
+/// The OpenAPI documents of the versions that this controller stores.
+async fn served(client: &Client, timeout: Duration) -> Result<Vec<Served>, ReadError> {
+    let mut all = Vec::new();
+    for (group, version) in api_versions() {
+        let document = document(client, timeout, &group, &version).await?;
+        all.push(Served { group, version, document });
+    }
+    Ok(all)
+}
+
 /// The OpenAPI document of a version; none where nothing of that version is served.
-async fn served(client: &Client, timeout: Duration, group: &str, version: &str) -> Result<Option<Value>, ReadError> {
+async fn document(client: &Client, timeout: Duration, group: &str, version: &str) -> Result<Option<String>, ReadError> {
     let what = || format!("the OpenAPI schemas of {group}/{version}");
     let request = async {
         let request = Request::get(format!("/openapi/v3/apis/{group}/{version}")).body(Vec::new());
-        client.request::<Value>(request.map_err(kube::Error::HttpError)?).await
+        client.request_text(request.map_err(kube::Error::HttpError)?).await
     };
     match tokio::time::timeout(timeout, request).await {
         Ok(Ok(document)) => Ok(Some(document)),
@@ -238,6 +307,17 @@ mod tests {
         (!schemas.is_empty()).then(|| json!({"openapi": "3.0.0", "components": {"schemas": schemas}}))
     }
 
+    /// The problems with what the API server serves.
+    async fn found(client: &Client) -> Vec<String> {
+        problems(&served(client, LIMIT).await.unwrap()).unwrap()
+    }
+
+    async fn compare(served: &[Served]) -> Result<Vec<String>, String> {
+        problems(served).map_err(|error| error.to_string())
+    }
+
+    const LIMIT: Duration = Duration::from_secs(5);
+
     #[tokio::test(start_paused = true)]
     async fn an_older_definition_is_waited_for_until_it_is_replaced() {
         let is_older = Arc::new(Mutex::new(true));
@@ -246,29 +326,40 @@ mod tests {
             Some(document) => Answer::Json(200, document),
             None => Answer::refusal(404, "NotFound"),
         });
-        let definitions = custom_resource_definitions();
-        let limit = Duration::from_secs(5);
         assert_eq!(
-            problems(&client, limit, &definitions).await.unwrap(),
+            found(&client).await,
             ["the CustomResourceDefinition workspaces.auto.pulumi.com is older than this controller and drops \
                  status.mountedInputs"]
         );
-        let mut waiting = Box::pin(until_complete(&client, limit, definitions.clone()));
+        let mut waiting = Box::pin(until_complete_by(&client, LIMIT, compare));
         assert!(tokio::time::timeout(Duration::from_secs(60), &mut waiting).await.is_err(), "it waits");
         *is_older.lock().unwrap() = false;
-        tokio::time::timeout(Duration::from_secs(60), waiting).await.expect("it goes on");
+        tokio::time::timeout(Duration::from_secs(60), waiting).await.expect("it completes");
         assert!(log.verbs().iter().all(|verb| verb.starts_with("GET /openapi/v3/apis/")));
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_definition_that_is_not_served_is_waited_for_and_a_refusal_is_not() {
-        let definitions = custom_resource_definitions();
-        let limit = Duration::from_secs(5);
         let (absent, _) = client(|_| Answer::refusal(404, "NotFound"));
-        let found = problems(&absent, limit, &definitions).await.unwrap();
-        assert_eq!(found[0], "the CustomResourceDefinition stacks.pulumi.com does not serve v1");
+        assert_eq!(found(&absent).await[0], "the CustomResourceDefinition stacks.pulumi.com does not serve v1");
         let (refused, _) = client(|_| Answer::refusal(403, "Forbidden"));
-        let done = tokio::time::timeout(Duration::from_secs(60), until_complete(&refused, limit, definitions)).await;
+        let done = tokio::time::timeout(Duration::from_secs(60), until_complete_by(&refused, LIMIT, compare)).await;
         done.expect("it does not wait for what it may not read");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_comparison_that_fails_is_repeated() {
+        let (client, _) = client(|_| Answer::refusal(404, "NotFound"));
+        let left = Mutex::new(2);
+        let compare = async |_: &[Served]| {
+            let mut left = left.lock().unwrap();
+            if *left == 0 {
+                return Ok(Vec::new());
+            }
+            *left -= 1;
+            Err("killed".to_owned())
+        };
+        let done = tokio::time::timeout(Duration::from_secs(60), until_complete_by(&client, LIMIT, compare)).await;
+        done.expect("it completes once the comparison succeeds");
     }
 }
