@@ -1,61 +1,64 @@
-# What there is to do here. The work is done by scripts that can be called by themselves.
+# Short names for the scripts of the project. Each script also runs on its own.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-down test test-all generate image fmt clippy unit services fuzz e2e chaos bench tools cluster-up cluster-down test-cluster
+.PHONY: help demo demo-down test test-all generate image fmt clippy unit services deny fuzz e2e chaos bench tools cluster-up cluster-down test-cluster
 
-help: ## list what there is to do
+help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F '|' '{ printf "%-20s %s\n", $$1, $$2 }'
 
-demo: ## from nothing to a Git push that arrives as a Pulumi update, on a real cluster (root; 35 minutes the first time)
+demo: ## show how a Git push starts a Pulumi update, on a test cluster (root; 35 minutes the first time)
 	@tests/demo/demo
 
-demo-down: ## end the demo and take its cluster down
+demo-down: ## end the demo and remove its cluster
 	@tests/demo/demo down
 
-test: ## the tests for every change: format, clippy, unit tests, end-to-end tests on a real cluster (root)
+test: ## run the tests required for every change (root)
 	@tests/run
 
-test-all: ## the same, and the long ones: restarts, upgrades, overlays, crowds, two minutes of faults, a fleet repository (root)
+test-all: ## run all tests, including the long ones (root)
 	@tests/run --all
 
-generate: ## write generated files anew: resource definitions, RPC code
+generate: ## regenerate resource definitions, RPC code and the table of flags
 	REGENERATE=1 cargo test --locked --quiet --test generated
 
-image: ## build the controller's image: target/image/pulumi-controller.tar
+image: ## build the controller image: target/image/pulumi-controller.tar
 	@deploy/image/build --archive "$${CARGO_TARGET_DIR:-target}/image/pulumi-controller.tar"
 
 fmt: ## format the code
 	cargo fmt
 
-clippy: ## lint the code, warnings as errors
+clippy: ## lint the code, with warnings as errors
 	@tests/run clippy
 
-unit: ## unit tests, and that generated files and rooms are in order
+unit: ## run the unit tests, and check generated files and module dependencies
 	@tests/run unit
 
-services: ## tests of the Git server, the provider log and the test provider
+services: ## test the services of the test cluster
 	@tests/run services
 
-fuzz: ## fuzz what comes from outside, a minute for each target (nightly Rust and cargo-fuzz)
+deny: ## check licenses, advisories and sources of dependencies
+	@tests/deny
+
+fuzz: ## fuzz each target for a minute (nightly Rust, cargo-fuzz); FUZZ_SECONDS
 	@tests/fuzz/run
 
-e2e: ## end-to-end tests only, on a cluster of their own (root)
+e2e: ## run the end-to-end tests on a test cluster (root)
 	@tests/run install e2e exclusive
 
-chaos: ## ten minutes of faults, and the proof that nothing was lost and nothing came twice (root); CHAOS_SEED, CHAOS_SECONDS
+chaos: ## inject faults for ten minutes, then check for lost and repeated runs (root); CHAOS_SEED, CHAOS_SECONDS
 	@CHAOS_SECONDS=$${CHAOS_SECONDS:-600} tests/run install chaos
 
-bench: ## measure speed, memory and size against their budgets (root); BENCH="path cold" measures these only
+bench: ## measure speed, memory and size against their budgets (root); BENCH="path cold" selects measures
 	@tests/bench/run $(BENCH)
 
 tools: ## build the programs of the test cluster into the cache
 	@tests/cluster/cluster tools
 
-cluster-up: ## bring the test cluster up (root)
+cluster-up: ## start the test cluster (root)
 	@tests/cluster/cluster up
 
-cluster-down: ## take the test cluster down; only the cache stays
+cluster-down: ## remove the test cluster, keep the cache
 	@tests/cluster/cluster down
 
-test-cluster: ## prove that the test cluster comes up, works and leaves nothing behind (root; a running one is taken down)
+test-cluster: ## test the test cluster itself; removes a running one (root)
 	@tests/cluster/selftest
