@@ -25,14 +25,14 @@ use crate::rpc::client::{Agents, PUT_SOURCE_TIMEOUT};
 use crate::runtime::backoff::Backoff;
 use crate::runtime::cache_sync::CacheSync;
 use crate::runtime::client;
-use crate::runtime::drive::Drive;
 use crate::runtime::events::{Event, EventKind, Events};
 use crate::runtime::index::IndexWriter;
 use crate::runtime::leadership::Leadership;
 use crate::runtime::lease::{Elector, Identity, Term};
-use crate::runtime::notifications::{Destination, Notifications, Patience};
+use crate::runtime::notifications::{Destination, Notifications, RetryPolicy};
 use crate::runtime::reads::Reader;
-use crate::runtime::runs::{Limits, RunGate};
+use crate::runtime::reconcile::ReconcileRunner;
+use crate::runtime::run_limiter::{Limits, RunLimiter};
 use crate::runtime::scope::Scope;
 use crate::runtime::served_schemas;
 use crate::runtime::writes::Writer;
@@ -252,16 +252,16 @@ async fn build(config: &ManagerConfig, ground: Ground, end: &CancellationToken) 
     let (mut events, event_task) = Events::new(writer.clone(), COMPONENT, &instance(), metrics.clone());
     tasks.spawn(event_task.run(last_events.clone()));
     if let Some(address) = config.events_address.clone() {
-        let destination = Destination { address, client: fetcher.client(), patience: Patience::default() };
+        let destination = Destination { address, client: fetcher.client(), patience: RetryPolicy::default() };
         let (notifications, task) = Notifications::new(destination, COMPONENT, &instance(), metrics.clone());
         tasks.spawn(task.run(last_events));
         events = events.also_to(notifications);
     }
     let namespace = config.runtime_namespace.clone();
     let place = authority::Place { reader: reader.clone(), writer: writer.clone(), namespace };
-    let keeper = authority::Keeper::start(place, events.clone(), metrics.clone()).await?;
-    let (agents, authority) = (keeper.agents(), keeper.authority());
-    tasks.spawn(keeper.run(end.clone()));
+    let ca_rotator = authority::CaRotator::start(place, events.clone(), metrics.clone()).await?;
+    let (agents, authority) = (ca_rotator.agents(), ca_rotator.authority());
+    tasks.spawn(ca_rotator.run(end.clone()));
     let scope = scope(config);
     let git_slots = git::Slots::default();
     Ok(Parts { client, reader, writer, metrics, events, agents, authority, store, fetcher, scope, tasks, git_slots })
@@ -270,7 +270,7 @@ async fn build(config: &ManagerConfig, ground: Ground, end: &CancellationToken) 
 async fn run_controllers(config: &ManagerConfig, parts: Parts, end: &CancellationToken) {
     let (updates, updates_writer) = update::updates();
     let (wake_workspace, woken_workspaces) = mpsc::channel::<ObjectRef<Workspace>>(WAKE_UPS);
-    let knocks = workspace::Knocks::new(wake_workspace.clone(), parts.tasks.clone(), end.clone());
+    let probes = workspace::AgentProbes::new(wake_workspace.clone(), parts.tasks.clone(), end.clone());
     let inputs = workspace::InputWatch::new(wake_workspace.clone());
     let (wake_update, woken_updates) = mpsc::channel::<ObjectRef<Update>>(WAKE_UPS);
     let poll = references::Poll::default();
@@ -283,7 +283,7 @@ async fn run_controllers(config: &ManagerConfig, parts: Parts, end: &Cancellatio
     tokio::join!(
         stacks(config, &parts, updates.clone(), wake_workspace, end.clone()),
         runs(config, &parts, (updates, updates_writer), references.clone(), (wake_update, woken_updates), end.clone()),
-        workspaces(config, &parts, (knocks, inputs, references), woken_workspaces, end.clone()),
+        workspaces(config, &parts, (probes, inputs, references), woken_workspaces, end.clone()),
         programs(config, &parts, end.clone()),
         receivers(config, &parts, end.clone()),
     );
@@ -299,7 +299,7 @@ async fn stacks(
     let (known_stacks, store) = stack::stacks();
     let sources = Sources::new(parts.client.clone());
     let (dependents, woken_dependents) = stack::Dependents::new(known_stacks.clone(), config.no_cross_namespace_refs);
-    let twins = stack::Twins::new(dependents.waker(), config.no_cross_namespace_refs);
+    let duplicates = stack::DuplicateStacks::new(dependents.waker(), config.no_cross_namespace_refs);
     let (subprocess, tasks) = (Subprocess::of_this_binary(), parts.tasks.clone());
     let evaluator = stack::Evaluator::new(subprocess, dependents.waker(), tasks, end.clone());
     let (source_watches, woken) = stack::SourceWatches::new(
@@ -317,10 +317,10 @@ async fn stacks(
         source_watches,
         git: git.clone(),
         dependents,
-        whole_stacks: stack::WholeStacks::default(),
+        stack_cache: stack::StackCache::default(),
         mutated_workspaces: stack::MutatedWorkspaces::default(),
         evaluator,
-        twins: twins.clone(),
+        duplicates: duplicates.clone(),
         reader: parts.reader.clone(),
         writer: parts.writer.clone(),
         fetcher: parts.fetcher.clone(),
@@ -340,10 +340,10 @@ async fn stacks(
         wake_workspace,
     });
     let (metrics, slots) = (parts.metrics.clone(), Slots::of(config.concurrent));
-    let drive = drive::<Stack>("stack-controller", RECONCILE_TIMEOUT, slots, config, parts, &end);
-    let drive = Arc::new(drive.when_gone(move |gone| {
+    let runner = runner::<Stack>("stack-controller", RECONCILE_TIMEOUT, slots, config, parts, &end);
+    let runner = Arc::new(runner.when_gone(move |gone| {
         metrics.stacks(known_stacks.store().len());
-        twins.forget(gone);
+        duplicates.forget(gone);
         git.forget(gone);
     }));
     let followers = followers.map(move |(namespace, name)| {
@@ -354,7 +354,7 @@ async fn stacks(
     let woken = futures::stream::select(woken, followers);
     let feeds = stack::Feeds { store, woken, dependents: woken_dependents };
     let (client, ended) = (parts.client.clone(), end.cancelled_owned());
-    stack::controller(client, &parts.scope, feeds, drive, context, ended).await;
+    stack::controller(client, &parts.scope, feeds, runner, context, ended).await;
 }
 
 /// What follows repositories, and whom it wakes.
@@ -384,13 +384,13 @@ async fn runs(
         each_namespace: config.max_concurrent_runs_per_namespace,
         each_node: config.max_concurrent_runs_per_node,
     };
-    let gate = RunGate::new(limits, parts.metrics.clone());
+    let run_limiter = RunLimiter::new(limits, parts.metrics.clone());
     let attachments = update::Attachments::new(parts.agents.clone(), wake, parts.tasks.clone(), end.clone());
     let context = Arc::new(update::Context {
         reader: parts.reader.clone(),
         writer: parts.writer.clone(),
         attachments: attachments.clone(),
-        gate: gate.clone(),
+        run_limiter: run_limiter.clone(),
         events: parts.events.clone(),
         references,
         metrics: parts.metrics.clone(),
@@ -398,28 +398,28 @@ async fn runs(
         adopted: Arc::new(std::sync::Once::new()),
         timeouts: update::RunTimeouts { default: config.default_run_timeout, maximum: config.max_run_timeout },
     });
-    let drive =
-        drive::<Update>("update-controller", RECONCILE_TIMEOUT, Slots::of(config.concurrent), config, parts, &end);
-    let drive = Arc::new(drive.when_gone(move |(namespace, name)| attachments.forget(namespace, name)));
-    let feeds = update::Feeds { store, news, places: gate.wakes() };
+    let runner =
+        runner::<Update>("update-controller", RECONCILE_TIMEOUT, Slots::of(config.concurrent), config, parts, &end);
+    let runner = Arc::new(runner.when_gone(move |(namespace, name)| attachments.forget(namespace, name)));
+    let feeds = update::Feeds { store, news, places: run_limiter.wakes() };
     let (client, ended) = (parts.client.clone(), end.cancelled_owned());
-    update::controller(client, &parts.scope, feeds, drive, context, ended).await;
+    update::controller(client, &parts.scope, feeds, runner, context, ended).await;
 }
 
 /// The driver of a controller's reconciles, of which so many go on at a time.
-fn drive<K: Resource<DynamicType = ()>>(
+fn runner<K: Resource<DynamicType = ()>>(
     controller: &'static str,
     timeout: Duration,
     slots: Slots,
     config: &ManagerConfig,
     parts: &Parts,
     end: &CancellationToken,
-) -> Drive {
+) -> ReconcileRunner {
     parts.metrics.reconciles_at_once(controller, slots.total);
     let (shortest, longest) = config.retry_delays;
-    let drive = Drive::new::<K>(controller, timeout, parts.metrics.clone());
-    let drive = drive.with_slots(slots.total.into(), slots.per_namespace.into(), end.clone());
-    drive.with_backoff(Backoff::between(shortest, longest))
+    let runner = ReconcileRunner::new::<K>(controller, timeout, parts.metrics.clone());
+    let runner = runner.with_slots(slots.total.into(), slots.per_namespace.into(), end.clone());
+    runner.with_backoff(Backoff::between(shortest, longest))
 }
 
 /// How many objects of a kind are reconciled at a time.
@@ -439,7 +439,7 @@ impl Slots {
 async fn workspaces(
     config: &ManagerConfig,
     parts: &Parts,
-    (knocks, inputs, references): (workspace::Knocks, workspace::InputWatch, References),
+    (probes, inputs, references): (workspace::AgentProbes, workspace::InputWatch, References),
     wakes: mpsc::Receiver<ObjectRef<Workspace>>,
     end: CancellationToken,
 ) {
@@ -471,7 +471,7 @@ async fn workspaces(
             },
         },
         default_service_account: config.default_service_account.clone(),
-        knocks,
+        probes,
         inputs: inputs.clone(),
         references,
         memory: workspace::Memory::default(),
@@ -481,12 +481,12 @@ async fn workspaces(
     let watches = workspace::Watches { scope: parts.scope.clone(), workspaces, updates: updates_writer, wakes };
     // It waits for a source to be put in place, and for what that installs.
     let timeout = PUT_SOURCE_TIMEOUT + RECONCILE_TIMEOUT;
-    let drive = drive::<Workspace>("workspace-controller", timeout, WORKSPACES, config, parts, &end);
-    let drive = drive.when_gone(move |gone| {
+    let runner = runner::<Workspace>("workspace-controller", timeout, WORKSPACES, config, parts, &end);
+    let runner = runner.when_gone(move |gone| {
         inputs.forget(&gone.0, &gone.1);
         git.forget(gone);
     });
-    workspace::controller(context, watches, Arc::new(drive), end).await;
+    workspace::controller(context, watches, Arc::new(runner), end).await;
 }
 
 async fn programs(config: &ManagerConfig, parts: &Parts, end: CancellationToken) {
@@ -499,11 +499,11 @@ async fn programs(config: &ManagerConfig, parts: &Parts, end: CancellationToken)
         programs: known.clone(),
     });
     let metrics = parts.metrics.clone();
-    let drive =
-        drive::<Program>("program-controller", RECONCILE_TIMEOUT, Slots::of(config.concurrent), config, parts, &end);
-    let drive = Arc::new(drive.when_gone(move |_| metrics.programs(known.len())));
+    let runner =
+        runner::<Program>("program-controller", RECONCILE_TIMEOUT, Slots::of(config.concurrent), config, parts, &end);
+    let runner = Arc::new(runner.when_gone(move |_| metrics.programs(known.len())));
     let (client, ended) = (parts.client.clone(), end.cancelled_owned());
-    program::controller(client, &parts.scope, store, drive, context, ended).await;
+    program::controller(client, &parts.scope, store, runner, context, ended).await;
 }
 
 async fn receivers(config: &ManagerConfig, parts: &Parts, end: CancellationToken) {
@@ -514,7 +514,7 @@ async fn receivers(config: &ManagerConfig, parts: &Parts, end: CancellationToken
         events: parts.events.clone(),
         is_served: config.receiver_address.is_some(),
     });
-    let drive = drive::<StackReceiver>(
+    let runner = runner::<StackReceiver>(
         "stackreceiver-controller",
         RECONCILE_TIMEOUT,
         Slots::of(config.concurrent),
@@ -523,5 +523,5 @@ async fn receivers(config: &ManagerConfig, parts: &Parts, end: CancellationToken
         &end,
     );
     let (client, ended) = (parts.client.clone(), end.cancelled_owned());
-    stack_receiver::controller(client, &parts.scope, store, Arc::new(drive), context, ended).await;
+    stack_receiver::controller(client, &parts.scope, store, Arc::new(runner), context, ended).await;
 }

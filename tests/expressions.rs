@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 /// How long an answer may take on a slow machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 struct Fixture {
     evaluator: Evaluator,
@@ -65,7 +65,9 @@ impl Fixture {
                 while self.woken.next().await.expect("somebody wakes").name != this.metadata.name.clone().unwrap() {}
             }
         };
-        tokio::time::timeout(PATIENCE, said).await.unwrap_or_else(|_| panic!("no answer in {PATIENCE:?}: {expression}"))
+        tokio::time::timeout(TEST_TIMEOUT, said)
+            .await
+            .unwrap_or_else(|_| panic!("no answer in {TEST_TIMEOUT:?}: {expression}"))
     }
 }
 

@@ -36,16 +36,6 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-#[test]
-fn the_rpc_code_is_what_the_proto_says() -> Result<()> {
-    let protos = root().join("src/rpc/protos");
-    let descriptors = protox::compile(["agent.proto"], [&protos])?;
-    let directory = tempfile::tempdir()?;
-    tonic_prost_build::configure().out_dir(directory.path()).compile_fds(descriptors)?;
-    let code = std::fs::read_to_string(directory.path().join("pulumi.controller.agent.v1.rs"))?;
-    expect_file(&root().join("src/rpc/proto.rs"), &code)
-}
-
 /// Agents and controllers of other versions speak what is in it: it is written anew when something was added, and never
 /// when something that it has would be lost.
 #[test]

@@ -33,7 +33,7 @@ pub fn patience(termination_grace: Duration) -> Duration {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
     /// Somebody called to cancel it.
-    Asked,
+    Requested,
     /// The pod is being terminated.
     Terminated,
     /// It took longer than this.
@@ -45,7 +45,7 @@ pub enum Cause {
 impl fmt::Display for Cause {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Cause::Asked => write!(formatter, "the run was cancelled"),
+            Cause::Requested => write!(formatter, "the run was cancelled"),
             Cause::Terminated => write!(formatter, "the pod was terminated, and the run was ended"),
             Cause::Timeout(limit) => {
                 write!(formatter, "the run took longer than its timeout of {} and was ended", Words(*limit))
@@ -74,7 +74,7 @@ impl fmt::Display for Words {
 
 /// What was asked for, and when it is to take effect.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Wish {
+pub struct CancelRequest {
     /// To end gracefully.
     pub gracefully: Option<Instant>,
     /// To end without waiting for the steps in flight.
@@ -85,12 +85,12 @@ pub struct Wish {
     called: bool,
 }
 
-impl Wish {
+impl CancelRequest {
     /// Another call to cancel: the first is graceful, the second is harder, more change nothing.
     pub fn escalate(&mut self, now: Instant, patience: Duration) {
         let harder = if self.called { now } else { now + patience };
         self.called = true;
-        self.end(Cause::Asked, now, harder);
+        self.end(Cause::Requested, now, harder);
     }
 
     /// Gracefully now, and harder later. Takes nothing back that was asked for before.
@@ -171,12 +171,14 @@ impl Cancellation {
     }
 
     /// What is due now. Each step is given once.
-    pub fn due(&mut self, wish: &Wish, now: Instant) -> Option<Step> {
+    pub fn due(&mut self, cancel_request: &CancelRequest, now: Instant) -> Option<Step> {
         let (sent, step) = match self.sent {
-            Sent::Nothing if wish.gracefully.is_some_and(|at| self.engine_began || now >= at + HOLD_BACK) => {
+            Sent::Nothing if cancel_request.gracefully.is_some_and(|at| self.engine_began || now >= at + HOLD_BACK) => {
                 (Sent::First, Step::Interrupt)
             }
-            Sent::First if wish.harder.is_some_and(|at| now >= at) => (Sent::Second { at: now }, Step::Interrupt),
+            Sent::First if cancel_request.harder.is_some_and(|at| now >= at) => {
+                (Sent::Second { at: now }, Step::Interrupt)
+            }
             Sent::Second { at } if now >= at + KILL_GRACE => (Sent::Kill, Step::Kill),
             _ => return None,
         };
@@ -190,20 +192,20 @@ mod tests {
     use super::*;
 
     const SECOND: Duration = Duration::from_secs(1);
-    const PATIENCE: Duration = Duration::from_secs(60);
+    const GRACE_PERIOD: Duration = Duration::from_secs(60);
 
     /// What is sent, by the second, when `calls` come at the given seconds and the engine begins at `began`.
     fn sent(calls: &[u32], began: Option<u32>, seconds: u32) -> Vec<(u32, Step)> {
         let start = Instant::now();
-        let (mut wish, mut cancellation) = (Wish::default(), Cancellation::default());
+        let (mut cancel_request, mut cancellation) = (CancelRequest::default(), Cancellation::default());
         let mut steps = Vec::new();
         for second in 0..seconds {
             let now = start + SECOND * second;
-            calls.iter().filter(|call| **call == second).for_each(|_| wish.escalate(now, PATIENCE));
+            calls.iter().filter(|call| **call == second).for_each(|_| cancel_request.escalate(now, GRACE_PERIOD));
             if began == Some(second) {
                 cancellation.engine_began();
             }
-            while let Some(step) = cancellation.due(&wish, now) {
+            while let Some(step) = cancellation.due(&cancel_request, now) {
                 steps.push((second, step));
             }
         }
@@ -231,13 +233,13 @@ mod tests {
     #[test]
     fn no_step_before_the_grace_is_over_is_hard() {
         let start = Instant::now();
-        let (mut wish, mut cancellation) = (Wish::default(), Cancellation::default());
+        let (mut cancel_request, mut cancellation) = (CancelRequest::default(), Cancellation::default());
         cancellation.engine_began();
-        wish.escalate(start, PATIENCE);
-        assert_eq!(cancellation.due(&wish, start), Some(Step::Interrupt));
-        assert_eq!(cancellation.due(&wish, start + PATIENCE - SECOND), None);
+        cancel_request.escalate(start, GRACE_PERIOD);
+        assert_eq!(cancellation.due(&cancel_request, start), Some(Step::Interrupt));
+        assert_eq!(cancellation.due(&cancel_request, start + GRACE_PERIOD - SECOND), None);
         assert!(!cancellation.was_hard());
-        assert_eq!(cancellation.due(&wish, start + PATIENCE), Some(Step::Interrupt));
+        assert_eq!(cancellation.due(&cancel_request, start + GRACE_PERIOD), Some(Step::Interrupt));
         assert!(cancellation.was_hard());
     }
 
@@ -246,14 +248,14 @@ mod tests {
         let now = Instant::now();
         let later = |seconds: u32| now + SECOND * seconds;
         let timeout = Cause::Timeout(SECOND);
-        type Call = fn(&mut Wish, Instant);
-        let ask: Call = |wish, now| wish.escalate(now, PATIENCE);
-        let terminate: Call = |wish, now| wish.end(Cause::Terminated, now, now + SECOND * 400);
-        let late: Call = |wish, now| wish.end(Cause::Timeout(SECOND), now, now + PATIENCE);
+        type Call = fn(&mut CancelRequest, Instant);
+        let ask: Call = |cancel_request, now| cancel_request.escalate(now, GRACE_PERIOD);
+        let terminate: Call = |cancel_request, now| cancel_request.end(Cause::Terminated, now, now + SECOND * 400);
+        let late: Call = |cancel_request, now| cancel_request.end(Cause::Timeout(SECOND), now, now + GRACE_PERIOD);
         for (calls, cause, harder) in [
-            (vec![ask], Cause::Asked, later(60)),
-            (vec![ask, ask], Cause::Asked, later(1)),
-            (vec![ask, ask, terminate], Cause::Asked, later(1)),
+            (vec![ask], Cause::Requested, later(60)),
+            (vec![ask, ask], Cause::Requested, later(1)),
+            (vec![ask, ask, terminate], Cause::Requested, later(1)),
             (vec![terminate], Cause::Terminated, later(400)),
             // What ends a run by itself is no call: the first one is still graceful.
             (vec![terminate, ask], Cause::Terminated, later(61)),
@@ -261,9 +263,12 @@ mod tests {
             (vec![late, ask], timeout, later(60)),
             (vec![late, terminate], timeout, later(60)),
         ] {
-            let mut wish = Wish::default();
-            calls.iter().zip(0..).for_each(|(call, second)| call(&mut wish, later(second)));
-            assert_eq!((wish.gracefully, wish.cause, wish.harder), (Some(now), Some(cause), Some(harder)));
+            let mut cancel_request = CancelRequest::default();
+            calls.iter().zip(0..).for_each(|(call, second)| call(&mut cancel_request, later(second)));
+            assert_eq!(
+                (cancel_request.gracefully, cancel_request.cause, cancel_request.harder),
+                (Some(now), Some(cause), Some(harder))
+            );
         }
     }
 

@@ -20,9 +20,9 @@ use crate::pulumi::failure::Exit;
 const OWN_EXECUTABLE: &str = "/proc/self/exe";
 const CLI: &str = "pulumi";
 /// How much of an output is read that is not for the log.
-const LARGEST_CAPTURE: u64 = 16 * 1024 * 1024;
+const MAX_CAPTURE: u64 = 16 * 1024 * 1024;
 /// How long the output may stay open after the last process of the call has ended.
-const OUTPUT_GRACE: Duration = Duration::from_secs(5);
+const OUTPUT_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
@@ -167,7 +167,7 @@ impl Call<'_> {
         let status = status.map_err(CallError::Wait)?;
         let ((stdout, captured), stderr) = match read {
             Some(read) => read,
-            None => tokio::time::timeout(OUTPUT_GRACE, reading).await.unwrap_or_default(),
+            None => tokio::time::timeout(OUTPUT_TIMEOUT, reading).await.unwrap_or_default(),
         };
         Ok(Ended { exit: exit(status), stdout, captured, stderr })
     }
@@ -175,7 +175,7 @@ impl Call<'_> {
 
 async fn capture(stdout: ChildStdout) -> Vec<u8> {
     let mut captured = Vec::new();
-    let mut limited = stdout.take(LARGEST_CAPTURE);
+    let mut limited = stdout.take(MAX_CAPTURE);
     // What was read up to an error is judged by who parses it.
     let _ = limited.read_to_end(&mut captured).await;
     captured

@@ -9,7 +9,7 @@ use std::thread::ScopedJoinHandle;
 /// To list, add and remove entries of a directory.
 const OWNER_ALL: u32 = 0o700;
 /// A tree of more files and directories is synced with its whole file system.
-const MOST_SYNCS: usize = 256;
+const MAX_SYNCS: usize = 256;
 /// The journal of a file system commits syncs of the same moment at once.
 const SYNCS_AT_ONCE: usize = 8;
 
@@ -55,7 +55,7 @@ fn few_paths(tree: &Path) -> io::Result<Option<Vec<PathBuf>>> {
             if kind.is_symlink() {
                 continue;
             }
-            if paths.len() == MOST_SYNCS {
+            if paths.len() == MAX_SYNCS {
                 return Ok(None);
             }
             paths.push(entry.path());
@@ -152,7 +152,7 @@ mod tests {
         few.sort();
         assert_eq!(few, [tree.clone(), tree.join("inner"), tree.join("inner/file")]);
         sync_tree(&tree).unwrap();
-        for number in 0..MOST_SYNCS {
+        for number in 0..MAX_SYNCS {
             std::fs::write(tree.join(format!("{number}")), "").unwrap();
         }
         assert_eq!(few_paths(&tree).unwrap(), None);

@@ -7,19 +7,19 @@ use std::path::Path;
 use super::refusal::Refusal;
 
 /// Longer ones are refused: they are read before each run.
-const LONGEST: u64 = 1024 * 1024;
+const MAX_SIZE: u64 = 1024 * 1024;
 
 /// The variables in a file, in order; none if there is no such file. A refusal names the line and not what is in it.
 pub fn read(file: &Path) -> Result<Vec<(String, String)>, Refusal> {
     let what = || format!("cannot read the variables that init containers have left in {}", file.display());
     let mut text = String::new();
     match File::open(file) {
-        Ok(open) => open.take(LONGEST + 1).read_to_string(&mut text).map_err(Refusal::system(what()))?,
+        Ok(open) => open.take(MAX_SIZE + 1).read_to_string(&mut text).map_err(Refusal::system(what()))?,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(error) => return Err(Refusal::system(what())(error)),
     };
-    if text.len() as u64 > LONGEST {
-        return Err(Refusal::Invalid(format!("{}: it is longer than {LONGEST} bytes", what())));
+    if text.len() as u64 > MAX_SIZE {
+        return Err(Refusal::Invalid(format!("{}: it is longer than {MAX_SIZE} bytes", what())));
     }
     let mut variables = Vec::new();
     for variable in dotenvy::from_read_iter(text.as_bytes()) {

@@ -20,10 +20,10 @@ use crate::rpc::proto::EnvironmentVariable;
 use crate::rpc::proto::environment_variable::Source;
 
 /// Kubernetes bounds a Secret to this size.
-const LONGEST_VALUE: u64 = 1024 * 1024;
+const MAX_VALUE: u64 = 1024 * 1024;
 /// Values of mounted Secrets that are longer are not hidden, nor more of them: each line of output is searched for all.
-const LONGEST_HIDDEN: u64 = 64 * 1024;
-const MOST_HIDDEN: usize = 1000;
+const MAX_HIDDEN_BYTES: u64 = 64 * 1024;
+const MAX_HIDDEN: usize = 1000;
 /// The CLI asks who is working; a user id without a name would make it fail.
 const DEFAULT_USER: &str = "pulumi";
 const MOUNT_DELAY: &str = "; a change of it takes up to two minutes until it is in the running pod";
@@ -149,9 +149,9 @@ pub fn read_value(what: &str, file: &Path, layout: &Layout) -> Result<OsString, 
         _ => refused(error.to_string()),
     };
     let mut value = Vec::new();
-    File::open(file).map_err(missing)?.take(LONGEST_VALUE + 1).read_to_end(&mut value).map_err(missing)?;
-    if value.len() as u64 > LONGEST_VALUE {
-        return Err(refused(format!("it is longer than {LONGEST_VALUE} bytes")));
+    File::open(file).map_err(missing)?.take(MAX_VALUE + 1).read_to_end(&mut value).map_err(missing)?;
+    if value.len() as u64 > MAX_VALUE {
+        return Err(refused(format!("it is longer than {MAX_VALUE} bytes")));
     }
     Ok(OsString::from_vec(value))
 }
@@ -184,10 +184,10 @@ fn why_missing(file: &Path, layout: &Layout) -> String {
 fn mounted_secrets(directory: &Path) -> Vec<Zeroizing<String>> {
     let keys = mounts::entries(directory).flat_map(|secret| mounts::keys(&secret));
     let is_ordinary = |key: &PathBuf| {
-        std::fs::metadata(key).is_ok_and(|metadata| metadata.is_file() && metadata.len() <= LONGEST_HIDDEN)
+        std::fs::metadata(key).is_ok_and(|metadata| metadata.is_file() && metadata.len() <= MAX_HIDDEN_BYTES)
     };
     let read = |key: PathBuf| std::fs::read_to_string(key).ok().map(Zeroizing::new);
-    keys.filter(is_ordinary).take(MOST_HIDDEN).filter_map(read).collect()
+    keys.filter(is_ordinary).take(MAX_HIDDEN).filter_map(read).collect()
 }
 
 /// The image's own home directory when it can be written to, else one on the share volume.

@@ -15,19 +15,19 @@ use tokio_util::sync::CancellationToken;
 use tonic::transport::Server;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::gate::Gate;
 use super::layout::Layout;
 use super::operations::Identity;
 use super::refusal::Refusal;
 use super::settings::Settings;
 use super::source::Source;
+use super::workspace_lock::WorkspaceLock;
+use crate::rpc::capabilities::PROTOCOL_VERSION;
 use crate::rpc::proto;
 use crate::rpc::proto::agent_server::{Agent, AgentServer};
 use crate::rpc::server_tls::TlsAcceptor;
-use crate::rpc::understanding::UNDERSTOOD;
 
 /// The largest request: a piece of an archive, and what is around it.
-const LARGEST_REQUEST: usize = 1024 * 1024;
+const MAX_REQUEST: usize = 1024 * 1024;
 const STREAMS_AT_ONCE: u32 = 16;
 const KEEPALIVE: Duration = Duration::from_secs(30);
 /// How long the reply to the last call may take to leave.
@@ -68,7 +68,7 @@ async fn run(config: &FetchConfig) -> anyhow::Result<()> {
         .http2_keepalive_interval(Some(KEEPALIVE))
         .max_concurrent_streams(STREAMS_AT_ONCE)
         .serve_with_incoming_shutdown(
-            AgentServer::new(service).max_decoding_message_size(LARGEST_REQUEST),
+            AgentServer::new(service).max_decoding_message_size(MAX_REQUEST),
             acceptor.incoming(listener),
             done.clone().cancelled_owned(),
         );
@@ -105,7 +105,7 @@ impl Fetch {
         layout.create().with_context(|| format!("cannot prepare {}", config.share.display()))?;
         let settings = Arc::new(Settings::open(layout.clone()));
         let stop = CancellationToken::new();
-        let source = Source::open(layout, Gate::default(), settings, stop.clone())?.without_installing();
+        let source = Source::open(layout, WorkspaceLock::default(), settings, stop.clone())?.without_installing();
         let identity = Identity::new(config.pod_uid.clone()).context("cannot read /proc")?;
         Ok(Self { identity, source: Arc::new(source), stop, done: CancellationToken::new() })
     }
@@ -118,14 +118,16 @@ impl Agent for Fetch {
     type AttachStream = Replies;
 
     async fn status(&self, _request: Request<proto::StatusRequest>) -> Result<Response<proto::StatusReply>, Status> {
-        let artifact = self.source.in_place();
+        let artifact = self.source.current_source();
         Ok(Response::new(proto::StatusReply {
             agent_version: env!("CARGO_PKG_VERSION").to_owned(),
             start_id: self.identity.start_id.clone(),
             pod_uid: self.identity.pod_uid.clone(),
-            artifact: artifact
-                .map(|in_place| proto::Artifact { digest: in_place.digest, directory: in_place.directory }),
-            understands: UNDERSTOOD,
+            artifact: artifact.map(|current_source| proto::Artifact {
+                digest: current_source.digest,
+                directory: current_source.directory,
+            }),
+            protocol_version: PROTOCOL_VERSION,
             ..proto::StatusReply::default()
         }))
     }

@@ -9,12 +9,12 @@ use tokio::sync::Semaphore;
 use tokio_util::task::TaskTracker;
 
 /// How long a question and its answer may take.
-const LIMIT: Duration = Duration::from_secs(5);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// How many are answered at the same time; others wait in the listener's queue.
 const AT_ONCE: usize = 8;
 /// The longest question that is read.
-const LONGEST_REQUEST: usize = 2048;
-const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(200);
+const MAX_REQUEST: usize = 2048;
+const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Answers until it is dropped. `is_ready` is asked each time.
 pub async fn serve(listener: TcpListener, tasks: TaskTracker, is_ready: impl Fn() -> bool) {
@@ -26,13 +26,13 @@ pub async fn serve(listener: TcpListener, tasks: TaskTracker, is_ready: impl Fn(
                 let ready = is_ready();
                 tasks.spawn(async move {
                     // A client that does not take its answer gets none.
-                    let _ = tokio::time::timeout(LIMIT, answer(stream, ready)).await;
+                    let _ = tokio::time::timeout(REQUEST_TIMEOUT, answer(stream, ready)).await;
                     drop(place);
                 });
             }
             Err(error) => {
                 tracing::warn!(%error, "cannot accept a connection for readiness");
-                tokio::time::sleep(PAUSE_AFTER_ERROR).await;
+                tokio::time::sleep(ACCEPT_RETRY_INTERVAL).await;
             }
         }
     }
@@ -43,7 +43,7 @@ async fn answer(mut stream: TcpStream, ready: bool) -> std::io::Result<()> {
     let mut buffer = [0; 512];
     while !request.windows(4).any(|bytes| bytes == b"\r\n\r\n") {
         let length = stream.read(&mut buffer).await?;
-        if length == 0 || request.len() + length > LONGEST_REQUEST {
+        if length == 0 || request.len() + length > MAX_REQUEST {
             return Ok(());
         }
         request.extend_from_slice(buffer.get(..length).unwrap_or_default());

@@ -15,10 +15,10 @@ use sha2::Sha256;
 use crate::rpc::server_tls::INPUTS_KEY_FILE;
 
 /// Kubernetes bounds a Secret, and a ConfigMap, to this size.
-const LONGEST_VALUE: u64 = 1024 * 1024;
+const MAX_VALUE: u64 = 1024 * 1024;
 /// A shorter key would be none.
-const SHORTEST_KEY: usize = 32;
-const LONGEST_KEY: u64 = 1024;
+const MIN_KEY: usize = 32;
+const MAX_KEY: u64 = 1024;
 /// How often they are read until two looks see the same: they may be exchanged at this moment.
 const LOOKS: usize = 4;
 
@@ -48,8 +48,8 @@ impl Inputs {
         if files.is_empty() && directories.is_empty() {
             return Words::default();
         }
-        let key = match read(&self.key_file, LONGEST_KEY) {
-            Ok(Some(key)) if key.len() >= SHORTEST_KEY => key,
+        let key = match read(&self.key_file, MAX_KEY) {
+            Ok(Some(key)) if key.len() >= MIN_KEY => key,
             other => {
                 let found = other.map(|key| key.map(|key| key.len()));
                 tracing::warn!(file = %self.key_file.display(), ?found, "no key: changes of Secrets and ConfigMaps are not told");
@@ -94,7 +94,7 @@ fn look(key: &[u8], files: &[String]) -> Option<String> {
     };
     for file in files {
         add(file.as_bytes());
-        match read(Path::new(file), LONGEST_VALUE) {
+        match read(Path::new(file), MAX_VALUE) {
             Ok(Some(content)) => {
                 add(b"is");
                 add(&content);

@@ -10,19 +10,19 @@ use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
-use super::cancellation::{Cause, Wish};
+use super::cancellation::{CancelRequest, Cause};
 use super::config_values;
 use super::environment;
-use super::gate::{Gate, Pass};
+use super::interactive_session;
 use super::journal::{self, Journal, JournalError, JournalRecord, Reader, Request};
 use super::layout::Layout;
 use super::liveness::Liveness;
-use super::people;
 use super::processes::{self, Family};
 use super::refusal::Refusal;
-use super::run::{Asked, Run};
+use super::run::{OperationRequest, Run};
 use super::settings::Settings;
-use super::source::{InPlace, Source};
+use super::source::{CurrentSource, Source};
+use super::workspace_lock::{WorkspaceGuard, WorkspaceLock};
 use crate::pulumi::arguments::OperationKind;
 use crate::rpc::proto;
 use crate::rpc::settings::settings_digest;
@@ -41,7 +41,7 @@ pub struct Identity {
 pub struct Operations {
     pub identity: Identity,
     pub layout: Layout,
-    pub gate: Gate,
+    pub workspace_lock: WorkspaceLock,
     pub journal: Arc<Journal>,
     pub source: Arc<Source>,
     pub settings: Arc<Settings>,
@@ -68,14 +68,14 @@ pub enum Admission {
 /// The operation that is running.
 struct Open {
     id: String,
-    wish: watch::Sender<Wish>,
+    cancel_request: watch::Sender<CancelRequest>,
 }
 
 impl Operations {
     pub fn new(
         identity: Identity,
         layout: Layout,
-        gate: Gate,
+        workspace_lock: WorkspaceLock,
         journal: Arc<Journal>,
         source: Arc<Source>,
         settings: Arc<Settings>,
@@ -83,7 +83,19 @@ impl Operations {
     ) -> Self {
         let tasks = source.tasks.clone();
         let (open, harder, selected) = Default::default();
-        Operations { identity, layout, gate, journal, source, settings, tasks, open, patience, harder, selected }
+        Operations {
+            identity,
+            layout,
+            workspace_lock,
+            journal,
+            source,
+            settings,
+            tasks,
+            open,
+            patience,
+            harder,
+            selected,
+        }
     }
 
     /// Gives a result to what an agent before this one left open: it is over, because this one cannot wait for it.
@@ -104,7 +116,7 @@ impl Operations {
                         .to_owned(),
                 started: request.started,
                 ended: journal::now(),
-                cut_off: true,
+                interrupted: true,
                 ..proto::Result::default()
             };
             self.journal.finish(&record, result);
@@ -118,27 +130,27 @@ impl Operations {
         if self.knows(&request)? {
             return Ok(Admission::Known);
         }
-        let asked = Asked::of(&request)?;
+        let asked = OperationRequest::of(&request)?;
         self.refuse_other_agent(&request)?;
-        // Before the gate: who ends the agent waits for whoever got through, however far it is.
+        // Before the workspace_lock: who ends the agent waits for whoever got through, however far it is.
         let token = self.tasks.token();
         // Two controllers may believe that they lead, and start it in the same moment. Where the other's call comes to nothing, whoever
         // asked finds that it is not known, and asks again.
-        let Some(pass) = self.gate.enter_operation(&request.id)? else { return Ok(Admission::Known) };
+        let Some(pass) = self.workspace_lock.enter_operation(&request.id)? else { return Ok(Admission::Known) };
         // It may have been let in, and have ended, since the journal was asked.
         if self.knows(&request)? {
             return Ok(Admission::Known);
         }
-        let in_place = self.refuse_other_source(&request)?;
+        let current_source = self.refuse_other_source(&request)?;
         let wanted = fitting_settings(&request)?;
         let mut environment = environment::build(&self.layout, &request.environment)?;
         let config = config_values::resolve(&self.layout, &mut environment, &wanted)?;
-        if let Some(person) = people::find(&self.layout)? {
-            return Ok(Admission::Held(people::described(&person)));
+        if let Some(session) = interactive_session::find(&self.layout)? {
+            return Ok(Admission::Held(interactive_session::described(&session)));
         }
-        let (wish, _) = watch::channel(Wish::default());
-        let record = self.begin(&request, &wanted, &wish)?;
-        // The pod may have been terminated since the gate, before there was anything to be ended.
+        let (cancel_request, _) = watch::channel(CancelRequest::default());
+        let record = self.begin(&request, &wanted, &cancel_request)?;
+        // The pod may have been terminated since the workspace_lock, before there was anything to be ended.
         self.end_if_terminated();
         let select = *lock(&self.selected) != Some(wanted.stack.clone());
         let (layout, settings) = (self.layout.clone(), self.settings.clone());
@@ -152,9 +164,9 @@ impl Operations {
             wanted,
             config,
             config_inputs,
-            in_place,
+            current_source,
             environment,
-            wish,
+            cancel_request,
             patience,
             liveness,
             select,
@@ -175,10 +187,10 @@ impl Operations {
         &self,
         request: &proto::RunRequest,
         wanted: &proto::Settings,
-        wish: &watch::Sender<Wish>,
+        cancel_request: &watch::Sender<CancelRequest>,
     ) -> Result<Arc<JournalRecord>, Refusal> {
         // Before it is in the journal: from there on it can be found, and what can be found can be cancelled.
-        *lock(&self.open) = Some(Open { id: request.id.clone(), wish: wish.clone() });
+        *lock(&self.open) = Some(Open { id: request.id.clone(), cancel_request: cancel_request.clone() });
         self.journal.begin(self.journalled(request, wanted)).map_err(|error| {
             *lock(&self.open) = None;
             match error {
@@ -189,7 +201,7 @@ impl Operations {
     }
 
     /// Runs to the end and journals the result, whatever happens.
-    async fn finish(self: Arc<Self>, run: Run, pass: Pass, _token: TaskTrackerToken) {
+    async fn finish(self: Arc<Self>, run: Run, pass: WorkspaceGuard, _token: TaskTrackerToken) {
         let request = run.record.request();
         tracing::info!(operation = request.id, update = request.name, stack = run.wanted.stack, "operation begins");
         let result = match AssertUnwindSafe(run.execute()).catch_unwind().await {
@@ -200,7 +212,7 @@ impl Operations {
                 let message = "a bug in the agent ended the operation; no process of it is left".to_owned();
                 let outcome = proto::Outcome::Interrupted.into();
                 let (started, ended) = (request.started, journal::now());
-                proto::Result { outcome, message, started, ended, cut_off: true, ..proto::Result::default() }
+                proto::Result { outcome, message, started, ended, interrupted: true, ..proto::Result::default() }
             }
         };
         if run.select
@@ -223,7 +235,7 @@ impl Operations {
             return Err(Refusal::UnknownOperation(id.to_owned()));
         }
         if let Some(open) = lock(&self.open).as_ref().filter(|open| open.id == id) {
-            open.wish.send_modify(|wish| wish.escalate(Instant::now(), self.patience));
+            open.cancel_request.send_modify(|cancel_request| cancel_request.escalate(Instant::now(), self.patience));
         }
         Ok(())
     }
@@ -231,7 +243,7 @@ impl Operations {
     /// Nothing new gets in; what runs is ended gracefully, and harder when its patience is at an end.
     pub fn terminate(&self) {
         *lock(&self.harder) = Some(Instant::now() + self.patience);
-        self.gate.terminate();
+        self.workspace_lock.terminate();
         self.end_if_terminated();
     }
 
@@ -239,7 +251,8 @@ impl Operations {
         let Some(harder) = *lock(&self.harder) else { return };
         if let Some(open) = lock(&self.open).as_ref() {
             tracing::info!(operation = open.id, "ending the operation: the pod is being terminated");
-            open.wish.send_modify(|wish| wish.end(Cause::Terminated, Instant::now(), harder));
+            open.cancel_request
+                .send_modify(|cancel_request| cancel_request.end(Cause::Terminated, Instant::now(), harder));
         }
     }
 
@@ -257,18 +270,18 @@ impl Operations {
         Ok(())
     }
 
-    fn refuse_other_source(&self, request: &proto::RunRequest) -> Result<InPlace, Refusal> {
+    fn refuse_other_source(&self, request: &proto::RunRequest) -> Result<CurrentSource, Refusal> {
         let wanted = request.artifact.clone().unwrap_or_default();
-        let Some(in_place) = self.source.in_place() else {
+        let Some(current_source) = self.source.current_source() else {
             return Err(Refusal::Precondition(format!("no source is in place; the operation wants {}", wanted.digest)));
         };
-        if (&in_place.digest, &in_place.directory) != (&wanted.digest, &wanted.directory) {
+        if (&current_source.digest, &current_source.directory) != (&wanted.digest, &wanted.directory) {
             return Err(Refusal::Precondition(format!(
                 "another source is in place: {} with directory {:?}; the operation wants {} with directory {:?}",
-                in_place.digest, in_place.directory, wanted.digest, wanted.directory
+                current_source.digest, current_source.directory, wanted.digest, wanted.directory
             )));
         }
-        Ok(in_place)
+        Ok(current_source)
     }
 
     fn journalled(&self, request: &proto::RunRequest, wanted: &proto::Settings) -> Request {
@@ -341,17 +354,17 @@ mod tests {
 
     use super::*;
 
-    const PATIENCE: Duration = Duration::from_secs(60);
+    const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
     fn operations(share: &std::path::Path) -> Operations {
-        let (layout, gate) = (Layout::new(share), Gate::default());
+        let (layout, workspace_lock) = (Layout::new(share), WorkspaceLock::default());
         layout.create().unwrap();
         let settings = Arc::new(Settings::open(layout.clone()));
         let stop = CancellationToken::new();
-        let source = Arc::new(Source::open(layout.clone(), gate.clone(), settings.clone(), stop).unwrap());
+        let source = Arc::new(Source::open(layout.clone(), workspace_lock.clone(), settings.clone(), stop).unwrap());
         let journal = Arc::new(Journal::open(&layout.operations()).unwrap());
         let identity = Identity::new("pod".into()).unwrap();
-        Operations::new(identity, layout, gate, journal, source, settings, PATIENCE)
+        Operations::new(identity, layout, workspace_lock, journal, source, settings, TEST_TIMEOUT)
     }
 
     #[test]
@@ -359,13 +372,13 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let operations = operations(directory.path());
         operations.terminate();
-        let latest = Instant::now() + PATIENCE;
-        let (sender, wish) = watch::channel(Wish::default());
-        *lock(&operations.open) = Some(Open { id: "late".into(), wish: sender });
-        assert!(!wish.borrow().is_made());
+        let latest = Instant::now() + TEST_TIMEOUT;
+        let (sender, cancel_request) = watch::channel(CancelRequest::default());
+        *lock(&operations.open) = Some(Open { id: "late".into(), cancel_request: sender });
+        assert!(!cancel_request.borrow().is_made());
         operations.end_if_terminated();
-        assert!(wish.borrow().is_made());
-        assert!(wish.borrow().harder.is_some_and(|harder| harder <= latest));
+        assert!(cancel_request.borrow().is_made());
+        assert!(cancel_request.borrow().harder.is_some_and(|harder| harder <= latest));
     }
 
     #[test]
@@ -379,7 +392,7 @@ mod tests {
             start_id: operations.identity.start_id.clone(),
             ..proto::RunRequest::default()
         };
-        let _pass = operations.gate.enter_operation("one").unwrap();
+        let _pass = operations.workspace_lock.enter_operation("one").unwrap();
         assert!(matches!(operations.run(request("one"), String::new()), Ok(Admission::Known)));
         let Err(refusal) = operations.run(request("two"), String::new()) else { panic!("another one is open") };
         assert!(refusal.to_string().contains("operation one is open"), "{refusal}");

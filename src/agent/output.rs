@@ -9,7 +9,7 @@ use super::redactor::Redactor;
 use crate::pulumi::console;
 
 /// Longer lines are cut into several.
-const LONGEST_LINE: usize = 64 * 1024;
+const MAX_LINE: usize = 64 * 1024;
 /// How much of the last output is kept, in bytes.
 const TAIL: usize = 64 * 1024;
 
@@ -74,8 +74,8 @@ async fn copy_to(
     to: impl AsyncWrite + Unpin,
     mut see: impl FnMut(&str),
 ) -> Tail {
-    let mut reader = BufReader::with_capacity(LONGEST_LINE, output);
-    let mut to = BufWriter::with_capacity(LONGEST_LINE, to);
+    let mut reader = BufReader::with_capacity(MAX_LINE, output);
+    let mut to = BufWriter::with_capacity(MAX_LINE, to);
     let mut tail = Tail::default();
     let mut line = Vec::new();
     loop {
@@ -129,7 +129,7 @@ async fn read_line(reader: &mut BufReader<impl AsyncRead + Unpin>, line: &mut Ve
         if bytes.is_empty() {
             return End::Output;
         }
-        let room = LONGEST_LINE.saturating_sub(line.len()).min(bytes.len());
+        let room = MAX_LINE.saturating_sub(line.len()).min(bytes.len());
         let usable = bytes.get(..room).unwrap_or_default();
         if let Some(end) = usable.iter().position(|byte| *byte == b'\n') {
             line.extend_from_slice(usable.get(..end).unwrap_or_default());
@@ -142,7 +142,7 @@ async fn read_line(reader: &mut BufReader<impl AsyncRead + Unpin>, line: &mut Ve
         line.extend_from_slice(usable);
         let used = usable.len();
         reader.consume(used);
-        if line.len() >= LONGEST_LINE {
+        if line.len() >= MAX_LINE {
             return End::Piece;
         }
     }
@@ -172,8 +172,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_secret_that_lies_across_two_pieces_of_a_line_is_hidden() {
-        for before in (LONGEST_LINE - 9)..=LONGEST_LINE {
-            let output = format!("{}hunter22{}\nlast hunter22", "x".repeat(before), "y".repeat(LONGEST_LINE));
+        for before in (MAX_LINE - 9)..=MAX_LINE {
+            let output = format!("{}hunter22{}\nlast hunter22", "x".repeat(before), "y".repeat(MAX_LINE));
             let (_, printed, tail) = lines_of(output.as_bytes()).await;
             let together = |text: &str| text.replace("\nupdate: ", "").replace('\n', "");
             assert!(together(&printed).contains("x[secret]y"), "{before}");
@@ -205,10 +205,10 @@ mod tests {
 
     #[tokio::test]
     async fn a_line_without_end_and_an_endless_output_are_bounded() {
-        let mut output = vec![b'x'; LONGEST_LINE * 3];
+        let mut output = vec![b'x'; MAX_LINE * 3];
         output.extend(b"\nlast\n");
         let (seen, _, tail) = lines_of(&output).await;
-        assert!(seen.iter().all(|line| line.len() <= LONGEST_LINE));
+        assert!(seen.iter().all(|line| line.len() <= MAX_LINE));
         assert!(tail.text().len() <= TAIL);
         assert!(tail.text().ends_with("last\n"));
     }

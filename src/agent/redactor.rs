@@ -8,9 +8,9 @@ use zeroize::Zeroizing;
 
 const REPLACEMENT: &str = "[secret]";
 /// Shorter values are left: they would be found everywhere, and replacing them would tell them.
-const SHORTEST: usize = 4;
+const MIN_LENGTH: usize = 4;
 /// The same for the base64 of a value inside of the base64 of a longer text.
-const SHORTEST_INNER: usize = 8;
+const MIN_INNER: usize = 8;
 /// Base64 makes four characters of three bytes.
 const GROUP: usize = 3;
 
@@ -28,8 +28,9 @@ impl Redactor {
         for secret in secrets {
             let whole = secret.trim();
             let shown = std::iter::once(whole).chain(secret.lines().map(str::trim));
-            values.extend(shown.filter(|value| value.len() >= SHORTEST).map(|value| Zeroizing::new(value.to_owned())));
-            if whole.len() >= SHORTEST {
+            values
+                .extend(shown.filter(|value| value.len() >= MIN_LENGTH).map(|value| Zeroizing::new(value.to_owned())));
+            if whole.len() >= MIN_LENGTH {
                 values.extend(encoded(secret));
                 values.extend(encoded(whole));
             }
@@ -71,7 +72,7 @@ fn inner(engine: &impl Engine, value: &str, offset: usize) -> Option<String> {
     let skipped = (GROUP - offset) % GROUP;
     let whole = value.as_bytes().get(skipped..)?;
     let groups = whole.get(..whole.len() - whole.len() % GROUP)?;
-    Some(engine.encode(groups)).filter(|inner| inner.len() >= SHORTEST_INNER)
+    Some(engine.encode(groups)).filter(|inner| inner.len() >= MIN_INNER)
 }
 
 /// A value inside of a JSON text, where that is another one: as most writers escape it, and as Go does, which the CLI is written
@@ -81,7 +82,7 @@ fn json(value: &str) -> impl Iterator<Item = String> {
     let plain = quoted.trim_start_matches('"').strip_suffix('"').unwrap_or_default().to_owned();
     let go = plain.replace('<', "\\u003c").replace('>', "\\u003e").replace('&', "\\u0026");
     let value = value.to_owned();
-    [plain, go].into_iter().filter(move |escaped| *escaped != value && escaped.len() >= SHORTEST)
+    [plain, go].into_iter().filter(move |escaped| *escaped != value && escaped.len() >= MIN_LENGTH)
 }
 
 /// The length of the longest end of a text that a value begins with.

@@ -12,7 +12,6 @@ use tonic::transport::Server;
 
 use super::cancellation;
 use super::config::AgentConfig;
-use super::gate::Gate;
 use super::health;
 use super::inputs::Inputs;
 use super::install;
@@ -23,6 +22,7 @@ use super::service::Service;
 use super::settings::Settings;
 use super::source::Source;
 use super::termination;
+use super::workspace_lock::WorkspaceLock;
 use crate::rpc::proto::agent_server::AgentServer;
 use crate::rpc::server_tls::TlsAcceptor;
 
@@ -30,7 +30,7 @@ use crate::rpc::server_tls::TlsAcceptor;
 const WORKERS: usize = 2;
 const BLOCKING_THREADS: usize = 8;
 /// The largest request: settings and environment of a run.
-const LARGEST_REQUEST: usize = 4 * 1024 * 1024;
+const MAX_REQUEST: usize = 4 * 1024 * 1024;
 const STREAMS_AT_ONCE: u32 = 64;
 const KEEPALIVE: Duration = Duration::from_secs(30);
 /// How long open calls may take to end when the agent does.
@@ -65,8 +65,8 @@ async fn run(config: &AgentConfig) -> anyhow::Result<()> {
     let health_listener = TcpListener::bind(config.health_address)
         .await
         .with_context(|| format!("cannot listen on {}", config.health_address))?;
-    let gate = operations.gate.clone();
-    let health = health::serve(health_listener, TaskTracker::new(), move || !gate.is_terminating());
+    let workspace_lock = operations.workspace_lock.clone();
+    let health = health::serve(health_listener, TaskTracker::new(), move || !workspace_lock.is_terminating());
     // Nobody waits for the version when the agent ends.
     let (source, after) = (operations.source.clone(), config.version_after);
     TaskTracker::new().spawn(async move { source.version.find_later(after).await });
@@ -74,8 +74,8 @@ async fn run(config: &AgentConfig) -> anyhow::Result<()> {
         operations: operations.clone(),
         inputs: Arc::new(Inputs::new(&config.tls_directory)),
     })
-    .max_decoding_message_size(LARGEST_REQUEST)
-    .max_encoding_message_size(LARGEST_REQUEST);
+    .max_decoding_message_size(MAX_REQUEST)
+    .max_encoding_message_size(MAX_REQUEST);
     let close = CancellationToken::new();
     let server = Server::builder()
         .http2_keepalive_interval(Some(KEEPALIVE))
@@ -106,11 +106,11 @@ async fn run(config: &AgentConfig) -> anyhow::Result<()> {
 fn open(config: &AgentConfig, stop: &CancellationToken) -> anyhow::Result<Operations> {
     let layout = Layout::new(&config.share);
     layout.create().with_context(|| format!("cannot prepare {}", config.share.display()))?;
-    let gate = Gate::default();
+    let workspace_lock = WorkspaceLock::default();
     let settings = Arc::new(Settings::open(layout.clone()));
-    let source = Arc::new(Source::open(layout.clone(), gate.clone(), settings.clone(), stop.clone())?);
+    let source = Arc::new(Source::open(layout.clone(), workspace_lock.clone(), settings.clone(), stop.clone())?);
     let journal = Arc::new(Journal::open(&layout.operations())?);
     let identity = Identity::new(config.pod_uid.clone()).context("cannot read /proc")?;
     let patience = cancellation::patience(config.termination_grace);
-    Ok(Operations::new(identity, layout, gate, journal, source, settings, patience))
+    Ok(Operations::new(identity, layout, workspace_lock, journal, source, settings, patience))
 }

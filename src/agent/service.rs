@@ -8,15 +8,15 @@ use futures::Stream;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::inputs::Inputs;
+use super::interactive_session;
 use super::journal::{Item, Reader};
 use super::mounts;
 use super::operations::{Admission, Operations};
-use super::people;
 use super::refusal::Refusal;
+use crate::rpc::capabilities::PROTOCOL_VERSION;
 use crate::rpc::proto;
 use crate::rpc::proto::agent_server::Agent;
 use crate::rpc::proto::attach_reply::Part;
-use crate::rpc::understanding::UNDERSTOOD;
 
 /// How long a run waits for the kubelet to mount what it refers to. The controller has just had the kubelet sync the pod.
 const MOUNT_LIMIT: Duration = Duration::from_secs(20);
@@ -40,23 +40,25 @@ impl Agent for Service {
         let words = tokio::task::spawn_blocking(words).await.unwrap_or_default();
         let operations = &self.operations;
         let pulumi_version = operations.source.version.known();
-        let artifact = operations.source.in_place();
+        let artifact = operations.source.current_source();
         Ok(Response::new(proto::StatusReply {
             agent_version: env!("CARGO_PKG_VERSION").to_owned(),
             pulumi_version,
             start_id: operations.identity.start_id.clone(),
             pod_uid: operations.identity.pod_uid.clone(),
-            artifact: artifact
-                .map(|in_place| proto::Artifact { digest: in_place.digest, directory: in_place.directory }),
+            artifact: artifact.map(|current_source| proto::Artifact {
+                digest: current_source.digest,
+                directory: current_source.directory,
+            }),
             settings_digest: operations.settings.digest(),
-            open_operation: operations.gate.open_operation().unwrap_or_default(),
-            draining: operations.gate.is_draining(),
+            open_operation: operations.workspace_lock.open_operation().unwrap_or_default(),
+            draining: operations.workspace_lock.is_draining(),
             candidate: operations.source.candidate(),
-            person: people::find(&operations.layout)?,
+            interactive_session: interactive_session::find(&operations.layout)?,
             config_inputs: words.files.unwrap_or_default(),
             mounted_inputs: words.directories,
             project_name: operations.source.project_name(),
-            understands: UNDERSTOOD,
+            protocol_version: PROTOCOL_VERSION,
         }))
     }
 
@@ -116,8 +118,8 @@ impl Agent for Service {
     }
 
     async fn drain(&self, _request: Request<proto::DrainRequest>) -> Result<Response<proto::DrainReply>, Status> {
-        self.operations.gate.drain();
-        let open_operation = self.operations.gate.open_operation().unwrap_or_default();
+        self.operations.workspace_lock.drain();
+        let open_operation = self.operations.workspace_lock.open_operation().unwrap_or_default();
         Ok(Response::new(proto::DrainReply { open_operation }))
     }
 }

@@ -11,7 +11,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::durable;
 use super::layout::Layout;
-use super::source::InPlace;
+use super::source::CurrentSource;
 use crate::pulumi::project::{Project, ProjectError};
 use crate::pulumi::settings::{self, Entry, SettingsError};
 
@@ -57,9 +57,9 @@ pub struct Wanted<'a> {
 }
 
 impl Written {
-    fn of(wanted: &Wanted<'_>, in_place: &InPlace, file: PathBuf) -> Written {
+    fn of(wanted: &Wanted<'_>, current_source: &CurrentSource, file: PathBuf) -> Written {
         Written {
-            tree: in_place.tree.clone(),
+            tree: current_source.tree.clone(),
             stack: wanted.stack.to_owned(),
             digest: wanted.digest.to_owned(),
             file,
@@ -114,16 +114,16 @@ impl Settings {
 
     /// Makes the settings file what it shall be. Touches nothing when it is that already. The answer is the keys of the secrets
     /// that the CLI has to put in; [`Settings::has_secret`] follows each of them.
-    pub fn apply(&self, wanted: &Wanted<'_>, in_place: &InPlace) -> Result<Vec<String>, ApplyError> {
+    pub fn apply(&self, wanted: &Wanted<'_>, current_source: &CurrentSource) -> Result<Vec<String>, ApplyError> {
         let mut written = self.written();
         let project = Project::read(&self.layout.workspace())?;
-        let now = Written::of(wanted, in_place, project.settings_path(wanted.stack));
+        let now = Written::of(wanted, current_source, project.settings_path(wanted.stack));
         let path = self.layout.workspace().join(&now.file);
         if written.as_ref() == Some(&now) && path.is_file() {
             return Ok(Vec::new());
         }
-        let original = self.original(&in_place.tree, &now.file, &path)?;
-        let was_ours = written.as_ref().is_some_and(|written| written.tree == in_place.tree);
+        let original = self.original(&current_source.tree, &now.file, &path)?;
+        let was_ours = written.as_ref().is_some_and(|written| written.tree == current_source.tree);
         let current = self.current(&now.file, &path, was_ours);
         let kept_secrets = written.as_ref().map(|before| before.kept_secrets(&now)).unwrap_or_default();
         let format = project.settings_format();
@@ -154,10 +154,10 @@ impl Settings {
 
     /// Keeps the settings file of the source that is about to be replaced: its encryption header goes into the next one.
     /// That it cannot be kept must not keep the next source away, which may be the one that mends it.
-    pub fn keep(&self, in_place: Option<&InPlace>) {
+    pub fn keep(&self, current_source: Option<&CurrentSource>) {
         let Some(written) = self.written().clone() else { return };
         // Of a source before it: what is there now is not what the CLI left.
-        if in_place.is_none_or(|in_place| in_place.tree != written.tree) {
+        if current_source.is_none_or(|current_source| current_source.tree != written.tree) {
             return;
         }
         if let Err(error) = self.keep_file(&written) {
@@ -270,8 +270,8 @@ mod tests {
         }
     }
 
-    fn tree(name: &str) -> InPlace {
-        InPlace { digest: "sha256:00".into(), tree: name.into(), ..InPlace::default() }
+    fn tree(name: &str) -> CurrentSource {
+        CurrentSource { digest: "sha256:00".into(), tree: name.into(), ..CurrentSource::default() }
     }
 
     fn entries(config: &[(&str, &str)]) -> Vec<Entry> {
@@ -287,7 +287,7 @@ mod tests {
         settings: &Settings,
         config: &[(&str, &str)],
         digest: &str,
-        tree: &InPlace,
+        tree: &CurrentSource,
     ) -> Result<Vec<String>, ApplyError> {
         settings.apply(
             &Wanted { stack: "organization/example/dev", digest, config: &entries(config), environments: &[] },

@@ -14,9 +14,9 @@ use super::operations::Operations;
 /// How long the agent waits for its results to be recorded.
 const LINGER: Duration = Duration::from_secs(30);
 /// Kubernetes takes no more than 4 KiB.
-const LONGEST_LOG: usize = 4096;
+const MAX_LOG: usize = 4096;
 /// A character may take six bytes as JSON; with this many the rest has room in any case.
-const LONGEST_MESSAGE: usize = 600;
+const MAX_MESSAGE: usize = 600;
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -25,7 +25,7 @@ struct TerminationMessage<'a> {
     outcome: &'a str,
     message: &'a str,
     /// Whether the state may name operations that were under way.
-    cut_off: bool,
+    interrupted: bool,
 }
 
 /// Comes back when nothing runs any more, and the results are recorded or nobody came to.
@@ -54,15 +54,15 @@ pub async fn terminate(operations: &Arc<Operations>, grace: Duration, log: &Path
 
 fn message(record: &JournalRecord) -> Vec<u8> {
     let Some(result) = record.result() else { return Vec::new() };
-    let end = result.message.floor_char_boundary(LONGEST_MESSAGE);
+    let end = result.message.floor_char_boundary(MAX_MESSAGE);
     let message = TerminationMessage {
         id: &record.request().id,
         outcome: result.outcome().as_str_name(),
         message: result.message.get(..end).unwrap_or_default(),
-        cut_off: result.cut_off,
+        interrupted: result.interrupted,
     };
     let mut text = serde_json::to_vec(&message).unwrap_or_default();
-    text.truncate(LONGEST_LOG);
+    text.truncate(MAX_LOG);
     text
 }
 
@@ -81,9 +81,9 @@ mod tests {
         let outcome = proto::Outcome::Canceled.into();
         journal.finish(&record, proto::Result { outcome, message: "\u{1}".repeat(9000), ..Default::default() });
         let text = message(&record);
-        assert!(text.len() <= LONGEST_LOG, "{}", text.len());
+        assert!(text.len() <= MAX_LOG, "{}", text.len());
         let parsed: serde_json::Value = serde_json::from_slice(&text).unwrap();
         assert_eq!((parsed["id"].as_str(), parsed["outcome"].as_str()), (Some("one"), Some("OUTCOME_CANCELED")));
-        assert_eq!(parsed["cutOff"].as_bool(), Some(false));
+        assert_eq!(parsed["interrupted"].as_bool(), Some(false));
     }
 }

@@ -13,9 +13,9 @@ use super::output::PodLog;
 use crate::pulumi::arguments;
 
 /// How long the CLI may take to say its version.
-const LIMIT: Duration = Duration::from_secs(60);
+const CLI_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long somebody waits who wants to know it: the CLI may be slow on a busy node, and the answer comes the next time.
-const PATIENCE: Duration = Duration::from_secs(3);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Found once: when somebody needs it, or when the pod has been there for a while.
 #[derive(Clone)]
@@ -50,7 +50,7 @@ impl CliVersion {
         let finder = self.clone();
         // In a task of its own: it goes on when nobody waits any more. The cell lets one of them look at a time.
         let finding = self.tasks.spawn(async move { finder.found.get_or_try_init(|| finder.find()).await.cloned() });
-        match tokio::time::timeout(PATIENCE, finding).await {
+        match tokio::time::timeout(ANSWER_TIMEOUT, finding).await {
             Ok(Ok(Ok(version))) => version,
             Ok(Ok(Err(error))) => {
                 tracing::warn!(%error, "cannot find the version of the CLI");
@@ -70,7 +70,7 @@ impl CliVersion {
             directory: self.layout.root(),
             environment: &environment.variables,
             operation: &format!("version-{}", uuid::Uuid::new_v4()),
-            limit: LIMIT,
+            limit: CLI_TIMEOUT,
             log: PodLog { name: "version".to_owned(), redactor: environment.redactor() },
             stdin: None,
             stdout: Stdout::Captured,

@@ -1,18 +1,18 @@
 //! What `kubectl get` prints: short texts, so that rows have fewer than 160 characters.
 
 /// The most characters of the column `Status`.
-pub const LONGEST_STATUS: usize = 56;
+pub const MAX_STATUS: usize = 56;
 /// The most characters of the column `Progress`, whose row is longer than 160 characters only beside a long name.
-pub const LONGEST_PROGRESS: usize = 69;
+pub const MAX_PROGRESS: usize = 69;
 /// The most characters of the column `Revision`.
-const LONGEST_REVISION: usize = 24;
+const MAX_REVISION: usize = 24;
 /// The end of a short revision that is kept: `@sha1:` and a short digest.
 const REVISION_END: usize = 14;
 const ELLIPSIS: &str = "...";
 /// Digests and commits are cut to this many digits.
 const SHORT_DIGEST: usize = 8;
 /// A text of fewer hexadecimal digits is no digest.
-const SHORTEST_DIGEST: usize = 40;
+const MIN_DIGEST: usize = 40;
 
 /// A text as a column prints it: its first line with short digests, of at most so many characters.
 pub fn text(text: &str, longest: usize) -> String {
@@ -27,9 +27,9 @@ pub fn text(text: &str, longest: usize) -> String {
 pub fn revision(revision: &str) -> Option<String> {
     let short = with_short_digests(revision.lines().next().unwrap_or_default());
     let length = short.chars().count();
-    Some(match length > LONGEST_REVISION {
+    Some(match length > MAX_REVISION {
         true => {
-            let begin = short.chars().take(LONGEST_REVISION - ELLIPSIS.len() - REVISION_END);
+            let begin = short.chars().take(MAX_REVISION - ELLIPSIS.len() - REVISION_END);
             begin.chain(ELLIPSIS.chars()).chain(short.chars().skip(length - REVISION_END)).collect()
         }
         false => short,
@@ -42,7 +42,7 @@ fn with_short_digests(line: &str) -> String {
     for run in line.split_inclusive(|c: char| !c.is_ascii_hexdigit()) {
         let digits = run.bytes().take_while(u8::is_ascii_hexdigit).count();
         let (digest, rest) = run.split_at(digits);
-        short.push_str(digest.get(..SHORT_DIGEST).filter(|_| digits >= SHORTEST_DIGEST).unwrap_or(digest));
+        short.push_str(digest.get(..SHORT_DIGEST).filter(|_| digits >= MIN_DIGEST).unwrap_or(digest));
         short.push_str(rest);
     }
     short
@@ -66,7 +66,7 @@ mod tests {
             ("ä".repeat(57), format!("{}...", "ä".repeat(53))),
         ];
         for (given, wanted) in rows {
-            assert_eq!(text(&given, LONGEST_STATUS), wanted);
+            assert_eq!(text(&given, MAX_STATUS), wanted);
         }
     }
 
@@ -92,7 +92,7 @@ mod tests {
         // Names of Stacks have at most 42 characters; `READY` may be `Unknown`.
         let (name, ready, suspended, age) = (42, 7, 9, 6);
         let row = |columns: &[usize]| columns.iter().sum::<usize>() + 3 * (columns.len() - 1);
-        assert!(row(&[name, ready, suspended, LONGEST_REVISION, LONGEST_STATUS, age]) < 160, "Stack");
-        assert!(row(&[name, ready, LONGEST_REVISION, LONGEST_STATUS, age]) < 160, "Workspace");
+        assert!(row(&[name, ready, suspended, MAX_REVISION, MAX_STATUS, age]) < 160, "Stack");
+        assert!(row(&[name, ready, MAX_REVISION, MAX_STATUS, age]) < 160, "Workspace");
     }
 }

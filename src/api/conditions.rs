@@ -105,7 +105,7 @@ pub mod update_reason {
     /// The stack to destroy is not in the backend. Nothing was destroyed.
     pub const STACK_NOT_FOUND: &str = "StackNotFound";
     /// The run waits until a person's command in the pod has ended.
-    pub const PERSON_IN_POD: &str = "PersonInPod";
+    pub const PERSON_IN_POD: &str = "InteractiveSession";
     /// The spec is not valid. Nothing has run.
     pub const SPEC_INVALID: &str = "SpecInvalid";
     /// The workspace is not in the state that the run needs: a Secret lacks a key, for example. Nothing has run.
@@ -115,7 +115,7 @@ pub mod update_reason {
 }
 
 /// The longest message that the API accepts in a condition.
-const LONGEST_MESSAGE: usize = 32768;
+const MAX_MESSAGE: usize = 32768;
 
 /// What a condition shall say.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -146,7 +146,7 @@ impl Status {
 
 /// Sets one condition. The transition time moves only when the status changes, as Kubernetes has it.
 pub fn set(conditions: &mut Vec<Condition>, claim: &Claim<'_>, generation: i64, now: Timestamp) {
-    let message = shorten(claim.message, LONGEST_MESSAGE);
+    let message = shorten(claim.message, MAX_MESSAGE);
     let status = claim.status.as_str();
     let transition = |old: Option<&Condition>| match old {
         Some(old) if old.status == status => old.last_transition_time.clone(),
@@ -184,8 +184,7 @@ pub fn is_true(conditions: &[Condition], kind: &str) -> bool {
 
 /// What a column of `kubectl get` prints of the condition `Ready`; none without it.
 pub fn summary(conditions: &[Condition]) -> Option<String> {
-    Some(columns::text(&find(conditions, READY)?.message, columns::LONGEST_STATUS))
-        .filter(|summary| !summary.is_empty())
+    Some(columns::text(&find(conditions, READY)?.message, columns::MAX_STATUS)).filter(|summary| !summary.is_empty())
 }
 
 /// A message of at most so many bytes; what is cut off is marked by `...`.
@@ -234,7 +233,7 @@ mod tests {
     fn a_message_too_long_for_the_api_is_cut_between_characters() {
         let mut conditions = Vec::new();
         set(&mut conditions, &ready(Status::False, &"ä".repeat(20_000)), 1, at(10));
-        assert!(conditions[0].message.len() <= LONGEST_MESSAGE);
+        assert!(conditions[0].message.len() <= MAX_MESSAGE);
         assert!(conditions[0].message.ends_with("..."));
     }
 }

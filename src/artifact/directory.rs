@@ -7,7 +7,7 @@ use std::str::FromStr;
 use super::quote::quoted;
 
 /// The longest directory, in bytes: longer paths do not come out of an archive either.
-const LONGEST: usize = 1024;
+const MAX_LENGTH: usize = 1024;
 
 /// A relative directory in normal form: `./a/./b/` is `a/b`, and the artifact's own root is the empty text. It cannot
 /// lead out of the artifact.
@@ -25,7 +25,7 @@ pub enum DirectoryError {
     Backslash { directory: String },
     #[error("directory {directory} contains a NUL character")]
     Nul { directory: String },
-    #[error("directory {directory} is {length} bytes long: the most is {LONGEST}")]
+    #[error("directory {directory} is {length} bytes long: the most is {MAX_LENGTH}")]
     TooLong { directory: String, length: usize },
 }
 
@@ -55,7 +55,7 @@ impl FromStr for Directory {
 
     fn from_str(text: &str) -> Result<Self, DirectoryError> {
         let directory = || quoted(text);
-        if text.len() > LONGEST {
+        if text.len() > MAX_LENGTH {
             return Err(DirectoryError::TooLong { directory: directory(), length: text.len() });
         }
         if text.contains('\0') {

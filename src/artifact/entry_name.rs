@@ -171,8 +171,8 @@ mod tests {
 
     #[test]
     fn a_link_stays_inside_or_is_refused_by_its_fault() {
-        type Verdict = Result<(), LinkError>;
-        let table: [(&[u8], &[u8], Verdict); 15] = [
+        type RunOutcome = Result<(), LinkError>;
+        let table: [(&[u8], &[u8], RunOutcome); 15] = [
             (b"l", b"a", Ok(())),
             (b"l", b".", Ok(())),
             (b"l", b"./a/b", Ok(())),

@@ -1,11 +1,11 @@
 //! How names that others chose appear in messages: escaped, and never longer than a reader wants.
 
 /// The longest piece of foreign text that a message repeats, in characters.
-const LONGEST: usize = 200;
+const MAX_LENGTH: usize = 200;
 
 /// Quotes foreign text for a message: control characters escaped, cut where it is too long.
 pub(super) fn quoted(text: &str) -> String {
-    match text.char_indices().nth(LONGEST) {
+    match text.char_indices().nth(MAX_LENGTH) {
         Some((end, _)) => format!("{:?}...", text.get(..end).unwrap_or_default()),
         None => format!("{text:?}"),
     }
@@ -14,7 +14,7 @@ pub(super) fn quoted(text: &str) -> String {
 /// Quotes a foreign name, which need not be UTF-8.
 pub(super) fn quoted_bytes(name: &[u8]) -> String {
     // A character has at most four bytes: what lies behind is cut anyway and need not be converted.
-    let beginning = name.get(..LONGEST * 4 + 4).unwrap_or(name);
+    let beginning = name.get(..MAX_LENGTH * 4 + 4).unwrap_or(name);
     quoted(&String::from_utf8_lossy(beginning))
 }
 

@@ -3,14 +3,14 @@
 /// What the CLI prints before the address of an update.
 const LABELS: [&str; 4] = ["View Live: ", "View in Browser: ", "View in Browser (Ctrl+O): ", "Permalink: "];
 /// No address may be longer, in bytes.
-const LONGEST_ADDRESS: usize = 2048;
+const MAX_ADDRESS: usize = 2048;
 
 /// The address of the update that the CLI printed on stdout, if it did.
 pub fn permalink(stdout: &str) -> Option<String> {
     stdout.lines().find_map(|line| {
         let line = line.trim();
         let address = LABELS.iter().find_map(|label| line.strip_prefix(label))?.trim();
-        (!address.is_empty() && address.len() <= LONGEST_ADDRESS).then(|| address.to_owned())
+        (!address.is_empty() && address.len() <= MAX_ADDRESS).then(|| address.to_owned())
     })
 }
 

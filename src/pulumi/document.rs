@@ -16,7 +16,7 @@ const MAXIMUM_NODES: usize = 100_000;
 /// No document may be nested deeper.
 const MAXIMUM_DEPTH: usize = 100;
 /// A key longer than this is written after a `?`: YAML allows 1024 characters without it.
-const LONGEST_SIMPLE_KEY: usize = 500;
+const MAX_SIMPLE_KEY: usize = 500;
 
 /// A scalar: plain text that the reader gives a type, or a string in quotes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -224,7 +224,7 @@ pub fn to_yaml(mapping: &Mapping) -> String {
 fn write_mapping(out: &mut String, mapping: &Mapping, indent: usize) {
     for (key, value) in mapping {
         let key = yaml_scalar(key);
-        if key.len() > LONGEST_SIMPLE_KEY {
+        if key.len() > MAX_SIMPLE_KEY {
             let _ = write!(out, "{:indent$}? {key}\n{:indent$}:", "", "");
         } else {
             let _ = write!(out, "{:indent$}{key}:", "");

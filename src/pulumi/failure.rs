@@ -4,7 +4,7 @@ use super::events::{Diagnostic, RunSummary};
 use super::{advice, console, place};
 
 /// No message is longer, in bytes.
-const LONGEST_MESSAGE: usize = 8 * 1024;
+const MAX_MESSAGE: usize = 8 * 1024;
 /// How many lines of the output are shown when the CLI named no error.
 const LAST_LINES: usize = 20;
 /// How many locks a message names.
@@ -79,7 +79,7 @@ pub fn classify(exit: Exit, stdout_tail: &str, stderr_tail: &str, run: &RunSumma
         FailureKind::Canceled => said_before("the run was cancelled", &cause),
         _ => advice::with(&cause.join("\n")),
     };
-    Failure { kind, message: console::shorten(&console::for_people(&message), LONGEST_MESSAGE) }
+    Failure { kind, message: console::shorten(&console::for_people(&message), MAX_MESSAGE) }
 }
 
 fn kind(exit: Exit, stderr: &str, run: &RunSummary) -> FailureKind {
@@ -472,7 +472,7 @@ mod tests {
     fn the_message_is_bounded_and_has_no_control_characters() {
         let stderr = format!("error: \u{1b}[31m{}\u{7}\u{0}end\n", "x".repeat(100_000));
         let message = classify(exited(1), "", &stderr, &RunSummary::default()).message;
-        assert!(message.len() <= LONGEST_MESSAGE && message.starts_with("xxx") && message.ends_with("xend"));
+        assert!(message.len() <= MAX_MESSAGE && message.starts_with("xxx") && message.ends_with("xend"));
     }
 
     proptest! {

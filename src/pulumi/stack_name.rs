@@ -1,14 +1,14 @@
 //! The name of a stack, as the CLI takes it.
 
 /// The parts of the longest form: organization, project and stack.
-const MOST_PARTS: usize = 3;
+const MAX_PARTS: usize = 3;
 
 /// What is wrong with a name, if it has none of the forms that the CLI takes.
 pub fn check(name: &str) -> Result<(), String> {
     let parts: Vec<&str> = name.split('/').collect();
     // The CLI takes a text that begins with a hyphen as an option.
     let is_part = |part: &&str| !part.trim().is_empty() && !part.starts_with('-');
-    if parts.len() <= MOST_PARTS && parts.iter().all(is_part) {
+    if parts.len() <= MAX_PARTS && parts.iter().all(is_part) {
         return Ok(());
     }
     Err(format!(

@@ -13,7 +13,7 @@ use crate::receiver::allowance::Allowance;
 use crate::receiver::token_reads::TokenReads;
 
 /// How often at most a receiver says what is wrong with its calls: who calls must not be able to fill the API with events.
-const TELLS_EVERY: Duration = Duration::from_secs(60);
+const EVENT_INTERVAL: Duration = Duration::from_secs(60);
 
 /// A receiver, and how it was called so far.
 #[derive(Clone, Debug)]
@@ -43,7 +43,7 @@ impl Pace {
     /// Whether it is time to say what is wrong.
     pub fn may_tell(&self, now: Instant) -> bool {
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_time = told.is_none_or(|told| now.saturating_duration_since(told) >= TELLS_EVERY);
+        let is_time = told.is_none_or(|told| now.saturating_duration_since(told) >= EVENT_INTERVAL);
         if is_time {
             *told = Some(now);
         }
@@ -179,7 +179,7 @@ mod tests {
         directory.take(Event::Apply(receiver("a", Some("/hook/1"), json!({}))));
         let pace = directory.find("/hook/1").expect("there").pace;
         while pace.may_call(now) {}
-        assert!(pace.may_tell(now) && !pace.may_tell(now) && pace.may_tell(now + TELLS_EVERY));
+        assert!(pace.may_tell(now) && !pace.may_tell(now) && pace.may_tell(now + EVENT_INTERVAL));
         directory.take(Event::Apply(receiver("a", Some("/hook/1"), json!({"spec": {"type": "github"}}))));
         assert!(!directory.find("/hook/1").expect("there").pace.may_call(now));
     }

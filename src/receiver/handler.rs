@@ -29,7 +29,7 @@ use crate::telemetry::metrics::Metrics;
 use crate::telemetry::webhooks::WebhookResult;
 
 /// The largest body, as Flux has it.
-const LARGEST_BODY: usize = 3 * 1024 * 1024;
+const MAX_BODY: usize = 3 * 1024 * 1024;
 
 /// What takes calls.
 pub struct Handler {
@@ -171,7 +171,7 @@ async fn drain(body: Body, mut proof: Option<&mut Proof>) -> bool {
     while let Some(piece) = pieces.next().await {
         let Ok(piece) = piece else { return false };
         length = length.saturating_add(piece.len());
-        if length > LARGEST_BODY {
+        if length > MAX_BODY {
             return false;
         }
         if let Some(proof) = &mut proof {

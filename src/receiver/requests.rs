@@ -32,7 +32,7 @@ enum Fault {
 
 /// What has come of it.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Asked {
+pub struct RecordedRequest {
     /// How many Stacks have heard it.
     pub stacks: usize,
     /// Why others have not.
@@ -40,7 +40,7 @@ pub struct Asked {
 }
 
 /// Asks all Stacks that a receiver names. One that cannot be asked keeps no other from it.
-pub async fn ask(reader: &Reader, writer: &Writer, receiver: &StackReceiver, now: Timestamp) -> Asked {
+pub async fn ask(reader: &Reader, writer: &Writer, receiver: &StackReceiver, now: Timestamp) -> RecordedRequest {
     let namespace = receiver.namespace().unwrap_or_default();
     let mut stacks = BTreeMap::new();
     let mut faults = Vec::new();
@@ -60,7 +60,7 @@ pub async fn ask(reader: &Reader, writer: &Writer, receiver: &StackReceiver, now
     let all = answers.len();
     faults.extend(answers.into_iter().filter_map(Result::err).map(Fault::from));
     let unheard = faults.iter().filter(|fault| matches!(fault, Fault::Write(_))).count();
-    Asked { stacks: all.saturating_sub(unheard), problem: problem(&faults) }
+    RecordedRequest { stacks: all.saturating_sub(unheard), problem: problem(&faults) }
 }
 
 async fn find(

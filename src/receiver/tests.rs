@@ -23,7 +23,7 @@ use crate::telemetry::metrics::Metrics;
 
 const BODY: &str = r#"{"ref":"refs/heads/main"}"#;
 /// Nothing here takes that long.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 const RECEIVERS: &str = "/apis/pulumi.com/v1alpha1/stackreceivers";
 const STACKS: &str = "/apis/pulumi.com/v1/namespaces/apps/stacks";
 
@@ -70,7 +70,7 @@ impl Server {
             limits,
         };
         let known = start(settings, listener, &end);
-        tokio::time::timeout(PATIENCE, known).await.expect("the receivers are known");
+        tokio::time::timeout(TEST_TIMEOUT, known).await.expect("the receivers are known");
         Server { address, world, log, metrics, _end: end.drop_guard() }
     }
 
@@ -80,7 +80,7 @@ impl Server {
         // The answer may come, and the connection go, before all was sent.
         let _ = stream.write_all(bytes).await;
         let mut answer = Vec::new();
-        let read = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut answer)).await;
+        let read = tokio::time::timeout(TEST_TIMEOUT, stream.read_to_end(&mut answer)).await;
         read.expect("the server closes the connection").unwrap_or_default();
         // The time of day is in it, and may change from one to the next.
         let text = String::from_utf8(answer).unwrap();

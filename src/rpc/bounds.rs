@@ -8,19 +8,19 @@ use crate::rpc::proto::progress::Event;
 use crate::rpc::proto::{Artifact, AttachReply, DrainReply, Progress, Result, RunReply, StatusReply};
 
 /// The longest identifier, version or word of the engine's, in bytes.
-const LONGEST_WORD: usize = 128;
+const MAX_WORD: usize = 128;
 /// The longest name of a directory, URN, or command.
-const LONGEST_LINE: usize = 4 * 1024;
+const MAX_LINE: usize = 4 * 1024;
 /// The longest text for people.
-const LONGEST_TEXT: usize = 8 * 1024;
+const MAX_TEXT: usize = 8 * 1024;
 /// The most of the CLI's last output.
-const LONGEST_OUTPUT: usize = 64 * 1024;
+const MAX_OUTPUT: usize = 64 * 1024;
 /// The longest link.
-const LONGEST_LINK: usize = 2 * 1024;
+const MAX_LINK: usize = 2 * 1024;
 /// The engine knows about twenty operations.
-const MOST_OPERATIONS: usize = 32;
+const MAX_OPERATIONS: usize = 32;
 /// The most resources and holders of a lock that are named.
-const MOST_NAMED: usize = 50;
+const MAX_NAMED: usize = 50;
 /// Milliseconds since 1970 until the year 2100. Beyond that a time is none that the API accepts.
 const LATEST: i64 = 4_102_444_800_000;
 
@@ -35,30 +35,30 @@ pub(super) fn status(reply: &mut StatusReply, asked: &[String]) {
         &mut reply.open_operation,
         &mut reply.project_name,
     ] {
-        cut(word, LONGEST_WORD);
+        cut(word, MAX_WORD);
     }
-    if reply.config_inputs.len() > LONGEST_WORD {
+    if reply.config_inputs.len() > MAX_WORD {
         reply.config_inputs.clear();
     }
-    reply.mounted_inputs.retain(|directory, word| asked.contains(directory) && word.len() <= LONGEST_WORD);
+    reply.mounted_inputs.retain(|directory, word| asked.contains(directory) && word.len() <= MAX_WORD);
     reply.artifact.iter_mut().for_each(artifact);
     if let Some(candidate) = &mut reply.candidate {
         candidate.artifact.iter_mut().for_each(artifact);
-        cut(&mut candidate.doing, LONGEST_TEXT);
-        cut(&mut candidate.failure, LONGEST_TEXT);
+        cut(&mut candidate.doing, MAX_TEXT);
+        cut(&mut candidate.failure, MAX_TEXT);
     }
-    if let Some(person) = &mut reply.person {
-        cut(&mut person.command, LONGEST_LINE);
-        time(&mut person.since);
+    if let Some(session) = &mut reply.interactive_session {
+        cut(&mut session.command, MAX_LINE);
+        time(&mut session.since);
     }
 }
 
 pub(super) fn run(reply: &mut RunReply) {
-    cut(&mut reply.held, LONGEST_TEXT);
+    cut(&mut reply.held, MAX_TEXT);
 }
 
 pub(super) fn drain(reply: &mut DrainReply) {
-    cut(&mut reply.open_operation, LONGEST_WORD);
+    cut(&mut reply.open_operation, MAX_WORD);
 }
 
 pub(super) fn attached(reply: &mut AttachReply) {
@@ -73,13 +73,13 @@ fn progress(progress: &mut Progress) {
     time(&mut progress.time);
     match &mut progress.event {
         Some(Event::Resource(step)) => {
-            cut(&mut step.urn, LONGEST_LINE);
-            cut(&mut step.operation, LONGEST_WORD);
+            cut(&mut step.urn, MAX_LINE);
+            cut(&mut step.operation, MAX_WORD);
         }
         Some(Event::Diagnostic(diagnostic)) => {
-            cut(&mut diagnostic.severity, LONGEST_WORD);
-            cut(&mut diagnostic.urn, LONGEST_LINE);
-            cut(&mut diagnostic.message, LONGEST_TEXT);
+            cut(&mut diagnostic.severity, MAX_WORD);
+            cut(&mut diagnostic.urn, MAX_LINE);
+            cut(&mut diagnostic.message, MAX_TEXT);
         }
         Some(Event::Idle(idle)) => time(&mut idle.since),
         Some(Event::Started(_)) | None => {}
@@ -88,44 +88,44 @@ fn progress(progress: &mut Progress) {
 
 /// The outputs stay as they are: they go into a Secret, whose size the API server limits.
 fn result(result: &mut Result) {
-    cut(&mut result.message, LONGEST_TEXT);
+    cut(&mut result.message, MAX_TEXT);
     time(&mut result.started);
     time(&mut result.ended);
     let changes = std::mem::take(&mut result.changes);
     let known = changes.into_iter().filter(|(word, _)| is_operation(word));
-    result.changes = known.take(MOST_OPERATIONS).collect();
+    result.changes = known.take(MAX_OPERATIONS).collect();
     if !is_link(&result.permalink) {
         result.permalink.clear();
     }
-    let begin = result.last_output.len().saturating_sub(LONGEST_OUTPUT);
+    let begin = result.last_output.len().saturating_sub(MAX_OUTPUT);
     result.last_output.drain(..result.last_output.ceil_char_boundary(begin));
-    result.holders.truncate(MOST_NAMED);
+    result.holders.truncate(MAX_NAMED);
     for holder in &mut result.holders {
-        [&mut holder.user, &mut holder.host, &mut holder.time].into_iter().for_each(|word| cut(word, LONGEST_WORD));
+        [&mut holder.user, &mut holder.host, &mut holder.time].into_iter().for_each(|word| cut(word, MAX_WORD));
     }
-    result.pending_creates.truncate(MOST_NAMED);
-    result.pending_creates.iter_mut().for_each(|urn| cut(urn, LONGEST_LINE));
-    if result.config_inputs.len() > LONGEST_WORD {
+    result.pending_creates.truncate(MAX_NAMED);
+    result.pending_creates.iter_mut().for_each(|urn| cut(urn, MAX_LINE));
+    if result.config_inputs.len() > MAX_WORD {
         result.config_inputs.clear();
     }
     if let Some(project) = &mut result.project {
-        cut(&mut project.name, LONGEST_WORD);
-        cut(&mut project.runtime, LONGEST_WORD);
+        cut(&mut project.name, MAX_WORD);
+        cut(&mut project.runtime, MAX_WORD);
     }
 }
 
 fn artifact(artifact: &mut Artifact) {
-    cut(&mut artifact.digest, 2 * LONGEST_WORD);
-    cut(&mut artifact.directory, LONGEST_LINE);
+    cut(&mut artifact.digest, 2 * MAX_WORD);
+    cut(&mut artifact.directory, MAX_LINE);
 }
 
 /// The engine's words are such as `create-replacement`.
 fn is_operation(word: &str) -> bool {
-    (1..=LONGEST_WORD).contains(&word.len()) && word.chars().all(|c| c.is_ascii_alphanumeric() || c == '-')
+    (1..=MAX_WORD).contains(&word.len()) && word.chars().all(|c| c.is_ascii_alphanumeric() || c == '-')
 }
 
 fn is_link(link: &str) -> bool {
-    link.len() <= LONGEST_LINK
+    link.len() <= MAX_LINK
         && !link.chars().any(|c| c.is_control() || c.is_whitespace())
         && Url::parse(link).is_ok_and(|url| matches!(url.scheme(), "http" | "https"))
 }
@@ -175,10 +175,10 @@ mod tests {
             open_operation: long(),
             draining: true,
             candidate: Some(proto::Candidate { artifact: place(), doing: long(), failure: long() }),
-            person: Some(proto::Person { command: long(), pid: 1, since: i64::MIN }),
+            interactive_session: Some(proto::InteractiveSession { command: long(), pid: 1, since: i64::MIN }),
             config_inputs: long(),
             project_name: long(),
-            understands: 1,
+            protocol_version: 1,
             mounted_inputs: directories.chain([("/mnt/asked".to_owned(), "word".to_owned())]).collect(),
         };
         status(&mut reply, &["/mnt/asked".to_owned(), "/mnt/7".to_owned()]);
@@ -187,7 +187,7 @@ mod tests {
             reply.mounted_inputs.into_iter().collect::<Vec<_>>(),
             [("/mnt/asked".to_owned(), "word".to_owned())]
         );
-        assert_eq!(reply.person.map(|person| person.since), Some(0));
+        assert_eq!(reply.interactive_session.map(|session| session.since), Some(0));
         assert!(!reply.agent_version.contains('\u{1b}') && reply.agent_version.starts_with(" ä"));
     }
 
@@ -208,7 +208,7 @@ mod tests {
         };
         result(&mut reply);
         assert!(reply.encoded_len() < 400 * 1024, "{} bytes", reply.encoded_len());
-        assert_eq!((reply.started, reply.ended, reply.changes.len()), (0, 0, MOST_OPERATIONS));
+        assert_eq!((reply.started, reply.ended, reply.changes.len()), (0, 0, MAX_OPERATIONS));
         assert!(reply.permalink.is_empty() && reply.last_output.ends_with("\nlast"));
     }
 

@@ -17,7 +17,7 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 
 pub use super::client_tls::ClientIdentityError;
-use super::client_tls::{self, Verdict};
+use super::client_tls::{self, RunOutcome};
 use crate::rpc::bounds;
 use crate::rpc::identity::Issued;
 use crate::rpc::proto;
@@ -39,15 +39,15 @@ const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 /// The bytes of a source travel in pieces of this size.
 const CHUNK: usize = 256 * 1024;
 /// The largest reply that is read, but for a result, which carries the outputs.
-const LARGEST_REPLY: usize = 1024 * 1024;
+const MAX_REPLY: usize = 1024 * 1024;
 /// The largest result that is read. Outputs go into a Secret, which holds one MiB.
-const LARGEST_RESULT: usize = 4 * 1024 * 1024;
+const MAX_RESULT: usize = 4 * 1024 * 1024;
 /// Errors come as headers, in which a character may take up to twelve bytes.
-const LONGEST_HEADERS: u32 = 128 * 1024;
+const MAX_HEADERS: u32 = 128 * 1024;
 /// The longest message of an error that is kept.
-const LONGEST_MESSAGE: usize = 8 * 1024;
+const MAX_MESSAGE: usize = 8 * 1024;
 /// A source is streamed no slower than this: an agent that hardly reads must not hold a slot for streams.
-const LEAST_RATE: Rate = Rate { bytes: 640 * 1024, within: Duration::from_secs(20) };
+const MIN_RATE: Rate = Rate { bytes: 640 * 1024, within: Duration::from_secs(20) };
 
 /// So many bytes in so much time.
 #[derive(Clone, Copy, Debug)]
@@ -170,7 +170,7 @@ impl RpcError {
 
     fn new(call: &'static str, code: Code, message: &str) -> Self {
         let mut message = message.to_owned();
-        bounds::cut(&mut message, LONGEST_MESSAGE);
+        bounds::cut(&mut message, MAX_MESSAGE);
         RpcError { call, code, message }
     }
 
@@ -189,7 +189,7 @@ impl RpcError {
     }
 
     /// With the reason for which the connection ended, if the call has not heard it.
-    fn because_of(self, verdict: &Verdict) -> Self {
+    fn because_of(self, verdict: &RunOutcome) -> Self {
         match verdict.get() {
             Some(words) if self.is_unavailable() && !self.message.contains(&words) => {
                 RpcError::new(self.call, self.code, &format!("{words}: {}", self.message))
@@ -235,12 +235,12 @@ impl Agents {
         let endpoint = Endpoint::from_shared(format!("http://{}", address.server_name))
             .map_err(|error| RpcError::new(call, Code::InvalidArgument, &chain(&error)))?
             .tcp_nodelay(true)
-            .http2_max_header_list_size(LONGEST_HEADERS)
+            .http2_max_header_list_size(MAX_HEADERS)
             .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
             .keep_alive_timeout(KEEPALIVE_TIMEOUT)
             .keep_alive_while_idle(true);
         let (tls, target) = (self.tls.clone(), SocketAddr::new(address.ip, address.port));
-        let verdict = Verdict::default();
+        let verdict = RunOutcome::default();
         let ended = verdict.clone();
         let connector = tower::service_fn(move |_| {
             let (tls, name, ended) = (tls.load_full(), name.clone(), ended.clone());
@@ -257,7 +257,7 @@ impl Agents {
                 return Err(RpcError::new(call, Code::Unavailable, &message));
             }
         };
-        Ok(AgentClient { calls: Calls::new(channel).max_decoding_message_size(LARGEST_REPLY), verdict })
+        Ok(AgentClient { calls: Calls::new(channel).max_decoding_message_size(MAX_REPLY), verdict })
     }
 }
 
@@ -265,7 +265,7 @@ impl Agents {
 #[derive(Clone)]
 pub struct AgentClient {
     calls: Calls<Channel>,
-    verdict: Verdict,
+    verdict: RunOutcome,
 }
 
 impl AgentClient {
@@ -294,7 +294,7 @@ impl AgentClient {
     where
         R: AsyncRead + Send + Unpin + 'static,
     {
-        self.put_source_at(header, reader, sending, LEAST_RATE).await
+        self.put_source_at(header, reader, sending, MIN_RATE).await
     }
 
     /// The same, no slower than so.
@@ -333,7 +333,7 @@ impl AgentClient {
 
     /// Follows an operation from a sequence number on.
     pub async fn attach(&self, id: &str, from: u64) -> Result<Attachment, RpcError> {
-        let mut calls = self.calls.clone().max_decoding_message_size(LARGEST_RESULT);
+        let mut calls = self.calls.clone().max_decoding_message_size(MAX_RESULT);
         let request = proto::AttachRequest { id: id.to_owned(), from };
         let stream = unary(&self.verdict, "Attach", CALL_TIMEOUT, calls.attach(request)).await?;
         Ok(Attachment { stream, verdict: self.verdict.clone() })
@@ -366,7 +366,7 @@ impl AgentClient {
 #[derive(Debug)]
 pub struct Attachment {
     stream: tonic::Streaming<proto::AttachReply>,
-    verdict: Verdict,
+    verdict: RunOutcome,
 }
 
 impl Attachment {
@@ -381,7 +381,7 @@ impl Attachment {
 }
 
 async fn unary<T>(
-    verdict: &Verdict,
+    verdict: &RunOutcome,
     call: &'static str,
     limit: Duration,
     request: impl Future<Output = Result<tonic::Response<T>, Status>>,
@@ -437,7 +437,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_call_without_an_answer_ends_in_time() {
         let silence = std::future::pending::<Result<tonic::Response<()>, Status>>();
-        let error = unary(&Verdict::default(), "Status", CALL_TIMEOUT, silence).await.unwrap_err();
+        let error = unary(&RunOutcome::default(), "Status", CALL_TIMEOUT, silence).await.unwrap_err();
         assert_eq!(error.to_string(), "call Status of the agent failed: no answer within 10 s (DeadlineExceeded)");
         assert!(error.is_unavailable());
     }

@@ -62,7 +62,7 @@ pub(super) async fn connect(
     target: SocketAddr,
     name: ServerName<'static>,
     tls: Arc<ClientConfig>,
-    verdict: Verdict,
+    verdict: RunOutcome,
 ) -> io::Result<AgentStream> {
     verdict.set(None);
     let stream = TcpStream::connect(target).await?;
@@ -73,9 +73,9 @@ pub(super) async fn connect(
 
 /// Why a connection ended. A call that was not sent yet only learns that there is no connection.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Verdict(Arc<Mutex<Option<String>>>);
+pub(super) struct RunOutcome(Arc<Mutex<Option<String>>>);
 
-impl Verdict {
+impl RunOutcome {
     pub fn get(&self) -> Option<String> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -124,7 +124,7 @@ impl ResolvesClientCert for Identities {
 /// read, so it is put into words here.
 pub(super) struct AgentStream {
     stream: TlsStream<TcpStream>,
-    verdict: Verdict,
+    verdict: RunOutcome,
 }
 
 impl AsyncRead for AgentStream {

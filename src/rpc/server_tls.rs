@@ -30,7 +30,7 @@ use tokio_rustls::server::TlsStream;
 use tonic::transport::server::Connected;
 use zeroize::Zeroizing;
 
-use super::controller_only::ControllerOnly;
+use super::client_verifier::ControllerClientVerifier;
 use super::tls_fault;
 use crate::rpc::identity::{self, IdentityError};
 
@@ -49,19 +49,19 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// opens connections and says nothing holds up nobody.
 const HANDSHAKES_AT_ONCE: usize = 32;
 /// How long nobody is accepted after the system refused to, for instance for want of file descriptors.
-const PAUSE_AFTER_ACCEPT_ERROR: Duration = Duration::from_millis(200);
+const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(200);
 /// How long, and how much, a client that was refused is still listened to.
 const REFUSED_LINGER: Duration = Duration::from_secs(1);
 const REFUSED_BYTES: u64 = 64 * 1024;
 /// The longest of the files.
-const LONGEST_FILE: u64 = 1024 * 1024;
+const MAX_FILE: u64 = 1024 * 1024;
 
 /// Why the files cannot be used.
 #[derive(Debug, Error)]
 pub enum ServerTlsError {
     #[error("cannot read {}", path.display())]
     Read { path: PathBuf, source: io::Error },
-    #[error("{} is longer than {LONGEST_FILE} bytes", path.display())]
+    #[error("{} is longer than {MAX_FILE} bytes", path.display())]
     TooLong { path: PathBuf },
     #[error("{} holds no certificate", path.display())]
     Certificates { path: PathBuf, source: IdentityError },
@@ -217,7 +217,7 @@ impl Incoming {
                     Ok((stream, peer)) => self.begin(stream, peer),
                     Err(error) => {
                         tracing::warn!(%error, "cannot accept a connection");
-                        self.paused_until = Some(Instant::now() + PAUSE_AFTER_ACCEPT_ERROR);
+                        self.paused_until = Some(Instant::now() + ACCEPT_RETRY_INTERVAL);
                     }
                 },
             }
@@ -300,7 +300,7 @@ fn read_files(directory: &Path) -> Result<Files, ServerTlsError> {
     let read = |name: &str| {
         let path = directory.join(name);
         match read_file(&path) {
-            Ok(bytes) if bytes.len() as u64 > LONGEST_FILE => Err(ServerTlsError::TooLong { path }),
+            Ok(bytes) if bytes.len() as u64 > MAX_FILE => Err(ServerTlsError::TooLong { path }),
             Ok(bytes) => Ok(bytes),
             Err(source) => Err(ServerTlsError::Read { path, source }),
         }
@@ -311,7 +311,7 @@ fn read_files(directory: &Path) -> Result<Files, ServerTlsError> {
 /// Reads at most one byte more than is allowed.
 fn read_file(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    std::fs::File::open(path)?.take(LONGEST_FILE + 1).read_to_end(&mut bytes)?;
+    std::fs::File::open(path)?.take(MAX_FILE + 1).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
@@ -336,7 +336,7 @@ fn configuration(directory: &Path, files: &Files) -> Result<ServerConfig, Server
     let mut config = ServerConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&rustls::version::TLS13])
         .map_err(serve)?
-        .with_client_cert_verifier(Arc::new(ControllerOnly(verifier)))
+        .with_client_cert_verifier(Arc::new(ControllerClientVerifier(verifier)))
         .with_single_cert(chain, key)
         .map_err(serve)?;
     config.alpn_protocols = vec![b"h2".to_vec()];

@@ -7,11 +7,11 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// The default of Flux's `--min-retry-delay`.
-pub const SHORTEST_DELAY: Duration = Duration::from_millis(750);
+pub const MIN_DELAY: Duration = Duration::from_millis(750);
 /// The default of Flux's `--max-retry-delay`.
-pub const LONGEST_DELAY: Duration = Duration::from_secs(15 * 60);
+pub const MAX_DELAY: Duration = Duration::from_secs(15 * 60);
 /// How many failing objects are remembered; beyond that the one that failed longest ago is forgotten.
-const MOST_OBJECTS: usize = 16 * 1024;
+const MAX_OBJECTS: usize = 16 * 1024;
 
 /// Namespace and name of an object.
 pub type ObjectKey = (String, String);
@@ -34,14 +34,14 @@ struct Failures {
 
 impl Default for Backoff {
     fn default() -> Self {
-        Backoff::new(SHORTEST_DELAY, LONGEST_DELAY, MOST_OBJECTS)
+        Backoff::new(MIN_DELAY, MAX_DELAY, MAX_OBJECTS)
     }
 }
 
 impl Backoff {
     /// With delays of its own.
     pub fn between(shortest: Duration, longest: Duration) -> Self {
-        Backoff::new(shortest, longest, MOST_OBJECTS)
+        Backoff::new(shortest, longest, MAX_OBJECTS)
     }
 
     fn new(shortest: Duration, longest: Duration, capacity: usize) -> Self {
@@ -81,9 +81,9 @@ mod tests {
         let delays: Vec<u128> = (0..12).map(|_| backoff.failed(&key("a")).as_millis()).collect();
         let wanted = [750, 1500, 3000, 6000, 12000, 24000, 48000, 96000, 192_000, 384_000, 768_000, 900_000];
         assert_eq!(delays, wanted);
-        assert_eq!(backoff.failed(&key("b")), SHORTEST_DELAY, "another object is not affected");
+        assert_eq!(backoff.failed(&key("b")), MIN_DELAY, "another object is not affected");
         backoff.forget(&key("a"));
-        assert_eq!(backoff.failed(&key("a")), SHORTEST_DELAY);
+        assert_eq!(backoff.failed(&key("a")), MIN_DELAY);
     }
 
     #[test]
@@ -92,18 +92,18 @@ mod tests {
         for _ in 0..1000 {
             backoff.failed(&key("a"));
         }
-        assert_eq!(backoff.failed(&key("a")), LONGEST_DELAY);
+        assert_eq!(backoff.failed(&key("a")), MAX_DELAY);
     }
 
     #[tokio::test(start_paused = true)]
     async fn memory_is_bounded_and_the_oldest_failure_is_forgotten() {
-        let backoff = Backoff::new(SHORTEST_DELAY, LONGEST_DELAY, 2);
+        let backoff = Backoff::new(MIN_DELAY, MAX_DELAY, 2);
         for name in ["a", "b", "c"] {
             backoff.failed(&key(name));
             tokio::time::advance(Duration::from_secs(1)).await;
         }
-        assert_eq!(backoff.failed(&key("c")), SHORTEST_DELAY * 2);
-        assert_eq!(backoff.failed(&key("a")), SHORTEST_DELAY, "it was forgotten");
+        assert_eq!(backoff.failed(&key("c")), MIN_DELAY * 2);
+        assert_eq!(backoff.failed(&key("a")), MIN_DELAY, "it was forgotten");
         assert_eq!(backoff.failures.lock().unwrap().len(), 2);
     }
 }

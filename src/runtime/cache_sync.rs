@@ -9,11 +9,11 @@ use futures::future::join_all;
 use kube::Resource;
 use tokio::sync::watch;
 
-use crate::runtime::drive::ReconcileError;
 use crate::runtime::index::Indexed;
+use crate::runtime::reconcile::ReconcileError;
 
 /// How long one reconcile waits before it makes room for others.
-const PATIENCE: Duration = Duration::from_secs(30);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(30);
 /// How soon it looks again then.
 const RETRY: Duration = Duration::from_secs(1);
 
@@ -67,7 +67,7 @@ impl CacheSync {
             return Ok(());
         }
         let all = join_all(self.caches.iter().map(Cache::synced));
-        if tokio::time::timeout(PATIENCE, all).await.is_ok() {
+        if tokio::time::timeout(WAIT_TIMEOUT, all).await.is_ok() {
             self.is_synced.store(true, Ordering::Release);
             return Ok(());
         }

@@ -20,11 +20,11 @@ use crate::telemetry::redact::url_credentials;
 /// How many events may wait to be written; more are dropped and counted.
 const QUEUE: usize = 1024;
 /// How many events are remembered to count repetitions.
-const REMEMBERED: usize = 1024;
+const MAX_REMEMBERED: usize = 1024;
 /// How long an event is repeated before a new one is made.
-const REPEATED_FOR: Duration = Duration::from_secs(10 * 60);
+const AGGREGATION_WINDOW: Duration = Duration::from_secs(10 * 60);
 /// The longest message that the API accepts.
-const LONGEST_MESSAGE: usize = 1024;
+const MAX_MESSAGE: usize = 1024;
 /// Annotations of an object with this prefix are metadata of its events, as in Flux.
 const METADATA_PREFIX: &str = "event.toolkit.fluxcd.io/";
 /// How long the task goes on writing what waits after it was told to end.
@@ -159,7 +159,7 @@ impl EventTask {
 
     async fn write(&mut self, event: Event) {
         let now = Timestamp::now();
-        let event = Event { message: bounded(&event.message, LONGEST_MESSAGE), ..event };
+        let event = Event { message: bounded(&event.message, MAX_MESSAGE), ..event };
         if let Err(error) = self.write_at(&event, now).await {
             self.metrics.event_dropped();
             tracing::info!(error = &error as &dyn std::error::Error, "event not written");
@@ -224,7 +224,7 @@ struct Repeated {
 impl Remembered {
     /// If the same was said before: the event that says it, and how often with this time.
     fn repeat(&mut self, event: &Event) -> Option<(String, i32)> {
-        self.events.retain(|known| known.begun.elapsed() < REPEATED_FOR);
+        self.events.retain(|known| known.begun.elapsed() < AGGREGATION_WINDOW);
         let known = self.events.iter_mut().find(|known| says_the_same(&known.event, event))?;
         known.count = known.count.saturating_add(1);
         Some((known.name.clone(), known.count))
@@ -232,7 +232,7 @@ impl Remembered {
 
     fn add(&mut self, event: &Event, name: String) {
         self.events.retain(|known| !says_the_same(&known.event, event));
-        if self.events.len() >= REMEMBERED {
+        if self.events.len() >= MAX_REMEMBERED {
             self.events.pop_front();
         }
         self.events.push_back(Repeated { event: event.clone(), name, count: 1, begun: Instant::now() });

@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::api::auto::Workspace;
 use crate::runtime::events::{Event, EventKind, Events};
-use crate::runtime::fake_api::{Answer, Asked, Log, client};
+use crate::runtime::fake_api::{Answer, Log, RecordedRequest, client};
 use crate::runtime::leadership::Leadership;
 use crate::runtime::writes::Writer;
 use crate::telemetry::metrics::Metrics;
@@ -24,7 +24,7 @@ fn event(message: &str) -> Event {
     Event::new(&workspace(), EventKind::Warning, "PodFailed", message).with("pulumi.com/revision", "main@sha1:a")
 }
 
-fn agree(asked: &Asked) -> Answer {
+fn agree(asked: &RecordedRequest) -> Answer {
     let mut object = asked.body.clone();
     if object.pointer("/metadata").is_none() {
         object["metadata"] = json!({ "name": "patched" });
@@ -34,7 +34,7 @@ fn agree(asked: &Asked) -> Answer {
 }
 
 /// Publishes, lets the task write all of it, and shows what was asked of the server.
-async fn written(answer: fn(&Asked) -> Answer, events: Vec<Event>) -> (Vec<Asked>, Metrics) {
+async fn written(answer: fn(&RecordedRequest) -> Answer, events: Vec<Event>) -> (Vec<RecordedRequest>, Metrics) {
     let (client, log): (_, Log) = client(answer);
     let metrics = Metrics::default();
     let writer = Writer::new(client, Duration::from_secs(5), Leadership::sole(), metrics.clone());
@@ -83,7 +83,7 @@ async fn the_same_said_again_is_counted_and_another_message_is_another_event() {
 #[tokio::test]
 async fn a_repeated_event_that_is_gone_is_made_anew() {
     let forgetful =
-        |asked: &Asked| if asked.method == "PATCH" { Answer::refusal(404, "NotFound") } else { agree(asked) };
+        |asked: &RecordedRequest| if asked.method == "PATCH" { Answer::refusal(404, "NotFound") } else { agree(asked) };
     let (asked, _) = written(forgetful, vec![event("no image"), event("no image"), event("no image")]).await;
     let methods: Vec<&str> = asked.iter().map(|asked| asked.method.as_str()).collect();
     assert_eq!(methods, ["POST", "PATCH", "POST", "PATCH", "POST"]);

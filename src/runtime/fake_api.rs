@@ -10,7 +10,7 @@ use tokio::sync::watch;
 
 /// A request as it was made.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Asked {
+pub(crate) struct RecordedRequest {
     pub(crate) method: String,
     /// Without the query.
     pub(crate) path: String,
@@ -70,10 +70,10 @@ impl Answer {
 
 /// The requests so far.
 #[derive(Clone, Default)]
-pub(crate) struct Log(Arc<Mutex<Vec<Asked>>>);
+pub(crate) struct Log(Arc<Mutex<Vec<RecordedRequest>>>);
 
 impl Log {
-    pub(crate) fn all(&self) -> Vec<Asked> {
+    pub(crate) fn all(&self) -> Vec<RecordedRequest> {
         self.0.lock().unwrap().clone()
     }
 
@@ -83,7 +83,7 @@ impl Log {
 }
 
 /// A client whose requests are answered by `answer`.
-pub(crate) fn client(answer: impl Fn(&Asked) -> Answer + Send + Sync + 'static) -> (Client, Log) {
+pub(crate) fn client(answer: impl Fn(&RecordedRequest) -> Answer + Send + Sync + 'static) -> (Client, Log) {
     let log = Log::default();
     let (answer, noted) = (Arc::new(answer), log.clone());
     let service = tower::service_fn(move |request: Request<Body>| {
@@ -99,11 +99,11 @@ pub(crate) fn client(answer: impl Fn(&Asked) -> Answer + Send + Sync + 'static) 
     (Client::new(service, "default"), log)
 }
 
-async fn read(request: Request<Body>) -> Asked {
+async fn read(request: Request<Body>) -> RecordedRequest {
     let (parts, body) = request.into_parts();
     let bytes = body.collect_bytes().await.unwrap();
     let accept = parts.headers.get("accept").and_then(|accept| accept.to_str().ok());
-    Asked {
+    RecordedRequest {
         method: parts.method.to_string(),
         path: parts.uri.path().to_owned(),
         query: parts.uri.query().unwrap_or_default().to_owned(),

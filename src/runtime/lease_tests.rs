@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::config::LeaderElection;
-use crate::runtime::fake_api::{Answer, Asked, Log, client};
+use crate::runtime::fake_api::{Answer, Log, RecordedRequest, client};
 use crate::runtime::leadership::Leadership;
 use crate::runtime::lease::{Elector, Identity, LeaseLost, Sighting, Step, Term, decide, wanted};
 use crate::telemetry::metrics::Metrics;
@@ -20,7 +20,7 @@ const LEASE: Duration = Duration::from_secs(35);
 const DEADLINE: Duration = Duration::from_secs(30);
 const RETRY: Duration = Duration::from_secs(5);
 /// A candidate's longest pause, with its jitter.
-const LONGEST_RETRY: Duration = Duration::from_secs(6);
+const MAX_RETRY: Duration = Duration::from_secs(6);
 
 /// What the API server does besides keeping the Lease.
 #[derive(Clone, Copy, Debug, Default)]
@@ -60,7 +60,7 @@ impl Server {
         (elector, leadership, log)
     }
 
-    fn answer(&self, asked: &Asked) -> Answer {
+    fn answer(&self, asked: &RecordedRequest) -> Answer {
         let mut kept = self.0.lock().unwrap();
         match kept.mood {
             Mood::Well => kept.serve(asked),
@@ -95,7 +95,7 @@ impl Server {
 }
 
 impl Kept {
-    fn serve(&mut self, asked: &Asked) -> Answer {
+    fn serve(&mut self, asked: &RecordedRequest) -> Answer {
         match (asked.method.as_str(), self.lease.clone()) {
             ("GET" | "PATCH", None) => Answer::refusal(404, "NotFound"),
             ("GET", Some(lease)) => Answer::Json(200, lease),
@@ -224,7 +224,7 @@ async fn a_dead_leader_is_followed_after_its_lease_and_whatever_its_clock_said()
         let begun = Instant::now();
         elector.acquire().await;
         let waited = begun.elapsed();
-        assert!((LEASE..LEASE + LONGEST_RETRY).contains(&waited), "{year}: {waited:?}");
+        assert!((LEASE..LEASE + MAX_RETRY).contains(&waited), "{year}: {waited:?}");
         assert!(leadership.is_held());
         assert_eq!((&server.spec()["holderIdentity"], &server.spec()["leaseTransitions"]), (&json!("b"), &json!(8)));
     }
@@ -313,7 +313,7 @@ async fn t3_a_lease_that_is_let_go_is_free_for_the_next_one() {
     let free = server.spec();
     assert_eq!((&free["holderIdentity"], &free["leaseDurationSeconds"]), (&json!(""), &json!(1)));
     let waited = taken.await.unwrap().duration_since(ended);
-    assert!(waited <= LONGEST_RETRY && nexts.is_held(), "{waited:?}");
+    assert!(waited <= MAX_RETRY && nexts.is_held(), "{waited:?}");
     assert_eq!(server.spec()["leaseTransitions"], json!(1));
 }
 
@@ -334,7 +334,7 @@ async fn a_lease_is_let_go_only_if_it_is_wished_and_if_it_is_still_ours() {
 
 #[tokio::test(start_paused = true)]
 async fn of_two_that_take_a_lease_at_once_one_gets_it() {
-    for (dead, time) in [(None, LEASE / 2), (Some("dead"), LEASE + LONGEST_RETRY)] {
+    for (dead, time) in [(None, LEASE / 2), (Some("dead"), LEASE + MAX_RETRY)] {
         let server = Server::default();
         if let Some(dead) = dead {
             server.touch(|lease| lease["spec"] = json!({ "holderIdentity": dead, "leaseDurationSeconds": 35 }));
@@ -352,7 +352,7 @@ async fn of_two_that_take_a_lease_at_once_one_gets_it() {
 
 #[tokio::test]
 async fn what_is_wrong_is_said_with_the_lease() {
-    let (client, _) = client(|asked: &Asked| match asked.method.as_str() {
+    let (client, _) = client(|asked: &RecordedRequest| match asked.method.as_str() {
         "GET" => Answer::refusal(404, "NotFound"),
         _ => Answer::refusal(403, "Forbidden"),
     });

@@ -5,30 +5,28 @@
 
 pub mod backoff;
 pub mod cache_sync;
+pub mod change_filter;
 pub mod client;
 pub mod core_dumps;
-pub mod drive;
 pub mod events;
 pub mod failpoint;
+pub mod fair_queue;
 pub mod fair_slots;
+pub mod field_managers;
 pub mod index;
 pub mod leadership;
 pub mod lease;
-pub mod news;
 pub mod notifications;
 pub mod reads;
-pub mod runs;
+pub mod reconcile;
+pub mod run_limiter;
 pub mod scope;
 pub mod served_schemas;
 pub mod tables;
-pub mod takeover;
 pub mod tolerant_watcher;
-pub mod turns;
 pub mod watch;
 pub mod writes;
 
-#[cfg(test)]
-mod drive_tests;
 #[cfg(test)]
 mod events_tests;
 #[cfg(test)]
@@ -38,7 +36,9 @@ mod lease_tests;
 #[cfg(test)]
 mod notifications_tests;
 #[cfg(test)]
-mod runs_tests;
+mod reconcile_tests;
+#[cfg(test)]
+mod run_limiter_tests;
 #[cfg(test)]
 mod watch_tests;
 #[cfg(test)]

@@ -21,11 +21,11 @@ use crate::telemetry::metrics::Metrics;
 /// How many events may wait to be posted; more are dropped and counted.
 const QUEUE: usize = 1024;
 /// How many events are remembered, so that they are not posted again at once.
-const REMEMBERED: usize = 1024;
+const MAX_REMEMBERED: usize = 1024;
 /// How long the same is not posted again. The notification-controller drops what is said again in this time, by its default.
-const SILENCE: Duration = Duration::from_secs(5 * 60);
+const REPEAT_INTERVAL: Duration = Duration::from_secs(5 * 60);
 /// The longest message, as Flux has it.
-const LONGEST_MESSAGE: usize = 39_000;
+const MAX_MESSAGE: usize = 39_000;
 /// How long the task goes on posting what waits after it was told to end.
 const LAST_POSTS: Duration = Duration::from_millis(1500);
 /// Of the API groups whose objects Alerts may name.
@@ -36,12 +36,12 @@ const OWN_GROUPS: &str = "pulumi.com";
 pub struct Destination {
     pub address: Url,
     pub client: reqwest::Client,
-    pub patience: Patience,
+    pub patience: RetryPolicy,
 }
 
 /// How long it is tried to post an event. The default is that of Flux's own recorder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Patience {
+pub struct RetryPolicy {
     /// For one try.
     pub timeout: Duration,
     /// How often it is tried again.
@@ -51,9 +51,9 @@ pub struct Patience {
     pub longest_pause: Duration,
 }
 
-impl Default for Patience {
+impl Default for RetryPolicy {
     fn default() -> Self {
-        Patience {
+        RetryPolicy {
             timeout: Duration::from_secs(5),
             retries: 4,
             first_pause: Duration::from_secs(1),
@@ -227,7 +227,7 @@ impl NotificationTask {
             severity: if event.kind == EventKind::Warning { "error" } else { "info" },
             // In whole seconds, as Kubernetes writes times.
             timestamp: Time(Timestamp::from_second(at.as_second()).unwrap_or(at)),
-            message: bounded(&event.message, LONGEST_MESSAGE),
+            message: bounded(&event.message, MAX_MESSAGE),
             reason: &event.reason,
             metadata: &event.metadata,
             reporting_controller: &self.component,
@@ -259,12 +259,12 @@ struct Posted {
 
 impl Posted {
     fn knows(&mut self, event: &Event) -> bool {
-        self.events.retain(|(_, at)| at.elapsed() < SILENCE);
+        self.events.retain(|(_, at)| at.elapsed() < REPEAT_INTERVAL);
         self.events.iter().any(|(known, _)| says_the_same(known, event))
     }
 
     fn add(&mut self, event: Event) {
-        if self.events.len() >= REMEMBERED {
+        if self.events.len() >= MAX_REMEMBERED {
             self.events.pop_front();
         }
         self.events.push_back((event, Instant::now()));

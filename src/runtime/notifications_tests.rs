@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use crate::api::pulumi::{Stack, StackSpec};
 use crate::artifact::{AllowedHosts, FetchSettings, Fetcher, Store};
 use crate::runtime::events::{Event, EventKind};
-use crate::runtime::notifications::{Destination, Notifications, Patience};
+use crate::runtime::notifications::{Destination, Notifications, RetryPolicy};
 use crate::telemetry::metrics::Metrics;
 
 /// Long enough for whatever a test waits for.
@@ -62,7 +62,7 @@ impl Server {
         assert!(in_time.is_ok(), "asked {} times and not {times}", self.bodies().len());
     }
 
-    fn destination(&self, patience: Patience) -> Destination {
+    fn destination(&self, patience: RetryPolicy) -> Destination {
         let address = format!("http://{}/", self.address).parse().unwrap();
         Destination { address, client: http_client(), patience }
     }
@@ -76,9 +76,9 @@ fn http_client() -> reqwest::Client {
     Fetcher::new(settings, store).unwrap().client()
 }
 
-fn quick() -> Patience {
+fn quick() -> RetryPolicy {
     let pause = Duration::from_millis(1);
-    Patience { timeout: LIMIT, retries: 4, first_pause: pause, longest_pause: pause }
+    RetryPolicy { timeout: LIMIT, retries: 4, first_pause: pause, longest_pause: pause }
 }
 
 fn stack() -> Stack {
@@ -98,7 +98,7 @@ fn event(message: &str) -> Event {
 }
 
 /// Publishes all of it, waits until so many requests have come, and ends the task.
-async fn posted(server: &Server, patience: Patience, events: Vec<Event>, requests: usize) -> Metrics {
+async fn posted(server: &Server, patience: RetryPolicy, events: Vec<Event>, requests: usize) -> Metrics {
     let metrics = Metrics::default();
     let destination = server.destination(patience);
     let (notifications, task) = Notifications::new(destination, "pulumi-controller", "pod-1", metrics.clone());
@@ -149,8 +149,8 @@ async fn e1_a_message_is_cut_where_flux_cuts_it() {
 #[test]
 fn e2_an_event_is_tried_as_long_as_flux_tries_it() {
     let seconds = Duration::from_secs;
-    let wanted = Patience { timeout: seconds(5), retries: 4, first_pause: seconds(1), longest_pause: seconds(30) };
-    assert_eq!(Patience::default(), wanted);
+    let wanted = RetryPolicy { timeout: seconds(5), retries: 4, first_pause: seconds(1), longest_pause: seconds(30) };
+    assert_eq!(RetryPolicy::default(), wanted);
 }
 
 #[tokio::test]
@@ -191,7 +191,7 @@ async fn e2_what_may_pass_is_tried_again_and_what_may_not_is_dropped_and_counted
 #[tokio::test]
 async fn e2_a_server_that_hangs_is_given_up_and_nobody_waits() {
     let server = Server::answering(&[SILENCE]).await;
-    let patience = Patience { timeout: Duration::from_millis(50), retries: 1, ..quick() };
+    let patience = RetryPolicy { timeout: Duration::from_millis(50), retries: 1, ..quick() };
     let metrics = Metrics::default();
     let destination = server.destination(patience);
     let (notifications, task) = Notifications::new(destination, "pulumi-controller", "pod-1", metrics.clone());
@@ -210,7 +210,7 @@ async fn e2_a_server_that_hangs_is_given_up_and_nobody_waits() {
 #[tokio::test]
 async fn e2_a_server_that_hangs_does_not_keep_the_controller_from_its_end() {
     let server = Server::answering(&[SILENCE]).await;
-    let patience = Patience { timeout: LIMIT * 10, ..quick() };
+    let patience = RetryPolicy { timeout: LIMIT * 10, ..quick() };
     // `posted` fails when the task does not end in time.
     posted(&server, patience, vec![event("first"), event("second")], 1).await;
     assert_eq!(server.bodies().len(), 1);

@@ -14,7 +14,7 @@ use crate::api::names;
 use crate::runtime::tables::{self, Row};
 
 /// The largest list that is read in one piece.
-const LARGEST_LIST: u32 = 500;
+const MAX_LIST: u32 = 500;
 
 /// A read that failed. That an object is not there is no failure.
 #[derive(Debug, Error)]
@@ -104,7 +104,7 @@ impl Reader {
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + DeserializeOwned,
     {
         let api: Api<K> = Api::namespaced(self.client.clone(), namespace);
-        let parameters = ListParams::default().labels(labels).limit(LARGEST_LIST);
+        let parameters = ListParams::default().labels(labels).limit(MAX_LIST);
         let what = || format!("the list of {} in {namespace}", K::kind(&()));
         Ok(self.call(what, api.list(&parameters)).await?.items)
     }
@@ -116,7 +116,7 @@ impl Reader {
     {
         let api: Api<K> = Api::namespaced(self.client.clone(), namespace);
         let what = || format!("the list of {} in {namespace}", K::kind(&()));
-        let mut parameters = ListParams::default().limit(LARGEST_LIST);
+        let mut parameters = ListParams::default().limit(MAX_LIST);
         loop {
             let page = self.call(what, api.list(&parameters)).await?;
             if let Some(found) = page.items.into_iter().find(&is_wanted) {
@@ -136,7 +136,7 @@ impl Reader {
     {
         let api: Api<K> = Api::namespaced(self.client.clone(), namespace);
         let what = || format!("the list of {} in {namespace}", K::kind(&()));
-        let mut parameters = ListParams::default().labels(labels).limit(LARGEST_LIST);
+        let mut parameters = ListParams::default().labels(labels).limit(MAX_LIST);
         let mut found = Vec::new();
         loop {
             let page = self.call(what, api.list_metadata(&parameters)).await?;

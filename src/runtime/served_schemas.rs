@@ -19,7 +19,7 @@ const INTERVAL: Duration = Duration::from_secs(3);
 /// How often the same problem is logged.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
 /// Maximum number of fields that are named for each CustomResourceDefinition.
-const MOST_FIELDS: usize = 5;
+const MAX_FIELDS: usize = 5;
 /// With this value, the API server keeps what the schema does not name.
 const PRESERVES: &str = "x-kubernetes-preserve-unknown-fields";
 /// The child's role on the command line.
@@ -182,8 +182,8 @@ fn schema_of<'a>(document: &'a Value, kind: &str) -> Option<&'a Value> {
 }
 
 fn named(missing: &[String]) -> String {
-    let more = missing.len().saturating_sub(MOST_FIELDS);
-    let named = missing.iter().take(MOST_FIELDS).cloned().collect::<Vec<_>>().join(", ");
+    let more = missing.len().saturating_sub(MAX_FIELDS);
+    let named = missing.iter().take(MAX_FIELDS).cloned().collect::<Vec<_>>().join(", ");
     if more == 0 { named } else { format!("{named} and {more} more fields") }
 }
 

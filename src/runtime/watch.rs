@@ -20,8 +20,8 @@ use crate::api::names::{
     ANNOTATION_CANCEL, ANNOTATION_FORCE_AT, ANNOTATION_RECONCILIATION_REQUEST, ANNOTATION_REQUESTED_AT,
     ANNOTATION_RESET_AT, ANNOTATION_RESOLVE,
 };
-use crate::runtime::drive::Drive;
 use crate::runtime::index::StoreWriter;
+use crate::runtime::reconcile::ReconcileRunner;
 use crate::runtime::tolerant_watcher::{Tolerant, watcher_with};
 
 /// A new value of one of these asks for a reconcile.
@@ -45,7 +45,7 @@ pub fn changes<K>(
     config: watcher::Config,
     cut_down: impl Fn(&mut K) + Send + 'static,
     mut store: impl StoreWriter<K>,
-    drive: Arc<Drive>,
+    drive: Arc<ReconcileRunner>,
     seen: impl FnMut(&Event<K>) + Send + 'static,
 ) -> impl Stream<Item = Result<K, watcher::Error>> + Send + 'static
 where
@@ -108,8 +108,8 @@ pub fn cut_down_update(update: &mut Update) {
             progress: pid.map(|pid| RunProgress { pid: Some(pid), ..RunProgress::default() }),
             start_time: status.start_time,
             end_time: status.end_time,
-            cut_off: status.cut_off,
-            end_proof: status.end_proof,
+            interrupted: status.interrupted,
+            termination_evidence: status.termination_evidence,
             ..UpdateStatus::default()
         }
     });

@@ -13,8 +13,8 @@ use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
 use crate::api::auto::{Update, Workspace};
-use crate::runtime::drive::{Drive, Outcome, ReconcileError, no_errors};
 use crate::runtime::fake_api::{Answer, client};
+use crate::runtime::reconcile::{Outcome, ReconcileError, ReconcileRunner, no_errors};
 use crate::runtime::scope::Scope;
 use crate::runtime::watch::{changes, cut_down_metadata, cut_down_update};
 use crate::telemetry::metrics::Metrics;
@@ -61,7 +61,7 @@ async fn spec_finalizers_deletion_and_requests_ask_for_a_reconcile_and_the_statu
         }
         if watches.fetch_add(1, Ordering::Relaxed) == 0 { Answer::events(watched.clone()) } else { Answer::Silence }
     });
-    let drive = Arc::new(Drive::new::<Workspace>("workspace", Duration::from_secs(5), Metrics::default()));
+    let drive = Arc::new(ReconcileRunner::new::<Workspace>("workspace", Duration::from_secs(5), Metrics::default()));
     let (store, writer) = reflector::store::<Workspace>();
     let stream = pin!(changes(Api::all(client), Scope::default().own_kinds(), |_| {}, writer, drive, |_| ()));
     let seen = stream.map_ok(|object| object.resource_version().unwrap()).take(9).try_collect::<Vec<_>>();
@@ -90,7 +90,7 @@ async fn objects_that_are_gone_are_forgotten_even_if_their_end_was_not_seen() {
         }
     });
     let metrics = Metrics::default();
-    let drive = Arc::new(Drive::new::<Workspace>("workspace", Duration::from_secs(5), metrics.clone()));
+    let drive = Arc::new(ReconcileRunner::new::<Workspace>("workspace", Duration::from_secs(5), metrics.clone()));
     let (_store, writer) = reflector::store::<Workspace>();
     let mut stream =
         pin!(changes(Api::all(client), Scope::default().own_kinds(), |_| {}, writer, drive.clone(), |_| ()));
@@ -136,7 +136,7 @@ async fn an_object_that_cannot_be_read_hides_no_other() {
         }
         if watches.fetch_add(1, Ordering::Relaxed) == 0 { Answer::events(watched.clone()) } else { Answer::Silence }
     });
-    let drive = Arc::new(Drive::new::<Workspace>("workspace", Duration::from_secs(5), Metrics::default()));
+    let drive = Arc::new(ReconcileRunner::new::<Workspace>("workspace", Duration::from_secs(5), Metrics::default()));
     let (store, writer) = reflector::store::<Workspace>();
     let told = Arc::new(std::sync::Mutex::new(Vec::new()));
     let tell = {
@@ -157,7 +157,7 @@ async fn an_object_that_cannot_be_read_hides_no_other() {
 }
 
 struct Surroundings {
-    drive: Arc<Drive>,
+    drive: Arc<ReconcileRunner>,
     store: reflector::Store<Workspace>,
 }
 
@@ -172,7 +172,7 @@ async fn a_controller_of_kube_runs_on_the_changes_and_the_driver() {
         let first = list(&[workspace("web", 1, json!({}), "")]);
         if asked.query.contains("watch=true") { Answer::Silence } else { first }
     });
-    let drive = Arc::new(Drive::new::<Workspace>("workspace", Duration::from_secs(5), Metrics::default()));
+    let drive = Arc::new(ReconcileRunner::new::<Workspace>("workspace", Duration::from_secs(5), Metrics::default()));
     let (store, writer) = reflector::store::<Workspace>();
     let stream = changes(Api::all(client), Scope::default().own_kinds(), |_| {}, writer, drive.clone(), |_| ());
     let surroundings = Arc::new(Surroundings { drive, store: store.clone() });
@@ -199,14 +199,14 @@ fn of_an_update_the_stores_keep_who_it_is_and_how_far_its_run_is() {
             "run": { "podUID": "p", "agentStartID": "a", "settingsDigest": "s", "host": "app-workspace-0" },
             "progress": { "summary": "3 done", "stepsDone": 3, "inWork": 0, "pid": 42 }, "phase": "Failed",
             "startTime": "2026-01-01T00:00:00Z", "endTime": "2026-01-01T00:01:00Z", "duration": "1m0s",
-            "cutOff": true, "endProof": "Container", "lastOutput": "a long story" },
+            "interrupted": true, "terminationEvidence": "Container", "lastOutput": "a long story" },
     });
     let mut kept = whole.clone();
     kept["metadata"]["annotations"] = json!({ requested: "1" });
     kept["metadata"].as_object_mut().unwrap().remove("managedFields");
     let status = &whole["status"];
-    kept["status"] = json!({ "conditions": [condition("Complete")], "run": status["run"], "cutOff": true,
-        "endProof": "Container", "progress": { "summary": "", "stepsDone": 0, "inWork": 0, "pid": 42 },
+    kept["status"] = json!({ "conditions": [condition("Complete")], "run": status["run"], "interrupted": true,
+        "terminationEvidence": "Container", "progress": { "summary": "", "stepsDone": 0, "inWork": 0, "pid": 42 },
         "startTime": status["startTime"], "endTime": status["endTime"] });
     let mut update: Update = serde_json::from_value(whole).unwrap();
     let kept: Update = serde_json::from_value(kept).unwrap();

@@ -14,8 +14,8 @@ use serde_json::{Map, Value, json};
 use thiserror::Error;
 
 use crate::api::names::FIELD_MANAGER;
+use crate::runtime::field_managers;
 use crate::runtime::leadership::Leadership;
-use crate::runtime::takeover;
 use crate::telemetry::metrics::Metrics;
 
 /// How the API server says that an object's namespace is being deleted.
@@ -327,7 +327,7 @@ impl Writer {
     /// Puts us in the place of the Pulumi Kubernetes Operator among those who manage an object's fields; no request when it
     /// manages none (then the answer is none). An object that has changed since it was read is a conflict.
     pub async fn take_over<K: Object>(&self, object: &K) -> Result<Option<K>, WriteError> {
-        let Some(managed_fields) = takeover::managed_fields(object) else { return Ok(None) };
+        let Some(managed_fields) = field_managers::managed_fields(object) else { return Ok(None) };
         let attempt = attempt("take over", object);
         let (api, name) = self.target::<K>(&attempt)?;
         let version = object.resource_version();

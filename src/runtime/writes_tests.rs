@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::api::auto::{Update, UpdateStatus};
-use crate::runtime::fake_api::{Answer, Asked, Log, client};
+use crate::runtime::fake_api::{Answer, Log, RecordedRequest, client};
 use crate::runtime::leadership::Leadership;
 use crate::runtime::writes::{Created, WriteError, Writer};
 use crate::telemetry::metrics::Metrics;
@@ -35,13 +35,13 @@ fn update_with(metadata: Value) -> Update {
     update
 }
 
-fn writer(answer: impl Fn(&Asked) -> Answer + Send + Sync + 'static) -> (Writer, Log) {
+fn writer(answer: impl Fn(&RecordedRequest) -> Answer + Send + Sync + 'static) -> (Writer, Log) {
     let (client, log) = client(answer);
     (Writer::new(client, Duration::from_secs(30), Leadership::sole(), Metrics::default()), log)
 }
 
 /// The server says that all is well, with an Update as the answer.
-fn agree(_: &Asked) -> Answer {
+fn agree(_: &RecordedRequest) -> Answer {
     Answer::Json(200, serde_json::to_value(update(json!({}))).unwrap())
 }
 
@@ -138,7 +138,7 @@ async fn creating_what_exists_answers_with_what_is_there() {
         ["POST /apis/auto.pulumi.com/v1alpha1/namespaces/apps/updates".to_owned(), format!("GET {PATH}")]
     );
 
-    let gone = |asked: &Asked| match asked.method.as_str() {
+    let gone = |asked: &RecordedRequest| match asked.method.as_str() {
         "POST" => Answer::refusal(409, "AlreadyExists"),
         _ => Answer::refusal(404, "NotFound"),
     };

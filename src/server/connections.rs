@@ -41,9 +41,9 @@ impl Default for Limits {
 }
 
 /// Maximum size of a header in bytes, and of lines in it.
-const LARGEST_HEADER: usize = 32 * 1024;
-const MOST_HEADERS: usize = 100;
-const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(200);
+const MAX_HEADER: usize = 32 * 1024;
+const MAX_HEADERS: usize = 100;
+const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Serves requests until `end` is cancelled. Each connection is a task of `tasks`.
 pub async fn serve(
@@ -62,7 +62,7 @@ pub async fn serve(
                 Ok(accepted) => accepted,
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept a connection for {purpose}");
-                    tokio::time::sleep(PAUSE_AFTER_ERROR).await;
+                    tokio::time::sleep(ACCEPT_RETRY_INTERVAL).await;
                     continue;
                 }
             };
@@ -114,8 +114,8 @@ impl Connection {
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(limits.header)
-            .max_buf_size(LARGEST_HEADER)
-            .max_headers(MOST_HEADERS)
+            .max_buf_size(MAX_HEADER)
+            .max_headers(MAX_HEADERS)
             .keep_alive(false)
             .serve_connection(TokioIo::new(stream), service);
         tokio::select! {

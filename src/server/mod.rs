@@ -49,7 +49,7 @@ pub fn metrics_router(metrics: Metrics, pprof: bool) -> Router {
 
 /// Bounds of the endpoints for metrics and health, which few have to call.
 pub fn endpoint_limits(pprof: bool) -> Limits {
-    let all = Limits::default().all + if pprof { profile::LONGEST } else { Duration::ZERO };
+    let all = Limits::default().all + if pprof { profile::MAX_DURATION } else { Duration::ZERO };
     Limits { connections: 32, waiting_per_peer: 8, all, ..Limits::default() }
 }
 
@@ -119,7 +119,9 @@ mod tests {
             assert_eq!(ask(&router, "/debug/pprof/profile?seconds=0").await.0, wanted, "--enable-pprof={pprof}");
             assert_eq!(ask(&router, "/metrics").await.0, StatusCode::OK);
         }
-        assert!(endpoint_limits(true).all > profile::LONGEST && endpoint_limits(false).all < profile::LONGEST);
+        assert!(
+            endpoint_limits(true).all > profile::MAX_DURATION && endpoint_limits(false).all < profile::MAX_DURATION
+        );
     }
 
     #[tokio::test]

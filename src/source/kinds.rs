@@ -66,7 +66,7 @@ struct Table {
 
 /// What the log says of a kind once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum News {
+enum ChangeFilter {
     Missing,
     Served,
 }
@@ -98,10 +98,10 @@ impl Kinds {
             self.ask(&mut table).await;
         }
         match table.news(wanted) {
-            Some(News::Missing) => {
+            Some(ChangeFilter::Missing) => {
                 tracing::info!(kind = %wanted, "not served: the Stacks that name it wait, and no others do");
             }
-            Some(News::Served) => tracing::info!(kind = %wanted, "served now"),
+            Some(ChangeFilter::Served) => tracing::info!(kind = %wanted, "served now"),
             None => {}
         }
         table.find(wanted)
@@ -134,12 +134,12 @@ impl Kinds {
 
 impl Table {
     /// What has become of a kind since it was looked for last. Without an answer of the API server nothing has.
-    fn news(&mut self, wanted: &GroupKind) -> Option<News> {
+    fn news(&mut self, wanted: &GroupKind) -> Option<ChangeFilter> {
         if self.served.contains_key(wanted) {
-            return self.missing.remove(wanted).then_some(News::Served);
+            return self.missing.remove(wanted).then_some(ChangeFilter::Served);
         }
         let is_known = self.failure.is_none() && self.missing.len() < MISSING_KINDS;
-        (is_known && self.missing.insert(wanted.clone())).then_some(News::Missing)
+        (is_known && self.missing.insert(wanted.clone())).then_some(ChangeFilter::Missing)
     }
 
     fn find(&self, wanted: &GroupKind) -> Result<ApiResource, Unavailable> {

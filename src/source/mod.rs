@@ -1,10 +1,10 @@
-//! Turns a reference to a source into an artifact, or says why there is none yet.
+//! FairQueue a reference to a source into an artifact, or says why there is none yet.
 
 pub mod flux;
 pub mod git;
+pub mod inline;
 pub mod kinds;
 pub mod program;
-pub mod written;
 
 use std::sync::Arc;
 
@@ -107,26 +107,26 @@ pub fn without_object(spec: &StackSpec) -> Result<Option<Resolved>, Unavailable>
         ))),
         (Some(_), None) => Ok(None),
         (None, Some("git")) => written.repository("").map(|_| None).map_err(in_template),
-        (None, _) => Ok(Some(written.resolve().map_err(in_template)?.unwrap_or_else(written::from_init_containers))),
+        (None, _) => Ok(Some(written.resolve().map_err(in_template)?.unwrap_or_else(inline::from_init_containers))),
     }
 }
 
 /// The repository that a Stack follows, by its own fields or by those of its `workspaceTemplate`, if it follows one.
-pub fn repository(spec: &StackSpec, namespace: &str) -> Result<Option<git::Wanted>, Unavailable> {
+pub fn repository(spec: &StackSpec, namespace: &str) -> Result<Option<git::RepositorySpec>, Unavailable> {
     if let Some(wanted) = git::wanted(spec, namespace)? {
         return Ok(Some(wanted));
     }
     let written = template_source(spec)?.repository(namespace).map_err(in_template)?;
-    Ok(written.map(|wanted| git::Wanted { every: git::interval(spec), ..wanted }))
+    Ok(written.map(|wanted| git::RepositorySpec { every: git::interval(spec), ..wanted }))
 }
 
 /// The source that a Stack's `workspaceTemplate` says.
-fn template_source(spec: &StackSpec) -> Result<written::Written, Unavailable> {
+fn template_source(spec: &StackSpec) -> Result<inline::InlineSource, Unavailable> {
     let template = spec.workspace_template.as_ref().and_then(|template| template.get("spec"));
-    Ok(template.map(written::Written::of_template).transpose().map_err(in_template)?.unwrap_or_default())
+    Ok(template.map(inline::InlineSource::of_template).transpose().map_err(in_template)?.unwrap_or_default())
 }
 
-fn in_template(error: written::WrittenError) -> Unavailable {
+fn in_template(error: inline::InlineSourceError) -> Unavailable {
     Unavailable::Invalid(format!("spec.workspaceTemplate.spec: {error}"))
 }
 

@@ -8,7 +8,7 @@ use rustix::thread::set_no_new_privs;
 use super::limits::Limits;
 
 /// The longest header.
-const LONGEST_HEADER: u64 = 4 * 1024;
+const MAX_HEADER: u64 = 4 * 1024;
 /// The kernel kills a process with this score first when memory runs out, and so before the parent.
 const FIRST_TO_BE_KILLED: &str = "1000";
 
@@ -20,7 +20,7 @@ const FIRST_TO_BE_KILLED: &str = "1000";
 pub fn confined_input() -> io::Result<impl Read> {
     let mut stdin = BufReader::new(io::stdin());
     let mut header = Vec::new();
-    stdin.by_ref().take(LONGEST_HEADER).read_until(b'\n', &mut header)?;
+    stdin.by_ref().take(MAX_HEADER).read_until(b'\n', &mut header)?;
     let limits = Limits::parse(&header).map_err(|error| {
         io::Error::other(format!("the limits cannot be read: {error}. Only the controller starts this role"))
     })?;

@@ -24,7 +24,7 @@ pub use limits::Limits;
 /// The running binary, also when its file was replaced.
 const OWN_BINARY: &str = "/proc/self/exe";
 /// How much of what a child writes to stderr is kept.
-const MOST_COMPLAINTS: usize = 4 * 1024;
+const MAX_COMPLAINTS: usize = 4 * 1024;
 /// How long a killed child may take to end.
 const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -132,7 +132,7 @@ async fn talk(child: &mut Child, input: &[u8], limits: &Limits) -> io::Result<Op
         answer.ok_or_else(|| io::Error::from(io::ErrorKind::FileTooLarge))
     };
     let complaint = async move {
-        let complaint = read_and_discard_rest(stderr, MOST_COMPLAINTS).await?;
+        let complaint = read_and_discard_rest(stderr, MAX_COMPLAINTS).await?;
         Ok(String::from_utf8_lossy(&complaint).into_owned())
     };
     match tokio::try_join!(write, answer, complaint) {

@@ -6,7 +6,7 @@ use std::io;
 /// What stands in the place of a secret.
 pub const HIDDEN: &str = "***";
 /// Shorter values are not hidden: they are no secrets, and hiding `1` would make every text unreadable.
-const SHORTEST_VALUE: usize = 4;
+const MIN_VALUE: usize = 4;
 
 /// Hides user and password of every URL in a text.
 pub fn url_credentials(text: &str) -> Cow<'_, str> {
@@ -54,7 +54,7 @@ impl std::fmt::Debug for KnownValues {
 impl KnownValues {
     /// Each line of a value counts as a value of its own, because texts are hidden line by line.
     pub fn new<'a>(values: impl IntoIterator<Item = &'a str>) -> Self {
-        let lines = values.into_iter().flat_map(str::lines).map(str::trim).filter(|line| line.len() >= SHORTEST_VALUE);
+        let lines = values.into_iter().flat_map(str::lines).map(str::trim).filter(|line| line.len() >= MIN_VALUE);
         let mut values: Vec<String> = lines.map(str::to_owned).collect();
         values.sort_by(|one, other| other.len().cmp(&one.len()).then_with(|| one.cmp(other)));
         values.dedup();

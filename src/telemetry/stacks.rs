@@ -9,7 +9,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::gauge::ConstGauge;
 
 /// The most pairs of status and reason that have a series; further ones are counted together.
-const MOST_REASONS: usize = 64;
+const MAX_REASONS: usize = 64;
 /// What they are counted as.
 const OTHER: &str = "Other";
 
@@ -43,7 +43,7 @@ impl Stacks {
         let mut counts = BTreeMap::new();
         for standing in self.lock().values() {
             let key = (standing.ready.clone(), standing.reason.clone());
-            let is_known = counts.contains_key(&key) || counts.len() < MOST_REASONS;
+            let is_known = counts.contains_key(&key) || counts.len() < MAX_REASONS;
             let key = if is_known { key } else { (OTHER.to_owned(), OTHER.to_owned()) };
             *counts.entry(key).or_default() += 1;
         }
@@ -111,6 +111,6 @@ mod tests {
         let stacks = Stacks::default();
         (0..1000).for_each(|n| stacks.note("apps", &format!("{n:04}"), standing(&format!("Reason{n}"))));
         let counts = stacks.counts();
-        assert_eq!((counts.len(), counts.values().sum::<i64>()), (MOST_REASONS + 1, 1000));
+        assert_eq!((counts.len(), counts.values().sum::<i64>()), (MAX_REASONS + 1, 1000));
     }
 }

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use pulumi_controller::rpc::proto::{Outcome, RunRequest};
 
-use crate::harness::{PATIENCE, Workspace, children, descendants, has_programs, has_pulumi, processes, signal};
+use crate::harness::{TEST_TIMEOUT, Workspace, children, descendants, has_programs, has_pulumi, processes, signal};
 use crate::runs::SLOW;
 
 #[tokio::test]
@@ -22,7 +22,7 @@ async fn a_killed_cli_is_an_interrupted_run_and_its_descendants_are_gone() {
     signal(cli, "KILL");
     let (result, _) = workspace.result(&request.id).await;
     assert_eq!(result.outcome(), Outcome::Interrupted, "{}", result.message);
-    assert!(result.cut_off && result.last_output.contains("Updating (dev)"), "{}", result.last_output);
+    assert!(result.interrupted && result.last_output.contains("Updating (dev)"), "{}", result.last_output);
     let living = processes();
     let left: Vec<_> = plugins.iter().filter(|pid| living.get(pid).is_some_and(|(_, state)| *state != 'Z')).collect();
     assert!(left.is_empty(), "{left:?}");
@@ -84,7 +84,7 @@ async fn a_killed_agent_that_is_started_anew_knows_what_was_interrupted_and_what
 
     let (result, progress) = workspace.result(&open.id).await;
     assert_eq!(result.outcome(), Outcome::Interrupted);
-    assert!(result.cut_off && result.message.contains("started anew"), "{}", result.message);
+    assert!(result.interrupted && result.message.contains("started anew"), "{}", result.message);
     assert!(!progress.is_empty());
     assert!(!processes().contains_key(&cli) || processes()[&cli].1 == 'Z');
     let (result, _) = workspace.result(&finished.id).await;
@@ -124,7 +124,7 @@ async fn leaves_no_orphans(workspace: &Workspace, init: u32) {
     let left: Vec<_> =
         children(init).into_iter().filter(|pid| living.get(pid).is_some_and(|(_, state)| *state != 'Z')).collect();
     assert_eq!(left.len(), 1, "no verdict before all that was started has ended: {left:?}");
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TEST_TIMEOUT;
     while descendants(init).len() != 1 {
         assert!(Instant::now() < end, "below the first process: {:?}", descendants(init));
         tokio::time::sleep(Duration::from_millis(20)).await;

@@ -15,10 +15,10 @@ use pulumi_controller::rpc::proto::environment_variable::Source;
 use pulumi_controller::rpc::proto::{self, progress};
 use pulumi_controller::rpc::settings::settings_digest;
 
-pub use crate::processes::{Person, children, descendants, processes, signal};
+pub use crate::processes::{InteractiveSession, children, descendants, processes, signal};
 
 /// How long anything may take that the tests wait for.
-pub const PATIENCE: Duration = Duration::from_secs(120);
+pub const TEST_TIMEOUT: Duration = Duration::from_secs(120);
 const SERVER_NAME: &str = "example-workspace.default.svc";
 const POD_UID: &str = "11111111-2222-3333-4444-555555555555";
 pub const POLL: Duration = Duration::from_millis(20);
@@ -190,7 +190,7 @@ impl Workspace {
             .spawn()
             .unwrap();
         self.agent = Some(agent);
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TEST_TIMEOUT;
         while self.try_connect().await.is_err() {
             assert!(Instant::now() < end, "the agent does not answer; its log:\n{}", self.log());
             tokio::time::sleep(POLL).await;
@@ -231,7 +231,7 @@ impl Workspace {
     }
 
     pub async fn until_logged(&self, words: &str) {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TEST_TIMEOUT;
         while !self.log().contains(words) {
             assert!(Instant::now() < end, "not logged: {words}; the log of the pod:\n{}", self.log());
             tokio::time::sleep(POLL).await;
@@ -259,7 +259,7 @@ impl Workspace {
 
     /// Waits for the first process to end; its exit code.
     pub async fn ended(&mut self) -> Option<i32> {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TEST_TIMEOUT;
         loop {
             if let Some(status) = self.agent.as_mut().unwrap().try_wait().unwrap() {
                 self.agent = None;
@@ -314,7 +314,7 @@ impl Workspace {
 
     /// Waits until the agent says of itself what is wanted.
     pub async fn until(&self, what: &str, is_so: impl Fn(&proto::StatusReply) -> bool) -> proto::StatusReply {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TEST_TIMEOUT;
         loop {
             let status = self.status().await;
             if is_so(&status) {
@@ -372,12 +372,12 @@ impl Workspace {
     }
 
     /// Starts a program by the CLI's name in the workspace, as a person does. It waits until it is dropped.
-    pub fn person(&self, arguments: &[&str]) -> Person {
+    pub fn person(&self, arguments: &[&str]) -> InteractiveSession {
         self.person_by(&[], &self.path("share/workspace"), arguments)
     }
 
     /// The same, with words before its command line and in a directory.
-    pub fn person_by(&self, wrapper: &[&str], directory: &Path, arguments: &[&str]) -> Person {
+    pub fn person_by(&self, wrapper: &[&str], directory: &Path, arguments: &[&str]) -> InteractiveSession {
         let program = self.path("pulumi");
         if !program.exists() {
             write_script(&program, "read line");
@@ -385,7 +385,7 @@ impl Workspace {
         let mut words = wrapper.iter().copied().chain([program.to_str().unwrap()]);
         let mut command = Command::new(words.next().unwrap());
         command.args(words).args(arguments).current_dir(directory).stdin(Stdio::piped());
-        Person(command.spawn().unwrap())
+        InteractiveSession(command.spawn().unwrap())
     }
 
     /// Runs a command of the CLI in the workspace's directory with the container's environment, as `kubectl exec` does.
@@ -427,7 +427,7 @@ impl Workspace {
                 }
             }
         };
-        match tokio::time::timeout(PATIENCE, replies).await {
+        match tokio::time::timeout(TEST_TIMEOUT, replies).await {
             Ok(result) => (result, progress),
             Err(_) => panic!("operation {id} does not end; the log of the pod:\n{}", self.log()),
         }
@@ -455,7 +455,7 @@ impl Workspace {
                 }
             }
         };
-        tokio::time::timeout(PATIENCE, replies).await.unwrap_or_else(|_| panic!("{id} does not come to work"));
+        tokio::time::timeout(TEST_TIMEOUT, replies).await.unwrap_or_else(|_| panic!("{id} does not come to work"));
         pid
     }
 

@@ -17,12 +17,12 @@ const PYTHON: (&str, &str) =
     ("Pulumi.yaml", "name: example\nruntime: {name: python, options: {toolchain: pip, virtualenv: venv}}\n");
 
 /// A directory with what the stand-in for the CLI reads and writes, and the stand-in.
-struct StandIn {
+struct FakeAgent {
     directory: tempfile::TempDir,
     script: String,
 }
 
-impl StandIn {
+impl FakeAgent {
     /// `install` is what it does to install.
     fn new(install: &str) -> Self {
         let directory = tempfile::tempdir().unwrap();
@@ -37,7 +37,7 @@ impl StandIn {
              fi\n\
              {install}"
         );
-        StandIn { directory, script }
+        FakeAgent { directory, script }
     }
 
     async fn npm(registry: &Registry) -> Self {
@@ -45,8 +45,8 @@ impl StandIn {
     }
 
     async fn pip() -> Self {
-        let stand_in = Self::new("");
-        let wheels = stand_in.path("wheels");
+        let fake_agent = Self::new("");
+        let wheels = fake_agent.path("wheels");
         fs::create_dir(&wheels).unwrap();
         make_wheels(&wheels).await;
         let install = format!(
@@ -54,7 +54,7 @@ impl StandIn {
              exec venv/bin/python -m pip install --no-index --find-links {} -r requirements.txt",
             wheels.display()
         );
-        StandIn { script: stand_in.script.clone() + &install, ..stand_in }
+        FakeAgent { script: fake_agent.script.clone() + &install, ..fake_agent }
     }
 
     async fn start(&self) -> Workspace {
@@ -73,8 +73,8 @@ impl StandIn {
 
 #[tokio::test]
 async fn an_installation_waits_until_what_the_environment_refers_to_is_mounted() {
-    let stand_in = StandIn::new("mkdir -p node_modules");
-    let workspace = stand_in.start().await;
+    let fake_agent = FakeAgent::new("mkdir -p node_modules");
+    let workspace = fake_agent.start().await;
     let (artifact, archive) = archive(&[NODE, ("package.json", "{}")]);
     let directory = workspace.path("secrets/npm");
     fs::create_dir(&directory).unwrap();
@@ -87,10 +87,10 @@ async fn an_installation_waits_until_what_the_environment_refers_to_is_mounted()
     let sending = Sending::default();
     workspace.connect().await.put_source(header, std::io::Cursor::new(archive), &sending).await.unwrap();
     workspace.until("it waits", |status| status.candidate.as_ref().is_some_and(|c| c.doing.contains("mounted"))).await;
-    assert_eq!(stand_in.installs(), 0);
+    assert_eq!(fake_agent.installs(), 0);
     fs::write(directory.join("token"), "value").unwrap();
     workspace.until_in_place(&artifact).await.unwrap();
-    assert_eq!(stand_in.installs(), 1);
+    assert_eq!(fake_agent.installs(), 1);
 }
 
 fn inode(workspace: &Workspace, name: &str) -> u64 {
@@ -116,8 +116,8 @@ async fn npm_dependencies_are_taken_over_when_the_lock_is_equal_and_installed_ov
         return;
     }
     let registry = Registry::start().await;
-    let stand_in = StandIn::npm(&registry).await;
-    let workspace = stand_in.start().await;
+    let fake_agent = FakeAgent::npm(&registry).await;
+    let workspace = fake_agent.start().await;
     let (old, new) = (manifest("1.0.0"), manifest("1.1.0"));
     let (old_lock, new_lock) =
         (registry.lock(&[("package.json", &old)]).await, registry.lock(&[("package.json", &new)]).await);
@@ -125,19 +125,19 @@ async fn npm_dependencies_are_taken_over_when_the_lock_is_equal_and_installed_ov
     let files = [NODE, ("package.json", old.as_str()), ("package-lock.json", old_lock.as_str())];
 
     workspace.bring(&files).await.unwrap();
-    assert_eq!((stand_in.installs(), printed(&workspace, "workspace", &version).as_str()), (1, "1.0.0"));
-    let installed_at = fs::read_to_string(stand_in.path("installs")).unwrap();
+    assert_eq!((fake_agent.installs(), printed(&workspace, "workspace", &version).as_str()), (1, "1.0.0"));
+    let installed_at = fs::read_to_string(fake_agent.path("installs")).unwrap();
     assert_eq!(installed_at.trim(), workspace.path("share/workspace").to_str().unwrap());
     let before = inode(&workspace, "node_modules");
 
     workspace.bring(&[&files[..], &[("index.js", "1")]].concat()).await.unwrap();
-    assert_eq!((stand_in.installs(), inode(&workspace, "node_modules")), (1, before), "{}", workspace.log());
+    assert_eq!((fake_agent.installs(), inode(&workspace, "node_modules")), (1, before), "{}", workspace.log());
     assert_eq!(printed(&workspace, "workspace", &version), "1.0.0");
     assert!(!workspace.path("share/previous/node_modules").exists());
 
     let files = [NODE, ("package.json", new.as_str()), ("package-lock.json", new_lock.as_str())];
     workspace.bring(&files).await.unwrap();
-    assert_eq!((stand_in.installs(), printed(&workspace, "workspace", &version).as_str()), (2, "1.1.0"));
+    assert_eq!((fake_agent.installs(), printed(&workspace, "workspace", &version).as_str()), (2, "1.1.0"));
     assert_ne!(inode(&workspace, "node_modules"), before);
     assert_eq!(printed(&workspace, "previous", &version), "1.0.0", "the source before has what it had");
     assert!(workspace.log().contains("copying the dependencies of the source before"), "{}", workspace.log());
@@ -149,8 +149,8 @@ async fn a_local_path_is_installed_each_time_although_the_lock_is_equal() {
         return;
     }
     let registry = Registry::start().await;
-    let stand_in = StandIn::npm(&registry).await;
-    let workspace = stand_in.start().await;
+    let fake_agent = FakeAgent::npm(&registry).await;
+    let workspace = fake_agent.start().await;
     let manifest = r#"{"name": "example", "version": "0.0.1", "dependencies": {"shared": "file:./shared"}}"#;
     let shared = ("shared/package.json", r#"{"name": "shared", "version": "1.0.0"}"#);
     let lock = registry.lock(&[("package.json", manifest), shared]).await;
@@ -164,7 +164,7 @@ async fn a_local_path_is_installed_each_time_although_the_lock_is_equal() {
             ("shared/index.js", program.as_str()),
         ];
         workspace.bring(&files).await.unwrap();
-        assert_eq!(stand_in.installs(), number + 1);
+        assert_eq!(fake_agent.installs(), number + 1);
         assert_eq!(printed(&workspace, "workspace", &["node", "-p", "require('shared')"]), content);
     }
 }
@@ -178,8 +178,8 @@ async fn a_virtual_environment_is_taken_over_when_all_is_pinned_and_equal_and_ma
         eprintln!("NOT RUN: {test}: python3 cannot make virtual environments");
         return;
     }
-    let stand_in = StandIn::pip().await;
-    let workspace = stand_in.start().await;
+    let fake_agent = FakeAgent::pip().await;
+    let workspace = fake_agent.start().await;
     let program = ["venv/bin/pads"];
     let pinned = ("requirements.txt", "pads==1.0.0\nother==1.0.0\n");
     workspace.bring(&[PYTHON, pinned]).await.unwrap();
@@ -187,29 +187,29 @@ async fn a_virtual_environment_is_taken_over_when_all_is_pinned_and_equal_and_ma
     let before = inode(&workspace, "venv");
 
     workspace.bring(&[PYTHON, pinned, ("__main__.py", "1")]).await.unwrap();
-    assert_eq!((stand_in.installs(), inode(&workspace, "venv")), (1, before), "{}", workspace.log());
+    assert_eq!((fake_agent.installs(), inode(&workspace, "venv")), (1, before), "{}", workspace.log());
     assert_eq!(printed(&workspace, "workspace", &program), "1.0.0");
 
     workspace.bring(&[PYTHON, ("requirements.txt", "pads==1.1.0\n")]).await.unwrap();
-    assert_eq!((stand_in.installs(), printed(&workspace, "workspace", &program).as_str()), (2, "1.1.0"));
+    assert_eq!((fake_agent.installs(), printed(&workspace, "workspace", &program).as_str()), (2, "1.1.0"));
     assert!(!workspace.path("share/workspace/venv/bin/other").exists(), "what nobody requires any more is gone");
 
     let floating = ("requirements.txt", "pads>=1.0.0\n");
     workspace.bring(&[PYTHON, floating]).await.unwrap();
     workspace.bring(&[PYTHON, floating, ("__main__.py", "1")]).await.unwrap();
-    assert_eq!(stand_in.installs(), 4, "what is not pinned is looked for each time");
+    assert_eq!(fake_agent.installs(), 4, "what is not pinned is looked for each time");
     assert_eq!(printed(&workspace, "workspace", &program), "1.1.0");
 }
 
 #[tokio::test]
 async fn a_failure_leaves_the_old_source_and_is_tried_again_and_another_source_at_once() {
-    let stand_in = StandIn::new("mkdir -p node_modules; cp package.json node_modules/installed");
-    let workspace = stand_in.start().await;
+    let fake_agent = FakeAgent::new("mkdir -p node_modules; cp package.json node_modules/installed");
+    let workspace = fake_agent.start().await;
     let files = |manifest| [NODE, ("package.json", manifest), ("package-lock.json", manifest)];
     let good = workspace.bring(&files("{}")).await.unwrap();
     let before = inode(&workspace, "node_modules");
 
-    fs::write(stand_in.path("broken"), "").unwrap();
+    fs::write(fake_agent.path("broken"), "").unwrap();
     let (broken, _) = archive(&files("{\"name\": \"broken\"}"));
     let failure = workspace.bring(&files("{\"name\": \"broken\"}")).await.unwrap_err();
     assert!(failure.contains("no such package") && failure.contains("exit code 1"), "{failure}");
@@ -218,7 +218,7 @@ async fn a_failure_leaves_the_old_source_and_is_tried_again_and_another_source_a
     assert!(log.contains("install: no such package") && !log.contains(TOKEN), "{log}");
     let status = workspace.status().await;
     assert_eq!(status.artifact.as_ref(), Some(&good));
-    assert_eq!((inode(&workspace, "node_modules"), stand_in.installs()), (before, 2));
+    assert_eq!((inode(&workspace, "node_modules"), fake_agent.installs()), (before, 2));
     assert!(!workspace.path("share/workspace/node_modules/half").exists());
     // The old one can be worked with meanwhile.
     let request = workspace.request(&[]).await;
@@ -228,13 +228,13 @@ async fn a_failure_leaves_the_old_source_and_is_tried_again_and_another_source_a
     }
     workspace.result(&request.id).await;
 
-    fs::remove_file(stand_in.path("broken")).unwrap();
+    fs::remove_file(fake_agent.path("broken")).unwrap();
     workspace.until("it was tried again", |status| status.artifact.as_ref() == Some(&broken)).await;
     assert!(!workspace.path("share/workspace/node_modules/half").exists(), "{}", workspace.log());
 
-    fs::write(stand_in.path("broken"), "").unwrap();
+    fs::write(fake_agent.path("broken"), "").unwrap();
     workspace.bring(&files("{\"name\": \"broken again\"}")).await.unwrap_err();
-    fs::remove_file(stand_in.path("broken")).unwrap();
+    fs::remove_file(fake_agent.path("broken")).unwrap();
     let mended = workspace.bring(&files("{\"name\": \"mended\"}")).await.unwrap();
     assert_eq!(workspace.status().await.artifact, Some(mended));
     assert!(fs::read_to_string(workspace.path("share/workspace/node_modules/installed")).unwrap().contains("mended"));
@@ -245,8 +245,8 @@ const ENDLESS: &str =
     "[ -f endless ] || { mkdir -p node_modules; exit 0; }; echo half >node_modules/half; (sleep 1000 & wait)";
 
 /// Gives a source whose installation never ends, after one whose dependencies are in place.
-async fn installing(stand_in: &StandIn) -> (Workspace, proto::Artifact) {
-    let workspace = stand_in.start().await;
+async fn installing(fake_agent: &FakeAgent) -> (Workspace, proto::Artifact) {
+    let workspace = fake_agent.start().await;
     let good = workspace.bring(&[NODE, ("package.json", "{}"), ("package-lock.json", "{}")]).await.unwrap();
     let (artifact, bytes) =
         archive(&[NODE, ("package.json", "{}"), ("package-lock.json", "{\"a\": 1}"), ("endless", "")]);
@@ -277,8 +277,8 @@ fn installers(workspace: &Workspace) -> Vec<u32> {
 
 #[tokio::test]
 async fn an_agent_that_is_killed_in_an_installation_leaves_the_old_source_whole() {
-    let stand_in = StandIn::new(ENDLESS);
-    let (mut workspace, good) = installing(&stand_in).await;
+    let fake_agent = FakeAgent::new(ENDLESS);
+    let (mut workspace, good) = installing(&fake_agent).await;
     let source = fs::metadata(workspace.path("share/source")).unwrap().ino();
     assert!(!installers(&workspace).is_empty());
     signal(workspace.agent_pid(), "KILL");
@@ -296,8 +296,8 @@ async fn an_agent_that_is_killed_in_an_installation_leaves_the_old_source_whole(
 
 #[tokio::test]
 async fn an_agent_that_is_told_to_end_in_an_installation_puts_the_old_source_back_first() {
-    let stand_in = StandIn::new(ENDLESS);
-    let (mut workspace, good) = installing(&stand_in).await;
+    let fake_agent = FakeAgent::new(ENDLESS);
+    let (mut workspace, good) = installing(&fake_agent).await;
     workspace.terminate();
     assert_eq!(workspace.ended().await, Some(0));
     assert_eq!(installers(&workspace), Vec::<u32>::new());
@@ -308,15 +308,15 @@ async fn an_agent_that_is_told_to_end_in_an_installation_puts_the_old_source_bac
 
 #[tokio::test]
 async fn another_source_ends_the_installation_of_the_one_before_it() {
-    let stand_in = StandIn::new(ENDLESS);
-    let (workspace, good) = installing(&stand_in).await;
+    let fake_agent = FakeAgent::new(ENDLESS);
+    let (workspace, good) = installing(&fake_agent).await;
     let newer = workspace.bring(&[YAML]).await.unwrap();
     assert_eq!(workspace.status().await.artifact, Some(newer));
     assert_eq!(installers(&workspace), Vec::<u32>::new());
     drop(workspace);
 
-    let stand_in = StandIn::new(ENDLESS);
-    let (workspace, back) = installing(&stand_in).await;
+    let fake_agent = FakeAgent::new(ENDLESS);
+    let (workspace, back) = installing(&fake_agent).await;
     let (_, bytes) = archive(&[NODE, ("package.json", "{}"), ("package-lock.json", "{}")]);
     assert_eq!(back, good);
     assert!(workspace.put_archive(back.clone(), bytes).await.unwrap(), "the old one is in place again");
@@ -327,27 +327,27 @@ async fn another_source_ends_the_installation_of_the_one_before_it() {
 
 #[tokio::test]
 async fn another_cli_installs_anew() {
-    let stand_in = StandIn::new("mkdir -p node_modules");
-    let mut workspace = stand_in.start().await;
+    let fake_agent = FakeAgent::new("mkdir -p node_modules");
+    let mut workspace = fake_agent.start().await;
     let files = [NODE, ("package.json", "{}"), ("package-lock.json", "{}")];
     workspace.bring(&files).await.unwrap();
     workspace.terminate();
     workspace.ended().await;
     workspace.start_agent().await;
     workspace.bring(&[&files[..], &[("index.js", "1")]].concat()).await.unwrap();
-    assert_eq!(stand_in.installs(), 1, "another agent knows what was installed");
-    fs::write(stand_in.path("version"), "v3.260.0").unwrap();
+    assert_eq!(fake_agent.installs(), 1, "another agent knows what was installed");
+    fs::write(fake_agent.path("version"), "v3.260.0").unwrap();
     workspace.terminate();
     workspace.ended().await;
     workspace.start_agent().await;
     workspace.bring(&[&files[..], &[("index.js", "2")]].concat()).await.unwrap();
-    assert_eq!(stand_in.installs(), 2);
+    assert_eq!(fake_agent.installs(), 2);
 }
 
 #[tokio::test]
 async fn what_was_put_in_place_without_a_cli_is_installed_where_it_is() {
-    let stand_in = StandIn::new("mkdir -p node_modules");
-    let mut workspace = stand_in.start().await;
+    let fake_agent = FakeAgent::new("mkdir -p node_modules");
+    let mut workspace = fake_agent.start().await;
     let artifact = workspace.bring(&[NODE, ("package.json", "{}")]).await.unwrap();
     workspace.terminate();
     workspace.ended().await;
@@ -355,12 +355,12 @@ async fn what_was_put_in_place_without_a_cli_is_installed_where_it_is() {
     let text = fs::read_to_string(&record).unwrap();
     fs::write(&record, text.replace("\"awaits_install\": false", "\"awaits_install\": true")).unwrap();
     fs::write(workspace.path("share/workspace/made-in-the-pod"), "").unwrap();
-    fs::write(stand_in.path("broken"), "").unwrap();
+    fs::write(fake_agent.path("broken"), "").unwrap();
     workspace.start_agent().await;
     let failure = workspace.until_in_place(&artifact).await.unwrap_err();
     assert!(failure.contains("no such package"), "{failure}");
     assert_eq!(workspace.status().await.artifact, None, "it does not count yet");
-    fs::remove_file(stand_in.path("broken")).unwrap();
+    fs::remove_file(fake_agent.path("broken")).unwrap();
     workspace.until("it is installed", |status| status.artifact.as_ref() == Some(&artifact)).await;
     assert!(workspace.path("share/workspace/made-in-the-pod").exists(), "it was not exchanged");
 }

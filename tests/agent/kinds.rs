@@ -36,7 +36,7 @@ async fn a_preview_says_what_would_change_and_changes_nothing() {
         let result = preview().await;
         assert_eq!(result.outcome(), Outcome::Succeeded, "{}", result.message);
         assert_eq!(result.changes.get("create"), Some(&2), "{:?}", result.changes);
-        assert!(result.outputs.is_empty() && !result.cut_off);
+        assert!(result.outputs.is_empty() && !result.interrupted);
     }
     let up = request(&workspace, OperationKind::Up, RunOptions::default()).await;
     let result = workspace.run_to_end(&up).await;
@@ -71,7 +71,7 @@ async fn drift_that_is_not_expected_is_found_again_each_time_until_a_refresh_tak
         let result = workspace.run_to_end(&drifted).await;
         assert_eq!(result.outcome(), Outcome::Failed);
         assert!(result.message.contains("no changes were expected"), "{}", result.message);
-        assert!(!result.cut_off, "nothing was changed");
+        assert!(!result.interrupted, "nothing was changed");
     }
     let refresh = gone(request(&workspace, OperationKind::Refresh, RunOptions::default()).await);
     let result = workspace.run_to_end(&refresh).await;

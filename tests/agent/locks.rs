@@ -117,5 +117,5 @@ async fn a_dead_runs_lock_does_not_keep_creations_in_doubt_from_being_cleared() 
     };
     let result = workspace.run_to_end(&clear).await;
     assert_eq!(result.outcome(), Outcome::Succeeded, "{}", result.message);
-    assert!(!result.cut_off);
+    assert!(!result.interrupted);
 }

@@ -11,7 +11,7 @@ async fn with_pending_create(workspace: &Workspace) {
     workspace.run(&request).await.unwrap();
     signal(workspace.until_working(&request.id).await, "KILL");
     let (result, _) = workspace.result(&request.id).await;
-    assert!(result.cut_off, "{}", result.message);
+    assert!(result.interrupted, "{}", result.message);
     workspace.put(&SLOW.replace("seconds: 60", "seconds: 0.1")).await;
 }
 
@@ -39,7 +39,7 @@ async fn creations_in_doubt_stop_the_run_until_somebody_says_that_they_came_to_n
         let urn = "urn:pulumi:dev::example::testing:index:Step::step";
         assert_eq!(result.pending_creates, [urn]);
         assert!(result.message.contains(urn) && result.message.contains("nothing was run"), "{}", result.message);
-        assert!(result.cut_off, "the doubt stays");
+        assert!(result.interrupted, "the doubt stays");
         assert!(!was_started(&progress));
         assert_eq!(workspace.locks().len(), 1, "the dead run's lock: nothing was run");
     }
@@ -47,7 +47,7 @@ async fn creations_in_doubt_stop_the_run_until_somebody_says_that_they_came_to_n
     let result = workspace.run_to_end(&clear).await;
     assert_eq!(result.outcome(), Outcome::Succeeded, "{}", result.message);
     assert_eq!(result.changes.get("create"), Some(&1), "{:?}", result.changes);
-    assert!(!result.cut_off);
+    assert!(!result.interrupted);
     let stop = request(&workspace, PendingCreates::Stop).await;
     let result = workspace.run_to_end(&stop).await;
     assert_eq!(result.outcome(), Outcome::Succeeded, "nothing is in doubt any more: {}", result.message);
@@ -92,6 +92,6 @@ async fn a_state_that_cannot_be_read_runs_nothing_and_the_doubt_stays() {
     let stop = request(&workspace, PendingCreates::Stop).await;
     let result = workspace.run_to_end(&stop).await;
     assert_eq!(result.outcome(), Outcome::Failed);
-    assert!(result.cut_off && result.message.contains("the bucket is on fire"), "{}", result.message);
+    assert!(result.interrupted && result.message.contains("the bucket is on fire"), "{}", result.message);
     assert!(result.last_output.contains("the bucket is on fire") && !workspace.path("home/ran").exists());
 }

@@ -5,9 +5,9 @@ use std::fs;
 use std::process::{Child, Command, Stdio};
 
 /// Somebody who works with the CLI in the pod.
-pub struct Person(pub Child);
+pub struct InteractiveSession(pub Child);
 
-impl Person {
+impl InteractiveSession {
     pub fn pid(&self) -> u32 {
         self.0.id()
     }
@@ -17,7 +17,7 @@ impl Person {
     }
 }
 
-impl Drop for Person {
+impl Drop for InteractiveSession {
     fn drop(&mut self) {
         // What it was started by may be killed, and not itself: but it ends when nobody can say anything to it any more.
         drop(self.0.stdin.take());

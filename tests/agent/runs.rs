@@ -115,7 +115,7 @@ async fn a_known_id_attaches_and_another_one_is_refused_while_it_is_open_and_can
     workspace.connect().await.cancel(&request.id).await.unwrap();
     let (result, _) = workspace.result(&request.id).await;
     assert_eq!(result.outcome(), Outcome::Canceled, "{}", result.message);
-    assert!(!result.cut_off, "its steps came to an end");
+    assert!(!result.interrupted, "its steps came to an end");
     assert!(result.last_output.contains("Duration: "), "{}", result.last_output);
     assert_eq!(workspace.locks(), Vec::<std::path::PathBuf>::new());
     assert_eq!(workspace.status().await.artifact, Some(artifact));
@@ -139,7 +139,7 @@ async fn a_second_call_to_cancel_ends_a_run_whose_steps_do_not_stop() {
     client.cancel(&request.id).await.unwrap();
     let (result, _) = workspace.result(&request.id).await;
     assert_eq!(result.outcome(), Outcome::Canceled, "{}", result.message);
-    assert!(result.cut_off, "a step was left");
+    assert!(result.interrupted, "a step was left");
     assert_eq!(workspace.locks(), Vec::<std::path::PathBuf>::new());
 }
 
@@ -160,7 +160,7 @@ async fn a_lock_of_somebody_else_is_a_conflict_that_names_the_holder() {
     let time = "2026-01-01T00:00:00Z".to_owned();
     let holder = proto::LockHolder { user: "somebody".into(), host: "elsewhere".into(), pid: 4711, time };
     assert_eq!(result.holders, [holder]);
-    assert!(!result.cut_off);
+    assert!(!result.interrupted);
 }
 
 #[tokio::test]

@@ -3,10 +3,10 @@
 use std::time::Instant;
 
 use pulumi_controller::artifact::InPod;
+use pulumi_controller::rpc::capabilities::PROTOCOL_VERSION;
 use pulumi_controller::rpc::proto;
-use pulumi_controller::rpc::understanding::UNDERSTOOD;
 
-use crate::harness::{PATIENCE, POLL, Workspace, archive, has_pulumi};
+use crate::harness::{POLL, TEST_TIMEOUT, Workspace, archive, has_pulumi};
 
 const YAML: &str = "name: example\nruntime: yaml\n";
 const NODE: &str = "name: example\nruntime: nodejs\n";
@@ -22,7 +22,7 @@ async fn a_source_with_a_wrong_digest_is_refused_and_the_old_one_stays() {
     assert!(refusal.is_refusal() && refusal.message.contains(&artifact.digest), "{refusal}");
     let status = workspace.status().await;
     assert_eq!(status.artifact, Some(before.clone()));
-    assert_eq!((status.project_name.as_str(), status.understands), ("example", UNDERSTOOD));
+    assert_eq!((status.project_name.as_str(), status.protocol_version), ("example", PROTOCOL_VERSION));
     assert!(!workspace.path("share/workspace/more").exists());
     let (_, bytes) = archive(&[("Pulumi.yaml", YAML)]);
     assert!(workspace.put_archive(before, bytes).await.unwrap(), "what is in place is unchanged");
@@ -32,7 +32,7 @@ async fn a_source_with_a_wrong_digest_is_refused_and_the_old_one_stays() {
 async fn the_agent_answers_readiness_and_knows_the_cli() {
     let mut workspace = Workspace::start_with(Some("[ \"$*\" = version ] || echo v3.259.0; echo v3.259.0"), &[]).await;
     assert_eq!(workspace.readiness().await, "HTTP/1.1 200 OK");
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TEST_TIMEOUT;
     let mut status = workspace.status().await;
     while status.pulumi_version.is_empty() && Instant::now() < end {
         tokio::time::sleep(POLL).await;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use k8s_openapi::api::batch::v1::Job;
 use serde_json::{Value, json};
 
-use crate::harness::{Environment, Look, Patience, STATE_SECRET, Scene, wait_until};
+use crate::harness::{Environment, Look, STATE_SECRET, Scene, WaitLimit, wait_until};
 
 /// How many pods are there at a time: enough to keep two cores busy, few enough not to be in each other's way.
 const AT_A_TIME: usize = 6;
@@ -20,7 +20,7 @@ const SCRIPT: &str = "set -e; mkdir -p /tmp/project /tmp/home; cd /tmp/project; 
 pub async fn run(scene: &Scene, program: &str, stacks: usize) -> Duration {
     let began = Instant::now();
     scene.create::<Job>(job(program, stacks)).await;
-    wait_until("every pod of the Job to have run its stack", Patience::Long, async || {
+    wait_until("every pod of the Job to have run its stack", WaitLimit::Long, async || {
         let status = scene.api::<Job>().get("bare").await.map(|job| job.status.unwrap_or_default());
         match status {
             Ok(status) if status.failed.unwrap_or_default() > 0 => panic!("a pod of the Job bare failed: {status:?}"),

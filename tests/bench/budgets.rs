@@ -34,14 +34,14 @@ mod table;
 #[allow(dead_code, reason = "the rules are for the end-to-end tests; the harness holds every scene to them")]
 #[path = "../e2e/conformance.rs"]
 mod conformance;
+#[path = "../fake_agent/mod.rs"]
+mod fake_agent;
 #[allow(dead_code, unused_imports, reason = "measures need a part of what the end-to-end tests stand on")]
 #[path = "../e2e/harness/mod.rs"]
 mod harness;
 #[allow(dead_code, reason = "a measure needs a part of what the tests of Git stand on")]
 #[path = "../git/http_server.rs"]
 mod http_server;
-#[path = "../stand_in/mod.rs"]
-mod stand_in;
 
 use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};

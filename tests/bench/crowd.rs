@@ -12,7 +12,7 @@ use tokio::time::sleep;
 
 use crate::api_writes::{ApiWrites, sentence};
 use crate::bare_crowd;
-use crate::harness::{Controller, Crowd, Patience, Program, Scene, in_scene};
+use crate::harness::{Controller, Crowd, Program, Scene, WaitLimit, in_scene};
 use crate::moments::{Moments, now};
 use crate::processes::Process;
 use crate::table::{Row, Step};
@@ -24,7 +24,7 @@ const BUDGET: f64 = 1.5;
 const AGENT_BUDGET: f64 = 10.0;
 /// How long nothing may have been written for the controller to be at rest, and how long that may take to come.
 const QUIET: Duration = Duration::from_secs(30);
-const QUIET_LIMIT: Duration = Duration::from_secs(300);
+const QUIET_TIMEOUT: Duration = Duration::from_secs(300);
 
 pub async fn measure(with_rest: bool) -> Vec<Row> {
     let mut rows = Vec::new();
@@ -44,8 +44,8 @@ async fn crowd(scene: &Scene) -> Row {
     println!("the same without a controller: a Job with {STACKS} pods");
     let program = Program::new("bare").step("member", json!({"value": scene.id})).output("n", json!("${member.count}"));
     let bare = bare_crowd::run(scene, &program.file("Pulumi.yaml").content, STACKS).await.as_secs_f64();
-    println!("{STACKS} Stacks are made; waiting until all are Ready, {:?} at most", Patience::Long.limit());
-    let course = Crowd::start(&[(scene, STACKS)]).await.until_done(Patience::Long).await;
+    println!("{STACKS} Stacks are made; waiting until all are Ready, {:?} at most", WaitLimit::Long.limit());
+    let course = Crowd::start(&[(scene, STACKS)]).await.until_done(WaitLimit::Long).await;
     println!("{course}");
     let (total, began) = (course.all_done.as_secs_f64(), now() - course.all_done.as_secs_f64());
     let failed = scene.list::<Update>().await.iter().filter(|update| is_failed(update)).count();
@@ -100,7 +100,7 @@ async fn rest(scene: &Scene) -> Row {
     let seconds = rest_seconds(300);
     let mut writes = ApiWrites::from_now();
     println!("waiting until the controller is at rest, then for {seconds} s");
-    writes.until_quiet(QUIET, QUIET_LIMIT).await;
+    writes.until_quiet(QUIET, QUIET_TIMEOUT).await;
     let process = controller(scene).await;
     let before = process.processor_time();
     sleep(Duration::from_secs(seconds)).await;

@@ -1,5 +1,5 @@
 //! A node that only says that it is one: `tests/cluster/cluster fake-nodes` runs what speaks for it. Pods come to it that
-//! ask for it, and are said to run at once; the agents' stand-in answers for them.
+//! ask for it, and are said to run at once; the fake agent answers for them.
 
 use std::net::SocketAddr;
 use std::time::Duration;

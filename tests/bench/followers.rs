@@ -1,5 +1,5 @@
 //! Five hundred Stacks that follow one Git repository, and as many that follow one each: what the controller needs at rest, and what its
-//! Git server has to answer. On a fake node with a stand-in for the agents.
+//! Git server has to answer. On a fake node with a fake agent.
 
 use std::panic::{AssertUnwindSafe, resume_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,11 +13,11 @@ use serde::Deserialize;
 
 use crate::api_writes::{ApiWrites, sentence};
 use crate::crowd::{controller, rest_seconds};
+use crate::fake_agent::FakeAgent;
 use crate::fake_nodes;
 use crate::harness::{Environment, Program, Scene, Source, api_call, client};
-use crate::memory::{AT_ONCE, Done, QUIET, QUIET_LIMIT, REST_SECONDS, RUN_TIME, at_rest, name, restart, run};
+use crate::memory::{AT_ONCE, Done, QUIET, QUIET_TIMEOUT, REST_SECONDS, RUN_TIME, at_rest, name, restart, run};
 use crate::progress::until_count;
-use crate::stand_in::StandIn;
 use crate::table::Row;
 
 const STACKS: usize = 500;
@@ -26,7 +26,7 @@ const PUSHED_AT_ONCE: usize = 4;
 /// After how many of them it is said how many there are.
 const NEWS: usize = 50;
 /// No repository is asked more often, in seconds.
-const SHORTEST_INTERVAL: u64 = 60;
+const MIN_INTERVAL: u64 = 60;
 /// Of one question: what the server can do, and where the branch is.
 const REQUESTS_OF_QUESTION: usize = 2;
 const REMOVE_LIMIT: Duration = Duration::from_secs(900);
@@ -42,13 +42,13 @@ struct Asked {
 pub async fn measure() -> Vec<Row> {
     let client = client().await;
     fake_nodes::create(&client).await;
-    let stand_in = StandIn::start(client, fake_nodes::address(), RUN_TIME).await.expect("a stand-in");
+    let fake_agent = FakeAgent::start(client, fake_nodes::address(), RUN_TIME).await.expect("a fake agent");
     let mut rows = Vec::new();
     for repositories in [1, STACKS] {
         println!("\n{STACKS} Stacks on {repositories} repositories");
         let mut scene = Scene::new("bench-followers").await;
         scene.timeline.end();
-        let outcome = AssertUnwindSafe(followed(&scene, repositories, &stand_in)).catch_unwind().await;
+        let outcome = AssertUnwindSafe(followed(&scene, repositories, &fake_agent)).catch_unwind().await;
         // Also what failed must not be counted by the measures that come after it.
         remove(scene).await;
         rows.extend(outcome.unwrap_or_else(|failure| resume_unwind(failure)));
@@ -56,12 +56,12 @@ pub async fn measure() -> Vec<Row> {
     rows
 }
 
-async fn followed(scene: &Scene, repositories: usize, stand_in: &StandIn) -> Vec<Row> {
+async fn followed(scene: &Scene, repositories: usize, fake_agent: &FakeAgent) -> Vec<Row> {
     let sources = pushed(scene, repositories).await;
     restart(scene).await;
     let done = Done::watch(scene.api());
     let stack_of = |number: usize| scene.stack_on_repository(&name(number), &sources[number % repositories]);
-    let note = run(scene, &stack_of, stand_in, &done, 0..STACKS).await;
+    let note = run(scene, &stack_of, fake_agent, &done, 0..STACKS).await;
     let rows = rows(scene, repositories).await;
     rows.into_iter().map(|row| row.with_note(note.clone())).collect()
 }
@@ -86,7 +86,7 @@ async fn pushed(scene: &Scene, repositories: usize) -> Vec<Source<'_>> {
 async fn rows(scene: &Scene, repositories: usize) -> Vec<Row> {
     println!("waiting until the controller is at rest");
     let mut writes = ApiWrites::from_now();
-    writes.until_quiet(QUIET, QUIET_LIMIT).await;
+    writes.until_quiet(QUIET, QUIET_TIMEOUT).await;
     let process = controller(scene).await;
     let (before, seconds) = (asked(scene).await, rest_seconds(REST_SECONDS));
     let rest = at_rest(process, &mut writes).await;
@@ -106,7 +106,7 @@ async fn rows(scene: &Scene, repositories: usize) -> Vec<Row> {
     .with_note(format!("at rest {:.1} % of a processor; written: {}", rest.processor, sentence(&rest.written)))
     .with_note(format!("the most memory of all kinds that it ever had: {:.1} MiB", process.peak()));
     // However many Stacks follow it, a repository is asked once in a while.
-    let most = repositories * usize::try_from(seconds / SHORTEST_INTERVAL + 1).expect("a small number");
+    let most = repositories * usize::try_from(seconds / MIN_INTERVAL + 1).expect("a small number");
     let requests_each = requests as f64 / questions.max(1) as f64;
     let git = Row::of(
         &format!("requests to the Git server each time all are asked, {on}"),

@@ -8,7 +8,7 @@ use kube::runtime::watcher::Event;
 use kube::{Client, ResourceExt};
 use pulumi_controller::api::auto::Update;
 use pulumi_controller::api::pulumi::Stack;
-use pulumi_controller::controller::stack::{self, Dependents, StackGroup, Stacks, Twins};
+use pulumi_controller::controller::stack::{self, Dependents, DuplicateStacks, StackGroup, Stacks};
 use pulumi_controller::controller::update::{self, UpdateGroup, Updates};
 use pulumi_controller::runtime::index::{IndexWriter, StoreWriter as _};
 use pulumi_controller::runtime::reads::Reader;
@@ -25,7 +25,7 @@ pub struct AtRest {
     stacks: Stacks,
     updates: Updates,
     dependents: Dependents,
-    twins: Twins,
+    duplicates: DuplicateStacks,
     reader: Reader,
     update_writer: IndexWriter<Update, UpdateGroup>,
     /// The Stack that is pushed to.
@@ -39,10 +39,10 @@ impl AtRest {
         let (stacks, mut stack_writer) = stack::stacks();
         let (updates, mut update_writer) = update::updates();
         let (wake, _) = mpsc::channel(1);
-        let twins = Twins::new(wake, true);
+        let duplicates = DuplicateStacks::new(wake, true);
         for number in 0..count {
             let stack = stack_number(number);
-            twins.note(&stack);
+            duplicates.note(&stack);
             stack_writer.apply(&Event::Apply(stack));
             for attempt in 0..UPDATES {
                 update_writer.apply(&Event::Apply(update_number(number, attempt)));
@@ -51,7 +51,7 @@ impl AtRest {
         let (dependents, _) = Dependents::new(stacks.clone(), true);
         let pushed = stack_number(count / 2);
         let reader = runtime.block_on(async { Reader::new(no_api_server(), Duration::from_secs(1)) });
-        AtRest { stacks, updates, dependents, twins, reader, update_writer, pushed, runtime }
+        AtRest { stacks, updates, dependents, duplicates, reader, update_writer, pushed, runtime }
     }
 
     /// The source changes, the Stack makes an Update, that runs and ends; each step looks at what belongs together.
@@ -64,12 +64,12 @@ impl AtRest {
         let (of_stack, of_workspace) =
             (UpdateGroup::stack(&namespace, &name), UpdateGroup::workspace(&namespace, &name));
         let number = name.trim_start_matches("app-").parse().unwrap_or_default();
-        // Asked for, bound, ended, recorded, absorbed.
+        // Asked for, bound, ended, recorded, with_result.
         for _ in 0..5 {
             self.update_writer.apply(&Event::Apply(update_number(number, 0)));
-            self.twins.note(&self.pushed);
-            let twin = self.runtime.block_on(self.twins.first(&self.pushed, None, &self.reader));
-            assert!(twin.is_ok_and(|twin| twin.is_none()));
+            self.duplicates.note(&self.pushed);
+            let duplicate = self.runtime.block_on(self.duplicates.first(&self.pushed, None, &self.reader));
+            assert!(duplicate.is_ok_and(|duplicate| duplicate.is_none()));
             assert_eq!(black_box(self.dependents.of(&self.pushed)).len(), 1);
             assert_eq!(black_box(self.updates.in_group(&of_stack)).len(), UPDATES);
             assert_eq!(black_box(self.updates.in_group(&of_workspace)).len(), UPDATES);

@@ -1,4 +1,4 @@
-//! The controller's memory with more and more Stacks, on a fake node with a stand-in for the agents.
+//! The controller's memory with more and more Stacks, on a fake node with a fake agent.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,30 +15,30 @@ use tokio::time::{Instant, sleep};
 use crate::api_writes::{ApiWrites, sentence};
 use crate::copies::Original;
 use crate::crowd::{controller, rest_seconds};
+use crate::fake_agent::FakeAgent;
 use crate::fake_nodes;
 use crate::harness::{Controller, Program, Scene, api_call, is_done};
 use crate::processes::Process;
 use crate::progress::until_count;
 use crate::push_at_rest::Pushed;
-use crate::stand_in::StandIn;
 use crate::table::Row;
 
 /// Stacks, and the budget in MiB.
 const BUDGETS: [(usize, f64); 4] = [(1, 25.0), (60, 35.0), (1_000, 80.0), (10_000, 400.0)];
-/// How long a run of the stand-in takes.
+/// How long a run of the fake agent takes.
 pub const RUN_TIME: Duration = Duration::from_millis(200);
 /// More Stacks than these are not run one by one, but written as they are when they are done.
-const MOST_RUNS: usize = 1_000;
+const MAX_RUNS: usize = 1_000;
 /// After how many of the others it is certain that a new controller knows of all of them.
 const AT_WORK: usize = 500;
 /// How many Stacks are created at the same time.
 pub const AT_ONCE: usize = 16;
 /// The longest without one more Stack that is Ready.
 const LIMIT_FOR_EACH: Duration = Duration::from_secs(2);
-const LEAST_LIMIT: Duration = Duration::from_secs(180);
+const MIN_LIMIT: Duration = Duration::from_secs(180);
 /// How long nothing may have been written for the controller to be at rest, and how long that may take to come.
 pub const QUIET: Duration = Duration::from_secs(30);
-pub const QUIET_LIMIT: Duration = Duration::from_secs(600);
+pub const QUIET_TIMEOUT: Duration = Duration::from_secs(600);
 /// Longer than it takes until each agent at rest was asked again.
 pub const REST_SECONDS: u64 = 150;
 
@@ -46,7 +46,8 @@ pub async fn measure() -> Vec<Row> {
     let mut scene = Scene::new("bench-memory").await;
     scene.timeline.end();
     fake_nodes::create(&scene.client).await;
-    let stand_in = StandIn::start(scene.client.clone(), fake_nodes::address(), RUN_TIME).await.expect("a stand-in");
+    let fake_agent =
+        FakeAgent::start(scene.client.clone(), fake_nodes::address(), RUN_TIME).await.expect("a fake agent");
     let source = scene.source("app").await;
     let commit = source.push(&Program::new("bench-memory").output("text", "hello".into()).files()).await;
     let artifact = source.artifact_of(&commit).await;
@@ -62,17 +63,17 @@ pub async fn measure() -> Vec<Row> {
     let (mut rows, mut there) = (Vec::new(), 0);
     for (stacks, budget) in wanted() {
         println!("\n{stacks} Stacks");
-        if stacks - there <= MOST_RUNS {
-            let note = run(&scene, &stack_of, &stand_in, &done, there..stacks).await;
+        if stacks - there <= MAX_RUNS {
+            let note = run(&scene, &stack_of, &fake_agent, &done, there..stacks).await;
             rows.push(row(&scene, stacks, budget).await.with_note(note));
             rows.push(pushed_to(&mut pushed, &beside).await.measure_at_rest(stacks).await);
         } else {
             if there == 0 {
-                run(&scene, &stack_of, &stand_in, &done, 0..1).await;
+                run(&scene, &stack_of, &fake_agent, &done, 0..1).await;
             }
             let pushed = pushed_to(&mut pushed, &beside).await;
-            copy(&scene, &stand_in, there.max(1)..stacks).await;
-            rows.push(row_at_work(&scene, &stand_in, stacks, budget).await);
+            copy(&scene, &fake_agent, there.max(1)..stacks).await;
+            rows.push(row_at_work(&scene, &fake_agent, stacks, budget).await);
             rows.push(pushed.measure(&format!("{stacks} Stacks, all just found"), None).await);
         }
         there = stacks;
@@ -103,7 +104,7 @@ fn wanted() -> Vec<(usize, f64)> {
 /// What earlier measures left in the controller's memory is not to be counted.
 pub async fn restart(scene: &Scene) {
     let before = Controller::new(&scene.client).kill().await;
-    until_count("the controller was started anew", 1, LEAST_LIMIT, async || {
+    until_count("the controller was started anew", 1, MIN_LIMIT, async || {
         let pods: Api<k8s_openapi::api::core::v1::Pod> = Api::namespaced(scene.client.clone(), "flux-system");
         let gone = api_call("listing pods", pods.list(&Default::default())).await;
         (usize::from(gone.items.iter().all(|pod| pod.uid().as_ref() != Some(&before))), String::new())
@@ -116,16 +117,16 @@ pub async fn restart(scene: &Scene) {
 pub async fn run(
     scene: &Scene,
     stack_of: &impl Fn(usize) -> Stack,
-    stand_in: &StandIn,
+    fake_agent: &FakeAgent,
     done: &Done,
     numbers: std::ops::Range<usize>,
 ) -> String {
     let (stacks, began) = (numbers.end, Instant::now());
-    let limit = LEAST_LIMIT + LIMIT_FOR_EACH * u32::try_from(numbers.len()).expect("a small number");
+    let limit = MIN_LIMIT + LIMIT_FOR_EACH * u32::try_from(numbers.len()).expect("a small number");
     let mut writes = ApiWrites::from_now();
     tokio::join!(
         create(scene, stack_of, numbers.clone()),
-        until_count("Stacks are Ready", stacks, limit, async || (done.number(), stand_in.calls())),
+        until_count("Stacks are Ready", stacks, limit, async || (done.number(), fake_agent.calls())),
     );
     let (pace, made) = (numbers.len() as f64 / began.elapsed().as_secs_f64(), writes.news());
     let each = made.values().sum::<usize>() as f64 / numbers.len() as f64;
@@ -133,36 +134,36 @@ pub async fn run(
 }
 
 /// Writes Stacks that are done, and starts the controller on them.
-async fn copy(scene: &Scene, stand_in: &StandIn, numbers: std::ops::Range<usize>) {
+async fn copy(scene: &Scene, fake_agent: &FakeAgent, numbers: std::ops::Range<usize>) {
     let controller = Controller::new(&scene.client);
     controller.scale(0).await;
     println!("copying a Stack that is done {} times", numbers.len());
     let original = Original::read(scene, &name(0)).await;
     original.copy(numbers.map(name)).await;
     // They have run, so they have what they ran.
-    stand_in.share_source();
+    fake_agent.share_source();
     controller.scale(1).await;
     controller.until_available().await;
 }
 
 /// What the controller takes while it looks at so many for the first time that the API server is not done with them within the hour: more
 /// than it takes at rest.
-async fn row_at_work(scene: &Scene, stand_in: &StandIn, stacks: usize, budget: f64) -> Row {
-    let (before, runs) = (stand_in.workspaces(), stand_in.runs());
-    until_count("workspaces were looked at", AT_WORK, LEAST_LIMIT, async || {
-        (stand_in.workspaces() - before, stand_in.calls())
+async fn row_at_work(scene: &Scene, fake_agent: &FakeAgent, stacks: usize, budget: f64) -> Row {
+    let (before, runs) = (fake_agent.workspaces(), fake_agent.runs());
+    until_count("workspaces were looked at", AT_WORK, MIN_LIMIT, async || {
+        (fake_agent.workspaces() - before, fake_agent.calls())
     })
     .await;
     let process = controller(scene).await;
     let work = at_rest(process, &mut ApiWrites::from_now()).await;
-    assert_eq!(stand_in.runs(), runs, "none of them is due");
+    assert_eq!(fake_agent.runs(), runs, "none of them is due");
     Row::of(
         &format!("controller memory (RssAnon), {stacks} Stacks, all just found"),
         format!("{budget} MiB"),
         format!("{:.1} MiB", work.memory),
         Some(work.memory < budget),
     )
-    .with_note(format!("{} of them were looked at, and none ran", stand_in.workspaces() - before))
+    .with_note(format!("{} of them were looked at, and none ran", fake_agent.workspaces() - before))
     .with_note(format!("the most memory of all kinds that it ever had: {:.1} MiB", process.peak()))
 }
 
@@ -174,7 +175,7 @@ pub fn name(number: usize) -> String {
 async fn row(scene: &Scene, stacks: usize, budget: f64) -> Row {
     println!("waiting until the controller is at rest");
     let mut writes = ApiWrites::from_now();
-    writes.until_quiet(QUIET, QUIET_LIMIT).await;
+    writes.until_quiet(QUIET, QUIET_TIMEOUT).await;
     let process = controller(scene).await;
     let rest = at_rest(process, &mut writes).await;
     let number: usize = rest.written.values().sum();

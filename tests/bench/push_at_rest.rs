@@ -1,4 +1,4 @@
-//! A push to one Stack while many others are at rest: the part of the warm path that the controller takes. The agents are a stand-in.
+//! A push to one Stack while many others are at rest: the part of the warm path that the controller takes. The agents are a fake agent.
 
 use kube::ResourceExt;
 use pulumi_controller::api::auto::{Update, Workspace};

@@ -14,7 +14,7 @@ const REGION: &str = "us-east-1";
 /// The bucket with everybody's state, as the cluster makes it.
 const BUCKET: &str = "state";
 /// How long a signed request is good for.
-const SIGNED_FOR: Duration = Duration::from_secs(300);
+const SIGNATURE_VALIDITY: Duration = Duration::from_secs(300);
 /// What the resources of the test provider are called.
 const STEP: &str = "testing:index:Step";
 
@@ -39,7 +39,7 @@ impl Backend {
         if !self.keys(&key).await.contains(&key) {
             return State::default();
         }
-        let url = self.bucket.get_object(Some(&self.credentials), &key).sign(SIGNED_FOR);
+        let url = self.bucket.get_object(Some(&self.credentials), &key).sign(SIGNATURE_VALIDITY);
         let text = get(url.as_str()).await;
         read(&text).unwrap_or_else(|error| panic!("the state {key} cannot be read: {error}\n{text}"))
     }
@@ -54,7 +54,7 @@ impl Backend {
         let mut list = self.bucket.get_object(Some(&self.credentials), "");
         list.query_mut().insert("list-type", "2");
         list.query_mut().insert("prefix", prefix.to_owned());
-        let text = get(list.sign(SIGNED_FOR).as_str()).await;
+        let text = get(list.sign(SIGNATURE_VALIDITY).as_str()).await;
         keys_in(&text).unwrap_or_else(|| panic!("the list of {prefix} is not whole:\n{text}"))
     }
 }

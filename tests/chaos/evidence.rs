@@ -9,7 +9,7 @@ use pulumi_controller::api::conditions::{FAILED, find, is_true};
 use pulumi_controller::api::pulumi::Stack;
 
 use crate::backend::Backend;
-use crate::facts::{Facts, Run, Verdict};
+use crate::facts::{Facts, Run, RunOutcome};
 use crate::harness::is_done;
 use crate::provider_log;
 use crate::stage::{PROJECT, Stage};
@@ -60,9 +60,9 @@ fn run(stage: &Stage<'_>, update: &Update, is_there: bool) -> Run {
     let status = update.status.clone().unwrap_or_default();
     let verdict = update.is_complete().then(|| match find(&status.conditions, FAILED) {
         Some(failed) if is_true(&status.conditions, FAILED) => {
-            Verdict::Failed { reason: failed.reason.clone(), message: status.message.clone().unwrap_or_default() }
+            RunOutcome::Failed { reason: failed.reason.clone(), message: status.message.clone().unwrap_or_default() }
         }
-        _ => Verdict::Succeeded,
+        _ => RunOutcome::Succeeded,
     });
     Run {
         update: update.name_any(),

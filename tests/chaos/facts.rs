@@ -68,7 +68,7 @@ pub struct Wanted {
 
 /// How a run ended, by its Update.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum RunOutcome {
     Succeeded,
     Failed { reason: String, message: String },
 }
@@ -84,7 +84,7 @@ pub struct Run {
     /// Whether a run was announced for it.
     pub has_begun: bool,
     pub ended: Option<Timestamp>,
-    pub verdict: Option<Verdict>,
+    pub verdict: Option<RunOutcome>,
     /// Whether the object is still there.
     pub is_there: bool,
 }

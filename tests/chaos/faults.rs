@@ -9,7 +9,7 @@ use kube::{Api, ResourceExt};
 use pulumi_controller::api::pulumi::Stack;
 use tokio::time::{Duration, sleep};
 
-use crate::harness::{Absence, AwayApiServer, Controller, Look, Patience, api_call, wait_until};
+use crate::harness::{Absence, AwayApiServer, Controller, Look, WaitLimit, api_call, wait_until};
 use crate::plan::{API_SERVER_AWAY, Act, Kind};
 use crate::processes::{Process, Role, find};
 use crate::stage::Stage;
@@ -116,7 +116,7 @@ async fn without_api_server(stage: &mut Stage<'_>, pick: usize) -> String {
 }
 
 async fn until_it_answers(stage: &Stage<'_>) {
-    wait_until("the API server to answer again", Patience::Reaction, async || {
+    wait_until("the API server to answer again", WaitLimit::Reaction, async || {
         match stage.scene.api::<Stack>().list(&Default::default()).await {
             Ok(_) => Look::Found(()),
             Err(error) => Look::NotYet(error.to_string()),

@@ -26,6 +26,8 @@ mod storm;
 #[allow(dead_code, reason = "the rules are for the end-to-end tests; the harness holds every scene to them")]
 #[path = "../e2e/conformance.rs"]
 mod conformance;
+#[path = "../fake_agent/mod.rs"]
+mod fake_agent;
 #[path = "../bench/fake_nodes.rs"]
 mod fake_nodes;
 #[allow(dead_code, unused_imports, reason = "a storm needs a part of what the end-to-end tests stand on")]
@@ -33,8 +35,6 @@ mod fake_nodes;
 mod harness;
 #[path = "../bench/progress.rs"]
 mod progress;
-#[path = "../stand_in/mod.rs"]
-mod stand_in;
 
 use std::panic::{AssertUnwindSafe, resume_unwind};
 use std::time::Duration;

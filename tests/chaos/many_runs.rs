@@ -15,12 +15,12 @@ use pulumi_controller::api::pulumi::Stack;
 use serde_json::json;
 use tokio::task::JoinSet;
 
+use crate::fake_agent::{FakeAgent, Manner};
 use crate::fake_nodes;
 use crate::harness::{
     AwayApiServer, Controller, FluxObject, Program, Scene, api_call, client, in_scene, is_done, not_run, run_alone,
 };
 use crate::progress::until_count;
-use crate::stand_in::{Manner, StandIn};
 
 const RUNS: usize = 500;
 /// Longer than the test: runs end when it says so.
@@ -29,7 +29,7 @@ const RUN_TIME: Duration = Duration::from_secs(3600);
 const AT_ONCE: usize = 16;
 /// How long something may take that is done five hundred times.
 const LIMIT: Duration = Duration::from_secs(400);
-/// Of the Stacks that the stand-in runs.
+/// Of the Stacks that the fake agent runs.
 const PREFIX: &str = "many-";
 
 #[test]
@@ -62,8 +62,8 @@ async fn many_runs(scene: &Scene, controller: &Controller) {
     fake_nodes::create(&scene.client).await;
     let manner =
         |workspace: &str| Manner { run_time: RUN_TIME, is_older: workspace.ends_with('7'), ..Manner::default() };
-    let stand_in =
-        StandIn::start_with(scene.client.clone(), fake_nodes::address(), manner).await.expect("a stand-in for agents");
+    let fake_agent =
+        FakeAgent::start_with(scene.client.clone(), fake_nodes::address(), manner).await.expect("a fake agent");
     let runs = Runs::watch(scene.api());
 
     // One with an agent of its own, on the real node.
@@ -76,30 +76,30 @@ async fn many_runs(scene: &Scene, controller: &Controller) {
     let served = served(scene).await;
     tokio::join!(
         create(scene, &served),
-        until_count("runs are open", RUNS, LIMIT, async || (runs.open(), stand_in.calls())),
+        until_count("runs are open", RUNS, LIMIT, async || (runs.open(), fake_agent.calls())),
     );
-    until_count("runs are followed", RUNS, LIMIT, async || (stand_in.attached(), stand_in.calls())).await;
+    until_count("runs are followed", RUNS, LIMIT, async || (fake_agent.attached(), fake_agent.calls())).await;
     let second = prompt_source.push(&saying("two").files()).await;
     prompt.until_applied(&second).await;
     assert_eq!(runs.open(), RUNS, "another Stack's change was run while all of them were open");
 
-    let followed = stand_in.attachments();
+    let followed = fake_agent.attachments();
     controller.kill().await;
     controller.until_available().await;
-    let again = || usize::try_from(stand_in.attachments() - followed).unwrap_or(usize::MAX);
-    until_count("runs are followed again", RUNS, LIMIT, async || (again(), stand_in.calls())).await;
-    until_count("runs are followed now", RUNS, LIMIT, async || (stand_in.attached(), stand_in.calls())).await;
+    let again = || usize::try_from(fake_agent.attachments() - followed).unwrap_or(usize::MAX);
+    until_count("runs are followed again", RUNS, LIMIT, async || (again(), fake_agent.calls())).await;
+    until_count("runs are followed now", RUNS, LIMIT, async || (fake_agent.attached(), fake_agent.calls())).await;
     assert_eq!(runs.open(), RUNS, "none of them ended with the controller");
     let third = prompt_source.push(&saying("three").files()).await;
     prompt.until_applied(&third).await;
 
-    stand_in.finish_all();
-    until_count("runs have ended", RUNS, LIMIT, async || (runs.ended(), stand_in.calls())).await;
-    let acknowledged = || usize::try_from(stand_in.acknowledged()).unwrap_or(usize::MAX);
-    until_count("results are acknowledged", RUNS, LIMIT, async || (acknowledged(), stand_in.calls())).await;
+    fake_agent.finish_all();
+    until_count("runs have ended", RUNS, LIMIT, async || (runs.ended(), fake_agent.calls())).await;
+    let acknowledged = || usize::try_from(fake_agent.acknowledged()).unwrap_or(usize::MAX);
+    until_count("results are acknowledged", RUNS, LIMIT, async || (acknowledged(), fake_agent.calls())).await;
     until_count("Stacks are Ready", RUNS, LIMIT, async || (ready(scene).await, String::new())).await;
     assert_eq!(runs.with_two_ends(), Vec::<String>::new(), "each result is recorded once");
-    assert_eq!((stand_in.runs(), stand_in.acknowledged()), (RUNS as u64, RUNS as u64), "each ran once");
+    assert_eq!((fake_agent.runs(), fake_agent.acknowledged()), (RUNS as u64, RUNS as u64), "each ran once");
     remove(scene).await;
 }
 
@@ -150,7 +150,7 @@ async fn remove(scene: &Scene) {
     .await;
 }
 
-/// The runs of the stand-in's Stacks, by a watch: listing hundreds again and again would be most of the work.
+/// The runs of the fake agent's Stacks, by a watch: listing hundreds again and again would be most of the work.
 struct Runs {
     seen: Arc<Mutex<BTreeMap<String, Seen>>>,
     _watch: JoinSet<()>,

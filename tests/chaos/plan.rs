@@ -36,7 +36,7 @@ const DECK: [(Kind, usize); 10] = [
 ];
 
 /// The pause before each.
-const PAUSES: std::ops::Range<u64> = 2_000..6_000;
+const FAULT_INTERVALS: std::ops::Range<u64> = 2_000..6_000;
 /// How long the API server is away.
 pub const API_SERVER_AWAY: Duration = Duration::from_secs(20);
 
@@ -86,7 +86,7 @@ pub fn plan(seed: u64, length: Duration) -> Vec<Act> {
     let mut at = Duration::ZERO;
     loop {
         for kind in shuffled_deck(&mut random) {
-            at += Duration::from_millis(random.u64(PAUSES));
+            at += Duration::from_millis(random.u64(FAULT_INTERVALS));
             let takes = if kind == Kind::StopApiServer { API_SERVER_AWAY } else { Duration::ZERO };
             if at + takes > length {
                 return acts;
@@ -126,7 +126,7 @@ mod tests {
             for pair in acts.windows(2) {
                 let pause = pair[1].at - pair[0].at;
                 let least = if pair[0].kind == Kind::StopApiServer { API_SERVER_AWAY } else { Duration::ZERO };
-                assert!(pause >= least + Duration::from_millis(PAUSES.start), "seed {seed}: {pair:?}");
+                assert!(pause >= least + Duration::from_millis(FAULT_INTERVALS.start), "seed {seed}: {pair:?}");
             }
             assert!(acts.iter().all(|act| act.at < SHORT), "seed {seed}");
         }

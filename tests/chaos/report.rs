@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::checks::{Broken, was_hit};
-use crate::facts::{Facts, Run, Verdict};
+use crate::facts::{Facts, Run, RunOutcome};
 use crate::plan::Kind;
 use crate::storm::Aftermath;
 
@@ -108,14 +108,14 @@ impl Tally {
 }
 
 fn interrupted(facts: &Facts) -> impl Iterator<Item = (usize, &Run)> {
-    let is_interrupted = |run: &Run| matches!(run.verdict, Some(Verdict::Failed { .. })) && was_hit(facts, run);
+    let is_interrupted = |run: &Run| matches!(run.verdict, Some(RunOutcome::Failed { .. })) && was_hit(facts, run);
     facts.runs.iter().enumerate().filter(move |(_, run)| is_interrupted(run))
 }
 
 fn interrupted_and_recovered(facts: &Facts) -> usize {
     let recovered = |(position, _): &(usize, &Run)| {
         let later = facts.runs.iter().skip(position + 1);
-        later.clone().any(|run| run.verdict == Some(Verdict::Succeeded))
+        later.clone().any(|run| run.verdict == Some(RunOutcome::Succeeded))
     };
     interrupted(facts).filter(recovered).count()
 }

@@ -12,7 +12,7 @@ use crate::checks::judge;
 use crate::evidence;
 use crate::facts::{Facts, Operation, Phase};
 use crate::faults::perform;
-use crate::harness::{Controller, Look, Patience, Scene, is_done, wait_until};
+use crate::harness::{Controller, Look, Scene, WaitLimit, is_done, wait_until};
 use crate::person::{Answer, answer_all};
 use crate::plan::{Kind, plan};
 use crate::processes::{Role, find};
@@ -87,7 +87,7 @@ impl Aftermath {
 }
 
 async fn until_the_first_run(stage: &Stage<'_>) {
-    wait_until("the first run to begin", Patience::Run, async || {
+    wait_until("the first run to begin", WaitLimit::Run, async || {
         let pods = stage.pods().await;
         if find(&pods, Role::Provider).is_empty() {
             Look::NotYet(format!("{} pods", pods.len()))

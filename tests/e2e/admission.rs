@@ -7,7 +7,7 @@ use pulumi_controller::api::names::{ANNOTATION_REQUESTED_AT, workspace_object};
 use serde_json::{Value, json};
 
 use crate::harness::{
-    Look, Patience, Program, Scene, condition, finally, is_stalled, kubectl, run, try_kubectl, wait_until,
+    Look, Program, Scene, WaitLimit, condition, finally, is_stalled, kubectl, run, try_kubectl, wait_until,
 };
 
 const FROZEN: &str = "changes are frozen today";
@@ -63,7 +63,7 @@ impl Policy {
     async fn until_obeyed(&self, scene: &Scene, probe: &Value, is_obeyed: impl Fn(Result<String, String>) -> bool) {
         let create =
             ["create", "--dry-run=server", "--output=json", "--namespace", &scene.namespace, "--filename", "-"];
-        wait_until(format!("the {} to be obeyed", self.kind), Patience::Reaction, async || {
+        wait_until(format!("the {} to be obeyed", self.kind), WaitLimit::Reaction, async || {
             let answer = try_kubectl(&create, &probe.to_string()).await;
             let said = format!("{answer:?}");
             if is_obeyed(answer) { Look::Found(()) } else { Look::NotYet(said) }
@@ -83,7 +83,7 @@ async fn rejects(scene: &Scene, resource: (&'static str, &'static str), probe: V
             policy.apply(scene).await;
             policy.until_obeyed(scene, &probe, is_frozen).await;
             let main = scene.start(scene.stack("main", &source)).await;
-            main.until("to name the policy", Patience::Run, |stack| {
+            main.until("to name the policy", WaitLimit::Run, |stack| {
                 is_stalled(stack, stack_reason::WORKSPACE_FAILED)
                     && condition(stack, READY).is_some_and(|ready| ready.message.contains(FROZEN))
             })
@@ -141,7 +141,7 @@ fn c5_a_service_that_a_policy_rewrites_is_applied_a_few_times_and_reported() {
                 policy.until_obeyed(scene, &probe, is_rewritten).await;
                 let main = scene.start(scene.stack("main", &source)).await;
                 main.until_applied(&commit).await;
-                let said = wait_until("the Workspace to name the field", Patience::Run, async || {
+                let said = wait_until("the Workspace to name the field", WaitLimit::Run, async || {
                     let conditions = main.workspace().await.status.unwrap_or_default().conditions;
                     let said = find(&conditions, READY).map(|ready| ready.message.clone()).unwrap_or_default();
                     if said.contains("rendered-hash") { Look::Found(said) } else { Look::NotYet(said) }

@@ -8,8 +8,8 @@ use pulumi_controller::api::source::SourceArtifact;
 use serde_json::json;
 
 use crate::harness::{
-    FaultServer, GitRepository, Look, Patience, Program, Scene, api_call, archive, condition, is_done, once, run, says,
-    wait_until, waits_for_source,
+    FaultServer, GitRepository, Look, Program, Scene, WaitLimit, api_call, archive, condition, is_done, once, run,
+    says, wait_until, waits_for_source,
 };
 
 #[test]
@@ -29,7 +29,7 @@ fn s12_a_wrong_digest_is_refused_and_the_old_source_stays() {
         let artifact = source.artifact_of(&second).await;
         let wrong = wrong_digest(&artifact.digest);
         serve(scene, "by-hand", &SourceArtifact { digest: wrong.clone(), ..artifact.clone() }).await;
-        main.until("to refuse what the digest does not fit", Patience::Reaction, |stack| {
+        main.until("to refuse what the digest does not fit", WaitLimit::Reaction, |stack| {
             let names_it = condition(stack, READY).is_some_and(|ready| ready.message.contains(&wrong));
             waits_for_source(stack) && names_it
         })
@@ -64,11 +64,11 @@ fn an_archive_that_was_packed_again_is_placed_without_a_run() {
         assert_ne!(uploaded.digest, artifact.digest, "it is packed otherwise");
         serve(scene, "by-hand", &SourceArtifact { revision: artifact.revision.clone(), ..uploaded.clone() }).await;
         let digest = uploaded.digest.as_str();
-        main.until("to have recorded the new digest", Patience::Reaction, |stack| {
+        main.until("to have recorded the new digest", WaitLimit::Reaction, |stack| {
             stack.status.as_ref().and_then(|status| status.last_update.as_ref()?.digest.as_deref()) == Some(digest)
         })
         .await;
-        wait_until("the pod to have the new archive", Patience::Reaction, async || {
+        wait_until("the pod to have the new archive", WaitLimit::Reaction, async || {
             let placed = main.workspace().await.status.and_then(|status| status.artifact);
             match placed.as_ref().is_some_and(|placed| placed.digest == digest) {
                 true => Look::Found(()),
@@ -100,7 +100,7 @@ fn s6_an_artifact_that_is_not_there_any_more_is_waited_for() {
         assert_ne!(url, artifact.url);
         serve(scene, "by-hand", &SourceArtifact { url, ..artifact.clone() }).await;
         let main = scene.start(scene.stack_on("main", "by-hand")).await;
-        main.until("to say that the artifact is not there", Patience::Reaction, |stack| {
+        main.until("to say that the artifact is not there", WaitLimit::Reaction, |stack| {
             says(stack, READY, "False", stack_reason::SOURCE_UNAVAILABLE)
                 && condition(stack, READY).is_some_and(|ready| ready.message.contains("404"))
         })
@@ -122,7 +122,7 @@ fn an_artifact_on_a_host_outside_flux_is_never_asked_for() {
         let url = "http://kubernetes.default.svc.cluster.local/secrets.tar.gz".to_owned();
         serve(scene, "by-hand", &SourceArtifact { url, ..artifact }).await;
         let main = scene.start(scene.stack_on("main", "by-hand")).await;
-        main.until("to name the host that it does not ask", Patience::Reaction, |stack| {
+        main.until("to name the host that it does not ask", WaitLimit::Reaction, |stack| {
             condition(stack, READY).is_some_and(|ready| {
                 ready.status == "False" && ready.message.contains("kubernetes.default.svc.cluster.local")
             })

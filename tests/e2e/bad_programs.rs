@@ -6,7 +6,7 @@ use pulumi_controller::api::names::workspace_pod;
 use pulumi_controller::api::pulumi::{ResourceRef, SecretSelector, Stack};
 use serde_json::json;
 
-use crate::harness::{File, Patience, Program, Scene, StackHandle, condition, once, run, says};
+use crate::harness::{File, Program, Scene, StackHandle, WaitLimit, condition, once, run, says};
 
 #[test]
 fn a_program_that_does_not_compile_says_where_and_the_outputs_stay() {
@@ -21,7 +21,7 @@ fn a_program_that_does_not_compile_says_where_and_the_outputs_stay() {
         let typed = Program::new("uncompiled").step("step", json!({"value": "${stpe.value}"}));
         source.push(&typed.files()).await;
         let failed = main
-            .until("to name what the program asks for in vain", Patience::Run, |stack| {
+            .until("to name what the program asks for in vain", WaitLimit::Run, |stack| {
                 says(stack, READY, "False", stack_reason::UPDATE_FAILED)
                     && condition(stack, READY)
                         .is_some_and(|ready| ["stpe", "not found"].iter().all(|w| ready.message.contains(w)))
@@ -34,7 +34,7 @@ fn a_program_that_does_not_compile_says_where_and_the_outputs_stay() {
 
         let unknown = "name: uncompiled\nruntime: yaml\nresources:\n  step:\n    type: testing:index:Stpe\n";
         source.push(&[File { path: "Pulumi.yaml".to_owned(), content: unknown.to_owned() }]).await;
-        main.until("to name the type that nobody has", Patience::Run, |stack| {
+        main.until("to name the type that nobody has", WaitLimit::Run, |stack| {
             condition(stack, READY).is_some_and(|ready| ready.status == "False" && ready.message.contains("Stpe"))
         })
         .await;
@@ -53,7 +53,7 @@ fn a_program_that_prints_a_hundred_megabytes_runs_to_its_end() {
         let program = Program::new("loud").step("step", json!({"printMegabytes": 100})).output("text", json!("hello"));
         let commit = source.push(&program.files()).await;
         let main = scene.start(scene.stack("main", &source)).await;
-        let stack = main.until_applied_within(Patience::Long, &commit).await;
+        let stack = main.until_applied_within(WaitLimit::Long, &commit).await;
         let (_, restarts) = main.pod_and_restarts().await;
         assert_eq!(restarts, 0, "nothing ran out of memory");
         assert_eq!(main.log.sentences().await, once(&["create step"]));
@@ -63,7 +63,7 @@ fn a_program_that_prints_a_hundred_megabytes_runs_to_its_end() {
         let loud_and_failing = Program::new("loud").step("step", json!({"printMegabytes": 100, "failOn": "update"}));
         source.push(&loud_and_failing.files()).await;
         let failed = main
-            .until("to say why it failed, not what it printed", Patience::Long, |stack| {
+            .until("to say why it failed, not what it printed", WaitLimit::Long, |stack| {
                 says(stack, READY, "False", stack_reason::UPDATE_FAILED)
                     && condition(stack, READY)
                         .is_some_and(|ready| ready.message.contains("because its input failOn is update"))
@@ -87,7 +87,7 @@ fn a_missing_secret_is_waited_for_and_a_missing_key_is_named() {
         let names = |stack: &Stack, words: &[&str]| {
             condition(stack, READY).is_some_and(|ready| words.iter().all(|word| ready.message.contains(word)))
         };
-        main.until("to name the Secret", Patience::Run, |stack| {
+        main.until("to name the Secret", WaitLimit::Run, |stack| {
             says(stack, READY, "Unknown", stack_reason::NOT_READY_IN_PROGRESS)
                 && names(stack, &["Secret \"credentials\" (environment variable TOKEN), which does not exist"])
         })
@@ -95,7 +95,7 @@ fn a_missing_secret_is_waited_for_and_a_missing_key_is_named() {
         let pod = main.pod_and_restarts().await;
 
         scene.create::<Secret>(json!({"metadata": {"name": "credentials"}, "stringData": {"other": "value"}})).await;
-        main.until("to name the key", Patience::Long, |stack| {
+        main.until("to name the key", WaitLimit::Long, |stack| {
             says(stack, READY, "False", stack_reason::UPDATE_FAILED)
                 && says(stack, RECONCILING, "True", stack_reason::RETRYING_AFTER_FAILURE)
                 && names(stack, &["TOKEN", "\"token\"", "\"credentials\"", "no such key"])
@@ -104,7 +104,7 @@ fn a_missing_secret_is_waited_for_and_a_missing_key_is_named() {
 
         scene.patch::<Secret>("credentials", json!({"stringData": {"token": "secret-word"}})).await;
         bring_into_the_pod(scene, &main, "1").await;
-        let stack = main.until_applied_within(Patience::Long, &commit).await;
+        let stack = main.until_applied_within(WaitLimit::Long, &commit).await;
         assert_eq!(condition(&stack, STALLED), None);
         assert_eq!(main.pod_and_restarts().await, pod, "it is the same pod");
     });

@@ -5,7 +5,7 @@ use pulumi_controller::api::auto::{Update, UpdatePhase, Workspace};
 use pulumi_controller::api::conditions::{self, READY, STALLED};
 use serde_json::{Value, json};
 
-use crate::harness::{Environment, Look, Patience, STATE_SECRET, Scene, wait_until};
+use crate::harness::{Environment, Look, STATE_SECRET, Scene, WaitLimit, wait_until};
 use crate::runs_parts::until_update;
 
 /// A Workspace with what every one on this cluster needs, and these fields of its spec on top.
@@ -52,7 +52,7 @@ pub async fn update(scene: &Scene, name: &str, workspace: &str, kind: &str, fiel
 
 /// Waits until an Update has ended as it should.
 pub async fn until_succeeded(scene: &Scene, name: &str) -> Update {
-    until_update(scene, name, "to have succeeded", Patience::Run, |update| {
+    until_update(scene, name, "to have succeeded", WaitLimit::Run, |update| {
         phase(update) == Some(UpdatePhase::Succeeded)
     })
     .await
@@ -73,7 +73,7 @@ pub async fn until_workspace(
     scene: &Scene,
     name: &str,
     what: &str,
-    patience: Patience,
+    patience: WaitLimit,
     is_so: impl Fn(&Workspace) -> bool,
 ) -> Workspace {
     wait_until(format!("the Workspace {name} {what}"), patience, async || {
@@ -90,13 +90,13 @@ pub async fn until_workspace(
 
 /// Waits until a Workspace is ready with the source that its spec asks for now.
 pub async fn until_ready(scene: &Scene, name: &str) -> Workspace {
-    until_workspace(scene, name, "to be ready", Patience::Long, |workspace| is(workspace, READY, "True", &[])).await
+    until_workspace(scene, name, "to be ready", WaitLimit::Long, |workspace| is(workspace, READY, "True", &[])).await
 }
 
 /// Waits until it is stalled, and says all these words.
 pub async fn until_stalled(scene: &Scene, name: &str, words: &[&str]) -> Workspace {
     let what = format!("to be stalled and to say {words:?}");
-    until_workspace(scene, name, &what, Patience::Run, |workspace| is(workspace, STALLED, "True", words)).await
+    until_workspace(scene, name, &what, WaitLimit::Run, |workspace| is(workspace, STALLED, "True", words)).await
 }
 
 /// Whether a condition of the present spec is so, and its message has all the words.

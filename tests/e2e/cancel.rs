@@ -7,7 +7,7 @@ use pulumi_controller::api::names::{ANNOTATION_CANCEL, ANNOTATION_REQUESTED_AT};
 use pulumi_controller::api::pulumi::Stack;
 use serde_json::json;
 
-use crate::harness::{Look, Patience, Program, StackHandle, condition, run, says, wait_until};
+use crate::harness::{Look, Program, StackHandle, WaitLimit, condition, run, says, wait_until};
 use crate::runs_parts::{failure, progress, running_update, slow, until_update};
 
 fn is_canceled(stack: &Stack) -> bool {
@@ -33,14 +33,14 @@ fn the_annotation_cancels_the_open_run_which_is_not_retried() {
         let update = running_update(scene, &main).await.name_any();
 
         main.annotate(ANNOTATION_CANCEL, "main-0123456789a").await;
-        main.until("to have handled the name of another run", Patience::Reaction, |stack| {
+        main.until("to have handled the name of another run", WaitLimit::Reaction, |stack| {
             stack.status.as_ref().and_then(|status| status.handled_cancel.as_deref()) == Some("main-0123456789a")
         })
         .await;
         assert_eq!(main.log.sentences().await, ["create slow begin"], "the run goes on");
 
         main.annotate(ANNOTATION_CANCEL, &update).await;
-        let canceled = main.until("to be canceled", Patience::Run, is_canceled).await;
+        let canceled = main.until("to be canceled", WaitLimit::Run, is_canceled).await;
         let status = canceled.status.clone().unwrap_or_default();
         assert_eq!(status.handled_cancel.as_deref(), Some(update.as_str()));
         assert_eq!(status.last_update.and_then(|last| last.name), Some(update.clone()));
@@ -75,10 +75,10 @@ fn a_deleted_update_leaves_a_record_and_a_request_runs_again() {
         main.log.wait_for("create", "slow", "begin").await;
         let update = running_update(scene, &main).await.name_any();
         scene.delete::<Update>(&update).await;
-        let canceled = main.until("to be canceled", Patience::Run, is_canceled).await;
+        let canceled = main.until("to be canceled", WaitLimit::Run, is_canceled).await;
         assert_eq!(outcomes(&canceled), ["Canceled"]);
         until_told(&main, "StackUpdateCanceled").await;
-        scene.until_gone::<Update>(&update, Patience::Reaction).await;
+        scene.until_gone::<Update>(&update, WaitLimit::Reaction).await;
 
         // What is asked for while no run is open cancels nothing, and is not remembered for the next one.
         main.annotate(ANNOTATION_CANCEL, "now").await;
@@ -99,25 +99,25 @@ fn a_run_that_waits_for_its_turn_is_canceled_too() {
         let spec = json!({"workspaceName": "main", "stackName": stack, "type": "up", "replace": ["**slow"]});
         scene.create::<Update>(json!({"metadata": {"name": "ahead"}, "spec": spec})).await;
         let is_running = |update: &Update| progress(update).pid.is_some();
-        until_update(scene, "ahead", "to run", Patience::Run, is_running).await;
+        until_update(scene, "ahead", "to run", WaitLimit::Run, is_running).await;
 
         main.annotate(ANNOTATION_REQUESTED_AT, "queued").await;
-        main.until("to have asked for a run", Patience::Reaction, |stack| {
+        main.until("to have asked for a run", WaitLimit::Reaction, |stack| {
             stack.status.as_ref().is_some_and(|status| status.current_update.is_some())
         })
         .await;
         main.annotate(ANNOTATION_CANCEL, "now").await;
-        let canceled = main.until("to be canceled", Patience::Reaction, is_canceled).await;
+        let canceled = main.until("to be canceled", WaitLimit::Reaction, is_canceled).await;
         let message = condition(&canceled, READY).map(|ready| ready.message.clone()).unwrap_or_default();
         assert_eq!(message, "canceled before it started");
-        until_update(scene, "ahead", "to have ended", Patience::Run, Update::is_complete).await;
+        until_update(scene, "ahead", "to have ended", WaitLimit::Run, Update::is_complete).await;
         main.annotate(ANNOTATION_REQUESTED_AT, "again").await;
         main.until_applied(&commit).await;
     });
 }
 
 async fn until_told(stack: &StackHandle<'_>, reason: &str) {
-    wait_until(format!("the event {reason}"), Patience::Reaction, async || {
+    wait_until(format!("the event {reason}"), WaitLimit::Reaction, async || {
         let events = stack.events().await;
         let reasons: Vec<_> = events.into_iter().filter_map(|event| event.reason).collect();
         if reasons.iter().any(|found| found == reason) { Look::Found(()) } else { Look::NotYet(format!("{reasons:?}")) }

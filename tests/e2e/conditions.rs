@@ -5,7 +5,7 @@ use pulumi_controller::api::conditions::{READY, RECONCILING, STALLED, stack_reas
 use pulumi_controller::api::pulumi::Stack;
 use serde_json::json;
 
-use crate::harness::{Patience, Program, Scene, condition, run, says};
+use crate::harness::{Program, Scene, WaitLimit, condition, run, says};
 
 #[test]
 fn c1_a_stack_nobody_has_looked_at_does_not_pass_for_a_ready_one() {
@@ -31,7 +31,7 @@ fn c3_c4_the_conditions_follow_the_table_from_waiting_to_done() {
                 && says(stack, RECONCILING, "True", stack_reason::SOURCE_UNAVAILABLE)
                 && condition(stack, STALLED).is_none()
         };
-        main.until("to wait for its source", Patience::Reaction, waiting).await;
+        main.until("to wait for its source", WaitLimit::Reaction, waiting).await;
 
         let program = Program::new("conditions").step("slow", json!({"seconds": 3, "steps": 3}));
         let commit = source.push(&program.files()).await;
@@ -72,7 +72,7 @@ fn c6_an_invalid_spec_stalls_until_it_is_mended() {
         let literal = reference.literal.take();
         let main = scene.start(stack).await;
         let stack = main
-            .until("to be stalled", Patience::Reaction, |stack| {
+            .until("to be stalled", WaitLimit::Reaction, |stack| {
                 says(stack, READY, "False", stack_reason::NOT_READY_STALLED)
                     && says(stack, STALLED, "True", stack_reason::SPEC_INVALID)
                     && condition(stack, RECONCILING).is_none()

@@ -11,7 +11,7 @@ use pulumi_controller::api::pulumi::{DependencyReference, PrerequisiteReference,
 use serde_json::json;
 
 use crate::harness::{
-    GitRepository, Look, Patience, Program, STATE_SECRET, Scene, StackHandle, api_call, condition, once, run,
+    GitRepository, Look, Program, STATE_SECRET, Scene, StackHandle, WaitLimit, api_call, condition, once, run,
     wait_until,
 };
 
@@ -51,7 +51,7 @@ fn a_stack_that_never_ran_goes_away_at_once() {
         let mut stack = scene.stack_on("main", "not-there");
         stack.spec.destroy_on_finalize = Some(true);
         let main = scene.start(stack).await;
-        main.until("to say that its source is not there", Patience::Reaction, |stack| {
+        main.until("to say that its source is not there", WaitLimit::Reaction, |stack| {
             condition(stack, READY).is_some_and(|ready| ready.reason == stack_reason::SOURCE_UNAVAILABLE)
         })
         .await;
@@ -93,7 +93,7 @@ fn a_failed_destroy_keeps_the_stack_and_says_why() {
         let main = scene.start(stack).await;
         main.until_applied(&commit).await;
         main.delete().await;
-        main.until("to say why it cannot be destroyed", Patience::Run, |stack| {
+        main.until("to say why it cannot be destroyed", WaitLimit::Run, |stack| {
             condition(stack, READY)
                 .is_some_and(|ready| ready.status == "False" && ready.message.contains("failOn is delete"))
         })
@@ -123,7 +123,7 @@ fn a_failed_destroy_is_tried_again_later_each_time_and_the_stack_goes_when_it_su
         main.until_applied(&commit).await;
         main.delete().await;
         let stack = main
-            .until("to have failed twice", Patience::Run, |stack| {
+            .until("to have failed twice", WaitLimit::Run, |stack| {
                 let last = stack.status.as_ref().and_then(|status| status.last_update.clone()).unwrap_or_default();
                 last.kind.as_deref() == Some("destroy") && last.failures == 2
             })
@@ -158,7 +158,7 @@ fn r7_a_stack_whose_source_and_workspace_are_gone_is_destroyed_from_its_state_al
         assert_eq!((known.name.as_str(), known.runtime.as_str()), ("state-alone", "yaml"));
         scene.delete::<GitRepository>("app").await;
         scene.delete::<Workspace>("main").await;
-        scene.until_gone::<Workspace>("main", Patience::Run).await;
+        scene.until_gone::<Workspace>("main", WaitLimit::Run).await;
         main.delete().await;
         main.until_gone().await;
         assert_eq!(main.log.sentences().await, once(&["create step", "delete step"]));
@@ -216,7 +216,7 @@ fn r3_a_suspended_stack_that_is_deleted_says_that_it_waits_and_is_destroyed_when
         let main = applied(scene, "delete-suspended").await;
         main.change(json!({"spec": {"suspend": true}})).await;
         main.delete().await;
-        main.until("to say that it waits", Patience::Reaction, |stack| {
+        main.until("to say that it waits", WaitLimit::Reaction, |stack| {
             condition(stack, READY).is_some_and(|ready| ready.message.contains("resume the Stack to destroy"))
         })
         .await;
@@ -252,7 +252,7 @@ fn the_stack_goes_from_the_backend_where_that_is_asked_for_and_nowhere_else() {
                 true => drop(second.until_applied(&commit).await),
                 false => drop(
                     second
-                        .until("to find no stack in the backend", Patience::Run, |stack| {
+                        .until("to find no stack in the backend", WaitLimit::Run, |stack| {
                             condition(stack, READY)
                                 .is_some_and(|ready| ready.message.contains("the backend has no stack"))
                         })
@@ -286,7 +286,7 @@ fn a_stack_waits_for_those_that_need_it_only_if_they_are_deleted_too() {
 
         base.delete().await;
         top.delete().await;
-        base.until("to wait for what needs it", Patience::Reaction, |stack| {
+        base.until("to wait for what needs it", WaitLimit::Reaction, |stack| {
             condition(stack, READY).is_some_and(|ready| ready.message.contains("waits for top"))
         })
         .await;
@@ -308,7 +308,7 @@ fn in_a_terminating_namespace_a_stack_says_so_and_is_kept() {
         let doing = format!("deleting the namespace {}", scene.namespace);
         api_call(doing, namespaces.delete(&scene.namespace, &DeleteParams::default())).await;
         let stack = main
-            .until("to say that its namespace is terminating", Patience::Run, |stack| {
+            .until("to say that its namespace is terminating", WaitLimit::Run, |stack| {
                 condition(stack, STALLED).is_some_and(|stalled| stalled.reason == stack_reason::NAMESPACE_TERMINATING)
             })
             .await;
@@ -319,7 +319,7 @@ fn in_a_terminating_namespace_a_stack_says_so_and_is_kept() {
 
         // A person decides that the resources may stay.
         main.change(json!({"spec": {"destroyOnFinalize": false}})).await;
-        wait_until("the namespace to be gone", Patience::Run, async || {
+        wait_until("the namespace to be gone", WaitLimit::Run, async || {
             match namespaces.get_opt(&scene.namespace).await {
                 Ok(None) => Look::Found(()),
                 Ok(Some(namespace)) => Look::NotYet(format!("{:?}", namespace.status)),
@@ -339,7 +339,7 @@ fn a_persons_workspace_of_the_same_name_is_neither_changed_nor_deleted() {
         let mut stack = scene.stack("main", &source);
         stack.spec.destroy_on_finalize = Some(true);
         let main = scene.start(stack).await;
-        main.until("to say whose name it has", Patience::Reaction, |stack| {
+        main.until("to say whose name it has", WaitLimit::Reaction, |stack| {
             condition(stack, STALLED).is_some_and(|stalled| stalled.message.contains("is not this Stack's"))
         })
         .await;
@@ -348,7 +348,7 @@ fn a_persons_workspace_of_the_same_name_is_neither_changed_nor_deleted() {
         let workspace = main.workspace().await;
         assert!(workspace.metadata.deletion_timestamp.is_none() && workspace.spec.artifact.is_none());
         scene.delete::<Workspace>("main").await;
-        scene.until_gone::<Workspace>("main", Patience::Run).await;
+        scene.until_gone::<Workspace>("main", WaitLimit::Run).await;
     });
 }
 
@@ -368,7 +368,7 @@ async fn delete_as(scene: &Scene, name: &str, how: &DeleteParams) {
 }
 
 async fn until_nothing_of_ours_is_left(scene: &Scene) {
-    wait_until("everything that was made for the Stack to be gone", Patience::Reaction, async || {
+    wait_until("everything that was made for the Stack to be gone", WaitLimit::Reaction, async || {
         let mut left = Vec::new();
         left.extend(scene.list::<Workspace>().await.iter().map(|o| format!("Workspace {}", o.name_any())));
         left.extend(scene.list::<Update>().await.iter().map(|o| format!("Update {}", o.name_any())));

@@ -3,7 +3,7 @@
 use pulumi_controller::api::conditions::{READY, stack_reason, workspace_reason};
 use serde_json::json;
 
-use crate::harness::{File, Patience, Program, Scene, condition, is_stalled, once, run};
+use crate::harness::{File, Program, Scene, WaitLimit, condition, is_stalled, once, run};
 
 /// The image of the tests has no Node.js.
 #[test]
@@ -20,7 +20,7 @@ fn a_source_whose_dependencies_cannot_be_installed_is_said_to_be_so_and_the_next
         let file = |path: &str, content: &str| File { path: path.to_owned(), content: content.to_owned() };
         source.push(&[file("Pulumi.yaml", project), file("index.js", "")]).await;
         let stack = main
-            .until("to say that the dependencies cannot be installed", Patience::Reaction, |stack| {
+            .until("to say that the dependencies cannot be installed", WaitLimit::Reaction, |stack| {
                 is_stalled(stack, stack_reason::WORKSPACE_FAILED)
                     && condition(stack, READY)
                         .is_some_and(|ready| ready.message.contains(workspace_reason::INSTALLATION_FAILED))

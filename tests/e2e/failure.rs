@@ -3,7 +3,7 @@
 use pulumi_controller::api::conditions::{READY, RECONCILING, stack_reason};
 use serde_json::json;
 
-use crate::harness::{File, Patience, Program, condition, run, says};
+use crate::harness::{File, Program, WaitLimit, condition, run, says};
 
 #[test]
 fn c5_a_failing_program_says_why_and_the_next_good_commit_mends_it() {
@@ -14,7 +14,7 @@ fn c5_a_failing_program_says_why_and_the_next_good_commit_mends_it() {
         let main = scene.start(scene.stack("main", &source)).await;
 
         let stack = main
-            .until("to say that its update failed", Patience::Run, |stack| {
+            .until("to say that its update failed", WaitLimit::Run, |stack| {
                 says(stack, READY, "False", stack_reason::UPDATE_FAILED)
                     && says(stack, RECONCILING, "True", stack_reason::RETRYING_AFTER_FAILURE)
             })
@@ -26,7 +26,7 @@ fn c5_a_failing_program_says_why_and_the_next_good_commit_mends_it() {
         assert_eq!(first.last_attempted_commit, Some(bad.revision()));
 
         let stack = main
-            .until("to have tried again", Patience::Run, |stack| {
+            .until("to have tried again", WaitLimit::Run, |stack| {
                 stack
                     .status
                     .as_ref()
@@ -57,7 +57,7 @@ fn a_project_that_cannot_be_read_says_why() {
         let broken = File { path: "Pulumi.yaml".to_owned(), content: "name: [unreadable\nruntime: yaml\n".to_owned() };
         source.push(&[broken]).await;
         let main = scene.start(scene.stack("main", &source)).await;
-        main.until("to name the file that is wrong", Patience::Run, |stack| {
+        main.until("to name the file that is wrong", WaitLimit::Run, |stack| {
             condition(stack, READY)
                 .is_some_and(|ready| ready.status == "False" && ready.message.contains("Pulumi.yaml"))
         })
@@ -74,7 +74,7 @@ fn a_repository_without_a_project_says_what_is_missing() {
         let source = scene.source("app").await;
         source.push(&[File { path: "README.md".to_owned(), content: "nothing else\n".to_owned() }]).await;
         let main = scene.start(scene.stack("main", &source)).await;
-        main.until("to say that there is no project", Patience::Run, |stack| {
+        main.until("to say that there is no project", WaitLimit::Run, |stack| {
             condition(stack, READY)
                 .is_some_and(|ready| ready.status == "False" && ready.message.contains("Pulumi.yaml"))
         })

@@ -6,7 +6,7 @@ use pulumi_controller::api::names::PULUMI_CONTAINER;
 use pulumi_controller::api::pulumi::FluxSource;
 use serde_json::json;
 
-use crate::harness::{Controller, Look, Patience, Program, api_call, condition, once, run, says, wait_until};
+use crate::harness::{Controller, Look, Program, WaitLimit, api_call, condition, once, run, says, wait_until};
 
 #[test]
 fn a_first_run_reaches_outputs() {
@@ -138,7 +138,7 @@ fn t7_a_run_has_the_rights_of_the_service_account_of_its_stack() {
 
         main.delete().await;
         main.until_gone().await;
-        wait_until("what the run made to be gone", Patience::Call, async || {
+        wait_until("what the run made to be gone", WaitLimit::Call, async || {
             match scene.api::<ConfigMap>().get_opt("made-by-pulumi").await {
                 Ok(None) => Look::Found(()),
                 other => Look::NotYet(format!("{other:?}")),
@@ -160,7 +160,7 @@ fn a_right_that_is_missing_is_named_and_the_run_succeeds_once_it_is_given() {
         stack.spec.service_account_name = Some("deployer".to_owned());
         let main = scene.start(stack).await;
         let stack = main
-            .until("to say that its update failed", Patience::Run, |stack| {
+            .until("to say that its update failed", WaitLimit::Run, |stack| {
                 says(stack, READY, "False", stack_reason::UPDATE_FAILED)
             })
             .await;

@@ -6,7 +6,7 @@ use kube::ResourceExt;
 use serde_json::{Value, json};
 use sha2::Sha256;
 
-use crate::harness::{Patience, Program, Scene, once, run};
+use crate::harness::{Program, Scene, WaitLimit, once, run};
 
 const TOKEN: &str = "s3cret";
 const BODY: &str = r#"{"ref":"refs/heads/main"}"#;
@@ -78,12 +78,12 @@ fn n2_a_push_by_webhook_runs_a_stack_that_follows_its_repository_itself() {
                 last.and_then(|last| last.last_successful_commit.as_deref()) == Some(commit.as_str())
             }
         };
-        main.until("to have run the first commit", Patience::Run, applied(&first.sha)).await;
+        main.until("to have run the first commit", WaitLimit::Run, applied(&first.sha)).await;
         let resource = json!({"apiVersion": "pulumi.com/v1", "kind": "Stack", "name": main.get().await.name_any()});
         let path = receiver(scene, "generic-hmac", json!([]), resource).await;
         let second = source.push_unseen(&program("two")).await;
         assert_eq!(scene.call_webhook(&path, &[("X-Signature", signature())], BODY).await, 200);
-        main.until("to have run the second commit", Patience::Run, applied(&second.sha)).await;
+        main.until("to have run the second commit", WaitLimit::Run, applied(&second.sha)).await;
         assert_eq!(main.log.sentences().await, once(&["create step", "update step"]));
     });
 }

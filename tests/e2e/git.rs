@@ -6,7 +6,7 @@ use pulumi_controller::api::names::{ANNOTATION_RECONCILIATION_REQUEST, ANNOTATIO
 use pulumi_controller::api::pulumi::Stack;
 use serde_json::json;
 
-use crate::harness::{File, Patience, Program, condition, is_stalled, once, run, says};
+use crate::harness::{File, Program, WaitLimit, condition, is_stalled, once, run, says};
 
 fn saying(text: &str) -> Vec<File> {
     Program::new("git").step("step", json!({"value": text})).output("said", json!("${step.value}")).files()
@@ -106,20 +106,20 @@ fn s20_what_is_wrong_with_a_repository_is_said_and_the_last_good_state_stays() {
         };
         main.change(json!({"spec": {"branch": "dev"}})).await;
         let stack = main
-            .until("to say that the branch is missing", Patience::Reaction, |stack| {
+            .until("to say that the branch is missing", WaitLimit::Reaction, |stack| {
                 says_that(stack, "no branch or tag dev; its branches are main")
             })
             .await;
         assert_eq!(json!(stack.status.expect("a status").outputs), json!({"said": "one"}));
         main.change(json!({"spec": {"branch": "main", "gitAuthSecret": "git"}})).await;
-        main.until("to say that the Secret is missing", Patience::Reaction, |stack| {
+        main.until("to say that the Secret is missing", WaitLimit::Reaction, |stack| {
             says_that(stack, "git does not exist")
         })
         .await;
         main.change(json!({"spec": {"gitAuthSecret": null}})).await;
         main.until_applied(&first).await;
         main.change(json!({"spec": {"commit": first.sha}})).await;
-        main.until("to say that two references exclude each other", Patience::Reaction, |stack| {
+        main.until("to say that two references exclude each other", WaitLimit::Reaction, |stack| {
             says(stack, STALLED, "True", stack_reason::SPEC_INVALID)
                 && condition(stack, READY).is_some_and(|ready| ready.message.contains("exclude each other"))
         })

@@ -13,7 +13,7 @@ use pulumi_controller::api::source::SourceArtifact;
 use serde_json::{Value, json};
 
 use crate::harness::{
-    FaultServer, File, FluxObject, Patience, Program, Scene, StackHandle, condition, is_done, is_stalled, once, run,
+    FaultServer, File, FluxObject, Program, Scene, StackHandle, WaitLimit, condition, is_done, is_stalled, once, run,
     says, waits_for_source,
 };
 
@@ -63,7 +63,7 @@ impl<'a> Place<'a> {
             condition(stack, READY).is_some_and(|ready| words.iter().all(|word| ready.message.contains(word)))
         };
         let what = format!("{state} {of} with {words:?}");
-        let stack = self.stack.until(&what, Patience::Run, |stack| is_in_state(stack) && named(stack)).await;
+        let stack = self.stack.until(&what, WaitLimit::Run, |stack| is_in_state(stack) && named(stack)).await;
         self.assert_last_good_state(&stack, of).await;
     }
 
@@ -82,7 +82,7 @@ impl<'a> Place<'a> {
         let better = self.server.upload("better", archive(&program(test, "two"))).await;
         self.source.offer(&better).await;
         // The agent may be busy with the last one, which it was given once more: of very many files, on a busy machine, for minutes.
-        self.stack.until_revision_within(Patience::Long, &better.revision).await;
+        self.stack.until_revision_within(WaitLimit::Long, &better.revision).await;
         assert_eq!(self.stack.pod_and_restarts().await, self.pod);
         assert_eq!(self.stack.log.sentences().await, once(&["create step", "update step"]));
     }
@@ -175,7 +175,7 @@ fn a_source_that_goes_back_to_its_last_good_artifact_is_done_without_a_run() {
         let bad = place.server.upload("bad", compressed(&seed("parent"))).await;
         place.expect_refusal(&bad, &["\"../evil\""]).await;
         place.source.offer(&place.good).await;
-        let stack = place.stack.until("to be done again", Patience::Reaction, is_done).await;
+        let stack = place.stack.until("to be done again", WaitLimit::Reaction, is_done).await;
         place.assert_last_good_state(&stack, "the artifact before").await;
         let asked = place.stack.workspace().await.spec.artifact.unwrap_or_default();
         assert_eq!(asked.digest, place.good.digest, "nobody tries the bad one any more");
@@ -192,7 +192,7 @@ fn a_stack_whose_new_source_is_hostile_is_destroyed_from_the_source_in_its_pod()
         place.source.offer(&bad).await;
         place
             .stack
-            .until("to refuse the archive", Patience::Reaction, |stack| {
+            .until("to refuse the archive", WaitLimit::Reaction, |stack| {
                 condition(stack, READY).is_some_and(|ready| ready.message.contains("../evil"))
             })
             .await;
@@ -340,7 +340,7 @@ fn s15_a_directory_that_is_not_there_or_leads_out_is_named() {
             place.stack.change(dir(json!(outside))).await;
             let stack = place
                 .stack
-                .until(&format!("to be stalled by {outside}"), Patience::Reaction, |stack| {
+                .until(&format!("to be stalled by {outside}"), WaitLimit::Reaction, |stack| {
                     says(stack, READY, "False", stack_reason::NOT_READY_STALLED)
                         && says(stack, STALLED, "True", stack_reason::SPEC_INVALID)
                         && condition(stack, STALLED)

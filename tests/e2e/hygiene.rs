@@ -15,7 +15,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::harness::{Look, Patience, Program, Scene, api_call, run, wait_until};
+use crate::harness::{Look, Program, Scene, WaitLimit, api_call, run, wait_until};
 use crate::identity::AUTHORITY_IS_LEFT_ALONE;
 
 /// Who else writes.
@@ -122,7 +122,7 @@ async fn versions(scene: &Scene) -> Vec<String> {
 async fn until_at_rest(scene: &Scene) -> Vec<String> {
     let mut last = Vec::new();
     let mut same = 0;
-    wait_until("everything to be at rest", Patience::Reaction, async || {
+    wait_until("everything to be at rest", WaitLimit::Reaction, async || {
         let now = versions(scene).await;
         same = if now == last { same + 1 } else { 0 };
         last = now;

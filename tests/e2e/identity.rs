@@ -15,7 +15,7 @@ use pulumi_controller::rpc::identity::{Authority, Issued};
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
 
-use crate::harness::{Look, Patience, Program, Scene, Source, StackHandle, api_call, once, run, wait_until};
+use crate::harness::{Look, Program, Scene, Source, StackHandle, WaitLimit, api_call, once, run, wait_until};
 
 const NAMESPACE: &str = "flux-system";
 const SECRET: &str = "pulumi-controller-authority";
@@ -35,7 +35,7 @@ fn the_authoritys_secret_deleted_during_a_run_comes_back_and_nothing_is_cut() {
 
         let doing = format!("deleting the Secret {NAMESPACE}/{SECRET}");
         api_call(doing, secrets(scene).delete(SECRET, &DeleteParams::default())).await;
-        wait_until("the authority's Secret to be there again", Patience::Reaction, async || {
+        wait_until("the authority's Secret to be there again", WaitLimit::Reaction, async || {
             match secrets(scene).get_opt(SECRET).await {
                 Ok(Some(found)) if found.uid() != before.uid() => {
                     assert!(found.data == before.data, "it holds the authority of before");
@@ -66,7 +66,7 @@ fn another_authority_put_in_place_during_a_run_cuts_nothing_and_takes_over() {
         running.ends_and_the_next_push_runs("two", 1).await;
 
         let alone = Agents::new(&[client(&other)], other.certificate_pem()).expect("a client of the new authority");
-        wait_until("the agent to serve and to trust the new authority", Patience::Long, async || {
+        wait_until("the agent to serve and to trust the new authority", WaitLimit::Long, async || {
             match status(&alone, &running.stack, scene).await {
                 Ok(()) => Look::Found(()),
                 Err(message) => Look::NotYet(message),
@@ -172,7 +172,7 @@ impl<'a> Running<'a> {
     async fn ends_and_the_next_push_runs(&self, text: &str, runs_before: usize) {
         let updates = self.stack.updates().await;
         assert_eq!(updates.len(), runs_before, "no run was repeated");
-        self.stack.until("to have ended what runs", Patience::Run, crate::harness::is_done).await;
+        self.stack.until("to have ended what runs", WaitLimit::Run, crate::harness::is_done).await;
         let second = self.source.push(&program(self.name, self.seconds, text).files()).await;
         self.stack.until_applied(&second).await;
         assert_eq!(self.stack.updates().await.len(), runs_before + 1);
@@ -185,7 +185,7 @@ impl<'a> Running<'a> {
     /// Waits until the workspace's Secret holds a certificate of this authority, and trusts another one too.
     async fn until_certified_by(&self, authority: &Authority, trusted: &str) {
         let name = workspace_tls_secret(&self.stack.name);
-        wait_until(format!("the Secret {name} to be of the other authority"), Patience::Reaction, async || {
+        wait_until(format!("the Secret {name} to be of the other authority"), WaitLimit::Reaction, async || {
             let secret = match self.scene.api::<Secret>().get(&name).await {
                 Ok(secret) => secret,
                 Err(error) => return Look::NotYet(error.to_string()),
@@ -220,7 +220,7 @@ async fn change(scene: &Scene, patch: Value) {
 }
 
 async fn until_secret(scene: &Scene, what: &str, is_so: impl Fn(&Secret) -> bool) -> Secret {
-    wait_until(format!("the authority's Secret {what}"), Patience::Reaction, async || {
+    wait_until(format!("the authority's Secret {what}"), WaitLimit::Reaction, async || {
         match secrets(scene).get(SECRET).await {
             Ok(secret) if is_so(&secret) => Look::Found(secret),
             Ok(secret) => {

@@ -6,7 +6,7 @@ use pulumi_controller::api::conditions::{READY, RECONCILING, STALLED, stack_reas
 use pulumi_controller::api::pulumi::Stack;
 use serde_json::{Value, json};
 
-use crate::harness::{File, Look, Patience, Program, Scene, condition, is_stalled, once, run, says, wait_until};
+use crate::harness::{File, Look, Program, Scene, WaitLimit, condition, is_stalled, once, run, says, wait_until};
 
 /// The program's output is what an init container has made of a file of the source.
 fn files(project: &str, word: &str) -> Vec<File> {
@@ -106,7 +106,7 @@ fn an_init_container_that_fails_is_named_and_recovers_when_it_is_mended() {
         let make = container(scene, "make", MAKE);
         set_template(&mut stack, &[fail]);
         let main = scene.start(stack).await;
-        main.until("to name the init container", Patience::Run, |stack| {
+        main.until("to name the init container", WaitLimit::Run, |stack| {
             says_of_the_pod(stack, &["init container make", "exit code 3", "there is no database"])
         })
         .await;
@@ -129,7 +129,7 @@ fn a_source_that_fails_its_init_container_is_mended_by_the_next_push() {
         let make = container(scene, "make", &script);
         set_template(&mut stack, &[make]);
         let main = scene.start(stack).await;
-        main.until("to name the init container", Patience::Run, |stack| {
+        main.until("to name the init container", WaitLimit::Run, |stack| {
             says_of_the_pod(stack, &["init container make", "exit code 4"])
         })
         .await;
@@ -156,7 +156,7 @@ fn variables_and_mounts_of_fetch_are_accepted_with_an_event() {
         let main = scene.start(stack).await;
         main.until_applied(&commit).await;
         assert_eq!(init_containers(&main.pod().await), ["bootstrap", "fetch", "make"]);
-        wait_until("the event about fetch", Patience::Reaction, async || {
+        wait_until("the event about fetch", WaitLimit::Reaction, async || {
             let events = scene.list::<Event>().await;
             let messages = events.iter().filter(|event| event.reason.as_deref() == Some("PodTemplateNoEffect"));
             let messages: Vec<_> = messages.filter_map(|event| event.message.clone()).collect();
@@ -192,7 +192,7 @@ fn a_cli_that_is_too_old_is_named_until_the_image_has_a_newer_one() {
             json!([{"name": "PATH", "value": "/share/old:/usr/local/bin:/usr/bin:/bin"}]);
         let main = scene.start(stack).await;
         let stalled = main
-            .until("to say that the CLI is too old", Patience::Long, |stack| {
+            .until("to say that the CLI is too old", WaitLimit::Long, |stack| {
                 says(stack, STALLED, "True", stack_reason::PULUMI_VERSION_TOO_LOW)
             })
             .await;

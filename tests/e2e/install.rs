@@ -8,7 +8,7 @@ use kube::Api;
 use kube::api::PostParams;
 use serde_json::json;
 
-use crate::harness::{Look, Patience, Scene, api_call, kubectl, run, wait_until};
+use crate::harness::{Look, Scene, WaitLimit, api_call, kubectl, run, wait_until};
 
 /// Client-side apply keeps the whole object in an annotation, which the API server limits.
 #[test]
@@ -39,7 +39,7 @@ fn who_may_view_a_namespace_sees_our_kinds_and_who_may_edit_it_changes_them() {
                 [("view", "list", true), ("view", "create", false), ("edit", "create", true), ("edit", "delete", true)];
             for (user, verb, wanted) in rows {
                 // The API server's controllers put such roles together in their own time.
-                wait_until(format!("{user} may {verb} {resource}: {wanted}"), Patience::Reaction, async || {
+                wait_until(format!("{user} may {verb} {resource}: {wanted}"), WaitLimit::Reaction, async || {
                     let may = may(scene, user, verb, group, resource).await;
                     if may == wanted { Look::Found(()) } else { Look::NotYet(format!("{may}")) }
                 })

@@ -20,8 +20,11 @@ mod conformance;
 mod deletion;
 mod dependencies;
 mod documents;
+mod duplicate_stacks;
 mod exclusive;
 mod failure;
+#[path = "../fake_agent/mod.rs"]
+mod fake_agent;
 #[path = "../bench/fake_nodes.rs"]
 mod fake_nodes;
 mod first_run;
@@ -55,11 +58,8 @@ mod runs_shared;
 mod settings;
 mod sources;
 mod stack_not_found;
-#[path = "../stand_in/mod.rs"]
-mod stand_in;
 mod surface;
 mod suspend;
-mod twins;
 mod update_alone;
 mod update_template;
 mod watched_inputs;

@@ -8,7 +8,7 @@ use pulumi_controller::api::conditions::{READY, stack_reason};
 use pulumi_controller::api::source::SourceArtifact;
 use serde_json::{Value, json};
 
-use crate::harness::{Call, Look, Patience, Program, Scene, StackHandle, is_done, run, says, wait_until};
+use crate::harness::{Call, Look, Program, Scene, StackHandle, WaitLimit, is_done, run, says, wait_until};
 
 fn program(value: &str, failing: &str) -> Program {
     Program::new("alerts").step("step", json!({"value": value, "failOn": failing}))
@@ -53,9 +53,9 @@ fn n3_an_alert_tells_of_start_success_failure_and_recovery_once_each() {
         assert!(message(&success).contains("2 created"), "what it did is summed up: {}", message(&success));
 
         let bad = source.push(&program("two", "update").files()).await;
-        main.until("to have failed", Patience::Run, |stack| says(stack, READY, "False", stack_reason::UPDATE_FAILED))
+        main.until("to have failed", WaitLimit::Run, |stack| says(stack, READY, "False", stack_reason::UPDATE_FAILED))
             .await;
-        main.until("to have tried again", Patience::Run, |stack| {
+        main.until("to have tried again", WaitLimit::Run, |stack| {
             stack.status.as_ref().and_then(|s| s.last_update.as_ref()).is_some_and(|last| last.failures > 1)
         })
         .await;
@@ -88,7 +88,7 @@ fn e3_each_commit_gets_the_status_of_its_run() {
         let main = scene.start(scene.stack("main", &source)).await;
         main.until_applied(&good).await;
         let bad = source.push(&program("two", "update").files()).await;
-        main.until("to have failed", Patience::Run, |stack| says(stack, READY, "False", stack_reason::UPDATE_FAILED))
+        main.until("to have failed", WaitLimit::Run, |stack| says(stack, READY, "False", stack_reason::UPDATE_FAILED))
             .await;
 
         for (commit, state) in [(&good, "success"), (&bad, "failure")] {
@@ -115,7 +115,7 @@ fn e5_what_a_preview_would_change_is_a_comment_on_its_pull_request() {
         stack.spec.preview = Some(true);
         stack.annotations_mut().insert("event.toolkit.fluxcd.io/change_request".to_owned(), "7".to_owned());
         let main = scene.start(stack).await;
-        main.until("to be previewed", Patience::Run, is_done).await;
+        main.until("to be previewed", WaitLimit::Run, is_done).await;
 
         let path = format!("/api/v3/repos/{}/app/issues/7/comments", scene.namespace);
         let says_it = |call: &Call| {
@@ -166,7 +166,7 @@ fn revision(event: &Event) -> Option<String> {
 
 /// Waits until the Stack has an event of this reason, and answers all that it has.
 async fn until_told(main: &StackHandle<'_>, reason: &str) -> Vec<Event> {
-    wait_until(format!("an event {reason}"), Patience::Reaction, async || {
+    wait_until(format!("an event {reason}"), WaitLimit::Reaction, async || {
         let events = main.events().await;
         match events.iter().any(|event| event.reason.as_deref() == Some(reason)) {
             true => Look::Found(events),

@@ -7,7 +7,7 @@ use pulumi_controller::api::conditions::READY;
 use pulumi_controller::api::names;
 use serde_json::{Value, json};
 
-use crate::harness::{Patience, Program, api_call, condition, run};
+use crate::harness::{Program, WaitLimit, api_call, condition, run};
 
 #[test]
 fn each_run_has_its_outputs_in_a_secret_and_what_is_no_output_any_more_goes_from_the_status() {
@@ -81,7 +81,7 @@ fn outputs_that_cannot_be_kept_fail_no_run_and_the_status_says_so() {
         assert_eq!(json!(status.outputs), json!({"said": "one"}), "as they were, and not somebody else's");
 
         let third = source.push(&saying("three").files()).await;
-        let stack = main.until("to have outputs again", Patience::Run, |stack| {
+        let stack = main.until("to have outputs again", WaitLimit::Run, |stack| {
             let status = stack.status.clone().unwrap_or_default();
             status.last_applied_revision == Some(third.revision())
                 && status.outputs.get("said") == Some(&json!("three"))

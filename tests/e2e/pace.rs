@@ -10,7 +10,7 @@ use pulumi_controller::api::names::workspace_pod;
 use pulumi_controller::api::pulumi::{Stack, WorkspaceReclaimPolicy};
 use serde_json::json;
 
-use crate::harness::{Look, Patience, Program, Scene, api_call, condition, once, run, wait_until};
+use crate::harness::{Look, Program, Scene, WaitLimit, api_call, condition, once, run, wait_until};
 
 fn saying(text: &str) -> Program {
     Program::new("pace").step("step", json!({"value": text}))
@@ -42,7 +42,7 @@ fn a_stack_that_fails_is_retried_for_as_long_as_its_spec_stands() {
         stack.spec.retry_max_backoff_duration_seconds = Some(1);
         let main = scene.start(stack).await;
         let failed = main
-            .until("to have failed five times", Patience::Run, |stack| {
+            .until("to have failed five times", WaitLimit::Run, |stack| {
                 stack
                     .status
                     .as_ref()
@@ -67,7 +67,7 @@ fn a_stack_with_a_retry_interval_is_retried_after_it() {
         let mut stack = scene.stack("main", &source);
         stack.spec.retry_interval = Some("1s".to_owned());
         let main = scene.start(stack).await;
-        main.until("to have failed six times", Patience::Run, |stack| {
+        main.until("to have failed six times", WaitLimit::Run, |stack| {
             stack.status.as_ref().and_then(|status| status.attempts).unwrap_or_default() > 6
         })
         .await;
@@ -80,7 +80,7 @@ fn a_stack_with_a_retry_interval_is_retried_after_it() {
 
 /// Waits until so many Updates were ever seen, and answers why each was asked for: old ones are tidied away.
 async fn until_asked_for(scene: &Scene, wanted: usize) -> Vec<String> {
-    wait_until(format!("{wanted} runs"), Patience::Run, async || {
+    wait_until(format!("{wanted} runs"), WaitLimit::Run, async || {
         let mut seen = HashSet::new();
         let mut updates = scene.timeline.states_of::<Update>();
         updates.retain(|update| seen.insert(update.uid()));
@@ -119,7 +119,7 @@ fn a_workspace_that_is_not_to_be_kept_goes_after_each_run_and_comes_back_for_the
 }
 
 async fn until_reclaimed(scene: &Scene) {
-    wait_until("the workspace and its pod to be gone", Patience::Run, async || {
+    wait_until("the workspace and its pod to be gone", WaitLimit::Run, async || {
         let (workspaces, pods) = (scene.list::<Workspace>().await, scene.list::<Pod>().await);
         let pods = pods.iter().filter(|pod| pod.metadata.name == Some(workspace_pod("main"))).count();
         match (workspaces.len(), pods) {

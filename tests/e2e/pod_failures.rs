@@ -5,7 +5,7 @@ use pulumi_controller::api::conditions::{READY, RECONCILING, stack_reason};
 use pulumi_controller::api::names::PULUMI_CONTAINER;
 use serde_json::{Value, json};
 
-use crate::harness::{Look, Patience, Program, Scene, StackHandle, condition, is_stalled, run, says, wait_until};
+use crate::harness::{Look, Program, Scene, StackHandle, WaitLimit, condition, is_stalled, run, says, wait_until};
 
 /// A Stack whose Workspace gets these words on top, which must fail for a reason with these words, and run once it is mended.
 struct Case<'a> {
@@ -27,7 +27,7 @@ impl Case<'_> {
             spec[field] = value.clone();
         }
         let main = scene.start(stack).await;
-        main.until(&format!("to say {:?}", self.words), Patience::Run, |stack| {
+        main.until(&format!("to say {:?}", self.words), WaitLimit::Run, |stack| {
             let is_as_expected = match self.needs_edit {
                 true => is_stalled(stack, stack_reason::WORKSPACE_FAILED),
                 false => says(stack, RECONCILING, "True", stack_reason::STACK_PROCESSING),
@@ -38,7 +38,7 @@ impl Case<'_> {
         })
         .await;
         mend(&main).await;
-        main.until_applied_within(Patience::Long, &commit).await;
+        main.until_applied_within(WaitLimit::Long, &commit).await;
     }
 }
 
@@ -50,7 +50,7 @@ async fn without(main: &StackHandle<'_>, field: &str) {
 /// A quota that is in force when this returns.
 async fn quota(scene: &Scene, hard: Value) {
     scene.create::<ResourceQuota>(json!({"metadata": {"name": "tight"}, "spec": {"hard": hard}})).await;
-    wait_until("the quota to be in force", Patience::Reaction, async || {
+    wait_until("the quota to be in force", WaitLimit::Reaction, async || {
         match scene.api::<ResourceQuota>().get("tight").await {
             Ok(quota) if quota.status.as_ref().is_some_and(|status| status.hard.is_some()) => Look::Found(()),
             other => Look::NotYet(format!("{other:?}")),

@@ -9,7 +9,7 @@ use pulumi_controller::api::conditions::{READY, STALLED, stack_reason};
 use pulumi_controller::api::pulumi::{DependencyReference, PrerequisiteReference, Requirement, Stack};
 use serde_json::json;
 
-use crate::harness::{Controller, Patience, Program, Scene, Source, StackHandle, condition, once, run, says};
+use crate::harness::{Controller, Program, Scene, Source, StackHandle, WaitLimit, condition, once, run, says};
 
 /// How long ago a prerequisite may have succeeded here.
 const FRESH: Duration = Duration::from_secs(30);
@@ -34,7 +34,7 @@ fn prerequisites_that_ran_too_long_ago_are_run_again_first_in_a_chain() {
         let own_first = own.push(&saying("one").files()).await;
         let top = scene.start(after(scene, "top", &own, "middle")).await;
         let waits = |stack: &Stack| says(stack, READY, "False", stack_reason::PREREQUISITE_NOT_SATISFIED);
-        let stack = top.until("to wait for what is not there", Patience::Reaction, waits).await;
+        let stack = top.until("to wait for what is not there", WaitLimit::Reaction, waits).await;
         let message = condition(&stack, READY).expect("it is there").message.clone();
         assert_eq!(message, "waits for middle: it does not exist");
         assert!(top.updates().await.is_empty());
@@ -70,7 +70,7 @@ async fn until_stale(stack: &StackHandle<'_>) {
         let limit = jiff::SignedDuration::try_from(FRESH).expect("a short time");
         last.is_some_and(|time| Timestamp::now().duration_since(time.0) > limit)
     };
-    stack.until("to have run a while ago", Patience::Reaction, stale).await;
+    stack.until("to have run a while ago", WaitLimit::Reaction, stale).await;
 }
 
 #[test]
@@ -83,7 +83,7 @@ fn a_stack_waits_until_those_that_it_depends_on_are_ready() {
         let on = scene.start(on).await;
         let dependent = scene.start(depending(scene, "dependent", &source, "on")).await;
         let stack = dependent
-            .until("to wait", Patience::Reaction, |stack| {
+            .until("to wait", WaitLimit::Reaction, |stack| {
                 says(stack, READY, "False", stack_reason::PREREQUISITE_NOT_SATISFIED)
             })
             .await;
@@ -111,7 +111,7 @@ fn stacks_that_wait_for_each_other_are_told_so_and_run_once_one_of_them_waits_no
         for (stack, other) in [(&one, "two"), (&two, "one")] {
             let name = &stack.name;
             let told = |stack: &Stack| says(stack, STALLED, "True", stack_reason::SPEC_INVALID);
-            let stack = stack.until("to be told of the cycle", Patience::Reaction, told).await;
+            let stack = stack.until("to be told of the cycle", WaitLimit::Reaction, told).await;
             let message = condition(&stack, STALLED).expect("it is there").message.clone();
             assert!(message.starts_with(&format!("{name} needs {other} needs {name}: none of them")), "{message}");
         }
@@ -133,7 +133,7 @@ fn s19_what_is_named_in_another_namespace_is_denied() {
         let denied = |stack: &Stack| says(stack, STALLED, "True", stack_reason::ACCESS_DENIED);
         for (stack, words) in [(after, "Stack default/one"), (fed, "GitRepository default/app")] {
             let stack = scene.start(stack).await;
-            let found = stack.until("to be denied", Patience::Reaction, denied).await;
+            let found = stack.until("to be denied", WaitLimit::Reaction, denied).await;
             let message = condition(&found, STALLED).expect("it is there").message.clone();
             assert!(message.contains(&format!("{words} is in another namespace")), "{message}");
             let own = json!({"dependsOn": null, "fluxSource": {"sourceRef": {"namespace": scene.namespace}}});
@@ -158,7 +158,7 @@ fn r6_a_stack_waits_until_its_expression_is_true_of_another_one() {
         waiting.spec.config.insert("stage".to_owned(), json!("open"));
         let waiting = scene.start(waiting).await;
         let stack = waiting
-            .until("to wait", Patience::Reaction, |stack| {
+            .until("to wait", WaitLimit::Reaction, |stack| {
                 says(stack, READY, "False", stack_reason::PREREQUISITE_NOT_SATISFIED)
             })
             .await;
@@ -169,7 +169,7 @@ fn r6_a_stack_waits_until_its_expression_is_true_of_another_one() {
         waiting.change(json!({"spec": {"dependsOn": [{"name": "needed", "readyExpr": "dep.status.("}]}})).await;
         source.push(&saying("two").files()).await;
         let invalid = |stack: &Stack| says(stack, STALLED, "True", stack_reason::SPEC_INVALID);
-        let stack = waiting.until("to name the expression", Patience::Reaction, invalid).await;
+        let stack = waiting.until("to name the expression", WaitLimit::Reaction, invalid).await;
         let message = condition(&stack, STALLED).expect("it is there").message.clone();
         assert!(message.contains("the readyExpr of needed") && message.contains("cannot be read"), "{message}");
     });
@@ -190,7 +190,7 @@ fn an_expression_that_exceeds_its_memory_stalls_its_stack_alone() {
         greedy.spec.depends_on[0].ready_expr = Some(expression);
         let greedy = scene.start(greedy).await;
         let stalled = |stack: &Stack| says(stack, STALLED, "True", stack_reason::SPEC_INVALID);
-        let stack = greedy.until("to exceed the limit", Patience::Reaction, stalled).await;
+        let stack = greedy.until("to exceed the limit", WaitLimit::Reaction, stalled).await;
         let message = condition(&stack, STALLED).expect("it is there").message.clone();
         let words = ["the readyExpr of needed", "more than the limit of 96Mi of memory", "Simplify the expression"];
         assert!(words.iter().all(|part| message.contains(part)), "{message}");

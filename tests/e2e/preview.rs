@@ -5,7 +5,7 @@ use pulumi_controller::api::conditions::{READY, STALLED, stack_reason};
 use pulumi_controller::api::pulumi::{LiteralRef, ResourceRef, Stack};
 use serde_json::json;
 
-use crate::harness::{Patience, Program, condition, is_done, once, run, says};
+use crate::harness::{Program, WaitLimit, condition, is_done, once, run, says};
 
 fn saying(text: &str) -> Program {
     Program::new("preview").step("step", json!({"value": text}))
@@ -26,7 +26,7 @@ fn a_preview_tells_what_would_change_and_changes_nothing() {
                 is_done(stack) && last.and_then(|last| last.last_attempted_commit.as_ref()) == Some(&revision)
             }
         };
-        let stack = main.until("to be previewed", Patience::Run, previewed(first.revision())).await;
+        let stack = main.until("to be previewed", WaitLimit::Run, previewed(first.revision())).await;
         let status = stack.status.clone().expect("a status");
         let last = status.last_update.clone().expect("a run");
         assert_eq!((last.kind.as_deref(), last.changes.get("create")), (Some("preview"), Some(&2)));
@@ -41,7 +41,7 @@ fn a_preview_tells_what_would_change_and_changes_nothing() {
         main.until_applied(&first).await;
         main.change(json!({"spec": {"preview": true}})).await;
         let second = source.push(&saying("two").files()).await;
-        let stack = main.until("to be previewed", Patience::Run, previewed(second.revision())).await;
+        let stack = main.until("to be previewed", WaitLimit::Run, previewed(second.revision())).await;
         let ready = condition(&stack, READY).expect("it is there").message.clone();
         assert_eq!(ready, format!("preview of revision {}: 1 to update", second.revision()));
         let last = stack.status.as_ref().and_then(|status| status.last_update.clone()).unwrap_or_default();
@@ -50,7 +50,7 @@ fn a_preview_tells_what_would_change_and_changes_nothing() {
         assert_eq!(applied, Some(first.revision()), "as it was left");
 
         let broken = source.push(&saying("${nothing.here}").files()).await;
-        main.until("to say that its preview failed", Patience::Run, |stack| {
+        main.until("to say that its preview failed", WaitLimit::Run, |stack| {
             says(stack, READY, "False", stack_reason::PREVIEW_FAILED)
                 && stack.status.as_ref().and_then(|status| status.last_attempted_revision.clone())
                     == Some(broken.revision())
@@ -80,7 +80,7 @@ fn a_stack_that_expects_no_drift_says_so_and_changes_nothing_until_it_is_told_to
             says(stack, READY, "False", stack_reason::UPDATE_FAILED)
                 && condition(stack, READY).is_some_and(|ready| ready.message.contains("no changes were expected"))
         };
-        main.until("to say that something has drifted", Patience::Run, told).await;
+        main.until("to say that something has drifted", WaitLimit::Run, told).await;
         assert_eq!(main.log.sentences().await, once(&["create step"]), "nothing was changed");
 
         main.change(json!({"spec": {"expectNoRefreshChanges": null, "envRefs": {"PROVIDER_GONE": null}}})).await;
@@ -96,7 +96,7 @@ fn a_stack_that_has_to_exist_is_not_made() {
         let mut stack = scene.stack("main", &source);
         stack.spec.use_local_stack_only = Some(true);
         let main = scene.start(stack).await;
-        main.until("to say that there is no such stack", Patience::Run, |stack| {
+        main.until("to say that there is no such stack", WaitLimit::Run, |stack| {
             condition(stack, READY).is_some_and(|ready| ready.message.contains("none is to be made for this run"))
         })
         .await;

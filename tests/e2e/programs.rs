@@ -7,7 +7,7 @@ use pulumi_controller::api::pulumi::{Program as ProgramObject, ProgramReference,
 use serde_json::{Value, json};
 
 use crate::harness::{
-    Look, Patience, Program, Scene, api_call, condition, is_stalled, once, run, says, wait_until, waits_for_source,
+    Look, Program, Scene, WaitLimit, api_call, condition, is_stalled, once, run, says, wait_until, waits_for_source,
 };
 
 #[test]
@@ -81,7 +81,7 @@ fn an_invalid_program_says_where_and_the_last_good_state_stays() {
         let both = json!({"program": {"resources": {"step": {"get": {"id": "some-id"}}}}});
         scene.patch::<ProgramObject>("app", both).await;
         let stalled = main
-            .until("to say where the Program is not valid", Patience::Reaction, |stack| {
+            .until("to say where the Program is not valid", WaitLimit::Reaction, |stack| {
                 says(stack, STALLED, "True", stack_reason::SPEC_INVALID)
                     && condition(stack, READY).is_some_and(|ready| ready.message.contains(where_it_is))
             })
@@ -112,12 +112,12 @@ fn a_program_that_comes_after_its_stack_is_waited_for() {
         let main = scene.start(scene.stack_on_program("main", "app")).await;
         let what = format!("Program {}/app does not exist", scene.namespace);
         let names_it = |stack: &Stack| condition(stack, READY).is_some_and(|ready| ready.message.contains(&what));
-        main.until("to say that its Program is not there", Patience::Reaction, |stack| {
+        main.until("to say that its Program is not there", WaitLimit::Reaction, |stack| {
             waits_for_source(stack) && names_it(stack)
         })
         .await;
         // One that was created together with its Stack would be there by now.
-        main.until("to be stalled", Patience::Run, |stack| {
+        main.until("to be stalled", WaitLimit::Run, |stack| {
             is_stalled(stack, stack_reason::SOURCE_UNAVAILABLE) && names_it(stack)
         })
         .await;
@@ -137,7 +137,7 @@ fn a_stack_whose_program_is_gone_is_destroyed_with_what_is_in_place() {
         main.until_revision("1").await;
 
         scene.delete::<ProgramObject>("app").await;
-        main.until("to say that its Program is not there", Patience::Reaction, waits_for_source).await;
+        main.until("to say that its Program is not there", WaitLimit::Reaction, waits_for_source).await;
         main.delete().await;
         main.until_gone().await;
         assert_eq!(main.log.sentences().await, once(&["create step", "delete step"]));
@@ -154,7 +154,7 @@ fn a_program_made_anew_under_the_same_name_runs() {
         scene.delete::<ProgramObject>("app").await;
         scene.create::<ProgramObject>(program("two")).await;
         // Its generation is 1 again; its digest is another.
-        main.until("to run the new one", Patience::Run, |stack| {
+        main.until("to run the new one", WaitLimit::Run, |stack| {
             stack.status.as_ref().is_some_and(|status| status.outputs.get("text") == Some(&json!("two")))
         })
         .await;
@@ -174,9 +174,9 @@ fn a_stack_with_two_sources_says_so_and_one_without_says_that_nobody_has_brought
                     ready.message.contains("spec.fluxSource") && ready.message.contains("spec.programRef")
                 })
         };
-        main.until("to say that it has two sources", Patience::Reaction, names_both).await;
+        main.until("to say that it has two sources", WaitLimit::Reaction, names_both).await;
         main.change(json!({"spec": {"fluxSource": null, "programRef": null}})).await;
-        main.until("to say that it has none", Patience::Reaction, |stack| {
+        main.until("to say that it has none", WaitLimit::Reaction, |stack| {
             is_stalled(stack, stack_reason::SOURCE_UNAVAILABLE)
                 && condition(stack, READY).is_some_and(|ready| ready.message.contains("no source is given"))
         })
@@ -224,7 +224,7 @@ fn configuration_of_every_type_reaches_the_program_from_both_sections() {
 
 /// Waits until the Program is so.
 async fn until_program(scene: &Scene, name: &str, what: &str, is_so: impl Fn(&ProgramObject) -> bool) -> ProgramObject {
-    wait_until(format!("the Program {name} {what}"), Patience::Reaction, async || {
+    wait_until(format!("the Program {name} {what}"), WaitLimit::Reaction, async || {
         match scene.api::<ProgramObject>().get(name).await {
             Ok(program) if is_so(&program) => Look::Found(program),
             Ok(program) => Look::NotYet(format!("{} has {:?}", program.name_any(), program.status)),

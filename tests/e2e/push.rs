@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::harness::{Patience, Program, once, run};
+use crate::harness::{Program, WaitLimit, once, run};
 use crate::runs_parts::{failure, slow};
 
 #[test]
@@ -72,7 +72,7 @@ fn a_file_that_a_push_removes_is_gone_for_the_next_run() {
         assert_eq!(json!(stack.status.expect("a status").outputs), json!({"text": "a note"}));
 
         source.push(&program(json!({"fn::readFile": "./note.txt"})).files()).await;
-        main.until("to say that the file is not there", Patience::Run, |stack| {
+        main.until("to say that the file is not there", WaitLimit::Run, |stack| {
             let last = stack.status.as_ref().and_then(|status| status.last_update.as_ref());
             last.and_then(|update| update.message.as_deref()).is_some_and(|message| message.contains("note.txt"))
         })

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use sha2::Sha256;
 
 use crate::harness::{
-    Controller, Look, Patience, Program, Scene, StackHandle, client, in_scene, is_done, once, run, run_alone,
+    Controller, Look, Program, Scene, StackHandle, WaitLimit, client, in_scene, is_done, once, run, run_alone,
     wait_until,
 };
 
@@ -40,8 +40,8 @@ async fn call(scene: &Scene, pod: &str, path: &str, headers: &[(&'static str, St
         request = request.header(*name, value);
     }
     let request = request.body(Body::from(BODY.as_bytes().to_vec())).expect("a request");
-    let answer = tokio::time::timeout(Patience::Call.limit(), scene.client.send(request));
-    let answer = answer.await.unwrap_or_else(|_| panic!("no answer from {url} in {:?}", Patience::Call.limit()));
+    let answer = tokio::time::timeout(WaitLimit::Call.limit(), scene.client.send(request));
+    let answer = answer.await.unwrap_or_else(|_| panic!("no answer from {url} in {:?}", WaitLimit::Call.limit()));
     answer.unwrap_or_else(|error| panic!("calling {url}: {error}")).status().as_u16()
 }
 
@@ -62,7 +62,7 @@ async fn create_receiver(scene: &Scene, spec: Value) {
 
 /// Waits until the receiver is so.
 async fn until(scene: &Scene, what: &str, is_so: impl Fn(&StackReceiverStatus) -> bool) -> StackReceiverStatus {
-    wait_until(format!("the StackReceiver {what}"), Patience::Reaction, async || {
+    wait_until(format!("the StackReceiver {what}"), WaitLimit::Reaction, async || {
         let receiver = match scene.api::<StackReceiver>().get("push").await {
             Ok(receiver) => receiver,
             Err(error) => return Look::NotYet(error.to_string()),
@@ -85,7 +85,7 @@ async fn path_of(scene: &Scene, token: &str) -> String {
 
 /// Pings, which runs nothing, until the replica has seen the receiver as it is now: each follows the API by itself.
 async fn until_answered(scene: &Scene, pod: &str, path: &str, token: &str, wanted: u16) {
-    wait_until(format!("{pod} to answer {wanted} to a ping of {path}"), Patience::Reaction, async || {
+    wait_until(format!("{pod} to answer {wanted} to a ping of {path}"), WaitLimit::Reaction, async || {
         let status = call(scene, pod, path, &signed("ping", token)).await;
         if status == wanted { Look::Found(()) } else { Look::NotYet(status.to_string()) }
     })
@@ -97,7 +97,7 @@ async fn until_it_ran_again(stack: &StackHandle<'_>, before: Option<String>) -> 
     let requested = |stack: &pulumi_controller::api::pulumi::Stack| {
         stack.status.as_ref()?.last_update.as_ref()?.requested_at.clone()
     };
-    let found = stack.until("to have run for another request", Patience::Run, |stack| {
+    let found = stack.until("to have run for another request", WaitLimit::Run, |stack| {
         is_done(stack) && requested(stack).is_some_and(|request| before.as_ref() != Some(&request))
     });
     requested(&found.await)

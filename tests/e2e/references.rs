@@ -9,7 +9,7 @@ use pulumi_controller::api::names::ANNOTATION_REQUESTED_AT;
 use pulumi_controller::api::pulumi::Stack;
 use serde_json::json;
 
-use crate::harness::{Look, Patience, Program, Scene, Source, StackHandle, condition, is_done, once, run, wait_until};
+use crate::harness::{Look, Program, Scene, Source, StackHandle, WaitLimit, condition, is_done, once, run, wait_until};
 
 /// From the creation of the last object to the start of the run, in seconds. The goal is 5; a busy machine needs more. Without a request the
 /// kubelet looks after 60 to 90.
@@ -26,7 +26,7 @@ fn stack_with_references(scene: &Scene, source: &Source<'_>) -> (Stack, String) 
 
 /// Waits until Ready's message has all these words.
 async fn until_told(main: &StackHandle<'_>, words: &[&str]) -> Stack {
-    main.until(&format!("to say {words:?}"), Patience::Run, |stack| {
+    main.until(&format!("to say {words:?}"), WaitLimit::Run, |stack| {
         condition(stack, READY).is_some_and(|ready| words.iter().all(|word| ready.message.contains(word)))
     })
     .await
@@ -90,7 +90,7 @@ fn a_later_run_waits_for_a_deleted_secret_and_for_a_config_map_of_its_config() {
         main.until_applied(&commit).await;
 
         scene.delete::<Secret>("provider").await;
-        scene.until_gone::<Secret>("provider", Patience::Reaction).await;
+        scene.until_gone::<Secret>("provider", WaitLimit::Reaction).await;
         main.annotate(ANNOTATION_REQUESTED_AT, "one").await;
         until_told(&main, &["waits for Secret \"provider\" (envFrom), which does not exist in namespace"]).await;
         let waiting = main.updates().await.pop().expect("an Update");
@@ -98,7 +98,7 @@ fn a_later_run_waits_for_a_deleted_secret_and_for_a_config_map_of_its_config() {
         assert_eq!(waiting.status.and_then(|status| status.run), None, "it takes no place of another run");
         let created = jiff::Timestamp::now();
         scene.create::<Secret>(secret).await;
-        main.until("to have run for the request", Patience::Run, |stack| {
+        main.until("to have run for the request", WaitLimit::Run, |stack| {
             let last = stack.status.as_ref().and_then(|status| status.last_update.as_ref());
             is_done(stack) && last.is_some_and(|update| update.requested_at.as_deref() == Some("one"))
         })
@@ -109,7 +109,7 @@ fn a_later_run_waits_for_a_deleted_secret_and_for_a_config_map_of_its_config() {
         main.change(json!({"spec": {"configRef": {"size": {"name": "sizes", "key": "size"}}}})).await;
         until_told(&main, &["waits for ConfigMap \"sizes\" (config key size)"]).await;
         scene.create::<ConfigMap>(json!({"metadata": {"name": "sizes"}, "data": {"size": "big"}})).await;
-        wait_until("the run with the value of the ConfigMap", Patience::Run, async || {
+        wait_until("the run with the value of the ConfigMap", WaitLimit::Run, async || {
             match main.log.sentences().await {
                 sentences if sentences.contains(&"update step done".to_owned()) => Look::Found(()),
                 sentences => Look::NotYet(format!("{sentences:?}")),
@@ -120,7 +120,7 @@ fn a_later_run_waits_for_a_deleted_secret_and_for_a_config_map_of_its_config() {
         let read =
             done.status.and_then(|status| status.last_update).map(|last| last.run_config_inputs.or(last.config_inputs));
         // Once the Workspace has reported the values that the run has read, nothing is due.
-        main.until("to have noted what the run has read", Patience::Long, |stack| {
+        main.until("to have noted what the run has read", WaitLimit::Long, |stack| {
             let last = stack.status.as_ref().and_then(|status| status.last_update.as_ref());
             is_done(stack) && last.is_some_and(|last| Some(&last.config_inputs) == read.as_ref())
         })

@@ -6,7 +6,7 @@ use pulumi_controller::api::names::{
 use pulumi_controller::api::pulumi::{Stack, StackStatus};
 use serde_json::json;
 
-use crate::harness::{Patience, Program, StackHandle, is_done, once, run};
+use crate::harness::{Program, StackHandle, WaitLimit, is_done, once, run};
 
 #[test]
 fn r1_a_reconciliation_request_and_a_requested_at_each_run_the_stack_once() {
@@ -17,7 +17,7 @@ fn r1_a_reconciliation_request_and_a_requested_at_each_run_the_stack_once() {
         main.until_applied(&commit).await;
 
         main.annotate(ANNOTATION_RECONCILIATION_REQUEST, "please").await;
-        let stack = main.until("to have run for the request", Patience::Run, |stack| {
+        let stack = main.until("to have run for the request", WaitLimit::Run, |stack| {
             let last = stack.status.as_ref().and_then(|status| status.last_update.as_ref());
             is_done(stack) && last.is_some_and(|update| update.reconcile_request.as_deref() == Some("please"))
         });
@@ -25,7 +25,7 @@ fn r1_a_reconciliation_request_and_a_requested_at_each_run_the_stack_once() {
         assert_eq!(main.updates().await.len(), 2);
 
         main.annotate(ANNOTATION_REQUESTED_AT, "2026-01-01T00:00:00Z").await;
-        let stack = main.until("to have run for the request of Flux's kind", Patience::Run, |stack| {
+        let stack = main.until("to have run for the request of Flux's kind", WaitLimit::Run, |stack| {
             let last = stack.status.as_ref().and_then(|status| status.last_update.as_ref());
             is_done(stack) && last.is_some_and(|update| update.requested_at.as_deref() == Some("2026-01-01T00:00:00Z"))
         });
@@ -60,7 +60,7 @@ fn r2_a_force_runs_once_and_only_with_the_value_of_the_request() {
         main.until_applied(&commit).await;
 
         ask(&main, ANNOTATION_FORCE_AT, "first").await;
-        let stack = main.until("to have run for the force", Patience::Run, |stack| {
+        let stack = main.until("to have run for the force", WaitLimit::Run, |stack| {
             is_done(stack) && status(stack).last_update.is_some_and(|last| last.force_at.as_deref() == Some("first"))
         });
         let handled = status(&stack.await);
@@ -70,7 +70,7 @@ fn r2_a_force_runs_once_and_only_with_the_value_of_the_request() {
         main.annotate(ANNOTATION_FORCE_AT, "alone").await;
         let is_echoed =
             |stack: &Stack| is_done(stack) && status(stack).last_handled_force_at.as_deref() == Some("alone");
-        main.until("to have seen a force without a request", Patience::Reaction, is_echoed).await;
+        main.until("to have seen a force without a request", WaitLimit::Reaction, is_echoed).await;
         let witness = scene.start(scene.stack("witness", &source)).await;
         witness.until_applied(&commit).await;
         let whys: Vec<String> = main.updates().await.into_iter().filter_map(|update| update.spec.message).collect();
@@ -93,10 +93,10 @@ fn r1_r2_a_failed_stack_runs_at_once_when_it_is_asked_to_and_forgets_its_failure
                     && last.is_some_and(|last| last.failures == failures)
             }
         };
-        main.until("to have failed twice", Patience::Run, failed(2, 2)).await;
+        main.until("to have failed twice", WaitLimit::Run, failed(2, 2)).await;
         // The next try would come half a minute later.
         ask(&main, ANNOTATION_RESET_AT, "again").await;
-        let stack = main.until("to have failed anew", Patience::Run, failed(3, 1)).await;
+        let stack = main.until("to have failed anew", WaitLimit::Run, failed(3, 1)).await;
         assert_eq!(status(&stack).last_handled_reset_at.as_deref(), Some("again"));
         assert_eq!(status(&stack).last_handled_reconcile_at.as_deref(), Some("again"));
         let outcomes: Vec<(String, i64)> = status(&stack)
@@ -118,7 +118,7 @@ fn r1_a_request_to_a_suspended_stack_is_seen_and_runs_nothing_until_it_is_resume
         main.until_applied(&commit).await;
         main.change(json!({"spec": {"suspend": true}})).await;
         main.annotate(ANNOTATION_REQUESTED_AT, "asleep").await;
-        main.until("to have seen the request", Patience::Reaction, |stack| {
+        main.until("to have seen the request", WaitLimit::Reaction, |stack| {
             status(stack).last_handled_reconcile_at.as_deref() == Some("asleep")
         })
         .await;
@@ -127,7 +127,7 @@ fn r1_a_request_to_a_suspended_stack_is_seen_and_runs_nothing_until_it_is_resume
         assert_eq!(main.updates().await.len(), 1, "it sleeps");
 
         main.change(json!({"spec": {"suspend": false}})).await;
-        main.until("to have run for the request", Patience::Run, |stack| {
+        main.until("to have run for the request", WaitLimit::Run, |stack| {
             is_done(stack)
                 && status(stack).last_update.is_some_and(|last| last.requested_at.as_deref() == Some("asleep"))
         })

@@ -3,14 +3,14 @@
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
-use pulumi_controller::api::auto::{EndProof, LockRecovery, Update, UpdatePhase};
+use pulumi_controller::api::auto::{LockRecovery, TerminationEvidence, Update, UpdatePhase};
 use pulumi_controller::api::conditions::{self, FAILED, PROGRESSING, READY, STALLED, stack_reason, update_reason};
 use pulumi_controller::api::names::{
     ANNOTATION_REQUESTED_AT, ANNOTATION_RESOLVE, TAINT_OUT_OF_SERVICE, UPDATE_FINALIZER, workspace_pod,
 };
 use serde_json::json;
 
-use crate::harness::{Patience, Program, Scene, StackHandle, api_call, condition, from_json, run, says};
+use crate::harness::{Program, Scene, StackHandle, WaitLimit, api_call, condition, from_json, run, says};
 use crate::runs_parts::{failure, in_pod, kill_cli, read, running_update, slow, until_update};
 
 #[test]
@@ -23,7 +23,7 @@ fn a_pod_deleted_in_a_run_costs_a_run_and_no_retry_and_everything_is_made_once()
         let first = running_update(scene, &main).await.name_any();
         scene.delete::<Pod>(&workspace_pod("main")).await;
 
-        let stack = main.until_applied_within(Patience::Long, &commit).await;
+        let stack = main.until_applied_within(WaitLimit::Long, &commit).await;
         let aborted = read(scene, &first).await;
         assert_eq!(failure(&aborted), Some(update_reason::ABORTED), "{:?}", aborted.status);
         assert_eq!(stack.status.and_then(|status| status.last_update).map(|last| last.failures), Some(0));
@@ -48,13 +48,13 @@ fn a_pod_deleted_by_force_in_a_run_is_followed_by_one_that_runs_again() {
         let second = source.push(&program("two", 15).files()).await;
         main.log.wait_for("update", "slow", "begin").await;
         let open = main.get().await.status.and_then(|status| status.current_update);
-        let cut_off = open.expect("its run is open").name;
+        let interrupted = open.expect("its run is open").name;
         let by_force = DeleteParams::default().grace_period(0);
         api_call("deleting the pod by force".to_owned(), scene.api::<Pod>().delete(&workspace_pod("main"), &by_force))
             .await;
 
-        let stack = main.until_applied_within(Patience::Long, &second).await;
-        let ended = read(scene, &cut_off).await;
+        let stack = main.until_applied_within(WaitLimit::Long, &second).await;
+        let ended = read(scene, &interrupted).await;
         assert_eq!(failure(&ended), Some(update_reason::ABORTED), "{:?}", ended.status);
         assert_eq!(stack.status.and_then(|status| status.last_update).map(|last| last.failures), Some(0));
         assert_ne!(main.pod().await.uid(), pod);
@@ -94,7 +94,7 @@ fn a_destroy_whose_pod_is_deleted_is_run_again_and_the_stack_goes() {
 async fn in_doubt(scene: &Scene, main: &StackHandle<'_>) -> String {
     let killed = kill_cli(scene, main).await.name_any();
     let stack = main
-        .until("to name the creation in doubt", Patience::Long, |stack| {
+        .until("to name the creation in doubt", WaitLimit::Long, |stack| {
             says(stack, READY, "False", stack_reason::PENDING_CREATES)
                 && says(stack, STALLED, "True", stack_reason::PENDING_CREATES)
         })
@@ -103,7 +103,7 @@ async fn in_doubt(scene: &Scene, main: &StackHandle<'_>) -> String {
     assert!(message.contains("testing:index:Step::slow") && message.contains(ANNOTATION_RESOLVE), "{message}");
     let killed = read(scene, &killed).await;
     let status = killed.status.clone().unwrap_or_default();
-    assert_eq!((failure(&killed), status.cut_off), (Some(update_reason::ABORTED), Some(true)));
+    assert_eq!((failure(&killed), status.interrupted), (Some(update_reason::ABORTED), Some(true)));
     // The provider, which lost its CLI, may have said that it was cancelled.
     let begun = main.log.sentences().await.into_iter().filter(|sentence| sentence == "create slow begin").count();
     assert_eq!(begun, 1, "it was not created a second time");
@@ -119,13 +119,13 @@ fn answered(name: &str, word: &str) {
         let doubtful = in_doubt(scene, &main).await;
 
         main.annotate(ANNOTATION_RESOLVE, "another-update=retry").await;
-        main.until("to say that the answer names another run", Patience::Reaction, |stack| {
+        main.until("to say that the answer names another run", WaitLimit::Reaction, |stack| {
             condition(stack, READY).is_some_and(|ready| ready.message.contains("names another-update"))
         })
         .await;
         let answer = format!("{doubtful}={word}");
         main.annotate(ANNOTATION_RESOLVE, &answer).await;
-        let stack = main.until_applied_within(Patience::Long, &commit).await;
+        let stack = main.until_applied_within(WaitLimit::Long, &commit).await;
         assert_eq!(stack.status.and_then(|status| status.handled_resolve), Some(answer));
         let mut sentences = main.log.sentences().await;
         sentences.retain(|sentence| sentence != "create slow cancelled");
@@ -154,7 +154,7 @@ fn a_run_that_a_person_abandons_waits_for_another_input() {
         let runs = main.updates().await.len();
         let answer = format!("{doubtful}=abandon");
         main.annotate(ANNOTATION_RESOLVE, &answer).await;
-        main.until("to have taken note of it", Patience::Reaction, |stack| {
+        main.until("to have taken note of it", WaitLimit::Reaction, |stack| {
             stack.status.as_ref().and_then(|status| status.handled_resolve.as_deref()) == Some(&answer)
                 && condition(stack, STALLED).is_some_and(|stalled| stalled.message.contains("given up"))
         })
@@ -162,7 +162,7 @@ fn a_run_that_a_person_abandons_waits_for_another_input() {
         assert_eq!(main.updates().await.len(), runs);
         main.annotate(ANNOTATION_REQUESTED_AT, "now").await;
         let again = main
-            .until("to have looked again", Patience::Run, |stack| {
+            .until("to have looked again", WaitLimit::Run, |stack| {
                 let last = stack.status.as_ref().and_then(|status| status.last_update.as_ref());
                 last.is_some_and(|last| last.requested_at.as_deref() == Some("now"))
             })
@@ -183,7 +183,7 @@ fn a_lock_of_a_dead_run_stays_when_a_person_recovers_locks() {
         let doubtful = in_doubt(scene, &main).await;
         main.annotate(ANNOTATION_RESOLVE, &format!("{doubtful}=clear")).await;
         let locked = main
-            .until("to name who holds the lock", Patience::Run, |stack| {
+            .until("to name who holds the lock", WaitLimit::Run, |stack| {
                 says(stack, READY, "False", stack_reason::UPDATE_CONFLICT)
             })
             .await;
@@ -191,7 +191,7 @@ fn a_lock_of_a_dead_run_stays_when_a_person_recovers_locks() {
         assert!(message.contains("main-workspace-0") && message.contains(" since "), "{message}");
         main.change(json!({"spec": {"lockRecovery": "Automatic"}})).await;
         // Nobody has to answer again: what was answered has not been done yet.
-        main.until_applied_within(Patience::Long, &commit).await;
+        main.until_applied_within(WaitLimit::Long, &commit).await;
         let mut reasons = Vec::new();
         for update in main.updates().await {
             let conditions = update.status.map(|status| status.conditions).unwrap_or_default();
@@ -212,7 +212,7 @@ fn a_run_that_needs_too_much_memory_says_so_with_the_limit() {
         stack.spec.workspace_template.get_or_insert_default()["spec"]["resources"]["limits"] =
             json!({"memory": "600Mi"});
         let main = scene.start(stack).await;
-        main.until("to name the limit", Patience::Run, |stack| {
+        main.until("to name the limit", WaitLimit::Run, |stack| {
             let last = stack.status.as_ref().and_then(|status| status.last_update.as_ref());
             let message = last.and_then(|last| last.message.as_deref()).unwrap_or_default();
             message.contains("OOMKilled") && message.contains("limit of 600Mi")
@@ -240,12 +240,12 @@ fn a_run_whose_pod_is_evicted_is_told_in_the_kubelets_words_and_runs_again() {
         let second = source.push(&program("two", 100).files()).await;
         main.log.wait_for("update", "slow", "begin").await;
         let open = main.get().await.status.and_then(|status| status.current_update);
-        let cut_off = open.expect("its run is open").name;
+        let interrupted = open.expect("its run is open").name;
         in_pod(scene, &main.name, "head -c 300000000 /dev/zero >/share/filler").await;
 
-        let stack = main.until_applied_within(Patience::Long, &second).await;
+        let stack = main.until_applied_within(WaitLimit::Long, &second).await;
         assert_eq!(stack.status.and_then(|status| status.last_update).map(|last| last.failures), Some(0));
-        let ended = read(scene, &cut_off).await;
+        let ended = read(scene, &interrupted).await;
         let conditions = ended.status.as_ref().map(|status| status.conditions.clone()).unwrap_or_default();
         let failed = conditions::find(&conditions, FAILED).expect("it failed");
         assert_eq!(failed.reason, update_reason::ABORTED);
@@ -266,7 +266,7 @@ async fn lost_run(scene: &Scene, node: &str) -> String {
             "spec": {"workspaceName": "ghost", "stackName": "dev", "type": "up", "artifact": {"digest": "sha256:0"}},
         }))
         .await;
-    until_update(scene, name, "to be seen", Patience::Reaction, |update| {
+    until_update(scene, name, "to be seen", WaitLimit::Reaction, |update| {
         update.status.as_ref().is_some_and(|status| !status.conditions.is_empty())
     })
     .await;
@@ -278,7 +278,7 @@ async fn lost_run(scene: &Scene, node: &str) -> String {
     let (api, parameters) = (scene.api::<Update>(), PatchParams::default());
     api_call("writing the run down", api.patch_status(name, &parameters, &patch)).await;
     look_again(scene, name, "1").await;
-    let doubt = until_update(scene, name, "to be in doubt", Patience::Reaction, |update| {
+    let doubt = until_update(scene, name, "to be in doubt", WaitLimit::Reaction, |update| {
         update.status.as_ref().is_some_and(|status| status.phase == Some(UpdatePhase::OutcomeUnknown))
     })
     .await;
@@ -297,7 +297,7 @@ async fn look_again(scene: &Scene, update: &str, value: &str) {
 }
 
 async fn until_ended(scene: &Scene, update: &str) -> Update {
-    until_update(scene, update, "to have ended", Patience::Reaction, Update::is_complete).await
+    until_update(scene, update, "to have ended", WaitLimit::Reaction, Update::is_complete).await
 }
 
 fn nodes(scene: &Scene) -> Api<Node> {
@@ -329,8 +329,8 @@ fn a_run_on_a_node_that_is_silent_waits_until_the_node_is_taken_out_of_service()
         delete_node(scene, &node).await;
         let status = ended.status.clone().unwrap_or_default();
         assert_eq!(
-            (failure(&ended), status.end_proof),
-            (Some(update_reason::ABORTED), Some(EndProof::NodeOutOfService))
+            (failure(&ended), status.termination_evidence),
+            (Some(update_reason::ABORTED), Some(TerminationEvidence::NodeOutOfService))
         );
         assert!(status.message.is_some_and(|message| message.contains(&node)));
     });
@@ -345,7 +345,10 @@ fn a_run_on_a_node_that_is_gone_is_over() {
         look_again(scene, &update, "2").await;
         let ended = until_ended(scene, &update).await;
         let status = ended.status.clone().unwrap_or_default();
-        assert_eq!((failure(&ended), status.end_proof), (Some(update_reason::ABORTED), Some(EndProof::NodeGone)));
+        assert_eq!(
+            (failure(&ended), status.termination_evidence),
+            (Some(update_reason::ABORTED), Some(TerminationEvidence::NodeGone))
+        );
     });
 }
 
@@ -356,7 +359,7 @@ fn a_person_ends_the_doubt_about_a_run() {
         let update = lost_run(scene, &node).await;
         let answer = |value: &str| json!({"metadata": {"annotations": {ANNOTATION_RESOLVE: value}}});
         scene.patch::<Update>(&update, answer("another=retry")).await;
-        until_update(scene, &update, "to say that another one is named", Patience::Reaction, |update| {
+        until_update(scene, &update, "to say that another one is named", WaitLimit::Reaction, |update| {
             let conditions = update.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
             conditions::find(conditions, PROGRESSING).is_some_and(|c| c.message.contains("it names another now"))
         })
@@ -367,6 +370,6 @@ fn a_person_ends_the_doubt_about_a_run() {
         let status = ended.status.clone().unwrap_or_default();
         assert_eq!(failure(&ended), Some(update_reason::RUN_OUTCOME_UNKNOWN));
         assert_eq!(status.handled_resolve.as_deref(), Some("ghost-1=abandon"));
-        assert_eq!(status.end_proof, Some(EndProof::Person));
+        assert_eq!(status.termination_evidence, Some(TerminationEvidence::User));
     });
 }

@@ -8,7 +8,7 @@ use pulumi_controller::api::conditions::{self, FAILED};
 use pulumi_controller::api::names::{PULUMI_CONTAINER, workspace_pod};
 use serde_json::json;
 
-use crate::harness::{Look, Patience, Program, Scene, StackHandle, api_call, client_without_retries, wait_until};
+use crate::harness::{Look, Program, Scene, StackHandle, WaitLimit, api_call, client_without_retries, wait_until};
 
 /// A program with one resource that takes so many seconds, and says something each second.
 pub fn slow(name: &str, seconds: u32) -> Program {
@@ -31,7 +31,7 @@ pub async fn until_update(
     scene: &Scene,
     name: &str,
     what: &str,
-    patience: Patience,
+    patience: WaitLimit,
     is_so: impl Fn(&Update) -> bool,
 ) -> Update {
     wait_until(format!("the Update {name} {what}"), patience, async || match scene.api::<Update>().get(name).await {
@@ -43,18 +43,18 @@ pub async fn until_update(
 
 /// The Stack's only Update, once its process is known.
 pub async fn running_update(scene: &Scene, main: &StackHandle<'_>) -> Update {
-    let name = wait_until("an Update to be there", Patience::Run, async || match main.updates().await.as_slice() {
+    let name = wait_until("an Update to be there", WaitLimit::Run, async || match main.updates().await.as_slice() {
         [update] => Look::Found(update.name_any()),
         other => Look::NotYet(format!("{} Updates", other.len())),
     })
     .await;
-    until_update(scene, &name, "to tell its process", Patience::Run, |update| progress(update).pid.is_some()).await
+    until_update(scene, &name, "to tell its process", WaitLimit::Run, |update| progress(update).pid.is_some()).await
 }
 
 /// The name of the Update whose end the Stack has taken note of, when it ended for this reason.
 pub async fn ended_because(main: &StackHandle<'_>, reason: &str) -> String {
     let stack = main
-        .until(&format!("to have a run that ended with {reason}"), Patience::Long, |stack| {
+        .until(&format!("to have a run that ended with {reason}"), WaitLimit::Long, |stack| {
             let last = stack.status.as_ref().and_then(|status| status.last_update.as_ref());
             last.is_some_and(|last| last.reason.as_deref() == Some(reason))
         })
@@ -69,7 +69,7 @@ pub async fn in_pod(scene: &Scene, stack: &str, script: &str) -> String {
 
 /// Runs a command in the pod with `kubectl exec`; it must succeed.
 pub async fn exec(scene: &Scene, stack: &str, command: &[&str]) -> String {
-    let output = tokio::time::timeout(Patience::Run.limit(), kubectl_exec(scene, stack, command).output()).await;
+    let output = tokio::time::timeout(WaitLimit::Run.limit(), kubectl_exec(scene, stack, command).output()).await;
     let output =
         output.unwrap_or_else(|_| panic!("{command:?} in the pod did not end")).expect("kubectl can be started");
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();

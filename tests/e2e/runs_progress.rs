@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use kube::ResourceExt;
-use pulumi_controller::api::auto::{EndProof, Update, UpdatePhase};
+use pulumi_controller::api::auto::{TerminationEvidence, Update, UpdatePhase};
 use pulumi_controller::api::conditions::{READY, update_reason};
 use pulumi_controller::api::pulumi::Stack;
 use serde_json::{Value, json};
 
-use crate::harness::{Controller, Patience, Program, Scene, condition, once, run};
+use crate::harness::{Controller, Program, Scene, WaitLimit, condition, once, run};
 use crate::runs_parts::{ended_because, failure, progress, read, running_update, slow, until_update};
 
 #[test]
@@ -19,7 +19,7 @@ fn an_open_run_tells_how_far_it_is_and_its_end_tells_what_it_did() {
         let main = scene.start(scene.stack("main", &source)).await;
         let name = running_update(scene, &main).await.name_any();
         let creating = "creating testing:index:Step slow";
-        let update = until_update(scene, &name, "to tell what is in work", Patience::Reaction, |update| {
+        let update = until_update(scene, &name, "to tell what is in work", WaitLimit::Reaction, |update| {
             progress(update).summary.contains(creating)
         })
         .await;
@@ -28,7 +28,7 @@ fn an_open_run_tells_how_far_it_is_and_its_end_tells_what_it_did() {
         assert_eq!((told.kind.as_deref(), told.name.as_deref()), (Some("testing:index:Step"), Some("slow")));
         assert!(told.since.is_some(), "{told:?}");
         let ready = |stack: &Stack| condition(stack, READY).map(|ready| ready.message.clone()).unwrap_or_default();
-        main.until("to say how far its run is", Patience::Reaction, |stack| {
+        main.until("to say how far its run is", WaitLimit::Reaction, |stack| {
             ready(stack).ends_with(" of 1 resources") || ready(stack).ends_with(" of 2 resources")
         })
         .await;
@@ -40,7 +40,10 @@ fn an_open_run_tells_how_far_it_is_and_its_end_tells_what_it_did() {
 
         main.until_applied(&commit).await;
         let status = read(scene, &name).await.status.unwrap_or_default();
-        assert_eq!((status.phase, status.end_proof), (Some(UpdatePhase::Succeeded), Some(EndProof::Agent)));
+        assert_eq!(
+            (status.phase, status.termination_evidence),
+            (Some(UpdatePhase::Succeeded), Some(TerminationEvidence::Agent))
+        );
         assert_eq!(status.changes.get("create"), Some(&2), "the stack itself and its resource: {:?}", status.changes);
         assert!(status.duration.is_some() && status.permalink.is_none(), "{status:?}");
         assert!(
@@ -110,7 +113,7 @@ fn a_run_that_takes_too_long_is_ended_in_order() {
         assert_eq!(main.log.sentences().await[..2], ["create slow begin", "create slow cancelled"]);
 
         let commit = source.push(&slow("timeout", 1).files()).await;
-        main.until_applied_within(Patience::Long, &commit).await;
+        main.until_applied_within(WaitLimit::Long, &commit).await;
     });
 }
 
@@ -130,7 +133,7 @@ fn a_run_without_progress_is_reported_and_then_ended() {
         assert!(main.log.sentences().await.contains(&"create slow cancelled".to_owned()));
 
         let commit = source.push(&Program::new("idle").step("quick", json!({"value": "one"})).files()).await;
-        main.until_applied_within(Patience::Long, &commit).await;
+        main.until_applied_within(WaitLimit::Long, &commit).await;
         assert!(main.log.sentences().await.ends_with(&once(&["create quick"])));
     });
 }

@@ -8,7 +8,7 @@ use pulumi_controller::api::conditions::{self, PROGRESSING, READY, RECONCILING, 
 use pulumi_controller::api::names::{ANNOTATION_REQUESTED_AT, LABEL_RUN, RUN_OPEN, workspace_object};
 use serde_json::json;
 
-use crate::harness::{Look, Patience, Program, Scene, condition, once, run, says, wait_until};
+use crate::harness::{Look, Program, Scene, WaitLimit, condition, once, run, says, wait_until};
 use crate::runs_parts::{evict, exec, shell_in_pod, slow};
 
 #[test]
@@ -51,7 +51,7 @@ fn somebody_elses_lock_is_waited_for_and_its_holder_named() {
         same.spec.stack = other.get().await.spec.stack;
         let main = elsewhere.start(same).await;
         let locked = main
-            .until("to name who holds the lock", Patience::Run, |stack| {
+            .until("to name who holds the lock", WaitLimit::Run, |stack| {
                 says(stack, READY, "False", stack_reason::UPDATE_CONFLICT)
                     && says(stack, RECONCILING, "True", stack_reason::UPDATE_CONFLICT)
             })
@@ -60,7 +60,7 @@ fn somebody_elses_lock_is_waited_for_and_its_holder_named() {
         assert!(message.contains("other-workspace-0") && !message.contains(" ago"), "{message}");
         // Another run finds the same lock.
         main.annotate(ANNOTATION_REQUESTED_AT, "now").await;
-        main.until("to have found the lock twice", Patience::Run, |stack| {
+        main.until("to have found the lock twice", WaitLimit::Run, |stack| {
             stack.status.as_ref().and_then(|status| status.last_update.as_ref()).is_some_and(|last| last.conflicts == 2)
         })
         .await;
@@ -71,7 +71,7 @@ fn somebody_elses_lock_is_waited_for_and_its_holder_named() {
         assert_eq!(warnings[0].count.unwrap_or(1), 1, "{warnings:#?}");
 
         other.until_applied(&commit).await;
-        let stack = main.until_applied_within(Patience::Long, &commit).await;
+        let stack = main.until_applied_within(WaitLimit::Long, &commit).await;
         assert_eq!(stack.status.and_then(|status| status.last_update).map(|last| last.failures), Some(0));
         assert_eq!(main.log.sentences().await, once(&["create slow"]));
         elsewhere.remove().await;
@@ -94,13 +94,13 @@ fn a_run_waits_for_a_person_in_the_pod_and_says_so() {
 
         main.annotate(ANNOTATION_REQUESTED_AT, "now").await;
         let waits = |stack: &_| condition(stack, READY).is_some_and(|ready| ready.message.contains("waits: "));
-        let said = main.until("to say that a person is in the pod", Patience::Reaction, waits).await;
+        let said = main.until("to say that a person is in the pod", WaitLimit::Reaction, waits).await;
         assert!(says(&said, RECONCILING, "True", stack_reason::STACK_PROCESSING));
-        let ended = tokio::time::timeout(Patience::Reaction.limit(), destroying.wait()).await;
+        let ended = tokio::time::timeout(WaitLimit::Reaction.limit(), destroying.wait()).await;
         assert!(ended.is_ok_and(|status| status.is_ok_and(|status| status.success())), "nobody disturbed the person");
 
         let done = main
-            .until("to have run then", Patience::Long, |stack| {
+            .until("to have run then", WaitLimit::Long, |stack| {
                 let status = stack.status.clone().unwrap_or_default();
                 status.current_update.is_none()
                     && status.last_update.is_some_and(|last| last.requested_at.as_deref() == Some("now"))
@@ -126,7 +126,7 @@ fn a_drain_waits_for_an_open_run_and_passes_an_idle_pod() {
         let main = scene.start(scene.stack("main", &source)).await;
         main.log.wait_for("create", "slow", "begin").await;
         // A pod that the kubelet calls pending may be evicted whatever a budget says.
-        wait_until("the kubelet to say that the pod runs", Patience::Reaction, async || {
+        wait_until("the kubelet to say that the pod runs", WaitLimit::Reaction, async || {
             let phase = main.pod().await.status.and_then(|status| status.phase);
             if phase.as_deref() == Some("Running") { Look::Found(()) } else { Look::NotYet(format!("{phase:?}")) }
         })
@@ -136,14 +136,14 @@ fn a_drain_waits_for_an_open_run_and_passes_an_idle_pod() {
         main.until_applied(&commit).await;
         assert_eq!(main.log.sentences().await, once(&["create slow"]));
         let idle = |pod: &Pod| pod.labels().get(LABEL_RUN).map(String::as_str) != Some(RUN_OPEN);
-        wait_until("the pod to be idle", Patience::Reaction, async || match main.pod().await {
+        wait_until("the pod to be idle", WaitLimit::Reaction, async || match main.pod().await {
             pod if idle(&pod) => Look::Found(()),
             pod => Look::NotYet(format!("{:?}", pod.metadata)),
         })
         .await;
         let before = main.pod().await.uid();
         assert_eq!(evict(scene, "main").await, Ok(()), "nothing runs in it");
-        wait_until("another pod to stand in its place", Patience::Run, async || {
+        wait_until("another pod to stand in its place", WaitLimit::Run, async || {
             match scene.api::<Pod>().get_opt("main-workspace-0").await {
                 Ok(Some(pod)) if pod.uid() != before => Look::Found(()),
                 other => Look::NotYet(format!("{:?}", other.map(|pod| pod.map(|pod| pod.metadata)))),

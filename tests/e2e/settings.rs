@@ -8,7 +8,7 @@ use pulumi_controller::api::pulumi::{ResourceRef, SecretSelector, StackSpec};
 use serde_json::{Value, json};
 
 use crate::by_hand::init_container;
-use crate::harness::{Look, Patience, Program, STATE_SECRET, Scene, StackHandle, condition, once, run, wait_until};
+use crate::harness::{Look, Program, STATE_SECRET, Scene, StackHandle, WaitLimit, condition, once, run, wait_until};
 
 #[test]
 fn a_changed_config_value_and_a_removed_one_take_effect_without_a_new_pod() {
@@ -99,7 +99,7 @@ fn configuration_comes_from_config_maps_and_secrets_and_into_structures() {
         assert_eq!(main.pod_and_restarts().await, pod);
 
         main.change(json!({"spec": {"config": {"token": "twice"}}})).await;
-        main.until("to be told that a key is given twice", Patience::Reaction, |stack| {
+        main.until("to be told that a key is given twice", WaitLimit::Reaction, |stack| {
             condition(stack, STALLED).is_some_and(|stalled| {
                 stalled.message.contains("config key token is given both in spec.config and in spec.secretsRef")
             })
@@ -137,7 +137,7 @@ fn a_rotated_secret_reaches_the_next_run_in_the_same_pod() {
         let reference = ResourceRef { kind: "Secret".to_owned(), secret, ..ResourceRef::default() };
         stack.spec.env_refs.insert("PROVIDER_LOG_URL".to_owned(), reference);
         let main = scene.start(stack).await;
-        main.until("to fail with the old value", Patience::Run, |stack| {
+        main.until("to fail with the old value", WaitLimit::Run, |stack| {
             condition(stack, READY).is_some_and(|ready| ready.reason == stack_reason::UPDATE_FAILED)
         })
         .await;
@@ -151,7 +151,7 @@ fn a_rotated_secret_reaches_the_next_run_in_the_same_pod() {
                 json!({"metadata": {"annotations": {"pulumi-controller.test/changed": "1"}}}),
             )
             .await;
-        main.until_applied_within(Patience::Long, &commit).await;
+        main.until_applied_within(WaitLimit::Long, &commit).await;
 
         assert_eq!(main.pod_and_restarts().await, pod);
         assert_eq!(main.log.sentences().await, once(&["create step"]));
@@ -220,7 +220,7 @@ pub async fn look_at_inputs(scene: &Scene, main: &StackHandle<'_>) {
 }
 
 async fn until_output(scene: &Scene, main: &StackHandle<'_>, name: &str, value: &Value) {
-    wait_until(format!("the output {name} to be {value}"), Patience::Long, async || {
+    wait_until(format!("the output {name} to be {value}"), WaitLimit::Long, async || {
         look_at_inputs(scene, main).await;
         let status = main.get().await.status.expect("a status");
         match status.outputs.get(name) {
@@ -262,7 +262,7 @@ fn whole_secrets_and_config_maps_are_the_environment_of_runs_and_rotate_in_the_s
         stack.spec.env_secrets = vec![STATE_SECRET.to_owned()];
         stack.spec.envs = vec!["log".to_owned()];
         let main = scene.start(stack).await;
-        main.until("to fail with the old value", Patience::Run, |stack| {
+        main.until("to fail with the old value", WaitLimit::Run, |stack| {
             condition(stack, READY).is_some_and(|ready| ready.reason == stack_reason::UPDATE_FAILED)
         })
         .await;
@@ -271,7 +271,7 @@ fn whole_secrets_and_config_maps_are_the_environment_of_runs_and_rotate_in_the_s
         scene.patch::<ConfigMap>("log", json!({"data": {"PROVIDER_LOG_URL": right}})).await;
         let touched = json!({"metadata": {"annotations": {"pulumi-controller.test/changed": "1"}}});
         scene.patch::<Pod>(&workspace_pod("main"), touched).await;
-        main.until_applied_within(Patience::Long, &commit).await;
+        main.until_applied_within(WaitLimit::Long, &commit).await;
 
         assert_eq!(main.pod_and_restarts().await, pod);
         assert_eq!(main.log.sentences().await, once(&["create step"]));

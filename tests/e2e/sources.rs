@@ -12,7 +12,7 @@ use pulumi_controller::api::source::SourceArtifact;
 use serde_json::{Value, json};
 
 use crate::harness::{
-    File, Look, Patience, Program, Scene, StackHandle, api_call, condition, from_json, is_done, is_stalled, once, run,
+    File, Look, Program, Scene, StackHandle, WaitLimit, api_call, condition, from_json, is_done, is_stalled, once, run,
     wait_until, waits_for_source,
 };
 
@@ -81,7 +81,7 @@ fn s18_what_an_artifact_was_made_from_is_in_the_status_the_events_and_the_update
 
 /// Waits for an event of this reason that names both revisions.
 async fn until_told(scene: &Scene, reason: &str, revision: &str, origin: &str) {
-    wait_until(format!("an event {reason} on {origin}"), Patience::Reaction, async || {
+    wait_until(format!("an event {reason} on {origin}"), WaitLimit::Reaction, async || {
         let events = api_call("listing events", scene.api::<Event>().list(&Default::default())).await.items;
         let told: Vec<Value> = events
             .iter()
@@ -151,13 +151,13 @@ fn s7_an_artifact_that_comes_back_as_it_was_runs_nothing_and_other_bytes_under_i
         external.withdraw().await;
         until_waiting_for_artifact(&main).await;
         external.offer(&first).await;
-        main.until("to be done again", Patience::Reaction, is_done).await;
+        main.until("to be done again", WaitLimit::Reaction, is_done).await;
         assert_eq!(main.updates().await.len(), 1, "it has run already");
 
         let second = producer.artifact_of(&producer.push(&saying("two")).await).await;
         assert_ne!(second.digest, first.digest);
         external.offer(&SourceArtifact { revision: first.revision.clone(), ..second }).await;
-        main.until("to have run the other bytes", Patience::Run, |stack| {
+        main.until("to have run the other bytes", WaitLimit::Run, |stack| {
             let said = stack.status.as_ref().and_then(|status| status.outputs.get("said"));
             is_done(stack) && said == Some(&json!("two"))
         })
@@ -208,7 +208,7 @@ fn s2_r7_a_kind_and_a_right_that_come_later_are_picked_up_and_without_the_kind_i
 
         // Without its workspace as well there is nothing to destroy it with but its state.
         scene.delete::<Workspace>("main").await;
-        scene.until_gone::<Workspace>("main", Patience::Run).await;
+        scene.until_gone::<Workspace>("main", WaitLimit::Run).await;
         main.delete().await;
         main.until_gone().await;
         assert_eq!(main.log.sentences().await, once(&["create step", "update step", "delete step"]));
@@ -220,7 +220,7 @@ fn s1_a_reference_that_can_mean_nothing_stalls() {
     run("no-source", async |scene| {
         let nothing = scene.source_object("", "Secret", "secrets", "state");
         let main = scene.start(scene.stack_on_kind("main", Some("v1"), &nothing)).await;
-        main.until("to be Stalled over its reference", Patience::Reaction, |stack| {
+        main.until("to be Stalled over its reference", WaitLimit::Reaction, |stack| {
             condition(stack, STALLED).is_some_and(|stalled| stalled.message.contains("\"v1\" is not GROUP/VERSION"))
         })
         .await;
@@ -229,7 +229,7 @@ fn s1_a_reference_that_can_mean_nothing_stalls() {
 
 /// Waits until the Stack is stalled because its source needs an edit, with a message that contains all texts.
 async fn until_stalled(main: &StackHandle<'_>, texts: &[&str]) -> Stack {
-    main.until(&format!("to be stalled by its source with {texts:?}"), Patience::Reaction, |stack| {
+    main.until(&format!("to be stalled by its source with {texts:?}"), WaitLimit::Reaction, |stack| {
         is_stalled(stack, stack_reason::SOURCE_UNAVAILABLE) && ready_contains(stack, texts)
     })
     .await
@@ -237,7 +237,7 @@ async fn until_stalled(main: &StackHandle<'_>, texts: &[&str]) -> Stack {
 
 /// Waits until the Stack waits for the first artifact of its source, which needs no edit.
 async fn until_waiting_for_artifact(main: &StackHandle<'_>) -> Stack {
-    main.until("to wait for an artifact", Patience::Reaction, |stack| {
+    main.until("to wait for an artifact", WaitLimit::Reaction, |stack| {
         waits_for_source(stack) && ready_contains(stack, &["has no artifact yet"])
     })
     .await

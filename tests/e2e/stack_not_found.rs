@@ -8,7 +8,7 @@ use pulumi_controller::api::pulumi::{ResourceRef, SecretSelector, Stack};
 use serde_json::json;
 
 use crate::harness::{
-    Look, Patience, Program, ProviderLog, Scene, StackHandle, condition, once, run, says, wait_until,
+    Look, Program, ProviderLog, Scene, StackHandle, WaitLimit, condition, once, run, says, wait_until,
 };
 
 fn is_not_found(stack: &Stack) -> bool {
@@ -51,7 +51,7 @@ fn a_destroy_at_another_backend_keeps_the_stack_until_the_answer() {
         let moved = format!("{bucket}/elsewhere?{query}");
         set_backend(scene, &moved).await;
         main.delete().await;
-        let kept = main.until("to say that its Pulumi stack is not found", Patience::Run, is_not_found).await;
+        let kept = main.until("to say that its Pulumi stack is not found", WaitLimit::Run, is_not_found).await;
         let (message, name) = (stalled_message(&kept), kept.spec.stack.clone());
         for word in [name.as_str(), "project not-found", &format!("{bucket}/elsewhere"), &applied, "=abandon"] {
             assert!(message.contains(word), "no {word} in {message}");
@@ -60,7 +60,7 @@ fn a_destroy_at_another_backend_keeps_the_stack_until_the_answer() {
         assert_eq!(main.log.sentences().await, once(&["create step"]), "nothing was destroyed");
 
         main.annotate(ANNOTATION_RESOLVE, &format!("{}=clear", last_update(&kept))).await;
-        main.until("to refuse the answer", Patience::Reaction, |stack| {
+        main.until("to refuse the answer", WaitLimit::Reaction, |stack| {
             is_not_found(stack) && stalled_message(stack).contains("there is no state to clear")
         })
         .await;
@@ -78,7 +78,7 @@ async fn set_backend(scene: &Scene, url: &str) {
     let pod = workspace_pod("main");
     let before = scene.list::<Pod>().await.into_iter().find(|found| found.name_any() == pod).and_then(|pod| pod.uid());
     scene.delete::<Pod>(&pod).await;
-    wait_until("another pod", Patience::Run, async || {
+    wait_until("another pod", WaitLimit::Run, async || {
         let pods = scene.list::<Pod>().await;
         match pods.iter().find(|found| found.name_any() == pod && found.uid() != before) {
             Some(_) => Look::Found(()),
@@ -102,7 +102,7 @@ fn the_answer_abandon_deletes_the_stack_and_leaves_its_resources() {
         main.change(json!({"spec": {"stack": format!("{name}-renamed"), "suspend": true}})).await;
         main.delete().await;
         main.change(json!({"spec": {"suspend": false}})).await;
-        let kept = main.until("to say that its Pulumi stack is not found", Patience::Run, is_not_found).await;
+        let kept = main.until("to say that its Pulumi stack is not found", WaitLimit::Run, is_not_found).await;
         let message = stalled_message(&kept);
         assert!(message.contains(&format!("stack {name}-renamed of project abandon")), "{message}");
         assert!(message.contains(&format!("was made to stack {name} of project abandon")), "{message}");
@@ -129,7 +129,7 @@ fn a_destroy_of_another_stack_that_exists_deletes_nothing() {
         main.change(json!({"spec": {"stack": before, "suspend": true}})).await;
         main.delete().await;
         main.change(json!({"spec": {"suspend": false}})).await;
-        let kept = main.until("to refuse to destroy another stack", Patience::Run, is_not_found).await;
+        let kept = main.until("to refuse to destroy another stack", WaitLimit::Run, is_not_found).await;
         let message = stalled_message(&kept);
         assert!(message.contains(&format!("stack {before} of project another")), "{message}");
         assert!(message.contains("is not the stack with the resources"), "{message}");
@@ -152,7 +152,7 @@ fn a_stack_that_was_never_applied_goes_although_its_pulumi_stack_is_not_found() 
         stack.spec.use_local_stack_only = Some(true);
         stack.spec.destroy_on_finalize = Some(true);
         let main = scene.start(stack).await;
-        main.until("to have failed", Patience::Run, |stack| says(stack, READY, "False", stack_reason::UPDATE_FAILED))
+        main.until("to have failed", WaitLimit::Run, |stack| says(stack, READY, "False", stack_reason::UPDATE_FAILED))
             .await;
         main.delete().await;
         main.until_gone().await;
@@ -183,7 +183,7 @@ fn a_change_of_the_pulumi_stack_warns_once_that_resources_remain() {
             "{warnings:?}"
         );
         main.annotate("reconcile.fluxcd.io/requestedAt", "again").await;
-        main.until("to have run again", Patience::Run, |stack| {
+        main.until("to have run again", WaitLimit::Run, |stack| {
             stack.status.as_ref().and_then(|status| status.attempts) == Some(3) && condition(stack, STALLED).is_none()
         })
         .await;
@@ -200,7 +200,7 @@ fn a_change_of_the_pulumi_stack_warns_once_that_resources_remain() {
 }
 
 async fn until_warned(stack: &StackHandle<'_>, wanted: usize) -> Vec<String> {
-    wait_until(format!("{wanted} warnings that resources remain"), Patience::Reaction, async || {
+    wait_until(format!("{wanted} warnings that resources remain"), WaitLimit::Reaction, async || {
         let warnings = orphaned(stack).await;
         if warnings.len() == wanted { Look::Found(warnings) } else { Look::NotYet(format!("{warnings:?}")) }
     })

@@ -11,7 +11,7 @@ use pulumi_controller::api::pulumi::{Program as ProgramObject, Stack};
 use serde_json::{Value, json};
 
 use crate::harness::{
-    Controller, Look, Patience, Program, Scene, StackHandle, api_call, condition, from_json, kubectl, run, says,
+    Controller, Look, Program, Scene, StackHandle, WaitLimit, api_call, condition, from_json, kubectl, run, says,
     wait_until,
 };
 use crate::manifest_files::{covers, read};
@@ -82,7 +82,7 @@ fn a_stack_of_the_older_version_runs_and_loses_nothing_from_one_version_to_the_o
         main.until_revision("1").await;
 
         // It rests: both are read of the same moment.
-        wait_until("both versions to say the same", Patience::Reaction, async || {
+        wait_until("both versions to say the same", WaitLimit::Reaction, async || {
             let newer = objects(scene, "Stack", "v1").get("main").await.expect("it is there");
             let older = older.get("main").await.expect("it is there");
             if newer.resource_version() != older.resource_version() {
@@ -110,7 +110,7 @@ fn s19_forms_that_are_refused_say_why() {
             let stack: Stack = scene.create(object.clone()).await;
             let handle = StackHandle::of(scene, &stack.name_any(), "dev");
             let refused = handle
-                .until("to say why it is refused", Patience::Reaction, |stack| {
+                .until("to say why it is refused", WaitLimit::Reaction, |stack| {
                     let reasons = [stack_reason::SPEC_INVALID, stack_reason::ACCESS_DENIED];
                     reasons.iter().any(|reason| says(stack, STALLED, "True", reason))
                 })
@@ -157,7 +157,7 @@ fn rows_are_shorter_than_160_characters_and_updates_sorted_by_time() {
         let second = source.push(&Program::new("rows").output("text", json!("two")).files()).await;
         main.until_applied(&second).await;
         main.change(json!({"spec": {"suspend": true}})).await;
-        main.until("to be suspended", Patience::Reaction, |stack| {
+        main.until("to be suspended", WaitLimit::Reaction, |stack| {
             stack.status.as_ref().is_some_and(|status| status.suspended == Some(true))
         })
         .await;
@@ -186,12 +186,12 @@ fn events_have_the_reasons_of_the_operator_and_are_not_repeated() {
         main.until_revision("1").await;
         let failing = Program::new("app").step("step", json!({"failOn": "create"})).object("app");
         scene.patch::<ProgramObject>("app", failing).await;
-        main.until("to have failed twice", Patience::Run, |stack| {
+        main.until("to have failed twice", WaitLimit::Run, |stack| {
             let last = stack.status.as_ref().and_then(|status| status.last_update.as_ref());
             last.is_some_and(|last| last.state.as_deref() == Some("failed") && last.failures == 2)
         })
         .await;
-        wait_until("the events of the runs", Patience::Reaction, async || {
+        wait_until("the events of the runs", WaitLimit::Reaction, async || {
             let events = scene.list::<Event>().await;
             let of = |kind: &str, reason: &str| {
                 let is_it = |event: &&Event| {
@@ -229,7 +229,7 @@ fn the_metrics_say_how_a_stack_stands_as_long_as_it_is_there() {
             controller.ask(&pod, 8080, "/metrics").await
         };
         let until = async |what: &str, lines: &[String], gone: Option<&str>| {
-            wait_until(what, Patience::Reaction, async || {
+            wait_until(what, WaitLimit::Reaction, async || {
                 let text = metrics().await;
                 let has = |line: &String| text.lines().any(|found| found == line);
                 let is_gone = gone.is_none_or(|gone| !text.contains(gone));

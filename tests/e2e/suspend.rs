@@ -3,7 +3,7 @@
 use pulumi_controller::api::conditions::{READY, RECONCILING};
 use serde_json::json;
 
-use crate::harness::{Patience, Program, condition, once, run};
+use crate::harness::{Program, WaitLimit, condition, once, run};
 
 #[test]
 fn r3_suspend_holds_until_the_stack_is_resumed() {
@@ -15,7 +15,7 @@ fn r3_suspend_holds_until_the_stack_is_resumed() {
         main.until_applied(&first).await;
 
         main.change(json!({"spec": {"suspend": true}})).await;
-        main.until("to have read that it is suspended", Patience::Reaction, |stack| {
+        main.until("to have read that it is suspended", WaitLimit::Reaction, |stack| {
             stack.status.as_ref().and_then(|status| status.observed_generation) == stack.metadata.generation
         })
         .await;
@@ -50,7 +50,7 @@ fn a_run_that_is_open_when_its_stack_is_suspended_is_recorded() {
         let main = scene.start(scene.stack("main", &source)).await;
         main.log.wait_for("create", "slow", "begin").await;
         main.change(json!({"spec": {"suspend": true}})).await;
-        main.until("to have its run recorded", Patience::Run, |stack| {
+        main.until("to have its run recorded", WaitLimit::Run, |stack| {
             let status = stack.status.clone().unwrap_or_default();
             status.last_applied_revision == Some(commit.revision()) && status.current_update.is_none()
         })

@@ -7,7 +7,7 @@ use pulumi_controller::api::names::UPDATE_FINALIZER;
 use serde_json::{Value, json};
 
 use crate::by_hand::{phase, stack_name, succeeds, until_succeeded, update, workspace};
-use crate::harness::{Look, Patience, Program, ProviderLog, Scene, Source, once, run, wait_until};
+use crate::harness::{Look, Program, ProviderLog, Scene, Source, WaitLimit, once, run, wait_until};
 use crate::runs_parts::{failure, slow, until_update};
 
 /// A Workspace by hand with this program.
@@ -62,7 +62,7 @@ fn a_person_previews_ups_refreshes_and_destroys_with_every_option() {
 
         // What is removed from the backend is not there to be refreshed.
         update(scene, "nothing", "main", "refresh", json!({})).await;
-        let nothing = until_update(scene, "nothing", "to have failed", Patience::Run, |update| {
+        let nothing = until_update(scene, "nothing", "to have failed", WaitLimit::Run, |update| {
             phase(update) == Some(UpdatePhase::Failed)
         })
         .await;
@@ -81,7 +81,7 @@ fn updates_of_one_workspace_queue_by_age_and_go_after_their_time() {
         for name in ["z-second", "b-third"] {
             let made = update(scene, name, "main", "refresh", json!({})).await;
             let second = made.creation_timestamp();
-            wait_until("the next second", Patience::Reaction, async || match scene.list::<Update>().await.len() {
+            wait_until("the next second", WaitLimit::Reaction, async || match scene.list::<Update>().await.len() {
                 _ if second
                     .as_ref()
                     .is_some_and(|time| jiff::Timestamp::now().duration_since(time.0).as_secs() >= 1) =>
@@ -92,7 +92,7 @@ fn updates_of_one_workspace_queue_by_age_and_go_after_their_time() {
             })
             .await;
         }
-        until_update(scene, "z-second", "to wait", Patience::Reaction, |update| {
+        until_update(scene, "z-second", "to wait", WaitLimit::Reaction, |update| {
             phase(update) == Some(UpdatePhase::Waiting)
         })
         .await;
@@ -103,7 +103,7 @@ fn updates_of_one_workspace_queue_by_age_and_go_after_their_time() {
         let second = until_succeeded(scene, "z-second").await;
         let third = until_succeeded(scene, "b-third").await;
         assert!(started(&third) >= ended(&second), "{second:?} {third:?}");
-        scene.until_gone::<Update>("a-first", Patience::Run).await;
+        scene.until_gone::<Update>("a-first", WaitLimit::Run).await;
         assert_eq!(log(scene).sentences().await.iter().filter(|sentence| *sentence == "create slow begin").count(), 1);
     });
 }
@@ -116,17 +116,17 @@ fn deleting_a_running_update_cancels_it_and_the_next_one_runs() {
         let made = update(scene, "long", "main", "up", json!({})).await;
         assert!(made.finalizers().is_empty(), "its maker knows nothing of finalizers");
         log(scene).wait_for("create", "slow", "begin").await;
-        let running = until_update(scene, "long", "to be held", Patience::Reaction, |update| {
+        let running = until_update(scene, "long", "to be held", WaitLimit::Reaction, |update| {
             update.finalizers().iter().any(|finalizer| finalizer == UPDATE_FINALIZER)
         })
         .await;
         update(scene, "never", "main", "up", json!({})).await;
         scene.delete::<Update>("never").await;
-        scene.until_gone::<Update>("never", Patience::Reaction).await;
+        scene.until_gone::<Update>("never", WaitLimit::Reaction).await;
 
         scene.delete::<Update>(&running.name_any()).await;
         log(scene).wait_for("create", "slow", "cancelled").await;
-        scene.until_gone::<Update>("long", Patience::Run).await;
+        scene.until_gone::<Update>("long", WaitLimit::Run).await;
         let begun = log(scene).sentences().await.into_iter().filter(|sentence| sentence == "create slow begin").count();
         assert_eq!(begun, 1, "the one that was deleted in the queue never ran");
         // No lock is left, and nothing is in doubt.
@@ -146,7 +146,7 @@ fn a_person_runs_in_the_workspace_of_a_stack() {
         let artifact = json!({"digest": format!("sha256:{}", "0".repeat(64))});
         let wrong: Value = json!({"stackName": stack.spec.stack, "artifact": artifact});
         update(scene, "wrong", "main", "up", wrong).await;
-        let wrong = until_update(scene, "wrong", "to be refused", Patience::Reaction, |update| {
+        let wrong = until_update(scene, "wrong", "to be refused", WaitLimit::Reaction, |update| {
             phase(update) == Some(UpdatePhase::Failed)
         })
         .await;

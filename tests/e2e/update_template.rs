@@ -6,7 +6,7 @@ use pulumi_controller::api::auto::Update;
 use pulumi_controller::api::conditions::STALLED;
 use serde_json::json;
 
-use crate::harness::{Look, Patience, Program, api_call, condition, once, run, wait_until};
+use crate::harness::{Look, Program, WaitLimit, api_call, condition, once, run, wait_until};
 
 #[test]
 fn options_of_runs_come_from_a_template_and_an_update_is_deleted_after_its_time() {
@@ -16,7 +16,7 @@ fn options_of_runs_come_from_a_template_and_an_update_is_deleted_after_its_time(
         let mut stack = scene.stack("main", &source);
         stack.spec.update_template = Some(json!({"spec": {"type": "destroy"}}));
         let main = scene.start(stack).await;
-        main.until("to be told what a template may not say", Patience::Run, |stack| {
+        main.until("to be told what a template may not say", WaitLimit::Run, |stack| {
             condition(stack, STALLED)
                 .is_some_and(|stalled| stalled.message == "spec.updateTemplate.spec.type is not supported")
         })
@@ -35,12 +35,12 @@ fn options_of_runs_come_from_a_template_and_an_update_is_deleted_after_its_time(
         assert_eq!((update.spec.parallel, update.spec.message.as_deref()), (Some(1), Some("by the template")));
         let log = main.pod_log("pulumi").await;
         assert!(log.contains(r#""v":3"#), "no line of the asked level is in the log:\n{log}");
-        wait_until("the Update to be gone", Patience::Reaction, async || match main.updates().await.len() {
+        wait_until("the Update to be gone", WaitLimit::Reaction, async || match main.updates().await.len() {
             0 => Look::Found(()),
             count => Look::NotYet(format!("{count} Updates")),
         })
         .await;
-        wait_until("one event about it", Patience::Reaction, async || {
+        wait_until("one event about it", WaitLimit::Reaction, async || {
             let events = api_call("listing events", scene.api::<Event>().list(&Default::default())).await.items;
             match events.iter().filter(|event| event.reason.as_deref() == Some("UpdateExpired")).count() {
                 1 => Look::Found(()),

@@ -6,7 +6,7 @@ use pulumi_controller::api::names::workspace_pod;
 use pulumi_controller::api::pulumi::{ResourceRef, SecretSelector};
 use serde_json::{Value, json};
 
-use crate::harness::{Look, Patience, Program, StackHandle, condition, once, run, wait_until};
+use crate::harness::{Look, Program, StackHandle, WaitLimit, condition, once, run, wait_until};
 use crate::settings::look_at_inputs;
 
 fn metadata(name: &str) -> Value {
@@ -32,14 +32,14 @@ fn r8_a_watched_secret_runs_the_stack_once_when_its_pod_has_the_new_value() {
         stack.spec.env_refs.insert("PROVIDER_LOG_URL".to_owned(), reference);
         stack.spec.retry_interval = Some("1h".to_owned());
         let main = scene.start(stack).await;
-        main.until("to fail with the old value", Patience::Run, |stack| {
+        main.until("to fail with the old value", WaitLimit::Run, |stack| {
             condition(stack, READY).is_some_and(|ready| ready.reason == stack_reason::UPDATE_FAILED)
         })
         .await;
         let pod = main.pod_and_restarts().await;
 
         scene.patch::<Secret>("log", json!({"stringData": {"url": right}})).await;
-        wait_until("a run with the new value", Patience::Long, async || {
+        wait_until("a run with the new value", WaitLimit::Long, async || {
             look_at_inputs(scene, &main).await;
             let status = main.get().await.status.unwrap_or_default();
             match status.last_applied_revision {
@@ -75,7 +75,7 @@ fn r8_a_watched_config_map_runs_the_stack_and_one_without_the_label_does_not() {
         );
 
         scene.patch::<ConfigMap>("plain", json!({"data": {"UNUSED_TOO": "two"}})).await;
-        wait_until("the pod to have the plain ConfigMap", Patience::Long, async || {
+        wait_until("the pod to have the plain ConfigMap", WaitLimit::Long, async || {
             look_at_inputs(scene, &main).await;
             let now = inputs().await;
             if now["ConfigMap/plain"] != before["ConfigMap/plain"] {
@@ -89,7 +89,7 @@ fn r8_a_watched_config_map_runs_the_stack_and_one_without_the_label_does_not() {
         // The kubelet looks after a pod that changes at once. Nobody asks the controller to look after the Workspace.
         let touched = json!({"metadata": {"annotations": {"pulumi-controller.test/changed": "1"}}});
         scene.patch::<Pod>(&workspace_pod("main"), touched).await;
-        wait_until("the run that the label asks for", Patience::Long, async || {
+        wait_until("the run that the label asks for", WaitLimit::Long, async || {
             let status = main.get().await.status.unwrap_or_default();
             let messages = messages(&main).await;
             if messages.len() > 1 && status.current_update.is_none() {

@@ -8,7 +8,7 @@ use pulumi_controller::api::names::{ANNOTATION_RECONCILIATION_REQUEST, PULUMI_CO
 use serde_json::json;
 
 use crate::harness::{
-    FaultServer, Look, Patience, Program, Scene, archive, condition, is_done, once, run, says, wait_until,
+    FaultServer, Look, Program, Scene, WaitLimit, archive, condition, is_done, once, run, says, wait_until,
 };
 
 /// What keeps a pod from being scheduled until somebody takes it away.
@@ -25,7 +25,7 @@ fn s16_a_deleted_pod_comes_back_and_has_its_source_again() {
 
         scene.delete::<Pod>(&workspace_pod("main")).await;
         main.annotate(ANNOTATION_RECONCILIATION_REQUEST, "after the pod was deleted").await;
-        main.until("to have run in the new pod", Patience::Run, |stack| {
+        main.until("to have run in the new pod", WaitLimit::Run, |stack| {
             let last = stack.status.as_ref().and_then(|status| status.last_update.as_ref());
             is_done(stack)
                 && last.is_some_and(|update| update.reconcile_request.as_deref() == Some("after the pod was deleted"))
@@ -73,7 +73,7 @@ fn s16_a_source_that_is_gone_before_the_pod_starts_is_there_all_the_same_and_was
         until_held_back(scene).await;
         main.annotate(ANNOTATION_RECONCILIATION_REQUEST, "in another pod").await;
         let_in(scene).await;
-        main.until("to have run in another pod", Patience::Run, |stack| {
+        main.until("to have run in another pod", WaitLimit::Run, |stack| {
             let last = stack.status.as_ref().and_then(|status| status.last_update.as_ref());
             is_done(stack) && last.is_some_and(|last| last.reconcile_request.as_deref() == Some("in another pod"))
         })
@@ -86,7 +86,7 @@ fn s16_a_source_that_is_gone_before_the_pod_starts_is_there_all_the_same_and_was
 
 /// Waits for a pod that nothing but its gate keeps from being scheduled.
 async fn until_held_back(scene: &Scene) {
-    wait_until("a pod to be held back", Patience::Run, async || {
+    wait_until("a pod to be held back", WaitLimit::Run, async || {
         let pods = scene.list::<Pod>().await;
         let is_held_back =
             |pod: &Pod| pod.spec.iter().flat_map(|spec| spec.scheduling_gates.iter().flatten()).any(|g| g.name == GATE);
@@ -109,7 +109,7 @@ fn what_is_unsupported_in_a_template_is_refused_by_name() {
         template["spec"]["podTemplate"] = json!({"spec": {"shareProcessNamespace": true}});
         let main = scene.start(stack).await;
         let stack = main
-            .until("to refuse the shared processes", Patience::Reaction, |stack| {
+            .until("to refuse the shared processes", WaitLimit::Reaction, |stack| {
                 says(stack, READY, "False", stack_reason::NOT_READY_STALLED)
             })
             .await;

@@ -12,7 +12,7 @@ use crate::by_hand::{
     init_container, is, output, phase, stack_name, succeeds, until_ready, until_stalled, until_workspace, update,
     workspace,
 };
-use crate::harness::{Look, Patience, Program, ProviderLog, Scene, api_call, in_scene, once, run, wait_until};
+use crate::harness::{Look, Program, ProviderLog, Scene, WaitLimit, api_call, in_scene, once, run, wait_until};
 use crate::runs_parts::{exec, until_update};
 
 /// A program with one output.
@@ -73,7 +73,7 @@ fn a_repository_is_followed_and_what_is_pushed_comes_into_the_same_pod() {
         let pod = pod_uid(scene, "main").await;
 
         let second = source.push_unseen(&saying("alone-git", "two").files()).await;
-        until_workspace(scene, "main", "to have what was pushed", Patience::Run, |workspace| {
+        until_workspace(scene, "main", "to have what was pushed", WaitLimit::Run, |workspace| {
             let artifact = workspace.status.as_ref().and_then(|status| status.artifact.as_ref());
             is(workspace, READY, "True", &[]) && artifact.is_some_and(|artifact| artifact.revision == second.revision())
         })
@@ -84,7 +84,7 @@ fn a_repository_is_followed_and_what_is_pushed_comes_into_the_same_pod() {
 
         let missing = json!({"spec": {"git": {"ref": "nowhere"}}});
         scene.patch::<Workspace>("main", missing).await;
-        until_workspace(scene, "main", "to say that there is no such branch", Patience::Run, |workspace| {
+        until_workspace(scene, "main", "to say that there is no such branch", WaitLimit::Run, |workspace| {
             is(workspace, READY, "False", &["no branch or tag nowhere"]) && !is(workspace, STALLED, "True", &[])
         })
         .await;
@@ -108,7 +108,7 @@ fn an_artifact_of_another_namespace_is_as_absent_as_an_unknown_one() {
             workspace(team_b, "by-url", json!({"flux": flux(&artifact)})).await;
             let words = ["the source main@sha1:1 has not been fetched yet, or not again"];
             for name in ["known", "unknown"] {
-                until_workspace(team_b, name, "to be told of no artifact", Patience::Run, |workspace| {
+                until_workspace(team_b, name, "to be told of no artifact", WaitLimit::Run, |workspace| {
                     is(workspace, READY, "False", &words)
                 })
                 .await;
@@ -119,7 +119,7 @@ fn an_artifact_of_another_namespace_is_as_absent_as_an_unknown_one() {
                 let run = json!({"artifact": {"digest": digest, "revision": "main@sha1:1"}});
                 update(team_b, workspace, workspace, "up", run).await;
                 let waits = |update: &Update| phase(update) == Some(UpdatePhase::Waiting);
-                let waiting = until_update(team_b, workspace, "to wait", Patience::Run, waits).await;
+                let waiting = until_update(team_b, workspace, "to wait", WaitLimit::Run, waits).await;
                 let conditions = waiting.status.unwrap_or_default().conditions;
                 let said = find(&conditions, PROGRESSING).map(|said| (said.reason.clone(), said.message.clone()));
                 let (reason, message) = said.expect("a waiting Update says why");
@@ -144,7 +144,7 @@ fn an_archive_that_may_not_be_asked_for_or_is_another_one_is_refused_by_name() {
 
         let other = format!("sha256:{}", "0".repeat(64));
         scene.patch::<Workspace>("main", json!({"spec": {"flux": {"url": artifact.url, "digest": other}}})).await;
-        until_workspace(scene, "main", "to name the wrong digest", Patience::Run, |workspace| {
+        until_workspace(scene, "main", "to name the wrong digest", WaitLimit::Run, |workspace| {
             is(workspace, READY, "False", &["do not have the digest", &other]) && !is(workspace, STALLED, "True", &[])
         })
         .await;
@@ -199,7 +199,7 @@ fn a_directory_of_the_image_is_a_source() {
             "volumes": [{"name": "app", "emptyDir": {}}],
         }});
         workspace(scene, "main", json!({"local": {"dir": "/app/nowhere"}, "podTemplate": template})).await;
-        until_workspace(scene, "main", "to say where it has looked", Patience::Run, |workspace| {
+        until_workspace(scene, "main", "to say where it has looked", WaitLimit::Run, |workspace| {
             is(workspace, READY, "False", &["the image has no Pulumi project in /app/nowhere"])
         })
         .await;
@@ -215,7 +215,7 @@ fn a_directory_of_the_image_is_a_source() {
 fn an_init_container_fills_the_workspace_without_a_source() {
     run("alone-none", async |scene| {
         workspace(scene, "main", json!({})).await;
-        until_workspace(scene, "main", "to say that nobody has filled it", Patience::Run, |workspace| {
+        until_workspace(scene, "main", "to say that nobody has filled it", WaitLimit::Run, |workspace| {
             is(workspace, READY, "False", &["no source is given", "no init container has put a Pulumi project"])
         })
         .await;
@@ -256,7 +256,7 @@ fn a_bad_image_that_is_mended_recovers_by_itself() {
         let info = json!({"name": "alone-image", "runtime": "yaml"});
         let bad = json!({"projectInfo": info, "image": "127.0.0.1:1/there-is-no-such-image:1"});
         workspace(scene, "main", bad).await;
-        until_workspace(scene, "main", "to name the image", Patience::Run, |workspace| {
+        until_workspace(scene, "main", "to name the image", WaitLimit::Run, |workspace| {
             is(workspace, READY, "False", &["there-is-no-such-image"]) && !is(workspace, STALLED, "True", &[])
         })
         .await;
@@ -284,7 +284,7 @@ fn a_typo_in_a_template_is_named_and_mending_it_is_enough() {
         until_stalled(scene, "main", &["securityProfile", "neither restricted nor baseline"]).await;
         // This namespace takes restricted pods only, and says so.
         scene.patch::<Workspace>("main", json!({"spec": {"securityProfile": "baseline"}})).await;
-        until_workspace(scene, "main", "to have its pod forbidden", Patience::Run, |workspace| {
+        until_workspace(scene, "main", "to have its pod forbidden", WaitLimit::Run, |workspace| {
             is(workspace, READY, "False", &["violates PodSecurity"])
         })
         .await;
@@ -311,7 +311,7 @@ fn labels_and_annotations_of_the_service_come_and_go_with_the_template() {
 
 async fn until_service(scene: &Scene, wanted: (Option<&str>, Option<&str>)) {
     let name = workspace_object("main");
-    wait_until(format!("the Service to have {wanted:?}"), Patience::Reaction, async || {
+    wait_until(format!("the Service to have {wanted:?}"), WaitLimit::Reaction, async || {
         match scene.api::<Service>().get(&name).await {
             Ok(service) => {
                 let label = service.labels().get("team").map(String::as_str);

@@ -159,9 +159,9 @@ pub fn revision(bytes: &[u8]) {
 
 /// The event log is the same however it is cut, and what is kept of it is bounded.
 pub fn event_log(bytes: &[u8]) {
-    const LONGEST_LINE: usize = 4 * 1024;
-    let whole = lines(std::iter::once(bytes), LONGEST_LINE);
-    assert_eq!(whole, lines(bytes.chunks(7), LONGEST_LINE));
+    const MAX_LINE: usize = 4 * 1024;
+    let whole = lines(std::iter::once(bytes), MAX_LINE);
+    assert_eq!(whole, lines(bytes.chunks(7), MAX_LINE));
     let mut run = RunSummary::default();
     for event in whole.into_iter().filter_map(|line| EngineEvent::parse(&line.ok()?).ok()) {
         run.observe(&event);

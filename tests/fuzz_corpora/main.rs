@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use pulumi_controller::artifact::Limits;
 
-use crate::seeds::Verdict;
+use crate::seeds::Expected;
 
 fn corpora() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fuzz/corpus")
@@ -60,14 +60,14 @@ fn each_hostile_archive_is_refused_by_its_fault() {
     assert!(archives.len() > 20);
     for (name, archive) in archives {
         let result = bodies::unpacked(&bodies::compressed(&archive.tar), &Limits::default());
-        match (archive.verdict, result) {
-            (Verdict::Taken, Ok(_)) => {}
-            (Verdict::Refused(words), Err(error)) => {
+        match (archive.expected, result) {
+            (Expected::Taken, Ok(_)) => {}
+            (Expected::Refused(words), Err(error)) => {
                 let message = error.to_string();
                 assert!(words.iter().all(|word| message.contains(word)), "{name}: {message:?} does not say {words:?}");
             }
-            (Verdict::Taken, Err(error)) => panic!("{name} is refused: {error}"),
-            (Verdict::Refused(_), Ok(_)) => panic!("{name} is taken"),
+            (Expected::Taken, Err(error)) => panic!("{name} is refused: {error}"),
+            (Expected::Refused(_), Ok(_)) => panic!("{name} is taken"),
         }
     }
 }

@@ -7,7 +7,7 @@ use crate::bodies::compressed;
 
 /// What becomes of an archive.
 #[derive(Clone, Copy, Debug)]
-pub enum Verdict {
+pub enum Expected {
     Taken,
     /// Refused with these words.
     Refused(&'static [&'static str]),
@@ -17,7 +17,7 @@ pub enum Verdict {
 pub struct Archive {
     pub name: &'static str,
     pub tar: Vec<u8>,
-    pub verdict: Verdict,
+    pub expected: Expected,
 }
 
 /// The seeds of a target: file names and contents.
@@ -90,8 +90,8 @@ impl Tar {
 }
 
 pub fn archives() -> Vec<Archive> {
-    let refused = |name, tar: Tar, words| Archive { name, tar: tar.end(), verdict: Verdict::Refused(words) };
-    let taken = |name, tar: Tar| Archive { name, tar: tar.end(), verdict: Verdict::Taken };
+    let refused = |name, tar: Tar, words| Archive { name, tar: tar.end(), expected: Expected::Refused(words) };
+    let taken = |name, tar: Tar| Archive { name, tar: tar.end(), expected: Expected::Taken };
     let kind = |kind| Tar::new().entry(kind, b"evil", b"", b"");
     let mut archives = vec![
         taken(
@@ -141,11 +141,12 @@ pub fn archives() -> Vec<Archive> {
         ),
     ];
     let truncated = Tar::new().header(EntryType::Regular, b"evil", b"", 4096).content(b"half");
-    archives.push(Archive { name: "truncated", tar: truncated.0, verdict: Verdict::Refused(&["cut short"]) });
-    archives.push(Archive { name: "without-end", tar: Tar::new().0, verdict: Verdict::Refused(&["cut short"]) });
+    archives.push(Archive { name: "truncated", tar: truncated.0, expected: Expected::Refused(&["cut short"]) });
+    archives.push(Archive { name: "without-end", tar: Tar::new().0, expected: Expected::Refused(&["cut short"]) });
     let mut behind = Tar::new().end();
     behind.extend_from_slice(&[b'x'; 512]);
-    archives.push(Archive { name: "more-behind-its-end", tar: behind, verdict: Verdict::Refused(&["behind its end"]) });
+    let expected = Expected::Refused(&["behind its end"]);
+    archives.push(Archive { name: "more-behind-its-end", tar: behind, expected });
     archives
 }
 

@@ -19,7 +19,7 @@ use tokio_util::task::TaskTracker;
 use crate::secrets::Secrets;
 
 /// How long an answer may take on a slow machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 pub struct Controller {
     pub git: Git,
@@ -144,8 +144,8 @@ impl Controller {
             }
             panic!("nobody is woken any more");
         };
-        let woken = tokio::time::timeout(PATIENCE, woken).await;
-        assert!(woken.is_ok(), "{stack} was not woken in {PATIENCE:?}; it was told: {what}");
+        let woken = tokio::time::timeout(TEST_TIMEOUT, woken).await;
+        assert!(woken.is_ok(), "{stack} was not woken in {TEST_TIMEOUT:?}; it was told: {what}");
     }
 
     /// The files of an artifact: kind and content or target, by name.

@@ -16,7 +16,7 @@ use tokio::io::AsyncWriteExt;
 use crate::repository::Repository;
 
 /// The largest request.
-const LARGEST: usize = 16 << 20;
+const MAX_REQUEST: usize = 16 << 20;
 
 pub struct Server {
     pub address: std::net::SocketAddr,
@@ -118,7 +118,7 @@ async fn backend(shared: &Shared, path: &str, query: &str, request: Request) -> 
     ] {
         command.env(name, value);
     }
-    let body = to_bytes(request.into_body(), LARGEST).await.unwrap();
+    let body = to_bytes(request.into_body(), MAX_REQUEST).await.unwrap();
     if body.windows(13).any(|part| part == b"command=fetch") {
         shared.fetches.fetch_add(1, Ordering::SeqCst);
     }

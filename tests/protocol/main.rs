@@ -2,9 +2,9 @@
 #![allow(clippy::panic, clippy::expect_used, clippy::unwrap_used, reason = "what a test stands on fails the test")]
 
 mod compatibility;
+#[path = "../fake_agent/mod.rs"]
+mod fake_agent;
 mod older_agent;
-#[path = "../stand_in/mod.rs"]
-mod stand_in;
 
 use std::path::Path;
 
@@ -37,7 +37,7 @@ fn todays_protocol_has_all_that_the_older_one_of_the_tests_has() {
         let set = protox::compile([file], [root.join(folder)]).expect("a protocol can be compiled");
         DescriptorPool::from_file_descriptor_set(set).expect("a protocol is whole")
     };
-    let older = compile("older.proto", "tests/stand_in");
+    let older = compile("older.proto", "tests/fake_agent");
     assert_eq!(broken(&older, &compile("agent.proto", "src/rpc/protos")), Vec::<String>::new());
 }
 

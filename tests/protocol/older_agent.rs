@@ -5,15 +5,15 @@ use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use pulumi_controller::artifact::{Algorithm, Hasher};
+use pulumi_controller::rpc::capabilities::PROTOCOL_VERSION;
 use pulumi_controller::rpc::client::{AgentAddress, AgentClient, Agents, Sending};
 use pulumi_controller::rpc::identity::Authority;
 use pulumi_controller::rpc::proto;
 use pulumi_controller::rpc::proto::attach_reply::Part;
 use pulumi_controller::rpc::settings::settings_digest;
-use pulumi_controller::rpc::understanding::UNDERSTOOD;
 use tokio::net::TcpListener;
 
-use crate::stand_in::{Manner, StandIn};
+use crate::fake_agent::{FakeAgent, Manner};
 
 const SERVER_NAME: &str = "example-workspace.default.svc";
 const POD_UID: &str = "11111111-2222-3333-4444-555555555555";
@@ -23,7 +23,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 
 /// An agent, and the controller's way to it.
 struct Pair {
-    stand_in: StandIn,
+    fake_agent: FakeAgent,
     client: AgentClient,
     _tls: tempfile::TempDir,
 }
@@ -43,12 +43,12 @@ async fn pair(is_older: bool) -> Pair {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port");
     let address = listener.local_addr().expect("its address");
     let manner = Manner { run_time: RUN_TIME, is_older, ..Manner::default() };
-    let stand_in = StandIn::alone(listener, tls.path(), POD_UID, manner).expect("a stand-in");
+    let fake_agent = FakeAgent::alone(listener, tls.path(), POD_UID, manner).expect("a fake agent");
     let client = authority.issue_client(now).expect("a certificate of the controller");
     let agents = Agents::new(&[client], authority.certificate_pem()).expect("an identity");
     let address = AgentAddress { ip: address.ip(), port: address.port(), server_name: SERVER_NAME.to_owned() };
     let client = agents.connect(&address).await.expect("the agent answers");
-    Pair { stand_in, client, _tls: tls }
+    Pair { fake_agent, client, _tls: tls }
 }
 
 /// The whole of a run as the controller does it, with all that today's protocol has to say. The answer is the result.
@@ -103,15 +103,16 @@ async fn a_run_with_an_agent_of_an_earlier_version_goes_through_and_is_recorded_
     let whole = async {
         let pair = pair(true).await;
         let status = pair.client.status().await.expect("it says how it is");
-        assert_eq!((status.agent_version.as_str(), status.person), ("0.0.9", None));
-        assert_eq!(status.understands, 0, "it is not asked for what came later");
+        assert_eq!((status.agent_version.as_str(), status.interactive_session), ("0.0.9", None));
+        assert_eq!(status.protocol_version, 0, "it is not asked for what came later");
         let result = run(&pair.client).await;
         assert_eq!(result.outcome(), proto::Outcome::Succeeded);
         assert_eq!(result.changes.get("same"), Some(&1), "{result:?}");
         assert!(!result.outputs.is_empty(), "{result:?}");
-        let unknown = (result.last_output.as_str(), result.holders.len(), result.pending_creates.len(), result.cut_off);
+        let unknown =
+            (result.last_output.as_str(), result.holders.len(), result.pending_creates.len(), result.interrupted);
         assert_eq!(unknown, ("", 0, 0, false), "what it does not know of is empty");
-        assert_eq!((pair.stand_in.runs(), pair.stand_in.acknowledged()), (1, 1));
+        assert_eq!((pair.fake_agent.runs(), pair.fake_agent.acknowledged()), (1, 1));
     };
     tokio::time::timeout(LIMIT, whole).await.expect("it is over in time");
 }
@@ -123,7 +124,7 @@ async fn an_agent_of_today_tells_what_an_older_one_cannot() {
         let pair = pair(false).await;
         let status = pair.client.status().await.expect("it says how it is");
         assert_eq!(status.agent_version, env!("CARGO_PKG_VERSION"));
-        assert_eq!(status.understands, UNDERSTOOD);
+        assert_eq!(status.protocol_version, PROTOCOL_VERSION);
         let result = run(&pair.client).await;
         assert_eq!(result.outcome(), proto::Outcome::Succeeded);
         assert!(result.last_output.contains("unchanged"), "{result:?}");

@@ -9,7 +9,7 @@ use crate::pulumi::install::{self, Files, Plan, Subject};
 use crate::pulumi::project::Project;
 
 /// Lock files of large projects have some megabytes.
-const LARGEST_FILE: u64 = 32 * 1024 * 1024;
+const MAX_FILE: u64 = 32 * 1024 * 1024;
 
 /// Plans the installation for a project in an unpacked source. `cli` is the version of the CLI; empty when it is not known.
 pub fn plan(tree: &Path, directory: &Directory, project: &Project, cli: &str) -> Plan {
@@ -49,9 +49,9 @@ fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
         Err(error) => return Err(error),
     };
     let mut content = Vec::new();
-    file.take(LARGEST_FILE + 1).read_to_end(&mut content)?;
-    if content.len() as u64 > LARGEST_FILE {
-        return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("it is larger than {LARGEST_FILE} bytes")));
+    file.take(MAX_FILE + 1).read_to_end(&mut content)?;
+    if content.len() as u64 > MAX_FILE {
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("it is larger than {MAX_FILE} bytes")));
     }
     Ok(Some(content))
 }

@@ -21,10 +21,10 @@ use crate::rpc::proto::EnvironmentVariable;
 pub use inputs::plan;
 
 /// How long an installation may take.
-const LIMIT: Duration = Duration::from_secs(15 * 60);
+const INSTALL_TIMEOUT: Duration = Duration::from_secs(15 * 60);
 /// How many lines of each of its outputs an error shows, and how many bytes in all.
 const SHOWN: usize = 15;
-const LONGEST_MESSAGE: usize = 4 * 1024;
+const MAX_MESSAGE: usize = 4 * 1024;
 
 /// Why there is no installation.
 #[derive(Debug, thiserror::Error)]
@@ -57,7 +57,7 @@ pub async fn install(
         directory: &directory,
         environment: &environment.variables,
         operation: &operation(layout),
-        limit: LIMIT,
+        limit: INSTALL_TIMEOUT,
         log: PodLog { name: "install".to_owned(), redactor: environment.redactor() },
         stdin: None,
         stdout: Stdout::Logged,
@@ -89,7 +89,7 @@ fn operation(layout: &Layout) -> String {
 
 /// Where a message is too long, its end: the cause stands there.
 fn end_of(text: &str) -> &str {
-    let surplus = text.len().saturating_sub(LONGEST_MESSAGE);
+    let surplus = text.len().saturating_sub(MAX_MESSAGE);
     text.get(text.ceil_char_boundary(surplus)..).unwrap_or_default()
 }
 
@@ -105,7 +105,7 @@ mod tests {
     #[test]
     fn of_a_long_message_the_end_is_kept() {
         assert_eq!(end_of("short"), "short");
-        let long = format!("{}the cause", "ä".repeat(LONGEST_MESSAGE));
-        assert!(end_of(&long).len() <= LONGEST_MESSAGE && end_of(&long).ends_with("äthe cause"));
+        let long = format!("{}the cause", "ä".repeat(MAX_MESSAGE));
+        assert!(end_of(&long).len() <= MAX_MESSAGE && end_of(&long).ends_with("äthe cause"));
     }
 }

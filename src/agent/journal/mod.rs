@@ -22,16 +22,14 @@ pub use record::JournalRecord;
 pub(super) use record::now;
 
 /// How many finished operations are kept.
-const KEPT: usize = 5;
-const LONGEST_ID: usize = 64;
+const MAX_OPERATIONS_KEPT: usize = 5;
+const MAX_ID: usize = 64;
 /// What the names of operations end with that cannot be read.
 const ASIDE: &str = "unreadable";
 
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
-    #[error(
-        "{id:?} is no valid id: it may have up to {LONGEST_ID} letters, digits and hyphens, and begin with no hyphen"
-    )]
+    #[error("{id:?} is no valid id: it may have up to {MAX_ID} letters, digits and hyphens, and begin with no hyphen")]
     Id { id: String },
     #[error("operation {id} is in the journal already")]
     Known { id: String },
@@ -158,12 +156,12 @@ impl Journal {
         self.forget_old();
     }
 
-    /// Keeps the last [`KEPT`] that are finished. Acknowledged ones go first.
+    /// Keeps the last [`MAX_OPERATIONS_KEPT`] that are finished. Acknowledged ones go first.
     fn forget_old(&self) {
         let mut records = self.records();
         let mut finished: Vec<_> = records.values().filter(|record| record.result().is_some()).cloned().collect();
         finished.sort_by_key(|record| (record.is_unacknowledged(), record.request().started));
-        let surplus = finished.len().saturating_sub(KEPT);
+        let surplus = finished.len().saturating_sub(MAX_OPERATIONS_KEPT);
         for record in finished.into_iter().take(surplus) {
             if let Err(error) = record.remove() {
                 tracing::warn!(operation = record.request().id, %error, "cannot remove an old operation");
@@ -187,8 +185,8 @@ fn put_aside(path: &Path) -> io::Result<()> {
 /// The id becomes the name of a directory.
 pub fn validate_id(id: &str) -> Result<(), JournalError> {
     let is_safe = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
-    if id.is_empty() || id.len() > LONGEST_ID || id.starts_with('-') || !id.bytes().all(is_safe) {
-        return Err(JournalError::Id { id: id.chars().take(LONGEST_ID).collect() });
+    if id.is_empty() || id.len() > MAX_ID || id.starts_with('-') || !id.bytes().all(is_safe) {
+        return Err(JournalError::Id { id: id.chars().take(MAX_ID).collect() });
     }
     Ok(())
 }

@@ -12,7 +12,7 @@ use super::record::{JournalRecord, State};
 use crate::rpc::proto;
 
 /// A longer message was not written by the agent.
-const LONGEST_MESSAGE: usize = 1024 * 1024;
+const MAX_MESSAGE: usize = 1024 * 1024;
 const READ_SIZE: usize = 64 * 1024;
 
 #[derive(Clone, Debug, PartialEq)]
@@ -158,7 +158,7 @@ impl Segment {
             Err(_) if bytes.len() < 10 => return Ok(None),
             Err(error) => return Err(io::Error::new(io::ErrorKind::InvalidData, error)),
         };
-        if length > LONGEST_MESSAGE {
+        if length > MAX_MESSAGE {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "the journal holds a message that is too long"));
         }
         let Some(message) = rest.get(..length) else { return Ok(None) };

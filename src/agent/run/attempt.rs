@@ -26,10 +26,10 @@ use crate::rpc::proto::{self, StepState, progress};
 /// How often the event log is looked at.
 const POLL: Duration = Duration::from_millis(50);
 /// How long the output may stay open after the last process has ended.
-const OUTPUT_GRACE: Duration = Duration::from_secs(5);
+const OUTPUT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The most of a diagnostic that is journalled, in bytes.
-const LONGEST_DIAGNOSTIC: usize = 8 * 1024;
-const LONGEST_URN: usize = 4 * 1024;
+const MAX_DIAGNOSTIC: usize = 8 * 1024;
+const MAX_URN: usize = 4 * 1024;
 
 #[derive(Debug, thiserror::Error)]
 pub enum AttemptError {
@@ -131,7 +131,7 @@ async fn beside<T>(reading: impl Future<Output = (Tail, Tail)>, living: impl Fut
     let mut living = std::pin::pin!(living);
     tokio::select! {
         read = &mut reading => (living.await, read),
-        ended = &mut living => (ended, tokio::time::timeout(OUTPUT_GRACE, reading).await.unwrap_or_default()),
+        ended = &mut living => (ended, tokio::time::timeout(OUTPUT_TIMEOUT, reading).await.unwrap_or_default()),
     }
 }
 
@@ -183,9 +183,9 @@ impl Watch<'_> {
         if self.events.summary.began() {
             self.cancellation.engine_began();
         }
-        let wish = *self.run.wish.borrow();
+        let cancel_request = *self.run.cancel_request.borrow();
         let operation = &self.run.record.request().id;
-        match self.cancellation.due(&wish, Instant::now()) {
+        match self.cancellation.due(&cancel_request, Instant::now()) {
             None => Ok(()),
             Some(Step::Interrupt) => {
                 tracing::info!(operation, "interrupting the CLI");
@@ -200,7 +200,7 @@ impl Watch<'_> {
     }
 }
 
-/// Turns the event log into progress and a summary.
+/// FairQueue the event log into progress and a summary.
 struct Events<'a> {
     run: &'a Run,
     log: EventLog,
@@ -243,8 +243,8 @@ impl<'a> Events<'a> {
     fn progress(&self, event: &EngineEvent) -> Option<progress::Event> {
         let step = |step: &ResourceStep, state: StepState| {
             Some(progress::Event::Resource(proto::ResourceStep {
-                urn: bounded(&step.urn, LONGEST_URN),
-                operation: bounded(&step.operation, LONGEST_URN),
+                urn: bounded(&step.urn, MAX_URN),
+                operation: bounded(&step.operation, MAX_URN),
                 state: state.into(),
             }))
         };
@@ -255,8 +255,8 @@ impl<'a> Events<'a> {
             EventKind::Diagnostic(diagnostic) if is_kept(diagnostic) => {
                 Some(progress::Event::Diagnostic(proto::Diagnostic {
                     severity: diagnostic.severity.clone(),
-                    urn: bounded(&diagnostic.urn, LONGEST_URN),
-                    message: bounded(&diagnostic.message, LONGEST_DIAGNOSTIC),
+                    urn: bounded(&diagnostic.urn, MAX_URN),
+                    message: bounded(&diagnostic.message, MAX_DIAGNOSTIC),
                 }))
             }
             _ => None,

@@ -12,16 +12,16 @@ use crate::pulumi::request_ids;
 use crate::rpc::proto;
 
 /// The most that a message may have, in bytes.
-const LONGEST_MESSAGE: usize = 8 * 1024;
+const MAX_MESSAGE: usize = 8 * 1024;
 /// The most that all outputs may have, in bytes: what a Secret can hold.
-const LARGEST_OUTPUTS: usize = 1024 * 1024;
+const MAX_OUTPUTS: usize = 1024 * 1024;
 /// How much of what the CLI printed last is told, in lines and in bytes.
 const LAST_LINES: usize = 20;
-const LONGEST_LAST_OUTPUT: usize = 4 * 1024;
+const MAX_LAST_OUTPUT: usize = 4 * 1024;
 /// How many creations in doubt and how many locks are told, and how long each name in them may be, in bytes.
-const MOST_PENDING: usize = 50;
-const MOST_HOLDERS: usize = 10;
-pub(super) const LONGEST_NAME: usize = 4 * 1024;
+const MAX_PENDING: usize = 50;
+const MAX_HOLDERS: usize = 10;
+pub(super) const MAX_NAME: usize = 4 * 1024;
 /// How many creations in doubt the message names.
 const NAMED: usize = 5;
 
@@ -38,7 +38,7 @@ pub(super) struct Ending {
     pub(super) holders: Vec<Lock>,
     pub(super) pending_creates: Vec<String>,
     /// Whether the state may name operations that were under way.
-    pub(super) cut_off: bool,
+    pub(super) interrupted: bool,
     /// Whether it was ended because the pod was told to end.
     pub(super) pod_terminated: bool,
     /// Whether the engine worked on the state: what was in doubt before is settled.
@@ -91,25 +91,25 @@ impl Ending {
         let mut message = request_ids::remove(&self.message);
         let mut outputs: Vec<proto::Output> = self.outputs.into_iter().map(output).collect();
         let size: usize = outputs.iter().map(|output| output.name.len() + output.value.len()).sum();
-        if size > LARGEST_OUTPUTS {
+        if size > MAX_OUTPUTS {
             outputs.clear();
             message =
-                format!("the outputs have {size} bytes and were left out: no more than {LARGEST_OUTPUTS} can be kept");
+                format!("the outputs have {size} bytes and were left out: no more than {MAX_OUTPUTS} can be kept");
         }
         let changes = self.changes.into_iter().map(|(word, count)| (word, u32::try_from(count).unwrap_or(u32::MAX)));
-        let pending_creates = self.pending_creates.iter().take(MOST_PENDING).map(|urn| bounded(urn, LONGEST_NAME));
+        let pending_creates = self.pending_creates.iter().take(MAX_PENDING).map(|urn| bounded(urn, MAX_NAME));
         proto::Result {
             outcome: self.outcome.into(),
-            message: bounded(&redactor.redact(&message), LONGEST_MESSAGE),
+            message: bounded(&redactor.redact(&message), MAX_MESSAGE),
             started,
             ended: journal::now(),
             outputs,
             changes: changes.collect(),
             permalink: self.permalink.unwrap_or_default(),
-            last_output: end_of(&redactor.redact(&console::for_people(&self.last_output)), LONGEST_LAST_OUTPUT),
-            holders: self.holders.iter().take(MOST_HOLDERS).map(holder).collect(),
+            last_output: end_of(&redactor.redact(&console::for_people(&self.last_output)), MAX_LAST_OUTPUT),
+            holders: self.holders.iter().take(MAX_HOLDERS).map(holder).collect(),
             pending_creates: pending_creates.collect(),
-            cut_off: self.cut_off,
+            interrupted: self.interrupted,
             pod_terminated: self.pod_terminated,
             project: None,
             backend: String::new(),
@@ -146,10 +146,10 @@ fn output(output: Output) -> proto::Output {
 
 fn holder(lock: &Lock) -> proto::LockHolder {
     proto::LockHolder {
-        user: bounded(&lock.user, LONGEST_NAME),
-        host: bounded(&lock.host, LONGEST_NAME),
+        user: bounded(&lock.user, MAX_NAME),
+        host: bounded(&lock.host, MAX_NAME),
         pid: lock.pid,
-        time: bounded(&lock.time, LONGEST_NAME),
+        time: bounded(&lock.time, MAX_NAME),
     }
 }
 
@@ -188,24 +188,24 @@ mod tests {
 
     #[test]
     fn outputs_and_messages_are_bounded_and_no_part_of_a_secret_is_left() {
-        let output = Output { name: "big".into(), value: json!("x".repeat(LARGEST_OUTPUTS)), secret: false };
+        let output = Output { name: "big".into(), value: json!("x".repeat(MAX_OUTPUTS)), secret: false };
         let result = Ending { outputs: vec![output], ..Ending::succeeded("") }.into_result(&Redactor::default(), 1);
         assert!(result.outputs.is_empty() && result.message.contains("left out"));
         let lock =
             Lock { url: String::new(), user: "u".repeat(5000), host: "h".into(), pid: 1, time: "t".repeat(5000) };
         let secret = "s3cr3t".repeat(10);
         let result = Ending {
-            last_output: format!("{secret}{}end", "ä".repeat(LONGEST_LAST_OUTPUT / 2 - 5)),
+            last_output: format!("{secret}{}end", "ä".repeat(MAX_LAST_OUTPUT / 2 - 5)),
             holders: vec![lock; 100],
             pending_creates: vec!["u".repeat(5000); 100],
-            ..canceled(&format!("{}{secret}", "ä".repeat(LONGEST_MESSAGE / 2 - 5)))
+            ..canceled(&format!("{}{secret}", "ä".repeat(MAX_MESSAGE / 2 - 5)))
         };
         let result = result.into_result(&Redactor::new([secret.as_str()]), 1);
-        assert!(result.message.len() <= LONGEST_MESSAGE && result.last_output.len() <= LONGEST_LAST_OUTPUT);
+        assert!(result.message.len() <= MAX_MESSAGE && result.last_output.len() <= MAX_LAST_OUTPUT);
         assert!(!result.message.contains("s3c") && !result.last_output.contains("3t"), "{}", result.last_output);
         assert!(result.last_output.ends_with("end"));
-        assert_eq!((result.holders.len(), result.pending_creates.len()), (MOST_HOLDERS, MOST_PENDING));
-        assert!(result.holders[0].user.len() + result.pending_creates[0].len() <= 2 * LONGEST_NAME);
+        assert_eq!((result.holders.len(), result.pending_creates.len()), (MAX_HOLDERS, MAX_PENDING));
+        assert!(result.holders[0].user.len() + result.pending_creates[0].len() <= 2 * MAX_NAME);
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! The lock of a dead run: removed when everything proves that it is one, and nobody works in the pod.
 
 use crate::agent::command::Stdout;
+use crate::agent::interactive_session;
 use crate::agent::journal::Reader;
-use crate::agent::people;
 use crate::pulumi::arguments;
 use crate::pulumi::failure::Lock;
 use crate::pulumi::locks::{self, DeadProcess};
@@ -18,14 +18,14 @@ impl Run {
         let Some(lock) = self.proven_dead(stderr) else { return false };
         let Lock { user, host, pid, time, .. } = &lock;
         // A failed look proves nothing.
-        let person = people::find(&self.layout);
-        if !matches!(person, Ok(None)) {
+        let session = interactive_session::find(&self.layout);
+        if !matches!(session, Ok(None)) {
             tracing::warn!(
                 operation,
                 host,
                 pid,
                 time,
-                ?person,
+                ?session,
                 "leaving the lock of a dead run: a person works in the pod"
             );
             return false;

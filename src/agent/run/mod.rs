@@ -1,10 +1,10 @@
 //! One operation from its settings to its result.
 
-mod asked;
 mod attempt;
 mod ending;
 mod locks;
 mod pending;
+mod request;
 mod secrets;
 
 use std::collections::BTreeMap;
@@ -17,7 +17,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use zeroize::Zeroizing;
 
-use super::cancellation::{Cause, Wish};
+use super::cancellation::{CancelRequest, Cause};
 use super::command::{Call, CallError, Ended, Stdout};
 use super::environment::Environment;
 use super::journal::{Journal, JournalRecord};
@@ -28,7 +28,7 @@ use super::output::PodLog;
 use super::processes::Family;
 use super::redactor::Redactor;
 use super::settings::{ApplyError, Settings, Wanted};
-use super::source::InPlace;
+use super::source::CurrentSource;
 use super::version::CliVersion;
 use crate::pulumi::arguments::{self, OperationKind};
 use crate::pulumi::outputs::{self, Output, OutputsError};
@@ -38,10 +38,10 @@ use crate::pulumi::stack_name::Qualified;
 use crate::pulumi::{advice, backend, failure};
 use crate::rpc::proto::{self, PendingCreates, progress};
 
-pub use asked::Asked;
 use attempt::{Attempt, AttemptError};
 use ending::Ending;
 use pending::LookError;
+pub use request::OperationRequest;
 
 const SIGKILL: i32 = rustix::process::Signal::KILL.as_raw();
 
@@ -78,15 +78,15 @@ pub struct Run {
     pub settings: Arc<Settings>,
     pub journal: Arc<Journal>,
     pub record: Arc<JournalRecord>,
-    pub asked: Asked,
+    pub asked: OperationRequest,
     pub wanted: proto::Settings,
     /// The values of the configuration, those from Secrets and ConfigMaps included.
     pub config: Vec<Entry>,
     /// The word for the files that these are read from.
     pub config_inputs: String,
-    pub in_place: InPlace,
+    pub current_source: CurrentSource,
     pub environment: Environment,
-    pub wish: watch::Sender<Wish>,
+    pub cancel_request: watch::Sender<CancelRequest>,
     /// How long it has to end gracefully.
     pub patience: Duration,
     pub liveness: Liveness,
@@ -109,9 +109,9 @@ impl Run {
         };
         // Creations in doubt are so until the engine has worked on the state.
         let was_in_doubt = self.asked.pending_creates != PendingCreates::Unspecified;
-        ending.cut_off |= was_in_doubt && !ending.engine_began && ending.outcome != proto::Outcome::Succeeded;
-        ending.pod_terminated =
-            ending.outcome != proto::Outcome::Succeeded && self.wish.borrow().cause == Some(Cause::Terminated);
+        ending.interrupted |= was_in_doubt && !ending.engine_began && ending.outcome != proto::Outcome::Succeeded;
+        ending.pod_terminated = ending.outcome != proto::Outcome::Succeeded
+            && self.cancel_request.borrow().cause == Some(Cause::Terminated);
         if ending.outcome != proto::Outcome::Succeeded
             && let Some(why) = memory::killed_since(killed_before)
         {
@@ -119,7 +119,7 @@ impl Run {
         }
         let result = ending.into_result(&self.redactor(), self.record.request().started);
         let project = Project::read(&self.directory()).ok();
-        let backend = ending::bounded(&self.backend(project.as_ref()).unwrap_or_default(), ending::LONGEST_NAME);
+        let backend = ending::bounded(&self.backend(project.as_ref()).unwrap_or_default(), ending::MAX_NAME);
         let project = project.map(|project| proto::Project { name: project.name, runtime: project.runtime });
         proto::Result { project, backend, config_inputs: self.config_inputs.clone(), ..result }
     }
@@ -152,7 +152,7 @@ impl Run {
         if self.asked.kind == OperationKind::Destroy && self.destroys_another() {
             return Ok(Ending::another_stack(&self.wanted.stack));
         }
-        let missing_secrets = self.settings.apply(&self.settings_wanted(), &self.in_place)?;
+        let missing_secrets = self.settings.apply(&self.settings_wanted(), &self.current_source)?;
         if self.is_cancelled() {
             return Ok(self.canceled("before the CLI was started"));
         }
@@ -236,7 +236,7 @@ impl Run {
             return Ok(None);
         }
         let ending = self.conclude(attempt).await;
-        Ok(Some(Ending { cut_off: false, engine_began: false, ..ending }))
+        Ok(Some(Ending { interrupted: false, engine_began: false, ..ending }))
     }
 
     async fn attempt_at(&self, kind: OperationKind) -> Result<Attempt, AttemptError> {
@@ -269,7 +269,7 @@ impl Run {
         let ending = Ending {
             changes: attempt.changes(),
             // Nothing was under way that the state could name.
-            cut_off: self.asked.kind != OperationKind::Preview && attempt.is_cut_off(),
+            interrupted: self.asked.kind != OperationKind::Preview && attempt.is_cut_off(),
             engine_began: attempt.summary.began(),
             ..ending.after(&attempt.stdout, &attempt.stderr)
         };
@@ -311,8 +311,8 @@ impl Run {
 
     /// A message with the reason before it for which the run was ended, if nobody asked for that.
     fn explained(&self, message: &str) -> String {
-        match self.wish.borrow().cause {
-            None | Some(Cause::Asked) => message.to_owned(),
+        match self.cancel_request.borrow().cause {
+            None | Some(Cause::Requested) => message.to_owned(),
             Some(cause) => match message.strip_prefix(CANCELED) {
                 Some(rest) => format!("{cause}{rest}"),
                 None => format!("{cause}: {message}"),
@@ -393,17 +393,17 @@ impl Run {
 
     fn is_cancelled(&self) -> bool {
         self.end_at_limits(Duration::ZERO);
-        self.wish.borrow().is_made()
+        self.cancel_request.borrow().is_made()
     }
 
     /// Ends the run when it has reached one of its limits, after a silence of its processes.
     fn end_at_limits(&self, silent: Duration) {
         let Some(cause) = self.asked.limits.exceeded(self.liveness.since_begin(), silent) else { return };
-        if self.wish.borrow().is_made() {
+        if self.cancel_request.borrow().is_made() {
             return;
         }
         tracing::warn!(operation = self.record.request().id, ?cause, "ending the run");
         let now = Instant::now();
-        self.wish.send_modify(|wish| wish.end(cause, now, now + self.patience));
+        self.cancel_request.send_modify(|cancel_request| cancel_request.end(cause, now, now + self.patience));
     }
 }

@@ -16,7 +16,7 @@ use crate::pulumi::state::{self, StateError};
 use crate::rpc::proto::PendingCreates;
 
 /// The largest state that is changed, in bytes: it is held in memory twice. One that is only read may be larger.
-const LARGEST_CHANGED: u64 = 64 * 1024 * 1024;
+const MAX_CHANGED: u64 = 64 * 1024 * 1024;
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum LookError {
@@ -25,7 +25,7 @@ pub(super) enum LookError {
     #[error("cannot read or write the state that the CLI exported: {0}")]
     File(#[from] io::Error),
     #[error(
-        "the state has {size} bytes, and the agent changes none of more than {LARGEST_CHANGED}; take them out with \
+        "the state has {size} bytes, and the agent changes none of more than {MAX_CHANGED}; take them out with \
          `pulumi refresh --clear-pending-creates` in the pod, then have it run again"
     )]
     TooLarge { size: u64 },
@@ -136,7 +136,7 @@ fn look(file: &Path) -> Result<Vec<String>, LookError> {
 /// Takes the creations out of a state in a file; false when there are none.
 fn clear(file: &Path) -> Result<bool, LookError> {
     let size = std::fs::metadata(file)?.len();
-    if size > LARGEST_CHANGED {
+    if size > MAX_CHANGED {
         return Err(LookError::TooLarge { size });
     }
     let Some(changed) = state::without_pending_creates(&std::fs::read_to_string(file)?)? else { return Ok(false) };
@@ -167,8 +167,8 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("state");
         std::fs::write(&file, STATE).unwrap();
-        File::options().write(true).open(&file).unwrap().set_len(LARGEST_CHANGED + 1).unwrap();
+        File::options().write(true).open(&file).unwrap().set_len(MAX_CHANGED + 1).unwrap();
         let error = clear(&file).unwrap_err().to_string();
-        assert!(error.contains(&(LARGEST_CHANGED + 1).to_string()) && error.contains("pulumi refresh"), "{error}");
+        assert!(error.contains(&(MAX_CHANGED + 1).to_string()) && error.contains("pulumi refresh"), "{error}");
     }
 }

@@ -11,12 +11,12 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use super::candidate::{Candidate, POLL};
-use super::record::{InPlace, Record, Trial};
+use super::record::{CurrentSource, Record, Trial};
 use super::{Source, State, Wanted, swap, unpack};
-use crate::agent::gate::Pass;
 use crate::agent::install::{self, InstallError, carry};
 use crate::agent::refusal::Refusal;
-use crate::agent::{durable, mounts, people};
+use crate::agent::workspace_lock::WorkspaceGuard;
+use crate::agent::{durable, interactive_session, mounts};
 use crate::artifact::InPod;
 use crate::pulumi::install::{Carry, Plan};
 use crate::pulumi::project::Project;
@@ -60,7 +60,7 @@ impl Drop for End<'_> {
         state.candidate.take_if(|candidate| Arc::ptr_eq(candidate, self.candidate));
         if std::thread::panicking() {
             // It may have been in the middle of a trial: the next agent finds out, or the next source.
-            state.in_place = None;
+            state.current_source = None;
         }
         drop(state);
         self.candidate.ended.cancel();
@@ -69,7 +69,7 @@ impl Drop for End<'_> {
 
 impl Source {
     /// Tries until the source is in place, or not wanted any more.
-    pub(super) async fn bring(self: Arc<Self>, candidate: Arc<Candidate>, delivery: Delivery, pass: Pass) {
+    pub(super) async fn bring(self: Arc<Self>, candidate: Arc<Candidate>, delivery: Delivery, pass: WorkspaceGuard) {
         let end = End { source: &self, candidate: &candidate };
         let mut pass = Some(pass);
         let mut attempts = 0;
@@ -94,12 +94,12 @@ impl Source {
     }
 
     /// Installs the dependencies of a source that was put in place where that was not possible.
-    pub(super) async fn install_awaited(self: Arc<Self>, candidate: Arc<Candidate>, in_place: InPlace) {
+    pub(super) async fn install_awaited(self: Arc<Self>, candidate: Arc<Candidate>, current_source: CurrentSource) {
         let _end = End { source: &self, candidate: &candidate };
         let mut attempts = 0;
-        let mut pass = candidate.enter(&self.gate).await;
+        let mut pass = candidate.enter(&self.workspace_lock).await;
         while let Some(current) = pass {
-            let tried = self.attempt_awaited(&candidate, &in_place).await;
+            let tried = self.attempt_awaited(&candidate, &current_source).await;
             drop(current);
             attempts += 1;
             pass = self.after(tried, attempts, &candidate).await;
@@ -107,7 +107,12 @@ impl Source {
     }
 
     /// The pass for the next attempt; none when there is to be none.
-    async fn after(&self, tried: Result<(), AttemptError>, attempts: u32, candidate: &Candidate) -> Option<Pass> {
+    async fn after(
+        &self,
+        tried: Result<(), AttemptError>,
+        attempts: u32,
+        candidate: &Candidate,
+    ) -> Option<WorkspaceGuard> {
         let error = match tried {
             Ok(()) => {
                 let Wanted { digest, directory, .. } = &candidate.wanted;
@@ -136,14 +141,14 @@ impl Source {
             error => {
                 candidate.fail(&error.to_string());
                 candidate.say("waiting for the next attempt");
-                candidate.pause(attempts, &self.gate).await
+                candidate.pause(attempts, &self.workspace_lock).await
             }
         }
     }
 
     async fn attempt(&self, candidate: &Candidate, delivery: &Delivery) -> Result<(), AttemptError> {
         self.wait_for_people(candidate, &candidate.cancel).await?;
-        let before = self.lock().in_place.clone();
+        let before = self.lock().current_source.clone();
         let carried = self.carry(candidate, delivery, before.as_ref()).await?;
         self.settings.keep(before.as_ref());
         let moved = carried.clone().unwrap_or_default();
@@ -154,7 +159,7 @@ impl Source {
         // When the agent ends there is no time for anybody.
         let _ = self.wait_for_people(candidate, &self.stop).await;
         if let Err(error) = swap::take_back(&self.layout, before.as_ref(), &trial) {
-            self.lock().in_place = None;
+            self.lock().current_source = None;
             return Err(AttemptError::Lost(error));
         }
         Err(error)
@@ -172,7 +177,7 @@ impl Source {
         if needs_install && self.installs {
             self.install(candidate).await?;
         }
-        let next = InPlace {
+        let next = CurrentSource {
             digest: wanted.digest.to_string(),
             directory: wanted.directory.as_str().to_owned(),
             tree: uuid::Uuid::new_v4().to_string(),
@@ -182,7 +187,7 @@ impl Source {
         };
         let mut state = self.lock();
         swap::confirm(&self.layout, &next, trial).map_err(Refusal::system("cannot record which source is in place"))?;
-        *state = State { in_place: Some(next), candidate: None };
+        *state = State { current_source: Some(next), candidate: None };
         Ok(())
     }
 
@@ -192,7 +197,7 @@ impl Source {
         &self,
         candidate: &Candidate,
         delivery: &Delivery,
-        before: Option<&InPlace>,
+        before: Option<&CurrentSource>,
     ) -> Result<Option<Vec<PathBuf>>, AttemptError> {
         let Some(plan) = delivery.plan.as_ref().filter(|_| self.installs) else { return Ok(None) };
         let source = self.layout.source();
@@ -218,7 +223,7 @@ impl Source {
         Ok(None)
     }
 
-    async fn attempt_awaited(&self, candidate: &Candidate, in_place: &InPlace) -> Result<(), AttemptError> {
+    async fn attempt_awaited(&self, candidate: &Candidate, current_source: &CurrentSource) -> Result<(), AttemptError> {
         let wanted = &candidate.wanted;
         let project = Project::read(&self.layout.workspace()).map_err(|error| Refusal::Invalid(error.to_string()))?;
         // Of what is in the pod there is nothing to compare with: another one comes with another pod.
@@ -228,12 +233,12 @@ impl Source {
         };
         self.install(candidate).await?;
         let installed = plan.map(|plan| plan.installed);
-        let next = InPlace { awaits_install: false, installed, ..in_place.clone() };
+        let next = CurrentSource { awaits_install: false, installed, ..current_source.clone() };
         let mut state = self.lock();
-        Record { in_place: Some(next.clone()), trial: None }
+        Record { current_source: Some(next.clone()), trial: None }
             .write(&self.layout)
             .map_err(Refusal::system("cannot record that the dependencies are installed"))?;
-        *state = State { in_place: Some(next), candidate: None };
+        *state = State { current_source: Some(next), candidate: None };
         Ok(())
     }
 
@@ -276,10 +281,10 @@ impl Source {
             if stop.is_cancelled() {
                 return Err(AttemptError::Stopped);
             }
-            let Some(person) = people::find(&self.layout)? else { return Ok(()) };
-            if said != Some(person.pid) {
-                candidate.say(format!("waiting: {}", people::described(&person)));
-                said = Some(person.pid);
+            let Some(session) = interactive_session::find(&self.layout)? else { return Ok(()) };
+            if said != Some(session.pid) {
+                candidate.say(format!("waiting: {}", interactive_session::described(&session)));
+                said = Some(session.pid);
             }
             let _ = tokio::time::timeout(POLL, stop.cancelled()).await;
         }

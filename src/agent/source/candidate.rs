@@ -7,18 +7,18 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use super::Wanted;
-use crate::agent::gate::{Gate, Pass};
 use crate::agent::refusal::Refusal;
+use crate::agent::workspace_lock::{WorkspaceGuard, WorkspaceLock};
 use crate::rpc::proto;
 
 /// How long it takes to the second attempt; twice as long to each one after.
-const FIRST_PAUSE: Duration = Duration::from_secs(5);
-const LONGEST_PAUSE: Duration = Duration::from_secs(10 * 60);
+const MIN_BACKOFF: Duration = Duration::from_secs(5);
+const MAX_BACKOFF: Duration = Duration::from_secs(10 * 60);
 /// How often it looks whether what it waits for is over.
 pub(super) const POLL: Duration = Duration::from_secs(1);
 
 /// How long another one waits for it to give way. It may wait for a person itself.
-const PATIENCE: Duration = Duration::from_secs(30);
+const YIELD_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Whoever waits for it is told once: that it is there, that it takes its time, or why it is refused.
 type Answer = oneshot::Sender<Result<(), Refusal>>;
@@ -58,7 +58,7 @@ impl Candidate {
     /// Gives way to another one; comes back when it has.
     pub async fn give_way(&self) -> Result<(), Refusal> {
         self.cancel.cancel();
-        let ended = tokio::time::timeout(PATIENCE, self.ended.cancelled()).await;
+        let ended = tokio::time::timeout(YIELD_TIMEOUT, self.ended.cancelled()).await;
         ended.map_err(|_| {
             let doing = self.said().doing.clone();
             Refusal::Precondition(format!("another source, {}, has to give way first: {doing}", self.wanted.digest))
@@ -90,18 +90,18 @@ impl Candidate {
     }
 
     /// Waits for the next attempt, and then until nobody else has the workspace. None when it is not wanted any more.
-    pub async fn pause(&self, attempts: u32, gate: &Gate) -> Option<Pass> {
-        let pause = FIRST_PAUSE.saturating_mul(2_u32.saturating_pow(attempts.saturating_sub(1))).min(LONGEST_PAUSE);
+    pub async fn pause(&self, attempts: u32, workspace_lock: &WorkspaceLock) -> Option<WorkspaceGuard> {
+        let pause = MIN_BACKOFF.saturating_mul(2_u32.saturating_pow(attempts.saturating_sub(1))).min(MAX_BACKOFF);
         if !self.sleep(pause).await {
             return None;
         }
-        self.enter(gate).await
+        self.enter(workspace_lock).await
     }
 
     /// Waits until nobody else has the workspace. None when it is not wanted any more.
-    pub async fn enter(&self, gate: &Gate) -> Option<Pass> {
+    pub async fn enter(&self, workspace_lock: &WorkspaceLock) -> Option<WorkspaceGuard> {
         loop {
-            if let Ok(pass) = gate.enter_source() {
+            if let Ok(pass) = workspace_lock.enter_source() {
                 return Some(pass);
             }
             if !self.sleep(POLL).await {

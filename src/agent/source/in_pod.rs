@@ -6,19 +6,19 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::candidate::Candidate;
-use super::record::{InPlace, Record};
+use super::record::{CurrentSource, Record};
 use super::{Source, Wanted};
 use crate::agent::durable;
-use crate::agent::gate::Pass;
 use crate::agent::layout::Layout;
 use crate::agent::refusal::Refusal;
+use crate::agent::workspace_lock::WorkspaceGuard;
 use crate::artifact::{Directory, InPod};
 use crate::pulumi::project::{Project, ProjectError};
 
 impl Source {
     /// Takes what is there for the source in place. It counts once its dependencies are installed, if it has any.
-    pub(super) fn adopt(self: &Arc<Self>, source: InPod, wanted: Wanted, pass: Pass) -> Result<(), Refusal> {
-        if let Some(archive) = &self.lock().in_place {
+    pub(super) fn adopt(self: &Arc<Self>, source: InPod, wanted: Wanted, pass: WorkspaceGuard) -> Result<(), Refusal> {
+        if let Some(archive) = &self.lock().current_source {
             let digest = &archive.digest;
             return Err(Refusal::Precondition(format!(
                 "{digest} is in place: a source that is in the pod needs another pod"
@@ -29,7 +29,7 @@ impl Source {
             InPod::InitContainers => prepared(&self.layout)?,
         };
         let awaits_install = project.needs_install() && !project.is_without_program(&self.layout.workspace());
-        let next = InPlace {
+        let next = CurrentSource {
             digest: wanted.digest.to_string(),
             directory: wanted.directory.as_str().to_owned(),
             tree: uuid::Uuid::new_v4().to_string(),
@@ -38,10 +38,10 @@ impl Source {
             installed: None,
         };
         let mut state = self.lock();
-        Record { in_place: Some(next.clone()), trial: None }
+        Record { current_source: Some(next.clone()), trial: None }
             .write(&self.layout)
             .map_err(Refusal::system("cannot record which source is in place"))?;
-        state.in_place = Some(next.clone());
+        state.current_source = Some(next.clone());
         // The installation enters for itself.
         drop(pass);
         if awaits_install {
@@ -54,8 +54,8 @@ impl Source {
 
     /// What is in the pod is not ours to take away: nothing takes its place but in another pod.
     pub(super) fn refuse_another_pods(&self) -> Result<(), Refusal> {
-        let in_place = self.lock().in_place.as_ref().map(|in_place| in_place.digest.clone());
-        match in_place.and_then(|digest| InPod::of(&digest.parse().ok()?)) {
+        let current_source = self.lock().current_source.as_ref().map(|current_source| current_source.digest.clone());
+        match current_source.and_then(|digest| InPod::of(&digest.parse().ok()?)) {
             Some(_) => {
                 Err(Refusal::Precondition("this pod came with its source: another one needs another pod".to_owned()))
             }

@@ -19,12 +19,12 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::durable;
-use super::gate::Gate;
 use super::layout::Layout;
 use super::processes;
 use super::refusal::Refusal;
 use super::settings::Settings;
 use super::version::CliVersion;
+use super::workspace_lock::WorkspaceLock;
 use crate::artifact::{Digest, Directory, InPod, Limits};
 use crate::pulumi::project::Project;
 use crate::rpc::proto;
@@ -32,7 +32,7 @@ use crate::rpc::proto;
 use attempt::Delivery;
 use candidate::Candidate;
 pub use receive::Parts;
-pub use record::InPlace;
+pub use record::CurrentSource;
 use record::Record;
 
 /// What is asked for.
@@ -53,7 +53,7 @@ struct Wanted {
 /// Puts sources in place.
 pub struct Source {
     layout: Layout,
-    gate: Gate,
+    workspace_lock: WorkspaceLock,
     settings: Arc<Settings>,
     /// The boot of the node that this process runs in.
     boot_id: String,
@@ -69,15 +69,20 @@ pub struct Source {
 
 #[derive(Default)]
 struct State {
-    in_place: Option<InPlace>,
+    current_source: Option<CurrentSource>,
     candidate: Option<Arc<Candidate>>,
 }
 
 impl Source {
     /// Goes on from what an agent before this one put in place, and takes back what it left half done.
-    pub fn open(layout: Layout, gate: Gate, settings: Arc<Settings>, stop: CancellationToken) -> Result<Self, Refusal> {
+    pub fn open(
+        layout: Layout,
+        workspace_lock: WorkspaceLock,
+        settings: Arc<Settings>,
+        stop: CancellationToken,
+    ) -> Result<Self, Refusal> {
         let boot_id = processes::boot_id().map_err(Refusal::system("cannot read the node's boot ID"))?;
-        let in_place = recover(&layout, &boot_id);
+        let current_source = recover(&layout, &boot_id);
         let staging = layout.staging();
         if let Err(error) = durable::remove(&staging) {
             // Each source gets a new name in there. Not to start would only leave the pod without an agent.
@@ -85,8 +90,18 @@ impl Source {
         }
         std::fs::create_dir_all(&staging).map_err(Refusal::system(format!("cannot make {}", staging.display())))?;
         let version = CliVersion::new(layout.clone(), TaskTracker::new());
-        let state = Mutex::new(State { in_place, candidate: None });
-        Ok(Source { layout, gate, settings, boot_id, state, stop, tasks: TaskTracker::new(), version, installs: true })
+        let state = Mutex::new(State { current_source, candidate: None });
+        Ok(Source {
+            layout,
+            workspace_lock,
+            settings,
+            boot_id,
+            state,
+            stop,
+            tasks: TaskTracker::new(),
+            version,
+            installs: true,
+        })
     }
 
     /// Leaves the installation of dependencies to the agent that goes on from here.
@@ -95,20 +110,20 @@ impl Source {
     }
 
     /// The source that can be worked with.
-    pub fn in_place(&self) -> Option<InPlace> {
-        self.lock().in_place.clone().filter(|in_place| !in_place.awaits_install)
+    pub fn current_source(&self) -> Option<CurrentSource> {
+        self.lock().current_source.clone().filter(|current_source| !current_source.awaits_install)
     }
 
     /// The name of the project in place. Empty without one, and when its file is wrong: the run says what is wrong with it.
     pub fn project_name(&self) -> String {
-        let project = self.in_place().and_then(|_| Project::read(&self.layout.workspace()).ok());
+        let project = self.current_source().and_then(|_| Project::read(&self.layout.workspace()).ok());
         project.map(|project| project.name).unwrap_or_default()
     }
 
     /// Whether one is in place and none on its way. It may still have to wait for its dependencies.
     pub fn is_settled(&self) -> bool {
         let state = self.lock();
-        state.in_place.is_some() && state.candidate.is_none()
+        state.current_source.is_some() && state.candidate.is_none()
     }
 
     /// The source that is on its way.
@@ -119,15 +134,19 @@ impl Source {
     /// Installs what the source in place still needs.
     pub fn resume(self: &Arc<Self>) {
         let mut state = self.lock();
-        let Some(in_place) = state.in_place.clone().filter(|in_place| in_place.awaits_install && self.installs) else {
+        let Some(current_source) =
+            state.current_source.clone().filter(|current_source| current_source.awaits_install && self.installs)
+        else {
             return;
         };
-        let (Ok(digest), Ok(directory)) = (in_place.digest.parse(), in_place.directory.parse()) else { return };
+        let (Ok(digest), Ok(directory)) = (current_source.digest.parse(), current_source.directory.parse()) else {
+            return;
+        };
         let (limits, environment, required_directories) = Default::default();
         let wanted = Wanted { digest, directory, size: 0, limits, environment, required_directories };
         let candidate = Arc::new(Candidate::new(wanted, &self.stop).0);
         state.candidate = Some(candidate.clone());
-        self.tasks.spawn(self.clone().install_awaited(candidate, in_place));
+        self.tasks.spawn(self.clone().install_awaited(candidate, current_source));
     }
 
     /// Receives a source and puts it in place, or sees to it that it gets there; true when it was there before.
@@ -136,7 +155,7 @@ impl Source {
         if let Some(was_in_place) = self.known(&wanted).await? {
             return Ok(was_in_place);
         }
-        let pass = self.gate.enter_source()?;
+        let pass = self.workspace_lock.enter_source()?;
         // Another call may have brought it in between.
         if let Some(was_in_place) = self.known(&wanted).await? {
             return Ok(was_in_place);
@@ -186,11 +205,11 @@ impl Source {
     }
 
     fn is_in_place(&self, wanted: &Wanted) -> bool {
-        let is_usable = |in_place: &InPlace| !(in_place.awaits_install && self.installs);
-        self.lock().in_place.as_ref().is_some_and(|in_place| {
-            in_place.digest == wanted.digest.to_string()
-                && in_place.directory == wanted.directory.as_str()
-                && is_usable(in_place)
+        let is_usable = |current_source: &CurrentSource| !(current_source.awaits_install && self.installs);
+        self.lock().current_source.as_ref().is_some_and(|current_source| {
+            current_source.digest == wanted.digest.to_string()
+                && current_source.directory == wanted.directory.as_str()
+                && is_usable(current_source)
         })
     }
 
@@ -201,30 +220,32 @@ impl Source {
 
 /// What is in place, as far as it is certain: without a record, without the tree that it speaks of, and after another boot of
 /// the node, nothing is.
-fn recover(layout: &Layout, boot_id: &str) -> Option<InPlace> {
-    let Record { in_place, trial } = Record::read(layout);
+fn recover(layout: &Layout, boot_id: &str) -> Option<CurrentSource> {
+    let Record { current_source, trial } = Record::read(layout);
     if let Some(trial) = &trial {
         tracing::warn!(?trial, "an agent ended before a source was in place: putting back the one before");
-        if let Err(error) = swap::take_back(layout, in_place.as_ref(), trial) {
+        if let Err(error) = swap::take_back(layout, current_source.as_ref(), trial) {
             tracing::error!(%error, "cannot put back the source before: it has to be given again");
             return None;
         }
     }
-    let in_place = in_place.filter(|in_place| {
-        let is_of_this_boot = in_place.boot_id == boot_id;
+    let current_source = current_source.filter(|current_source| {
+        let is_of_this_boot = current_source.boot_id == boot_id;
         if !is_of_this_boot {
             tracing::warn!(
-                digest = in_place.digest,
+                digest = current_source.digest,
                 "the source was put in place before the node was restarted: it has to be given again"
             );
         }
         is_of_this_boot
     });
-    in_place.filter(|in_place| match in_place.digest.parse().ok().and_then(|digest| InPod::of(&digest)) {
-        // A container that was started anew has its image as it was: what was written into the project is gone.
-        Some(InPod::Image) => false,
-        Some(InPod::InitContainers) => layout.workspace().is_dir(),
-        None => layout.source().is_dir() && is_link_to_directory(&layout.workspace()),
+    current_source.filter(|current_source| {
+        match current_source.digest.parse().ok().and_then(|digest| InPod::of(&digest)) {
+            // A container that was started anew has its image as it was: what was written into the project is gone.
+            Some(InPod::Image) => false,
+            Some(InPod::InitContainers) => layout.workspace().is_dir(),
+            None => layout.source().is_dir() && is_link_to_directory(&layout.workspace()),
+        }
     })
 }
 

@@ -13,7 +13,7 @@ use crate::rpc::proto::put_source_request::Part;
 use crate::rpc::proto::{PutSourceRequest, SourceHeader};
 
 /// The largest piece of an archive.
-const LARGEST_CHUNK: usize = 256 * 1024;
+const MAX_CHUNK: usize = 256 * 1024;
 /// How long the next piece may take.
 const CHUNK_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -62,8 +62,8 @@ pub(super) async fn archive(parts: &mut impl Parts, wanted: &Wanted, to: &Path) 
         let Part::Chunk(chunk) = part else {
             return Err(Refusal::Invalid("a source has one header".to_owned()));
         };
-        if chunk.len() > LARGEST_CHUNK {
-            return Err(Refusal::Invalid(format!("a part of the source is larger than {LARGEST_CHUNK} bytes")));
+        if chunk.len() > MAX_CHUNK {
+            return Err(Refusal::Invalid(format!("a part of the source is larger than {MAX_CHUNK} bytes")));
         }
         size += chunk.len() as u64;
         if size > wanted.size {

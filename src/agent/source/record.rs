@@ -11,7 +11,7 @@ use crate::pulumi::install::Installed;
 
 /// A source that was put in place.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct InPlace {
+pub struct CurrentSource {
     /// `algorithm:hex` of the archive.
     pub digest: String,
     /// The project's directory in the archive.
@@ -45,7 +45,7 @@ pub struct Trial {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
     /// The source that counts.
-    pub in_place: Option<InPlace>,
+    pub current_source: Option<CurrentSource>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trial: Option<Trial>,
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, RenameFlags};
 
-use super::record::{InPlace, Record, Trial};
+use super::record::{CurrentSource, Record, Trial};
 use crate::agent::durable;
 use crate::agent::install::carry;
 use crate::agent::layout::{Layout, SOURCE_DIRECTORY};
@@ -17,13 +17,13 @@ use crate::artifact::Directory;
 /// has changed yet, and nothing will if this cannot be written.
 pub(super) fn announce(
     layout: &Layout,
-    before: Option<&InPlace>,
+    before: Option<&CurrentSource>,
     tree: &Path,
     carried: Vec<PathBuf>,
 ) -> io::Result<Trial> {
     let beside = tree.strip_prefix(layout.root()).map_err(io::Error::other)?.to_owned();
     let trial = Trial { inode: std::fs::symlink_metadata(tree)?.ino(), beside, carried };
-    Record { in_place: before.cloned(), trial: Some(trial.clone()) }.write(layout)?;
+    Record { current_source: before.cloned(), trial: Some(trial.clone()) }.write(layout)?;
     Ok(trial)
 }
 
@@ -36,14 +36,14 @@ pub(super) fn enter(layout: &Layout, trial: &Trial, directory: &Directory) -> io
 }
 
 /// From now on the source on trial counts. The one before is kept until the next time.
-pub(super) fn confirm(layout: &Layout, next: &InPlace, trial: &Trial) -> io::Result<()> {
-    Record { in_place: Some(next.clone()), trial: None }.write(layout)?;
+pub(super) fn confirm(layout: &Layout, next: &CurrentSource, trial: &Trial) -> io::Result<()> {
+    Record { current_source: Some(next.clone()), trial: None }.write(layout)?;
     keep_previous(layout, &layout.root().join(&trial.beside));
     Ok(())
 }
 
 /// The source before is in place again, with all that it had, however far the trial came. May be done again.
-pub(super) fn take_back(layout: &Layout, before: Option<&InPlace>, trial: &Trial) -> io::Result<()> {
+pub(super) fn take_back(layout: &Layout, before: Option<&CurrentSource>, trial: &Trial) -> io::Result<()> {
     let (source, beside) = (layout.source(), layout.root().join(&trial.beside));
     let is_there = std::fs::symlink_metadata(&source).is_ok_and(|metadata| metadata.ino() == trial.inode);
     if is_there && beside.exists() {
@@ -59,7 +59,7 @@ pub(super) fn take_back(layout: &Layout, before: Option<&InPlace>, trial: &Trial
         _ if source.is_dir() => point(layout, &Directory::root())?,
         _ => durable::remove(&layout.workspace())?,
     }
-    if let Err(error) = (Record { in_place: before.cloned(), trial: None }).write(layout) {
+    if let Err(error) = (Record { current_source: before.cloned(), trial: None }).write(layout) {
         // The next agent will do it again, and change nothing.
         tracing::warn!(%error, "cannot record that the source before is in place again");
     }
@@ -120,7 +120,7 @@ mod tests {
 
     impl Place {
         /// With a tree that is to be put in place, after another one if `first` is false.
-        fn new(first: bool) -> (Self, Option<InPlace>) {
+        fn new(first: bool) -> (Self, Option<CurrentSource>) {
             let directory = tempfile::tempdir().unwrap();
             let layout = Layout::new(directory.path());
             layout.create().unwrap();
@@ -135,8 +135,8 @@ mod tests {
             fs::create_dir_all(source.join("node_modules/left-pad")).unwrap();
             fs::write(source.join("Pulumi.yaml"), "old").unwrap();
             point(&place.layout, &Directory::root()).unwrap();
-            let before = InPlace { digest: "sha256:old".into(), tree: "old".into(), ..InPlace::default() };
-            Record { in_place: Some(before.clone()), trial: None }.write(&place.layout).unwrap();
+            let before = CurrentSource { digest: "sha256:old".into(), tree: "old".into(), ..CurrentSource::default() };
+            Record { current_source: Some(before.clone()), trial: None }.write(&place.layout).unwrap();
             (place, Some(before))
         }
 
@@ -145,7 +145,7 @@ mod tests {
         }
 
         /// The steps of a trial, and no more of them than `count`: as an agent that dies in between leaves it.
-        fn step(&self, before: Option<&InPlace>, count: usize) {
+        fn step(&self, before: Option<&CurrentSource>, count: usize) {
             let (layout, tree) = (&self.layout, &self.tree);
             let steps: [&dyn Fn(); 5] = [
                 &|| drop(announce(layout, before, tree, self.carried()).unwrap()),
@@ -166,7 +166,7 @@ mod tests {
             // The one that takes it back may die too, and on a full disk it leaves its record behind.
             for _ in 0..2 {
                 let record = Record::read(&place.layout);
-                assert_eq!(record.in_place, before, "{steps} steps");
+                assert_eq!(record.current_source, before, "{steps} steps");
                 if let Some(trial) = &record.trial {
                     take_back(&place.layout, before.as_ref(), trial).unwrap();
                     assert_eq!(Record::read(&place.layout), Record { trial: None, ..record.clone() });
@@ -232,9 +232,9 @@ mod tests {
         let layout = &place.layout;
         let trial = announce(layout, before.as_ref(), &place.tree, place.carried()).unwrap();
         enter(layout, &trial, &"app".parse().unwrap()).unwrap();
-        let next = InPlace { digest: "sha256:new".into(), directory: "app".into(), ..InPlace::default() };
+        let next = CurrentSource { digest: "sha256:new".into(), directory: "app".into(), ..CurrentSource::default() };
         confirm(layout, &next, &trial).unwrap();
-        assert_eq!(Record::read(layout), Record { in_place: Some(next), trial: None });
+        assert_eq!(Record::read(layout), Record { current_source: Some(next), trial: None });
         assert_eq!(fs::read_to_string(layout.workspace().join("Pulumi.yaml")).unwrap(), "new");
         assert!(layout.source().join("node_modules/left-pad").is_dir());
         assert_eq!(fs::read_to_string(layout.previous().join("Pulumi.yaml")).unwrap(), "old");
@@ -248,7 +248,7 @@ mod tests {
         enter(layout, &trial, &"app".parse().unwrap()).unwrap();
         fs::remove_file(layout.source_record()).unwrap();
         fs::create_dir_all(layout.source_record().join("inner")).unwrap();
-        confirm(layout, &InPlace::default(), &trial).unwrap_err();
+        confirm(layout, &CurrentSource::default(), &trial).unwrap_err();
         // The record cannot be written either; the source before is whole all the same.
         take_back(layout, before.as_ref(), &trial).unwrap();
         assert_eq!(fs::read_to_string(layout.workspace().join("Pulumi.yaml")).unwrap(), "old");

@@ -20,7 +20,7 @@ impl Parts for Call {
 struct Place {
     _directory: tempfile::TempDir,
     layout: Layout,
-    gate: Gate,
+    workspace_lock: WorkspaceLock,
     source: Arc<Source>,
 }
 
@@ -29,9 +29,9 @@ impl Place {
         let directory = tempfile::tempdir().unwrap();
         let layout = Layout::new(directory.path());
         layout.create().unwrap();
-        let gate = Gate::default();
-        let source = open(&layout, &gate);
-        Place { _directory: directory, layout, gate, source }
+        let workspace_lock = WorkspaceLock::default();
+        let source = open(&layout, &workspace_lock);
+        Place { _directory: directory, layout, workspace_lock, source }
     }
 
     async fn put(&self, archive: &[u8], directory: &str) -> Result<bool, Refusal> {
@@ -48,9 +48,9 @@ impl Place {
     }
 }
 
-fn open(layout: &Layout, gate: &Gate) -> Arc<Source> {
+fn open(layout: &Layout, workspace_lock: &WorkspaceLock) -> Arc<Source> {
     let settings = Arc::new(Settings::open(layout.clone()));
-    Arc::new(Source::open(layout.clone(), gate.clone(), settings, CancellationToken::new()).unwrap())
+    Arc::new(Source::open(layout.clone(), workspace_lock.clone(), settings, CancellationToken::new()).unwrap())
 }
 
 fn call(archive: &[u8], digest: &str, directory: &str, size: u64) -> Call {
@@ -105,11 +105,11 @@ async fn the_next_agent_knows_what_is_in_place_and_removes_what_was_left_half_do
     place.put(&bytes, "").await.unwrap();
     let left = place.layout.staging().join("left/tree");
     fs::create_dir_all(&left).unwrap();
-    let next = open(&place.layout, &place.gate);
-    assert_eq!(next.in_place(), place.source.in_place());
+    let next = open(&place.layout, &place.workspace_lock);
+    assert_eq!(next.current_source(), place.source.current_source());
     assert!(!left.exists());
     fs::remove_file(place.layout.source_record()).unwrap();
-    assert_eq!(open(&place.layout, &place.gate).in_place(), None);
+    assert_eq!(open(&place.layout, &place.workspace_lock).current_source(), None);
 }
 
 #[tokio::test]
@@ -118,24 +118,24 @@ async fn a_source_of_another_boot_of_the_node_is_not_in_place() {
     let bytes = archive(&[("", "first")]);
     place.put(&bytes, "").await.unwrap();
     let mut record = Record::read(&place.layout);
-    let in_place = record.in_place.as_mut().unwrap();
-    assert_eq!(in_place.boot_id, processes::boot_id().unwrap());
-    in_place.boot_id = "00000000-0000-0000-0000-000000000000".to_owned();
+    let current_source = record.current_source.as_mut().unwrap();
+    assert_eq!(current_source.boot_id, processes::boot_id().unwrap());
+    current_source.boot_id = "00000000-0000-0000-0000-000000000000".to_owned();
     record.write(&place.layout).unwrap();
     // What a power loss may leave.
     fs::write(place.layout.workspace().join("Pulumi.yaml"), "").unwrap();
-    let place = Place { source: open(&place.layout, &place.gate), ..place };
-    assert_eq!(place.source.in_place(), None);
+    let place = Place { source: open(&place.layout, &place.workspace_lock), ..place };
+    assert_eq!(place.source.current_source(), None);
     assert!(!place.put(&bytes, "").await.unwrap(), "it is put in place again");
     assert!(place.program().contains("first"));
-    assert_eq!(open(&place.layout, &place.gate).in_place(), place.source.in_place());
+    assert_eq!(open(&place.layout, &place.workspace_lock).current_source(), place.source.current_source());
 }
 
 #[tokio::test]
 async fn what_is_wrong_with_a_source_is_named_and_the_old_one_stays() {
     let place = Place::new();
     place.put(&archive(&[("", "first")]), "").await.unwrap();
-    let before = place.source.in_place();
+    let before = place.source.current_source();
     let bytes = archive(&[("infrastructure", "second"), ("other", "third")]);
     let digest = Digest::of(&bytes).to_string();
     let wrong = Digest::of(b"other bytes").to_string();
@@ -159,7 +159,7 @@ async fn what_is_wrong_with_a_source_is_named_and_the_old_one_stays() {
         assert!(words.iter().all(|word| message.contains(word)), "{words:?} in {message}");
     }
     assert!(place.program().contains("first"));
-    assert_eq!(place.source.in_place(), before);
+    assert_eq!(place.source.current_source(), before);
     assert_eq!(fs::read_dir(place.layout.staging()).unwrap().count(), 0);
 }
 
@@ -200,10 +200,10 @@ async fn a_project_that_cannot_be_used_is_named_in_the_same_words_each_time() {
 async fn no_source_is_put_in_place_while_an_operation_is_open() {
     let place = Place::new();
     let bytes = archive(&[("", "first")]);
-    let pass = place.gate.enter_operation("busy").unwrap();
+    let pass = place.workspace_lock.enter_operation("busy").unwrap();
     assert!(place.put(&bytes, "").await.unwrap_err().to_string().contains("busy"));
     drop(pass);
     place.put(&bytes, "").await.unwrap();
-    let _pass = place.gate.enter_operation("busy").unwrap();
+    let _pass = place.workspace_lock.enter_operation("busy").unwrap();
     assert!(place.put(&bytes, "").await.unwrap(), "what is in place needs no exchange");
 }

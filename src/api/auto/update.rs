@@ -293,7 +293,7 @@ pub struct UpdateStatus {
 
     /// Whether the values of the outputs are not kept; `message` says why.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub outputs_lost: Option<bool>,
+    pub outputs_unavailable: Option<bool>,
 
     /// How many resources were created, updated, replaced, deleted, or stayed the same.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -315,11 +315,11 @@ pub struct UpdateStatus {
 
     /// Whether the run was cut off: the state may name operations that were under way.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cut_off: Option<bool>,
+    pub interrupted: Option<bool>,
 
     /// By what it is known that nothing of the run is left.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub end_proof: Option<EndProof>,
+    pub termination_evidence: Option<TerminationEvidence>,
 
     /// The value of `pulumi.com/resolve` that ended the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -395,7 +395,7 @@ pub struct RunProgress {
 
 /// By what it is known that nothing of a run is left.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
-pub enum EndProof {
+pub enum TerminationEvidence {
     /// The agent has seen the end of the CLI and of all that it started.
     Agent,
     /// The kubelet has seen the end of the container.
@@ -405,7 +405,7 @@ pub enum EndProof {
     /// The node is tainted `node.kubernetes.io/out-of-service`.
     NodeOutOfService,
     /// Nothing proves it: a person has decided so.
-    Person,
+    User,
 }
 
 /// Which pod, which start of its agent, and which inputs a run is bound to. It is written before the run is started:

@@ -288,7 +288,7 @@ pub struct WorkspaceStatus {
 
     /// What the agent in the pod understands of what a run is told; each version may add to it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub agent_understands: Option<u32>,
+    pub agent_protocol_version: Option<u32>,
 
     /// UID of the pod in which it is.
     #[serde(default, rename = "podUID", skip_serializing_if = "Option::is_none")]

@@ -16,7 +16,7 @@ use super::super::digest::Digest;
 use super::super::store::{Incoming, Pinned, StoreError};
 use super::Shared;
 use super::error::FetchError;
-use super::patience;
+use super::retry_after;
 use super::target::Target;
 
 /// How many pieces of the body may wait for the disk. With the read buffers of the client they stay under 4 MiB.
@@ -141,7 +141,7 @@ fn retry_after(headers: &HeaderMap, now: Timestamp) -> Option<Duration> {
             Duration::try_from(then.duration_since(now)).unwrap_or_default()
         }
     };
-    Some(wait.min(patience::LONGEST))
+    Some(wait.min(retry_after::MAX_RETRY_AFTER))
 }
 
 fn store_error(error: StoreError, target: &Target, digest: &Digest) -> FetchError {

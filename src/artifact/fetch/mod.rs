@@ -3,9 +3,9 @@
 mod client;
 mod download;
 mod error;
-mod flight;
 mod hosts;
-mod patience;
+mod retry_after;
+mod single_flight;
 mod target;
 #[cfg(test)]
 mod tests;
@@ -21,8 +21,8 @@ pub use hosts::{AllowedHosts, InvalidHost};
 use super::digest::Digest;
 use super::limits::Limits;
 use super::store::{Pinned, Store};
-use flight::Flights;
-use patience::Patience;
+use retry_after::RetryAfter;
+use single_flight::SingleFlight;
 use target::Target;
 
 /// How artifacts are fetched.
@@ -92,8 +92,8 @@ struct Shared {
     client: reqwest::Client,
     settings: FetchSettings,
     store: Store,
-    flights: Flights,
-    patience: Patience,
+    downloads: SingleFlight,
+    patience: RetryAfter,
     fetches: AtomicU64,
 }
 
@@ -102,9 +102,9 @@ impl Fetcher {
     /// The settings do not make a client: the certificates cannot be read.
     pub fn new(settings: FetchSettings, store: Store) -> Result<Self, FetchError> {
         let client = client::build(&settings)?;
-        let (flights, patience) = Default::default();
+        let (downloads, patience) = Default::default();
         let fetches = AtomicU64::new(0);
-        Ok(Self { shared: Arc::new(Shared { client, settings, store, flights, patience, fetches }) })
+        Ok(Self { shared: Arc::new(Shared { client, settings, store, downloads, patience, fetches }) })
     }
 
     /// The HTTP client, which talks to servers inside the cluster.
@@ -145,7 +145,7 @@ impl Fetcher {
     async fn download_once(&self, target: &Target, digest: &Digest) -> Result<Pinned, FetchError> {
         match self.shared.patience.refusal(&target.url) {
             Some(postponed) => Err(postponed),
-            None => flight::join(&self.shared, target, digest).await,
+            None => single_flight::join(&self.shared, target, digest).await,
         }
     }
 

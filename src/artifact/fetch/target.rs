@@ -9,7 +9,7 @@ use super::error::FetchError;
 use super::hosts::split_port;
 
 /// The longest URL, in bytes, that is looked at.
-const LONGEST_URL: usize = 4096;
+const MAX_URL: usize = 4096;
 
 /// A checked URL.
 #[derive(Clone, Debug)]
@@ -96,8 +96,8 @@ fn parse(text: &str) -> Result<(Url, String), FetchError> {
         let host_and_more = text.rsplit('@').next().unwrap_or_default();
         quoted(host_and_more.split('?').next().unwrap_or_default())
     };
-    if text.len() > LONGEST_URL {
-        let why = format!("it is {} bytes long, the most is {LONGEST_URL}", text.len());
+    if text.len() > MAX_URL {
+        let why = format!("it is {} bytes long, the most is {MAX_URL}", text.len());
         return Err(FetchError::Url { url: hidden(), why });
     }
     let url = Url::parse(text).map_err(|cause| FetchError::Url { url: hidden(), why: cause.to_string() })?;

@@ -8,7 +8,7 @@ use std::io::{self, ErrorKind, Write};
 use std::path::PathBuf;
 
 /// The most namespaces of an artifact. One more takes the place of the oldest, whose source has to produce the artifact again.
-const MOST: usize = 1024;
+const MAX_NAMESPACES: usize = 1024;
 
 /// The namespaces of one artifact.
 #[derive(Debug)]
@@ -23,7 +23,8 @@ impl Grants {
         let text = fs::read_to_string(&path).unwrap_or_default();
         // A line that is cut off has no end.
         let whole = text.rsplit_once('\n').map(|(lines, _)| lines).unwrap_or_default();
-        let namespaces = whole.lines().filter(|line| !line.is_empty()).take(MOST).map(str::to_owned).collect();
+        let namespaces =
+            whole.lines().filter(|line| !line.is_empty()).take(MAX_NAMESPACES).map(str::to_owned).collect();
         Grants { path, namespaces }
     }
 
@@ -36,7 +37,7 @@ impl Grants {
         if self.has(namespace) {
             return Ok(());
         }
-        if self.namespaces.len() >= MOST {
+        if self.namespaces.len() >= MAX_NAMESPACES {
             self.namespaces.remove(0);
             self.namespaces.push(namespace.to_owned());
             return fs::write(
@@ -86,9 +87,9 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("sha256-1");
         let mut grants = Grants::read(path.clone());
-        (0..=MOST).for_each(|number| grants.add(&format!("n{number}")).expect("the disk takes it"));
+        (0..=MAX_NAMESPACES).for_each(|number| grants.add(&format!("n{number}")).expect("the disk takes it"));
         for grants in [grants, Grants::read(path)] {
-            assert_eq!((grants.namespaces.len(), grants.has("n0"), grants.has("n1024")), (MOST, false, true));
+            assert_eq!((grants.namespaces.len(), grants.has("n0"), grants.has("n1024")), (MAX_NAMESPACES, false, true));
         }
     }
 }

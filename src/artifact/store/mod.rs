@@ -22,7 +22,7 @@ pub use incoming::Incoming;
 use super::digest::{Algorithm, Digest};
 
 /// The most URLs that are remembered of an artifact.
-const MOST_URLS: usize = 64;
+const MAX_URLS: usize = 64;
 
 /// A store of artifacts. Clones share it.
 #[derive(Clone, Debug)]
@@ -202,7 +202,7 @@ impl Store {
         else {
             return;
         };
-        if entry.urls.len() >= MOST_URLS {
+        if entry.urls.len() >= MAX_URLS {
             entry.urls.remove(0);
         }
         entry.urls.push(url.to_owned());

@@ -8,7 +8,7 @@ use super::super::quote::{quoted, quoted_bytes};
 use super::UnpackError;
 
 /// The largest extension header that is read, in bytes. Names are far shorter; extended attributes are skipped.
-const LARGEST: u64 = 256 * 1024;
+const MAX_HEADER_SIZE: u64 = 256 * 1024;
 
 /// What was said of the next entry so far.
 #[derive(Debug, Default)]
@@ -128,8 +128,8 @@ fn parse_record(data: &[u8]) -> Option<(Record<'_>, &[u8])> {
 
 fn read<R: Read>(entry: &mut Entry<'_, R>) -> Result<Vec<u8>, UnpackError> {
     let size = entry.size();
-    if size > LARGEST {
-        return Err(UnpackError::HeaderTooLarge { size, limit: LARGEST });
+    if size > MAX_HEADER_SIZE {
+        return Err(UnpackError::HeaderTooLarge { size, limit: MAX_HEADER_SIZE });
     }
     let mut data = Vec::new();
     entry.read_to_end(&mut data).map_err(|cause| match cause.kind() {

@@ -1,18 +1,18 @@
 //! The controller's certificate authority, kept in a Secret of its own namespace: made, rotated, replaced by a person,
 //! and written again when it is deleted, without a connection cut.
 //!
-//! `secret` is the form in the API, `decide` says what to do next, `keeper` looks, does it, and tells the others.
+//! `secret` is the form in the API, `decide` says what to do next, `ca_rotator` looks, does it, and tells the others.
 
+mod ca_rotator;
 mod decide;
 mod generations;
-mod keeper;
 mod secret;
 
 #[cfg(test)]
-mod keeper_tests;
+mod ca_rotator_tests;
 
+pub use ca_rotator::{CaRotator, Place};
 pub use generations::Generations;
-pub use keeper::{Keeper, Place};
 pub use secret::SECRET;
 
 use crate::rpc::client::ClientIdentityError;

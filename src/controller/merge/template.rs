@@ -38,7 +38,7 @@ impl Template {
     pub(super) fn check(&self, template: &Value) -> Result<Map<String, Value>, TemplateError> {
         let not_an_object = || TemplateError::NotAnObject { field: self.name.to_owned() };
         let template = template.as_object().ok_or_else(not_an_object)?;
-        // Written in the form of a whole object, as the operator's schema has it, it says nothing more.
+        // InlineSource in the form of a whole object, as the operator's schema has it, it says nothing more.
         let is_known = |field: &str| matches!(field, "apiVersion" | "kind" | "metadata" | "spec" | "status");
         if let Some(field) = template.keys().find(|field| !is_known(field)) {
             return Err(TemplateError::Unsupported { field: format!("{}.{field}", self.name) });

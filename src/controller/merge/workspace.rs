@@ -7,7 +7,7 @@ use super::merge;
 use super::template::{Template, TemplateError};
 use crate::api::auto::Workspace;
 
-/// `artifact` is not among them: the Stack decides it. `flux`, `git`, `local` and `projectInfo` are what it decides by (`source::written`).
+/// `artifact` is not among them: the Stack decides it. `flux`, `git`, `local` and `projectInfo` are what it decides by (`source::inline`).
 const TEMPLATE: Template = Template {
     name: "workspaceTemplate",
     spec_fields: &[

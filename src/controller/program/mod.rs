@@ -16,9 +16,9 @@ use kube::{Client, ResourceExt};
 use crate::api::conditions::program_reason;
 use crate::api::pulumi::{Program, ProgramSpec};
 use crate::controller::program::decide::{Action, decide};
-use crate::runtime::drive::{Drive, Outcome, ReconcileError, no_errors};
 use crate::runtime::events::{Event, EventKind, Events};
 use crate::runtime::reads::Reader;
+use crate::runtime::reconcile::{Outcome, ReconcileError, ReconcileRunner, no_errors};
 use crate::runtime::scope::Scope;
 use crate::runtime::watch;
 use crate::runtime::writes::Writer;
@@ -46,21 +46,21 @@ pub async fn controller(
     client: Client,
     scope: &Scope,
     store: StoreWriter<Program>,
-    drive: Arc<Drive>,
+    runner: Arc<ReconcileRunner>,
     context: Arc<Context>,
     shutdown: impl Future<Output = ()> + Send + Sync + 'static,
 ) {
     let programs = store.as_reader();
-    let stream = watch::changes(scope.api(client), scope.own_kinds(), cut_down, store, drive.clone(), |_| ());
+    let stream = watch::changes(scope.api(client), scope.own_kinds(), cut_down, store, runner.clone(), |_| ());
     Controller::for_stream(stream, programs)
         .graceful_shutdown_on(shutdown)
         .run(
             move |program, context| {
-                let drive = drive.clone();
+                let runner = runner.clone();
                 let object = program.clone();
                 // On the heap once it begins: all that are due wait for a slot here.
                 let work = async move { Box::pin(reconcile(object, context)).await };
-                async move { drive.run(program.as_ref(), work).await }
+                async move { runner.run(program.as_ref(), work).await }
             },
             no_errors,
             context,

@@ -8,7 +8,7 @@ use crate::api::pulumi::{NoToken, ReceiverToken, StackReceiver};
 /// Nobody watches Secrets: one that is missing is looked for again after this long.
 const LOOK_AGAIN: Duration = Duration::from_secs(30);
 /// The shortest interval: less would only read the Secret all the time.
-const SHORTEST_INTERVAL: u64 = 10;
+const MIN_INTERVAL: u64 = 10;
 /// For an interval that cannot be read, which the schema does not let through.
 const DEFAULT_INTERVAL: u64 = 600;
 
@@ -41,5 +41,5 @@ pub fn decide(receiver: &StackReceiver, is_served: bool, token: &Result<Receiver
 
 fn interval(receiver: &StackReceiver) -> Duration {
     let seconds = duration::seconds(&receiver.spec.interval).unwrap_or(DEFAULT_INTERVAL);
-    Duration::from_secs(seconds.max(SHORTEST_INTERVAL))
+    Duration::from_secs(seconds.max(MIN_INTERVAL))
 }

@@ -17,9 +17,9 @@ use kube::{Client, ResourceExt};
 use crate::api::conditions::{self, READY, Status, receiver_reason};
 use crate::api::pulumi::{NoToken, ReceiverToken, StackReceiver, StackReceiverStatus};
 use crate::controller::receiver::decide::{Action, decide};
-use crate::runtime::drive::{Drive, Outcome, ReconcileError, no_errors};
 use crate::runtime::events::{Event, EventKind, Events};
 use crate::runtime::reads::{ReadError, Reader};
+use crate::runtime::reconcile::{Outcome, ReconcileError, ReconcileRunner, no_errors};
 use crate::runtime::scope::Scope;
 use crate::runtime::watch;
 use crate::runtime::writes::Writer;
@@ -45,21 +45,21 @@ pub async fn controller(
     client: Client,
     scope: &Scope,
     store: StoreWriter<StackReceiver>,
-    drive: Arc<Drive>,
+    runner: Arc<ReconcileRunner>,
     context: Arc<Context>,
     shutdown: impl Future<Output = ()> + Send + Sync + 'static,
 ) {
     let receivers = store.as_reader();
-    let stream = watch::changes(scope.api(client), scope.own_kinds(), cut_down, store, drive.clone(), |_| ());
+    let stream = watch::changes(scope.api(client), scope.own_kinds(), cut_down, store, runner.clone(), |_| ());
     Controller::for_stream(stream, receivers)
         .graceful_shutdown_on(shutdown)
         .run(
             move |receiver, context| {
-                let drive = drive.clone();
+                let runner = runner.clone();
                 let object = receiver.clone();
                 // On the heap once it begins: all that are due wait for a slot here.
                 let work = async move { Box::pin(reconcile(object, context)).await };
-                async move { drive.run(receiver.as_ref(), work).await }
+                async move { runner.run(receiver.as_ref(), work).await }
             },
             no_errors,
             context,

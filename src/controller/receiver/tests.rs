@@ -11,11 +11,11 @@ use super::status::after;
 use super::{Context, reconcile};
 use crate::api::conditions::{self, READY, RECONCILING, STALLED};
 use crate::api::pulumi::{NoToken, ReceiverToken, StackReceiver, StackReceiverStatus};
-use crate::runtime::drive::Outcome;
 use crate::runtime::events::Events;
 use crate::runtime::fake_api::{Answer, client};
 use crate::runtime::leadership::Leadership;
 use crate::runtime::reads::Reader;
+use crate::runtime::reconcile::Outcome;
 use crate::runtime::writes::Writer;
 use crate::telemetry::metrics::Metrics;
 

@@ -23,7 +23,7 @@ use crate::runtime::writes::{WriteError, Writer};
 /// How many objects are read at the same time for one run.
 const READS_AT_ONCE: usize = 8;
 /// How many missing objects a message names.
-const MOST_NAMED: usize = 5;
+const MAX_NAMED: usize = 5;
 /// After this long the kubelet has mounted every change: it syncs each pod about once a minute, from a cache that is at most
 /// a minute old.
 const KUBELET_SYNC: SignedDuration = SignedDuration::from_secs(150);
@@ -79,8 +79,8 @@ impl Checked {
         if self.missing.len() == 1 {
             return Some(format!("waits for {}, which does not exist in namespace {namespace}", named(first)));
         }
-        let named: Vec<String> = self.missing.iter().take(MOST_NAMED).map(named).collect();
-        let more = match self.missing.len().saturating_sub(MOST_NAMED) {
+        let named: Vec<String> = self.missing.iter().take(MAX_NAMED).map(named).collect();
+        let more = match self.missing.len().saturating_sub(MAX_NAMED) {
             0 => String::new(),
             more => format!(" and {more} more"),
         };

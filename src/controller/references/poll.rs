@@ -19,8 +19,8 @@ use crate::api::auto::{Update, Workspace};
 use crate::runtime::reads::{ReadError, Reader};
 
 /// Between two looks for the same object: an eighth of the time since the first, within these bounds.
-const SHORTEST_INTERVAL: Duration = Duration::from_secs(1);
-const LONGEST_INTERVAL: Duration = Duration::from_secs(3);
+const MIN_INTERVAL: Duration = Duration::from_secs(1);
+const MAX_INTERVAL: Duration = Duration::from_secs(3);
 /// A waiter that has not repeated its wish for this long is forgotten. Reconcilers repeat it every 30 seconds.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(90);
 /// At most so many objects are looked for at once, and so much time passes between two rounds.
@@ -71,7 +71,7 @@ impl Poll {
     pub(super) fn wait(&self, namespace: &str, kind: ReferencedKind, name: &str, waiter: &Waiter) {
         let now = Instant::now();
         let object = Object { namespace: namespace.to_owned(), kind, name: name.to_owned() };
-        let new = || Entry { waiters: HashMap::new(), since: now, due: now + SHORTEST_INTERVAL };
+        let new = || Entry { waiters: HashMap::new(), since: now, due: now + MIN_INTERVAL };
         self.lock().entry(object).or_insert_with(new).waiters.insert(waiter.clone(), now + FORGOTTEN_AFTER);
         self.0.added.notify_one();
     }
@@ -134,7 +134,7 @@ impl Poll {
         let taken: Vec<Object> = turns.into_iter().take(BATCH).map(|(_, _, object)| object).collect();
         for object in &taken {
             if let Some(entry) = entries.get_mut(object) {
-                entry.due = now + ((now - entry.since) / 8).clamp(SHORTEST_INTERVAL, LONGEST_INTERVAL);
+                entry.due = now + ((now - entry.since) / 8).clamp(MIN_INTERVAL, MAX_INTERVAL);
             }
         }
         taken
@@ -241,7 +241,7 @@ mod tests {
         }
         tokio::time::advance(Duration::from_millis(10)).await;
         poll.wait("apps", ReferencedKind::Secret, "aws", &update("a"));
-        tokio::time::advance(SHORTEST_INTERVAL).await;
+        tokio::time::advance(MIN_INTERVAL).await;
         let taken = poll.take_due(Instant::now());
         assert_eq!(taken.len(), BATCH);
         assert!(taken.iter().any(|object| object.namespace == "apps"), "{taken:?}");

@@ -13,19 +13,19 @@ use crate::api::pulumi::{CurrentUpdate, Stack, StackStatus};
 use crate::controller::stack::decide::{Action, Settled};
 use crate::controller::stack::observe::Observed;
 use crate::controller::stack::prerequisites::Stale;
-use crate::controller::stack::rest::{REJECTED_RETRY, WATCHED_RETRY, rest_after, retry_of_refused};
+use crate::controller::stack::requeue::{REJECTED_RETRY, WATCHED_RETRY, rest_after, retry_of_refused};
 use crate::controller::stack::status::{self, State};
-use crate::controller::stack::{Context, announce, fetch, operator, ownership, update_plan};
+use crate::controller::stack::{Context, announce, build_update, fetch, ownership, pko_migration};
 use crate::controller::update::dead_run;
-use crate::runtime::drive::ReconcileError;
 use crate::runtime::events::{Event, EventKind};
 use crate::runtime::failpoint;
+use crate::runtime::reconcile::ReconcileError;
 use crate::runtime::writes::WriteError;
 
 /// The reason of an event that says what of a repository is not as people may expect it.
 const SOURCE_WARNING: &str = "SourceIncomplete";
 /// How many Updates of a Stack are kept.
-const KEPT_UPDATES: usize = 5;
+const MAX_UPDATES: usize = 5;
 
 /// What comes after a step.
 #[derive(Debug)]
@@ -46,7 +46,7 @@ pub async fn act(
     let stack = &observed.stack;
     match action {
         Action::TakeOver => take_over(stack, context).await,
-        Action::NoteBaseline(status) => again(stack, &status, context).await,
+        Action::AdoptBaseline(status) => again(stack, &status, context).await,
         Action::ReplaceWorkspace(wanted) => replace_workspace(observed, &wanted, context, now).await,
         Action::WaitForDependents(message, wait) => {
             rest(stack, &State::Working(message), Some(wait.unsigned_abs()), context, now).await
@@ -66,12 +66,12 @@ pub async fn act(
         }
         Action::Answer(answer) => hand_on(observed, answer, context).await,
         Action::CancelUpdate(value) => cancel_update(observed, value, context).await,
-        Action::NoteCancel(value, message) => {
+        Action::RejectCancel(value, message) => {
             let event = Event::new(stack, EventKind::Warning, "NothingToCancel", message);
             context.events.publish(with_last_revision(stack, event));
             again(stack, &status::with_handled_cancel(stack, value), context).await
         }
-        Action::Absorb => absorb(observed, context, now).await,
+        Action::RecordResult => absorb(observed, context, now).await,
         Action::Invalid(message) => invalid(stack, message, context, now).await,
         Action::Denied(elsewhere) => {
             let message = format!(
@@ -85,7 +85,7 @@ pub async fn act(
             rest(stack, &State::SourceUnavailable(message), retry, context, now).await
         }
         Action::SourceStalled(message) => rest(stack, &State::SourceStalled(message), None, context, now).await,
-        Action::GiveWay(message) => give_way(stack, message, context, now).await,
+        Action::Conflict(message) => give_way(stack, message, context, now).await,
         Action::AwaitSource(message) => fetch::await_source(stack, message, context, now).await,
         Action::Fetch(resolved) => fetch::fetch(observed, &resolved, context, now).await,
         Action::ApplyWorkspace(wanted, message) => apply_workspace(observed, &wanted, message, context, now).await,
@@ -96,10 +96,10 @@ pub async fn act(
         Action::WaitForOthers(message, stale) => wait_for_others(stack, message, &stale, context, now).await,
         // The status stays: a change of it would be another question, whose answer is not known either.
         Action::AwaitExpression => Ok(Next::Rest(Some(context.requeue_dependency))),
-        Action::NoteInputs(first) => again(stack, &status::with_first_inputs(stack, &first), context).await,
+        Action::RecordBaseline(first) => again(stack, &status::with_first_inputs(stack, &first), context).await,
         Action::ReclaimWorkspace => reclaim_workspace(observed, context, now).await,
         Action::Settled(settled) => settle(observed, settled, context, now).await,
-        Action::LetGo => let_go(observed, context).await,
+        Action::RemoveFinalizer => let_go(observed, context).await,
     }
 }
 
@@ -113,7 +113,7 @@ async fn write(stack: &Stack, status: &StackStatus, context: &Context) -> Result
 
 /// What the Stack has asked of Flux before is noted before the operator's marks go: without these it is not looked at again.
 async fn take_over(stack: &Stack, context: &Context) -> Result<Next, ReconcileError> {
-    let written = write(stack, &operator::adopted(stack), context).await?;
+    let written = write(stack, &pko_migration::adopted(stack), context).await?;
     let stack = written.unwrap_or_else(|| stack.clone());
     let taken = context.writer.take_over(&stack).await?;
     tracing::info!("taken over from the Pulumi Kubernetes Operator");
@@ -175,7 +175,7 @@ async fn give_way(stack: &Stack, message: String, context: &Context, now: Timest
         let event = Event::new(stack, EventKind::Warning, announce::CONFLICT, message.as_str());
         context.events.publish(with_last_revision(stack, event));
     }
-    rest(stack, &State::GivesWay(message), None, context, now).await
+    rest(stack, &State::Conflict(message), None, context, now).await
 }
 
 /// The Update goes only if it still has not started. It is marked first: a user who deletes it cancels the run, and this does not.
@@ -220,7 +220,7 @@ async fn create_update(
     context: &Context,
     now: Timestamp,
 ) -> Result<Next, ReconcileError> {
-    let update = update_plan::update(stack, current).map_err(|error| ReconcileError::stalled(error.to_string()))?;
+    let update = build_update::update(stack, current).map_err(|error| ReconcileError::stalled(error.to_string()))?;
     if let Err(error) = context.writer.create(&update).await {
         return refused(stack, error, context, now).await;
     }
@@ -231,7 +231,7 @@ async fn create_update(
 async fn absorb(observed: &Observed, context: &Context, now: Timestamp) -> Result<Next, ReconcileError> {
     let stack = &observed.stack;
     let Some(update) = &observed.update else { return Ok(Next::Rest(None)) };
-    let status = status::absorbed(stack, update, observed.outputs.as_ref(), now);
+    let status = status::with_result(stack, update, observed.outputs.as_ref(), now);
     if status.last_update == stack.status.as_ref().and_then(|s| s.last_update.clone()) {
         return again(stack, &status, context).await;
     }
@@ -239,7 +239,7 @@ async fn absorb(observed: &Observed, context: &Context, now: Timestamp) -> Resul
     failpoint::hit("stack-result-seen");
     let next = again(stack, &status, context).await?;
     told.into_iter().for_each(|event| context.events.publish(event));
-    if update.status.as_ref().is_some_and(|status| status.outputs_lost == Some(true)) {
+    if update.status.as_ref().is_some_and(|status| status.outputs_unavailable == Some(true)) {
         let why = status.last_update.as_ref().and_then(|last| last.message.as_deref());
         let why = why.unwrap_or("the outputs are not kept");
         let event = Event::new(stack, EventKind::Warning, "StackOutputRetrievalFailure", why);
@@ -376,7 +376,7 @@ async fn settle(
         Settled::RetryAfter(wait) => (State::Failed, Some(wait.unsigned_abs())),
     };
     let next = rest(&observed.stack, &state, known, context, now).await?;
-    tidy_updates(observed, context, KEPT_UPDATES).await?;
+    tidy_updates(observed, context, MAX_UPDATES).await?;
     Ok(next)
 }
 

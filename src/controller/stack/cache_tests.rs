@@ -26,13 +26,13 @@ async fn a_stack_waits_for_the_first_list_of_updates_and_of_stacks() {
     let (tasks, end) = (parts.tasks.clone(), parts.end.clone());
     let context = Arc::new(Context {
         evaluator: Evaluator::new(crate::subprocess::Subprocess::of_this_binary(), dependents.waker(), tasks, end),
-        twins: Twins::new(dependents.waker(), true),
+        duplicates: DuplicateStacks::new(dependents.waker(), true),
         caches: CacheSync::default().with(&stacks).with(&updates),
         sources,
         source_watches,
         git: parts.git.clone(),
         dependents,
-        whole_stacks: WholeStacks::default(),
+        stack_cache: StackCache::default(),
         mutated_workspaces: MutatedWorkspaces::default(),
         scope: parts.scope.clone(),
         reader: parts.reader.clone(),

@@ -10,7 +10,7 @@ use crate::controller::stack::decide::Action;
 use crate::controller::stack::observe::Observed;
 
 /// Maximum length of the recorded value in bytes. It is written to the status, an event and the Update; longer values are cut.
-const LONGEST_VALUE: usize = 256;
+const MAX_VALUE: usize = 256;
 
 /// What to do about a value of the annotation that has not been handled. Each value is handled once: the name of an Update cancels that
 /// Update, any other value cancels the run that is open when it is seen.
@@ -22,14 +22,14 @@ pub fn decide(observed: &Observed) -> Option<Action> {
         let message = format!(
             "the annotation {ANNOTATION_CANCEL}={value} cancels nothing: no run is open. To stop retries and new runs, set spec.suspend"
         );
-        return Some(Action::NoteCancel(value, message));
+        return Some(Action::RejectCancel(value, message));
     };
     if names_update(stack, &value) && value != open.name {
         let message = format!(
             "the annotation {ANNOTATION_CANCEL}={value} cancels nothing: the run that is open is {}",
             open.name
         );
-        return Some(Action::NoteCancel(value, message));
+        return Some(Action::RejectCancel(value, message));
     }
     // One that is announced and not made yet is made first, and the end of one that is over is recorded first.
     observed.update.as_ref().filter(|update| !update.is_complete())?;
@@ -37,7 +37,7 @@ pub fn decide(observed: &Observed) -> Option<Action> {
 }
 
 fn asked(stack: &Stack) -> Option<String> {
-    let value = shorten(stack.annotations().get(ANNOTATION_CANCEL)?, LONGEST_VALUE);
+    let value = shorten(stack.annotations().get(ANNOTATION_CANCEL)?, MAX_VALUE);
     let handled = stack.status.as_ref().and_then(|status| status.handled_cancel.as_ref());
     (handled != Some(&value)).then_some(value)
 }
@@ -89,7 +89,7 @@ mod tests {
         match decide(&Observed { update, ..Observed::of(stack) }) {
             None => String::new(),
             Some(Action::CancelUpdate(value)) => format!("cancel {value}"),
-            Some(Action::NoteCancel(_, message)) => message,
+            Some(Action::RejectCancel(_, message)) => message,
             Some(other) => panic!("{other:?}"),
         }
     }
@@ -121,7 +121,7 @@ mod tests {
         let long = "é".repeat(200_000);
         let cancels = decided(Some(&long), None, true, Some(update(false)));
         let written = cancels.strip_prefix("cancel ").expect("it cancels");
-        assert!(written.len() <= LONGEST_VALUE, "{} bytes", written.len());
+        assert!(written.len() <= MAX_VALUE, "{} bytes", written.len());
         assert_eq!(decided(Some(&long), Some(written), true, Some(update(false))), "", "it is handled");
     }
 

@@ -11,17 +11,18 @@ use crate::api::conditions::{self, stack_reason};
 use crate::api::names;
 use crate::api::pulumi::{CurrentUpdate, Stack, StackStatus, WorkspaceReclaimPolicy};
 use crate::api::resolve::Answer;
+use crate::controller::stack::backoff::StackBackoff;
+use crate::controller::stack::input_changes::{self, Baseline};
 use crate::controller::stack::observe::{Observed, requests, requests_beside};
-use crate::controller::stack::pace::Pace;
 use crate::controller::stack::prerequisites::{self, Stale, Standing};
 use crate::controller::stack::readiness::{Readiness, needs_bytes, readiness};
-use crate::controller::stack::rotation::{self, FirstSight};
 use crate::controller::stack::schedule::{self, Due, Inputs};
 use crate::controller::stack::workspace_drift::has_drifted;
 use crate::controller::stack::{
-    cancel, deletion, duplicate, identity, open_run, operator, ownership, plan, resolve, status, update_plan,
+    active_update, build_update, build_workspace, cancel, deletion, duplicate, identity, ownership, pko_migration,
+    resolve, status,
 };
-use crate::runtime::takeover;
+use crate::runtime::field_managers;
 use crate::source::{Resolved, Unavailable};
 
 /// A source may be missing for so long before its Stack is stalled.
@@ -34,7 +35,7 @@ pub enum Action {
     TakeOver,
     AddFinalizer,
     /// The last run was of what the source has now, though its record says otherwise.
-    NoteBaseline(Box<StackStatus>),
+    AdoptBaseline(Box<StackStatus>),
     /// The Workspace becomes this one, though no run is due: it was the operator's, or its source was packed again.
     ReplaceWorkspace(Box<Workspace>),
     /// Others that need this Stack are destroyed first: why, and when to look again.
@@ -53,9 +54,9 @@ pub enum Action {
     /// The value of the annotation that cancels the open run.
     CancelUpdate(String),
     /// The value of an annotation that cancels nothing, and why.
-    NoteCancel(String, String),
+    RejectCancel(String, String),
     /// The run has ended: its result goes into the status.
-    Absorb,
+    RecordResult,
     /// The spec, or something that it names, is not valid.
     Invalid(String),
     /// It names something in another namespace, where that is not allowed.
@@ -67,7 +68,7 @@ pub enum Action {
     /// The source is being looked at; the Stack is woken by the answer.
     AwaitSource(String),
     /// Another Stack manages the same Pulumi stack, and is before this one.
-    GiveWay(String),
+    Conflict(String),
     /// Other Stacks have to be done first: why, and which of them are to be run again for it.
     WaitForOthers(String, Vec<Stale>),
     /// The expression of a dependency is being evaluated; the Stack is woken by the answer.
@@ -81,13 +82,13 @@ pub enum Action {
     VersionTooLow(String),
     Start(CurrentUpdate),
     /// What stands behind the configuration is seen for the first time: what changes from now on is a reason to run.
-    NoteInputs(FirstSight),
+    RecordBaseline(Baseline),
     /// The last run has succeeded, and its workspace is not to be kept.
     ReclaimWorkspace,
     /// Nothing is due.
     Settled(Settled),
     /// Ours goes away, then the finalizer.
-    LetGo,
+    RemoveFinalizer,
 }
 
 impl Action {
@@ -96,7 +97,7 @@ impl Action {
         match self {
             Action::TakeOver => "TakeOver",
             Action::AddFinalizer => "AddFinalizer",
-            Action::NoteBaseline(_) => "NoteBaseline",
+            Action::AdoptBaseline(_) => "AdoptBaseline",
             Action::ReplaceWorkspace(_) => "ReplaceWorkspace",
             Action::WaitForDependents(..) => "WaitForDependents",
             Action::CreateUpdate(_) => "CreateUpdate",
@@ -106,14 +107,14 @@ impl Action {
             Action::Doubt(_) => "Doubt",
             Action::Answer(_) => "Answer",
             Action::CancelUpdate(_) => "CancelUpdate",
-            Action::NoteCancel(..) => "NoteCancel",
-            Action::Absorb => "Absorb",
+            Action::RejectCancel(..) => "RejectCancel",
+            Action::RecordResult => "RecordResult",
             Action::Invalid(_) => "Invalid",
             Action::Denied(_) => "Denied",
             Action::WaitForSource(..) => "WaitForSource",
             Action::SourceStalled(_) => "SourceStalled",
             Action::AwaitSource(_) => "AwaitSource",
-            Action::GiveWay(_) => "GiveWay",
+            Action::Conflict(_) => "Conflict",
             Action::WaitForOthers(..) => "WaitForOthers",
             Action::AwaitExpression => "AwaitExpression",
             Action::Fetch(_) => "Fetch",
@@ -122,10 +123,10 @@ impl Action {
             Action::WorkspaceFailed(_) => "WorkspaceFailed",
             Action::VersionTooLow(_) => "VersionTooLow",
             Action::Start(_) => "Start",
-            Action::NoteInputs(_) => "NoteInputs",
+            Action::RecordBaseline(_) => "RecordBaseline",
             Action::ReclaimWorkspace => "ReclaimWorkspace",
             Action::Settled(_) => "Settled",
-            Action::LetGo => "LetGo",
+            Action::RemoveFinalizer => "RemoveFinalizer",
         }
     }
 }
@@ -152,13 +153,13 @@ pub enum Settled {
 pub fn decide(observed: &Observed, now: Timestamp) -> Action {
     let stack = &observed.stack;
     let deleting = stack.metadata.deletion_timestamp.is_some();
-    if takeover::is_due(stack) {
+    if field_managers::is_due(stack) {
         return Action::TakeOver;
     }
     if !deleting && !stack.finalizers().iter().any(|f| f == names::STACK_FINALIZER) {
         return Action::AddFinalizer;
     }
-    if let Some(action) = cancel::decide(observed).or_else(|| open_run::decide(observed)) {
+    if let Some(action) = cancel::decide(observed).or_else(|| active_update::decide(observed)) {
         return action;
     }
     if let Some(action) = duplicate::decide(observed) {
@@ -193,7 +194,7 @@ fn desired(observed: &Observed, now: Timestamp) -> Action {
     if observed.stack.spec.suspend.unwrap_or_default() {
         return Action::Settled(Settled::Suspended);
     }
-    if let Err(error) = plan::check_address(&observed.stack) {
+    if let Err(error) = build_workspace::check_address(&observed.stack) {
         return Action::Invalid(error.to_string());
     }
     let resolved = match &observed.source {
@@ -206,8 +207,8 @@ fn desired(observed: &Observed, now: Timestamp) -> Action {
         None => return Action::WaitForSource("the source was not read".to_owned(), None),
     };
     let action = run_if_due(observed, resolved, observed.in_store, forward(&observed.stack), now);
-    match rotation::first_sight(observed) {
-        Some(first) if matches!(action, Action::Settled(_)) => Action::NoteInputs(first),
+    match input_changes::baseline(observed) {
+        Some(first) if matches!(action, Action::Settled(_)) => Action::RecordBaseline(first),
         _ => action,
     }
 }
@@ -236,12 +237,12 @@ pub fn run_if_due(
     now: Timestamp,
 ) -> Action {
     let stack = &observed.stack;
-    if let Some(status) = operator::baseline(stack, resolved) {
-        return Action::NoteBaseline(Box::new(status));
+    if let Some(status) = pko_migration::baseline(stack, resolved) {
+        return Action::AdoptBaseline(Box::new(status));
     }
     let last = stack.status.as_ref().and_then(|s| s.last_update.as_ref());
-    let pace = Pace::of_stack(stack).spread(observed.interval_jitter, &stack.spec, last);
-    let due = schedule::due(last, resolve::in_force(stack), &inputs(observed, resolved), kind, &pace, now);
+    let backoff = StackBackoff::of_stack(stack).spread(observed.interval_jitter, &stack.spec, last);
+    let due = schedule::due(last, resolve::in_force(stack), &inputs(observed, resolved), kind, &backoff, now);
     if !matches!(due, Due::Now(_)) {
         let without_run = operators_workspace(observed, resolved, in_store, &due);
         let without_run = without_run.or_else(|| packed_again(observed, resolved, in_store, kind));
@@ -263,7 +264,7 @@ pub fn run_if_due(
 
 /// The operator's Workspace becomes ours though no run is due, unless it is not to be kept.
 pub fn operators_workspace(observed: &Observed, resolved: &Resolved, in_store: bool, due: &Due) -> Option<Action> {
-    operator::workspace(observed.workspace.as_ref())?;
+    pko_migration::workspace(observed.workspace.as_ref())?;
     let is_kept = observed.stack.spec.workspace_reclaim_policy == WorkspaceReclaimPolicy::Retain;
     if matches!(due, Due::Done(_)) && !is_kept {
         return None;
@@ -272,7 +273,7 @@ pub fn operators_workspace(observed: &Observed, resolved: &Resolved, in_store: b
 }
 
 fn replace_workspace(observed: &Observed, resolved: &Resolved, in_store: bool) -> Action {
-    match plan::workspace(&observed.stack, &reference(resolved)) {
+    match build_workspace::workspace(&observed.stack, &reference(resolved)) {
         Err(error) => Action::Invalid(error.to_string()),
         Ok(_) if !in_store => Action::Fetch(resolved.clone()),
         Ok(wanted) => Action::ReplaceWorkspace(Box::new(wanted)),
@@ -291,7 +292,7 @@ fn packed_again(observed: &Observed, resolved: &Resolved, in_store: bool, kind: 
     let workspace = observed.workspace.as_ref().filter(|_| is_kept).filter(is_ours);
     Some(match workspace.filter(|w| w.spec.artifact.as_ref() != Some(&reference(resolved))) {
         Some(_) => replace_workspace(observed, resolved, in_store),
-        None => Action::NoteBaseline(Box::new(status::packed_again(stack, &inputs))),
+        None => Action::AdoptBaseline(Box::new(status::packed_again(stack, &inputs))),
     })
 }
 
@@ -308,14 +309,14 @@ fn run(
     let artifact = reference(resolved);
     // Nothing is begun that cannot be carried through.
     let current = current_update(observed, resolved, kind, reason);
-    let run = || update_plan::update(stack, &current).map(drop);
-    if let Err(error) = plan::check_times(stack).and_then(|()| run()) {
+    let run = || build_update::update(stack, &current).map(drop);
+    if let Err(error) = build_workspace::check_times(stack).and_then(|()| run()) {
         return Action::Invalid(error.to_string());
     }
     if let Some(action) = others_first(observed, &resolved.revision, kind, now) {
         return action;
     }
-    let wanted = match plan::workspace(stack, &artifact) {
+    let wanted = match build_workspace::workspace(stack, &artifact) {
         Ok(wanted) => wanted,
         Err(error) => return Action::Invalid(error.to_string()),
     };
@@ -336,7 +337,7 @@ fn run(
         return Action::WaitForWorkspace("waiting for the old workspace to go away".to_owned());
     }
     let has_drifted = || !observed.is_workspace_mutated && has_drifted(&wanted, workspace);
-    if plan::wanted_hash(workspace) != plan::wanted_hash(&wanted) || has_drifted() {
+    if build_workspace::wanted_hash(workspace) != build_workspace::wanted_hash(&wanted) || has_drifted() {
         return Action::ApplyWorkspace(Box::new(wanted), format!("preparing the workspace for {step}"));
     }
     match readiness(workspace) {
@@ -395,7 +396,7 @@ fn settled_on(
     }
     let refused = |w: &&Workspace| matches!(readiness(w), Readiness::SourceRefused(_));
     let stuck = observed.workspace.as_ref().filter(asks_for_another).filter(refused);
-    match stuck.and_then(|_| plan::workspace(&observed.stack, &reference(resolved)).ok()) {
+    match stuck.and_then(|_| build_workspace::workspace(&observed.stack, &reference(resolved)).ok()) {
         Some(wanted) => {
             let step = named(kind, &resolved.revision);
             Action::ApplyWorkspace(Box::new(wanted), format!("going back to the source of the last {step}"))
@@ -419,8 +420,8 @@ pub fn inputs(observed: &Observed, resolved: &Resolved) -> Inputs {
         digest: resolved.digest.to_string(),
         content_id: resolved.content_id.clone(),
         selection: resolved.selection().map(str::to_owned),
-        config_inputs: rotation::config(observed),
-        mounted_inputs: rotation::mounted(observed),
+        config_inputs: input_changes::config(observed),
+        mounted_inputs: input_changes::mounted(observed),
     }
 }
 

@@ -41,7 +41,7 @@ pub struct Deletion {
 pub fn decide(observed: &Observed, now: Timestamp) -> Action {
     let stack = &observed.stack;
     if !has_to_destroy(stack) {
-        return Action::LetGo;
+        return Action::RemoveFinalizer;
     }
     if stack.spec.suspend.unwrap_or_default() {
         return Action::Settled(Settled::DeletionSuspended);
@@ -63,7 +63,7 @@ pub fn decide(observed: &Observed, now: Timestamp) -> Action {
         }
     };
     match run_if_due(observed, &resolved, in_store, UpdateKind::Destroy, now) {
-        Action::Settled(Settled::Done(_)) => Action::LetGo,
+        Action::Settled(Settled::Done(_)) => Action::RemoveFinalizer,
         action => action,
     }
 }

@@ -7,7 +7,7 @@ use crate::controller::stack::{deletion, identity};
 /// A duplicate runs nothing. When it is deleted, it destroys the Pulumi stack that it has applied itself, unless a Stack of its namespace has
 /// applied it as well; a Stack of another namespace cannot prevent the destroy. `None` if the Stack continues as any other.
 pub fn decide(observed: &Observed) -> Option<Action> {
-    let (stack, first) = (&observed.stack, observed.twin.as_ref()?);
+    let (stack, first) = (&observed.stack, observed.duplicate.as_ref()?);
     let managed =
         format!("Pulumi stack {} of project {} is already managed by Stack {first}", stack.spec.stack, first.project);
     if stack.metadata.deletion_timestamp.is_some() {
@@ -20,21 +20,21 @@ pub fn decide(observed: &Observed) -> Option<Action> {
                 "{managed} as well, and a destroy would delete its resources. Set spec.destroyOnFinalize to false to leave them to \
                  Stack {first}, or delete that Stack first"
             );
-            return Some(Action::GiveWay(message));
+            return Some(Action::Conflict(message));
         }
         if !identity::has_applied(stack) || !deletion::has_to_destroy(stack) {
-            return Some(Action::LetGo);
+            return Some(Action::RemoveFinalizer);
         }
         let message = format!(
             "{managed} and is not destroyed; the resources of this Stack are in another Pulumi stack. Restore spec.stack and \
              spec.backend to destroy them, or unset spec.destroyOnFinalize to leave them"
         );
-        return Some(Action::GiveWay(message));
+        return Some(Action::Conflict(message));
     }
     let message = format!(
         "{managed}, so nothing runs here. Set another spec.stack or spec.backend, set spec.preview, or delete one of the two Stacks: \
          a Stack that has not applied this Pulumi stack does not destroy it. This Stack runs when Stack {first} is gone or manages \
          another Pulumi stack"
     );
-    (!stack.spec.suspend.unwrap_or_default()).then_some(Action::GiveWay(message))
+    (!stack.spec.suspend.unwrap_or_default()).then_some(Action::Conflict(message))
 }

@@ -10,17 +10,17 @@ use crate::api::pulumi::Stack;
 use crate::artifact::FetchError;
 use crate::controller::stack::act::{Next, rest};
 use crate::controller::stack::observe::Observed;
-use crate::controller::stack::rest::WATCHED_RETRY;
+use crate::controller::stack::requeue::WATCHED_RETRY;
 use crate::controller::stack::status::State;
 use crate::controller::stack::{Context, announce};
-use crate::runtime::drive::ReconcileError;
 use crate::runtime::events::{Event, EventKind};
 use crate::runtime::failpoint;
+use crate::runtime::reconcile::ReconcileError;
 use crate::source::{Origin, Resolved};
 use crate::telemetry::metrics::FetchResult;
 
 /// No server is asked again sooner, whatever patience it asks for.
-const SHORTEST_PATIENCE: Duration = Duration::from_secs(1);
+const MIN_RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// When it is tried again after a fetch that failed.
 #[derive(Debug, PartialEq, Eq)]
@@ -105,7 +105,7 @@ fn is_stalled(error: &FetchError) -> bool {
 fn try_again(error: &FetchError) -> TryAgain {
     match error.is_about_content() {
         true => TryAgain::LaterEachTime,
-        false => TryAgain::After(error.retry_after().map(|wait| wait.max(SHORTEST_PATIENCE))),
+        false => TryAgain::After(error.retry_after().map(|wait| wait.max(MIN_RETRY_AFTER))),
     }
 }
 

@@ -8,7 +8,7 @@ use crate::api::duration;
 use crate::api::pulumi::{CurrentUpdate, Snapshot};
 
 /// How many snapshots are kept.
-const KEPT: usize = 5;
+const MAX_SNAPSHOTS: usize = 5;
 
 /// Adds a run that has ended so. A snapshot of the same artifact with the same outcome is counted up and becomes the newest.
 pub fn add(history: &mut Vec<Snapshot>, run: &CurrentUpdate, result: &UpdateStatus, outcome: &str, now: Timestamp) {
@@ -28,7 +28,7 @@ pub fn add(history: &mut Vec<Snapshot>, run: &CurrentUpdate, result: &UpdateStat
         digest,
     };
     history.insert(0, snapshot);
-    history.truncate(KEPT);
+    history.truncate(MAX_SNAPSHOTS);
 }
 
 /// How long a run took; nothing if it never started.

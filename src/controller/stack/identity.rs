@@ -1,6 +1,6 @@
 //! Which Pulumi stack a Stack works on, and whether it may have resources in one. Pure.
 
-use crate::api::auto::{EndProof, Update, UpdateKind, UpdateStatus, Workspace};
+use crate::api::auto::{TerminationEvidence, Update, UpdateKind, UpdateStatus, Workspace};
 use crate::api::conditions;
 use crate::api::pulumi::{CurrentUpdate, LastUpdate, PulumiStack, Stack, StackStatus};
 pub use crate::controller::pulumi_stack::differ;
@@ -66,8 +66,8 @@ pub fn may_have_changed(update: &Update) -> bool {
     let result = update.status.clone().unwrap_or_default();
     update.spec.kind == UpdateKind::Up
         && (!conditions::is_true(&result.conditions, conditions::FAILED)
-            || result.cut_off.unwrap_or_default()
-            || result.end_proof.is_some_and(|proof| proof != EndProof::Agent)
+            || result.interrupted.unwrap_or_default()
+            || result.termination_evidence.is_some_and(|proof| proof != TerminationEvidence::Agent)
             || result.changes.iter().any(|(operation, count)| operation != "same" && *count > 0))
 }
 
@@ -76,7 +76,8 @@ pub fn may_have_removed(update: &Update) -> bool {
     let result = update.status.clone().unwrap_or_default();
     update.spec.kind == UpdateKind::Destroy
         && result.run.is_some()
-        && (result.cut_off.unwrap_or_default() || result.end_proof.is_some_and(|proof| proof != EndProof::Agent))
+        && (result.interrupted.unwrap_or_default()
+            || result.termination_evidence.is_some_and(|proof| proof != TerminationEvidence::Agent))
 }
 
 /// Whether an earlier destroy has removed the stack that this one did not find: that one may have, and both worked on the Pulumi stack that

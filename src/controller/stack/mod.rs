@@ -1,8 +1,12 @@
 //! Stack: resolves the source, keeps the Workspace, starts Updates, records their results.
 
 mod act;
+mod active_update;
 mod announce;
 mod backend;
+mod backoff;
+mod build_update;
+mod build_workspace;
 #[cfg(test)]
 mod cache_tests;
 mod cancel;
@@ -11,31 +15,27 @@ mod deletion;
 mod dependency_cycle;
 mod dependents;
 mod duplicate;
+mod duplicate_stacks;
 mod fetch;
 mod groups;
 mod history;
 mod identity;
+mod input_changes;
 mod observe;
-mod open_run;
-mod operator;
 mod outputs;
 mod ownership;
-mod pace;
-mod plan;
+mod pko_migration;
 mod prerequisites;
 #[cfg(test)]
 mod queue_simulation;
 mod readiness;
+mod requeue;
 mod resolve;
-mod rest;
-mod rotation;
 mod schedule;
 mod source_watches;
+mod stack_cache;
 mod status;
-mod twins;
-mod update_plan;
 mod watches;
-mod whole_stacks;
 mod workspace_drift;
 
 use std::sync::Arc;
@@ -47,14 +47,14 @@ use kube::core::Selector;
 use kube::runtime::reflector::ObjectRef;
 
 pub use dependents::Dependents;
+pub use duplicate_stacks::DuplicateStacks;
 pub use groups::{StackGroup, Stacks, stacks};
 pub use ownership::stack_of;
 pub use prerequisites::evaluator::{Evaluator, most_memory};
 pub use prerequisites::expression::{ExpressionError, evaluate_stdin};
 pub use source_watches::SourceWatches;
-pub use twins::Twins;
+pub use stack_cache::StackCache;
 pub use watches::{Feeds, controller};
-pub use whole_stacks::WholeStacks;
 pub use workspace_drift::MutatedWorkspaces;
 
 use crate::api::auto::{Update, Workspace};
@@ -63,9 +63,9 @@ use crate::artifact::{Fetcher, Store};
 use crate::controller::stack::act::Next;
 use crate::controller::update::{UpdateGroup, Updates};
 use crate::runtime::cache_sync::CacheSync;
-use crate::runtime::drive::{Outcome, ReconcileError};
 use crate::runtime::events::Events;
 use crate::runtime::reads::Reader;
+use crate::runtime::reconcile::{Outcome, ReconcileError};
 use crate::runtime::scope::Scope;
 use crate::runtime::writes::Writer;
 use crate::source::flux::Sources;
@@ -82,10 +82,10 @@ pub struct Context {
     pub source_watches: SourceWatches,
     pub git: Git,
     pub dependents: Dependents,
-    pub whole_stacks: WholeStacks,
+    pub stack_cache: StackCache,
     pub mutated_workspaces: MutatedWorkspaces,
     pub evaluator: Evaluator,
-    pub twins: Twins,
+    pub duplicates: DuplicateStacks,
     pub reader: Reader,
     pub writer: Writer,
     pub fetcher: Fetcher,

@@ -16,9 +16,9 @@ use crate::api::pulumi::Stack;
 use crate::artifact::InPod;
 use crate::controller::stack::Context;
 use crate::controller::stack::deletion::{self, Deletion};
+use crate::controller::stack::duplicate_stacks::DuplicateStack;
 use crate::controller::stack::prerequisites::{self, Needed, Rule};
-use crate::controller::stack::twins::Twin;
-use crate::controller::stack::{operator, rotation};
+use crate::controller::stack::{input_changes, pko_migration};
 use crate::controller::update::is_outputs_of;
 use crate::runtime::backoff::ObjectKey;
 use crate::runtime::reads::ReadError;
@@ -51,7 +51,7 @@ pub struct Observed {
     /// By how many percent an interval may be longer or shorter.
     pub interval_jitter: u8,
     /// The Stack that manages the same Pulumi stack and is before this one.
-    pub twin: Option<Twin>,
+    pub duplicate: Option<DuplicateStack>,
     /// Every Update of this Stack that the controller knows of.
     pub updates: Vec<Arc<Update>>,
     /// What a Stack that is being deleted has to know besides.
@@ -75,7 +75,7 @@ impl Observed {
             elsewhere: None,
             watched: BTreeSet::new(),
             interval_jitter: 0,
-            twin: None,
+            duplicate: None,
             updates: Vec::new(),
             deletion: None,
         }
@@ -118,10 +118,10 @@ pub async fn observe(mut stack: Stack, context: &Context) -> Result<Observed, Re
         }
         cycle = context.dependents.cycle(&stack);
     }
-    let twin = context.twins.first(&stack, workspace.as_ref(), &context.reader).await?;
+    let duplicate = context.duplicates.first(&stack, workspace.as_ref(), &context.reader).await?;
     Ok(Observed {
         interval_jitter: context.interval_jitter,
-        twin,
+        duplicate,
         stack,
         source,
         in_store,
@@ -189,7 +189,7 @@ async fn look_at_changed(
     let mut watched = BTreeSet::new();
     let Some(selector) = &context.watched else { return Ok(watched) };
     let namespace = stack.namespace().unwrap_or_default();
-    for object in rotation::changed(stack, workspace) {
+    for object in input_changes::changed(stack, workspace) {
         let labels = match object.split_once('/') {
             Some(("Secret", name)) => labels::<Secret>(&namespace, name, context).await?,
             Some(("ConfigMap", name)) => labels::<ConfigMap>(&namespace, name, context).await?,
@@ -245,11 +245,11 @@ async fn look_at_one(key: &ObjectKey, rule: &Rule, context: &Context) -> Result<
     if is_gone || is_enough {
         return Ok(cached);
     }
-    if let Some(whole) = cached.and_then(|part| context.whole_stacks.get(key, &part)) {
+    if let Some(whole) = cached.and_then(|part| context.stack_cache.get(key, &part)) {
         return Ok(Some(whole));
     }
     let whole = context.reader.get_opt::<Stack>(&key.0, &key.1).await?.map(Arc::new);
-    whole.iter().for_each(|whole| context.whole_stacks.keep(key, whole));
+    whole.iter().for_each(|whole| context.stack_cache.keep(key, whole));
     Ok(whole)
 }
 
@@ -309,7 +309,7 @@ pub fn current_update_name(stack: &Stack) -> Option<&str> {
 
 /// The Secret that an Update names, if it is its own.
 async fn outputs_of(update: &Update, namespace: &str, context: &Context) -> Result<Option<Secret>, ReadError> {
-    let Some(name) = update.status.as_ref().and_then(operator::outputs_name) else { return Ok(None) };
+    let Some(name) = update.status.as_ref().and_then(pko_migration::outputs_name) else { return Ok(None) };
     let secret = context.reader.get_opt::<Secret>(namespace, name).await?;
     Ok(secret.filter(|secret| is_outputs_of(secret, update)))
 }

@@ -12,9 +12,9 @@ use crate::api::{bounds, names};
 /// What an output that is secret reads in the status.
 const SECRET: &str = "[secret]";
 /// What all outputs in a status may have, in bytes: an object in the API has little room.
-const LARGEST: usize = 256 * 1024;
+const MAX_STATUS_BYTES: usize = 256 * 1024;
 /// The most outputs in a status; the schema allows no more. The others are in the Secret only.
-const MOST: usize = bounds::ENTRIES as usize;
+const MAX_OUTPUTS: usize = bounds::ENTRIES as usize;
 
 /// The outputs of an outputs Secret, with `[secret]` in place of what is secret. Of many large ones the largest are left in the
 /// Secret.
@@ -31,7 +31,7 @@ pub(super) fn masked(outputs: Option<&Secret>) -> BTreeMap<String, Value> {
     };
     let mut all: Vec<_> = secret.data.iter().flatten().collect();
     all.sort_by_key(size);
-    let mut room = LARGEST;
+    let mut room = MAX_STATUS_BYTES;
     let value = |output: (&String, &ByteString)| {
         let (key, bytes) = output;
         room = room.saturating_sub(size(&output));
@@ -42,7 +42,7 @@ pub(super) fn masked(outputs: Option<&Secret>) -> BTreeMap<String, Value> {
         };
         (key.clone(), value)
     };
-    all.into_iter().take(MOST).map(value).collect()
+    all.into_iter().take(MAX_OUTPUTS).map(value).collect()
 }
 
 #[cfg(test)]
@@ -75,6 +75,6 @@ mod tests {
         assert_eq!(json!(shown), wanted);
         assert!(masked(None).is_empty());
         let many = (0..2000).map(|number| (format!("o{number}"), ByteString(b"1".to_vec()))).collect();
-        assert_eq!(masked(Some(&Secret { data: Some(many), ..Secret::default() })).len(), MOST);
+        assert_eq!(masked(Some(&Secret { data: Some(many), ..Secret::default() })).len(), MAX_OUTPUTS);
     }
 }

@@ -6,7 +6,7 @@ use kube::{Resource, ResourceExt};
 use crate::api::auto::Workspace;
 use crate::api::names;
 use crate::api::pulumi::Stack;
-use crate::controller::stack::plan;
+use crate::controller::stack::build_workspace;
 
 /// The ownerReferences of what a Stack makes. One that is being deleted gives none: in a foreground deletion the garbage collector
 /// would at once take away what a destroy needs. The Stack removes all of it before it lets go.
@@ -34,7 +34,7 @@ pub fn stack_of<K: Resource>(object: &K) -> Option<String> {
 
 /// Whether the Workspace of a Stack's name is the Stack's.
 pub fn is_of(stack: &Stack, workspace: &Workspace) -> bool {
-    plan::wanted_hash(workspace).is_some() || stack_of(workspace) == Some(stack.name_any())
+    build_workspace::wanted_hash(workspace).is_some() || stack_of(workspace) == Some(stack.name_any())
 }
 
 #[cfg(test)]

@@ -14,10 +14,10 @@ use tokio::time::Instant;
 use crate::api::auto::{RunBinding, Update, UpdateStatus};
 use crate::api::names;
 use crate::api::pulumi::{CurrentUpdate, Stack, StackSpec, StackStatus};
-use crate::controller::stack::status::{State, absorbed, started, with_state};
-use crate::controller::stack::update_plan;
+use crate::controller::stack::build_update;
+use crate::controller::stack::status::{State, started, with_result, with_state};
 use crate::controller::update::run_in;
-use crate::runtime::turns::{Limits, Turns};
+use crate::runtime::fair_queue::{FairQueue, Limits};
 
 const STACKS: usize = 1000;
 const SLOTS: usize = 10;
@@ -48,7 +48,7 @@ struct Member {
 
 struct Simulation {
     members: Vec<Member>,
-    turns: Turns<usize>,
+    queue: FairQueue<usize>,
     events: BTreeMap<u64, VecDeque<Event>>,
     begin: Instant,
     second: u64,
@@ -69,7 +69,7 @@ impl Simulation {
         let limits = Limits { all: SLOTS, each_namespace: SLOTS, each_node: SLOTS + 1 };
         Simulation {
             members: members.collect(),
-            turns: Turns::new(limits),
+            queue: FairQueue::new(limits),
             events: BTreeMap::new(),
             begin: Instant::now(),
             second: 0,
@@ -103,7 +103,7 @@ impl Simulation {
                 Some(Event::Ended(number)) => self.ended(number),
                 None => drop(next.remove()),
             }
-            while let Some(number) = self.turns.next_wake(self.instant()) {
+            while let Some(number) = self.queue.next_wake(self.instant()) {
                 self.ask(number);
             }
         }
@@ -120,12 +120,12 @@ impl Simulation {
                 continue;
             }
             if let Some(mut update) = self.members[number].update.take() {
-                self.turns.withdraw(&update.uid().unwrap(), self.instant());
+                self.queue.withdraw(&update.uid().unwrap(), self.instant());
                 update.metadata.deletion_timestamp = Some(Time(self.now()));
                 let revoked = (names::ANNOTATION_REVOKED.to_owned(), "the source has moved on".to_owned());
                 update.metadata.annotations = Some([revoked].into());
                 self.members[number].stack.status =
-                    Some(absorbed(&self.members[number].stack, &update, None, self.now()));
+                    Some(with_result(&self.members[number].stack, &update, None, self.now()));
             }
             self.place(number);
         }
@@ -149,7 +149,7 @@ impl Simulation {
         let name = names::update(&member.stack.name_any(), &member.stack.uid().unwrap(), attempt);
         let current = CurrentUpdate { name: name.clone(), generation: 1, ..CurrentUpdate::default() };
         member.stack.status = Some(started(&member.stack, &current, now));
-        let mut update = update_plan::update(&member.stack, &current).unwrap();
+        let mut update = build_update::update(&member.stack, &current).unwrap();
         update.metadata.uid = Some(name);
         update.metadata.creation_timestamp = Some(Time(now));
         (member.update, member.commit) = (Some(update), commit);
@@ -160,7 +160,7 @@ impl Simulation {
         let Some(update) = &self.members[number].update else { return };
         let pod: Pod = serde_json::from_value(json!({"spec": {"nodeName": "n", "containers": []}})).unwrap();
         let run = run_in(&pod, update, &[]);
-        if self.turns.ask(&run, number, self.instant()).is_ok() {
+        if self.queue.ask(&run, number, self.instant()).is_ok() {
             self.members[number].is_open = true;
             self.members[number].starts.push(self.second);
             let seconds = self.random.u64(RUN / 2..=RUN * 3 / 2);
@@ -168,16 +168,16 @@ impl Simulation {
         }
     }
 
-    /// The result is absorbed. Now and then it is a failure, which is tried again at once.
+    /// The result is with_result. Now and then it is a failure, which is tried again at once.
     fn ended(&mut self, number: usize) {
         let (now, instant) = (self.now(), self.instant());
         let member = &mut self.members[number];
         let mut update = member.update.take().unwrap();
         update.status = Some(UpdateStatus { run: Some(RunBinding::default()), ..UpdateStatus::default() });
-        member.stack.status = Some(absorbed(&member.stack, &update, None, now));
+        member.stack.status = Some(with_result(&member.stack, &update, None, now));
         member.is_open = false;
         let is_behind = member.commit != self.commit || self.random.u8(..) < 13;
-        self.turns.close(&update.uid().unwrap(), instant);
+        self.queue.close(&update.uid().unwrap(), instant);
         if is_behind {
             self.place(number);
         }

@@ -10,8 +10,8 @@ use crate::api::conditions::{stack_reason, update_reason};
 use crate::api::duration;
 use crate::api::pulumi::LastUpdate;
 use crate::api::resolve::Answer;
-use crate::controller::stack::pace::{self, Pace};
-use crate::controller::stack::{operator, resolve, rotation};
+use crate::controller::stack::backoff::{self, StackBackoff};
+use crate::controller::stack::{input_changes, pko_migration, resolve};
 
 /// The inputs that a run answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,7 +60,7 @@ pub fn due(
     answer: Option<Answer>,
     inputs: &Inputs,
     kind: UpdateKind,
-    pace: &Pace,
+    backoff: &StackBackoff,
     now: Timestamp,
 ) -> Due {
     let Some(last) = last else { return Due::Now("Initial stack update".to_owned()) };
@@ -72,10 +72,11 @@ pub fn due(
         let name = if inputs.revision.is_empty() { &inputs.digest } else { &inputs.revision };
         return Due::Now(format!("New commit detected: \"{name}\""));
     }
-    if let Some(reason) = rotation::reason(last, inputs).filter(|_| kind != UpdateKind::Destroy) {
+    if let Some(reason) = input_changes::reason(last, inputs).filter(|_| kind != UpdateKind::Destroy) {
         return Due::Now(reason);
     }
-    let again = pace.resync.filter(|_| kind != UpdateKind::Destroy).map(|every| resync(last, every, pace.spread, now));
+    let again =
+        backoff.resync.filter(|_| kind != UpdateKind::Destroy).map(|every| resync(last, every, backoff.spread, now));
     match (last.state.as_deref(), answer) {
         (Some("succeeded"), _) => match again {
             Some(Due::After(wait)) => Due::Done(Some(wait)),
@@ -91,8 +92,8 @@ pub fn due(
                 Due::Now(format!("Failures forgotten at: \"{}\"", inputs.reset_at.as_deref().unwrap_or_default()))
             }
             Some(update_reason::SPEC_INVALID) => Due::Invalid(last.message.clone().unwrap_or_default()),
-            _ if operator::has_given_up(last) && kind != UpdateKind::Destroy => again.unwrap_or(Due::GivenUp),
-            _ => retry(last, pace, now),
+            _ if pko_migration::has_given_up(last) && kind != UpdateKind::Destroy => again.unwrap_or(Due::GivenUp),
+            _ => retry(last, backoff, now),
         },
     }
 }
@@ -131,8 +132,8 @@ fn since(last: &LastUpdate, now: Timestamp) -> Option<SignedDuration> {
     last.last_resync_time.as_ref().map(|time| now.duration_since(time.0))
 }
 
-fn retry(last: &LastUpdate, pace: &Pace, now: Timestamp) -> Due {
-    let wait = pace.pause_after(last);
+fn retry(last: &LastUpdate, backoff: &StackBackoff, now: Timestamp) -> Due {
+    let wait = backoff.pause_after(last);
     let word = match last.reason.as_deref() {
         Some(stack_reason::UPDATE_CONFLICT) => "Waited for the lock",
         Some(update_reason::ABORTED) => "Run again after an interruption",
@@ -166,10 +167,10 @@ const UNCOUNTED: [&str; 4] = [
 
 /// The number of failures in a row after a run that failed for this reason. A changed input starts at 0 again, and so does a failure
 /// after runs that could not start, or the other way around.
-pub fn failures_after(previous: Option<&LastUpdate>, current: &Inputs, reason: &str, pace: &Pace) -> i64 {
-    let same_kind = |last: &&LastUpdate| pace::was_refused(last) == (reason == update_reason::RUN_REFUSED);
+pub fn failures_after(previous: Option<&LastUpdate>, current: &Inputs, reason: &str, backoff: &StackBackoff) -> i64 {
+    let same_kind = |last: &&LastUpdate| backoff::was_refused(last) == (reason == update_reason::RUN_REFUSED);
     let counts = match reason {
-        update_reason::UPDATE_CONFLICT => !pace.waits_for_locks,
+        update_reason::UPDATE_CONFLICT => !backoff.waits_for_locks,
         _ => !UNCOUNTED.contains(&reason),
     };
     let before = previous.filter(|last| answers(last, current)).filter(same_kind);
@@ -189,7 +190,7 @@ fn answers(last: &LastUpdate, inputs: &Inputs) -> bool {
         && last.force_at == inputs.force_at
         && last.reset_at == inputs.reset_at
         && is_same_source(last, inputs)
-        && rotation::reason(last, inputs).is_none()
+        && input_changes::reason(last, inputs).is_none()
 }
 
 /// Whether a run was of this artifact, or of one that is the same in all that matters.
@@ -199,7 +200,7 @@ fn is_same_source(last: &LastUpdate, inputs: &Inputs) -> bool {
 }
 
 fn is_same_artifact(last: &LastUpdate, inputs: &Inputs) -> bool {
-    operator::is_same_artifact(last, &inputs.revision, &inputs.digest, inputs.content_id.as_deref())
+    pko_migration::is_same_artifact(last, &inputs.revision, &inputs.digest, inputs.content_id.as_deref())
 }
 
 /// Whether the source has another archive of what the last run was of. It is placed without a run.

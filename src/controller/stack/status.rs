@@ -8,17 +8,17 @@ use crate::api::auto::UpdateKind;
 use crate::api::conditions::{self, Claim, READY, RECONCILING, STALLED, Status, stack_reason, update_reason};
 use crate::api::pulumi::{CurrentUpdate, LastUpdate, Stack, StackStatus};
 use crate::api::{columns, names};
+use crate::controller::stack::backoff::StackBackoff;
 use crate::controller::stack::decide::named;
+use crate::controller::stack::input_changes::Baseline;
 use crate::controller::stack::observe::requests;
-use crate::controller::stack::pace::Pace;
-use crate::controller::stack::rotation::FirstSight;
 use crate::controller::stack::schedule::Inputs;
-use crate::controller::stack::{open_run, resolve};
+use crate::controller::stack::{active_update, resolve};
 use crate::telemetry::stacks::Standing;
 
 mod ended;
 
-pub use ended::{absorbed, is_conflict};
+pub use ended::{is_conflict, with_result};
 
 /// What starts a run of a Stack that does not try again by itself.
 const REVIVAL: &str = "It runs again when the spec or the source changes, or when the annotation \
@@ -41,7 +41,7 @@ pub enum State {
     /// Nothing new can be made, and what is there goes away.
     NamespaceTerminating(String),
     /// Another Stack manages the same Pulumi stack.
-    GivesWay(String),
+    Conflict(String),
     /// Other Stacks have to be done first.
     PrerequisiteNotSatisfied(String),
     /// The last run failed and will be tried again.
@@ -74,7 +74,7 @@ pub fn with_state(stack: &Stack, state: &State, now: Timestamp) -> StackStatus {
     } else {
         let last = status.last_update.clone();
         status.suspended = None;
-        let mut claims = claims(state, last.as_ref(), &Pace::of_stack(stack));
+        let mut claims = claims(state, last.as_ref(), &StackBackoff::of_stack(stack));
         if let Some(complaint) = resolve::complaint(stack) {
             claims.complain(&complaint);
         }
@@ -105,7 +105,7 @@ fn pending_since(before: Option<Time>, state: &State, now: Timestamp) -> Option<
         State::SourceUnavailable(_) | State::SourceStalled(_) | State::InDoubt(..) => before,
         State::NamespaceTerminating(_)
         | State::VersionTooLow(_)
-        | State::GivesWay(_)
+        | State::Conflict(_)
         | State::Failed
         | State::GivenUp
         | State::Unanswered(_)
@@ -163,7 +163,7 @@ impl Claims {
     }
 }
 
-fn claims(state: &State, last: Option<&LastUpdate>, pace: &Pace) -> Claims {
+fn claims(state: &State, last: Option<&LastUpdate>, backoff: &StackBackoff) -> Claims {
     let cause = last.and_then(|l| l.message.clone()).unwrap_or_else(|| "the run failed without a message".to_owned());
     match state {
         State::Working(message) => Claims {
@@ -176,9 +176,9 @@ fn claims(state: &State, last: Option<&LastUpdate>, pace: &Pace) -> Claims {
         State::SourceStalled(message) => given_up(stack_reason::SOURCE_UNAVAILABLE, message, message),
         State::SourceUnavailable(message) => waiting(stack_reason::SOURCE_UNAVAILABLE, message),
         State::NamespaceTerminating(message) => given_up(stack_reason::NAMESPACE_TERMINATING, message, message),
-        State::GivesWay(message) => given_up(stack_reason::UPDATE_CONFLICT, message, message),
+        State::Conflict(message) => given_up(stack_reason::UPDATE_CONFLICT, message, message),
         State::PrerequisiteNotSatisfied(message) => waiting(stack_reason::PREREQUISITE_NOT_SATISFIED, message),
-        State::Failed => failed(last, cause, pace),
+        State::Failed => failed(last, cause, backoff),
         State::GivenUp => {
             let kind = last.and_then(|l| l.kind.as_deref()).unwrap_or("update");
             let message = format!("the Pulumi Kubernetes Operator gave up the {kind}. {REVIVAL}");
@@ -218,8 +218,8 @@ fn waiting(reason: &'static str, message: &str) -> Claims {
     }
 }
 
-fn failed(last: Option<&LastUpdate>, cause: String, pace: &Pace) -> Claims {
-    let seconds = last.map_or(0, |last| pace.pause_after(last).as_secs());
+fn failed(last: Option<&LastUpdate>, cause: String, backoff: &StackBackoff) -> Claims {
+    let seconds = last.map_or(0, |last| backoff.pause_after(last).as_secs());
     if last.is_some_and(is_conflict) {
         return Claims {
             ready: (Status::False, Words(stack_reason::UPDATE_CONFLICT, cause.clone())),
@@ -356,7 +356,7 @@ fn claim(into: &mut Vec<Condition>, claims: &Claims, generation: i64, now: Times
 
 /// The status once a run has been asked for, before its Update is made.
 pub fn started(stack: &Stack, current: &CurrentUpdate, now: Timestamp) -> StackStatus {
-    let mut status = with_state(stack, &State::Working(open_run::queued(current)), now);
+    let mut status = with_state(stack, &State::Working(active_update::queued(current)), now);
     status.attempts = Some(status.attempts.unwrap_or_default() + 1);
     status.last_attempted_revision = current.commit.clone();
     status.current_update = Some(current.clone());
@@ -375,7 +375,7 @@ pub fn with_handled_cancel(stack: &Stack, value: String) -> StackStatus {
 }
 
 /// The status with the first words for Secrets and ConfigMaps: later ones are compared with them.
-pub fn with_first_inputs(stack: &Stack, first: &FirstSight) -> StackStatus {
+pub fn with_first_inputs(stack: &Stack, first: &Baseline) -> StackStatus {
     let mut status = stack.status.clone().unwrap_or_default();
     if let Some(last) = &mut status.last_update {
         last.config_inputs = first.config.clone().or_else(|| last.config_inputs.take());

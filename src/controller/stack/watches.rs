@@ -13,9 +13,9 @@ use crate::api::auto::{Update, UpdatePhase, Workspace};
 use crate::api::conditions;
 use crate::api::pulumi::{Stack, StackSpec};
 use crate::controller::stack::{Context, StackGroup, ownership, prerequisites, reconcile};
-use crate::runtime::drive::{Drive, no_errors};
+use crate::runtime::change_filter::news;
 use crate::runtime::index::IndexWriter;
-use crate::runtime::news::news;
+use crate::runtime::reconcile::{ReconcileRunner, no_errors};
 use crate::runtime::scope::Scope;
 use crate::runtime::tolerant_watcher::watcher;
 use crate::runtime::watch;
@@ -44,19 +44,19 @@ pub async fn controller(
         impl Stream<Item = ObjectRef<Stack>> + Send + 'static,
         impl Stream<Item = ObjectRef<Stack>> + Send + 'static,
     >,
-    drive: Arc<Drive>,
+    runner: Arc<ReconcileRunner>,
     context: Arc<Context>,
     shutdown: impl Future<Output = ()> + Send + Sync + 'static,
 ) {
     let stacks = context.stacks.store().clone();
-    let twins = context.twins.clone();
+    let duplicates = context.duplicates.clone();
     let noted = move |stack: &mut Stack| {
-        twins.note(stack);
+        duplicates.note(stack);
         cut_down(stack);
     };
     let dependents = context.dependents.clone();
     let seen = move |event: &Event<Stack>| dependents.note(event);
-    let stream = watch::changes(scope.api(client.clone()), scope.own_kinds(), noted, feeds.store, drive.clone(), seen);
+    let stream = watch::changes(scope.api(client.clone()), scope.own_kinds(), noted, feeds.store, runner.clone(), seen);
     let updates = watcher::<Update>(scope.api(client.clone()), scope.other_kinds());
     let workspaces = watcher::<Workspace>(scope.api(client), scope.other_kinds());
     Controller::for_stream(stream, stacks)
@@ -72,11 +72,11 @@ pub async fn controller(
         .graceful_shutdown_on(shutdown)
         .run(
             move |stack, context| {
-                let drive = drive.clone();
+                let runner = runner.clone();
                 let object = stack.clone();
                 // On the heap once it begins: all that are due wait for a slot here.
                 let work = async move { Box::pin(reconcile(object, context)).await };
-                async move { drive.run(stack.as_ref(), work).await }
+                async move { runner.run(stack.as_ref(), work).await }
             },
             no_errors,
             context,

@@ -18,20 +18,20 @@ use crate::controller::update::attachments::{Seen, Target};
 use crate::controller::update::dead_runs::dead_runs;
 use crate::controller::update::decide::{Action, is_cancel_requested, is_of_stack};
 use crate::controller::update::observe::{Observed, Owner, binding};
+use crate::controller::update::outcome::RunOutcome;
 use crate::controller::update::outputs::{self, Kept};
 use crate::controller::update::queue::run_in;
-use crate::controller::update::verdict::Verdict;
 use crate::controller::update::{Context, request, status};
 use crate::rpc::client::AgentAddress;
-use crate::runtime::drive::ReconcileError;
 use crate::runtime::events::{Event, EventKind};
 use crate::runtime::failpoint;
+use crate::runtime::reconcile::ReconcileError;
 
 /// How soon something is looked at again that a watch or a task normally announces.
 const WATCHED_RETRY: Duration = Duration::from_secs(30);
 /// How soon a queued run looks again whether the one before it has ended.
 const QUEUE_RETRY: Duration = Duration::from_secs(2);
-/// How soon a run looks again for a free slot. The gate wakes it when it may start.
+/// How soon a run looks again for a free slot. The run_limiter wakes it when it may start.
 const SLOT_RETRY: Duration = Duration::from_secs(300);
 /// How soon a run is looked at again whose agent tells of it: its task wakes the reconciler.
 const TOLD_RETRY: Duration = Duration::from_secs(120);
@@ -89,7 +89,7 @@ pub async fn act(
         }
         Action::Doubt(doubt) => hesitate(observed, &doubt, context, now).await,
         Action::Cancel => cancel(observed, context, now).await,
-        Action::Record(verdict) => record(observed, &verdict, context, now).await,
+        Action::Record(outcome) => record(observed, &outcome, context, now).await,
         Action::Release => release(observed, context).await,
         Action::Abandon => {
             context.forget(update);
@@ -161,7 +161,7 @@ async fn announce(
     let uid = update.uid().unwrap_or_default();
     let Some(pod) = &observed.pod else { return Ok(Next::Rest(Some(WATCHED_RETRY))) };
     let run = run_in(pod, update, &context.siblings(update));
-    let permit = match context.gate.acquire(&run, ObjectRef::from_obj(update)) {
+    let permit = match context.run_limiter.acquire(&run, ObjectRef::from_obj(update)) {
         Ok(permit) => permit,
         Err(full) => {
             let status = status::waiting(update, update_reason::QUEUED, &full.to_string(), now);
@@ -234,7 +234,7 @@ fn attach(observed: &Observed, binding: &RunBinding, context: &Context) -> Resul
     };
     let uid = update.uid().unwrap_or_default();
     let siblings = context.siblings(update);
-    let permit = context.gate.adopt(&run_in(pod, update, &siblings));
+    let permit = context.run_limiter.adopt(&run_in(pod, update, &siblings));
     context.attachments.keep(&uid, ObjectRef::from_obj(update), permit);
     let dead_runs = dead_runs(update, &siblings);
     let request = request::run(update, workspace, binding, dead_runs, context.timeouts)
@@ -296,15 +296,15 @@ async fn hesitate(observed: &Observed, doubt: &str, context: &Context, now: Time
 /// The outputs are written before the status that names them.
 async fn record(
     observed: &Observed,
-    verdict: &Verdict,
+    outcome: &RunOutcome,
     context: &Context,
     now: Timestamp,
 ) -> Result<Next, ReconcileError> {
     let (update, progress) = (&observed.update, observed.progress.as_ref());
     failpoint::hit("update-result-seen");
-    let verdict = match outputs::keep(update, verdict, context, now).await? {
-        Kept::Yes => verdict.clone(),
-        Kept::No(why) => verdict.clone().without_outputs(&why),
+    let outcome = match outputs::keep(update, outcome, context, now).await? {
+        Kept::Yes => outcome.clone(),
+        Kept::No(why) => outcome.clone().without_outputs(&why),
         Kept::NotYet(why) => {
             let message = format!("the run has ended; its outputs cannot be kept yet: {why}");
             context.writer.status(update, &status::running(update, progress, &message, now)).await?;
@@ -312,25 +312,25 @@ async fn record(
         }
     };
     failpoint::hit("update-outputs-written");
-    let mut status = status::recorded(update, &verdict, progress, now);
+    let mut status = status::recorded(update, &outcome, progress, now);
     let written = match context.writer.status(update, &status).await {
         // A result that is never recorded would leave the run open for ever.
         Err(error) if error.is_content_rejected() => {
             tracing::warn!(error = &error as &dyn std::error::Error, "the result is recorded without its details");
-            status = status::recorded_without_details(update, &verdict, &error.to_string(), now);
+            status = status::recorded_without_details(update, &outcome, &error.to_string(), now);
             context.writer.status(update, &status).await?
         }
         written => written?,
     };
     let next = Next::Again(Box::new(written.unwrap_or_else(|| update.clone())));
-    tell_end(update, &status, verdict.failure.unwrap_or("Succeeded"), context);
-    let event = match verdict.failure {
+    tell_end(update, &status, outcome.failure.unwrap_or("Succeeded"), context);
+    let event = match outcome.failure {
         None => Event::new(update, EventKind::Normal, "UpdateSucceeded", succeeded(update)),
         Some(reason) => {
             // A Stack retries as long as the lock is there, each time by another Update, and reports the lock once.
             let is_reported = reason == update_reason::UPDATE_CONFLICT && is_of_stack(update);
             let kind = if is_reported { EventKind::Trace } else { EventKind::Warning };
-            Event::new(update, kind, "UpdateFailed", format!("{reason}: {}", verdict.message))
+            Event::new(update, kind, "UpdateFailed", format!("{reason}: {}", outcome.message))
         }
     };
     context.events.publish(with_revision(update, event));

@@ -19,15 +19,15 @@ use tokio_util::task::TaskTracker;
 
 use crate::api::auto::{RunProgress, Update};
 use crate::api::conditions;
-use crate::controller::update::progress::{News, Progress};
+use crate::controller::update::progress::{ChangeFilter, Progress};
 use crate::rpc::client::{self as rpc, AgentAddress, Agents, RpcError};
 use crate::rpc::proto::{self, attach_reply::Part};
-use crate::runtime::runs::Permit;
+use crate::runtime::run_limiter::Permit;
 use rate_limit::RateLimit;
 
 /// The first wait before an agent that did not answer is called again; it doubles up to the longest.
 const FIRST_RETRY: Duration = Duration::from_millis(250);
-const LONGEST_RETRY: Duration = Duration::from_secs(5);
+const MAX_RETRY: Duration = Duration::from_secs(5);
 /// How soon a run is asked for again that waits for a person in the pod.
 const HELD_RETRY: Duration = Duration::from_secs(3);
 /// Progress is told at most this often.
@@ -37,7 +37,7 @@ const URGENT_INTERVAL: Duration = Duration::from_secs(1);
 /// The longest that the agent is given to take note of a recorded result.
 const ACKNOWLEDGE_TIMEOUT: Duration = Duration::from_secs(5);
 /// The longest of an agent's words that end up in a condition, in bytes.
-const LONGEST_WORDS: usize = 1024;
+const MAX_WORDS: usize = 1024;
 
 /// What a task knows of its run.
 #[derive(Clone, Debug, PartialEq)]
@@ -227,7 +227,7 @@ impl Attachments {
             self.tell(&mut following, seen);
             let Some(pause) = pause else { return };
             tokio::time::sleep(pause).await;
-            wait = (wait * 2).min(LONGEST_RETRY);
+            wait = (wait * 2).min(MAX_RETRY);
         }
     }
 
@@ -281,8 +281,8 @@ impl Attachments {
         following.from = progress.sequence + 1;
         let now = Instant::now();
         match following.progress.observe(progress) {
-            News::None => {}
-            News::Urgent => {
+            ChangeFilter::None => {}
+            ChangeFilter::Urgent => {
                 // An agent that tells of another process again and again is not obeyed each time.
                 let due = following.told.map_or(now, |told| told + URGENT_INTERVAL);
                 following.due = Some(following.due.map_or(due, |before| before.min(due)));
@@ -290,7 +290,7 @@ impl Attachments {
                     self.tell_progress(following);
                 }
             }
-            News::Some => {
+            ChangeFilter::Some => {
                 let due = following.told.map_or(now, |told| told + PROGRESS_INTERVAL);
                 following.due.get_or_insert(due);
             }
@@ -358,7 +358,7 @@ impl Following {
 /// What the agent says to people, bounded and on one line.
 fn words(text: &str) -> String {
     let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-    conditions::shorten(&line, LONGEST_WORDS)
+    conditions::shorten(&line, MAX_WORDS)
 }
 
 #[cfg(test)]

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use crate::api::auto::{EndProof, LockRecovery, Update};
+use crate::api::auto::{LockRecovery, TerminationEvidence, Update};
 use crate::rpc::proto;
 
 /// The most that the agent is told of, the latest ones.
-const MOST: usize = 5;
+const MAX_DEAD_RUNS: usize = 5;
 
 /// The dead runs of the stack that an Update is about to run.
 pub fn dead_runs(update: &Update, all: &[Arc<Update>]) -> Vec<proto::DeadRun> {
@@ -23,15 +23,15 @@ pub fn dead_runs(update: &Update, all: &[Arc<Update>]) -> Vec<proto::DeadRun> {
     };
     let mut dead: Vec<_> = all.iter().filter(is_sibling).filter_map(|other| dead_run(other)).collect();
     dead.sort_by_key(|run| std::cmp::Reverse(run.ended));
-    dead.truncate(MOST);
+    dead.truncate(MAX_DEAD_RUNS);
     dead
 }
 
 /// The run of an Update, if it was cut off, is proven dead, and its lock can be recognized.
 pub fn dead_run(update: &Update) -> Option<proto::DeadRun> {
     let status = update.status.as_ref().filter(|_| update.is_complete())?;
-    let is_proven = status.end_proof.is_some_and(|proof| proof != EndProof::Person);
-    if !is_proven || status.cut_off != Some(true) {
+    let is_proven = status.termination_evidence.is_some_and(|proof| proof != TerminationEvidence::User);
+    if !is_proven || status.interrupted != Some(true) {
         return None;
     }
     let host = status.run.as_ref().map(|run| run.host.clone()).filter(|host| !host.is_empty())?;
@@ -75,8 +75,8 @@ mod tests {
             progress: Some(RunProgress { pid: Some(42), ..RunProgress::default() }),
             start_time: Some(Time(at(second - 5))),
             end_time: Some(Time(at(second))),
-            cut_off: Some(true),
-            end_proof: Some(EndProof::Container),
+            interrupted: Some(true),
+            termination_evidence: Some(TerminationEvidence::Container),
             ..UpdateStatus::default()
         });
         change(&mut update);
@@ -91,10 +91,10 @@ mod tests {
     fn only_runs_that_are_proven_dead_and_were_cut_off_count() {
         let rows: [(&str, fn(&mut Update), usize); 9] = [
             ("proven", |_| {}, 1),
-            ("ended in order", |u| status(u).cut_off = None, 0),
+            ("ended in order", |u| status(u).interrupted = None, 0),
             ("open", |u| status(u).conditions.clear(), 0),
-            ("a person says so", |u| status(u).end_proof = Some(EndProof::Person), 0),
-            ("nothing is known", |u| status(u).end_proof = None, 0),
+            ("a person says so", |u| status(u).termination_evidence = Some(TerminationEvidence::User), 0),
+            ("nothing is known", |u| status(u).termination_evidence = None, 0),
             ("its process was never known", |u| status(u).progress = None, 0),
             ("on the network of its node", |u| status(u).run = Some(RunBinding::default()), 0),
             ("of another stack", |u| u.spec.stack_name = "prod".to_owned(), 0),

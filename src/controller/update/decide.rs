@@ -6,21 +6,21 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 
-use crate::api::auto::{ArtifactReference, EndProof, RunBinding, Update, Workspace};
+use crate::api::auto::{ArtifactReference, RunBinding, TerminationEvidence, Update, Workspace};
 use crate::api::conditions::{self, update_reason};
 use crate::api::{duration, names, resolve};
 use crate::artifact::Directory;
 use crate::controller::update::attachments::Seen;
 use crate::controller::update::observe::{Observed, Owner, binding};
-use crate::controller::update::pod_end::{self, End, Recorded};
+use crate::controller::update::outcome::RunOutcome;
+use crate::controller::update::pod_termination::{self, End, Recorded};
 use crate::controller::update::request;
 use crate::controller::update::timeouts::{RunTimeout, TimeoutSource};
-use crate::controller::update::verdict::Verdict;
 use crate::controller::workspace::is_operators_pod;
 use crate::rpc::proto;
 
 /// How long the cluster is given to say why a pod was told to end. The agent goes half a minute after its result at the latest.
-const EXPLANATION_PATIENCE: SignedDuration = SignedDuration::from_secs(60);
+const EXPLANATION_TIMEOUT: SignedDuration = SignedDuration::from_secs(60);
 
 /// The next step.
 #[derive(Clone, Debug, PartialEq)]
@@ -44,7 +44,7 @@ pub enum Action {
     /// The run is to be ended.
     Cancel,
     /// The run has ended: its result goes into the status.
-    Record(Box<Verdict>),
+    Record(Box<RunOutcome>),
     /// The result is recorded: pod and object are let go.
     Release,
     /// It is being deleted, and the Stack that would let go of it is gone.
@@ -95,10 +95,10 @@ pub fn decide(observed: &Observed, now: Timestamp) -> Action {
         Some(binding) => announced(observed, binding, now),
         None if update.is_started_by_operator() => operators_run(observed),
         None if update.metadata.deletion_timestamp.is_some() => {
-            Action::Record(Box::new(Verdict::failed(update_reason::CANCELED, "deleted before it started")))
+            Action::Record(Box::new(RunOutcome::failed(update_reason::CANCELED, "deleted before it started")))
         }
         None if is_cancel_requested(update) => {
-            Action::Record(Box::new(Verdict::failed(update_reason::CANCELED, "canceled before it started")))
+            Action::Record(Box::new(RunOutcome::failed(update_reason::CANCELED, "canceled before it started")))
         }
         None if !update.finalizers().iter().any(|f| f == names::UPDATE_FINALIZER) => Action::AddFinalizer,
         None => waiting(observed),
@@ -112,7 +112,7 @@ fn operators_run(observed: &Observed) -> Action {
         return Action::Await(message.to_owned());
     }
     let why = "the Pulumi Kubernetes Operator had started it, and both the operator and its pod have gone";
-    Action::Record(Box::new(Verdict::cut_off(why, EndProof::Container, None)))
+    Action::Record(Box::new(RunOutcome::interrupted(why, TerminationEvidence::Container, None)))
 }
 
 /// Whether the time is over for which an Update is kept.
@@ -142,11 +142,11 @@ fn announced(observed: &Observed, binding: &RunBinding, now: Timestamp) -> Actio
     let id = observed.update.uid().unwrap_or_default();
     let pod_name = names::workspace_pod(&observed.update.spec.workspace_name);
     let run = Recorded { id: &id, binding, pod_name: &pod_name, now };
-    match pod_end::judge(run, observed.pod.as_ref(), &observed.node) {
-        End::Proven(verdict) if was_asked_to_end(observed) => Action::Record(verdict),
-        End::Proven(verdict) => {
-            let cause = pod_end::cause(binding, observed.pod.as_ref());
-            Action::Record(Box::new(verdict.with_its_pod().because(cause)))
+    match pod_termination::judge(run, observed.pod.as_ref(), &observed.node) {
+        End::Proven(outcome) if was_asked_to_end(observed) => Action::Record(outcome),
+        End::Proven(outcome) => {
+            let cause = pod_termination::cause(binding, observed.pod.as_ref());
+            Action::Record(Box::new(outcome.with_its_pod().because(cause)))
         }
         End::Unknown(doubt) => in_doubt(&observed.update, &doubt),
         End::Open(known) => by_task(observed, binding, known.as_deref()),
@@ -154,18 +154,18 @@ fn announced(observed: &Observed, binding: &RunBinding, now: Timestamp) -> Actio
 }
 
 /// What the agent said of the end, with what the cluster knows of it.
-fn told(observed: &Observed, binding: &RunBinding, result: &proto::Result) -> Verdict {
+fn told(observed: &Observed, binding: &RunBinding, result: &proto::Result) -> RunOutcome {
     let pod = observed.pod.as_ref();
     let spec = &observed.update.spec;
-    let verdict = Verdict::of(result).of_stack(&spec.stack_name, spec.applied_stack.as_ref());
-    let is_ending = result.pod_terminated || pod_end::is_pod_ending(binding, pod);
+    let outcome = RunOutcome::of(result).of_stack(&spec.stack_name, spec.applied_stack.as_ref());
+    let is_ending = result.pod_terminated || pod_termination::is_pod_ending(binding, pod);
     let with_its_pod = !was_asked_to_end(observed) && is_ending;
-    let verdict = if with_its_pod { verdict.with_its_pod() } else { verdict };
-    let verdict = match timeout_that_ended(observed, result) {
-        Some(source) => verdict.with_timeout_advice(source),
-        None => verdict,
+    let outcome = if with_its_pod { outcome.with_its_pod() } else { outcome };
+    let outcome = match timeout_that_ended(observed, result) {
+        Some(source) => outcome.with_timeout_advice(source),
+        None => outcome,
     };
-    verdict.because(pod_end::cause(binding, pod))
+    outcome.because(pod_termination::cause(binding, pod))
 }
 
 /// Where the timeout comes from that has ended the run, if one has.
@@ -183,9 +183,9 @@ fn timeout_that_ended(observed: &Observed, result: &proto::Result) -> Option<Tim
 /// eviction only when the containers are gone, and the agent waits a while to be heard before it goes.
 fn is_to_be_explained(observed: &Observed, binding: &RunBinding, result: &proto::Result, now: Timestamp) -> bool {
     let pod = observed.pod.as_ref();
-    let is_explained = pod_end::is_pod_ending(binding, pod) || pod_end::cause(binding, pod).is_some();
+    let is_explained = pod_termination::is_pod_ending(binding, pod) || pod_termination::cause(binding, pod).is_some();
     let since = Timestamp::from_millisecond(result.ended).map(|ended| now.duration_since(ended));
-    let is_recent = since.is_ok_and(|since| since < EXPLANATION_PATIENCE);
+    let is_recent = since.is_ok_and(|since| since < EXPLANATION_TIMEOUT);
     result.pod_terminated && !was_asked_to_end(observed) && !is_explained && is_recent
 }
 
@@ -213,7 +213,7 @@ fn in_doubt(update: &Update, doubt: &str) -> Action {
     };
     match resolve::parse(answer) {
         Ok(resolution) if resolution.update == update.name_any() => {
-            Action::Record(Box::new(Verdict::answered(answer, doubt)))
+            Action::Record(Box::new(RunOutcome::answered(answer, doubt)))
         }
         Ok(resolution) => Action::Doubt(format!("{doubt}. {how} (it names {} now)", resolution.update)),
         Err(what) => Action::Doubt(format!("{doubt}. {how} (its value {what})")),
@@ -226,15 +226,15 @@ fn by_task(observed: &Observed, binding: &RunBinding, known: Option<&str>) -> Ac
     match &observed.seen {
         None => Action::Attach(binding.clone()),
         Some(Seen::NeverStarted) => {
-            Action::Record(Box::new(Verdict::failed(update_reason::CANCELED, "canceled before it started")))
+            Action::Record(Box::new(RunOutcome::failed(update_reason::CANCELED, "canceled before it started")))
         }
         Some(Seen::Refused(why)) => {
             let message = format!("it never started: {why}");
-            Action::Record(Box::new(Verdict::failed(update_reason::UPDATE_FAILED, &message)))
+            Action::Record(Box::new(RunOutcome::failed(update_reason::UPDATE_FAILED, &message)))
         }
         Some(Seen::NotNow(why)) => {
             let message = format!("it could not start: {why}");
-            Action::Record(Box::new(Verdict::failed(update_reason::RUN_REFUSED, &message)))
+            Action::Record(Box::new(RunOutcome::failed(update_reason::RUN_REFUSED, &message)))
         }
         // It shall not start any more: it is looked for, and no more.
         Some(Seen::Held(_)) if cancels => Action::Attach(binding.clone()),
@@ -259,7 +259,7 @@ fn waiting(observed: &Observed) -> Action {
     let update = &observed.update;
     let name = &update.spec.workspace_name;
     if let Err(error) = request::check(update) {
-        return Action::Record(Box::new(Verdict::failed(update_reason::SPEC_INVALID, &error.to_string())));
+        return Action::Record(Box::new(RunOutcome::failed(update_reason::SPEC_INVALID, &error.to_string())));
     }
     if let Some(ahead) = &observed.ahead {
         return Action::Wait(update_reason::QUEUED, format!("waits for update {ahead} of the same workspace"));
@@ -268,13 +268,13 @@ fn waiting(observed: &Observed) -> Action {
         return Action::Wait(update_reason::WORKSPACE_NOT_FOUND, format!("workspace {name} does not exist"));
     };
     if let Some(refusal) = is_on_another_source(workspace, update) {
-        return Action::Record(Box::new(Verdict::failed(update_reason::SPEC_INVALID, &refusal)));
+        return Action::Record(Box::new(RunOutcome::failed(update_reason::SPEC_INVALID, &refusal)));
     }
     if let Some(why) = not_ready(workspace, observed) {
         return Action::Wait(update_reason::WORKSPACE_NOT_READY, format!("workspace {name} {why}"));
     }
     match observed.pod.as_ref().and_then(|pod| request::binding(update, workspace, pod)) {
-        Some(_) if request::asks_too_much(update, workspace) => {
+        Some(_) if request::exceeds_protocol_version(update, workspace) => {
             let why =
                 "has an agent of an earlier version, which does not know all that this run asks for: it gets a new pod";
             Action::Wait(update_reason::WORKSPACE_NOT_READY, format!("workspace {name} {why}"))

@@ -6,14 +6,14 @@ mod dead_runs;
 mod decide;
 mod groups;
 mod observe;
+mod outcome;
 mod outputs;
-mod pod_end;
+mod pod_termination;
 mod progress;
 mod queue;
 mod request;
 mod status;
 mod timeouts;
-mod verdict;
 mod watches;
 
 #[cfg(test)]
@@ -32,17 +32,17 @@ pub use groups::{UpdateGroup, Updates, updates};
 pub use outputs::is_of as is_outputs_of;
 #[cfg(test)]
 pub(crate) use queue::run_in;
-pub use request::{needed_understanding, waits_for_references};
+pub use request::{required_protocol_version, waits_for_references};
 pub use timeouts::RunTimeouts;
 pub use watches::{Feeds, controller};
 
 use crate::api::auto::Update;
 use crate::controller::references::References;
 use crate::controller::update::act::Next;
-use crate::runtime::drive::{Outcome, ReconcileError};
 use crate::runtime::events::Events;
 use crate::runtime::reads::Reader;
-use crate::runtime::runs::RunGate;
+use crate::runtime::reconcile::{Outcome, ReconcileError};
+use crate::runtime::run_limiter::RunLimiter;
 use crate::runtime::writes::Writer;
 use crate::telemetry::metrics::Metrics;
 
@@ -55,7 +55,7 @@ pub struct Context {
     pub reader: Reader,
     pub writer: Writer,
     pub attachments: Attachments,
-    pub gate: RunGate<ObjectRef<Update>>,
+    pub run_limiter: RunLimiter<ObjectRef<Update>>,
     pub events: Events,
     pub references: References,
     pub metrics: Metrics,
@@ -84,7 +84,7 @@ impl Context {
     fn adopt_open_runs(&self) {
         self.adopted.call_once(|| {
             for (run, update) in queue::open_runs(&self.updates.store().state()) {
-                let permit = self.gate.adopt(&run);
+                let permit = self.run_limiter.adopt(&run);
                 self.attachments.keep(&run.uid, update, permit);
             }
         });
@@ -94,7 +94,7 @@ impl Context {
     fn forget(&self, update: &Update) {
         let uid = update.uid().unwrap_or_default();
         self.attachments.detach(&uid);
-        self.gate.withdraw(&uid);
+        self.run_limiter.withdraw(&uid);
     }
 }
 

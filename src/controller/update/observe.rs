@@ -13,7 +13,7 @@ use crate::controller::references::Checked;
 use crate::controller::update::Context;
 use crate::controller::update::attachments::{Look, Seen};
 use crate::controller::update::decide::is_cancel_requested;
-use crate::controller::update::pod_end::{self, NodeState};
+use crate::controller::update::pod_termination::{self, NodeState};
 use crate::controller::update::request::names_workspace;
 use crate::controller::update::timeouts::RunTimeouts;
 use crate::controller::workspace::references;
@@ -114,7 +114,7 @@ async fn node(
     let Some(binding) = binding(update).filter(|_| !update.is_complete()) else { return Ok(NodeState::NotAsked) };
     let is_told = look.is_some_and(|look| matches!(look.seen, Seen::Running | Seen::Held(_) | Seen::Ended(_)));
     let is_unreachable = look.is_some_and(|look| matches!(look.seen, Seen::Unreachable(_)));
-    if is_told || !pod_end::needs_node(binding, pod, is_unreachable) {
+    if is_told || !pod_termination::needs_node(binding, pod, is_unreachable) {
         return Ok(NodeState::NotAsked);
     }
     match context.reader.get_cluster_opt::<Node>(&binding.node_name).await {

@@ -10,12 +10,12 @@ use serde_json::{Value, json};
 use crate::api::auto::Update;
 use crate::api::names;
 use crate::controller::update::Context;
-use crate::controller::update::verdict::Verdict;
-use crate::runtime::drive::ReconcileError;
+use crate::controller::update::outcome::RunOutcome;
+use crate::runtime::reconcile::ReconcileError;
 use crate::runtime::writes::{Created, WriteError};
 
 /// How long after the end of its run a Secret is tried again that a quota or a policy forbids.
-const PATIENCE: SignedDuration = SignedDuration::from_mins(5);
+const RETRY_TIMEOUT: SignedDuration = SignedDuration::from_mins(5);
 
 /// What came of the outputs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,27 +31,27 @@ pub(super) enum Kept {
 /// Writes the outputs of a run that has ended.
 pub(super) async fn keep(
     update: &Update,
-    verdict: &Verdict,
+    outcome: &RunOutcome,
     context: &Context,
     now: Timestamp,
 ) -> Result<Kept, ReconcileError> {
-    if verdict.outputs.is_empty() {
+    if outcome.outputs.is_empty() {
         return Ok(Kept::Yes);
     }
-    match context.writer.create(&secret(update, verdict)).await {
+    match context.writer.create(&secret(update, outcome)).await {
         Ok(Created::New(_)) => Ok(Kept::Yes),
         Ok(Created::Existing(found)) if is_of(&found, update) => Ok(Kept::Yes),
         Ok(Created::Existing(found)) => {
             let name = found.name_any();
             Ok(Kept::No(format!("a Secret {name} is there that is not of this run: delete or rename it")))
         }
-        Err(error) => refused(error, verdict.ended, now),
+        Err(error) => refused(error, outcome.ended, now),
     }
 }
 
 /// What a refusal means. All that a retry can mend soon is an error.
 fn refused(error: WriteError, ended: Option<Timestamp>, now: Timestamp) -> Result<Kept, ReconcileError> {
-    let may_be_allowed_soon = ended.is_some_and(|ended| now.duration_since(ended) < PATIENCE);
+    let may_be_allowed_soon = ended.is_some_and(|ended| now.duration_since(ended) < RETRY_TIMEOUT);
     match error {
         error if error.is_invalid() || error.is_too_large() || error.is_namespace_terminating() => {
             Ok(Kept::No(error.to_string()))
@@ -69,10 +69,10 @@ pub fn is_of(secret: &Secret, update: &Update) -> bool {
 }
 
 /// One key for each output, JSON in each; the annotation names what is secret.
-fn secret(update: &Update, verdict: &Verdict) -> Secret {
+fn secret(update: &Update, outcome: &RunOutcome) -> Secret {
     let data: serde_json::Map<String, Value> =
-        verdict.outputs.iter().map(|o| (key(&o.name), json!(STANDARD.encode(&o.value)))).collect();
-    let secret_keys: Vec<String> = verdict.outputs.iter().filter(|o| o.secret).map(|o| key(&o.name)).collect();
+        outcome.outputs.iter().map(|o| (key(&o.name), json!(STANDARD.encode(&o.value)))).collect();
+    let secret_keys: Vec<String> = outcome.outputs.iter().filter(|o| o.secret).map(|o| key(&o.name)).collect();
     let secret = json!({
         "metadata": {
             "name": names::outputs_secret(&update.name_any()),
@@ -123,7 +123,7 @@ mod tests {
             outputs: vec![output("url", "\"http://x\"", false), output("my token!", "\"hidden\"", true)],
             ..proto::Result::default()
         };
-        let made = secret(&update(), &Verdict::of(&result));
+        let made = secret(&update(), &RunOutcome::of(&result));
         assert_eq!((made.name_any().as_str(), made.immutable), ("app-1-stack-outputs", Some(true)));
         assert_eq!(made.annotations().get("pulumi.com/secrets").map(String::as_str), Some("[\"my_token_\"]"));
         assert_eq!(made.labels().get("auto.pulumi.com/update-name").map(String::as_str), Some("app-1"));

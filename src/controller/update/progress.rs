@@ -11,15 +11,15 @@ use crate::api::{columns, conditions};
 use crate::rpc::proto::{self, StepState, progress};
 
 /// The most resources in work that are kept; more are worked on, and not counted.
-const MOST_IN_WORK: usize = 64;
+const MAX_IN_WORK: usize = 64;
 /// The most resources that are counted.
-const MOST_RESOURCES: usize = 10_000;
+const MAX_RESOURCES: usize = 10_000;
 /// The longest word of the agent's that is kept, in bytes.
-const LONGEST_WORD: usize = 128;
+const MAX_WORD: usize = 128;
 
 /// What a piece of news is worth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum News {
+pub enum ChangeFilter {
     None,
     Some,
     /// It has to be written down at once: a lock is recognized by it.
@@ -68,7 +68,7 @@ const STACK_ITSELF: &str = "pulumi:pulumi:Stack";
 
 impl Progress {
     /// Takes note of what the agent says.
-    pub fn observe(&mut self, progress: &proto::Progress) -> News {
+    pub fn observe(&mut self, progress: &proto::Progress) -> ChangeFilter {
         let before = self.told.clone();
         match &progress.event {
             Some(progress::Event::Started(started)) => {
@@ -78,15 +78,15 @@ impl Progress {
             Some(progress::Event::Resource(step)) => self.step(step, progress.time),
             Some(progress::Event::Idle(idle)) => {
                 self.told.idle_since = Timestamp::from_millisecond(idle.since).ok();
-                return if self.told == before { News::None } else { News::Some };
+                return if self.told == before { ChangeFilter::None } else { ChangeFilter::Some };
             }
             Some(progress::Event::Diagnostic(_)) | None => {}
         }
         self.told.idle_since = None;
         match () {
-            () if self.told.pid != before.pid => News::Urgent,
-            () if self.told == before => News::None,
-            () => News::Some,
+            () if self.told.pid != before.pid => ChangeFilter::Urgent,
+            () if self.told == before => ChangeFilter::None,
+            () => ChangeFilter::Some,
         }
     }
 
@@ -102,7 +102,7 @@ impl Progress {
         (*resources_done, *resources_total) = (self.resources.done.len(), self.resources.registered.len());
         let known = in_work.iter().position(|work| work.hash == hash);
         match (step.state(), known) {
-            (StepState::Begun, None) if step.operation != "same" && in_work.len() < MOST_IN_WORK => {
+            (StepState::Begun, None) if step.operation != "same" && in_work.len() < MAX_IN_WORK => {
                 let since = Timestamp::from_millisecond(time).ok();
                 let operation = word(&step.operation);
                 in_work.push(Work { hash, operation, kind, name, since });
@@ -123,7 +123,7 @@ impl Progress {
 
 impl Resources {
     fn note(&mut self, hash: u64, state: StepState) {
-        if self.registered.len() < MOST_RESOURCES {
+        if self.registered.len() < MAX_RESOURCES {
             self.registered.insert(hash);
         }
         if state == StepState::Done && self.registered.contains(&hash) {
@@ -137,7 +137,7 @@ impl Told {
         let first = self.in_work.first();
         let number = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
         RunProgress {
-            summary: columns::text(&self.summary(), columns::LONGEST_PROGRESS),
+            summary: columns::text(&self.summary(), columns::MAX_PROGRESS),
             steps_done: self.done,
             in_work: number(self.in_work.len()),
             operation: first.map(|work| work.operation.clone()),
@@ -169,7 +169,7 @@ impl Told {
 /// What a run did, in one line: `2 create, 5 same`.
 pub fn summary_of_changes<'a>(changes: impl Iterator<Item = (&'a String, &'a i64)>) -> String {
     let changes: Vec<String> = changes.map(|(word, count)| format!("{count} {word}")).collect();
-    columns::text(&changes.join(", "), columns::LONGEST_PROGRESS)
+    columns::text(&changes.join(", "), columns::MAX_PROGRESS)
 }
 
 fn hash(urn: &str) -> u64 {
@@ -201,8 +201,8 @@ fn short(kind: &str) -> String {
 
 /// A word of the agent's, bounded and on one line: it is not trusted.
 fn word(text: &str) -> String {
-    let line: String = text.chars().take(LONGEST_WORD).map(|c| if c.is_control() { ' ' } else { c }).collect();
-    conditions::shorten(&line, LONGEST_WORD)
+    let line: String = text.chars().take(MAX_WORD).map(|c| if c.is_control() { ' ' } else { c }).collect();
+    conditions::shorten(&line, MAX_WORD)
 }
 
 /// The engine's word for what it does, as something that is going on.
@@ -251,8 +251,8 @@ mod tests {
     #[test]
     fn the_line_says_what_is_done_and_what_is_in_work() {
         let mut progress = Progress::default();
-        assert_eq!(progress.observe(&started(42)), News::Urgent);
-        assert_eq!(progress.observe(&started(42)), News::None);
+        assert_eq!(progress.observe(&started(42)), ChangeFilter::Urgent);
+        assert_eq!(progress.observe(&started(42)), ChangeFilter::None);
         let rows = [
             (stack_itself(), "0 done"),
             (step("a", "same", StepState::Begun), "0 done"),
@@ -274,7 +274,7 @@ mod tests {
         let status = progress.status();
         assert_eq!((status.pid, status.steps_done, status.in_work, status.idle_since), (Some(42), 1, 0, None));
         assert_eq!((status.resources_done, status.resources_total), (2, 3), "web has failed, and the stack is none");
-        assert_eq!(progress.observe(&started(43)), News::Urgent, "the CLI is started again");
+        assert_eq!(progress.observe(&started(43)), ChangeFilter::Urgent, "the CLI is started again");
         let status = progress.status();
         assert_eq!((status.steps_done, status.resources_done, status.resources_total), (1, 0, 0));
     }
@@ -285,16 +285,16 @@ mod tests {
         for number in 0..1000 {
             progress.observe(&step(&format!("{number}\n{}", "x".repeat(9000)), "create", StepState::Begun));
         }
-        assert_eq!(progress.told.in_work.len(), MOST_IN_WORK);
-        for number in 0..2 * MOST_RESOURCES {
+        assert_eq!(progress.told.in_work.len(), MAX_IN_WORK);
+        for number in 0..2 * MAX_RESOURCES {
             let state = if number % 2 == 0 { StepState::Done } else { StepState::Begun };
             progress.observe(&step(&format!("r{number}"), "same", state));
         }
         let resources = &progress.resources;
-        assert_eq!(resources.registered.len(), MOST_RESOURCES);
-        assert!(resources.done.len() <= MOST_RESOURCES);
+        assert_eq!(resources.registered.len(), MAX_RESOURCES);
+        assert!(resources.done.len() <= MAX_RESOURCES);
         let status = progress.status();
-        assert!(status.summary.len() < 4 * LONGEST_WORD && !status.summary.contains('\n'), "{}", status.summary);
+        assert!(status.summary.len() < 4 * MAX_WORD && !status.summary.contains('\n'), "{}", status.summary);
         let strange = proto::ResourceStep { urn: "no urn".to_owned(), operation: "fold".to_owned(), state: 1 };
         let mut progress = Progress::default();
         progress.observe(&said(progress::Event::Resource(strange)));

@@ -8,9 +8,9 @@ use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
 
 use crate::api::auto::Update;
-use crate::runtime::runs::Run;
+use crate::runtime::run_limiter::Run;
 
-/// The run of an Update in a pod, as the gate for runs counts and orders it. `siblings` are the Updates of its Workspace.
+/// The run of an Update in a pod, as the run_limiter for runs counts and orders it. `siblings` are the Updates of its Workspace.
 pub fn run_in(pod: &Pod, update: &Update, siblings: &[Arc<Update>]) -> Run {
     let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
     run_on(node.unwrap_or_default(), update, siblings)

@@ -11,11 +11,11 @@ use crate::controller::test_parts::TestParts;
 use crate::controller::update::act::{Next, act};
 use crate::controller::update::decide::Action;
 use crate::controller::update::observe::{Observed, Owner};
-use crate::controller::update::pod_end::NodeState;
-use crate::controller::update::verdict::Verdict;
+use crate::controller::update::outcome::RunOutcome;
+use crate::controller::update::pod_termination::NodeState;
 use crate::rpc::proto;
-use crate::runtime::fake_api::{Answer, Asked, client, merge};
-use crate::runtime::runs::Limits;
+use crate::runtime::fake_api::{Answer, RecordedRequest, client, merge};
+use crate::runtime::run_limiter::Limits;
 
 const PATH: &str = "/apis/auto.pulumi.com/v1alpha1/namespaces/apps/updates/app-1/status";
 
@@ -35,7 +35,7 @@ fn stored() -> Value {
 fn rejecting(times: usize, answer: Answer) -> (kube::Client, Arc<Mutex<Value>>) {
     let object = Arc::new(Mutex::new(stored()));
     let (kept, left) = (object.clone(), Mutex::new(times));
-    let (client, _log) = client(move |asked: &Asked| {
+    let (client, _log) = client(move |asked: &RecordedRequest| {
         if asked.method != "PATCH" || asked.path != PATH {
             return Answer::refusal(404, "NotFound");
         }
@@ -58,7 +58,7 @@ fn context(parts: &TestParts) -> Context {
         reader: parts.reader.clone(),
         writer: parts.writer.clone(),
         attachments: Attachments::new(parts.agents.clone(), wake, parts.tasks.clone(), parts.end.clone()),
-        gate: RunGate::new(limits, parts.metrics.clone()),
+        run_limiter: RunLimiter::new(limits, parts.metrics.clone()),
         events: parts.events.clone(),
         references: parts.references.clone(),
         metrics: parts.metrics.clone(),
@@ -76,7 +76,7 @@ fn hostile() -> proto::Result {
         changes: (0..30).map(|number| (format!("create-{number}"), 1)).collect(),
         permalink: "https://app.pulumi.com/x".to_owned(),
         started: 4_000_000_000_000,
-        cut_off: true,
+        interrupted: true,
         ..proto::Result::default()
     }
 }
@@ -99,7 +99,7 @@ async fn recorded(times: usize, answer: Answer) -> (Result<Next, ReconcileError>
         references: None,
     };
     let now = "2026-01-01T12:10:00Z".parse().unwrap();
-    let action = Action::Record(Box::new(Verdict::of(&hostile())));
+    let action = Action::Record(Box::new(RunOutcome::of(&hostile())));
     let next = act(&observed, action, &context(&parts), now).await;
     let object = object.lock().unwrap()["status"].clone();
     (next, object)
@@ -126,7 +126,7 @@ async fn b4_a_rejected_result_is_recorded_without_its_details() {
         let message = status["message"].as_str().unwrap();
         assert!(message.starts_with("boom; the API server rejects the details of the result: "), "{message}");
         assert_eq!(
-            (&status["cutOff"], &status["progress"]["pid"]),
+            (&status["interrupted"], &status["progress"]["pid"]),
             (&json!(true), &json!(42)),
             "what a lock is known by"
         );

@@ -10,16 +10,16 @@ use crate::api::conditions::{self, update_reason};
 use crate::api::duration;
 use crate::api::names;
 use crate::api::pulumi::PulumiStack;
-use crate::controller::update::pod_end;
+use crate::controller::update::pod_termination;
 use crate::controller::update::timeouts::RunTimeouts;
 use crate::controller::workspace::{SpecError, config_files, references, run_environment, settings};
 use crate::pulumi::stack_name;
+use crate::rpc::capabilities;
 use crate::rpc::proto;
 use crate::rpc::settings::settings_digest;
-use crate::rpc::understanding;
 
 /// What a label's value may have.
-const LONGEST_NAME: usize = 63;
+const MAX_NAME: usize = 63;
 
 /// Why no run can be asked for.
 #[derive(Debug, thiserror::Error)]
@@ -32,9 +32,7 @@ pub enum RequestError {
     Missing(&'static str),
     #[error("spec.workspaceName {0:?} is not the name of a Workspace")]
     WorkspaceName(String),
-    #[error(
-        "the Update's name has more than {LONGEST_NAME} characters: the Secret of its outputs carries it as a label"
-    )]
+    #[error("the Update's name has more than {MAX_NAME} characters: the Secret of its outputs carries it as a label")]
     NameTooLong,
     #[error("spec.stackName: {0}")]
     StackName(String),
@@ -46,7 +44,7 @@ pub enum RequestError {
 pub fn binding(update: &Update, workspace: &Workspace, pod: &Pod) -> Option<RunBinding> {
     let status = workspace.status.as_ref()?;
     let spec = pod.spec.as_ref();
-    let container = pod_end::pulumi_container(pod);
+    let container = pod_termination::pulumi_container(pod);
     Some(RunBinding {
         pod_uid: status.pod_uid.clone()?,
         agent_start_id: status.agent_start_id.clone()?,
@@ -80,7 +78,7 @@ pub fn check(update: &Update) -> Result<(), RequestError> {
     if !names_workspace(update) {
         return Err(RequestError::WorkspaceName(spec.workspace_name.clone()));
     }
-    if update.name_any().len() > LONGEST_NAME {
+    if update.name_any().len() > MAX_NAME {
         return Err(RequestError::NameTooLong);
     }
     kind(spec.kind)?;
@@ -123,11 +121,11 @@ fn pending_creates(update: &Update) -> proto::PendingCreates {
 }
 
 /// What an agent has to understand for this run; nothing for one that cannot be asked for.
-pub fn needed_understanding(update: &Update, workspace: &Workspace) -> u32 {
+pub fn required_protocol_version(update: &Update, workspace: &Workspace) -> u32 {
     let request = run(update, workspace, &RunBinding::default(), Vec::new(), RunTimeouts::default());
-    let needed = request.map_or(0, |request| understanding::needed(&request));
+    let needed = request.map_or(0, |request| capabilities::needed(&request));
     // The objects are created while the pod is there: the agent has to know when they are mounted.
-    if waits_for_references(update) { needed.max(understanding::REQUIRED_DIRECTORIES) } else { needed }
+    if waits_for_references(update) { needed.max(capabilities::REQUIRED_DIRECTORIES) } else { needed }
 }
 
 /// Whether an Update says that it waits for Secrets or ConfigMaps to be created.
@@ -145,9 +143,9 @@ fn required_directories(update: &Update, workspace: &Workspace, binding: &RunBin
 }
 
 /// Whether the agent in the pod would leave out, without a word, something that this run is about.
-pub fn asks_too_much(update: &Update, workspace: &Workspace) -> bool {
-    let understood = workspace.status.as_ref().and_then(|status| status.agent_understands).unwrap_or_default();
-    needed_understanding(update, workspace) > understood
+pub fn exceeds_protocol_version(update: &Update, workspace: &Workspace) -> bool {
+    let understood = workspace.status.as_ref().and_then(|status| status.agent_protocol_version).unwrap_or_default();
+    required_protocol_version(update, workspace) > understood
 }
 
 /// The request that starts a run with this binding. `timeouts` are the controller's limits for its duration.
@@ -313,12 +311,12 @@ mod tests {
         let request = run(&update(UpdateSpec::default()), &workspace, &binding, Vec::new(), RunTimeouts::default())
             .expect("valid");
         assert_eq!(request.required_directories, ["/var/run/secrets/stacks.pulumi.com/secrets/aws"]);
-        assert_eq!(needed_understanding(&update(UpdateSpec::default()), &workspace), 0);
+        assert_eq!(required_protocol_version(&update(UpdateSpec::default()), &workspace), 0);
         let mut waits = update(UpdateSpec::default());
         let now = jiff::Timestamp::UNIX_EPOCH;
         waits.status =
             Some(crate::controller::update::status::waiting(&waits, update_reason::REFERENCE_NOT_FOUND, "waits", now));
-        assert_eq!(needed_understanding(&waits, &workspace), 3, "the object is created while the pod is there");
+        assert_eq!(required_protocol_version(&waits, &workspace), 3, "the object is created while the pod is there");
     }
 
     #[test]

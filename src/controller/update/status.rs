@@ -6,14 +6,14 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 
-use crate::api::auto::{EndProof, RunBinding, RunProgress, Update, UpdatePhase, UpdateStatus};
+use crate::api::auto::{RunBinding, RunProgress, TerminationEvidence, Update, UpdatePhase, UpdateStatus};
 use crate::api::conditions::{self, COMPLETE, Claim, FAILED, PROGRESSING, Status, update_reason};
 use crate::api::{columns, duration, names};
+use crate::controller::update::outcome::RunOutcome;
 use crate::controller::update::progress::summary_of_changes;
-use crate::controller::update::verdict::Verdict;
 
 /// The longest message that the status keeps.
-const LONGEST_MESSAGE: usize = 8 * 1024;
+const MAX_MESSAGE: usize = 8 * 1024;
 /// The longest part of a message where the status has to be small.
 const SHORT_MESSAGE: usize = 512;
 
@@ -72,7 +72,7 @@ pub fn doubtful(update: &Update, message: &str, now: Timestamp) -> UpdateStatus 
 
 fn open(update: &Update, progressing: Status, reason: &str, message: &str, now: Timestamp) -> UpdateStatus {
     let open = update_reason::PROGRESSING;
-    let message = conditions::shorten(message, LONGEST_MESSAGE);
+    let message = conditions::shorten(message, MAX_MESSAGE);
     let claims = [
         (PROGRESSING, progressing, reason, message.as_str()),
         (FAILED, Status::False, open, ""),
@@ -82,9 +82,9 @@ fn open(update: &Update, progressing: Status, reason: &str, message: &str, now: 
 }
 
 /// The run has ended.
-pub fn recorded(update: &Update, verdict: &Verdict, progress: Option<&RunProgress>, now: Timestamp) -> UpdateStatus {
-    let message = conditions::shorten(&verdict.message, LONGEST_MESSAGE);
-    let claims = match verdict.failure {
+pub fn recorded(update: &Update, outcome: &RunOutcome, progress: Option<&RunProgress>, now: Timestamp) -> UpdateStatus {
+    let message = conditions::shorten(&outcome.message, MAX_MESSAGE);
+    let claims = match outcome.failure {
         None => [
             (PROGRESSING, Status::False, update_reason::COMPLETE, ""),
             (FAILED, Status::False, update_reason::UPDATE_SUCCEEDED, ""),
@@ -97,37 +97,39 @@ pub fn recorded(update: &Update, verdict: &Verdict, progress: Option<&RunProgres
         ],
     };
     let mut status = with(update, claims, now);
-    status.start_time = plausible(verdict.started, update, now).map(Time).or(status.start_time);
-    let end = plausible(verdict.ended, update, now).unwrap_or(now);
+    status.start_time = plausible(outcome.started, update, now).map(Time).or(status.start_time);
+    let end = plausible(outcome.ended, update, now).unwrap_or(now);
     status.end_time = Some(Time(end));
     status.duration = status.start_time.as_ref().map(|start| duration::display(end.duration_since(start.0)));
-    status.phase = Some(if verdict.failure.is_none() { UpdatePhase::Succeeded } else { UpdatePhase::Failed });
-    status.progress = ended(progress.or(status.progress.as_ref()), status.progress.as_ref(), verdict);
+    status.phase = Some(if outcome.failure.is_none() { UpdatePhase::Succeeded } else { UpdatePhase::Failed });
+    status.progress = ended(progress.or(status.progress.as_ref()), status.progress.as_ref(), outcome);
     status.message = Some(message).filter(|m| !m.is_empty());
-    status.permalink = verdict.permalink.clone();
-    status.project_info = verdict.project.clone().or(status.project_info);
-    status.backend = verdict.backend.clone().or(status.backend);
-    status.config_inputs = verdict.config_inputs.clone();
-    status.changes = verdict.changes.clone();
-    status.last_output = verdict.last_output.clone();
-    status.pending_creates = verdict.pending_creates.clone();
-    status.cut_off = verdict.cut_off.then_some(true);
-    status.end_proof = verdict.proof;
-    status.outputs_lost = verdict.outputs_lost.then_some(true);
-    status.outputs = (!verdict.outputs.is_empty()).then(|| names::outputs_secret(&update.name_any()));
-    let answer =
-        update.annotations().get(names::ANNOTATION_RESOLVE).filter(|_| verdict.proof == Some(EndProof::Person));
+    status.permalink = outcome.permalink.clone();
+    status.project_info = outcome.project.clone().or(status.project_info);
+    status.backend = outcome.backend.clone().or(status.backend);
+    status.config_inputs = outcome.config_inputs.clone();
+    status.changes = outcome.changes.clone();
+    status.last_output = outcome.last_output.clone();
+    status.pending_creates = outcome.pending_creates.clone();
+    status.interrupted = outcome.interrupted.then_some(true);
+    status.termination_evidence = outcome.proof;
+    status.outputs_unavailable = outcome.outputs_unavailable.then_some(true);
+    status.outputs = (!outcome.outputs.is_empty()).then(|| names::outputs_secret(&update.name_any()));
+    let answer = update
+        .annotations()
+        .get(names::ANNOTATION_RESOLVE)
+        .filter(|_| outcome.proof == Some(TerminationEvidence::User));
     status.handled_resolve = answer.cloned();
     status
 }
 
 /// The same without all that may be long, where the API server rejects the whole: `error` says why.
-pub fn recorded_without_details(update: &Update, verdict: &Verdict, error: &str, now: Timestamp) -> UpdateStatus {
-    let said = conditions::shorten(&verdict.message, SHORT_MESSAGE);
+pub fn recorded_without_details(update: &Update, outcome: &RunOutcome, error: &str, now: Timestamp) -> UpdateStatus {
+    let said = conditions::shorten(&outcome.message, SHORT_MESSAGE);
     let why =
         format!("the API server rejects the details of the result: {}", conditions::shorten(error, SHORT_MESSAGE));
     let message = if said.is_empty() { why } else { format!("{said}; {why}") };
-    let brief = Verdict {
+    let brief = RunOutcome {
         message,
         started: None,
         ended: None,
@@ -136,7 +138,7 @@ pub fn recorded_without_details(update: &Update, verdict: &Verdict, error: &str,
         last_output: None,
         pending_creates: Vec::new(),
         project: None,
-        ..verdict.clone()
+        ..outcome.clone()
     };
     let mut status = recorded(update, &brief, None, now);
     // By its process a lock is recognized.
@@ -155,9 +157,9 @@ fn plausible(time: Option<Timestamp>, update: &Update, now: Timestamp) -> Option
 }
 
 /// What is left of the progress: nothing is in work any more, and a lock may still name the process.
-fn ended(last: Option<&RunProgress>, written: Option<&RunProgress>, verdict: &Verdict) -> Option<RunProgress> {
+fn ended(last: Option<&RunProgress>, written: Option<&RunProgress>, outcome: &RunOutcome) -> Option<RunProgress> {
     let pid = last.and_then(|last| last.pid).or_else(|| written.and_then(|written| written.pid));
-    let changes = summary_of_changes(verdict.changes.iter());
+    let changes = summary_of_changes(outcome.changes.iter());
     let steps_done = last.map_or(0, |last| last.steps_done);
     let summary = match last {
         _ if !changes.is_empty() => changes,
@@ -207,7 +209,7 @@ mod tests {
         let runs = running(&so(runs), None, "the run goes on", at(4));
         assert_eq!((runs.phase, runs.progress.clone()), (Some(UpdatePhase::Running), Some(progress(Some(42)))));
         let changes = [("create".to_owned(), 2), ("same".to_owned(), 1)].into();
-        let verdict = Verdict::of(&proto::Result {
+        let outcome = RunOutcome::of(&proto::Result {
             outcome: proto::Outcome::Succeeded.into(),
             started: 2_000,
             ended: 65_000,
@@ -215,9 +217,12 @@ mod tests {
             last_output: "Resources:\n".to_owned(),
             ..proto::Result::default()
         });
-        let done = recorded(&so(runs), &verdict, Some(&progress(None)), at(66));
+        let done = recorded(&so(runs), &outcome, Some(&progress(None)), at(66));
         assert_eq!((done.phase, done.duration.as_deref()), (Some(UpdatePhase::Succeeded), Some("1m3s")));
-        assert_eq!((done.last_output.as_deref(), done.end_proof), (Some("Resources:"), Some(EndProof::Agent)));
+        assert_eq!(
+            (done.last_output.as_deref(), done.termination_evidence),
+            (Some("Resources:"), Some(TerminationEvidence::Agent))
+        );
         let left = done.progress.expect("it is kept");
         assert_eq!((left.summary.as_str(), left.pid, left.in_work, left.name), ("2 create, 1 same", Some(42), 0, None));
     }
@@ -230,9 +235,9 @@ mod tests {
         assert!(!conditions::is_true(&doubtful.conditions, COMPLETE));
         let mut update = so(doubtful);
         update.annotations_mut().insert(names::ANNOTATION_RESOLVE.to_owned(), "app-1=retry".to_owned());
-        let ended = recorded(&update, &Verdict::answered("app-1=retry", "nobody knows"), None, at(2));
+        let ended = recorded(&update, &RunOutcome::answered("app-1=retry", "nobody knows"), None, at(2));
         assert_eq!(ended.handled_resolve.as_deref(), Some("app-1=retry"));
-        assert_eq!((ended.cut_off, ended.end_proof), (Some(true), Some(EndProof::Person)));
+        assert_eq!((ended.interrupted, ended.termination_evidence), (Some(true), Some(TerminationEvidence::User)));
         assert!(conditions::is_true(&ended.conditions, COMPLETE));
     }
 }

@@ -12,8 +12,8 @@ use kube::{Client, ResourceExt};
 use crate::api::auto::{Update, Workspace};
 use crate::api::names;
 use crate::controller::update::{Context, UpdateGroup, Updates, reconcile};
-use crate::runtime::drive::{Drive, no_errors};
 use crate::runtime::index::IndexWriter;
+use crate::runtime::reconcile::{ReconcileRunner, no_errors};
 use crate::runtime::scope::Scope;
 use crate::runtime::tolerant_watcher::watcher;
 use crate::runtime::watch;
@@ -39,13 +39,13 @@ pub async fn controller(
     client: Client,
     scope: &Scope,
     feeds: Feeds<impl Stream<Item = ObjectRef<Update>> + Send + 'static>,
-    drive: Arc<Drive>,
+    runner: Arc<ReconcileRunner>,
     context: Arc<Context>,
     shutdown: impl Future<Output = ()> + Send + Sync + 'static,
 ) {
     let updates = context.updates.clone();
     let api = scope.api(client.clone());
-    let stream = watch::changes(api, scope.own_kinds(), watch::cut_down_update, feeds.store, drive.clone(), |_| ());
+    let stream = watch::changes(api, scope.own_kinds(), watch::cut_down_update, feeds.store, runner.clone(), |_| ());
     let ended = watcher::<Update>(scope.api(client.clone()), scope.own_kinds());
     let workspaces = watcher::<Workspace>(scope.api(client.clone()), scope.own_kinds());
     let siblings = updates.clone();
@@ -65,11 +65,11 @@ pub async fn controller(
         .graceful_shutdown_on(shutdown)
         .run(
             move |update, context| {
-                let drive = drive.clone();
+                let runner = runner.clone();
                 let object = update.clone();
                 // On the heap once it begins: all that are due wait for a slot here.
                 let work = async move { Box::pin(reconcile(object, context)).await };
-                async move { drive.run(update.as_ref(), work).await }
+                async move { runner.run(update.as_ref(), work).await }
             },
             no_errors,
             context,

@@ -14,7 +14,7 @@ use tokio::io::AsyncRead;
 use super::context::Context;
 use super::decide::Action;
 use super::environment::run_environment;
-use super::observe::{Observed, Part, Wanted};
+use super::observe::{Observed, Part, RepositorySpec};
 use super::references::references;
 use super::report::{Report, State};
 use super::{status, tls};
@@ -25,9 +25,9 @@ use crate::artifact::{Digest, Pinned, StoreError};
 use crate::controller::references::{Waiter, request_mounts};
 use crate::rpc::client::{AgentClient, RpcError, Sending};
 use crate::rpc::proto::{Artifact, SourceHeader};
-use crate::runtime::drive::{Outcome, ReconcileError};
 use crate::runtime::failpoint;
 use crate::runtime::fair_slots::Slot;
+use crate::runtime::reconcile::{Outcome, ReconcileError};
 use crate::runtime::writes::{Object, WriteError};
 use crate::source::Origin;
 use crate::telemetry::metrics::FetchResult;
@@ -223,7 +223,7 @@ impl Act<'_> {
     }
 
     async fn fetch(&self) -> Result<Step, ReconcileError> {
-        let Ok(Wanted { source, .. }) = &self.observed.wanted else { return Ok(Step::Again) };
+        let Ok(RepositorySpec { source, .. }) = &self.observed.wanted else { return Ok(Step::Again) };
         let digest = Digest::from_str(&source.artifact.digest).map_err(ReconcileError::transient)?;
         let fetcher = &self.context.fetcher;
         let namespace = self.observed.workspace.namespace().unwrap_or_default();

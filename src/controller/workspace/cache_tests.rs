@@ -11,8 +11,8 @@ use super::*;
 use crate::controller::test_parts::TestParts;
 use crate::controller::update;
 use crate::runtime::cache_sync::CacheSync;
-use crate::runtime::drive::Drive;
-use crate::runtime::fake_api::{Answer, Asked, Log, client};
+use crate::runtime::fake_api::{Answer, Log, RecordedRequest, client};
+use crate::runtime::reconcile::ReconcileRunner;
 
 /// Longer than everything but the wait for a cache.
 const WHILE: Duration = Duration::from_secs(25);
@@ -59,7 +59,7 @@ fn list(items: &[Value]) -> Answer {
 }
 
 /// The API server, with the Updates that it lists for the cache, and those that it has.
-fn answer(asked: &Asked, cached: &Answer, live: &[Value]) -> Answer {
+fn answer(asked: &RecordedRequest, cached: &Answer, live: &[Value]) -> Answer {
     let updates = "/apis/auto.pulumi.com/v1alpha1/namespaces/apps/updates";
     match asked.path.as_str() {
         _ if asked.query.contains("watch=true") => Answer::Silence,
@@ -106,7 +106,7 @@ pub(super) fn context(
             restrictions: PodRestrictions::default(),
         },
         default_service_account: None,
-        knocks: Knocks::new(wake.clone(), parts.tasks.clone(), parts.end.clone()),
+        probes: AgentProbes::new(wake.clone(), parts.tasks.clone(), parts.end.clone()),
         inputs: InputWatch::new(wake),
         references: parts.references.clone(),
         memory: Memory::default(),
@@ -122,8 +122,9 @@ fn start(cached: Answer, live: Vec<Value>) -> (Log, tokio::task::JoinHandle<()>)
     let context = Arc::new(context(&parts, updates, wake));
     let (_, workspaces) = reflector::store::<Workspace>();
     let watches = Watches { scope: parts.scope.clone(), workspaces, updates: updates_writer, wakes };
-    let drive = Arc::new(Drive::new::<Workspace>("workspace", Duration::from_secs(300), parts.metrics.clone()));
-    let task = tokio::spawn(async move { controller(context, watches, drive, parts.end.clone()).await });
+    let runner =
+        Arc::new(ReconcileRunner::new::<Workspace>("workspace", Duration::from_secs(300), parts.metrics.clone()));
+    let task = tokio::spawn(async move { controller(context, watches, runner, parts.end.clone()).await });
     (log, task)
 }
 

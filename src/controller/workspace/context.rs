@@ -7,11 +7,11 @@ use k8s_openapi::api::apps::v1::StatefulSet;
 use kube::{Client, ResourceExt};
 use tokio::sync::watch;
 
-use super::contested::Applies;
+use super::agent_probe::AgentProbes;
+use super::apply_conflicts::Applies;
 use super::input_watch::InputWatch;
-use super::knocks::Knocks;
 use super::render::PodSettings;
-use super::trust::Trust;
+use super::verified_parts::VerifiedParts;
 use crate::artifact;
 use crate::controller::authority::Generations;
 use crate::controller::references::References;
@@ -55,7 +55,7 @@ pub struct Context {
     pub pods: PodSettings,
     /// The ServiceAccount of pods whose Workspace names none.
     pub default_service_account: Option<String>,
-    pub knocks: Knocks,
+    pub probes: AgentProbes,
     pub inputs: InputWatch,
     pub references: References,
     pub memory: Memory,
@@ -67,7 +67,7 @@ pub struct Memory {
     applied: Mutex<HashMap<(String, String), Version>>,
     streams: FairSlots,
     /// The Workspaces whose Service, certificate and StatefulSet need not be read again yet.
-    pub(super) trust: Trust,
+    pub(super) verified_parts: VerifiedParts,
     pub(super) applies: Applies,
 }
 
@@ -76,7 +76,7 @@ impl Default for Memory {
         Self {
             applied: Mutex::default(),
             streams: FairSlots::new(STREAMS),
-            trust: Trust::default(),
+            verified_parts: VerifiedParts::default(),
             applies: Applies::default(),
         }
     }

@@ -18,9 +18,9 @@ use crate::api::conditions::{COMPLETE, is_true};
 use crate::api::names::{LABEL_COMPONENT, LABEL_WORKSPACE_NAME};
 use crate::controller::authority::Generations;
 use crate::controller::update::{UpdateGroup, waits_for_references};
-use crate::runtime::drive::{Drive, no_errors};
+use crate::runtime::change_filter::news;
 use crate::runtime::index::{IndexWriter, StoreWriter as _};
-use crate::runtime::news::news;
+use crate::runtime::reconcile::{ReconcileRunner, no_errors};
 use crate::runtime::scope::Scope;
 use crate::runtime::{tolerant_watcher, watch};
 
@@ -36,15 +36,19 @@ pub struct Watches<W> {
 }
 
 /// Reconciles all Workspaces in scope until `end`, then finishes what has begun.
-pub async fn controller<W>(context: Arc<Context>, watches: Watches<W>, drive: Arc<Drive>, end: CancellationToken)
-where
+pub async fn controller<W>(
+    context: Arc<Context>,
+    watches: Watches<W>,
+    runner: Arc<ReconcileRunner>,
+    end: CancellationToken,
+) where
     W: Stream<Item = ObjectRef<Workspace>> + Send + 'static,
 {
     let Watches { scope, workspaces, updates, wakes } = watches;
     let client = context.client.clone();
     let reader = workspaces.as_reader();
     let api = scope.api(client.clone());
-    let changes = watch::changes(api, scope.own_kinds(), cut_down, workspaces, drive.clone(), |_| ());
+    let changes = watch::changes(api, scope.own_kinds(), cut_down, workspaces, runner.clone(), |_| ());
     let labelled = scope.other_kinds().labels(&format!("{LABEL_COMPONENT}=workspace"));
     let pods = watcher(scope.api::<Pod>(client.clone()), labelled.clone());
     let stateful_sets = watcher(scope.api::<StatefulSet>(client), labelled);
@@ -54,7 +58,7 @@ where
         .watches_stream(news(pods.default_backoff(), decisive), |pod| workspace_of(&pod))
         .watches_stream(news(stateful_sets.default_backoff(), spec_state), move |stateful_set| {
             let workspace = workspace_of(&stateful_set)?;
-            changed.memory.trust.end((workspace.namespace.as_deref().unwrap_or_default(), &workspace.name));
+            changed.memory.verified_parts.end((workspace.namespace.as_deref().unwrap_or_default(), &workspace.name));
             Some(workspace)
         })
         .watches_stream(runs, |update| {
@@ -66,11 +70,11 @@ where
         .graceful_shutdown_on(end.cancelled_owned())
         .run(
             move |workspace, context| {
-                let drive = drive.clone();
+                let runner = runner.clone();
                 let object = workspace.clone();
                 // On the heap once it begins: all that are due wait for a slot here.
                 let work = async move { Box::pin(reconcile(object, context)).await };
-                async move { drive.run(&*workspace, work).await }
+                async move { runner.run(&*workspace, work).await }
             },
             no_errors,
             context,

@@ -3,7 +3,7 @@
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 
-use super::observe::{Agent, Observed, Part, Wanted};
+use super::observe::{Agent, Observed, Part, RepositorySpec};
 use super::pod_state::PodState;
 use super::report::Report;
 use super::source::WantedSource;
@@ -11,7 +11,7 @@ use crate::api::auto::ArtifactReference;
 use crate::api::conditions::{READY, find, workspace_reason as reason};
 use crate::api::names::WORKSPACE_FINALIZER;
 use crate::pulumi::version;
-use crate::runtime::takeover;
+use crate::runtime::field_managers;
 
 /// A pod that is stale and whose agent has not answered for this long is replaced without having been drained.
 const SILENT_SECONDS: i64 = 120;
@@ -63,11 +63,11 @@ pub(super) fn decide(observed: &Observed, now: Timestamp) -> Action {
     if workspace.metadata.deletion_timestamp.is_some() {
         return if has_finalizer { clean_up(observed, now) } else { Action::Ignore };
     }
-    if takeover::is_applied_by_operator(workspace) {
+    if field_managers::is_applied_by_operator(workspace) {
         // Its Stack makes it ours, and that wakes us. Until then nothing of it changes.
         return Action::Ignore;
     }
-    if takeover::is_due(workspace) {
+    if field_managers::is_due(workspace) {
         return Action::TakeOver;
     }
     if !has_finalizer {
@@ -101,7 +101,7 @@ pub(super) fn decide(observed: &Observed, now: Timestamp) -> Action {
 }
 
 /// What to do about the pod and its source. All other objects are as they can be.
-fn workspace_pod(observed: &Observed, wanted: &Wanted, now: Timestamp) -> Action {
+fn workspace_pod(observed: &Observed, wanted: &RepositorySpec, now: Timestamp) -> Action {
     let Some(pod) = &observed.pod else {
         return Action::Report(Report::no_pod(observed.warning.as_deref()));
     };
@@ -186,8 +186,8 @@ fn source(observed: &Observed, source: &WantedSource) -> Action {
     if let Some(run) = run {
         return Action::Report(Report::source_waits_for_run(wanted, &run));
     }
-    if let Some(person) = observed.person() {
-        return Action::Report(Report::source_waits_for_person(wanted, person));
+    if let Some(session) = observed.interactive_session() {
+        return Action::Report(Report::source_waits_for_session(wanted, session));
     }
     bring(observed, source)
 }
@@ -204,8 +204,8 @@ fn bring(observed: &Observed, source: &WantedSource) -> Action {
 
 /// The source is in place. A run that comes now waits for a person in the pod, who is named.
 fn ready(observed: &Observed, artifact: &ArtifactReference) -> Report {
-    match observed.person() {
-        Some(person) => Report::ready(artifact).beside(person),
+    match observed.interactive_session() {
+        Some(session) => Report::ready(artifact).beside(session),
         None => Report::ready(artifact),
     }
 }
@@ -218,8 +218,8 @@ fn retire(observed: &Observed, pod: &PodState, why: &'static str, now: Timestamp
     if let Some(run) = observed.open_run() {
         return Action::Report(Report::pod_waits_for_run(why, &pod.name, &run));
     }
-    if let Some(person) = observed.person() {
-        return Action::Report(Report::pod_waits_for_person(why, &pod.name, person));
+    if let Some(session) = observed.interactive_session() {
+        return Action::Report(Report::pod_waits_for_session(why, &pod.name, session));
     }
     match &observed.agent {
         // It may have come back without having said so: a run could be open in it that nobody has recorded.

@@ -2,14 +2,14 @@ use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::decide::{Action, decide};
-use super::observe::{Agent, Observed, OpenRun, Part, Wanted};
+use super::observe::{Agent, Observed, OpenRun, Part, RepositorySpec};
 use super::pod_state::PodState;
 use super::report::{Report, State};
 use super::source::WantedSource;
 use super::{PodSettings, render};
 use crate::api::auto::{ArtifactReference, Workspace, WorkspaceSpec};
 use crate::api::conditions::workspace_reason as reason;
-use crate::rpc::proto::{Artifact, Person, StatusReply};
+use crate::rpc::proto::{Artifact, InteractiveSession, StatusReply};
 use crate::source::Unavailable;
 
 pub(super) const HASH: &str = "current";
@@ -50,7 +50,7 @@ pub(super) fn at_rest() -> Observed {
     let source = WantedSource { artifact: reference("sha256:new"), origin: None };
     Observed {
         workspace,
-        wanted: Ok(Wanted { rendered, source }),
+        wanted: Ok(RepositorySpec { rendered, source }),
         service: Part::Current,
         tls: Part::Current,
         budget: Part::Current,
@@ -443,8 +443,8 @@ fn a_deleted_workspace_is_taken_down_in_order() {
 }
 
 fn with_person(reply: StatusReply) -> Agent {
-    let person = Person { command: "pulumi import".to_owned(), pid: 7, since: 0 };
-    answered(StatusReply { person: Some(person), ..reply })
+    let session = InteractiveSession { command: "pulumi import".to_owned(), pid: 7, since: 0 };
+    answered(StatusReply { interactive_session: Some(session), ..reply })
 }
 
 #[test]

@@ -16,7 +16,7 @@ use crate::controller::references::Reference;
 use crate::rpc::proto::EnvironmentVariable;
 use crate::rpc::proto::environment_variable::Source;
 
-const LONGEST_NAME: usize = 253;
+const MAX_NAME: usize = 253;
 
 /// A Secret or a ConfigMap behind the environment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -225,7 +225,7 @@ pub(super) fn check_key(key: &str) -> Result<(), &'static str> {
 /// What Kubernetes accepts as a key of a Secret or a ConfigMap; their names are a part of it.
 fn is_file_name(name: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    !name.is_empty() && name.len() <= LONGEST_NAME && name != "." && !name.starts_with("..") && name.chars().all(plain)
+    !name.is_empty() && name.len() <= MAX_NAME && name != "." && !name.starts_with("..") && name.chars().all(plain)
 }
 
 /// Whether an item of a list has this name.

@@ -19,7 +19,7 @@ const ADJUSTABLE: [&str; 3] = ["imagePullPolicy", "resources", "securityContext"
 /// Lists of `fetch` to which a user may add, with the key of their items. The Pulumi Kubernetes Operator fetches the source there.
 const EXTENSIBLE: [(&str, &str); 2] = [("env", "name"), ("volumeMounts", "mountPath")];
 /// How many items without effect are named.
-const MOST_NAMED: usize = 10;
+const MAX_NAMED: usize = 10;
 /// As whom a container runs.
 const IDENTITY: [&str; 2] = ["runAsUser", "runAsGroup"];
 
@@ -47,7 +47,7 @@ pub(super) fn without_effect(pod_template: &Value) -> Vec<String> {
         let items = fetch.get(*list).and_then(Value::as_array).into_iter().flatten();
         items.filter_map(move |item| Some(format!("{list}[{}]", item.get(*key)?.as_str()?)))
     });
-    items.take(MOST_NAMED).collect()
+    items.take(MAX_NAMED).collect()
 }
 
 /// Puts the merged init containers in order. `fetch` stays only if there is a source to take and somebody who needs it
@@ -162,7 +162,7 @@ mod tests {
         assert!(without_effect(&template(json!({"name": "fetch", "resources": {}}))).is_empty());
         assert!(without_effect(&json!({"spec": {"initContainers": null}})).is_empty());
         let many: Vec<Value> = (0..1000).map(|number| json!({"name": format!("V{number}")})).collect();
-        assert_eq!(without_effect(&template(json!({"name": "fetch", "env": many}))).len(), MOST_NAMED);
+        assert_eq!(without_effect(&template(json!({"name": "fetch", "env": many}))).len(), MAX_NAMED);
     }
 
     #[test]

@@ -25,7 +25,7 @@ use crate::api::auto::Workspace;
 use crate::runtime::scope::Scope;
 
 /// How long a change is awaited. The kubelet looks after each pod about every minute.
-const PATIENCE: Duration = Duration::from_secs(3 * 60);
+const CHANGE_TIMEOUT: Duration = Duration::from_secs(3 * 60);
 /// Between two looks: a part of the time that it has been awaited for, in these bounds.
 const SOONEST: Duration = Duration::from_secs(2);
 const LATEST: Duration = Duration::from_secs(15);
@@ -150,7 +150,7 @@ impl InputWatch {
     pub(super) fn ask_again(&self, namespace: &str, name: &str) -> Option<Duration> {
         let mut mounts = self.lock();
         let known = mounts.get_mut(&(namespace.to_owned(), name.to_owned()))?;
-        known.awaited.retain(|_, since| since.elapsed() < PATIENCE);
+        known.awaited.retain(|_, since| since.elapsed() < CHANGE_TIMEOUT);
         known.awaited.values().map(|since| (since.elapsed() / 4).clamp(SOONEST, LATEST)).min()
     }
 
@@ -351,7 +351,7 @@ mod tests {
         assert_eq!(seconds("one"), None);
 
         watch.changed("apps", "Secret/aws").await;
-        tokio::time::advance(PATIENCE).await;
+        tokio::time::advance(CHANGE_TIMEOUT).await;
         assert_eq!(seconds("one"), None, "it does not come; the agent is asked as often as always");
         watch.changed("apps", "Secret/aws").await;
         watch.note("apps", "one", BTreeSet::new());

@@ -4,8 +4,9 @@
 //! says how things are.
 
 mod act;
+mod agent_probe;
+mod apply_conflicts;
 mod config;
-mod contested;
 mod context;
 mod controller;
 mod decide;
@@ -13,7 +14,6 @@ mod environment;
 mod guard;
 mod init_containers;
 mod input_watch;
-mod knocks;
 mod observe;
 mod parts;
 mod pod;
@@ -30,14 +30,14 @@ mod service;
 mod source;
 mod status;
 mod tls;
-mod trust;
+mod verified_parts;
 mod version;
 mod warnings;
 
 #[cfg(test)]
-mod cache_tests;
+mod apply_conflicts_tests;
 #[cfg(test)]
-mod contested_tests;
+mod cache_tests;
 #[cfg(test)]
 mod decide_tests;
 #[cfg(test)]
@@ -53,22 +53,22 @@ use std::time::Duration;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 
+pub use agent_probe::AgentProbes;
 pub use config::{files as config_files, settings};
 pub use context::{Context, Memory};
 pub use controller::{Watches, controller};
 pub use environment::run_environment;
 pub use input_watch::InputWatch;
-pub use knocks::Knocks;
 pub use pod_state::is_operators as is_operators_pod;
 pub use references::references;
 pub use render::{PodSettings, Rendered, SpecError, render};
 pub use restrictions::PodRestrictions;
 
 use crate::api::auto::Workspace;
-use crate::runtime::drive::{Outcome, ReconcileError};
+use crate::runtime::reconcile::{Outcome, ReconcileError};
 
 /// More steps than any Workspace needs in one go.
-const MOST_STEPS: usize = 12;
+const MAX_STEPS: usize = 12;
 /// How soon to go on when they were not enough.
 const GO_ON: Duration = Duration::from_secs(1);
 
@@ -76,7 +76,7 @@ const GO_ON: Duration = Duration::from_secs(1);
 pub async fn reconcile(workspace: Arc<Workspace>, context: Arc<Context>) -> Result<Outcome, ReconcileError> {
     context.caches.wait().await?;
     let (namespace, name) = (workspace.namespace().unwrap_or_default(), workspace.name_any());
-    for _ in 0..MOST_STEPS {
+    for _ in 0..MAX_STEPS {
         let now = Timestamp::now();
         let looking = Box::pin(observe::observe(&namespace, &name, &context, now));
         let Some((observed, agent)) = looking.await? else {

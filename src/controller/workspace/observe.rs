@@ -8,7 +8,7 @@ use k8s_openapi::jiff::Timestamp;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Resource, ResourceExt};
 
-use super::contested::Contested;
+use super::apply_conflicts::Contested;
 use super::context::Context;
 use super::parts::parts;
 use super::pod_state::{self, PodState};
@@ -19,12 +19,12 @@ use crate::api::auto::{ArtifactReference, Update, Workspace};
 use crate::api::conditions::{COMPLETE, is_true};
 use crate::api::names;
 use crate::artifact::Digest;
-use crate::controller::update::{UpdateGroup, needed_understanding};
+use crate::controller::update::{UpdateGroup, required_protocol_version};
 use crate::rpc::client::{AgentAddress, AgentClient, RpcError};
-use crate::rpc::proto::{Artifact, Candidate, Person, StatusReply, StatusRequest};
-use crate::runtime::drive::ReconcileError;
+use crate::rpc::proto::{Artifact, Candidate, InteractiveSession, StatusReply, StatusRequest};
 use crate::runtime::failpoint;
 use crate::runtime::reads::ReadError;
+use crate::runtime::reconcile::ReconcileError;
 use crate::source::{Origin, Unavailable};
 
 /// What was seen.
@@ -32,7 +32,7 @@ use crate::source::{Origin, Unavailable};
 pub(super) struct Observed {
     pub workspace: Workspace,
     /// What the spec asks for, or why it cannot be had.
-    pub wanted: Result<Wanted, Unavailable>,
+    pub wanted: Result<RepositorySpec, Unavailable>,
     pub service: Part,
     pub tls: Part,
     /// The PodDisruptionBudget.
@@ -53,7 +53,7 @@ pub(super) struct Observed {
 
 /// What the spec asks for.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Wanted {
+pub(super) struct RepositorySpec {
     pub rendered: Rendered,
     pub source: WantedSource,
 }
@@ -122,9 +122,9 @@ impl Observed {
     }
 
     /// Somebody who works with the CLI in the pod.
-    pub(super) fn person(&self) -> Option<&Person> {
+    pub(super) fn interactive_session(&self) -> Option<&InteractiveSession> {
         match &self.agent {
-            Agent::Answered(reply) => reply.person.as_ref(),
+            Agent::Answered(reply) => reply.interactive_session.as_ref(),
             Agent::NotAsked | Agent::Unreachable(_) => None,
         }
     }
@@ -225,11 +225,11 @@ fn wanted(
     workspace: &Workspace,
     origin: Option<Origin>,
     context: &Context,
-) -> Result<Wanted, Unavailable> {
+) -> Result<RepositorySpec, Unavailable> {
     let invalid = |error: SpecError| Unavailable::Invalid(error.to_string());
     let rendered = render(name, namespace, workspace, &context.pods).map_err(invalid)?;
     let source = source::wanted(&workspace.spec).map_err(invalid)?;
-    Ok(Wanted { rendered, source: WantedSource { origin: origin.or(source.origin), ..source } })
+    Ok(RepositorySpec { rendered, source: WantedSource { origin: origin.or(source.origin), ..source } })
 }
 
 fn is_too_old(agent: &Agent) -> bool {
@@ -244,11 +244,11 @@ fn knows_too_little(agent: &Agent, workspace: &Workspace, updates: &[Arc<Update>
         update.metadata.deletion_timestamp.is_none()
             && status.is_none_or(|status| status.run.is_none() && !is_true(&status.conditions, COMPLETE))
     };
-    updates.iter().any(|update| waits(update) && needed_understanding(update, workspace) > reply.understands)
+    updates.iter().any(|update| waits(update) && required_protocol_version(update, workspace) > reply.protocol_version)
 }
 
 /// Whether the bytes can be given to this namespace.
-fn is_stored(wanted: &Wanted, namespace: &str, context: &Context) -> bool {
+fn is_stored(wanted: &RepositorySpec, namespace: &str, context: &Context) -> bool {
     let digest = Digest::from_str(&wanted.source.artifact.digest);
     wanted.source.is_in_pod() || digest.is_ok_and(|digest| context.artifacts.is_granted(&digest, namespace))
 }
@@ -300,7 +300,7 @@ fn shall_be_asked(pod: &PodState, workspace: &Workspace, rendered: Option<&Rende
 /// Whether the agent of a pod that starts has opened already.
 fn is_open(pod: &PodState, workspace: &Workspace, context: &Context) -> bool {
     let ip = pod.ip.as_ref().and_then(|ip| ip.parse().ok());
-    ip.is_some_and(|ip| context.knocks.is_open(ObjectRef::from_obj(workspace), &pod.uid, ip))
+    ip.is_some_and(|ip| context.probes.is_open(ObjectRef::from_obj(workspace), &pod.uid, ip))
 }
 
 /// What the agent is asked: whether what its pod mounts is as it was.
@@ -348,7 +348,7 @@ async fn status(
 mod tests {
     use super::*;
     use crate::api::auto::{RunBinding, UpdateKind, UpdateSpec, UpdateStatus, WorkspaceSpec};
-    use crate::rpc::understanding::UNDERSTOOD;
+    use crate::rpc::capabilities::PROTOCOL_VERSION;
 
     #[test]
     fn an_agent_knows_too_little_when_a_run_waits_that_it_would_not_understand() {
@@ -368,12 +368,12 @@ mod tests {
         let rows = [
             ("plain", 0, update(&[], |_| ()), false),
             ("with targets", 0, update(&["urn"], |_| ()), true),
-            ("with targets, and the agent knows them", UNDERSTOOD, update(&["urn"], |_| ()), false),
+            ("with targets, and the agent knows them", PROTOCOL_VERSION, update(&["urn"], |_| ()), false),
             ("a destroy", 1, update(&[], |update| update.spec.kind = UpdateKind::Destroy), true),
             ("it is open", 0, update(&["urn"], is_open), false),
         ];
-        for (name, understands, update, wanted) in rows {
-            let agent = Agent::Answered(Box::new(StatusReply { understands, ..StatusReply::default() }));
+        for (name, protocol_version, update, wanted) in rows {
+            let agent = Agent::Answered(Box::new(StatusReply { protocol_version, ..StatusReply::default() }));
             assert_eq!(knows_too_little(&agent, &workspace, &[Arc::new(update)]), wanted, "{name}");
         }
     }

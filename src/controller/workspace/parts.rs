@@ -11,7 +11,7 @@ use serde::Serialize;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::contested::{Contested, describe};
+use super::apply_conflicts::{Contested, describe};
 use super::context::Context;
 use super::observe::{Part, is_ours};
 use super::pod_state::PodState;
@@ -19,8 +19,8 @@ use super::render::{ANNOTATION_RENDERED, Rendered};
 use super::tls;
 use crate::api::auto::Workspace;
 use crate::api::names;
-use crate::runtime::drive::ReconcileError;
-use crate::runtime::takeover;
+use crate::runtime::field_managers;
+use crate::runtime::reconcile::ReconcileError;
 
 /// What a Workspace is made of, besides its pod.
 pub(super) struct Parts {
@@ -42,12 +42,12 @@ pub(super) async fn parts(
     now: Timestamp,
 ) -> Result<Parts, ReconcileError> {
     let (namespace, name) = (workspace.namespace().unwrap_or_default(), workspace.name_any());
-    let trust = &context.memory.trust;
+    let verified = &context.memory.verified_parts;
     let authority = context.authority.borrow().clone();
     let key = (namespace.as_str(), name.as_str());
     let hash = rendered.map(|rendered| rendered.parts_hash.as_str());
     let pod = pod.filter(|_| workspace.metadata.deletion_timestamp.is_none());
-    if pod.is_some_and(|pod| hash.is_some_and(|hash| trust.holds(key, hash, &authority, pod.ready))) {
+    if pod.is_some_and(|pod| hash.is_some_and(|hash| verified.holds(key, hash, &authority, pod.ready))) {
         let current = Part::Current;
         return Ok(Parts {
             service: current,
@@ -80,8 +80,8 @@ pub(super) async fn parts(
         contested: None,
     };
     match hash.filter(|_| [parts.service, parts.tls, parts.budget, parts.stateful_set] == [Part::Current; 4]) {
-        Some(hash) => trust.note(key, hash, &authority, begun),
-        None => trust.end(key),
+        Some(hash) => verified.note(key, hash, &authority, begun),
+        None => verified.end(key),
     }
     let pause = hash.and_then(|hash| context.memory.applies.pause(key, hash));
     if let (Some(pause), Some(rendered)) = (pause, rendered) {
@@ -112,7 +112,7 @@ fn part<K: Resource>(name: &str, found: Option<&K>, is_current: impl FnOnce(&K) 
     match found {
         None => Part::Missing,
         Some(object) if !is_ours(object, name) => Part::Foreign,
-        Some(object) if takeover::is_due(object) => Part::Operators,
+        Some(object) if field_managers::is_due(object) => Part::Operators,
         Some(object) if is_current(object) => Part::Current,
         Some(_) => Part::Outdated,
     }

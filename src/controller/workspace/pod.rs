@@ -25,7 +25,7 @@ const PROJECT_DIRECTORY: &str = "/share/workspace";
 /// What Kubernetes gives a pod that says nothing.
 const KUBERNETES_GRACE_SECONDS: u64 = 30;
 /// An hour: only the kubelet of an image that is broken looks for so long, and nothing runs in the pod before it is over.
-const MOST_STARTUP_PROBES: u32 = 3600;
+const MAX_STARTUP_PROBES: u32 = 3600;
 /// What an idle workspace needs: 7 MiB measured. Runs share a few slots of their node, so no workspace reserves the memory of a run.
 const MEMORY_REQUEST: &str = "16Mi";
 /// Tells the agent how long its pod has to end.
@@ -160,7 +160,7 @@ fn pulumi(
             "httpGet": {"path": "/readyz", "port": AGENT_HEALTH_PORT},
             "periodSeconds": 1,
             "timeoutSeconds": 2,
-            "failureThreshold": MOST_STARTUP_PROBES,
+            "failureThreshold": MAX_STARTUP_PROBES,
         },
         "readinessProbe": {
             "httpGet": {"path": "/readyz", "port": AGENT_HEALTH_PORT},

@@ -17,7 +17,7 @@ const OPERATORS_AGENT: &str = "/share/agent";
 const DOES_NOT_FIT: &str = "Insufficient";
 const CRASH_LOOP: &str = "CrashLoopBackOff";
 /// The longest message of a container that is passed on, in bytes.
-const LONGEST_MESSAGE: usize = 2048;
+const MAX_MESSAGE: usize = 2048;
 
 /// A workspace pod, as far as decisions need it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -195,7 +195,7 @@ fn sentence(reason: &str, message: Option<&str>) -> String {
     if message.is_empty() {
         return reason.to_owned();
     }
-    let end = message.floor_char_boundary(LONGEST_MESSAGE);
+    let end = message.floor_char_boundary(MAX_MESSAGE);
     format!("{reason}: {}", message.get(..end).unwrap_or_default())
 }
 

@@ -17,17 +17,17 @@ use crate::api::auto::{Workspace, WorkspaceSpec};
 use crate::api::bounds;
 use crate::api::names::{LABEL_COMPONENT, LABEL_RUN, LABEL_WORKSPACE_NAME, RUN_OPEN, workspace_object};
 use crate::controller::merge::{MergeError, POD_TEMPLATE, TooLarge, check_size, merge};
-use crate::source::written::WrittenError;
+use crate::source::inline::InlineSourceError;
 
 /// Hash of a StatefulSet as we rendered it: the same hash on the live object means that there is nothing to apply.
 pub(super) const ANNOTATION_RENDERED: &str = "auto.pulumi.com/rendered-hash";
 /// Pods and revisions carry labels made of the name; with a longer one they would not be valid.
-const LONGEST_NAME: usize = 42;
+const MAX_NAME: usize = 42;
 
 /// Why no pod can be made of a Workspace's spec. A person has to change it.
 #[derive(Debug, thiserror::Error)]
 pub enum SpecError {
-    #[error("the Workspace's name has more than {LONGEST_NAME} characters")]
+    #[error("the Workspace's name has more than {MAX_NAME} characters")]
     NameTooLong,
 
     #[error("podTemplate: {0}")]
@@ -81,7 +81,7 @@ pub enum SpecError {
     Digest(#[from] crate::artifact::DigestError),
 
     #[error(transparent)]
-    Source(#[from] WrittenError),
+    Source(#[from] InlineSourceError),
 }
 
 /// What the controller itself decides about workspace pods.
@@ -118,7 +118,7 @@ pub fn render(
     workspace: &Workspace,
     settings: &PodSettings,
 ) -> Result<Rendered, SpecError> {
-    if name.len() > LONGEST_NAME {
+    if name.len() > MAX_NAME {
         return Err(SpecError::NameTooLong);
     }
     check_sizes(&workspace.spec)?;

@@ -3,13 +3,13 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use super::contested::Contested;
+use super::apply_conflicts::Contested;
 use crate::api::auto::ArtifactReference;
 use crate::api::conditions::workspace_reason as reason;
 use crate::artifact::{FetchError, InPod};
 use crate::config::AGENT_STATUS_INTERVAL;
 use crate::pulumi::version;
-use crate::rpc::proto::{Candidate, Person};
+use crate::rpc::proto::{Candidate, InteractiveSession};
 use crate::source::Unavailable;
 
 /// Changes of pods and runs are watched; this is for what a watch has missed.
@@ -22,9 +22,9 @@ const SOON: Duration = Duration::from_secs(5);
 const WATCH: Duration = Duration::from_secs(2);
 
 /// The most of the version that the CLI prints that is told, in characters.
-const LONGEST_VERSION: usize = 64;
+const MAX_VERSION: usize = 64;
 /// The most of a person's command that is told, in characters.
-const LONGEST_COMMAND: usize = 200;
+const MAX_COMMAND: usize = 200;
 
 /// How soon a process is tried again that has just been started.
 const AT_ONCE: Duration = Duration::from_millis(300);
@@ -64,7 +64,7 @@ impl Report {
 
     /// Only another image helps.
     pub(super) fn cli_too_old(version: &str) -> Self {
-        let version: String = version.chars().filter(|c| !c.is_control()).take(LONGEST_VERSION).collect();
+        let version: String = version.chars().filter(|c| !c.is_control()).take(MAX_VERSION).collect();
         let (major, minor) = version::OLDEST;
         let message = format!(
             "the Pulumi CLI in the image has version {version}, and the oldest supported version is {major}.{minor}.0: set \
@@ -129,18 +129,18 @@ impl Report {
     }
 
     /// Nothing tells us that somebody has ended; so we ask.
-    pub(super) fn pod_waits_for_person(why: &'static str, pod: &str, person: &Person) -> Self {
-        Self::working(why, format!("pod {pod} goes away when {} has ended", command(person)), SOON)
+    pub(super) fn pod_waits_for_session(why: &'static str, pod: &str, session: &InteractiveSession) -> Self {
+        Self::working(why, format!("pod {pod} goes away when {} has ended", command(session)), SOON)
     }
 
-    pub(super) fn source_waits_for_person(artifact: &ArtifactReference, person: &Person) -> Self {
-        let message = format!("the source {} is put in place when {} has ended", name(artifact), command(person));
+    pub(super) fn source_waits_for_session(artifact: &ArtifactReference, session: &InteractiveSession) -> Self {
+        let message = format!("the source {} is put in place when {} has ended", name(artifact), command(session));
         Self::working(reason::INSTALLING, message, SOON)
     }
 
     /// The same, and somebody works in the pod.
-    pub(super) fn beside(self, person: &Person) -> Self {
-        let message = format!("{}; a run waits until {} has ended", self.message, command(person));
+    pub(super) fn beside(self, session: &InteractiveSession) -> Self {
+        let message = format!("{}; a run waits until {} has ended", self.message, command(session));
         Self { message, again: Some(SOON), ..self }
     }
 
@@ -254,10 +254,10 @@ impl Report {
 }
 
 /// What a person does in the pod, bounded and on one line: the agent is not trusted.
-fn command(person: &Person) -> String {
+fn command(session: &InteractiveSession) -> String {
     let typed: String =
-        person.command.chars().take(LONGEST_COMMAND).map(|c| if c.is_control() { ' ' } else { c }).collect();
-    format!("a person's `{typed}` in the pod (pid {})", person.pid)
+        session.command.chars().take(MAX_COMMAND).map(|c| if c.is_control() { ' ' } else { c }).collect();
+    format!("a person's `{typed}` in the pod (pid {})", session.pid)
 }
 
 /// How people call an artifact.

@@ -5,8 +5,8 @@ use kube::ResourceExt;
 use super::context::Context;
 use crate::api::auto::{ArtifactReference, Workspace, WorkspaceSpec};
 use crate::api::conditions::{READY, find};
-use crate::source::git::{Git, Known, Question, Wanted};
-use crate::source::written::Written;
+use crate::source::git::{Git, Known, Question, RepositorySpec};
+use crate::source::inline::InlineSource;
 use crate::source::{Origin, Unavailable};
 
 /// Puts the artifact of a repository where that of a Stack is. The answer is where its bytes come from, for a Workspace that names a
@@ -49,11 +49,11 @@ fn look(workspace: &mut Workspace, git: &Git) -> Result<Option<Origin>, Unavaila
 }
 
 /// The repository that a Workspace follows: none where a Stack says what is in it, and none while it is being deleted.
-fn repository(workspace: &Workspace) -> Result<Option<Wanted>, Unavailable> {
+fn repository(workspace: &Workspace) -> Result<Option<RepositorySpec>, Unavailable> {
     if workspace.spec.artifact.is_some() || workspace.metadata.deletion_timestamp.is_some() {
         return Ok(None);
     }
-    let wanted = Written::of(&workspace.spec).repository(&workspace.namespace().unwrap_or_default());
+    let wanted = InlineSource::of(&workspace.spec).repository(&workspace.namespace().unwrap_or_default());
     wanted.map_err(|error| Unavailable::Invalid(error.to_string()))
 }
 

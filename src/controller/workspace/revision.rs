@@ -8,7 +8,7 @@ use super::environment;
 use crate::api::auto::{ArtifactReference, WorkspaceSpec};
 
 /// How much of the hash is kept, in bytes.
-const KEPT: usize = 16;
+const HASH_BYTES: usize = 16;
 
 /// A hash of what the user says about the pod. Its source, stacks and configuration travel by RPC and do not count, but for a
 /// source that the pod is `bound` to. Labels and annotations of its Service do not either.
@@ -36,7 +36,7 @@ pub(super) fn revision_hash(spec: &WorkspaceSpec, bound: Option<&ArtifactReferen
 /// A hash of a JSON value that does not depend on the order of fields in memory.
 pub(super) fn hash(value: &Value) -> String {
     let digest = Sha256::digest(canonical(value).to_string());
-    hex::encode(digest.iter().take(KEPT).copied().collect::<Vec<u8>>())
+    hex::encode(digest.iter().take(HASH_BYTES).copied().collect::<Vec<u8>>())
 }
 
 fn canonical(value: &Value) -> Value {

@@ -6,7 +6,7 @@ use super::render::SpecError;
 use crate::api::auto::{ArtifactReference, WorkspaceSpec};
 use crate::artifact::{Digest, Directory, InPod};
 use crate::source::Origin;
-use crate::source::written::{Written, WrittenError, from_init_containers};
+use crate::source::inline::{InlineSource, InlineSourceError, from_init_containers};
 
 /// The source that a Workspace asks for.
 #[derive(Clone, Debug, PartialEq)]
@@ -31,9 +31,9 @@ impl WantedSource {
 
 /// The one source of a Workspace, in whatever field it is.
 pub(super) fn wanted(spec: &WorkspaceSpec) -> Result<WantedSource, SpecError> {
-    let written = Written::of(spec);
+    let written = InlineSource::of(spec);
     let resolved = match (&spec.artifact, written.first()) {
-        (Some(_), Some(other)) => return Err(WrittenError::Two { one: "artifact", other }.into()),
+        (Some(_), Some(other)) => return Err(InlineSourceError::Two { one: "artifact", other }.into()),
         (Some(artifact), None) => return given(artifact),
         (None, _) => written.resolve()?.unwrap_or_else(from_init_containers),
     };

@@ -22,7 +22,7 @@ use crate::runtime::events::{Event, EventKind};
 use crate::runtime::writes::WriteError;
 
 /// The CLI takes no name of a project that is longer.
-const LONGEST_PROJECT_NAME: usize = 100;
+const MAX_PROJECT_NAME: usize = 100;
 /// Reason of the event about a template that sets something without any effect.
 const NO_EFFECT: &str = "PodTemplateNoEffect";
 
@@ -96,7 +96,7 @@ fn describe_pod(status: &mut WorkspaceStatus, observed: &Observed) {
             status.config_inputs = config_inputs(status.config_inputs.take(), reply, &observed.workspace.spec);
             status.mounted_inputs = mounted_inputs(&status.mounted_inputs, reply, &observed.workspace.spec);
             status.project_name = Some(project_name(&reply.project_name)).filter(|name| !name.is_empty());
-            status.agent_understands = Some(reply.understands);
+            status.agent_protocol_version = Some(reply.protocol_version);
         }
         Agent::NotAsked | Agent::Unreachable(_) => {
             if observed.pod.as_ref().map(|pod| &pod.uid) != status.pod_uid.as_ref() {
@@ -105,7 +105,7 @@ fn describe_pod(status: &mut WorkspaceStatus, observed: &Observed) {
                 status.agent_start_id = None;
                 status.pulumi_version = None;
                 status.project_name = None;
-                status.agent_understands = None;
+                status.agent_protocol_version = None;
             }
         }
     }
@@ -136,7 +136,7 @@ fn mounted_inputs(
 
 /// The name as the agent says it, bounded: it is not trusted.
 fn project_name(said: &str) -> String {
-    said.chars().filter(|c| !c.is_control()).take(LONGEST_PROJECT_NAME).collect()
+    said.chars().filter(|c| !c.is_control()).take(MAX_PROJECT_NAME).collect()
 }
 
 /// The agent knows digests and directories; the revision is what the spec, or the status before, called it.

@@ -15,7 +15,7 @@ use crate::rpc::server_tls::{
 };
 
 /// A key of this length holds.
-const SHORTEST_INPUTS_KEY: usize = 32;
+const MIN_INPUTS_KEY: usize = 32;
 
 /// Whether the Secret does what it is for: a certificate under the right name, signed by the authority that signs now,
 /// with life in it, its key, the bundle that the agent shall trust, and the key for changes of the configuration's inputs.
@@ -39,7 +39,7 @@ pub(super) fn is_current(secret: &Secret, server_name: &str, authority: &Generat
 /// The key by which the agent tells changes of the configuration's inputs.
 fn inputs_key(secret: &Secret) -> Option<&str> {
     let ByteString(bytes) = secret.data.as_ref()?.get(INPUTS_KEY)?;
-    std::str::from_utf8(bytes).ok().filter(|key| key.len() >= SHORTEST_INPUTS_KEY)
+    std::str::from_utf8(bytes).ok().filter(|key| key.len() >= MIN_INPUTS_KEY)
 }
 
 /// A Secret with a new certificate. The key for the configuration's inputs stays: with another one all of them would seem

@@ -12,7 +12,7 @@ use super::context::Context;
 use super::pod_state;
 use crate::api::auto::Workspace;
 use crate::api::conditions::{READY, find as find_condition};
-use crate::runtime::drive::ReconcileError;
+use crate::runtime::reconcile::ReconcileError;
 
 /// How long no pod may be there before anybody wonders, in seconds.
 const NO_POD_SECONDS: i64 = 4;
@@ -21,7 +21,7 @@ const SLOW_START_SECONDS: i64 = 40;
 /// An event that is older than this, in seconds, is about something else. A StatefulSet tries again after 1000 s at the latest.
 const OLD_SECONDS: i64 = 1200;
 /// How many events of one object are read at most; Kubernetes lets nobody write many more of one object.
-const MOST_EVENTS: u32 = 200;
+const MAX_EVENTS: u32 = 200;
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What was last said about the object that holds up the Workspace, if it is held up and that is a warning.
@@ -43,7 +43,7 @@ pub(super) async fn find(
     let namespace = workspace.namespace().unwrap_or_default();
     let events: Api<Event> = Api::namespaced(context.client.clone(), &namespace);
     let fields = format!("involvedObject.uid={uid}");
-    let parameters = ListParams::default().fields(&fields).limit(MOST_EVENTS);
+    let parameters = ListParams::default().fields(&fields).limit(MAX_EVENTS);
     let listed = tokio::time::timeout(TIMEOUT, events.list(&parameters)).await;
     let events = match listed {
         Ok(Ok(events)) => events.items,

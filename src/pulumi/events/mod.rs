@@ -17,7 +17,7 @@ use super::outputs::{self, Output};
 /// The type of the resource that stands for the stack itself; its outputs are the stack's.
 const STACK_TYPE: &str = "pulumi:pulumi:Stack";
 /// No message is kept longer, in bytes.
-const LONGEST_MESSAGE: usize = 16 * 1024;
+const MAX_MESSAGE: usize = 16 * 1024;
 
 /// Why a line of the event log was not understood. Reading goes on with the next line.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -279,9 +279,9 @@ fn stack_outputs(line: &[u8]) -> Result<Vec<Output>, EventError> {
 /// A message without colours, without the line ends after it and without what is to be hidden, bounded. What is far too long
 /// is cut before it is read.
 fn said_plainly(message: &str, hide: &dyn Fn(&str) -> String) -> String {
-    let cut = console::shorten(&hide(message.trim_end()), 4 * LONGEST_MESSAGE);
+    let cut = console::shorten(&hide(message.trim_end()), 4 * MAX_MESSAGE);
     // Once more: colours may have been in between.
-    console::shorten(hide(&console::without_colours(&cut)).trim_end(), LONGEST_MESSAGE)
+    console::shorten(hide(&console::without_colours(&cut)).trim_end(), MAX_MESSAGE)
 }
 
 /// A run by the text of its event log.
@@ -382,7 +382,7 @@ mod tests {
     fn a_long_message_is_cut() {
         let kind = parse(&json!({"diagnosticEvent": {"message": "é".repeat(1_000_000), "severity": "error"}}));
         let EventKind::Diagnostic(diagnostic) = kind else { panic!("another kind") };
-        assert!(diagnostic.message.len() <= LONGEST_MESSAGE, "{}", diagnostic.message.len());
+        assert!(diagnostic.message.len() <= MAX_MESSAGE, "{}", diagnostic.message.len());
     }
 
     #[test]
@@ -390,11 +390,11 @@ mod tests {
         let secret = "s3cr3t-".repeat(20);
         // The secret lies across each place where a message is cut, with and without colours in it.
         for (length, said) in [
-            (LONGEST_MESSAGE / 2, secret.clone()),
-            (2 * LONGEST_MESSAGE, secret.clone()),
+            (MAX_MESSAGE / 2, secret.clone()),
+            (2 * MAX_MESSAGE, secret.clone()),
             (10, secret.replacen("s3cr", "s3<{%reset%}>cr", 1)),
         ] {
-            let message = format!("{}{said}{}", "x".repeat(length - 10), "y".repeat(5 * LONGEST_MESSAGE - length));
+            let message = format!("{}{said}{}", "x".repeat(length - 10), "y".repeat(5 * MAX_MESSAGE - length));
             let line = json!({"diagnosticEvent": {"message": message, "severity": "error"}}).to_string();
             let hide = |text: &str| text.replace(&secret, "[secret]");
             let event = EngineEvent::parse_without(line.as_bytes(), &hide).expect("it is an event");

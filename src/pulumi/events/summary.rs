@@ -7,11 +7,11 @@ use crate::pulumi::console;
 use crate::pulumi::outputs::Output;
 
 /// How much of the errors is kept, in bytes: the first ones and the last ones, half each.
-const KEPT_ERRORS: usize = 16 * 1024;
+const MAX_ERRORS: usize = 16 * 1024;
 /// How much of the program's own words is kept, in bytes: the last ones.
-const KEPT_WORDS: usize = 8 * 1024;
+const MAX_WORDS: usize = 8 * 1024;
 /// No single message is kept longer, in bytes.
-const LONGEST_KEPT: usize = 4 * 1024;
+const MAX_KEPT: usize = 4 * 1024;
 /// What a message takes besides its text, in bytes.
 const OVERHEAD: usize = 64;
 /// The engine has some twenty words for what it does to a resource.
@@ -73,21 +73,21 @@ impl RunSummary {
 
     fn observe_diagnostic(&mut self, diagnostic: &Diagnostic) {
         let short = Diagnostic {
-            message: console::shorten(&diagnostic.message, LONGEST_KEPT),
-            urn: console::shorten(&diagnostic.urn, LONGEST_KEPT),
+            message: console::shorten(&diagnostic.message, MAX_KEPT),
+            urn: console::shorten(&diagnostic.urn, MAX_KEPT),
             ..diagnostic.clone()
         };
         match diagnostic.severity.as_str() {
             "error" => {
                 let taken: usize = self.first_errors.iter().map(size).sum();
-                self.first_errors_full |= taken + size(&short) > KEPT_ERRORS / 2;
+                self.first_errors_full |= taken + size(&short) > MAX_ERRORS / 2;
                 if self.first_errors_full {
-                    self.last_errors.push(short, KEPT_ERRORS / 2);
+                    self.last_errors.push(short, MAX_ERRORS / 2);
                 } else {
                     self.first_errors.push(short);
                 }
             }
-            "info#err" => self.words.push(short, KEPT_WORDS),
+            "info#err" => self.words.push(short, MAX_WORDS),
             _ => {}
         }
     }
@@ -241,9 +241,9 @@ mod tests {
         let errors = run.errors();
         assert!(errors[0].message.starts_with("0 "));
         assert!(errors[errors.len() - 1].message.starts_with("9999 "));
-        assert!(errors.iter().map(size).sum::<usize>() <= KEPT_ERRORS);
+        assert!(errors.iter().map(size).sum::<usize>() <= MAX_ERRORS);
         assert_eq!(errors.len() as u64 + run.errors_left_out(), 10_000);
-        assert!(run.program_words().iter().map(|words| words.len()).sum::<usize>() <= KEPT_WORDS);
+        assert!(run.program_words().iter().map(|words| words.len()).sum::<usize>() <= MAX_WORDS);
     }
 
     #[test]

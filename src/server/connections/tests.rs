@@ -8,7 +8,7 @@ use tokio_util::sync::DropGuard;
 use super::*;
 
 /// Nothing here takes that long; waiting for a timeout of [`LONG`] would.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 const LONG: Duration = Duration::from_secs(120);
 /// Requests that are never complete.
 const UNFINISHED: [&str; 3] = ["", "GET /", "POST /echo HTTP/1.1\r\nHost: test\r\nContent-Length: 10\r\n\r\nabc"];
@@ -49,7 +49,7 @@ impl Server {
 /// All that comes until the server closes the connection.
 async fn rest(mut stream: TcpStream) -> String {
     let mut answer = Vec::new();
-    let read = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut answer)).await;
+    let read = tokio::time::timeout(TEST_TIMEOUT, stream.read_to_end(&mut answer)).await;
     drop(read.expect("the server answers or closes the connection in time"));
     String::from_utf8(answer).unwrap()
 }

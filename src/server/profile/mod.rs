@@ -20,14 +20,14 @@ const FREQUENCY: i32 = 100;
 /// What Go takes when nothing is said.
 const DEFAULT_SECONDS: u64 = 30;
 /// What is kept of stacks grows with the time.
-const MOST_SECONDS: u64 = 120;
+const MAX_SECONDS: u64 = 120;
 /// Maximum duration of a profile, without the time to write it.
-pub(super) const LONGEST: Duration = Duration::from_secs(MOST_SECONDS);
+pub(super) const MAX_DURATION: Duration = Duration::from_secs(MAX_SECONDS);
 
 /// Why there is no profile.
 #[derive(Debug, Error)]
 pub enum ProfileError {
-    #[error("seconds={0:?}: give a number from 1 to {MOST_SECONDS}")]
+    #[error("seconds={0:?}: give a number from 1 to {MAX_SECONDS}")]
     Seconds(String),
     #[error("another profile is being taken; ask again when it is done")]
     Busy,
@@ -81,7 +81,7 @@ fn seconds(query: &str) -> Result<Duration, ProfileError> {
         return Ok(Duration::from_secs(DEFAULT_SECONDS));
     };
     match text.parse() {
-        Ok(seconds @ 1..=MOST_SECONDS) => Ok(Duration::from_secs(seconds)),
+        Ok(seconds @ 1..=MAX_SECONDS) => Ok(Duration::from_secs(seconds)),
         _ => Err(ProfileError::Seconds(text.into_owned())),
     }
 }

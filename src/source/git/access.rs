@@ -13,7 +13,7 @@ use crate::source::git::url::Place;
 use crate::source::git::{Key, Shared};
 
 /// The largest list of host keys or certificates for all Stacks.
-const LARGEST_FILE: u64 = 4 << 20;
+const MAX_FILE: u64 = 4 << 20;
 
 /// The clients for the APIs of GitHub Apps. The one for servers that nothing particular is trusted for is kept, with the certificates
 /// that it was made with.
@@ -84,8 +84,8 @@ async fn read(path: &Path) -> Result<Option<String>, GitError> {
     match tokio::fs::metadata(path).await {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(failed(error.to_string())),
-        Ok(metadata) if metadata.len() > LARGEST_FILE => {
-            return Err(failed(format!("it is larger than {LARGEST_FILE} bytes")));
+        Ok(metadata) if metadata.len() > MAX_FILE => {
+            return Err(failed(format!("it is larger than {MAX_FILE} bytes")));
         }
         Ok(_) => {}
     }

@@ -12,7 +12,7 @@ use tokio::runtime::Runtime;
 use crate::source::git::error::GitError;
 
 /// How long a server may send nothing.
-const SILENCE: Duration = Duration::from_secs(30);
+const READ_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// What a server has to send at least: so many bytes in each window of time, counted from its first byte. One that sends a byte from time
 /// to time is not silent, and would hold its slot as long as a conversation may take.
@@ -119,11 +119,14 @@ impl Budget {
     /// Waits for something, as long as there is time.
     pub fn wait<T>(&self, work: impl Future<Output = T>) -> io::Result<T> {
         let left = self.ends.saturating_duration_since(Instant::now());
-        let patience = left.min(SILENCE);
+        let patience = left.min(READ_TIMEOUT);
         let waited = self.runtime.block_on(async { tokio::time::timeout(patience, work).await });
         waited.map_err(|_| {
-            let (what, limit) =
-                if left <= SILENCE { (self.what, self.terms.time) } else { ("the server's next response", SILENCE) };
+            let (what, limit) = if left <= READ_TIMEOUT {
+                (self.what, self.terms.time)
+            } else {
+                ("the server's next response", READ_TIMEOUT)
+            };
             self.fail(GitError::TimedOut { what: what.into(), limit })
         })
     }
@@ -147,14 +150,18 @@ impl Budget {
 }
 
 /// The longest text of another's that is shown.
-const LONGEST: usize = 300;
+const MAX_QUOTED: usize = 300;
 
 /// What others say, made fit to be shown: one line, no control characters, not too long.
 pub fn one_line(text: &str) -> String {
     let clean: Vec<&str> =
         text.split(|c: char| c.is_control() || c.is_whitespace()).filter(|word| !word.is_empty()).collect();
     let clean = clean.join(" ");
-    if clean.chars().count() <= LONGEST { clean } else { clean.chars().take(LONGEST).chain("…".chars()).collect() }
+    if clean.chars().count() <= MAX_QUOTED {
+        clean
+    } else {
+        clean.chars().take(MAX_QUOTED).chain("…".chars()).collect()
+    }
 }
 
 #[cfg(test)]
@@ -166,7 +173,7 @@ mod tests {
     #[test]
     fn what_others_say_is_shown_in_one_short_line() {
         assert_eq!(one_line("ERROR:\n\n\tRepository \u{1b}[31mnot found.\n"), "ERROR: Repository [31mnot found.");
-        assert_eq!(one_line(&"x".repeat(999)).chars().count(), LONGEST + 1);
+        assert_eq!(one_line(&"x".repeat(999)).chars().count(), MAX_QUOTED + 1);
     }
 
     fn budget() -> Budget {

@@ -21,7 +21,7 @@ use crate::source::git::wildcards::{Exhausted, Steps};
 /// The file that says what is left out.
 const IGNORE_FILE: &[u8] = b".sourceignore";
 /// The largest of these files that is read, in bytes.
-const LARGEST_IGNORE_FILE: usize = 256 << 10;
+const MAX_IGNORE_FILE: usize = 256 << 10;
 /// How a file begins that only stands for one in Git LFS, and how long such a file is at most.
 const LFS_POINTER: (&[u8], usize) = (b"version https://git-lfs.github.com/spec/v1\n", 1024);
 /// How many names a warning lists.
@@ -252,9 +252,9 @@ impl Walk<'_> {
         let Some(file) = entries.iter().filter(is_file).find(named) else { return Ok(()) };
         let mut data = Vec::new();
         self.objects.read(&file.id, Kind::Blob, &mut data)?;
-        if data.len() > LARGEST_IGNORE_FILE {
+        if data.len() > MAX_IGNORE_FILE {
             let path = shown(&file.path);
-            return Err(self.objects.broken(&format!("{path} is larger than {LARGEST_IGNORE_FILE} bytes")));
+            return Err(self.objects.broken(&format!("{path} is larger than {MAX_IGNORE_FILE} bytes")));
         }
         self.ignore.add(&data, path);
         Ok(())

@@ -11,7 +11,7 @@ use kube::{Api, Client};
 use crate::api::names;
 use crate::source::git::error::GitError;
 use crate::source::git::github_app::App;
-use crate::source::git::wanted::{Auth, Key, Value};
+use crate::source::git::spec::{Auth, Key, Value};
 
 /// How long one read of a Secret may take.
 const READ_TIMEOUT: Duration = Duration::from_secs(15);

@@ -24,11 +24,11 @@ pub const TOKEN_USER: &str = "x-access-token";
 /// How long the exchange may take.
 const TIMEOUT: Duration = Duration::from_secs(20);
 /// The longest answer that is read.
-const LONGEST_ANSWER: usize = 64 * 1024;
+const MAX_ANSWER: usize = 64 * 1024;
 /// A token is used no longer than until so shortly before its end.
 const RESERVE: SignedDuration = SignedDuration::from_mins(5);
 /// How many tokens are kept.
-const MOST_TOKENS: usize = 1000;
+const MAX_TOKENS: usize = 1000;
 
 /// An installation of an App.
 #[derive(Clone)]
@@ -149,7 +149,7 @@ impl Tokens {
         let Answer { token, expires_at } = exchange(app, client, now).await?;
         let mut kept = self.lock();
         kept.retain(|_, (_, ends)| now < *ends);
-        if kept.len() < MOST_TOKENS {
+        if kept.len() < MAX_TOKENS {
             kept.insert(fingerprint, (token.clone(), expires_at));
         }
         Ok(token)
@@ -190,7 +190,7 @@ async fn exchange(app: &App, client: &reqwest::Client, now: Timestamp) -> Result
         response.chunk().await.map_err(|error| GitError::Unreachable(chain(&error.without_url())))?
     {
         body.extend_from_slice(&chunk);
-        if body.len() > LONGEST_ANSWER {
+        if body.len() > MAX_ANSWER {
             return Err(about("its answer is too long".to_owned()));
         }
     }

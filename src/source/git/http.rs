@@ -23,11 +23,11 @@ const SYSTEM_CERTIFICATES: &str = "/etc/ssl/certs/ca-certificates.crt";
 /// Some servers serve only who says to be Git.
 const AGENT: &str = concat!("git/pulumi-controller-", env!("CARGO_PKG_VERSION"));
 /// How many redirects are followed.
-const MOST_REDIRECTS: usize = 5;
+const MAX_REDIRECTS: usize = 5;
 /// How long a server is left alone that asks for it without a time, and at most.
-const PATIENCE: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(30 * 60));
+const RETRY_AFTER_RANGE: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(30 * 60));
 /// The largest request.
-const LARGEST_REQUEST: usize = 1 << 20;
+const MAX_REQUEST: usize = 1 << 20;
 
 /// The proxies of the controller's environment. Child processes have no environment: a proxy's URL may hold a password.
 #[derive(Clone, Default, Serialize, Deserialize)]
@@ -108,7 +108,7 @@ pub fn client(authorities: &[String], proxies: &Proxies, local_addresses: bool) 
         .redirect(reqwest::redirect::Policy::custom(move |attempt| {
             let refusal = addresses::refusal(attempt.url()).filter(|_| !local_addresses);
             let from = attempt.previous().last().map(|url| url.scheme().to_owned());
-            if attempt.previous().len() > MOST_REDIRECTS {
+            if attempt.previous().len() > MAX_REDIRECTS {
                 attempt.error("it is redirected too often")
             } else if from.as_deref() == Some("https") && attempt.url().scheme() != "https" {
                 attempt.error("it is redirected from https to http")
@@ -279,7 +279,9 @@ fn refusal(response: &Response, authorized: bool) -> Option<GitError> {
         StatusCode::NOT_FOUND | StatusCode::GONE => Some(GitError::NotFound(said)),
         StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
             let asked = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.trim().parse().ok());
-            let after = asked.map_or(PATIENCE.0, Duration::from_secs).clamp(Duration::from_secs(1), PATIENCE.1);
+            let after = asked
+                .map_or(RETRY_AFTER_RANGE.0, Duration::from_secs)
+                .clamp(Duration::from_secs(1), RETRY_AFTER_RANGE.1);
             Some(GitError::Busy { status: status.as_u16(), after })
         }
         status => Some(GitError::Status(status.as_u16())),
@@ -298,7 +300,7 @@ pub struct RequestBody(Shared);
 impl Write for RequestBody {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match &mut lock(&self.0).state {
-            State::Collecting { body, .. } if body.len() + bytes.len() <= LARGEST_REQUEST => {
+            State::Collecting { body, .. } if body.len() + bytes.len() <= MAX_REQUEST => {
                 body.extend_from_slice(bytes);
                 Ok(bytes.len())
             }

@@ -8,29 +8,29 @@
 
 mod access;
 mod addresses;
-mod answers;
 mod budget;
+mod cache;
 mod child;
 mod content;
 mod credentials;
 mod error;
-mod follow;
 mod github_app;
 mod http;
 mod known_hosts;
-mod of_workspace;
 mod pack_index;
 mod paths;
+mod poller;
 mod reference;
 mod remote;
 mod request;
 mod semver_range;
 mod slots;
+mod spec;
 mod ssh;
 mod url;
-mod wanted;
 mod wildcards;
 mod worker;
+mod workspace_source;
 
 use std::fmt;
 use std::path::PathBuf;
@@ -43,7 +43,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::artifact::{Digest, Store};
 use crate::source::git::access::Clients;
-use crate::source::git::answers::Answers;
+use crate::source::git::cache::Cache;
 use crate::source::git::github_app::Tokens;
 use crate::source::{Resolved, Unavailable};
 use crate::subprocess::Subprocess;
@@ -51,11 +51,11 @@ use crate::subprocess::Subprocess;
 pub use budget::Pace;
 pub use child::most_memory;
 pub use error::GitError;
-pub use of_workspace::of_workspace;
 pub use remote::Limits;
 pub use slots::Slots;
-pub use wanted::{Key, Wanted, field, interval, names_git, wanted};
+pub use spec::{Key, RepositorySpec, field, interval, names_git, wanted};
 pub use worker::work_on_stdin;
+pub use workspace_source::of_workspace;
 
 /// How many Stacks may wait to be woken; who has more waits until there is room.
 const WAITING: usize = 1024;
@@ -123,7 +123,7 @@ struct Shared {
     tasks: TaskTracker,
     end: CancellationToken,
     /// Locked for short sections only, never across an await.
-    answers: Mutex<Answers>,
+    answers: Mutex<Cache>,
 }
 
 impl fmt::Debug for Git {
@@ -158,7 +158,12 @@ impl Git {
 
     /// What a repository has for a Stack, as far as it is known. A Stack that is told to wait is woken once there is more, and
     /// whenever the answer is another one.
-    pub fn look(&self, follower: &Follower, wanted: &Wanted, question: &Question) -> Result<Resolved, Unavailable> {
+    pub fn look(
+        &self,
+        follower: &Follower,
+        wanted: &RepositorySpec,
+        question: &Question,
+    ) -> Result<Resolved, Unavailable> {
         let mut answers = self.0.lock();
         if answers.enlist(follower, wanted, question) {
             let (shared, key) = (Arc::clone(&self.0), Arc::new(wanted.key.clone()));
@@ -185,7 +190,7 @@ impl Git {
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Answers> {
+    fn lock(&self) -> MutexGuard<'_, Cache> {
         self.answers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

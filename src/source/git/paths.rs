@@ -8,9 +8,9 @@ use sha2::{Digest as _, Sha256};
 use crate::source::git::wildcards::{Exhausted, PathPattern, Steps};
 
 /// How many patterns a Stack may give.
-const MOST: usize = 100;
+const MAX_PATTERNS: usize = 100;
 /// The longest pattern.
-const LONGEST: usize = 1024;
+const MAX_PATTERN_LENGTH: usize = 1024;
 
 /// Patterns. At least one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -19,8 +19,8 @@ pub struct Paths(Vec<String>);
 impl Paths {
     /// Checks the patterns; nothing where there is none.
     pub fn parse(patterns: &[String]) -> Result<Option<Self>, String> {
-        if patterns.len() > MOST {
-            return Err(format!("there are {}, and {MOST} are allowed", patterns.len()));
+        if patterns.len() > MAX_PATTERNS {
+            return Err(format!("there are {}, and {MAX_PATTERNS} are allowed", patterns.len()));
         }
         for pattern in patterns {
             if pattern.trim().is_empty() || pattern.starts_with('#') || pattern.contains(['\n', '\r', '\0']) {
@@ -28,8 +28,8 @@ impl Paths {
                     "{pattern:?} is no pattern; give one as in .gitignore, such as /apps/web/ or *.ts"
                 ));
             }
-            if pattern.len() > LONGEST {
-                return Err(format!("one has {} characters, and {LONGEST} are allowed", pattern.len()));
+            if pattern.len() > MAX_PATTERN_LENGTH {
+                return Err(format!("one has {} characters, and {MAX_PATTERN_LENGTH} are allowed", pattern.len()));
             }
         }
         Ok((!patterns.is_empty()).then(|| Self(patterns.to_vec())))

@@ -11,7 +11,7 @@ use crate::source::git::semver_range::SemverRange;
 /// How many names a message lists.
 const LISTED: usize = 10;
 /// The longest name of a branch or tag that is followed, in bytes.
-const LONGEST_NAME: usize = 1024;
+const MAX_NAME: usize = 1024;
 
 /// What is followed.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -44,7 +44,7 @@ impl Tip {
     /// Whether it has the form of a commit and a name that can be shown.
     pub fn is_plausible(&self) -> bool {
         let is_hash = matches!(self.commit.len(), 40 | 64) && self.commit.bytes().all(|b| b.is_ascii_hexdigit());
-        let is_name = |name: &String| name.len() <= LONGEST_NAME && !name.contains(char::is_control);
+        let is_name = |name: &String| name.len() <= MAX_NAME && !name.contains(char::is_control);
         is_hash && self.name.as_ref().is_none_or(is_name)
     }
 

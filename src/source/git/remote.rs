@@ -33,7 +33,7 @@ use crate::source::git::url::{Place, RepositoryUrl};
 use crate::source::git::{addresses, http as own_http, ssh};
 
 /// The longest list of references: some 300,000 of them.
-const LONGEST_LIST: u64 = 32 << 20;
+const MAX_LIST: u64 = 32 << 20;
 
 /// What a fetch may cost.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -128,7 +128,7 @@ impl Remote {
     /// Connects. `what` is what the conversation is about, should it take too long.
     pub fn open(url: &RepositoryUrl, access: &Access, what: &'static str, terms: Terms) -> Result<Self, GitError> {
         let budget = Arc::new(Budget::new(what, terms)?);
-        budget.allow("the list of references", LONGEST_LIST);
+        budget.allow("the list of references", MAX_LIST);
         let mut transport = connect(url, access, &budget, terms.local_addresses)?;
         let nobody = |_| Ok(None);
         let handshake = gix_protocol::handshake(&mut transport, Service::UploadPack, nobody, Vec::new(), &mut Discard);

@@ -6,7 +6,7 @@ use semver::{Comparator, Op, Version, VersionReq};
 use serde::{Deserialize, Serialize};
 
 /// The longest range that is read.
-const LONGEST: usize = 256;
+const MAX_LENGTH: usize = 256;
 
 /// A range. Equal when its text is.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -55,7 +55,7 @@ impl SemverRange {
     /// Makes sense of the text, or says what is wrong with it.
     pub fn parse(text: &str) -> Result<Self, String> {
         let text = text.trim();
-        if text.is_empty() || text.len() > LONGEST {
+        if text.is_empty() || text.len() > MAX_LENGTH {
             return Err(format!("{text:?} is no range of versions; give one such as >=1.2.0 <2.0.0 or 1.x"));
         }
         let alternatives = text.split("||").map(|part| {

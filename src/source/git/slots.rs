@@ -22,12 +22,12 @@ use crate::source::git::error::GitError;
 struct Limits {
     total: usize,
     per_namespace: usize,
-    patience: Patience,
+    slow_limits: SlowLimits,
 }
 
 /// How far a task may be behind [`RATE`] while a namespace that holds no slot waits.
 #[derive(Clone, Copy, Debug)]
-struct Patience {
+struct SlowLimits {
     /// A task of a namespace that holds several slots.
     several: Duration,
     /// The only task of its namespace.
@@ -38,23 +38,23 @@ struct Patience {
 const QUESTIONS: Limits = Limits {
     total: 8,
     per_namespace: 4,
-    patience: Patience { several: Duration::from_secs(1), only: Duration::from_secs(10) },
+    slow_limits: SlowLimits { several: Duration::from_secs(1), only: Duration::from_secs(10) },
 };
 /// Commits that are fetched or packed at once. Each has a directory on the volume. The first bytes of a pack come after a handshake and
 /// after the server has put it together.
 const FETCHES: Limits = Limits {
     total: 3,
     per_namespace: 2,
-    patience: Patience { several: Duration::from_secs(3), only: Duration::from_secs(10) },
+    slow_limits: SlowLimits { several: Duration::from_secs(3), only: Duration::from_secs(10) },
 };
 /// Of these, commits that are packed at once. Each is a child process with much memory. None is ended: its limit of CPU time bounds it.
-const PACKINGS: Limits = Limits { total: 2, per_namespace: 1, patience: FETCHES.patience };
+const PACKINGS: Limits = Limits { total: 2, per_namespace: 1, slow_limits: FETCHES.slow_limits };
 /// Repositories of one namespace that may wait for a slot at once.
 const WAITING_PER_NAMESPACE: usize = 10_000;
 
 /// Bytes per second that a task has to receive so that it is not slow.
 const RATE: u64 = 128 << 10;
-/// Maximum number of times that the patience for the same work is doubled.
+/// Maximum number of times that the slow_limits for the same work is doubled.
 const MAX_DOUBLINGS: u32 = 3;
 /// How often a task looks whether it is slow and has to end.
 const CHECK: Duration = Duration::from_millis(250);
@@ -123,7 +123,7 @@ struct Held {
     began: Instant,
     /// What it has received is enough until then, at [`RATE`] from its beginning. None while it must not be ended.
     paid_until: Option<Instant>,
-    /// What its patience is multiplied by.
+    /// What its slow_limits is multiplied by.
     factor: u32,
 }
 
@@ -180,7 +180,7 @@ impl TaskSlots {
 impl Slot {
     /// Does the work, and drops it with its child process when the work is slow and a namespace that holds no slot waits. `received`
     /// returns the number of bytes received so far, where it is known. `ended` is how many times in a row this work was ended: each time
-    /// doubles its patience, so that a slow server that works is not ended for ever.
+    /// doubles its slow_limits, so that a slow server that works is not ended for ever.
     pub(super) async fn run<T>(
         &self,
         what: &'static str,
@@ -207,8 +207,8 @@ impl Slot {
             counted = counted.saturating_add(more);
             paid_until = paid_until.checked_add(time_at_rate(more)).map_or(now, |until| until.min(now));
             self.set_paid_until(Some(paid_until));
-            let patience = self.slots.limits.patience;
-            if self.slots.lock().to_end(patience, now) == Some(self.id) {
+            let slow_limits = self.slots.limits.slow_limits;
+            if self.slots.lock().to_end(slow_limits, now) == Some(self.id) {
                 return Err(GitError::Ended { what: what.into(), after: now.duration_since(began), bytes });
             }
         }
@@ -272,13 +272,13 @@ impl Common {
 
     /// The slow task that ends because a namespace that holds no slot waits: of the namespace that holds the most, the one that runs
     /// longest.
-    fn to_end(&self, patience: Patience, now: Instant) -> Option<u64> {
+    fn to_end(&self, slow_limits: SlowLimits, now: Instant) -> Option<u64> {
         if !self.waiting.values().any(|waiting| self.holds(&waiting.namespace) == 0) {
             return None;
         }
         let slow = self.held.iter().filter_map(|(id, held)| {
             let holds = self.holds(&held.namespace);
-            let limit = if holds > 1 { patience.several } else { patience.only } * held.factor;
+            let limit = if holds > 1 { slow_limits.several } else { slow_limits.only } * held.factor;
             let is_slow = now.saturating_duration_since(held.paid_until?) >= limit;
             is_slow.then_some((holds, Reverse(held.began), *id))
         });

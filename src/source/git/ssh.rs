@@ -19,7 +19,7 @@ use crate::source::git::url::SshPlace;
 /// How long a connection may take to be made.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 /// How much of what the server complains about is kept.
-const MOST_COMPLAINTS: usize = 4 * 1024;
+const MAX_COMPLAINTS: usize = 4 * 1024;
 
 /// A key and its passphrase.
 pub struct Identity<'a> {
@@ -165,7 +165,7 @@ impl Receiver {
                 }
                 Some(ChannelMsg::ExtendedData { data, .. }) => {
                     self.budget.spend(data.len())?;
-                    let room = MOST_COMPLAINTS.saturating_sub(self.complaints.len());
+                    let room = MAX_COMPLAINTS.saturating_sub(self.complaints.len());
                     self.complaints.extend(data.iter().take(room));
                 }
                 Some(ChannelMsg::Failure) => {

@@ -80,22 +80,22 @@ fn s2_a_kind_that_is_missing_is_told_once_and_again_when_it_has_come_and_says_no
     let mut table = table();
     for (looked_for, wanted) in [
         (&there, None),
-        (&missing, Some(News::Missing)),
+        (&missing, Some(ChangeFilter::Missing)),
         (&missing, None),
         (&there, None),
-        (&flux("Nothing"), Some(News::Missing)),
+        (&flux("Nothing"), Some(ChangeFilter::Missing)),
     ] {
         assert_eq!(table.news(looked_for), wanted, "{looked_for}");
         assert_eq!(table.find(looked_for).is_ok(), *looked_for == there, "{looked_for}");
     }
     let served = table.served.get(&there).cloned().expect("it is served");
     table.served.insert(missing.clone(), served);
-    assert_eq!([table.news(&missing), table.news(&missing)], [Some(News::Served), None]);
+    assert_eq!([table.news(&missing), table.news(&missing)], [Some(ChangeFilter::Served), None]);
     table.served.remove(&missing);
     table.failure = Some("the connection was refused".to_owned());
     assert_eq!(table.news(&missing), None, "nobody knows");
     table.failure = None;
-    assert_eq!(table.news(&missing), Some(News::Missing), "it has gone away");
+    assert_eq!(table.news(&missing), Some(ChangeFilter::Missing), "it has gone away");
 }
 
 #[test]

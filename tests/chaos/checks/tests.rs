@@ -4,7 +4,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::doubt::InDoubt;
 use super::*;
-use crate::facts::{Event, Phase, RemovedByHand, Run, State, Verdict, Wanted};
+use crate::facts::{Event, Phase, RemovedByHand, Run, RunOutcome, State, Wanted};
 
 /// A whole life up to revision 1, and the state that it leaves.
 const FIRST_REVISION: &str = "create first@1 begin; create third@1 begin; create first@1 done; create third@1 done; \
@@ -58,7 +58,7 @@ fn state(called: &[&str], pending: &[&str]) -> State {
     }
 }
 
-fn run(update: &str, number: u64, ended: i64, verdict: Option<Verdict>) -> Run {
+fn run(update: &str, number: u64, ended: i64, verdict: Option<RunOutcome>) -> Run {
     Run {
         update: update.to_owned(),
         number,
@@ -76,8 +76,8 @@ fn removed_by_hand(name: &str, after: u64) -> RemovedByHand {
     RemovedByHand { urn: urn(name), after, at: at(i64::try_from(after).unwrap() + 2) }
 }
 
-fn failed(reason: &str) -> Option<Verdict> {
-    Some(Verdict::Failed { reason: reason.to_owned(), message: "it broke".to_owned() })
+fn failed(reason: &str) -> Option<RunOutcome> {
+    Some(RunOutcome::Failed { reason: reason.to_owned(), message: "it broke".to_owned() })
 }
 
 /// A Stack on revision 1, to which nothing was done.
@@ -91,7 +91,7 @@ fn good() -> Facts {
         wanted: Wanted { revision: "main@sha1:1".to_owned(), number: 1 },
         applied: Some("main@sha1:1".to_owned()),
         stuck: None,
-        runs: vec![run("u1", 1, 8, Some(Verdict::Succeeded))],
+        runs: vec![run("u1", 1, 8, Some(RunOutcome::Succeeded))],
         hits: Vec::new(),
     }
 }
@@ -143,7 +143,7 @@ fn histories_that_keep_the_promise() {
             "deleted by a push, and created again by another one",
             with(|facts| {
                 and_then(facts, "delete turn1@1 begin; delete turn1@1 done; create turn1@1 begin; create turn1@1 done");
-                second_run(facts, Some(Verdict::Succeeded));
+                second_run(facts, Some(RunOutcome::Succeeded));
             }),
         ),
         (
@@ -154,7 +154,7 @@ fn histories_that_keep_the_promise() {
                     "delete turn1@1 begin; delete turn1@1 done; delete turn1@1 begin #2; delete turn1@1 done #2; \
                      create turn1@1 begin #2; create turn1@1 done #2",
                 );
-                second_run(facts, Some(Verdict::Succeeded));
+                second_run(facts, Some(RunOutcome::Succeeded));
             }),
         ),
         (
@@ -165,7 +165,7 @@ fn histories_that_keep_the_promise() {
             "a provider failed because it could not report what it had done",
             with(|facts| {
                 let message = "reporting done of update first@1 to the provider log at http://log: refused".to_owned();
-                let verdict = Verdict::Failed { reason: "UpdateFailed".to_owned(), message };
+                let verdict = RunOutcome::Failed { reason: "UpdateFailed".to_owned(), message };
                 facts.runs.push(run("u2", 1, 9, Some(verdict)));
             }),
         ),
@@ -174,7 +174,7 @@ fn histories_that_keep_the_promise() {
             with(|facts| {
                 and_then(facts, "create first@1 begin #2; create first@1 done #2");
                 facts.removed_by_hand.push(removed_by_hand("first", 8));
-                second_run(facts, Some(Verdict::Succeeded));
+                second_run(facts, Some(RunOutcome::Succeeded));
             }),
         ),
         (
@@ -266,7 +266,7 @@ fn histories_that_break_it() {
         ),
         (
             "a destroy has succeeded, and all is still there",
-            with(|facts| facts.runs.push(Run { is_destroy: true, ..run("u2", 1, 9, Some(Verdict::Succeeded)) })),
+            with(|facts| facts.runs.push(Run { is_destroy: true, ..run("u2", 1, 9, Some(RunOutcome::Succeeded)) })),
             Kind::FalseVerdict,
             "u2 has succeeded, but first@1 was still there",
         ),
@@ -316,14 +316,14 @@ fn a_check_finds_what_it_is_for_and_no_other_is_set_off() {
 
 #[test]
 fn a_person_who_is_asked_finds_out_what_exists_and_what_does_not() {
-    let mut cut_off = good();
-    cut_off.events = history("create first@1 begin; create third@1 begin; create first@1 done");
-    cut_off.state = state(&[], &["first", "third"]);
-    let found = look_into(&cut_off).unwrap();
+    let mut interrupted = good();
+    interrupted.events = history("create first@1 begin; create third@1 begin; create first@1 done");
+    interrupted.state = state(&[], &["first", "third"]);
+    let found = look_into(&interrupted).unwrap();
     assert_eq!(found, InDoubt { exist: vec![urn("first")], do_not_exist: vec![urn("third")] });
 
-    cut_off.removed_by_hand.push(removed_by_hand("first", 3));
-    assert_eq!(look_into(&cut_off).unwrap().exist, Vec::<String>::new(), "it is removed once");
+    interrupted.removed_by_hand.push(removed_by_hand("first", 3));
+    assert_eq!(look_into(&interrupted).unwrap().exist, Vec::<String>::new(), "it is removed once");
 
     assert!(look_into(&good()).unwrap_err().contains("no creation that was cut off"));
     let in_the_state = with(|facts| facts.state.pending_creates.extend([urn("first")]));

@@ -3,7 +3,7 @@
 use jiff::{SignedDuration, Timestamp};
 
 use super::life;
-use crate::facts::{Facts, Run, Verdict, called, name_of, resources_of};
+use crate::facts::{Facts, Run, RunOutcome, called, name_of, resources_of};
 
 /// Times in a status are whole seconds.
 const PRECISION: SignedDuration = SignedDuration::from_secs(1);
@@ -31,12 +31,14 @@ pub(super) fn wrong(facts: &Facts) -> Vec<String> {
 fn contradiction(facts: &Facts, run: &Run) -> Option<String> {
     let end = run.ended.unwrap_or(run.created);
     match run.verdict.as_ref()? {
-        Verdict::Succeeded => undone(facts, run, end).map(|what| format!("{} has succeeded, but {what}", run.update)),
-        Verdict::Failed { reason, .. } if OF_ANOTHERS_MAKING.contains(&reason.as_str()) => None,
+        RunOutcome::Succeeded => {
+            undone(facts, run, end).map(|what| format!("{} has succeeded, but {what}", run.update))
+        }
+        RunOutcome::Failed { reason, .. } if OF_ANOTHERS_MAKING.contains(&reason.as_str()) => None,
         // Taken back while it waited for its turn: something newer was pushed.
-        Verdict::Failed { reason, .. } if reason == "Canceled" && !run.has_begun => None,
-        Verdict::Failed { message, .. } if message.contains(NOT_REPORTED) => None,
-        Verdict::Failed { reason, message } => (!was_hit(facts, run))
+        RunOutcome::Failed { reason, .. } if reason == "Canceled" && !run.has_begun => None,
+        RunOutcome::Failed { message, .. } if message.contains(NOT_REPORTED) => None,
+        RunOutcome::Failed { reason, message } => (!was_hit(facts, run))
             .then(|| format!("{} has failed ({reason}: {message}), but nothing was done to it", run.update)),
     }
 }

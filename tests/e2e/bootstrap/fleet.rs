@@ -6,7 +6,7 @@ use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, GroupVersionKind,
 use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
 
-use crate::harness::{Commit, Environment, File, Look, Patience, Scene, Source, api_call, from_json, wait_until};
+use crate::harness::{Commit, Environment, File, Look, Scene, Source, WaitLimit, api_call, from_json, wait_until};
 
 const NAMESPACE: &str = "flux-system";
 /// Where the project's own manifests lie in the repository.
@@ -66,7 +66,7 @@ impl<'a> Fleet<'a> {
     pub async fn roll_out(&self) -> Commit {
         let commit = self.push().await;
         self.look().await;
-        self.until_kustomization(BOOTSTRAP, Patience::Run, "to be Ready on its commit", |status| {
+        self.until_kustomization(BOOTSTRAP, WaitLimit::Run, "to be Ready on its commit", |status| {
             status["lastAppliedRevision"] == json!(commit.revision()) && ready(status) == Some("True")
         })
         .await;
@@ -85,7 +85,7 @@ impl<'a> Fleet<'a> {
     pub async fn until_kustomization(
         &self,
         name: &str,
-        patience: Patience,
+        patience: WaitLimit,
         what: &str,
         is_so: impl Fn(&Value) -> bool,
     ) -> Value {
@@ -103,7 +103,7 @@ impl<'a> Fleet<'a> {
     /// Waits until a Kustomization is gone with all that it had made.
     pub async fn until_gone(&self, name: &str) {
         let api = self.api(&self.kustomization());
-        wait_until(format!("the Kustomization {name} to be gone"), Patience::Run, async || {
+        wait_until(format!("the Kustomization {name} to be gone"), WaitLimit::Run, async || {
             match api.get_opt(name).await {
                 Ok(None) => Look::Found(()),
                 Ok(Some(object)) => Look::NotYet(format!("{:?}", object.finalizers())),

@@ -13,7 +13,7 @@ use pulumi_controller::api::pulumi::Stack;
 use serde_json::{Value, json};
 
 use crate::harness::{
-    Controller, File, Look, Patience, Program, Scene, Source, StackHandle, api_call, in_scene, is_done, once,
+    Controller, File, Look, Program, Scene, Source, StackHandle, WaitLimit, api_call, in_scene, is_done, once,
     run_alone, says, wait_until,
 };
 use fleet::{Fleet, condition, documents, file, ready};
@@ -61,12 +61,12 @@ async fn use_it<'a>(scene: &'a Scene, fleet: &mut Fleet<'_>, source: &Source<'_>
     fleet.apps = Some(app(&stack));
     fleet.roll_out().await;
     let is_working = |status: &Value| condition(status, "Reconciling").is_some_and(|c| c["status"] == "True");
-    fleet.until_kustomization("apps", Patience::Run, "to wait for the run", is_working).await;
+    fleet.until_kustomization("apps", WaitLimit::Run, "to wait for the run", is_working).await;
     let main = scene.found("main", &stack);
     main.log.wait_for("create", "step", "begin").await;
-    let status = fleet.until_kustomization("apps", Patience::Reaction, "to say how it is", |_| true).await;
+    let status = fleet.until_kustomization("apps", WaitLimit::Reaction, "to say how it is", |_| true).await;
     assert_ne!(ready(&status), Some("True"), "the run goes on: {:#}", status["conditions"]);
-    fleet.until_kustomization("apps", Patience::Run, "to be healthy", |status| ready(status) == Some("True")).await;
+    fleet.until_kustomization("apps", WaitLimit::Run, "to be healthy", |status| ready(status) == Some("True")).await;
     assert!(is_done(&main.get().await));
     main.until_applied(&commit).await;
 
@@ -74,18 +74,18 @@ async fn use_it<'a>(scene: &'a Scene, fleet: &mut Fleet<'_>, source: &Source<'_>
     invalid.spec.depends_on = vec![serde_json::from_value(json!({"name": "main"})).expect("a reference")];
     fleet.apps = Some(app(&invalid));
     fleet.roll_out().await;
-    main.until("to be stalled", Patience::Run, |stack| says(stack, STALLED, "True", stack_reason::SPEC_INVALID)).await;
+    main.until("to be stalled", WaitLimit::Run, |stack| says(stack, STALLED, "True", stack_reason::SPEC_INVALID)).await;
     let failed = |status: &Value| {
         condition(status, "Ready").is_some_and(|c| c["status"] == "False" && c["reason"] == "HealthCheckFailed")
     };
-    let status = fleet.until_kustomization("apps", Patience::Run, "to be unhealthy", failed).await;
+    let status = fleet.until_kustomization("apps", WaitLimit::Run, "to be unhealthy", failed).await;
     let message = condition(&status, "Ready").map(|c| c["message"].to_string()).unwrap_or_default();
     assert!(message.contains("Stack/") && message.contains("Failed"), "{message}");
 
     fleet.apps = Some(app(&stack));
     fleet.roll_out().await;
     fleet
-        .until_kustomization("apps", Patience::Run, "to be healthy again", |status| ready(status) == Some("True"))
+        .until_kustomization("apps", WaitLimit::Run, "to be healthy again", |status| ready(status) == Some("True"))
         .await;
     main
 }
@@ -113,7 +113,7 @@ async fn remove(scene: &Scene, fleet: &mut Fleet<'_>) {
     fleet.apps = None;
     fleet.roll_out().await;
     fleet.until_gone("apps").await;
-    wait_until("nothing of the apps to be left", Patience::Run, async || {
+    wait_until("nothing of the apps to be left", WaitLimit::Run, async || {
         let (stacks, workspaces) = (scene.list::<Stack>().await, scene.list::<Workspace>().await);
         match stacks.is_empty() && workspaces.is_empty() {
             true => Look::Found(()),
@@ -124,7 +124,7 @@ async fn remove(scene: &Scene, fleet: &mut Fleet<'_>) {
 
     fleet.image = None;
     fleet.roll_out().await;
-    wait_until("the controller to be gone", Patience::Reaction, async || match deployment(scene).await {
+    wait_until("the controller to be gone", WaitLimit::Reaction, async || match deployment(scene).await {
         None => Look::Found(()),
         Some(_) => Look::NotYet("it is there".to_owned()),
     })

@@ -8,7 +8,7 @@ use pulumi_controller::api::pulumi::Stack;
 use serde_json::json;
 
 use crate::harness::{
-    Absence, AwayApiServer, Controller, Look, Patience, Program, Scene, in_scene, not_run, once, run_alone, wait_until,
+    Absence, AwayApiServer, Controller, Look, Program, Scene, WaitLimit, in_scene, not_run, once, run_alone, wait_until,
 };
 
 /// Runs a test where the API server can be taken away.
@@ -97,7 +97,7 @@ fn a_commit_pushed_right_after_the_api_server_came_back_is_run() {
 
 /// Connections of before have ended; calls that fail for it are asked again here, not in what follows.
 async fn until_it_answers(scene: &Scene) {
-    wait_until("the API server to answer again", Patience::Reaction, async || {
+    wait_until("the API server to answer again", WaitLimit::Reaction, async || {
         match scene.api::<Stack>().list(&Default::default()).await {
             Ok(_) => Look::Found(()),
             Err(error) => Look::NotYet(error.to_string()),

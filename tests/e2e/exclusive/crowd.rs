@@ -10,7 +10,7 @@ use pulumi_controller::api::conditions::{FAILED, RECONCILING, is_true};
 use pulumi_controller::api::pulumi::Stack;
 use pulumi_controller::cli::{CommandLine, Role};
 
-use crate::harness::{Controller, Course, Crowd, Patience, Scene, client, condition, in_scene, once, run_alone};
+use crate::harness::{Controller, Course, Crowd, Scene, WaitLimit, client, condition, in_scene, once, run_alone};
 
 #[test]
 fn sixty_stacks_created_at_once_on_one_source_are_all_done_and_none_failed() {
@@ -19,7 +19,7 @@ fn sixty_stacks_created_at_once_on_one_source_are_all_done_and_none_failed() {
             in_scene("crowd-middle", async |middle| {
                 in_scene("crowd-small", async |small| {
                     let crowd = Crowd::start(&[(large, 40), (middle, 18), (small, 2)]).await;
-                    let course = crowd.until_done(Patience::Long).await;
+                    let course = crowd.until_done(WaitLimit::Long).await;
                     println!("{course}");
                     let scenes = [large, middle, small];
                     each_ran_once_and_none_failed(&crowd, &scenes).await;

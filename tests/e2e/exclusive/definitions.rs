@@ -5,7 +5,7 @@ use kube::api::{Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
-use crate::harness::{Controller, Look, Patience, api_call, client, finally, run_alone, wait_until};
+use crate::harness::{Controller, Look, WaitLimit, api_call, client, finally, run_alone, wait_until};
 
 const DEFINITION: &str = "stacks.pulumi.com";
 /// A field of the status that an older definition does not have.
@@ -23,7 +23,7 @@ fn c11_a_controller_names_what_an_older_definition_lacks_and_does_not_lead() {
                 let old = controller.until_one_leads_but("").await;
                 set_versions(&definitions, &older(&original)).await;
                 controller.kill_pod(&old).await;
-                wait_until("the next controller to name the field", Patience::Reaction, async || {
+                wait_until("the next controller to name the field", WaitLimit::Reaction, async || {
                     let lines = controller.log_lines(FIELD).await;
                     if lines.is_empty() { Look::NotYet("nothing is logged".to_owned()) } else { Look::Found(()) }
                 })

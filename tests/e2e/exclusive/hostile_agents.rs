@@ -8,11 +8,11 @@ use pulumi_controller::api::pulumi::Stack;
 use serde_json::json;
 use tokio::time::Instant;
 
+use crate::fake_agent::{FakeAgent, Malice, Manner};
 use crate::fake_nodes;
 use crate::harness::{
-    File, FluxObject, Look, Patience, Program, Scene, StackHandle, in_scene, is_done, not_run, run_alone, wait_until,
+    File, FluxObject, Look, Program, Scene, StackHandle, WaitLimit, in_scene, is_done, not_run, run_alone, wait_until,
 };
-use crate::stand_in::{Malice, Manner, StandIn};
 
 /// More than a connection takes without the agent.
 const SOURCE: usize = 8 * 1024 * 1024;
@@ -33,8 +33,8 @@ fn b4_hostile_agents_are_recorded_and_delay_no_other_namespace() {
             in_scene("hostile", async |hostile| {
                 fake_nodes::create(&quiet.client).await;
                 let manner = |name: &str| Manner { run_time: RUN_TIME, malice: malice(name), ..Manner::default() };
-                let stand_in = StandIn::start_with(quiet.client.clone(), fake_nodes::address(), manner).await;
-                let _stand_in = stand_in.expect("a stand-in for agents");
+                let fake_agent = FakeAgent::start_with(quiet.client.clone(), fake_nodes::address(), manner).await;
+                let _stand_in = fake_agent.expect("a fake agent");
                 beside_each_other(quiet, hostile).await;
             })
             .await;
@@ -62,7 +62,7 @@ async fn beside_each_other(quiet: &Scene, hostile: &Scene) {
     }
     let huge = start(hostile, &hostile_source, "huge-result").await;
     let flood = start(hostile, &hostile_source, "flood-progress").await;
-    wait_until("sources to be streamed to agents that do not read", Patience::Run, async || {
+    wait_until("sources to be streamed to agents that do not read", WaitLimit::Run, async || {
         let workspaces = hostile.list::<pulumi_controller::api::auto::Workspace>().await;
         let waits =
             workspaces.iter().filter(|workspace| format!("{:?}", workspace.status).contains("being put in place"));
@@ -83,7 +83,7 @@ async fn beside_each_other(quiet: &Scene, hostile: &Scene) {
 
     // They wait for a slot behind those that do not read, and for no more than that.
     for stack in [&huge, &flood] {
-        stack.until("to be done all the same", Patience::Long, is_done).await;
+        stack.until("to be done all the same", WaitLimit::Long, is_done).await;
     }
     let updates = hostile.list::<Update>().await;
     let of = |name: &str| updates.iter().find(|update| update.spec.workspace_name == name).expect("it has run").clone();
@@ -105,7 +105,7 @@ async fn beside_each_other(quiet: &Scene, hostile: &Scene) {
 /// How long a new Stack takes until it is done.
 async fn timed(scene: &Scene, source: &FluxObject<'_>, name: &str) -> Duration {
     let begin = Instant::now();
-    start(scene, source, name).await.until("to be done", Patience::Run, is_done).await;
+    start(scene, source, name).await.until("to be done", WaitLimit::Run, is_done).await;
     begin.elapsed()
 }
 

@@ -9,7 +9,7 @@ use kube::{Api, ResourceExt};
 use serde_json::json;
 
 use crate::harness::{
-    AuditLog, Controller, Look, Patience, Program, Scene, StoppedProcess, client, holders, in_scene, once, run_alone,
+    AuditLog, Controller, Look, Program, Scene, StoppedProcess, WaitLimit, client, holders, in_scene, once, run_alone,
     wait_until,
 };
 
@@ -58,7 +58,7 @@ fn c7_r9_a_leader_killed_in_a_run_is_followed_by_the_other_replica_which_records
 async fn until_it_is_said_that_it_leads(scene: &Scene, pod: &str) {
     let events: Api<Event> = Api::namespaced(scene.client.clone(), "flux-system");
     let of_elections = ListParams::default().fields("reason=LeaderElection");
-    wait_until(format!("an Event that {pod} leads"), Patience::Reaction, async || {
+    wait_until(format!("an Event that {pod} leads"), WaitLimit::Reaction, async || {
         let messages: Vec<String> = match events.list(&of_elections).await {
             Ok(found) => found.items.into_iter().filter_map(|event| event.message).collect(),
             Err(error) => return Look::NotYet(error.to_string()),
@@ -199,7 +199,7 @@ fn t4_t5_both_replicas_answer_for_their_health_and_metrics_and_only_one_says_tha
         }
         main.delete().await;
         main.until_gone().await;
-        wait_until("the series of the Stack to be gone", Patience::Reaction, async || {
+        wait_until("the series of the Stack to be gone", WaitLimit::Reaction, async || {
             let metrics = controller.ask(&leader, 8080, "/metrics").await;
             if metrics.contains(&of_the_stack) { Look::NotYet(of_the_stack.clone()) } else { Look::Found(()) }
         })

@@ -1,4 +1,4 @@
-//! A controller that is started anew with many Stacks at rest. They are on a fake node, with a stand-in for their agents.
+//! A controller that is started anew with many Stacks at rest. They are on a fake node, with a fake agent.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -12,13 +12,13 @@ use pulumi_controller::api::pulumi::Stack;
 use serde_json::json;
 use tokio::time::Instant;
 
+use crate::fake_agent::FakeAgent;
 use crate::fake_nodes;
 use crate::harness::{Controller, FluxObject, Program, Scene, api_call, in_scene, is_done, not_run, run_alone};
 use crate::progress::until_count;
-use crate::stand_in::StandIn;
 
 const STACKS: usize = 200;
-/// How long a run of the stand-in takes.
+/// How long a run of the fake agent takes.
 const RUN_TIME: Duration = Duration::from_millis(200);
 /// How many Stacks are created, or deleted, at the same time.
 const AT_ONCE: usize = 16;
@@ -35,14 +35,14 @@ fn r10_a_restart_runs_nothing_that_is_not_due_and_spreads_what_is_looked_at() {
     run_alone(async || {
         in_scene("many", async |scene| {
             fake_nodes::create(&scene.client).await;
-            let stand_in =
-                StandIn::start(scene.client.clone(), fake_nodes::address(), RUN_TIME).await.expect("a stand-in");
+            let fake_agent =
+                FakeAgent::start(scene.client.clone(), fake_nodes::address(), RUN_TIME).await.expect("a fake agent");
             let source = served(scene).await;
             tokio::join!(
                 create(scene, &source),
-                until_count("Stacks are Ready", STACKS, LIMIT, async || (ready(scene).await, stand_in.calls())),
+                until_count("Stacks are Ready", STACKS, LIMIT, async || (ready(scene).await, fake_agent.calls())),
             );
-            restarted(scene, &stand_in).await;
+            restarted(scene, &fake_agent).await;
             remove(scene).await;
         })
         .await;
@@ -50,23 +50,23 @@ fn r10_a_restart_runs_nothing_that_is_not_due_and_spreads_what_is_looked_at() {
 }
 
 /// Each Workspace is looked at when the controller comes, and again about two minutes later.
-async fn restarted(scene: &Scene, stand_in: &StandIn) {
-    let (before, runs) = (versions(scene).await, stand_in.runs());
+async fn restarted(scene: &Scene, fake_agent: &FakeAgent) {
+    let (before, runs) = (versions(scene).await, fake_agent.runs());
     let controller = Controller::new(&scene.client);
     controller.kill().await;
-    let (killed, asked) = (Instant::now(), stand_in.statuses());
+    let (killed, asked) = (Instant::now(), fake_agent.statuses());
     controller.until_available().await;
     // When agents were asked, since then.
     let moments = RefCell::new(Vec::new());
     until_count("agents are asked for the second time", STACKS, LIMIT, async || {
-        let asked = usize::try_from(stand_in.statuses() - asked).unwrap_or(usize::MAX);
+        let asked = usize::try_from(fake_agent.statuses() - asked).unwrap_or(usize::MAX);
         let mut moments = moments.borrow_mut();
         moments.resize(asked, killed.elapsed());
-        (moments.iter().filter(|moment| **moment > FIRST_LOOK).count(), stand_in.calls())
+        (moments.iter().filter(|moment| **moment > FIRST_LOOK).count(), fake_agent.calls())
     })
     .await;
     let moments = moments.into_inner();
-    assert_eq!(stand_in.runs(), runs, "nothing was due");
+    assert_eq!(fake_agent.runs(), runs, "nothing was due");
     let after = versions(scene).await;
     let written: Vec<_> = after.iter().filter(|(name, version)| before.get(*name) != Some(version)).collect();
     assert_eq!(written, Vec::<(&String, &String)>::new(), "there was nothing to write");

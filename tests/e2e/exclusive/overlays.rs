@@ -12,7 +12,7 @@ use pulumi_controller::api::pulumi::{DependencyReference, Stack};
 use serde_json::{Value, json};
 
 use crate::harness::{
-    Controller, Look, Patience, Program, Scene, api_call, client, condition, finally, in_scene, kubectl, once,
+    Controller, Look, Program, Scene, WaitLimit, api_call, client, condition, finally, in_scene, kubectl, once,
     run_alone, says, try_kubectl, wait_until,
 };
 
@@ -29,7 +29,7 @@ async fn rendered(overlay: &str) -> String {
 
 async fn until_available(namespace: &str) {
     let deployments: Api<Deployment> = Api::namespaced(client().await, namespace);
-    wait_until(format!("the controller in {namespace} to be available"), Patience::Reaction, async || {
+    wait_until(format!("the controller in {namespace} to be available"), WaitLimit::Reaction, async || {
         let status = match deployments.get("pulumi-controller").await {
             Ok(deployment) => deployment.status.unwrap_or_default(),
             Err(error) => return Look::NotYet(error.to_string()),
@@ -183,7 +183,7 @@ async fn run_as_tenant(controller: &Controller, scene: &Scene) {
     ] {
         let refused = scene.start(scene.stack(name, &source)).await;
         refused.change(json!({"spec": spec})).await;
-        refused.until(&format!("to say {words:?}"), Patience::Reaction, |stack| says_anywhere(stack, words)).await;
+        refused.until(&format!("to say {words:?}"), WaitLimit::Reaction, |stack| says_anywhere(stack, words)).await;
         refused.delete().await;
         refused.until_gone().await;
     }
@@ -272,7 +272,7 @@ async fn borrows(scene: &Scene, lender: &Scene) {
     stack.spec.depends_on = vec![DependencyReference { name: "base".to_owned(), namespace, ready_expr: None }];
     let main = scene.start(stack).await;
     let waits = format!("waits for {}/base: it is not ready", lender.namespace);
-    main.until(&format!("to say that it {waits}"), Patience::Reaction, |stack| {
+    main.until(&format!("to say that it {waits}"), WaitLimit::Reaction, |stack| {
         says(stack, READY, "False", stack_reason::PREREQUISITE_NOT_SATISFIED)
             && condition(stack, READY).is_some_and(|ready| ready.message.starts_with(&waits))
     })

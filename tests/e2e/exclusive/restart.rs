@@ -11,7 +11,7 @@ use pulumi_controller::api::names::workspace_pod;
 use serde_json::json;
 
 use crate::harness::{
-    Controller, Look, Patience, Program, Scene, StackHandle, client, finally, in_scene, is_done, kubectl, once,
+    Controller, Look, Program, Scene, StackHandle, WaitLimit, client, finally, in_scene, is_done, kubectl, once,
     run_alone, wait_until,
 };
 
@@ -182,7 +182,7 @@ fn c7_a_stack_that_was_left_as_if_at_work_is_done_again_without_a_run() {
                 leave_at_work(&main).await;
             };
             finally(meanwhile, async || controller.scale(1).await).await;
-            main.until("to be done again", Patience::Reaction, is_done).await;
+            main.until("to be done again", WaitLimit::Reaction, is_done).await;
             assert_eq!(main.updates().await.len(), 1);
             assert_eq!(main.log.sentences().await, once(&["create step"]));
         })
@@ -208,7 +208,7 @@ fn a_pod_that_comes_back_when_the_store_is_lost_as_well_gets_its_source_again() 
                 scene.delete::<Pod>(&workspace_pod("main")).await;
             };
             finally(meanwhile, async || controller.scale(1).await).await;
-            wait_until("the source to be in place in another pod", Patience::Run, async || {
+            wait_until("the source to be in place in another pod", WaitLimit::Run, async || {
                 let workspace = main.workspace().await;
                 let status = workspace.status.clone().unwrap_or_default();
                 let is_new = status.pod_uid.as_ref().is_some_and(|uid| *uid != old);
@@ -219,7 +219,7 @@ fn a_pod_that_comes_back_when_the_store_is_lost_as_well_gets_its_source_again() 
                 }
             })
             .await;
-            main.until("to be done", Patience::Reaction, is_done).await;
+            main.until("to be done", WaitLimit::Reaction, is_done).await;
             assert_eq!(main.updates().await.len(), 1, "it was due to nothing");
         })
         .await;

@@ -7,7 +7,7 @@ use pulumi_controller::api::pulumi::Stack;
 use serde_json::json;
 
 use crate::harness::{
-    Commit, Controller, Look, Patience, Program, Scene, StackHandle, client, finally, in_scene, run_alone, wait_until,
+    Commit, Controller, Look, Program, Scene, StackHandle, WaitLimit, client, finally, in_scene, run_alone, wait_until,
 };
 use crate::runs_parts::{ended_because, slow};
 
@@ -76,7 +76,7 @@ async fn until_queued(stack: &StackHandle<'_>, commit: &Commit) -> Update {
             && progressing
                 .is_some_and(|c| c.reason == update_reason::QUEUED && c.message.contains("--max-concurrent-runs"))
     };
-    wait_until(format!("the run of the Stack {} to be queued", stack.name), Patience::Run, async || {
+    wait_until(format!("the run of the Stack {} to be queued", stack.name), WaitLimit::Run, async || {
         let updates = stack.updates().await;
         match updates.iter().find(is_queued) {
             Some(update) => Look::Found(update.clone()),

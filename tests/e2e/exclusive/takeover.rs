@@ -16,7 +16,7 @@ use pulumi_controller::api::pulumi::{Program as ProgramObject, Stack};
 use serde_json::json;
 
 use crate::harness::{
-    Controller, Left, Look, Patience, Program, Scene, StackHandle, api_call, client, in_scene, is_done, is_operators,
+    Controller, Left, Look, Program, Scene, StackHandle, WaitLimit, api_call, client, in_scene, is_done, is_operators,
     kubectl, once, run_alone, wait_until,
 };
 
@@ -103,13 +103,13 @@ fn a_run_that_the_operator_left_open_is_recorded_and_run_again_with_its_state_lo
 
         let main = scene.found("main", &left.stack);
         let stack = main
-            .until("to have run the commit", Patience::Long, |stack| {
+            .until("to have run the commit", WaitLimit::Long, |stack| {
                 let applied = stack.status.as_ref().and_then(|status| status.last_applied_revision.clone());
                 is_done(stack) && applied == Some(commit.revision())
             })
             .await;
         assert_eq!(main.log.sentences().await, once(&["create step"]));
-        let theirs = wait_until("the operator's Update to be taken over", Patience::Reaction, async || {
+        let theirs = wait_until("the operator's Update to be taken over", WaitLimit::Reaction, async || {
             let updates = main.updates().await;
             let theirs = updates.iter().find(|update| update.name_any() == left.update.name_any()).expect("it is kept");
             let is_held = theirs.finalizers().iter().any(|finalizer| finalizer == names::STACK_FINALIZER);
@@ -152,7 +152,7 @@ fn r10_fifty_stacks_are_taken_over_and_no_run_starts() {
             let baseline = stack.status.as_ref().and_then(|s| s.last_update.as_ref()).and_then(|l| l.digest.clone());
             !is_operators(stack) && baseline.is_some() && is_done(stack)
         };
-        wait_until("all Stacks to be taken over", Patience::Long, async || {
+        wait_until("all Stacks to be taken over", WaitLimit::Long, async || {
             let stacks = scene.list::<Stack>().await;
             let open: Vec<String> = stacks.iter().filter(|s| !is_taken(s)).map(Stack::name_any).collect();
             if open.is_empty() { Look::Found(()) } else { Look::NotYet(format!("{} are not: {open:?}", open.len())) }
@@ -189,7 +189,7 @@ fn the_way_back_is_open_after_the_workspaces_are_gone() {
 
         // As the guide says.
         scene.delete::<Workspace>("main").await;
-        wait_until("the Workspace and its pod to be gone", Patience::Run, async || {
+        wait_until("the Workspace and its pod to be gone", WaitLimit::Run, async || {
             let workspaces = scene.list::<Workspace>().await.len();
             let (pods, sets) = (scene.list::<Pod>().await.len(), scene.list::<StatefulSet>().await.len());
             let services = scene.list::<Service>().await.len();
@@ -230,9 +230,9 @@ fn the_way_back_is_open_after_the_workspaces_are_gone() {
 
 /// Waits until nothing is the operator's any more, and checks that nothing of the user's has changed.
 async fn until_taken_over(scene: &Scene, main: &StackHandle<'_>, left: &Left) {
-    main.until("to be taken over", Patience::Run, |stack| !is_operators(stack) && is_done(stack)).await;
+    main.until("to be taken over", WaitLimit::Run, |stack| !is_operators(stack) && is_done(stack)).await;
     let object = names::workspace_object(&main.name);
-    wait_until("Workspace, Service, StatefulSet and Update to be taken over", Patience::Run, async || {
+    wait_until("Workspace, Service, StatefulSet and Update to be taken over", WaitLimit::Run, async || {
         let workspace = scene.list::<Workspace>().await.into_iter().find(|o| o.name_any() == main.name);
         let service = scene.list::<Service>().await.into_iter().find(|o| o.name_any() == object);
         let stateful_set = scene.list::<StatefulSet>().await.into_iter().find(|o| o.name_any() == object);
@@ -264,7 +264,7 @@ async fn until_taken_over(scene: &Scene, main: &StackHandle<'_>, left: &Left) {
 
 async fn until_pod_runs(scene: &Scene, stack: &str) -> Pod {
     let name = names::workspace_pod(stack);
-    wait_until(format!("the operator's pod {name} to run"), Patience::Run, async || {
+    wait_until(format!("the operator's pod {name} to run"), WaitLimit::Run, async || {
         let pods = scene.list::<Pod>().await;
         let phase = |pod: &Pod| pod.status.as_ref().and_then(|status| status.phase.clone()).unwrap_or_default();
         match pods.iter().find(|pod| pod.name_any() == name) {
@@ -278,7 +278,7 @@ async fn until_pod_runs(scene: &Scene, stack: &str) -> Pod {
 
 async fn until_another_pod_is_ready(scene: &Scene, main: &StackHandle<'_>, before: &str) {
     let name = names::workspace_pod(&main.name);
-    wait_until(format!("the pod {name} to be replaced"), Patience::Run, async || {
+    wait_until(format!("the pod {name} to be replaced"), WaitLimit::Run, async || {
         let pod = scene.list::<Pod>().await.into_iter().find(|pod| pod.name_any() == name);
         let workspace = scene.list::<Workspace>().await.into_iter().find(|w| w.name_any() == main.name);
         let status = workspace.and_then(|workspace| workspace.status).unwrap_or_default();
@@ -294,7 +294,7 @@ async fn until_another_pod_is_ready(scene: &Scene, main: &StackHandle<'_>, befor
 }
 
 async fn until_nothing_is_left(scene: &Scene) {
-    wait_until("everything of the Stack to be gone", Patience::Reaction, async || {
+    wait_until("everything of the Stack to be gone", WaitLimit::Reaction, async || {
         let left = [
             scene.list::<Workspace>().await.len(),
             scene.list::<Update>().await.len(),
@@ -338,7 +338,7 @@ fn the_operators_definition_takes_programs_without_a_url() {
         in_scene("no-url", async |scene| {
             let program =
                 scene.create::<ProgramObject>(Program::new("app").output("said", json!("hello")).object("app")).await;
-            let ours = wait_until("the artifact of the Program", Patience::Reaction, async || {
+            let ours = wait_until("the artifact of the Program", WaitLimit::Reaction, async || {
                 let found: Vec<ProgramObject> = scene.list().await;
                 let status = found.first().and_then(|program| program.status.clone());
                 match status.and_then(|status| status.artifact) {

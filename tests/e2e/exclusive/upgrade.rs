@@ -6,7 +6,7 @@ use futures::FutureExt;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::json;
 
-use crate::harness::{Controller, Look, Patience, Program, Scene, client, in_scene, once, run_alone, wait_until};
+use crate::harness::{Controller, Look, Program, Scene, WaitLimit, client, in_scene, once, run_alone, wait_until};
 
 #[test]
 fn a_later_controller_leaves_agents_alone_that_it_speaks_to_and_renews_older_ones_when_they_are_idle() {
@@ -50,7 +50,7 @@ fn versions() -> [String; 2] {
 }
 
 async fn until_another_pod(scene: &Scene, before: &str) {
-    wait_until("the pod to be renewed", Patience::Run, async || {
+    wait_until("the pod to be renewed", WaitLimit::Run, async || {
         let pods = scene.list::<Pod>().await;
         let uids: Vec<String> = pods.iter().filter_map(|pod| pod.metadata.uid.clone()).collect();
         match uids.iter().any(|uid| uid != before) {

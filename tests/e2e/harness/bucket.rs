@@ -16,7 +16,7 @@ use super::scene::Scene;
 
 const REGION: &str = "us-east-1";
 /// How long a signed request is good for.
-const SIGNED_FOR: Duration = Duration::from_secs(300);
+const SIGNATURE_VALIDITY: Duration = Duration::from_secs(300);
 
 /// A bucket of a scene's own, and the object that follows it.
 pub struct Bucket<'a> {
@@ -41,11 +41,11 @@ impl Bucket<'_> {
         let credentials = Credentials::new(environment.s3_access_key.clone(), environment.s3_secret_key.clone());
         let is_made = self.is_made.replace(true);
         if !is_made {
-            let url = bucket.create_bucket(&credentials).sign(SIGNED_FOR);
+            let url = bucket.create_bucket(&credentials).sign(SIGNATURE_VALIDITY);
             http::send("making a bucket", http::client().put(url)).await;
         }
         for file in files {
-            let url = bucket.put_object(Some(&credentials), &file.path).sign(SIGNED_FOR);
+            let url = bucket.put_object(Some(&credentials), &file.path).sign(SIGNATURE_VALIDITY);
             http::send("putting an object", http::client().put(url).body(file.content.clone())).await;
         }
         match is_made {

@@ -6,7 +6,7 @@ use kube::api::{DeleteParams, ListParams, LogParams, Patch, PatchParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 
-use super::wait::{Look, Patience, api_call, wait_until};
+use super::wait::{Look, WaitLimit, api_call, wait_until};
 
 pub(super) const NAMESPACE: &str = "flux-system";
 pub(super) const DEPLOYMENT: &str = "pulumi-controller";
@@ -38,7 +38,7 @@ impl Controller {
 
     /// Waits until so many pods of the newest template run, and no others.
     pub async fn until_replicas(&self, replicas: i32) {
-        wait_until("the controller to be available", Patience::Reaction, async || {
+        wait_until("the controller to be available", WaitLimit::Reaction, async || {
             let deployment = match self.deployments.get(DEPLOYMENT).await {
                 Ok(deployment) => deployment,
                 Err(error) => return Look::NotYet(error.to_string()),
@@ -115,7 +115,7 @@ impl Controller {
 
     /// Waits until a container of the controller has died since it was last started anew.
     pub async fn until_it_died(&self, failpoint: &str) {
-        wait_until(format!("the controller to have died at {failpoint}"), Patience::Reaction, async || {
+        wait_until(format!("the controller to have died at {failpoint}"), WaitLimit::Reaction, async || {
             let deployment = self.deployment().await;
             let pods = self.list_pods(&deployment).await;
             let died =

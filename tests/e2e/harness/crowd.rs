@@ -15,7 +15,7 @@ use tokio::time::timeout;
 use super::program::Program;
 use super::scene::Scene;
 use super::stack::{StackHandle, describe, is_done};
-use super::wait::Patience;
+use super::wait::WaitLimit;
 
 /// On each Stack of a crowd; the value is the crowd's own.
 const LABEL: &str = "pulumi-controller.test/crowd";
@@ -68,7 +68,7 @@ impl<'a> Crowd<'a> {
 
     /// Waits until each Stack has applied the commit. It watches: asking for sixty Stacks again and again would be a load
     /// of its own.
-    pub async fn until_done(&self, patience: Patience) -> Course {
+    pub async fn until_done(&self, patience: WaitLimit) -> Course {
         let mut latest: BTreeMap<(String, String), Stack> = BTreeMap::new();
         let mut done: BTreeMap<(String, String), Duration> = BTreeMap::new();
         let watching = async {

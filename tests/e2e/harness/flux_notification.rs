@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::environment::Environment;
 use super::http;
 use super::scene::{Scene, from_json};
-use super::wait::{Look, Patience, api_call, wait_until};
+use super::wait::{Look, WaitLimit, api_call, wait_until};
 
 const GROUP: &str = "notification.toolkit.fluxcd.io";
 
@@ -34,7 +34,7 @@ impl Scene {
     /// The path at which a Receiver takes calls, once it is Ready.
     pub async fn webhook_path(&self, receiver: &str) -> String {
         let api = self.notifications("Receiver");
-        wait_until(format!("the Receiver {receiver} to be Ready"), Patience::Reaction, async || {
+        wait_until(format!("the Receiver {receiver} to be Ready"), WaitLimit::Reaction, async || {
             match api.get(receiver).await {
                 Ok(object) => {
                     let status = object.data.get("status").cloned().unwrap_or_default();
@@ -84,7 +84,7 @@ impl Scene {
 
     /// Waits for a call.
     pub async fn until_called(&self, what: &str, is_it: impl Fn(&Call) -> bool) -> Call {
-        wait_until(format!("{what} to be posted"), Patience::Reaction, async || {
+        wait_until(format!("{what} to be posted"), WaitLimit::Reaction, async || {
             let calls = self.calls().await;
             match calls.iter().find(|call| is_it(call)) {
                 Some(call) => Look::Found(call.clone()),

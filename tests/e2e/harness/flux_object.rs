@@ -8,7 +8,7 @@ use pulumi_controller::api::source::SourceArtifact;
 use serde_json::{Value, json};
 
 use super::scene::{Scene, from_json};
-use super::wait::{Look, Patience, api_call, wait_until};
+use super::wait::{Look, WaitLimit, api_call, wait_until};
 
 /// A source object of a scene, of whatever kind.
 pub struct FluxObject<'a> {
@@ -72,7 +72,7 @@ impl FluxObject<'_> {
 
     /// Waits until its producer serves an artifact that is `wanted`.
     pub async fn artifact(&self, what: &str, wanted: impl Fn(&SourceArtifact) -> bool) -> SourceArtifact {
-        wait_until(format!("{} to serve {what}", self.what()), Patience::Reaction, async || {
+        wait_until(format!("{} to serve {what}", self.what()), WaitLimit::Reaction, async || {
             match self.api().get(&self.name).await {
                 Err(error) => Look::NotYet(error.to_string()),
                 Ok(object) => {

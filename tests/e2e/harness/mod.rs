@@ -50,7 +50,7 @@ pub use replicas::{AuditLog, StoppedProcess, holders};
 pub use scene::{STATE_SECRET, Scene, client, client_without_retries, from_json};
 pub use source::{Commit, GitRepository, Source};
 pub use stack::{StackHandle, condition, is_done, is_stalled, says, waits_for_source};
-pub use wait::{Look, Patience, api_call, wait_until};
+pub use wait::{Look, WaitLimit, api_call, wait_until};
 
 /// One runtime for all tests: the connections of the clients live on it.
 static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::controller::{Controller, DEPLOYMENT, NAMESPACE};
 use super::timeline::Timeline;
-use super::wait::{Look, Patience, api_call, wait_until};
+use super::wait::{Look, WaitLimit, api_call, wait_until};
 
 const LEASE: &str = "pulumi-controller-leader-election";
 /// What the API server wrote down about the controller's writes, in the folder of a cluster that is our own.
@@ -49,7 +49,7 @@ impl Controller {
     /// The pod that leads, as soon as it is one of those that are there, and not this one.
     pub async fn until_one_leads_but(&self, not: &str) -> String {
         let leases: Api<Lease> = Api::namespaced(self.client.clone(), NAMESPACE);
-        wait_until(format!("a pod other than {not:?} to lead"), Patience::Reaction, async || {
+        wait_until(format!("a pod other than {not:?} to lead"), WaitLimit::Reaction, async || {
             let holder = match leases.get(LEASE).await {
                 Ok(lease) => holder(&lease),
                 Err(error) => return Look::NotYet(error.to_string()),
@@ -72,7 +72,7 @@ impl Controller {
 
     /// Waits until the container of a pod was started again, and tells how the one before ended.
     pub async fn until_started_again(&self, pod: &str) -> i32 {
-        wait_until(format!("the container of {pod} to have ended and started"), Patience::Reaction, async || {
+        wait_until(format!("the container of {pod} to have ended and started"), WaitLimit::Reaction, async || {
             let pods = self.pods().await;
             let status = pods.into_iter().find(|found| found.name_any() == pod).and_then(|found| found.status);
             let container = status.and_then(|status| status.container_statuses?.into_iter().next());

@@ -20,7 +20,7 @@ use super::environment::Environment;
 use super::source::{GitRepository, Source};
 use super::stack::describe;
 use super::timeline::Timeline;
-use super::wait::{Look, Patience, api_call, wait_until};
+use super::wait::{Look, WaitLimit, api_call, wait_until};
 use crate::conformance;
 
 /// The Secret with the credentials of the state's S3 server and the passphrase of the state's secrets.
@@ -94,7 +94,7 @@ impl Scene {
     }
 
     /// Waits until there is no object of this name.
-    pub async fn until_gone<K>(&self, name: &str, patience: Patience)
+    pub async fn until_gone<K>(&self, name: &str, patience: WaitLimit)
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + DeserializeOwned,
     {
@@ -139,7 +139,7 @@ impl Scene {
     pub async fn check_conditions_of_every_stack(&self) {
         let broken = conformance::of_states(&self.timeline.states_of::<Stack>());
         assert!(broken.is_empty(), "states of Stacks that Flux's rules forbid:\n{}", broken.join("\n"));
-        wait_until("the conditions of every Stack to be as Flux has them", Patience::Reaction, async || {
+        wait_until("the conditions of every Stack to be as Flux has them", WaitLimit::Reaction, async || {
             let broken: Vec<String> = self.list::<Stack>().await.iter().flat_map(conformance::at_the_end).collect();
             if broken.is_empty() { Look::Found(()) } else { Look::NotYet(broken.join("; ")) }
         })
@@ -151,7 +151,7 @@ impl Scene {
         for stack in self.list::<Stack>().await {
             self.delete::<Stack>(&stack.name_any()).await;
         }
-        wait_until(format!("the Stacks in {} to be gone", self.namespace), Patience::Run, async || {
+        wait_until(format!("the Stacks in {} to be gone", self.namespace), WaitLimit::Run, async || {
             let stacks = self.list::<Stack>().await;
             if stacks.is_empty() { Look::Found(()) } else { Look::NotYet(describe(&stacks)) }
         })

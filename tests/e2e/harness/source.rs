@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use super::environment::Environment;
 use super::program::File;
 use super::scene::Scene;
-use super::wait::{Look, Patience, wait_until};
+use super::wait::{Look, WaitLimit, wait_until};
 
 /// The fields of Flux's GitRepository that tests read.
 #[derive(CustomResource, Clone, Debug, Serialize, Deserialize)]
@@ -202,7 +202,7 @@ impl Scene {
         what: &str,
         is_so: impl Fn(&GitRepositoryStatus) -> bool,
     ) -> GitRepositoryStatus {
-        wait_until(format!("the GitRepository {name} {what}"), Patience::Reaction, async || {
+        wait_until(format!("the GitRepository {name} {what}"), WaitLimit::Reaction, async || {
             match self.api::<GitRepository>().get(name).await {
                 Ok(repository) => {
                     let status = repository.status.unwrap_or_default();

@@ -18,7 +18,7 @@ use super::environment::Environment;
 use super::provider_log::ProviderLog;
 use super::scene::{STATE_SECRET, Scene};
 use super::source::{Commit, Source};
-use super::wait::{Look, Patience, api_call, wait_until};
+use super::wait::{Look, WaitLimit, api_call, wait_until};
 
 /// A Stack that was created, by its name.
 pub struct StackHandle<'a> {
@@ -126,7 +126,7 @@ impl StackHandle<'_> {
     }
 
     /// Waits until the Stack is so.
-    pub async fn until(&self, what: &str, patience: Patience, is_so: impl Fn(&Stack) -> bool) -> Stack {
+    pub async fn until(&self, what: &str, patience: WaitLimit, is_so: impl Fn(&Stack) -> bool) -> Stack {
         wait_until(format!("the Stack {} {what}", self.name), patience, async || {
             match self.scene.api::<Stack>().get(&self.name).await {
                 Ok(stack) if is_so(&stack) => Look::Found(stack),
@@ -139,19 +139,19 @@ impl StackHandle<'_> {
 
     /// Waits until what is asked for now is done with this commit.
     pub async fn until_applied(&self, commit: &Commit) -> Stack {
-        self.until_applied_within(Patience::Run, commit).await
+        self.until_applied_within(WaitLimit::Run, commit).await
     }
 
-    pub async fn until_applied_within(&self, patience: Patience, commit: &Commit) -> Stack {
+    pub async fn until_applied_within(&self, patience: WaitLimit, commit: &Commit) -> Stack {
         self.until_revision_within(patience, &commit.revision()).await
     }
 
     /// The same for what is no commit.
     pub async fn until_revision(&self, revision: &str) -> Stack {
-        self.until_revision_within(Patience::Run, revision).await
+        self.until_revision_within(WaitLimit::Run, revision).await
     }
 
-    pub async fn until_revision_within(&self, patience: Patience, revision: &str) -> Stack {
+    pub async fn until_revision_within(&self, patience: WaitLimit, revision: &str) -> Stack {
         self.until(&format!("to be Ready on {revision}"), patience, |stack| {
             is_done(stack) && stack.status.as_ref().and_then(|s| s.last_applied_revision.as_deref()) == Some(revision)
         })
@@ -204,7 +204,7 @@ impl StackHandle<'_> {
     }
 
     pub async fn until_gone(&self) {
-        wait_until(format!("the Stack {} to be gone", self.name), Patience::Run, async || {
+        wait_until(format!("the Stack {} to be gone", self.name), WaitLimit::Run, async || {
             match self.scene.api::<Stack>().get_opt(&self.name).await {
                 Ok(None) => Look::Found(()),
                 Ok(Some(stack)) => Look::NotYet(describe(&[stack])),

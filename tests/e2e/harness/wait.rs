@@ -14,7 +14,7 @@ pub enum Look<T> {
 
 /// How long something may take. The machine may be small and many runs may be going on.
 #[derive(Clone, Copy, Debug)]
-pub enum Patience {
+pub enum WaitLimit {
     /// One answer of the API server.
     Call,
     /// A controller reacts.
@@ -25,13 +25,13 @@ pub enum Patience {
     Long,
 }
 
-impl Patience {
+impl WaitLimit {
     pub fn limit(self) -> Duration {
         Duration::from_secs(match self {
-            Patience::Call => 30,
-            Patience::Reaction => 60,
-            Patience::Run => 180,
-            Patience::Long => 300,
+            WaitLimit::Call => 30,
+            WaitLimit::Reaction => 60,
+            WaitLimit::Run => 180,
+            WaitLimit::Long => 300,
         })
     }
 }
@@ -40,11 +40,11 @@ impl Patience {
 const PAUSE: Duration = Duration::from_millis(150);
 
 /// Looks again and again until it is there. Past the limit the test fails with what was seen last.
-pub async fn wait_until<T>(what: impl Display, patience: Patience, mut look: impl AsyncFnMut() -> Look<T>) -> T {
+pub async fn wait_until<T>(what: impl Display, patience: WaitLimit, mut look: impl AsyncFnMut() -> Look<T>) -> T {
     let end = Instant::now() + patience.limit();
     let mut seen = "nothing yet".to_owned();
     loop {
-        match timeout(Patience::Call.limit(), look()).await {
+        match timeout(WaitLimit::Call.limit(), look()).await {
             Ok(Look::Found(found)) => return found,
             Ok(Look::NotYet(state)) => seen = state,
             Err(_) => {
@@ -58,9 +58,9 @@ pub async fn wait_until<T>(what: impl Display, patience: Patience, mut look: imp
 
 /// A call to the API server that has to succeed, within its limit.
 pub async fn api_call<T>(doing: impl Display, call: impl Future<Output = kube::Result<T>>) -> T {
-    match timeout(Patience::Call.limit(), call).await {
+    match timeout(WaitLimit::Call.limit(), call).await {
         Ok(Ok(answer)) => answer,
         Ok(Err(error)) => panic!("{doing}: {error}"),
-        Err(_) => panic!("{doing}: the API server did not answer in {:?}", Patience::Call.limit()),
+        Err(_) => panic!("{doing}: the API server did not answer in {:?}", WaitLimit::Call.limit()),
     }
 }

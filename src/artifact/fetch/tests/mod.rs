@@ -50,7 +50,7 @@ impl Fixture {
         let empty = Usage { artifacts: 0, complete_bytes: 0, incoming_bytes: 0 };
         loop {
             let files = std::fs::read_dir(self.directory.path().join("incoming")).unwrap().count();
-            let now = (self.store.usage(), files, self.fetcher.shared.flights.count());
+            let now = (self.store.usage(), files, self.fetcher.shared.downloads.count());
             if now == (empty, 0, 0) {
                 return;
             }
@@ -327,7 +327,7 @@ async fn many_who_want_one_digest_cause_one_download() {
     for fetched in all {
         assert_eq!(content(&fetched.unwrap()), b"artifact");
     }
-    assert_eq!((server.count(), fixture.fetcher.fetches(), fixture.fetcher.shared.flights.count()), (1, 1, 0));
+    assert_eq!((server.count(), fixture.fetcher.fetches(), fixture.fetcher.shared.downloads.count()), (1, 1, 0));
 }
 
 #[tokio::test]
@@ -339,7 +339,7 @@ async fn a_download_that_landed_since_the_caller_looked_is_not_repeated() {
     fixture.store.note_url(&Digest::of(b"artifact"), "http://127.0.0.1:1/a");
     let shared = &fixture.fetcher.shared;
     let target = Target::aim("http://127.0.0.1:1/a", &shared.settings).unwrap();
-    let flight = flight::join(shared, &target, &Digest::of(b"artifact"));
+    let flight = single_flight::join(shared, &target, &Digest::of(b"artifact"));
     assert_eq!(flight.await.unwrap().size(), 8);
     assert_eq!(fixture.fetcher.fetches(), 0);
 }

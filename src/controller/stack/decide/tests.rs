@@ -11,8 +11,8 @@ use crate::api::auto::{Update, UpdateSpec, UpdateStatus, WorkspaceStatus};
 use crate::api::conditions::{Claim, PROGRESSING, Status};
 use crate::api::pulumi::{LastUpdate, PulumiStack, StackSpec, StackStatus};
 use crate::controller::stack::deletion::Deletion;
+use crate::controller::stack::duplicate_stacks::DuplicateStack;
 use crate::controller::stack::prerequisites::{Needed, Rule};
-use crate::controller::stack::twins::Twin;
 use crate::source::Origin;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::json;
@@ -55,7 +55,7 @@ fn observed(stack: Stack) -> Observed {
 
 /// The Workspace that the Stack wants, with this Ready condition and the source in place.
 fn workspace(stack: &Stack, ready: Status, reason: &str) -> Workspace {
-    let mut workspace = plan::workspace(stack, &reference(&resolved())).expect("valid");
+    let mut workspace = build_workspace::workspace(stack, &reference(&resolved())).expect("valid");
     workspace.metadata.generation = Some(1);
     let mut conditions = Vec::new();
     conditions::set(&mut conditions, &Claim { kind: "Ready", status: ready, reason, message: "said" }, 1, now());
@@ -267,7 +267,7 @@ fn an_announced_run_is_made_awaited_and_absorbed() {
     let claim = Claim { kind: "Complete", status: Status::True, reason: "Updated", message: "" };
     conditions::set(&mut conditions, &claim, 1, now());
     update.status = Some(UpdateStatus { conditions, ..UpdateStatus::default() });
-    assert_eq!(decide(&Observed { update: Some(update), ..open }, now()), Action::Absorb);
+    assert_eq!(decide(&Observed { update: Some(update), ..open }, now()), Action::RecordResult);
 }
 
 #[test]
@@ -289,9 +289,9 @@ fn deleted(destroy: bool, last_update: Option<LastUpdate>) -> Stack {
 fn r7_deletion_destroys_only_when_asked_to_and_only_once() {
     let up = || Some(last("up", "succeeded"));
     let rows = [
-        ("not asked to", deleted(false, up()), "LetGo"),
+        ("not asked to", deleted(false, up()), "RemoveFinalizer"),
         ("asked to", deleted(true, up()), "Start destroy: Stack marked for deletion"),
-        ("destroyed", deleted(true, Some(last("destroy", "succeeded"))), "LetGo"),
+        ("destroyed", deleted(true, Some(last("destroy", "succeeded"))), "RemoveFinalizer"),
         ("destroy failed", deleted(true, Some(last("destroy", "failed"))), "Settled(RetryAfter(10s))"),
     ];
     for (name, stack, wanted) in rows {
@@ -305,7 +305,7 @@ fn r7_deletion_destroys_only_when_asked_to_and_only_once() {
 fn a_stack_that_never_ran_is_let_go() {
     let mut stack = deleted(true, None);
     stack.status = Some(StackStatus::default());
-    assert_eq!(decide(&Observed { source: None, ..observed(stack) }, now()), Action::LetGo);
+    assert_eq!(decide(&Observed { source: None, ..observed(stack) }, now()), Action::RemoveFinalizer);
 }
 
 #[test]
@@ -397,7 +397,7 @@ fn a_queued_run_stays_when_the_selected_files_are_unchanged() {
     let mut announced = stack();
     let current = current_update(&observed(announced.clone()), &first, UpdateKind::Up, "why".to_owned());
     announced.status.as_mut().expect("there").current_update = Some(current);
-    let mut placed = plan::workspace(&announced, &reference(&first)).expect("valid");
+    let mut placed = build_workspace::workspace(&announced, &reference(&first)).expect("valid");
     placed.status = Some(WorkspaceStatus { artifact: placed.spec.artifact.clone(), ..WorkspaceStatus::default() });
     let mut lost = placed.clone();
     lost.status = None;
@@ -421,8 +421,8 @@ fn a_queued_run_stays_when_the_selected_files_are_unchanged() {
 fn a_destroyed_stack_goes_although_its_source_is_gone() {
     let destroyed = deleted(true, Some(last("destroy", "succeeded")));
     let gone = Some(Err(Unavailable::NotYet("the source does not exist".to_owned())));
-    assert_eq!(decide(&Observed { source: gone, ..observed(destroyed.clone()) }, now()), Action::LetGo);
-    assert_eq!(decide(&Observed { source: None, ..observed(destroyed) }, now()), Action::LetGo);
+    assert_eq!(decide(&Observed { source: gone, ..observed(destroyed.clone()) }, now()), Action::RemoveFinalizer);
+    assert_eq!(decide(&Observed { source: None, ..observed(destroyed) }, now()), Action::RemoveFinalizer);
 }
 
 /// A Stack with an open run, and its Update with this Progressing condition.
@@ -459,7 +459,9 @@ fn a_run_in_doubt_is_said_and_a_persons_answer_is_handed_on_once() {
 
 #[test]
 fn a_run_that_waits_for_a_person_in_the_pod_says_so() {
-    let Action::AwaitUpdate(message) = decide(&open(Status::False, "PersonInPod"), now()) else { panic!("it waits") };
+    let Action::AwaitUpdate(message) = decide(&open(Status::False, "InteractiveSession"), now()) else {
+        panic!("it waits")
+    };
     assert!(message.starts_with("up of revision main@sha1:a") && message.ends_with("waits: said"), "{message}");
     let Action::AwaitUpdate(message) = decide(&open(Status::True, "Progressing"), now()) else { panic!("it runs") };
     assert!(message.starts_with("running up of revision main@sha1:a"), "{message}");
@@ -551,33 +553,33 @@ fn a_run_carries_the_requests_and_the_origin_of_its_artifact() {
 
 #[test]
 fn a_duplicate_runs_nothing_and_destroys_only_what_it_has_applied() {
-    let first = Twin { namespace: "apps".to_owned(), name: "first".to_owned(), project: "web".to_owned() };
-    let second = |stack| Observed { twin: Some(first.clone()), ..observed(stack) };
-    let Action::GiveWay(message) = decide(&second(stack()), now()) else { panic!("it does not give way") };
+    let first = DuplicateStack { namespace: "apps".to_owned(), name: "first".to_owned(), project: "web".to_owned() };
+    let second = |stack| Observed { duplicate: Some(first.clone()), ..observed(stack) };
+    let Action::Conflict(message) = decide(&second(stack()), now()) else { panic!("it does not give way") };
     assert!(message.starts_with("Pulumi stack dev of project web is already managed by Stack apps/first"), "{message}");
     let mut suspended = stack();
     suspended.spec.suspend = Some(true);
     assert_eq!(decide(&second(suspended), now()), Action::Settled(Settled::Suspended));
     let mut running = open(Status::True, "Progressing");
-    running.twin = Some(first.clone());
+    running.duplicate = Some(first.clone());
     assert!(matches!(decide(&running, now()), Action::AwaitUpdate(_)), "a run that is open is awaited");
 
-    let end_beside = |first: &Twin, applied: Option<&str>, destroys: bool| {
+    let end_beside = |first: &DuplicateStack, applied: Option<&str>, destroys: bool| {
         let mut stack = deleted(destroys, Some(last("up", "succeeded")));
         let applied = applied.map(|name| PulumiStack { name: name.to_owned(), ..PulumiStack::default() });
         stack.status.as_mut().expect("there").applied_stack = applied;
         let workspace = Some(workspace(&stack, Status::True, "Succeeded"));
-        decide(&Observed { workspace, twin: Some(first.clone()), ..observed(stack) }, now())
+        decide(&Observed { workspace, duplicate: Some(first.clone()), ..observed(stack) }, now())
     };
     let end_of = |applied, destroys| end_beside(&first, applied, destroys);
-    assert_eq!(end_of(None, true), Action::LetGo, "it has applied nothing");
-    let Action::GiveWay(message) = end_of(Some("dev"), true) else { panic!("it destroys what both have applied") };
+    assert_eq!(end_of(None, true), Action::RemoveFinalizer, "it has applied nothing");
+    let Action::Conflict(message) = end_of(Some("dev"), true) else { panic!("it destroys what both have applied") };
     assert!(message.contains("or delete that Stack first"), "{message}");
-    assert_eq!(end_of(Some("dev"), false), Action::LetGo, "nothing is to be destroyed");
-    let elsewhere = Twin { namespace: "others".to_owned(), ..first.clone() };
+    assert_eq!(end_of(Some("dev"), false), Action::RemoveFinalizer, "nothing is to be destroyed");
+    let elsewhere = DuplicateStack { namespace: "others".to_owned(), ..first.clone() };
     let end = end_beside(&elsewhere, Some("dev"), true);
     assert!(matches!(end, Action::Start(_)), "a Stack of another namespace cannot keep it from that: {end:?}");
-    let Action::GiveWay(message) = end_of(Some("prod"), true) else { panic!("it destroys what is not its own") };
+    let Action::Conflict(message) = end_of(Some("prod"), true) else { panic!("it destroys what is not its own") };
     assert!(message.contains("Restore spec.stack and spec.backend to destroy them"), "{message}");
-    assert_eq!(end_of(Some("prod"), false), Action::LetGo, "nothing is to be destroyed");
+    assert_eq!(end_of(Some("prod"), false), Action::RemoveFinalizer, "nothing is to be destroyed");
 }

@@ -7,7 +7,7 @@ use super::*;
 use crate::api::auto::{RunProject, Workspace, WorkspaceStatus};
 use crate::api::conditions::{self, Claim, Status};
 use crate::api::pulumi::{PulumiStack, StackSpec, StackStatus};
-use crate::controller::stack::plan;
+use crate::controller::stack::build_workspace;
 use crate::source::Unavailable;
 
 const DELETED_AT: i64 = 1000;
@@ -59,7 +59,7 @@ fn observed(stack: Stack) -> Observed {
 
 /// Its Workspace, which asks for this source and stands so.
 fn workspace(stack: &Stack, source: &Resolved, status: Status, reason: &str, placed: bool) -> Workspace {
-    let mut workspace = plan::workspace(stack, &reference(source)).expect("valid");
+    let mut workspace = build_workspace::workspace(stack, &reference(source)).expect("valid");
     workspace.metadata.generation = Some(1);
     let mut conditions = Vec::new();
     conditions::set(&mut conditions, &Claim { kind: "Ready", status, reason, message: "said" }, 1, now());
@@ -213,7 +213,11 @@ fn what_needs_a_stack_is_destroyed_before_it_only_if_it_is_deleted_itself() {
         assert!(found.starts_with(wanted), "{name}: {found}");
         let mut kept = observed;
         kept.stack.spec.destroy_on_finalize = Some(false);
-        assert_eq!(decide(&kept, now), Action::LetGo, "{name}: nothing is destroyed, so nobody is waited for");
+        assert_eq!(
+            decide(&kept, now),
+            Action::RemoveFinalizer,
+            "{name}: nothing is destroyed, so nobody is waited for"
+        );
     }
 }
 
@@ -223,7 +227,7 @@ fn a_suspended_stack_waits_whatever_else_it_would_wait_for() {
     suspended.spec.suspend = Some(true);
     assert_eq!(decide(&observed(suspended.clone()), now()), Action::Settled(Settled::DeletionSuspended));
     suspended.spec.destroy_on_finalize = Some(false);
-    assert_eq!(decide(&observed(suspended), now()), Action::LetGo, "there is nothing to start");
+    assert_eq!(decide(&observed(suspended), now()), Action::RemoveFinalizer, "there is nothing to start");
 }
 
 #[test]
@@ -286,11 +290,11 @@ fn a_stack_whose_pulumi_stack_is_not_found_is_kept_until_the_answer() {
     let kept = "Settled(Unanswered(\"StackNotFound\"))";
     assert_eq!(not_found(None), kept);
     assert_eq!(not_found(Some("app-1=retry")), "Start destroy of main@sha1:a");
-    assert_eq!(not_found(Some("app-1=abandon")), "LetGo");
+    assert_eq!(not_found(Some("app-1=abandon")), "RemoveFinalizer");
     assert_eq!(not_found(Some("app-0=abandon")), kept, "the answer names another run");
     assert_eq!(not_found(Some("app-1=clear")), kept, "there is no state to clear");
     let gone = observed(destroyed_so(None));
-    assert_eq!(decide(&gone, now()), Action::LetGo);
+    assert_eq!(decide(&gone, now()), Action::RemoveFinalizer);
 }
 
 #[test]
@@ -299,7 +303,7 @@ fn the_answer_to_leave_the_resources_needs_no_source() {
     stack.spec.run_program = Some(true);
     assert!(matches!(decide(&observed(stack.clone()), now()), Action::WaitForSource(..)));
     stack.annotations_mut().insert(names::ANNOTATION_RESOLVE.to_owned(), "app-1=abandon".to_owned());
-    assert_eq!(decide(&observed(stack), now()), Action::LetGo);
+    assert_eq!(decide(&observed(stack), now()), Action::RemoveFinalizer);
 }
 
 #[test]

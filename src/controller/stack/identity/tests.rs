@@ -27,7 +27,7 @@ fn a_run_that_may_have_changed_resources_counts() {
     let failed = |more: Value| {
         let failed = json!({"type": "Failed", "status": "True", "reason": "UpdateFailed", "message": "",
             "lastTransitionTime": "2026-01-01T00:00:00Z"});
-        let mut status = json!({"conditions": [failed], "endProof": "Agent"});
+        let mut status = json!({"conditions": [failed], "terminationEvidence": "Agent"});
         status.as_object_mut().expect("fields").extend(more.as_object().expect("fields").clone());
         status
     };
@@ -35,9 +35,9 @@ fn a_run_that_may_have_changed_resources_counts() {
         ("an up that succeeded", "up", json!({"conditions": []}), true),
         ("one that failed before it changed anything", "up", failed(json!({"changes": {"same": 3}})), false),
         ("one that failed after it created something", "up", failed(json!({"changes": {"create": 1}})), true),
-        ("one that was cut off", "up", failed(json!({"cutOff": true})), true),
-        ("one that ended with its container", "up", failed(json!({"endProof": "Container"})), true),
-        ("one that never began", "up", failed(json!({"endProof": null})), false),
+        ("one that was cut off", "up", failed(json!({"interrupted": true})), true),
+        ("one that ended with its container", "up", failed(json!({"terminationEvidence": "Container"})), true),
+        ("one that never began", "up", failed(json!({"terminationEvidence": null})), false),
         ("a preview", "preview", json!({"conditions": [], "changes": {"create": 1}}), false),
         ("a destroy", "destroy", json!({"conditions": []}), false),
     ];

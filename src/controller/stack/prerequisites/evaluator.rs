@@ -37,15 +37,15 @@ const LIMITS: Limits = Limits {
 /// How many expressions are evaluated at once. A namespace has one child process at a time, and a few callers that wait for it.
 const SLOTS: fair_slots::Limits = fair_slots::Limits { total: 2, per_key: 1, waiting_per_key: 8 };
 /// How long a namespace evaluates nothing after one of its expressions has exceeded a limit: it uses a tenth of a CPU at most.
-const PAUSE: Duration = Duration::from_secs(10);
+const NAMESPACE_BACKOFF: Duration = Duration::from_secs(10);
 /// How long a reconcile waits for an answer before it goes on with other Stacks. Most answers take a few milliseconds.
-const PATIENCE: Duration = Duration::from_millis(100);
+const ANSWER_TIMEOUT: Duration = Duration::from_millis(100);
 /// The largest request: two objects of the largest size that the API server stores, and an expression.
-const LARGEST_REQUEST: usize = 4 << 20;
+const MAX_REQUEST: usize = 4 << 20;
 /// How many answers are remembered, in each of two generations.
-const REMEMBERED: usize = 4096;
+const MAX_REMEMBERED: usize = 4096;
 /// How long a failure is remembered that may be gone the next time.
-const FAILURE_KEPT: Duration = Duration::from_secs(20);
+const FAILURE_TTL: Duration = Duration::from_secs(20);
 
 type Answer = Result<bool, ExpressionError>;
 /// The hash of a request.
@@ -92,7 +92,7 @@ impl Evaluator {
     /// is woken when the answer is known. The same question has the same answer without another evaluation.
     pub async fn ask(&self, expression: &str, this: &Stack, other: &Stack) -> Option<Answer> {
         let request = match serde_json::to_vec(&Request { expression, this, dep: other }) {
-            Ok(request) if request.len() <= LARGEST_REQUEST => request,
+            Ok(request) if request.len() <= MAX_REQUEST => request,
             Ok(_) => return Some(Err(too_large())),
             Err(error) => return Some(Err(ExpressionError::Failed(error.to_string()))),
         };
@@ -116,7 +116,7 @@ impl Evaluator {
                 () = evaluation.run(of, request, tell) => {}
             }
         });
-        match tokio::time::timeout(PATIENCE, &mut told).await {
+        match tokio::time::timeout(ANSWER_TIMEOUT, &mut told).await {
             Ok(answer) => answer.ok(),
             Err(_) => {
                 // From here on the Stack is woken. What came in the meantime is not lost.
@@ -134,7 +134,7 @@ fn key(stack: &Stack) -> ObjectKey {
 
 fn too_large() -> ExpressionError {
     ExpressionError::LimitExceeded(format!(
-        "cannot be evaluated: the two Stacks have more than {LARGEST_REQUEST} bytes together. Reduce their outputs"
+        "cannot be evaluated: the two Stacks have more than {MAX_REQUEST} bytes together. Reduce their outputs"
     ))
 }
 
@@ -166,13 +166,13 @@ impl Evaluation {
         let (answer, until) = match answer {
             Ok(answer) => (answer, None),
             Err(Failed::Always(error)) => (Err(error), None),
-            Err(Failed::Now(why)) => (Err(ExpressionError::Failed(why)), Some(Instant::now() + FAILURE_KEPT)),
+            Err(Failed::Now(why)) => (Err(ExpressionError::Failed(why)), Some(Instant::now() + FAILURE_TTL)),
         };
         self.shared.lock().set(self.hash, Known { answer: answer.clone(), until });
         drop(self.tell(&of, answer, tell));
         if is_costly {
             slot.iter_mut().for_each(Slot::release_total);
-            tokio::time::sleep(PAUSE).await;
+            tokio::time::sleep(NAMESPACE_BACKOFF).await;
         }
     }
 
@@ -241,7 +241,7 @@ impl Answers {
     }
 
     fn set(&mut self, hash: Hash, known: Known) {
-        if self.recent.len() >= REMEMBERED {
+        if self.recent.len() >= MAX_REMEMBERED {
             self.older = std::mem::take(&mut self.recent);
         }
         self.recent.insert(hash, known);
@@ -261,13 +261,13 @@ mod tests {
         let (mut answers, now) = (Answers::default(), Instant::now());
         let known = |answer| Known { answer: Ok(answer), until: None };
         answers.set(hash(0), known(true));
-        for number in 1..=10 * REMEMBERED {
+        for number in 1..=10 * MAX_REMEMBERED {
             answers.set(hash(number), known(false));
-            if number % (REMEMBERED / 2) == 0 {
+            if number % (MAX_REMEMBERED / 2) == 0 {
                 assert_eq!(answers.get(&hash(0), now), Some(Ok(true)), "after {number}");
             }
         }
-        assert!(answers.recent.len() + answers.older.len() <= 2 * REMEMBERED);
+        assert!(answers.recent.len() + answers.older.len() <= 2 * MAX_REMEMBERED);
         assert_eq!(answers.get(&hash(1), now), None, "what nobody asks for is forgotten");
     }
 
@@ -275,8 +275,8 @@ mod tests {
     fn a_failure_that_may_pass_is_forgotten_after_a_while() {
         let (mut answers, now) = (Answers::default(), Instant::now());
         let failed = || Err(ExpressionError::Failed("it was not done in time".to_owned()));
-        answers.set(hash(0), Known { answer: failed(), until: Some(now + FAILURE_KEPT) });
+        answers.set(hash(0), Known { answer: failed(), until: Some(now + FAILURE_TTL) });
         assert_eq!(answers.get(&hash(0), now), Some(failed()), "whoever is woken by it hears of it");
-        assert_eq!(answers.get(&hash(0), now + FAILURE_KEPT), None);
+        assert_eq!(answers.get(&hash(0), now + FAILURE_TTL), None);
     }
 }

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::subprocess;
 
 /// The longest message about an expression, in characters. One may repeat data of the objects.
-const LONGEST_MESSAGE: usize = 300;
+const MAX_MESSAGE: usize = 300;
 
 /// What is evaluated: the parent writes it with references, the child reads it as its own.
 #[derive(Debug, Serialize, Deserialize)]
@@ -99,10 +99,10 @@ fn as_kubernetes_reads_it(json: serde_json::Value) -> Value {
 }
 
 fn clipped(message: &str) -> String {
-    if message.chars().count() <= LONGEST_MESSAGE {
+    if message.chars().count() <= MAX_MESSAGE {
         return message.to_owned();
     }
-    message.chars().take(LONGEST_MESSAGE).chain("…".chars()).collect()
+    message.chars().take(MAX_MESSAGE).chain("…".chars()).collect()
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use crate::api::pulumi::StackSpec;
 
 /// A Stack on its way: its last run, what it is to run now, and the clock.
 struct Course {
-    pace: Pace,
+    backoff: StackBackoff,
     kind: UpdateKind,
     inputs: Inputs,
     last: Option<LastUpdate>,
@@ -29,12 +29,12 @@ impl Course {
             reset_at: None,
             mounted_inputs: std::collections::BTreeMap::new(),
         };
-        Course { pace: Pace::of(spec), kind, inputs, last: None, now: 0 }
+        Course { backoff: StackBackoff::of(spec), kind, inputs, last: None, now: 0 }
     }
 
     fn due(&self) -> Due {
         let now = Timestamp::from_second(self.now).expect("in range");
-        due(self.last.as_ref(), None, &self.inputs, self.kind, &self.pace, now)
+        due(self.last.as_ref(), None, &self.inputs, self.kind, &self.backoff, now)
     }
 
     /// A run that takes no time.
@@ -42,7 +42,7 @@ impl Course {
         let failed = update_reason::UPDATE_FAILED;
         let failures = match succeeds {
             true => 0,
-            false => failures_after(self.last.as_ref(), &self.inputs, failed, &self.pace),
+            false => failures_after(self.last.as_ref(), &self.inputs, failed, &self.backoff),
         };
         self.last = Some(LastUpdate {
             kind: Some(self.kind.as_str().to_owned()),

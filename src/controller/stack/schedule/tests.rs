@@ -24,8 +24,8 @@ pub(super) fn inputs() -> Inputs {
     }
 }
 
-pub(super) fn plain() -> Pace {
-    Pace::of(&StackSpec::default())
+pub(super) fn plain() -> StackBackoff {
+    StackBackoff::of(&StackSpec::default())
 }
 
 pub(super) fn last(state: &str, failures: i64) -> LastUpdate {
@@ -141,7 +141,7 @@ fn s7_s8_the_table_of_when_a_run_is_due() {
 
 #[test]
 fn a_stack_with_an_interval_runs_again_whatever_came_before() {
-    let hourly = Pace::of(&StackSpec { interval: Some("1h".to_owned()), ..StackSpec::default() });
+    let hourly = StackBackoff::of(&StackSpec { interval: Some("1h".to_owned()), ..StackSpec::default() });
     let seconds = SignedDuration::from_secs;
     let elapsed = Due::Now("Resync time elapsed: 1h0m0s".to_owned());
     let doubt = |reason: &str| LastUpdate { reason: Some(reason.to_owned()), ..last("failed", 0) };
@@ -326,7 +326,7 @@ fn a_run_that_a_user_canceled_waits_for_a_new_input_also_in_an_interval() {
         canceled_by_user: Some(true),
         ..last("failed", 1)
     };
-    let hourly = Pace::of(&StackSpec { interval: Some("1h".to_owned()), ..StackSpec::default() });
+    let hourly = StackBackoff::of(&StackSpec { interval: Some("1h".to_owned()), ..StackSpec::default() });
     let due = |last: &LastUpdate, inputs: &Inputs, kind| due(Some(last), None, inputs, kind, &hourly, at(999_999));
     assert_eq!(due(&canceled, &inputs(), UpdateKind::Up), Due::Canceled);
     let destroy = LastUpdate { kind: Some("destroy".to_owned()), ..canceled.clone() };

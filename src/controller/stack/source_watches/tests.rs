@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::api::pulumi::{FluxSource, SourceReference, StackSpec};
 use crate::controller::stack::groups;
-use crate::runtime::fake_api::{Answer, Asked, Log, client};
+use crate::runtime::fake_api::{Answer, Log, RecordedRequest, client};
 use crate::runtime::index::{IndexWriter, StoreWriter as _};
 use crate::source;
 use crate::source::flux::Found;
@@ -35,7 +35,7 @@ impl Server {
         self.mood.store(mood, Ordering::SeqCst);
     }
 
-    fn answer(&self, asked: &Asked) -> Answer {
+    fn answer(&self, asked: &RecordedRequest) -> Answer {
         let mood = self.mood.load(Ordering::SeqCst);
         let is_watched = asked.path == ALL_REPORTS;
         match mood {

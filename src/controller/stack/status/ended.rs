@@ -10,21 +10,21 @@ use crate::api::auto::{PendingCreates, Update, UpdateKind, UpdateStatus};
 use crate::api::conditions::{self, stack_reason, update_reason};
 use crate::api::pulumi::{CurrentUpdate, LastUpdate, PulumiStack, Stack, StackStatus};
 use crate::artifact::Revision;
+use crate::controller::stack::backoff::StackBackoff;
 use crate::controller::stack::outputs::masked;
-use crate::controller::stack::pace::Pace;
-use crate::controller::stack::{cancel, history, identity, operator, resolve, schedule};
+use crate::controller::stack::{cancel, history, identity, pko_migration, resolve, schedule};
 use crate::source::git::names_git;
 
 /// The longest text of a failure that the status keeps.
-const LONGEST_MESSAGE: usize = 8 * 1024;
+const MAX_MESSAGE: usize = 8 * 1024;
 
 /// The status once the run has ended. Conditions follow in the next pass, from `lastUpdate`.
-pub fn absorbed(stack: &Stack, update: &Update, outputs: Option<&Secret>, now: Timestamp) -> StackStatus {
+pub fn with_result(stack: &Stack, update: &Update, outputs: Option<&Secret>, now: Timestamp) -> StackStatus {
     let mut status = stack.status.clone().unwrap_or_default();
-    let Some(current) = operator::take_run(&mut status, update.spec.kind) else { return status };
+    let Some(current) = pko_migration::take_run(&mut status, update.spec.kind) else { return status };
     let result = update.status.clone().unwrap_or_default();
     let is_deleted = update.metadata.deletion_timestamp.is_some();
-    if result.run.is_none() && result.cut_off != Some(true) && is_deleted && !cancel::is_by_user(stack, update) {
+    if result.run.is_none() && result.interrupted != Some(true) && is_deleted && !cancel::is_by_user(stack, update) {
         // It was taken back before it started: nothing has run.
         return status;
     }
@@ -41,7 +41,7 @@ pub fn absorbed(stack: &Stack, update: &Update, outputs: Option<&Secret>, now: T
         status.last_applied_revision = current.commit.clone();
         status.last_applied_origin_revision = current.origin_revision.clone();
         // Where they could not be kept, only the next run brings them.
-        if result.outputs_lost != Some(true) && (outputs.is_some() || result.outputs.is_none()) {
+        if result.outputs_unavailable != Some(true) && (outputs.is_some() || result.outputs.is_none()) {
             status.outputs = masked(outputs);
         }
     }
@@ -76,7 +76,7 @@ fn last_update(
     let is_removed = identity::was_removed_before(stack, current.kind, previous, &pulumi_stack);
     // A Stack without resources has nothing to destroy.
     let failed = failed.filter(|_| not_found.is_none() || (identity::has_applied(stack) && !is_removed));
-    let (inputs, pace) = (inputs_of(current), Pace::of(&stack.spec));
+    let (inputs, backoff) = (inputs_of(current), StackBackoff::of(&stack.spec));
     LastUpdate {
         name: Some(update.name_any()),
         kind: Some(current.kind.as_str().to_owned()),
@@ -107,7 +107,7 @@ fn last_update(
         config_inputs: current.config_inputs.clone().or_else(|| result.config_inputs.clone()),
         run_config_inputs: read_since(current, &result),
         mounted_inputs: current.mounted_inputs.clone(),
-        failures: failed.map_or(0, |f| schedule::failures_after(previous, &inputs, &f.reason, &pace)),
+        failures: failed.map_or(0, |f| schedule::failures_after(previous, &inputs, &f.reason, &backoff)),
         interruptions: schedule::interruptions_after(previous, &inputs, failed.map(|f| f.reason.as_str())),
         conflicts: conflicts_after(previous, failed, &result),
         stack_may_be_removed: failed.filter(|_| may_be_removed(previous, update)).map(|_| true),
@@ -115,7 +115,7 @@ fn last_update(
             // What was in doubt before is so after it.
             (_, UpdateKind::Preview) => current.pending_creates,
             (None, _) => None,
-            (Some(failed), _) => creations_after(current.pending_creates, &failed.reason, result.cut_off),
+            (Some(failed), _) => creations_after(current.pending_creates, &failed.reason, result.interrupted),
         },
         permalink: result.permalink,
         changes: result.changes,
@@ -147,7 +147,7 @@ fn message(result: &UpdateStatus, failed: Option<&Condition>, outputs: Option<&S
     let gone = gone.map(|name| format!("the Secret {name}, which had its outputs, is gone"));
     let of_failure = || failed.map(|failed| failed.message.as_str());
     let message = result.message.as_deref().or_else(of_failure).or(gone.as_deref())?;
-    Some(conditions::shorten(message, LONGEST_MESSAGE))
+    Some(conditions::shorten(message, MAX_MESSAGE))
 }
 
 /// Whether a user has canceled a run, however it ended then.
@@ -197,12 +197,12 @@ fn said_not_found(stack: &Stack, message: &str, looked_up: &PulumiStack) -> Stri
 
 /// What the next run does about creations that were cut off. Only a run that succeeds ends the doubt; one that was not cut off
 /// itself leaves what was said before.
-fn creations_after(before: Option<PendingCreates>, reason: &str, cut_off: Option<bool>) -> Option<PendingCreates> {
+fn creations_after(before: Option<PendingCreates>, reason: &str, interrupted: Option<bool>) -> Option<PendingCreates> {
     match reason {
         update_reason::RUN_OUTCOME_UNKNOWN | update_reason::PENDING_CREATES => Some(PendingCreates::Stop),
         // Nothing has run: what a person has said about the run before still stands.
         update_reason::UPDATE_CONFLICT | update_reason::RUN_REFUSED if before.is_some() => before,
-        _ if cut_off == Some(true) => Some(PendingCreates::Stop),
+        _ if interrupted == Some(true) => Some(PendingCreates::Stop),
         _ => before,
     }
 }

@@ -50,10 +50,10 @@ fn the_last_update_keeps_what_was_seen_of_the_inputs_when_it_was_announced() {
     let seen = CurrentUpdate { config_inputs: Some("a".to_owned()), mounted_inputs: mounted.clone(), ..current() };
     stack.status = Some(started(&stack, &seen, at(10)));
     let last = |status: StackStatus| status.last_update.map(|last| (last.config_inputs, last.mounted_inputs));
-    let ended = absorbed(&stack, &ended(None), None, at(20));
+    let ended = with_result(&stack, &ended(None), None, at(20));
     assert_eq!(last(ended.clone()), Some((Some("a".to_owned()), mounted)));
     stack.status = Some(ended);
-    let first = FirstSight { config: Some("b".to_owned()), mounted: words(&[("Secret/b", "2")]) };
+    let first = Baseline { config: Some("b".to_owned()), mounted: words(&[("Secret/b", "2")]) };
     let both = words(&[("Secret/a", "1"), ("Secret/b", "2")]);
     assert_eq!(last(with_first_inputs(&stack, &first)), Some((Some("b".to_owned()), both)));
 }
@@ -190,7 +190,7 @@ fn rows() -> Vec<(State, Option<LastUpdate>, &'static [&'static str])> {
             &["Ready=False/NotReadyStalled", "Stalled=True/NamespaceTerminating"],
         ),
         (
-            State::GivesWay(text("another Stack is first")),
+            State::Conflict(text("another Stack is first")),
             None,
             &["Ready=False/NotReadyStalled", "Stalled=True/UpdateConflict"],
         ),
@@ -267,7 +267,7 @@ fn c9_kstatus_and_argo_cd_health_are_right_in_every_state() {
         (State::Canceled, Some(failed("Canceled", 0)), "Failed"),
         (State::Abandoned, Some(failed("PendingCreates", 0)), "Failed"),
         (State::NamespaceTerminating(text("it goes away")), None, "Failed"),
-        (State::GivesWay(text("another Stack is first")), None, "Failed"),
+        (State::Conflict(text("another Stack is first")), None, "Failed"),
         (State::Invalid(text("bad")), None, "Failed"),
         (State::Denied(text("elsewhere")), None, "Failed"),
         (State::Done, None, "Current"),
@@ -320,7 +320,7 @@ fn a_preview_leaves_what_was_applied() {
         stack.status = before.or(stack.status);
         let current = CurrentUpdate { kind, commit: Some(revision.to_owned()), ..current() };
         stack.status = Some(started(&stack, &current, at(10)));
-        absorbed(&stack, &ended(None), None, at(20))
+        with_result(&stack, &ended(None), None, at(20))
     };
     let brief_of = |status: &StackStatus| {
         let last = status.last_update.clone().unwrap_or_default();
@@ -427,19 +427,19 @@ fn a_stack_keeps_its_queue_position_until_its_run_has_ended() {
     let mut revoked = Update::new("app-1", crate::api::auto::UpdateSpec::default());
     revoked.metadata.deletion_timestamp = Some(Time(at(40)));
     revoked.metadata.annotations = Some([(names::ANNOTATION_REVOKED.to_owned(), "moved on".to_owned())].into());
-    stack.status = Some(absorbed(&stack, &revoked, None, at(40)));
+    stack.status = Some(with_result(&stack, &revoked, None, at(40)));
     stack.status = stands(&stack, State::SourceUnavailable("404".to_owned()), 45);
     stack.status = Some(started(&stack, &current(), at(50)));
     assert_eq!(since(&stack), Some(10), "a newer revision takes the place of the older one");
 
     for reason in [None, Some("UpdateFailed"), Some("Aborted")] {
         let mut run = stack.clone();
-        run.status = Some(absorbed(&run, &ended(reason), None, at(60)));
+        run.status = Some(with_result(&run, &ended(reason), None, at(60)));
         assert_eq!(since(&run), None, "{reason:?}: it had its turn");
         run.status = Some(started(&run, &current(), at(70)));
         assert_eq!(since(&run), Some(70), "{reason:?}");
         run.metadata.generation = Some(4);
-        run.status = Some(absorbed(&run, &ended(reason), None, at(80)));
+        run.status = Some(with_result(&run, &ended(reason), None, at(80)));
         assert_eq!(since(&run), None, "{reason:?}: the spec has changed meanwhile");
     }
 }
@@ -456,7 +456,7 @@ fn a_result_is_absorbed() {
             .map(|(k, v)| (k.to_owned(), ByteString(v.as_bytes().to_vec())))
             .into(),
     );
-    let status = absorbed(&stack, &ended(None), Some(&outputs), at(20));
+    let status = with_result(&stack, &ended(None), Some(&outputs), at(20));
     assert_eq!(status.current_update, None);
     assert_eq!(status.last_applied_revision.as_deref(), Some("main@sha1:b"));
     let text = serde_json::to_string(&status.outputs).expect("json");
@@ -473,7 +473,7 @@ fn a_run_that_a_user_canceled_leaves_a_record_and_one_that_was_taken_back_does_n
         stack.status = Some(started(&stack, &current(), at(10)));
         let mut update = ended(Some("Canceled"));
         change(&mut update);
-        absorbed(&stack, &update, None, at(20))
+        with_result(&stack, &update, None, at(20))
     };
     let deleted = |update: &mut Update| update.metadata.deletion_timestamp = Some(Time(at(15)));
     let canceled = absorbed_so(deleted);
@@ -508,17 +508,17 @@ fn a_failure_is_counted_and_the_last_good_revision_stays() {
     };
     let mut stack = stack(Some(good));
     stack.status = Some(started(&stack, &current(), at(10)));
-    let last = absorbed(&stack, &ended(Some("UpdateFailed")), None, at(20)).last_update.expect("there");
+    let last = with_result(&stack, &ended(Some("UpdateFailed")), None, at(20)).last_update.expect("there");
     assert_eq!(last.failures, 2);
     assert_eq!(last.message.as_deref(), Some("boom"));
     assert_eq!(last.last_successful_commit.as_deref(), Some("main@sha1:a"));
-    let last = absorbed(&stack, &ended(Some("UpdateConflict")), None, at(20)).last_update.expect("there");
+    let last = with_result(&stack, &ended(Some("UpdateConflict")), None, at(20)).last_update.expect("there");
     assert_eq!(last.failures, 1, "a lock spends no retry");
 }
 
-fn failed_so(reason: &str, cut_off: bool) -> Update {
+fn failed_so(reason: &str, interrupted: bool) -> Update {
     let mut update = ended(Some(reason));
-    update.status.as_mut().expect("there").cut_off = cut_off.then_some(true);
+    update.status.as_mut().expect("there").interrupted = interrupted.then_some(true);
     update
 }
 
@@ -527,7 +527,7 @@ fn the_next_run_reads_the_state_until_one_has_succeeded() {
     let next = |before: Option<PendingCreates>, update: &Update| {
         let mut stack = stack(None);
         stack.status = Some(started(&stack, &CurrentUpdate { pending_creates: before, ..current() }, at(10)));
-        absorbed(&stack, update, None, at(20)).last_update.expect("there").pending_creates
+        with_result(&stack, update, None, at(20)).last_update.expect("there").pending_creates
     };
     let (stop, keep) = (Some(PendingCreates::Stop), Some(PendingCreates::Keep));
     let rows = [
@@ -575,12 +575,12 @@ fn outputs_that_could_not_be_kept_stay_as_they_were_and_others_go() {
     stack.status.as_mut().expect("there").outputs = [("url".to_owned(), Value::from("http://x"))].into();
     let mut lost = ended(None);
     let ended_so = lost.status.as_mut().expect("there");
-    (ended_so.outputs_lost, ended_so.message) = (Some(true), Some("no room for its outputs".to_owned()));
-    let absorbed_so = absorbed(&stack, &lost, None, at(20));
+    (ended_so.outputs_unavailable, ended_so.message) = (Some(true), Some("no room for its outputs".to_owned()));
+    let absorbed_so = with_result(&stack, &lost, None, at(20));
     assert_eq!(absorbed_so.outputs.len(), 1);
     assert!(absorbed_so.conditions[0].message.ends_with("main@sha1:b; no room for its outputs"), "{absorbed_so:?}");
     assert_eq!(brief(&absorbed_so), ["Ready=True/ProcessingCompleted"], "it is no failure");
-    assert!(absorbed(&stack, &ended(None), None, at(20)).outputs.is_empty());
+    assert!(with_result(&stack, &ended(None), None, at(20)).outputs.is_empty());
 }
 
 #[test]
@@ -612,7 +612,7 @@ fn c10_what_a_run_was_made_from_and_how_it_ended_is_kept() {
         stack.status = before.or(stack.status);
         let current = CurrentUpdate { origin_revision: origin.map(str::to_owned), ..current() };
         stack.status = Some(started(&stack, &current, at(10)));
-        absorbed(&stack, &ended(failed), None, at(20))
+        with_result(&stack, &ended(failed), None, at(20))
     };
     let outcomes = |status: &StackStatus| {
         status
@@ -643,7 +643,7 @@ fn a_destroy_that_finds_no_stack_fails_only_if_there_may_be_resources() {
         let current =
             CurrentUpdate { kind: UpdateKind::Destroy, pulumi_stack: Some(pulumi_stack(here.clone())), ..current() };
         stack.status = Some(started(&stack, &current, at(10)));
-        absorbed(&stack, &ended(Some("StackNotFound")), None, at(20))
+        with_result(&stack, &ended(Some("StackNotFound")), None, at(20))
     };
     let message = |status: &StackStatus| {
         conditions::find(&status.conditions, STALLED).map(|stalled| stalled.message.clone()).unwrap_or_default()
@@ -670,9 +670,9 @@ fn where_resources_may_be_is_recorded_until_a_destroy_has_succeeded() {
         update.spec.kind = kind;
         let result = update.status.as_mut().expect("there");
         result.changes = changes.iter().map(|(operation, count)| ((*operation).to_owned(), *count)).collect();
-        result.end_proof = Some(crate::api::auto::EndProof::Agent);
+        result.termination_evidence = Some(crate::api::auto::TerminationEvidence::Agent);
         result.backend = Some("s3://a".to_owned());
-        absorbed(&stack, &update, None, at(20))
+        with_result(&stack, &update, None, at(20))
     };
     let backend = |status: &StackStatus| status.applied_stack.as_ref().and_then(|applied| applied.backend.clone());
     let failed = after(StackStatus::default(), UpdateKind::Up, Some("UpdateFailed"), &[]);

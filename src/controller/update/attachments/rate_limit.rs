@@ -11,7 +11,7 @@ const BURST: i64 = 16 * 1024 * 1024;
 /// What a message costs besides its bytes.
 const MESSAGE: i64 = 256;
 /// Shorter pauses are left until they have added up: timers are not that exact.
-const SHORTEST_PAUSE: Duration = Duration::from_millis(20);
+const MIN_PAUSE: Duration = Duration::from_millis(20);
 const MICROSECONDS: i64 = 1_000_000;
 
 /// A token bucket of bytes. What was read beyond it is a debt, which a pause pays.
@@ -38,7 +38,7 @@ impl RateLimit {
         self.left = self.left.saturating_sub(MESSAGE).saturating_sub(i64::try_from(bytes).unwrap_or(i64::MAX));
         let debt = u64::try_from(self.left.saturating_neg()).unwrap_or_default();
         let pause = Duration::from_micros(debt.saturating_mul(MICROSECONDS as u64) / RATE as u64);
-        if pause < SHORTEST_PAUSE { Duration::ZERO } else { pause }
+        if pause < MIN_PAUSE { Duration::ZERO } else { pause }
     }
 }
 

@@ -3,11 +3,11 @@
 use super::*;
 use crate::rpc::identity::Authority;
 use crate::rpc::proto::{ResourceStep, Started, StepState, progress};
-use crate::runtime::runs::{Limits, Run, RunGate};
+use crate::runtime::run_limiter::{Limits, Run, RunLimiter};
 
-type News = mpsc::Receiver<ObjectRef<Update>>;
+type ChangeFilter = mpsc::Receiver<ObjectRef<Update>>;
 
-fn attachments() -> (Attachments, News) {
+fn attachments() -> (Attachments, ChangeFilter) {
     let now = jiff::Timestamp::now();
     let authority = Authority::generate(now).expect("an authority");
     let client = authority.issue_client(now).expect("a certificate");
@@ -51,7 +51,7 @@ fn begun(sequence: u64) -> proto::Progress {
 }
 
 /// How often the reconciler was woken since.
-fn wakes(news: &mut News) -> usize {
+fn wakes(news: &mut ChangeFilter) -> usize {
     std::iter::from_fn(|| news.try_recv().ok()).count()
 }
 
@@ -135,7 +135,7 @@ async fn a_task_that_was_replaced_says_nothing_any_more_and_what_it_told_stays()
 async fn nothing_stays_open_of_an_update_that_is_gone() {
     let (attachments, _news) = attachments();
     let limits = Limits { all: 1, each_namespace: 1, each_node: 1 };
-    let gate = RunGate::new(limits, crate::telemetry::metrics::Metrics::default());
+    let run_limiter = RunLimiter::new(limits, crate::telemetry::metrics::Metrics::default());
     let run = |uid: &str| Run {
         uid: uid.to_owned(),
         namespace: "apps".to_owned(),
@@ -145,9 +145,9 @@ async fn nothing_stays_open_of_an_update_that_is_gone() {
         pending_since: jiff::Timestamp::UNIX_EPOCH,
     };
     let gone = target().update;
-    attachments.keep("uid", gone.clone(), gate.adopt(&run("uid")));
+    attachments.keep("uid", gone.clone(), run_limiter.adopt(&run("uid")));
     followed(&attachments, 1);
-    let another = || gate.acquire(&run("another"), ObjectRef::new("another").within("apps"));
+    let another = || run_limiter.acquire(&run("another"), ObjectRef::new("another").within("apps"));
     for (namespace, name) in [("apps", "app-2"), ("others", "app-1")] {
         attachments.forget(namespace, name);
         assert!(attachments.look("uid").is_some() && another().is_err(), "it is not {namespace}/{name}");
@@ -160,5 +160,5 @@ async fn nothing_stays_open_of_an_update_that_is_gone() {
 #[test]
 fn an_agents_words_are_bounded_and_on_one_line() {
     let said = words(&format!("somebody\nworks {}", "x".repeat(9000)));
-    assert!(said.starts_with("somebody works x") && said.len() <= LONGEST_WORDS, "{said}");
+    assert!(said.starts_with("somebody works x") && said.len() <= MAX_WORDS, "{said}");
 }

@@ -6,7 +6,7 @@ use super::*;
 use crate::api::auto::{ArtifactReference, Update, UpdateSpec, UpdateStatus, WorkspaceSpec, WorkspaceStatus};
 use crate::api::conditions::{Claim, Status};
 use crate::controller::references::Checked;
-use crate::controller::update::pod_end::NodeState;
+use crate::controller::update::pod_termination::NodeState;
 use crate::controller::update::timeouts::RunTimeouts;
 use crate::rpc::proto;
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStateTerminated, ContainerStatus, Pod, PodStatus};
@@ -92,12 +92,12 @@ fn a_run_is_announced_when_nothing_is_in_its_way() {
     assert_eq!((binding.pod_uid.as_str(), binding.agent_start_id.as_str()), ("pod-uid", "start"));
 }
 
-/// A run that not every agent understands, and what the agent in the pod understands.
-fn with_targets(understands: u32) -> Observed {
+/// A run that not every agent protocol_version, and what the agent in the pod understands.
+fn with_targets(protocol_version: u32) -> Observed {
     let mut observed = observed(update(None));
     observed.update.spec.target = vec!["urn".to_owned()];
     let status = observed.workspace.as_mut().and_then(|workspace| workspace.status.as_mut());
-    status.expect("there").agent_understands = Some(understands);
+    status.expect("there").agent_protocol_version = Some(protocol_version);
     observed
 }
 
@@ -107,7 +107,7 @@ fn a_run_is_not_given_to_an_agent_that_would_leave_something_out() {
     assert!(matches!(decide(&with_targets(0)), Action::Wait(..)));
     let mut plain = with_targets(0);
     plain.update.spec.target = Vec::new();
-    assert!(matches!(decide(&plain), Action::Announce(_)), "it understands what this run asks for");
+    assert!(matches!(decide(&plain), Action::Announce(_)), "it protocol_version what this run asks for");
 }
 
 #[test]
@@ -122,8 +122,8 @@ fn a_run_that_the_operator_has_started_is_over_when_its_pod_has_gone() {
     let theirs = serde_json::from_value::<Pod>(theirs.expect("YAML")["items"][0].clone()).expect("a pod");
     assert!(matches!(with(Some(theirs)), Action::Await(_)), "it may still go on");
     for pod in [None, Some(pod("ours"))] {
-        let Action::Record(verdict) = with(pod) else { panic!("it is not recorded") };
-        assert_eq!((verdict.failure, verdict.cut_off), (Some(update_reason::ABORTED), true));
+        let Action::Record(outcome) = with(pod) else { panic!("it is not recorded") };
+        assert_eq!((outcome.failure, outcome.interrupted), (Some(update_reason::ABORTED), true));
     }
 }
 
@@ -153,18 +153,18 @@ fn a_run_made_by_hand_takes_the_source_that_is_in_place() {
     // Deleted before it was ever touched: nothing holds it, and nothing is written.
     let mut deleted = without_finalizer(by_hand(None));
     deleted.metadata.deletion_timestamp = Some(Time(now()));
-    let Action::Record(verdict) = decide(&bare(deleted)) else { panic!("it is not recorded") };
-    assert_eq!(verdict.failure, Some(update_reason::CANCELED));
+    let Action::Record(outcome) = decide(&bare(deleted)) else { panic!("it is not recorded") };
+    assert_eq!(outcome.failure, Some(update_reason::CANCELED));
 }
 
 #[test]
 fn a_run_made_by_hand_for_another_source_fails_at_once_and_one_of_a_stack_waits() {
     let other = ArtifactReference { digest: "sha256:b".to_owned(), ..artifact() };
-    let Action::Record(verdict) = decide(&observed(by_hand(Some(other.clone())))) else { panic!("it is not recorded") };
-    assert_eq!(verdict.failure, Some(update_reason::SPEC_INVALID));
+    let Action::Record(outcome) = decide(&observed(by_hand(Some(other.clone())))) else { panic!("it is not recorded") };
+    assert_eq!(outcome.failure, Some(update_reason::SPEC_INVALID));
     assert!(
-        verdict.message.contains("asks for the source sha256:b") && verdict.message.contains("has sha256:a"),
-        "{verdict:?}"
+        outcome.message.contains("asks for the source sha256:b") && outcome.message.contains("has sha256:a"),
+        "{outcome:?}"
     );
     let mut on_its_way = observed(by_hand(Some(other.clone())));
     on_its_way.workspace.as_mut().expect("there").metadata.generation = Some(2);
@@ -178,9 +178,9 @@ fn a_run_made_by_hand_for_another_source_fails_at_once_and_one_of_a_stack_waits(
 fn a_run_that_says_too_little_fails_with_what_is_missing() {
     let mut update = by_hand(None);
     update.spec.stack_name = String::new();
-    let Action::Record(verdict) = decide(&observed(update)) else { panic!("it is not recorded") };
+    let Action::Record(outcome) = decide(&observed(update)) else { panic!("it is not recorded") };
     assert_eq!(
-        (verdict.failure, verdict.message.as_str()),
+        (outcome.failure, outcome.message.as_str()),
         (Some(update_reason::SPEC_INVALID), "spec.stackName is missing")
     );
 }
@@ -190,8 +190,8 @@ fn a_run_that_another_controller_has_begun_is_not_begun_again() {
     let mut update = update(None);
     let claim = Claim { kind: conditions::PROGRESSING, status: Status::True, reason: "Progressing", message: "" };
     conditions::set(&mut update.status.as_mut().expect("there").conditions, &claim, 1, now());
-    let Action::Record(verdict) = decide(&observed(update)) else { panic!("it is not recorded") };
-    assert_eq!((verdict.failure, verdict.cut_off), (Some(update_reason::ABORTED), true));
+    let Action::Record(outcome) = decide(&observed(update)) else { panic!("it is not recorded") };
+    assert_eq!((outcome.failure, outcome.interrupted), (Some(update_reason::ABORTED), true));
 }
 
 #[test]
@@ -249,10 +249,10 @@ fn an_announced_run_is_found_again_and_never_started_elsewhere() {
 fn a_result_counts_even_when_the_pod_is_gone() {
     let result = proto::Result { outcome: proto::Outcome::Succeeded.into(), ..proto::Result::default() };
     let seen = Some(Seen::Ended(Box::new(result)));
-    let Action::Record(verdict) = decide(&Observed { seen, pod: None, ..observed(update(Some(bound()))) }) else {
+    let Action::Record(outcome) = decide(&Observed { seen, pod: None, ..observed(update(Some(bound()))) }) else {
         panic!("it is not recorded")
     };
-    assert_eq!(verdict.failure, None);
+    assert_eq!(outcome.failure, None);
 }
 
 #[test]
@@ -266,10 +266,10 @@ fn the_last_words_of_a_pod_that_ended_are_taken() {
     let state = ContainerState { terminated: Some(terminated), ..ContainerState::default() };
     let container = ContainerStatus { name: "pulumi".to_owned(), state: Some(state), ..ContainerStatus::default() };
     ended.status = Some(PodStatus { container_statuses: Some(vec![container]), ..PodStatus::default() });
-    let Action::Record(verdict) = decide(&Observed { pod: Some(ended), ..observed(update(Some(bound()))) }) else {
+    let Action::Record(outcome) = decide(&Observed { pod: Some(ended), ..observed(update(Some(bound()))) }) else {
         panic!("it is not recorded")
     };
-    assert_eq!(verdict.failure, None);
+    assert_eq!(outcome.failure, None);
 }
 
 #[test]
@@ -281,8 +281,8 @@ fn a_deleted_update_is_cancelled_unless_its_stack_goes_too() {
     assert!(matches!(decide(&Observed { stack: Owner::Deleting, ..running }), Action::Await(_)));
     let mut unstarted = update(None);
     unstarted.metadata.deletion_timestamp = Some(Time(now()));
-    let Action::Record(verdict) = decide(&observed(unstarted)) else { panic!("it is not recorded") };
-    assert_eq!(verdict.failure, Some(update_reason::CANCELED));
+    let Action::Record(outcome) = decide(&observed(unstarted)) else { panic!("it is not recorded") };
+    assert_eq!(outcome.failure, Some(update_reason::CANCELED));
 }
 
 #[test]
@@ -295,16 +295,16 @@ fn an_annotated_update_is_canceled_also_while_its_stack_is_deleted() {
     let running = Observed { seen: Some(Seen::Running), ..observed(annotated(Some(bound()))) };
     assert_eq!(decide(&running), Action::Cancel);
     assert_eq!(decide(&Observed { stack: Owner::Deleting, ..running }), Action::Cancel);
-    let Action::Record(verdict) = decide(&observed(annotated(None))) else { panic!("it is not recorded") };
+    let Action::Record(outcome) = decide(&observed(annotated(None))) else { panic!("it is not recorded") };
     assert_eq!(
-        (verdict.failure, verdict.message.as_str()),
+        (outcome.failure, outcome.message.as_str()),
         (Some(update_reason::CANCELED), "canceled before it started")
     );
     let canceled = proto::Result { outcome: proto::Outcome::Canceled.into(), ..proto::Result::default() };
     let ended =
         Observed { seen: Some(Seen::Ended(Box::new(canceled))), pod: None, ..observed(annotated(Some(bound()))) };
-    let Action::Record(verdict) = decide(&ended) else { panic!("it is not recorded") };
-    assert_eq!(verdict.failure, Some(update_reason::CANCELED), "its end is not the pod's");
+    let Action::Record(outcome) = decide(&ended) else { panic!("it is not recorded") };
+    assert_eq!(outcome.failure, Some(update_reason::CANCELED), "its end is not the pod's");
 }
 
 /// The pod of the run with its container in this state.
@@ -341,13 +341,13 @@ fn a_run_in_doubt_stays_open_until_a_proof_or_a_persons_answer() {
         assert!(message.contains(wanted) && message.contains("app-workspace-0"), "{message}");
     }
     for answer in ["app-1=retry", "app-1=clear", "app-1=abandon"] {
-        let Action::Record(verdict) = decide(&answered(Some(answer))) else { panic!("{answer}: it is open") };
-        assert_eq!((verdict.failure, verdict.cut_off), (Some(update_reason::RUN_OUTCOME_UNKNOWN), true));
+        let Action::Record(outcome) = decide(&answered(Some(answer))) else { panic!("{answer}: it is open") };
+        assert_eq!((outcome.failure, outcome.interrupted), (Some(update_reason::RUN_OUTCOME_UNKNOWN), true));
     }
-    let Action::Record(verdict) = decide(&Observed { node: NodeState::Gone, ..answered(None) }) else {
+    let Action::Record(outcome) = decide(&Observed { node: NodeState::Gone, ..answered(None) }) else {
         panic!("a proof that comes later decides")
     };
-    assert_eq!(verdict.failure, Some(update_reason::ABORTED));
+    assert_eq!(outcome.failure, Some(update_reason::ABORTED));
     let goes_on = Observed { pod: Some(pod_with("Running", running.clone())), ..answered(None) };
     assert_eq!(decide(&goes_on), Action::Await("the agent does not answer: no route".to_owned()));
     let tells = Observed { seen: Some(Seen::Running), pod: None, node: NodeState::NotAsked, ..answered(None) };
@@ -360,7 +360,7 @@ fn a_run_that_ended_with_its_pod_is_nobodys_failure_and_a_cancelled_one_is_cance
     let ended = |update: Update, pod: Option<Pod>| {
         let seen = Some(Seen::Ended(Box::new(canceled())));
         match decide(&Observed { seen, pod, ..observed(update) }) {
-            Action::Record(verdict) => verdict.failure,
+            Action::Record(outcome) => outcome.failure,
             other => panic!("{other:?}"),
         }
     };
@@ -390,9 +390,9 @@ fn the_message_of_a_timeout_names_the_flag_that_sets_it() {
         let seen = Some(Seen::Ended(Box::new(result)));
         let timeouts = RunTimeouts { default: Duration::from_secs(default), maximum: Duration::from_secs(maximum) };
         match decide(&Observed { seen, timeouts, ..observed(update) }) {
-            Action::Record(verdict) => {
+            Action::Record(outcome) => {
                 let flags = ["--default-run-timeout", "--max-run-timeout"];
-                flags.into_iter().find(|flag| verdict.message.contains(flag))
+                flags.into_iter().find(|flag| outcome.message.contains(flag))
             }
             other => panic!("{other:?}"),
         }
@@ -441,16 +441,16 @@ fn a_run_whose_pod_was_told_to_end_waits_for_the_clusters_reason() {
         ..Default::default()
     }]);
     let bound_there = RunBinding { container_id: "c1".to_owned(), ..bound() };
-    let Action::Record(verdict) = decided(update(Some(bound_there)), evicted, 5) else { panic!("it is explained") };
-    assert_eq!(verdict.failure, Some(update_reason::ABORTED));
-    assert!(verdict.message.contains("interrupted (Evicted: The node was low on memory.;"), "{}", verdict.message);
+    let Action::Record(outcome) = decided(update(Some(bound_there)), evicted, 5) else { panic!("it is explained") };
+    assert_eq!(outcome.failure, Some(update_reason::ABORTED));
+    assert!(outcome.message.contains("interrupted (Evicted: The node was low on memory.;"), "{}", outcome.message);
 
-    let Action::Record(verdict) = decided(update(Some(bound())), here(), 61) else { panic!("it waits for ever") };
-    assert_eq!(verdict.failure, Some(update_reason::ABORTED));
+    let Action::Record(outcome) = decided(update(Some(bound())), here(), 61) else { panic!("it waits for ever") };
+    assert_eq!(outcome.failure, Some(update_reason::ABORTED));
     let mut deleted = update(Some(bound()));
     deleted.metadata.deletion_timestamp = Some(Time(now()));
-    let Action::Record(verdict) = decided(deleted, here(), 5) else { panic!("somebody asked for it") };
-    assert_eq!(verdict.failure, Some(update_reason::CANCELED));
+    let Action::Record(outcome) = decided(deleted, here(), 5) else { panic!("somebody asked for it") };
+    assert_eq!(outcome.failure, Some(update_reason::CANCELED));
 }
 
 #[test]
@@ -468,11 +468,11 @@ fn the_cluster_tells_why_a_run_was_interrupted() {
     let binding = RunBinding { container_id: "c1".to_owned(), ..bound() };
     let result = proto::Result { outcome: proto::Outcome::Interrupted.into(), ..proto::Result::default() };
     let seen = Some(Seen::Ended(Box::new(result)));
-    let Action::Record(verdict) = decide(&Observed { seen, pod: Some(restarted), ..observed(update(Some(binding))) })
+    let Action::Record(outcome) = decide(&Observed { seen, pod: Some(restarted), ..observed(update(Some(binding))) })
     else {
         panic!("it is not recorded")
     };
-    assert!(verdict.message.contains("OOMKilled") && verdict.cut_off, "{}", verdict.message);
+    assert!(outcome.message.contains("OOMKilled") && outcome.interrupted, "{}", outcome.message);
 }
 
 #[test]
@@ -487,10 +487,10 @@ fn a_run_that_waits_for_a_person_is_not_started_any_more_once_it_is_deleted() {
         Action::Attach(bound()),
         "to look only"
     );
-    let Action::Record(verdict) = decide(&Observed { seen: Some(Seen::NeverStarted), ..observed(deleted) }) else {
+    let Action::Record(outcome) = decide(&Observed { seen: Some(Seen::NeverStarted), ..observed(deleted) }) else {
         panic!("it is not recorded")
     };
-    assert_eq!(verdict.failure, Some(update_reason::CANCELED));
+    assert_eq!(outcome.failure, Some(update_reason::CANCELED));
 }
 
 #[test]
@@ -510,8 +510,8 @@ fn a_pod_with_a_new_address_is_asked_there() {
 fn a_limit_that_is_no_duration_ends_it_before_it_starts() {
     let mut wrong = update(None);
     wrong.spec.idle_timeout = Some("99999999999999999999h".to_owned());
-    let Action::Record(verdict) = decide(&observed(wrong)) else { panic!("it is not recorded") };
-    assert_eq!(verdict.failure, Some(update_reason::SPEC_INVALID));
+    let Action::Record(outcome) = decide(&observed(wrong)) else { panic!("it is not recorded") };
+    assert_eq!(outcome.failure, Some(update_reason::SPEC_INVALID));
 }
 
 #[test]
@@ -535,7 +535,7 @@ fn the_log_does_not_hold_what_a_verdict_carries() {
         outputs: vec![proto::Output { name: "token".to_owned(), value: "hidden".to_owned(), secret: true }],
         ..proto::Result::default()
     };
-    let action = Action::Record(Box::new(Verdict::of(&result)));
+    let action = Action::Record(Box::new(RunOutcome::of(&result)));
     assert_eq!(action.name(), "Record");
 }
 

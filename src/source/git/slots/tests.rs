@@ -85,7 +85,7 @@ async fn no_namespace_waits_for_a_slot_longer_than_a_slow_task_may_take() {
         let _slow = tasks(&slots, &["a", "b"], 50, 0, Duration::from_secs(3600));
         sleep(CHECK / 2).await;
         let waited = wait(&slots, "victim").await;
-        assert!(waited <= limits.patience.several + 2 * CHECK, "all tasks have begun just now: {waited:?}");
+        assert!(waited <= limits.slow_limits.several + 2 * CHECK, "all tasks have begun just now: {waited:?}");
     }
 }
 
@@ -153,7 +153,7 @@ async fn work_that_was_ended_before_is_given_more_time() {
 fn the_longest_slow_task_of_the_namespace_with_the_most_slots_is_ended() {
     let began = Instant::now();
     let at = |seconds: u64| began + Duration::from_secs(seconds);
-    let patience = FETCHES.patience;
+    let slow_limits = FETCHES.slow_limits;
     // Namespace, when it began, and until when it was not slow.
     type Rows<'a> = &'a [(&'a str, u64, Option<u64>)];
     let rows: [(Rows<'_>, &str, Option<u64>); 8] = [
@@ -174,6 +174,6 @@ fn the_longest_slow_task_of_the_namespace_with_the_most_slots_is_ended() {
             (task.began, task.paid_until) = (at(*began), slow.map(at));
         }
         common.enter(waits, 0);
-        assert_eq!(common.to_end(patience, at(20)), wanted, "{held:?}, {waits} waits");
+        assert_eq!(common.to_end(slow_limits, at(20)), wanted, "{held:?}, {waits} waits");
     }
 }

@@ -19,9 +19,9 @@ fn a_rotated_config_input_is_announced_with_what_was_seen_and_the_first_sight_is
     assert_eq!(current.config_inputs.as_deref(), Some("b"), "so that whoever comes next knows that it was answered");
     assert_eq!(seen(Some("a"), "succeeded", Some("a")), Action::Settled(Settled::Done(None)));
     assert_eq!(seen(Some("a"), "succeeded", None), Action::Settled(Settled::Done(None)));
-    let noted = FirstSight { config: Some("b".to_owned()), ..FirstSight::default() };
-    assert_eq!(seen(None, "succeeded", Some("b")), Action::NoteInputs(noted.clone()));
-    assert_eq!(seen(None, "failed", Some("b")), Action::NoteInputs(noted.clone()));
+    let noted = Baseline { config: Some("b".to_owned()), ..Baseline::default() };
+    assert_eq!(seen(None, "succeeded", Some("b")), Action::RecordBaseline(noted.clone()));
+    assert_eq!(seen(None, "failed", Some("b")), Action::RecordBaseline(noted.clone()));
     assert_eq!(seen(None, "succeeded", None), Action::Settled(Settled::Done(None)));
 }
 
@@ -38,9 +38,9 @@ fn values_that_the_last_run_has_read_are_no_reason_to_run() {
     };
     assert_eq!(decide(&seen("succeeded", "a"), now()), Action::Settled(Settled::Done(None)), "it is not reported yet");
     let mut reported = seen("succeeded", "b");
-    let noted = FirstSight { config: Some("b".to_owned()), ..FirstSight::default() };
-    assert_eq!(decide(&reported, now()), Action::NoteInputs(noted.clone()));
-    assert_eq!(decide(&seen("failed", "b"), now()), Action::NoteInputs(noted.clone()));
+    let noted = Baseline { config: Some("b".to_owned()), ..Baseline::default() };
+    assert_eq!(decide(&reported, now()), Action::RecordBaseline(noted.clone()));
+    assert_eq!(decide(&seen("failed", "b"), now()), Action::RecordBaseline(noted.clone()));
     assert_eq!(decide(&seen("succeeded", "c"), now()).name(), "Start", "it has changed since the run");
     reported.stack.status = Some(status::with_first_inputs(&reported.stack, &noted));
     assert_eq!(decide(&reported, now()), Action::Settled(Settled::Done(None)));
@@ -93,7 +93,7 @@ fn r8_the_table_of_what_a_change_of_a_mounted_object_does() {
                 assert_eq!(unwatched, seen, "{name}: what is not watched counts as it was");
             }
             (Action::Settled(Settled::Done(None)), None) => {}
-            (Action::NoteInputs(first), None) => assert_eq!(first.mounted, words(&now_seen), "{name}"),
+            (Action::RecordBaseline(first), None) => assert_eq!(first.mounted, words(&now_seen), "{name}"),
             (other, _) => panic!("{name}: {other:?}"),
         }
     }

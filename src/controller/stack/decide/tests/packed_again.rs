@@ -33,7 +33,7 @@ fn an_archive_that_was_packed_again_is_placed_recorded_and_not_run() {
     assert_eq!(wanted.spec.artifact, Some(reference(&source)));
     // The apply went through, and the controller died before it recorded it.
     observed.workspace = Some(*wanted);
-    let Action::NoteBaseline(status) = decide(&observed, now()) else { panic!("it is not recorded") };
+    let Action::AdoptBaseline(status) = decide(&observed, now()) else { panic!("it is not recorded") };
     let last = status.last_update.as_ref().expect("it stays");
     assert_eq!((last.digest.clone(), last.content_id.as_deref()), (Some(source.digest.to_string()), Some("a")));
     observed.stack.status = Some(*status);
@@ -55,7 +55,7 @@ fn only_the_same_content_of_the_same_revision_does_not_run() {
         let mut observed = seen(ran("succeeded", before), source.clone());
         if wanted == "Start" {
             let workspace = observed.workspace.as_mut().expect("there");
-            *workspace = plan::workspace(&observed.stack, &reference(&source)).expect("valid");
+            *workspace = build_workspace::workspace(&observed.stack, &reference(&source)).expect("valid");
             workspace.metadata.generation = Some(1);
             workspace.status = self::workspace(&observed.stack, Status::True, "Succeeded").status;
             workspace.status.as_mut().expect("there").artifact = Some(reference(&source));
@@ -67,10 +67,10 @@ fn only_the_same_content_of_the_same_revision_does_not_run() {
 #[test]
 fn without_a_workspace_the_archive_is_only_recorded() {
     let observed = Observed { workspace: None, ..seen(ran("succeeded", Some("a")), packed_again(Some("a"))) };
-    assert_eq!(decide(&observed, now()).name(), "NoteBaseline");
+    assert_eq!(decide(&observed, now()).name(), "AdoptBaseline");
     let mut deleted_after_runs = seen(ran("succeeded", Some("a")), packed_again(Some("a")));
     deleted_after_runs.stack.spec.workspace_reclaim_policy = WorkspaceReclaimPolicy::Delete;
-    assert_eq!(decide(&deleted_after_runs, now()).name(), "NoteBaseline");
+    assert_eq!(decide(&deleted_after_runs, now()).name(), "AdoptBaseline");
 }
 
 #[test]

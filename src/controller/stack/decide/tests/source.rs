@@ -65,7 +65,7 @@ fn another_directory_of_the_same_archive_is_fetched_if_the_store_has_lost_it() {
     assert_eq!(seen(before.clone(), false), "Fetch");
     assert_eq!(seen(before.clone(), true), "ApplyWorkspace");
     // It was applied, and the store has lost the bytes before the Workspace had them.
-    let mut lacking = plan::workspace(&stack, &reference(&source)).expect("valid");
+    let mut lacking = build_workspace::workspace(&stack, &reference(&source)).expect("valid");
     lacking.metadata.generation = Some(1);
     lacking.status = workspace(&stack, Status::False, "ArtifactUnavailable").status;
     assert_eq!(seen(lacking.clone(), false), "Fetch");

@@ -1,7 +1,7 @@
 //! What a run that has ended means after the one before it.
 
 use super::*;
-use crate::api::auto::{EndProof, RunBinding};
+use crate::api::auto::{RunBinding, TerminationEvidence};
 use crate::controller::stack::identity;
 
 /// The status after another run of this kind, which ended so.
@@ -11,7 +11,7 @@ fn after(before: Option<StackStatus>, kind: UpdateKind, update: &Update) -> Stac
     stack.status = Some(started(&stack, &CurrentUpdate { kind, pulumi_stack: Some(here()), ..current() }, at(10)));
     let mut update = update.clone();
     update.spec.kind = kind;
-    absorbed(&stack, &update, None, at(20))
+    with_result(&stack, &update, None, at(20))
 }
 
 fn here() -> PulumiStack {
@@ -45,34 +45,34 @@ fn runs_that_find_the_same_lock_are_counted() {
 }
 
 /// A destroy that ended so, after its start.
-fn destroy(reason: Option<&str>, proof: EndProof, is_cut_off: bool) -> Update {
+fn destroy(reason: Option<&str>, proof: TerminationEvidence, is_cut_off: bool) -> Update {
     let mut update = ended(reason);
     let status = update.status.as_mut().expect("there");
     status.run = Some(RunBinding::default());
-    status.end_proof = Some(proof);
-    status.cut_off = is_cut_off.then_some(true);
+    status.termination_evidence = Some(proof);
+    status.interrupted = is_cut_off.then_some(true);
     update
 }
 
 #[test]
 fn a_stack_that_a_destroy_which_was_cut_off_has_removed_is_destroyed() {
     let applied = || StackStatus { applied_stack: Some(here()), ..stack(None).status.unwrap_or_default() };
-    let not_found = destroy(Some("StackNotFound"), EndProof::Agent, false);
-    let mut unbound = destroy(Some("Aborted"), EndProof::Container, true);
+    let not_found = destroy(Some("StackNotFound"), TerminationEvidence::Agent, false);
+    let mut unbound = destroy(Some("Aborted"), TerminationEvidence::Container, true);
     unbound.status.as_mut().expect("there").run = None;
-    let cut_off = destroy(Some("Aborted"), EndProof::Container, true);
-    let conflict = destroy(Some("UpdateConflict"), EndProof::Agent, false);
-    let unknown = destroy(Some("RunOutcomeUnknown"), EndProof::Person, true);
-    let in_order = destroy(Some("UpdateFailed"), EndProof::Agent, false);
+    let interrupted = destroy(Some("Aborted"), TerminationEvidence::Container, true);
+    let conflict = destroy(Some("UpdateConflict"), TerminationEvidence::Agent, false);
+    let unknown = destroy(Some("RunOutcomeUnknown"), TerminationEvidence::User, true);
+    let in_order = destroy(Some("UpdateFailed"), TerminationEvidence::Agent, false);
     let elsewhere = PulumiStack { backend: Some("s3://b".to_owned()), ..here() };
     // The runs before, where the resources are, and whether the destroy that finds no stack succeeds.
     let rows: [(&str, Vec<&Update>, PulumiStack, bool); 7] = [
-        ("it was cut off", vec![&cut_off], here(), true),
+        ("it was cut off", vec![&interrupted], here(), true),
         ("nobody knows its end", vec![&unknown], here(), true),
-        ("it was cut off, and then the stack was locked", vec![&cut_off, &conflict], here(), true),
+        ("it was cut off, and then the stack was locked", vec![&interrupted, &conflict], here(), true),
         ("it failed in order", vec![&in_order], here(), false),
         ("it was cut off before it started", vec![&unbound], here(), false),
-        ("the resources are in another backend", vec![&cut_off], elsewhere, false),
+        ("the resources are in another backend", vec![&interrupted], elsewhere, false),
         ("there was none before", vec![], here(), false),
     ];
     for (name, before, resources_in, wanted) in rows {
@@ -86,7 +86,8 @@ fn a_stack_that_a_destroy_which_was_cut_off_has_removed_is_destroyed() {
         let said = last(&found).message.unwrap_or_default();
         assert_eq!(said.contains("an earlier destroy, which was cut off, had removed it"), wanted, "{name}: {said}");
     }
-    let cut_off_up = after(Some(applied()), UpdateKind::Up, &destroy(Some("Aborted"), EndProof::Container, true));
+    let cut_off_up =
+        after(Some(applied()), UpdateKind::Up, &destroy(Some("Aborted"), TerminationEvidence::Container, true));
     let found = after(Some(cut_off_up), UpdateKind::Destroy, &not_found);
     assert_eq!(last(&found).reason.as_deref(), Some("StackNotFound"), "an up does not remove a stack");
 }
@@ -116,7 +117,7 @@ fn the_configuration_that_a_run_has_read_is_recorded() {
         stack.status = Some(started(&stack, &current, at(10)));
         let mut update = ended(None);
         update.status.as_mut().expect("there").config_inputs = read.map(str::to_owned);
-        let last = last(&absorbed(&stack, &update, None, at(20)));
+        let last = last(&with_result(&stack, &update, None, at(20)));
         [last.config_inputs.unwrap_or_default(), last.run_config_inputs.unwrap_or_default()]
     };
     assert_eq!(ran(Some("a"), Some("a")), ["a", ""]);

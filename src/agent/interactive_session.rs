@@ -1,0 +1,163 @@
+//! Somebody who works with the CLI in the pod: found among the processes, so that nothing is done under their hands.
+
+use std::io;
+use std::path::Path;
+
+use super::layout::Layout;
+use super::processes::{self, Process};
+use super::refusal::Refusal;
+use crate::pulumi::commands;
+use crate::rpc::proto;
+
+const CLI: &str = "pulumi";
+/// The options that name the directory to work in.
+const DIRECTORY_OPTIONS: [&str; 2] = ["-C", "--cwd"];
+/// Process id of the first process in a container of its own.
+const FIRST: u32 = 1;
+
+/// Which processes are looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Space {
+    /// The container has its processes to itself.
+    Own,
+    /// Others see the same processes: only those count that work on the share volume.
+    Shared,
+}
+
+/// The person who has been at it for longest. Only their processes of the CLI count: neither those of runs nor what the CLI
+/// starts for itself.
+pub fn find(layout: &Layout) -> Result<Option<proto::InteractiveSession>, Refusal> {
+    // The agent is a child of the first process: see the room's `init`.
+    let space = if std::os::unix::process::parent_id() == FIRST { Space::Own } else { Space::Shared };
+    let share = std::fs::canonicalize(layout.root()).unwrap_or_else(|_| layout.root().to_owned());
+    let failed = "cannot look for people who work with the CLI in the pod";
+    let mut at_work = Vec::new();
+    for process in processes::living().map_err(Refusal::system(failed))? {
+        if let Some(command) = command_of_a_person(&process, space, &share) {
+            at_work.push((process, command));
+        }
+    }
+    at_work.sort_by_key(|(process, _)| (process.started, process.pid));
+    let Some((process, command)) = at_work.into_iter().next() else { return Ok(None) };
+    let since = started(&process).map_err(Refusal::system(failed))?;
+    Ok(Some(proto::InteractiveSession { command, pid: process.pid, since }))
+}
+
+/// What a person does, for a sentence.
+pub fn described(session: &proto::InteractiveSession) -> String {
+    let since = jiff::Timestamp::from_millisecond(session.since)
+        .map_or_else(|_| String::new(), |since| format!(", since {}", since.strftime("%Y-%m-%dT%H:%M:%SZ")));
+    format!("somebody works with the CLI in the pod: `{}` (process {}{since})", session.command, session.pid)
+}
+
+/// The command in words, when the process is a person's CLI that does something.
+fn command_of_a_person(process: &Process, space: Space, share: &Path) -> Option<String> {
+    let arguments = arguments(process.pid);
+    let program = std::fs::read_link(format!("/proc/{}/exe", process.pid)).unwrap_or_default();
+    if !is_cli(&process.name, &program, arguments.first().map(String::as_str)) {
+        return None;
+    }
+    // Behind its own name: before a script there is who reads it.
+    let own_name = arguments.iter().position(|argument| is_called_cli(argument)).unwrap_or_default();
+    let given = arguments.get(own_name + 1..).unwrap_or_default();
+    let command = commands::command_in_words(given.iter().map(String::as_str))?;
+    let directory = processes::working_directory(process.pid);
+    let is_here = space == Space::Own || directory.is_some_and(|from| works_in(share, &from, given));
+    // Last, because it reads most.
+    (is_here && !processes::is_of_an_operation(process.pid)).then_some(command)
+}
+
+/// Whether a process is the CLI itself and none of its plugins. A script of that name counts as well.
+fn is_cli(name: &str, program: &Path, called: Option<&str>) -> bool {
+    // What was replaced while it ran has more behind its name.
+    let program = program.to_str().map(|path| path.trim_end_matches(" (deleted)"));
+    name == CLI || [program, called].into_iter().flatten().any(is_called_cli)
+}
+
+fn is_called_cli(path: &str) -> bool {
+    Path::new(path).file_name().is_some_and(|name| name == CLI)
+}
+
+/// Whether the CLI works in a directory when it was started in `from` with these arguments.
+fn works_in(share: &Path, from: &Path, arguments: &[String]) -> bool {
+    let mut named = None;
+    let mut rest = arguments.iter();
+    while let Some(argument) = rest.next() {
+        if DIRECTORY_OPTIONS.contains(&argument.as_str()) {
+            named = rest.next().map(String::as_str);
+        } else if let Some(value) = argument.strip_prefix("--cwd=").or_else(|| argument.strip_prefix("-C")) {
+            named = Some(value);
+        }
+    }
+    std::fs::canonicalize(from.join(named.unwrap_or_default())).is_ok_and(|directory| directory.starts_with(share))
+}
+
+/// The command line of a process; empty when it has ended.
+fn arguments(pid: u32) -> Vec<String> {
+    let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let words = line.split(|byte| *byte == 0);
+    words.map(|word| String::from_utf8_lossy(word).into_owned()).collect()
+}
+
+/// When a process was started, in milliseconds since 1970.
+fn started(process: &Process) -> io::Result<i64> {
+    let boot = procfs::boot_time_secs().map_err(io::Error::other)?;
+    let ticks = procfs::ticks_per_second().max(1);
+    let milliseconds = boot.saturating_mul(1000).saturating_add(process.started.saturating_mul(1000) / ticks);
+    Ok(i64::try_from(milliseconds).unwrap_or(i64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_cli_is_known_by_its_name_and_its_plugins_are_not_it() {
+        for (name, program, called, wanted) in [
+            ("pulumi", "/pulumi/bin/pulumi", Some("pulumi"), true),
+            ("pulumi", "/bin/dash", Some("/bin/sh"), true),
+            ("busybox", "/pulumi/bin/pulumi", None, true),
+            ("x", "/pulumi/bin/pulumi (deleted)", Some("x"), true),
+            ("x", "/bin/busybox", Some("./pulumi"), true),
+            ("pulumi-language", "/pulumi/bin/pulumi-language-yaml", Some("pulumi-language-yaml"), false),
+            ("pulumi-resource", "/pulumi/bin/pulumi-resource-aws", Some("/pulumi/bin/pulumi-resource-aws"), false),
+            ("pulumi-controll", "/share/bin/pulumi-controller", Some("/proc/self/exe"), false),
+            ("sh", "/bin/sh", Some("sh"), false),
+            ("sh", "", None, false),
+        ] {
+            assert_eq!(is_cli(name, Path::new(program), called), wanted, "{name} {program} {called:?}");
+        }
+    }
+
+    #[test]
+    fn where_it_works_is_where_it_was_started_or_told_to_go() {
+        let directory = tempfile::tempdir().unwrap();
+        let share = std::fs::canonicalize(directory.path()).unwrap();
+        std::fs::create_dir(share.join("source")).unwrap();
+        std::os::unix::fs::symlink("source", share.join("workspace")).unwrap();
+        let inside = share.join("workspace");
+        let inside = inside.to_str().unwrap();
+        for (from, arguments, wanted) in [
+            (inside, vec!["up"], true),
+            ("/", vec!["up"], false),
+            ("/", vec!["-C", inside, "up"], true),
+            ("/", vec!["--cwd", inside, "up"], true),
+            ("/", vec![&format!("--cwd={inside}"), "up"], true),
+            ("/", vec![&format!("-C{inside}"), "up"], true),
+            (inside, vec!["-C", "/", "up"], false),
+            (inside, vec!["-C", "../source", "up"], true),
+            (inside, vec!["-C", "missing", "up"], false),
+            (inside, vec!["-C"], true),
+        ] {
+            let given: Vec<String> = arguments.iter().map(|word| (*word).to_owned()).collect();
+            assert_eq!(works_in(&share, Path::new(from), &given), wanted, "{from} {arguments:?}");
+        }
+    }
+
+    #[test]
+    fn a_person_is_described_with_command_process_and_time() {
+        let session = proto::InteractiveSession { command: "pulumi import".into(), pid: 42, since: 0 };
+        let said = "somebody works with the CLI in the pod: `pulumi import` (process 42, since 1970-01-01T00:00:00Z)";
+        assert_eq!(described(&session), said);
+    }
+}

@@ -1,0 +1,143 @@
+//! What is asked of an operation besides its source and its settings.
+
+use crate::agent::cancellation::Limits;
+use crate::agent::refusal::Refusal;
+use crate::pulumi::arguments::{OperationKind, Options};
+use crate::pulumi::locks::DeadProcess;
+use crate::pulumi::stack_name::Qualified;
+use crate::rpc::proto;
+
+/// Read from the request once, so that nothing unknown is taken for nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OperationRequest {
+    pub kind: OperationKind,
+    pub limits: Limits,
+    pub pending_creates: proto::PendingCreates,
+    /// Processes that are proven dead; none when no lock may be removed, also none of those that the agent knows of.
+    pub dead_runs: Option<Vec<DeadProcess>>,
+    /// The stack that has the resources. A destroy of another one is refused.
+    applied_stack: Option<proto::PulumiStack>,
+    options: proto::RunOptions,
+}
+
+impl OperationRequest {
+    pub fn of(request: &proto::RunRequest) -> Result<Self, Refusal> {
+        let kind = match request.kind() {
+            proto::OperationKind::Up => OperationKind::Up,
+            proto::OperationKind::Destroy => OperationKind::Destroy,
+            proto::OperationKind::Preview => OperationKind::Preview,
+            proto::OperationKind::Refresh => OperationKind::Refresh,
+            proto::OperationKind::Unspecified => {
+                return Err(Refusal::Invalid(format!("the agent does not know operations of kind {}", request.kind)));
+            }
+        };
+        let pending_creates = proto::PendingCreates::try_from(request.pending_creates).map_err(|_| {
+            let number = request.pending_creates;
+            Refusal::Invalid(format!("the agent does not know what to do about creations in doubt by number {number}"))
+        })?;
+        let limits = Limits::from_seconds(request.timeout_seconds, request.idle_timeout_seconds);
+        let dead_runs = request.lock_recovery.then(|| request.dead_runs.iter().map(dead_process).collect());
+        let options = request.options.clone().unwrap_or_default();
+        let applied_stack = request.applied_stack.clone();
+        Ok(OperationRequest { kind, limits, pending_creates, dead_runs, applied_stack, options })
+    }
+
+    /// Whether the run is to end before it changes anything when a refresh would find changes.
+    pub fn expects_no_drift(&self) -> bool {
+        self.options.expect_no_refresh_changes && self.kind == OperationKind::Up
+    }
+
+    /// Whether a stack that is not there is made.
+    pub fn makes_stack(&self) -> bool {
+        !self.options.stack_must_exist && matches!(self.kind, OperationKind::Up | OperationKind::Preview)
+    }
+
+    /// Whether this is a destroy of another stack than the one that has the resources.
+    pub fn destroys_another(&self, stack: &Qualified<'_>) -> bool {
+        let is_another = |applied: &proto::PulumiStack| {
+            let project = Some(applied.project.as_str()).filter(|project| !project.is_empty());
+            let backend = Some(applied.backend.as_str()).filter(|backend| !backend.is_empty());
+            Qualified { name: &applied.name, project, backend }.differs_from(stack)
+        };
+        self.kind == OperationKind::Destroy && self.applied_stack.as_ref().is_some_and(is_another)
+    }
+
+    /// What encrypts the secrets of a stack that is made.
+    pub fn secrets_provider(&self) -> Option<&str> {
+        Some(self.options.secrets_provider.as_str()).filter(|provider| !provider.is_empty())
+    }
+
+    /// What else the CLI is told.
+    pub fn options(&self) -> Options<'_> {
+        let options = &self.options;
+        Options {
+            targets: &options.targets,
+            target_dependents: options.target_dependents,
+            replace: &options.replace,
+            parallel: Some(options.parallel).filter(|number| *number > 0),
+            continue_on_error: options.continue_on_error,
+            expect_no_changes: options.expect_no_changes,
+            remove: options.remove,
+            run_program: options.run_program,
+            log_level: options.log_level,
+        }
+    }
+}
+
+fn dead_process(run: &proto::DeadRun) -> DeadProcess {
+    DeadProcess { host: run.host.clone(), pid: run.pid, started: run.started, ended: run.ended }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_known_is_refused_and_without_lock_recovery_nobody_is_dead() {
+        let up = proto::RunRequest { kind: proto::OperationKind::Up.into(), ..Default::default() };
+        for (request, word) in [
+            (proto::RunRequest { kind: 0, ..up.clone() }, "kind 0"),
+            (proto::RunRequest { kind: 99, ..up.clone() }, "kind 99"),
+            (proto::RunRequest { pending_creates: 99, ..up.clone() }, "number 99"),
+        ] {
+            let refusal = OperationRequest::of(&request).unwrap_err().to_string();
+            assert!(refusal.contains(word), "{refusal}");
+        }
+        let asks = |kind: proto::OperationKind, options: proto::RunOptions| {
+            let request = proto::RunRequest { kind: kind.into(), options: Some(options), ..up.clone() };
+            let asked = OperationRequest::of(&request).unwrap();
+            (asked.makes_stack(), asked.expects_no_drift())
+        };
+        let drift = proto::RunOptions { expect_no_refresh_changes: true, ..Default::default() };
+        let existing = proto::RunOptions { stack_must_exist: true, ..Default::default() };
+        assert_eq!(asks(proto::OperationKind::Up, drift.clone()), (true, true));
+        assert_eq!(asks(proto::OperationKind::Up, existing), (false, false));
+        assert_eq!(asks(proto::OperationKind::Preview, drift.clone()), (true, false));
+        assert_eq!(asks(proto::OperationKind::Destroy, drift), (false, false));
+        let dead = proto::DeadRun { host: "web-0".into(), pid: 42, started: 1, ended: 2 };
+        for (lock_recovery, dead_runs, expected) in [
+            (false, vec![dead.clone()], None),
+            (false, vec![], None),
+            (true, vec![], Some(vec![])),
+            (true, vec![dead.clone()], Some(vec![dead_process(&dead)])),
+        ] {
+            let request = proto::RunRequest { lock_recovery, dead_runs, ..up.clone() };
+            assert_eq!(OperationRequest::of(&request).unwrap().dead_runs, expected);
+        }
+    }
+    #[test]
+    fn only_the_applied_stack_is_destroyed() {
+        let applied = proto::PulumiStack { name: "dev".into(), project: "web".into(), backend: "s3://a".into() };
+        let destroys_another = |kind: proto::OperationKind, applied: Option<proto::PulumiStack>, backend| {
+            let request = proto::RunRequest { kind: kind.into(), applied_stack: applied, ..Default::default() };
+            let stack = Qualified { name: "dev", project: Some("web"), backend };
+            OperationRequest::of(&request).unwrap().destroys_another(&stack)
+        };
+        let destroy = proto::OperationKind::Destroy;
+        assert!(destroys_another(destroy, Some(applied.clone()), Some("s3://b")));
+        assert!(!destroys_another(destroy, Some(applied.clone()), Some("s3://a")));
+        assert!(!destroys_another(destroy, Some(applied.clone()), None), "it is not known");
+        assert!(!destroys_another(destroy, None, Some("s3://b")), "nothing was applied");
+        assert!(!destroys_another(proto::OperationKind::Up, Some(applied), Some("s3://b")), "an update may move");
+    }
+}

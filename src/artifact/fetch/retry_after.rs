@@ -1,0 +1,101 @@
+//! Servers that asked to be left alone for a while, by the URL that they said it of.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+use url::Url;
+
+use super::error::FetchError;
+
+/// The longest wait that a server can ask for: it must not silence us for days.
+pub(super) const MAX_RETRY_AFTER: Duration = Duration::from_secs(600);
+
+/// How many URLs are remembered; beyond that the one is forgotten that may be asked again first.
+const MAX_URLS: usize = 1024;
+
+/// Which URLs are not asked before their time. Whoever wants one of them gets the server's own words in the meantime.
+#[derive(Debug, Default)]
+pub(super) struct RetryAfter {
+    asked: Mutex<HashMap<Url, ServerRequest>>,
+}
+
+#[derive(Clone, Debug)]
+struct ServerRequest {
+    until: Instant,
+    error: FetchError,
+}
+
+impl RetryAfter {
+    /// Notes what a server asked for, if it did.
+    pub(super) fn note(&self, url: &Url, error: &FetchError) {
+        let Some(wait) = error.retry_after().filter(|wait| !wait.is_zero()) else { return };
+        let now = Instant::now();
+        let mut asked = self.lock();
+        asked.retain(|_, asked| asked.until > now);
+        if asked.len() >= MAX_URLS {
+            let first = asked.iter().min_by_key(|(_, asked)| asked.until).map(|(url, _)| url.clone());
+            first.map(|url| asked.remove(&url));
+        }
+        asked.insert(url.clone(), ServerRequest { until: now + wait.min(MAX_RETRY_AFTER), error: error.clone() });
+    }
+
+    /// The answer of a URL that is not to be asked yet.
+    pub(super) fn refusal(&self, url: &Url) -> Option<FetchError> {
+        let mut known = self.lock();
+        let asked = known.get(url)?;
+        let left = asked.until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            known.remove(url);
+            return None;
+        }
+        Some(FetchError::Postponed { error: Box::new(asked.error.clone()), left })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Url, ServerRequest>> {
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn url(number: usize) -> Url {
+        format!("http://source/{number}").parse().unwrap()
+    }
+
+    fn busy(seconds: u64) -> FetchError {
+        let retry_after = Some(Duration::from_secs(seconds));
+        FetchError::Status { url: "http://source/".to_owned(), status: 503, retry_after }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_url_is_left_alone_for_as_long_as_its_server_asked_and_no_longer_than_the_limit() {
+        let patience = RetryAfter::default();
+        patience.note(&url(1), &busy(30));
+        patience.note(&url(2), &busy(100_000));
+        tokio::time::advance(Duration::from_secs(10)).await;
+        let error = patience.refusal(&url(1)).unwrap();
+        assert_eq!(error.to_string(), busy(30).to_string(), "the words stay the same while the time passes");
+        assert_eq!(error.retry_after(), Some(Duration::from_secs(20)));
+        assert_eq!(patience.refusal(&url(2)).and_then(|error| error.retry_after()), Some(Duration::from_secs(590)));
+        assert_eq!(patience.refusal(&url(3)), None);
+        tokio::time::advance(Duration::from_secs(20)).await;
+        assert_eq!(patience.refusal(&url(1)), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_so_many_are_remembered() {
+        let patience = RetryAfter::default();
+        for number in 0..=MAX_URLS {
+            patience.note(&url(number), &busy(10 + number as u64 / 4));
+        }
+        assert_eq!(patience.lock().len(), MAX_URLS);
+        assert!(patience.refusal(&url(MAX_URLS)).is_some());
+        tokio::time::advance(MAX_RETRY_AFTER).await;
+        patience.note(&url(0), &busy(1));
+        assert_eq!(patience.lock().len(), 1, "what is over is forgotten");
+    }
+}

@@ -1,0 +1,211 @@
+//! Looks at the authority's Secret again and again, does what is to be done, and tells the others what is in force.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Secret;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::AuthorityError;
+use super::decide::{Action, Found, decide};
+use super::generations::Generations;
+use super::secret::{self, SECRET};
+use crate::rpc::client::Agents;
+use crate::rpc::identity::{self, Authority, Issued};
+use crate::runtime::events::{Event, EventKind, Events};
+use crate::runtime::reads::Reader;
+use crate::runtime::writes::{Created, Writer};
+use crate::telemetry::chain;
+use crate::telemetry::metrics::Metrics;
+
+/// How often the Secret is looked at. It is read by its name: no Secret is watched.
+const LOOK_INTERVAL: Duration = Duration::from_secs(20);
+/// More steps than any state of the Secret needs, unless somebody else changes it all the time.
+const MAX_STEPS: usize = 6;
+
+/// Where the Secret is.
+pub struct Place {
+    pub reader: Reader,
+    pub writer: Writer,
+    pub namespace: String,
+}
+
+/// Keeps the authority. It alone writes the Secret.
+pub struct CaRotator {
+    place: Place,
+    events: Events,
+    metrics: Metrics,
+    agents: Agents,
+    clients: Vec<Issued>,
+    in_force: watch::Sender<Arc<Generations>>,
+    /// What was last found wrong, so that it is said once.
+    trouble: Option<String>,
+}
+
+impl CaRotator {
+    /// Reads the authority, or makes it. Of two that make one at the same time, the first wins.
+    pub async fn start(place: Place, events: Events, metrics: Metrics) -> Result<CaRotator, AuthorityError> {
+        let now = Timestamp::now();
+        let generations = match place.settle(None, now).await? {
+            Settled::Good(generations) => generations,
+            Settled::Bad { reason, .. } => {
+                return Err(AuthorityError::Unusable { namespace: place.namespace, reason });
+            }
+        };
+        let clients = generations.issue_clients(now)?;
+        let agents = Agents::new(&clients, generations.bundle_pem())?;
+        metrics.authority(generations.current().expiry(), true);
+        let (in_force, _) = watch::channel(Arc::new(generations));
+        Ok(CaRotator { place, events, metrics, agents, clients, in_force, trouble: None })
+    }
+
+    /// The way to all agents, with the controller's certificates as they are in force.
+    pub fn agents(&self) -> Agents {
+        self.agents.clone()
+    }
+
+    /// The authorities in force.
+    pub fn authority(&self) -> watch::Receiver<Arc<Generations>> {
+        self.in_force.subscribe()
+    }
+
+    /// The certificates that agents are shown.
+    #[cfg(test)]
+    pub(super) fn clients(&self) -> Vec<String> {
+        self.clients.iter().map(|client| client.certificate_pem.clone()).collect()
+    }
+
+    /// Until `end` is cancelled.
+    pub async fn run(mut self, end: CancellationToken) {
+        loop {
+            tokio::select! {
+                () = end.cancelled() => return,
+                () = tokio::time::sleep(LOOK_INTERVAL) => {}
+            }
+            self.look(Timestamp::now()).await;
+        }
+    }
+
+    /// One look. Whatever is wrong, what was in force stays.
+    pub(super) async fn look(&mut self, now: Timestamp) {
+        let known = self.in_force.borrow().clone();
+        let (good, trouble, secret) = match self.place.settle(Some(&known), now).await {
+            Ok(Settled::Good(generations)) => (Some(generations), None, None),
+            Ok(Settled::Bad { reason, secret }) => {
+                let namespace = self.place.namespace.clone();
+                (None, Some(chain(&AuthorityError::Unusable { namespace, reason })), Some(secret))
+            }
+            Err(error) => (None, Some(chain(&error)), None),
+        };
+        self.say(trouble, secret);
+        let generations = good.map_or(known, Arc::new);
+        if let Err(error) = self.put_in_force(generations, now) {
+            self.say(Some(chain(&error)), None);
+        }
+        self.metrics.authority(self.in_force.borrow().current().expiry(), self.trouble.is_none());
+    }
+
+    /// Certificates first, then the word to Workspaces: whoever hears it can be called at once.
+    fn put_in_force(&mut self, generations: Arc<Generations>, now: Timestamp) -> Result<(), AuthorityError> {
+        let is_new = *generations != **self.in_force.borrow();
+        let is_due = |client: &Issued| identity::renewal_due(&client.certificate_pem, now).unwrap_or(true);
+        if is_new || self.clients.iter().any(is_due) {
+            let clients = generations.issue_clients(now)?;
+            self.agents.replace_identity(&clients, generations.bundle_pem())?;
+            self.clients = clients;
+        }
+        if is_new {
+            let (next, previous) = (generations.next().is_some(), generations.previous().is_some());
+            tracing::info!(secret = SECRET, next, previous, "the certificate authority has changed");
+            self.in_force.send_replace(generations);
+        }
+        Ok(())
+    }
+
+    fn say(&mut self, trouble: Option<String>, secret: Option<Box<Secret>>) {
+        if trouble == self.trouble {
+            return;
+        }
+        match &trouble {
+            Some(message) => {
+                tracing::error!(error = message, "the certificate authority that was in force stays in force");
+                if let Some(secret) = secret {
+                    self.events.publish(Event::new(&*secret, EventKind::Warning, "AuthorityUnusable", message));
+                }
+            }
+            None => tracing::info!(secret = SECRET, "the authority's Secret is well again"),
+        }
+        self.trouble = trouble;
+    }
+}
+
+/// What the Secret came to.
+enum Settled {
+    Good(Generations),
+    Bad { reason: String, secret: Box<Secret> },
+}
+
+impl Place {
+    /// Looks and acts until there is nothing to do now. What comes back was read from the Secret: nothing is in force that
+    /// would be forgotten with the process.
+    async fn settle(&self, known: Option<&Generations>, now: Timestamp) -> Result<Settled, AuthorityError> {
+        for _ in 0..MAX_STEPS {
+            let secret = self.reader.get_opt::<Secret>(&self.namespace, SECRET).await?;
+            let found = secret::read(secret.as_ref());
+            let action = decide(&found, known, now);
+            let written = match (&action, &found, secret) {
+                (Action::Use, Found::Usable { generations, .. }, _) => return Ok(Settled::Good(*generations.clone())),
+                (Action::KeepKnown(reason) | Action::Refuse(reason), _, Some(secret)) => {
+                    return Ok(Settled::Bad { reason: reason.clone(), secret: Box::new(secret) });
+                }
+                (action, Found::Usable { generations, .. }, Some(secret)) => {
+                    tracing::info!(?action, "the certificate authority changes");
+                    let wanted = after(action, generations, known, now)?;
+                    self.change(&wanted, &secret).await
+                }
+                (_, _, _) => self.create(known, now).await,
+            };
+            match written {
+                // Somebody was quicker: another look.
+                Err(AuthorityError::Write(error)) if error.is_conflict() || error.is_not_found() => {}
+                other => other?,
+            }
+        }
+        Err(AuthorityError::Restless(self.namespace.clone()))
+    }
+
+    async fn create(&self, known: Option<&Generations>, now: Timestamp) -> Result<(), AuthorityError> {
+        let wanted = match known {
+            Some(known) => known.clone(),
+            None => Generations::first(Authority::generate(now)?),
+        };
+        if let Created::New(_) = self.writer.create(&secret::new(&wanted, &self.namespace)).await? {
+            tracing::info!(secret = SECRET, again = known.is_some(), "the authority's Secret is written");
+        }
+        Ok(())
+    }
+
+    async fn change(&self, wanted: &Generations, found: &Secret) -> Result<(), AuthorityError> {
+        let patch = secret::patch(wanted, found);
+        self.writer.merge::<Secret>(&self.namespace, SECRET, &patch).await?;
+        Ok(())
+    }
+}
+
+/// What the Secret shall hold after an action.
+fn after(
+    action: &Action,
+    found: &Generations,
+    known: Option<&Generations>,
+    now: Timestamp,
+) -> Result<Generations, AuthorityError> {
+    Ok(match (action, known) {
+        (Action::TrustReplaced { retire_at }, Some(known)) => found.succeeding(known, *retire_at),
+        (Action::AddNext { promote_at }, _) => found.with_next(Authority::generate(now)?, *promote_at),
+        (Action::Promote { retire_at }, _) => found.promoted(*retire_at),
+        (Action::Retire, _) => found.retired(),
+        (_, _) => found.clone(),
+    })
+}

@@ -1,0 +1,161 @@
+//! What to do about the run that a Stack's status names. Pure.
+
+use crate::api::auto::{Update, UpdateKind, UpdatePhase};
+use crate::api::conditions::{self, update_reason};
+use crate::api::names;
+use crate::api::pulumi::{CurrentUpdate, LastUpdate};
+use crate::controller::stack::decide::{Action, artifact_of, forward, named, operators_workspace};
+use crate::controller::stack::observe::{Observed, in_place};
+use crate::controller::stack::schedule::Due;
+use crate::controller::stack::{deletion, pko_migration, resolve};
+use crate::source::Resolved;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::ResourceExt;
+
+/// What to do about the run that the status names.
+pub fn decide(observed: &Observed) -> Option<Action> {
+    let current = observed.stack.status.as_ref()?.current_update.as_ref()?;
+    let Some(update) = &observed.update else {
+        return Some(match still_wanted(observed, current) {
+            true => Action::CreateUpdate(current.clone()),
+            false => Action::ForgetUpdate,
+        });
+    };
+    if update.is_complete() {
+        return Some(Action::RecordResult);
+    }
+    let what = named(current.kind, current.commit.as_deref().unwrap_or("unknown"));
+    let bound = update.status.as_ref().is_some_and(|s| s.run.is_some()) || update.is_started_by_operator();
+    if let Some(doubt) = doubt(update) {
+        let answer = resolve::for_open(&observed.stack, &current.name);
+        let is_news = |answer: &&str| update.annotations().get(names::ANNOTATION_RESOLVE).is_none_or(|a| a != answer);
+        return Some(match answer.filter(is_news) {
+            Some(answer) => Action::Answer(answer.to_owned()),
+            None => Action::Doubt(doubt.to_owned()),
+        });
+    }
+    if let Some(action) = workspace_of_operators_run(observed, update) {
+        return Some(action);
+    }
+    if bound {
+        return Some(Action::AwaitUpdate(match waiting(update) {
+            Some(waits) => format!("{what} ({}) waits: {}", current.name, waits.message),
+            None => running(&what, current, update, observed.stack.status.as_ref()?.last_update.as_ref()),
+        }));
+    }
+    if let Some(why) = revocation(observed, current) {
+        return Some(Action::RevokeUpdate(format!("{what} ({}) is taken back: {why}", current.name)));
+    }
+    Some(missing_bytes(observed, current).unwrap_or_else(|| {
+        Action::AwaitUpdate(match waiting(update) {
+            Some(waits) if says_that_it_waits(waits) => format!("{what} ({}) {}", current.name, waits.message),
+            Some(waits) => format!("{what} ({}) waits: {}", current.name, waits.message),
+            None => queued(current),
+        })
+    }))
+}
+
+/// What is told of a run that has been asked for, as long as its Update says nothing.
+pub fn queued(current: &CurrentUpdate) -> String {
+    format!("{} ({}) is queued", named(current.kind, current.commit.as_deref().unwrap_or("unknown")), current.name)
+}
+
+/// How far an open run is. How many resources there will be in the end the run before tells.
+fn running(what: &str, current: &CurrentUpdate, update: &Update, last: Option<&LastUpdate>) -> String {
+    let status = update.status.as_ref();
+    let word = match status.and_then(|status| status.phase) {
+        Some(UpdatePhase::Canceling) => "canceling",
+        _ => "running",
+    };
+    let progress = status.and_then(|status| status.progress.as_ref());
+    let (done, so_far) = progress.map_or((0, 0), |progress| (progress.resources_done, progress.resources_total));
+    if so_far == 0 {
+        return format!("{word} {what} ({})", current.name);
+    }
+    // The stack itself is among the changes of a run.
+    let before = last.map_or(0, |last| last.changes.values().fold(0_i64, |sum, count| sum.saturating_add(*count)) - 1);
+    format!("{word} {what} ({}): {done} of {} resources", current.name, so_far.max(before))
+}
+
+/// Why nobody knows whether an open run still goes on, in its Update's words.
+fn doubt(update: &Update) -> Option<&str> {
+    let progressing = conditions::find(&update.status.as_ref()?.conditions, conditions::PROGRESSING)?;
+    (progressing.reason == update_reason::RUN_OUTCOME_UNKNOWN).then_some(progressing.message.as_str())
+}
+
+/// The condition of an Update that has not begun, which says why.
+fn waiting(update: &Update) -> Option<&Condition> {
+    let progressing = conditions::find(&update.status.as_ref()?.conditions, conditions::PROGRESSING);
+    progressing.filter(|progressing| progressing.status == "False")
+}
+
+/// Whether the message of a condition begins with the word.
+fn says_that_it_waits(waits: &Condition) -> bool {
+    [update_reason::QUEUED, update_reason::REFERENCE_NOT_FOUND].contains(&waits.reason.as_str())
+}
+
+/// Why a run that has not started shall not start any more.
+fn revocation(observed: &Observed, current: &CurrentUpdate) -> Option<&'static str> {
+    let stack = &observed.stack;
+    let deleting = stack.metadata.deletion_timestamp.is_some();
+    let gone = observed.workspace.as_ref().is_none_or(|w| w.metadata.deletion_timestamp.is_some());
+    let moved_on = matches!(&observed.source, Some(Ok(resolved)) if has_moved_on(observed, resolved, current));
+    match () {
+        () if pko_migration::is_operators_run(current) => Some("the Pulumi Kubernetes Operator never started it"),
+        () if deleting && current.kind != UpdateKind::Destroy => Some("the Stack is being deleted"),
+        () if deletion::has_others_first(observed) => Some("what needs this Stack is destroyed first"),
+        () if stack.spec.suspend.unwrap_or_default() => Some("the Stack is suspended"),
+        () if stack.metadata.generation.is_some_and(|g| g != current.generation) => Some("the Stack has changed"),
+        () if gone => Some("its workspace is gone"),
+        () if moved_on && current.kind != UpdateKind::Destroy => Some("the source has moved on"),
+        () if current.kind == UpdateKind::Destroy && deletion::has_another_source(observed, current) => {
+            Some("its source is not available any more")
+        }
+        () => None,
+    }
+}
+
+/// Whether the source has something else for the run. An artifact with the same selected files, or another archive of the same revision, is
+/// nothing else while the pod has the older one: nobody else can bring that one any more.
+fn has_moved_on(observed: &Observed, resolved: &Resolved, current: &CurrentUpdate) -> bool {
+    let is_of_run = |artifact: &Resolved| Some(artifact.digest.to_string()) == current.digest;
+    let is_same_selection = current.paths_digest.is_some() && resolved.selection() == current.paths_digest.as_deref();
+    let is_placed = observed.workspace.as_ref().and_then(in_place).is_some_and(|placed| is_of_run(&placed));
+    let is_packed_again = resolved.content_id.is_some()
+        && resolved.content_id == current.content_id
+        && current.commit.as_ref() == Some(&resolved.revision);
+    !(is_of_run(resolved) || (is_same_selection || is_packed_again) && is_placed)
+}
+
+/// A new pod may need bytes that the store has no more.
+fn missing_bytes(observed: &Observed, current: &CurrentUpdate) -> Option<Action> {
+    let placed = observed.workspace.as_ref().and_then(in_place).is_some();
+    let is_wanted = |resolved: &&Resolved| Some(resolved.digest.to_string()) == current.digest;
+    let source = observed.source.as_ref().and_then(|source| source.as_ref().ok());
+    let missing = source.filter(|_| !observed.in_store).filter(is_wanted);
+    let missing = missing.or_else(|| deletion::missing(observed).filter(is_wanted));
+    missing.filter(|_| !placed).cloned().map(Action::Fetch)
+}
+
+/// Whether the Workspace still asks for the artifact of a run that was announced, but not made.
+fn still_wanted(observed: &Observed, current: &CurrentUpdate) -> bool {
+    let deleting = observed.stack.metadata.deletion_timestamp.is_some();
+    let kind = if deleting { UpdateKind::Destroy } else { forward(&observed.stack) };
+    if observed.stack.spec.suspend.unwrap_or_default() {
+        return false;
+    }
+    let asked = observed.workspace.as_ref().and_then(|w| w.spec.artifact.as_ref());
+    current.kind == kind && asked == Some(&artifact_of(current))
+}
+
+/// A run that the operator has started is over when its pod has gone, and that goes only when the Workspace has become ours.
+fn workspace_of_operators_run(observed: &Observed, update: &Update) -> Option<Action> {
+    if !update.is_started_by_operator() {
+        return None;
+    }
+    let (resolved, in_store) = match observed.stack.metadata.deletion_timestamp {
+        Some(_) => deletion::source(observed).ok()?,
+        None => (observed.source.as_ref()?.as_ref().ok()?.clone(), observed.in_store),
+    };
+    operators_workspace(observed, &resolved, in_store, &Due::GivenUp)
+}

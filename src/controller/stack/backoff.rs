@@ -1,0 +1,280 @@
+//! How long a Stack waits between two runs, by its own words. Pure: the numbers of the Pulumi Kubernetes Operator v2 unless the
+//! Stack says otherwise.
+
+use jiff::SignedDuration;
+use sha2::{Digest as _, Sha256};
+
+use crate::api::conditions::{stack_reason, update_reason};
+use crate::api::duration;
+use crate::api::pulumi::{LastUpdate, Stack, StackSpec};
+
+/// The first wait after a failure; each further failure waits three times as long.
+const FIRST_COOLDOWN: SignedDuration = SignedDuration::from_secs(10);
+/// No wait is longer, unless the Stack says how long it may be.
+const MAX_COOLDOWN: SignedDuration = SignedDuration::from_hours(24);
+/// The first wait after a run that found a lock of another update; each further run that finds the same lock waits twice as long.
+const FIRST_CONFLICT_RETRY: SignedDuration = SignedDuration::from_secs(30);
+/// No wait for a lock is longer.
+const MAX_CONFLICT_RETRY: SignedDuration = SignedDuration::from_mins(5);
+/// How long a run waits that follows so many interruptions: at once the first time, and never longer than the last of these.
+const INTERRUPTION_PAUSES: [SignedDuration; 5] = [
+    SignedDuration::ZERO,
+    SignedDuration::from_secs(10),
+    SignedDuration::from_secs(30),
+    SignedDuration::from_secs(90),
+    SignedDuration::from_mins(5),
+];
+/// No wait for a workspace that a run could not start in is longer.
+const MAX_REFUSAL: SignedDuration = SignedDuration::from_secs(60);
+/// `resyncFrequencySeconds` is never taken to be shorter.
+const MIN_RESYNC: i64 = 60;
+
+/// What a Stack says of the time between runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StackBackoff {
+    /// Run again so long after the last run, though nothing has changed.
+    pub resync: Option<SignedDuration>,
+    /// So much later than that, or earlier: not all Stacks that were made together run again together.
+    pub spread: SignedDuration,
+    /// Try what has failed again so long after it, for ever.
+    retry: Option<SignedDuration>,
+    longest_cooldown: SignedDuration,
+    /// Whether a lock of another is waited for, or a failure like any other.
+    pub waits_for_locks: bool,
+}
+
+impl StackBackoff {
+    /// As a Stack says it. What is destroyed stays so, and what is not is tried again, later each time.
+    pub fn of_stack(stack: &Stack) -> StackBackoff {
+        let backoff = StackBackoff::of(&stack.spec);
+        match stack.metadata.deletion_timestamp {
+            Some(_) => StackBackoff { resync: None, ..backoff },
+            None => backoff,
+        }
+    }
+
+    /// As the spec says it. A duration that cannot be read is as if it was not there: `plan` names it before anything runs.
+    pub fn of(spec: &StackSpec) -> StackBackoff {
+        let longest = spec.retry_max_backoff_duration_seconds.map(SignedDuration::from_secs);
+        StackBackoff {
+            resync: interval(&spec.interval).or_else(|| operators_resync(spec)),
+            spread: SignedDuration::ZERO,
+            retry: interval(&spec.retry_interval),
+            longest_cooldown: longest.unwrap_or(MAX_COOLDOWN).max(FIRST_COOLDOWN),
+            waits_for_locks: spec.retry_on_update_conflict.unwrap_or(true),
+        }
+    }
+
+    /// With the interval made longer or shorter by up to so many percent: another one after each run, and the same whenever it is
+    /// asked for. What the operator's fields say is kept to.
+    #[must_use]
+    pub fn spread(self, percentage: u8, spec: &StackSpec, last: Option<&LastUpdate>) -> StackBackoff {
+        let name = last.and_then(|last| last.name.as_deref());
+        let spread = match (interval(&spec.interval), name) {
+            (Some(interval), Some(name)) => {
+                let [high, low, ..] = <[u8; 32]>::from(Sha256::digest(name));
+                let parts = i128::from(i16::from_be_bytes([high, low])) * i128::from(percentage);
+                let milliseconds = interval.as_millis() * parts / (100 * -i128::from(i16::MIN));
+                SignedDuration::from_millis(i64::try_from(milliseconds).unwrap_or_default())
+            }
+            _ => SignedDuration::ZERO,
+        };
+        StackBackoff { spread, ..self }
+    }
+
+    /// How long to wait after a run that failed.
+    pub fn pause_after(&self, last: &LastUpdate) -> SignedDuration {
+        match last.reason.as_deref() {
+            Some(stack_reason::UPDATE_CONFLICT) if self.waits_for_locks => pause_after_conflicts(last.conflicts),
+            Some(update_reason::RUN_REFUSED) => self.cooldown(last.failures).min(MAX_REFUSAL),
+            Some(update_reason::ABORTED) => pause_after_interruptions(last.interruptions),
+            _ => match (self.retry, self.resync) {
+                (Some(retry), _) => retry,
+                // A failure does not make the Stack run less often than it runs anyway.
+                (None, Some(resync)) => self.cooldown(last.failures).min(resync),
+                (None, None) => self.cooldown(last.failures),
+            },
+        }
+    }
+
+    /// How long to wait after so many failures in a row.
+    fn cooldown(&self, failures: i64) -> SignedDuration {
+        let factor = u32::try_from(failures.saturating_sub(1).max(0))
+            .ok()
+            .and_then(|n| 3_i32.checked_pow(n))
+            .unwrap_or(i32::MAX);
+        let wait = FIRST_COOLDOWN.checked_mul(factor).unwrap_or(self.longest_cooldown);
+        wait.min(self.longest_cooldown)
+    }
+}
+
+/// A duration that is worth waiting for.
+fn interval(text: &Option<String>) -> Option<SignedDuration> {
+    let seconds = duration::seconds(text.as_deref()?).filter(|seconds| *seconds > 0)?;
+    Some(SignedDuration::from_secs(i64::try_from(seconds).unwrap_or(i64::MAX)))
+}
+
+/// The interval as the operator's fields say it.
+fn operators_resync(spec: &StackSpec) -> Option<SignedDuration> {
+    let seconds = spec.resync_frequency_seconds.unwrap_or_default().max(MIN_RESYNC);
+    spec.continue_resync_on_commit_match.unwrap_or_default().then(|| SignedDuration::from_secs(seconds))
+}
+
+/// Whether the last run could not start, because of what its workspace was in.
+pub fn was_refused(last: &LastUpdate) -> bool {
+    last.reason.as_deref() == Some(update_reason::RUN_REFUSED)
+}
+
+/// How long a run waits that follows so many that found the same lock.
+fn pause_after_conflicts(conflicts: i64) -> SignedDuration {
+    let doublings = u32::try_from(conflicts.saturating_sub(1).max(0)).unwrap_or(u32::MAX);
+    let factor = 2_i32.checked_pow(doublings).unwrap_or(i32::MAX);
+    let wait = FIRST_CONFLICT_RETRY.checked_mul(factor).unwrap_or(MAX_CONFLICT_RETRY);
+    wait.min(MAX_CONFLICT_RETRY)
+}
+
+/// A pod that goes away is nobody's failure: the first run after it starts at once. One that goes away each time does not
+/// keep the cluster busy.
+fn pause_after_interruptions(interruptions: i64) -> SignedDuration {
+    let before = usize::try_from(interruptions.saturating_sub(1)).unwrap_or_default();
+    let longest = INTERRUPTION_PAUSES.last().copied().unwrap_or_default();
+    INTERRUPTION_PAUSES.get(before).copied().unwrap_or(longest)
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn backoff(spec: StackSpec) -> StackBackoff {
+        StackBackoff::of(&spec)
+    }
+
+    fn failed(reason: &str, failures: i64) -> LastUpdate {
+        LastUpdate { reason: Some(reason.to_owned()), failures, ..LastUpdate::default() }
+    }
+
+    #[test]
+    fn when_a_stack_runs_again_though_nothing_has_changed() {
+        let seconds = |spec: StackSpec| backoff(spec).resync.map(|every| every.as_secs());
+        let operators = |resync, frequency| StackSpec {
+            continue_resync_on_commit_match: resync,
+            resync_frequency_seconds: frequency,
+            ..StackSpec::default()
+        };
+        let interval = |text: &str| StackSpec { interval: Some(text.to_owned()), ..StackSpec::default() };
+        let rows = [
+            ("nothing is said", StackSpec::default(), None),
+            ("a frequency alone", operators(None, Some(600)), None),
+            ("switched off", operators(Some(false), Some(600)), None),
+            ("no frequency", operators(Some(true), None), Some(60)),
+            ("too often", operators(Some(true), Some(5)), Some(60)),
+            ("a frequency", operators(Some(true), Some(600)), Some(600)),
+            ("an interval", interval("1h"), Some(3600)),
+            ("no interval", interval("0s"), None),
+            ("both", StackSpec { interval: Some("5m".to_owned()), ..operators(Some(true), Some(600)) }, Some(300)),
+        ];
+        for (name, spec, wanted) in rows {
+            assert_eq!(seconds(spec), wanted, "{name}");
+        }
+    }
+
+    #[test]
+    fn cooldowns_are_those_of_the_operator() {
+        let cooldowns = |longest: Option<i64>| -> Vec<i64> {
+            let backoff = backoff(StackSpec { retry_max_backoff_duration_seconds: longest, ..StackSpec::default() });
+            (1..=10).map(|failures| backoff.cooldown(failures).as_secs()).collect()
+        };
+        assert_eq!(cooldowns(None), [10, 30, 90, 270, 810, 2430, 7290, 21870, 65610, 86400]);
+        assert_eq!(cooldowns(Some(100))[..4], [10, 30, 90, 100]);
+        assert_eq!(cooldowns(Some(1))[..2], [10, 10], "the first wait is never shortened");
+        assert_eq!(backoff(StackSpec::default()).cooldown(1_000_000).as_secs(), 86400);
+    }
+
+    #[test]
+    fn r4_how_long_a_stack_waits_after_a_failure() {
+        let plain = backoff(StackSpec::default());
+        let paced = backoff(StackSpec { retry_interval: Some("20s".to_owned()), ..StackSpec::default() });
+        let often = backoff(StackSpec { interval: Some("5m".to_owned()), ..StackSpec::default() });
+        let impatient = backoff(StackSpec { retry_on_update_conflict: Some(false), ..StackSpec::default() });
+        let (failure, conflict) = (update_reason::UPDATE_FAILED, update_reason::UPDATE_CONFLICT);
+        let rows = [
+            ("a failure", plain, failed(failure, 3), 90),
+            ("many failures", plain, failed(failure, 99), 86_400),
+            ("at its own backoff", paced, failed(failure, 99), 20),
+            ("a failure within an interval", often, failed(failure, 2), 30),
+            ("many failures within an interval", often, failed(failure, 99), 300),
+            ("a lock", plain, failed(conflict, 2), 30),
+            ("a lock at its own backoff", paced, failed(conflict, 0), 30),
+            ("a lock is a failure", impatient, failed(conflict, 3), 90),
+            ("could not start", plain, failed(update_reason::RUN_REFUSED, 99), 60),
+            ("cut off", plain, failed(update_reason::ABORTED, 99), 0),
+        ];
+        for (name, backoff, last, wait) in rows {
+            assert_eq!(backoff.pause_after(&last).as_secs(), wait, "{name}");
+        }
+    }
+
+    #[test]
+    fn waits_for_the_same_lock_grow_to_five_minutes() {
+        let waits: Vec<i64> = (0..8).chain([i64::MAX]).map(|n| pause_after_conflicts(n).as_secs()).collect();
+        assert_eq!(waits, [30, 30, 60, 120, 240, 300, 300, 300, 300]);
+    }
+
+    #[test]
+    fn a_destroy_does_not_run_in_intervals() {
+        let spec = StackSpec { interval: Some("5m".to_owned()), ..StackSpec::default() };
+        let mut stack = Stack::new("app", spec);
+        stack.metadata.deletion_timestamp = Some(Time(jiff::Timestamp::UNIX_EPOCH));
+        let backoff = StackBackoff::of_stack(&stack);
+        let wait = |failures| backoff.pause_after(&failed(update_reason::UPDATE_FAILED, failures)).as_secs();
+        assert_eq!([1, 2, 4, 8, 99].map(wait), [10, 30, 270, 21_870, 86_400]);
+        assert!(backoff.resync.is_none());
+    }
+
+    #[test]
+    fn interruptions_wait_longer_each_time_and_never_long() {
+        let pauses: Vec<i64> = (0..9).map(|n| pause_after_interruptions(n).as_secs()).collect();
+        assert_eq!(pauses, [0, 0, 10, 30, 90, 300, 300, 300, 300]);
+    }
+
+    #[test]
+    fn r4_intervals_are_spread_within_their_bounds_and_the_same_for_the_same_run() {
+        let hourly = StackSpec { interval: Some("1h".to_owned()), ..StackSpec::default() };
+        let after = |name: &str| LastUpdate { name: Some(name.to_owned()), ..LastUpdate::default() };
+        let spread = |percentage: u8, spec: &StackSpec, name: &str| {
+            StackBackoff::of(spec).spread(percentage, spec, Some(&after(name))).spread.as_secs()
+        };
+        let all: Vec<i64> = (0..200).map(|run| spread(5, &hourly, &format!("app-{run}"))).collect();
+        let (least, most) = (all.iter().min().copied(), all.iter().max().copied());
+        assert!(least >= Some(-180) && least < Some(-150), "{least:?}");
+        assert!(most <= Some(180) && most > Some(150), "{most:?}");
+        assert_eq!(all[7], spread(5, &hourly, "app-7"));
+        assert_eq!(spread(0, &hourly, "app-7"), 0, "switched off");
+        assert_eq!(StackBackoff::of(&hourly).spread(5, &hourly, None).spread, SignedDuration::ZERO, "nothing has run");
+        let operators = StackSpec { continue_resync_on_commit_match: Some(true), ..StackSpec::default() };
+        assert_eq!(spread(5, &operators, "app-7"), 0, "the operator's fields are kept to");
+    }
+
+    proptest! {
+        #[test]
+        fn r4_no_interval_is_spread_by_more_than_the_percentage_and_of_the_run_only_its_name_counts(
+            seconds in 1..=u32::MAX,
+            percentage in 0..100_u8,
+            name in "[a-z0-9-]{1,63}",
+            failures in 0..9_i64,
+        ) {
+            let spec = StackSpec { interval: Some(format!("{seconds}s")), ..StackSpec::default() };
+            let last = LastUpdate { name: Some(name), ..LastUpdate::default() };
+            let spread = StackBackoff::of(&spec).spread(percentage, &spec, Some(&last)).spread;
+            let most = i128::from(seconds) * 1000 * i128::from(percentage) / 100;
+            prop_assert!(spread.as_millis().abs() <= most, "{spread:?}, and not {most} ms");
+            let pause = SignedDuration::from_secs(i64::from(seconds)) + spread;
+            prop_assert!(pause.is_positive(), "it would never be at rest");
+            let later = LastUpdate { failures, generation: failures, ..last };
+            prop_assert_eq!(StackBackoff::of(&spec).spread(percentage, &spec, Some(&later)).spread, spread);
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! The Update that a Stack makes for a run. Pure.
+
+use kube::ResourceExt;
+
+use crate::api::auto::{Update, UpdateKind, UpdateSpec};
+use crate::api::pulumi::{CurrentUpdate, Stack};
+use crate::api::{bounds, names};
+use crate::controller::merge;
+use crate::controller::stack::build_workspace::{self, PlanError};
+use crate::controller::stack::decide::artifact_of;
+use crate::controller::stack::ownership;
+
+/// The Update of an announced run. Its two finalizers are there from the first moment: it cannot go away before its run has
+/// ended and its result is in the Stack's status. An error says what is wrong with `updateTemplate`.
+pub fn update(stack: &Stack, current: &CurrentUpdate) -> Result<Update, PlanError> {
+    let is_destroy = current.kind == UpdateKind::Destroy;
+    let refreshes = stack.spec.refresh.unwrap_or_default() && !is_destroy;
+    let expects_no_drift = refreshes && stack.spec.expect_no_refresh_changes.unwrap_or_default();
+    let spec = UpdateSpec {
+        workspace_name: stack.name_any(),
+        stack_name: stack.spec.stack.clone(),
+        kind: current.kind,
+        artifact: Some(artifact_of(current)),
+        message: Some(message(current)),
+        refresh: stack.spec.refresh.filter(|_| !is_destroy),
+        expect_no_refresh_changes: expects_no_drift.then_some(true),
+        target: if is_destroy { Vec::new() } else { stack.spec.targets.clone() },
+        target_dependents: stack.spec.target_dependents.filter(|_| !is_destroy),
+        run_program: stack.spec.run_program.filter(|_| is_destroy),
+        remove: stack.spec.remove_stack.filter(|_| is_destroy),
+        applied_stack: stack.status.as_ref().and_then(|status| status.applied_stack.clone()).filter(|_| is_destroy),
+        priority: stack.spec.priority,
+        pending_since: stack.status.as_ref().and_then(|status| status.pending_since.clone()),
+        timeout: stack.spec.timeout.clone(),
+        idle_timeout: stack.spec.idle_timeout.clone(),
+        lock_recovery: stack.spec.lock_recovery,
+        // A preview creates nothing.
+        pending_creates: current.pending_creates.filter(|_| current.kind != UpdateKind::Preview),
+        ..UpdateSpec::default()
+    };
+    let mut generated = Update::new(&current.name, spec);
+    generated.metadata.labels = Some(build_workspace::labels(stack));
+    merge::check_size("updateTemplate", stack.spec.update_template.as_ref(), bounds::SMALL_TEMPLATE_BYTES)?;
+    let mut update = match &stack.spec.update_template {
+        Some(template) => {
+            merge::update_template(&generated, template).map_err(|error| PlanError::Template(error.to_string()))?
+        }
+        None => generated,
+    };
+    update.metadata.namespace = stack.namespace();
+    update.metadata.owner_references = ownership::references(stack);
+    update.metadata.finalizers = Some(vec![names::UPDATE_FINALIZER.to_owned(), names::STACK_FINALIZER.to_owned()]);
+    Ok(update)
+}
+
+/// What the backend's history says of the run: why it was started, and of what its artifact was made.
+fn message(current: &CurrentUpdate) -> String {
+    match &current.origin_revision {
+        Some(origin) => format!("{} (made from {origin})", current.message),
+        None => current.message.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::api::pulumi::StackSpec;
+
+    fn stack(spec: serde_json::Value) -> Stack {
+        let mut whole = json!({"stack": "dev", "fluxSource": {"sourceRef": {"kind": "Bucket", "name": "b"}}});
+        whole.as_object_mut().unwrap().extend(spec.as_object().unwrap().clone());
+        let spec: StackSpec = serde_json::from_value(whole).unwrap();
+        let mut stack = Stack::new("app", spec);
+        stack.metadata.namespace = Some("apps".to_owned());
+        stack.metadata.uid = Some("uid-1".to_owned());
+        stack
+    }
+
+    fn current(kind: UpdateKind) -> CurrentUpdate {
+        CurrentUpdate { name: "app-1".to_owned(), kind, ..CurrentUpdate::default() }
+    }
+
+    #[test]
+    fn each_kind_of_run_has_the_options_that_it_takes() {
+        let stack = stack(json!({
+            "refresh": true, "expectNoRefreshChanges": true, "targets": ["urn"], "targetDependents": true, "runProgram": true,
+            "removeStack": true,
+        }));
+        let options = |kind| {
+            let spec = update(&stack, &current(kind)).unwrap().spec;
+            let UpdateSpec {
+                refresh, expect_no_refresh_changes, target, target_dependents, run_program, remove, ..
+            } = spec;
+            json!([refresh, expect_no_refresh_changes, target, target_dependents, run_program, remove])
+        };
+        assert_eq!(options(UpdateKind::Up), json!([true, true, ["urn"], true, null, null]));
+        assert_eq!(options(UpdateKind::Preview), json!([true, true, ["urn"], true, null, null]));
+        assert_eq!(options(UpdateKind::Destroy), json!([null, null, [], null, true, true]));
+    }
+
+    #[test]
+    fn only_a_destroy_names_the_stack_with_the_resources() {
+        let mut stack = stack(json!({}));
+        let applied = crate::api::pulumi::PulumiStack { name: "prod".to_owned(), project: None, backend: None };
+        let status = crate::api::pulumi::StackStatus { applied_stack: Some(applied.clone()), ..Default::default() };
+        stack.status = Some(status);
+        let named = |kind| update(&stack, &current(kind)).unwrap().spec.applied_stack;
+        assert_eq!(named(UpdateKind::Destroy), Some(applied));
+        assert_eq!(named(UpdateKind::Up), None);
+    }
+
+    #[test]
+    fn a_template_removes_the_stack_or_keeps_it_whatever_the_stack_says() {
+        let removes =
+            |spec: serde_json::Value| update(&stack(spec), &current(UpdateKind::Destroy)).unwrap().spec.remove;
+        let template = |remove: bool| json!({"spec": {"remove": remove}});
+        assert_eq!(removes(json!({})), None);
+        assert_eq!(removes(json!({"removeStack": true})), Some(true));
+        assert_eq!(removes(json!({"updateTemplate": template(true)})), Some(true));
+        assert_eq!(removes(json!({"removeStack": true, "updateTemplate": template(false)})), Some(false));
+    }
+
+    #[test]
+    fn s18_the_message_names_the_revision_that_the_artifact_was_made_from() {
+        let message = |origin: Option<&str>| {
+            let current = CurrentUpdate {
+                message: "Initial stack update".to_owned(),
+                origin_revision: origin.map(str::to_owned),
+                ..current(UpdateKind::Up)
+            };
+            update(&stack(json!({})), &current).unwrap().spec.message.unwrap()
+        };
+        assert_eq!(message(None), "Initial stack update");
+        assert_eq!(message(Some("main@sha1:a")), "Initial stack update (made from main@sha1:a)");
+    }
+
+    #[test]
+    fn a_template_sets_options_and_cannot_change_whose_run_it_is() {
+        let template = json!({"updateTemplate": {"metadata": {"labels": {"team": "a"}}, "spec": {"parallel": 2}}});
+        let made = update(&stack(template), &current(UpdateKind::Up)).unwrap();
+        assert_eq!((made.spec.parallel, made.spec.stack_name.as_str()), (Some(2), "dev"));
+        assert_eq!(made.labels().get("team").map(String::as_str), Some("a"));
+        assert_eq!((made.owner_references()[0].uid.as_str(), made.finalizers().len()), ("uid-1", 2));
+        let wrong = json!({"updateTemplate": {"spec": {"type": "destroy"}}});
+        let error = update(&stack(wrong), &current(UpdateKind::Up)).unwrap_err().to_string();
+        assert_eq!(error, "spec.updateTemplate.spec.type is not supported");
+    }
+}

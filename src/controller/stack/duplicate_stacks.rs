@@ -1,0 +1,246 @@
+//! Duplicates: Stacks that manage the same Pulumi stack. They would undo each other's work, so only one of them runs: one that has
+//! applied it before one that has not, then the one that was created first. The others are stalled until it is gone or manages another
+//! Pulumi stack.
+//!
+//! Between namespaces only a Stack that has applied the Pulumi stack counts, and none at all where Stacks may not refer to other
+//! namespaces: nobody can block a Stack of another namespace by writing down its name.
+
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use futures::channel::mpsc;
+use jiff::Timestamp;
+use kube::ResourceExt;
+use kube::runtime::reflector::ObjectRef;
+
+use crate::api::auto::Workspace;
+use crate::api::pulumi::Stack;
+use crate::controller::stack::backend::{self, Address};
+use crate::controller::stack::identity;
+use crate::runtime::backoff::ObjectKey;
+use crate::runtime::reads::{ReadError, Reader};
+
+/// The Pulumi stack that a Stack manages, as far as the Stack itself says it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Claim {
+    /// Two Stacks with the same address manage the same Pulumi stack if their projects are the same.
+    address: Address,
+    /// The same for Stacks of one namespace by what they have applied: the URL of the backend may be in a Secret.
+    applied_address: Option<String>,
+    project: Option<String>,
+    /// Whether the Stack itself names the project; else its source does.
+    names_project: bool,
+    /// Whether its Workspace was asked for the project. From then on its own reconciles tell.
+    was_asked: bool,
+    /// Whether the Stack has completed an `up` of this Pulumi stack.
+    has_applied: bool,
+    created: Timestamp,
+}
+
+impl Claim {
+    /// The smallest one is first.
+    fn order<'a>(&self, key: &'a ObjectKey) -> (bool, Timestamp, &'a ObjectKey) {
+        (!self.has_applied, self.created, key)
+    }
+}
+
+/// The Stack that is first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DuplicateStack {
+    pub namespace: String,
+    pub name: String,
+    pub project: String,
+}
+
+impl fmt::Display for DuplicateStack {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}/{}", self.namespace, self.name)
+    }
+}
+
+/// The claims of all Stacks, and which of them may be of the same Pulumi stack.
+#[derive(Default)]
+struct Claims {
+    by_key: HashMap<ObjectKey, Claim>,
+    by_place: HashMap<Place, HashSet<ObjectKey>>,
+}
+
+/// Where claims are compared: an address within one namespace, or one of the whole cluster.
+type Place = (Option<String>, String);
+
+impl Claims {
+    /// Replaces the claim of a Stack and returns the previous one.
+    fn replace(&mut self, key: &ObjectKey, claim: Option<Claim>) -> Option<Claim> {
+        let before = self.by_key.remove(key);
+        for place in before.iter().flat_map(|before| places(key, before)) {
+            if let Some(keys) = self.by_place.get_mut(&place) {
+                keys.remove(key);
+                if keys.is_empty() {
+                    self.by_place.remove(&place);
+                }
+            }
+        }
+        if let Some(claim) = claim {
+            for place in places(key, &claim) {
+                self.by_place.entry(place).or_default().insert(key.clone());
+            }
+            self.by_key.insert(key.clone(), claim);
+        }
+        before
+    }
+
+    fn at(&self, place: &Place) -> impl Iterator<Item = (&ObjectKey, &Claim)> {
+        let keys = self.by_place.get(place).into_iter().flatten();
+        keys.filter_map(|key| self.by_key.get_key_value(key))
+    }
+}
+
+fn places(key: &ObjectKey, claim: &Claim) -> Vec<Place> {
+    let in_namespace = |address: &String| (Some(key.0.clone()), address.clone());
+    let applied = claim.applied_address.as_ref().map(in_namespace);
+    let in_cluster = claim.address.in_cluster.clone().map(|address| (None, address));
+    [in_namespace(&claim.address.in_namespace)].into_iter().chain(applied).chain(in_cluster).collect()
+}
+
+/// Which Stack manages which Pulumi stack. Cheap to clone.
+#[derive(Clone)]
+pub struct DuplicateStacks {
+    /// Whether Stacks of different namespaces are never compared.
+    no_cross_namespace_refs: bool,
+    claims: Arc<Mutex<Claims>>,
+    /// By the first one: those that wait for it to go.
+    waiting: Arc<Mutex<HashMap<ObjectKey, HashSet<ObjectKey>>>>,
+    wake: mpsc::Sender<ObjectRef<Stack>>,
+}
+
+impl fmt::Debug for DuplicateStacks {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("DuplicateStacks").finish_non_exhaustive()
+    }
+}
+
+impl DuplicateStacks {
+    /// Stacks are woken through `wake`.
+    pub fn new(wake: mpsc::Sender<ObjectRef<Stack>>, no_cross_namespace_refs: bool) -> DuplicateStacks {
+        DuplicateStacks { no_cross_namespace_refs, claims: Arc::default(), waiting: Arc::default(), wake }
+    }
+
+    /// Takes note of which Pulumi stack a Stack manages now.
+    pub fn note(&self, stack: &Stack) {
+        let key = key(stack);
+        let mut claims = lock(&self.claims);
+        let claim = claim(stack, claims.by_key.get(&key));
+        let before = claims.replace(&key, claim.clone());
+        drop(claims);
+        if before.is_some() && before != claim {
+            self.wake_those_behind(&key);
+        }
+    }
+
+    /// A Stack is gone.
+    pub fn forget(&self, key: &ObjectKey) {
+        lock(&self.claims).replace(key, None);
+        self.wake_those_behind(key);
+    }
+
+    /// The Stack that is before this one, if one is. As long as the project of one of them is not known, none is.
+    pub async fn first(
+        &self,
+        stack: &Stack,
+        workspace: Option<&Workspace>,
+        reader: &Reader,
+    ) -> Result<Option<DuplicateStack>, ReadError> {
+        let own_key = key(stack);
+        let Some(own) = self.learn(&own_key, project_in(workspace)) else { return Ok(None) };
+        let Some(project) = own.project.clone() else { return Ok(None) };
+        for (key, claim) in self.before(&own_key, &own) {
+            let theirs = match claim.project {
+                Some(project) => Some(project),
+                None if claim.was_asked => None,
+                None => {
+                    let workspace = reader.get_opt::<Workspace>(&key.0, &key.1).await?;
+                    self.learn(&key, project_in(workspace.as_ref())).and_then(|claim| claim.project)
+                }
+            };
+            if theirs.as_ref() == Some(&project) {
+                lock(&self.waiting).entry(key.clone()).or_default().insert(own_key);
+                return Ok(Some(DuplicateStack { namespace: key.0, name: key.1, project }));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The claim of a Stack, with the project that its source has turned out to be.
+    fn learn(&self, key: &ObjectKey, project: Option<String>) -> Option<Claim> {
+        let mut claims = lock(&self.claims);
+        let claim = claims.by_key.get_mut(key)?;
+        claim.was_asked = true;
+        if project.is_some() && !claim.names_project {
+            claim.project = project;
+        }
+        Some(claim.clone())
+    }
+
+    /// Those with the same address that are before this one, the first one first.
+    fn before(&self, key: &ObjectKey, own: &Claim) -> Vec<(ObjectKey, Claim)> {
+        let claims = lock(&self.claims);
+        let is_same = |place: &Place, other: &ObjectKey, claim: &Claim| match place.0 {
+            Some(_) => true,
+            None => other.0 != key.0 && claim.has_applied && !self.no_cross_namespace_refs,
+        };
+        let is_before = |(other, claim): &(&ObjectKey, &Claim)| claim.order(other) < own.order(key);
+        let mut before = Vec::new();
+        for place in places(key, own) {
+            let same = claims.at(&place).filter(|(other, claim)| is_same(&place, other, claim)).filter(is_before);
+            before.extend(same.map(|(key, claim)| (key.clone(), claim.clone())));
+        }
+        before.sort_by(|(one_key, one), (other_key, other)| one.order(one_key).cmp(&other.order(other_key)));
+        before
+    }
+
+    fn wake_those_behind(&self, key: &ObjectKey) {
+        let behind = lock(&self.waiting).remove(key).unwrap_or_default();
+        for (namespace, name) in behind {
+            if self.wake.clone().try_send(ObjectRef::new(&name).within(&namespace)).is_err() {
+                tracing::debug!(namespace, name, "it could not be woken; it looks again by itself");
+            }
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn key(stack: &Stack) -> ObjectKey {
+    (stack.namespace().unwrap_or_default(), stack.name_any())
+}
+
+fn project_in(workspace: Option<&Workspace>) -> Option<String> {
+    workspace?.status.as_ref()?.project_name.clone()
+}
+
+/// A preview changes nothing, and may be of what another Stack changes.
+fn claim(stack: &Stack, before: Option<&Claim>) -> Option<Claim> {
+    if stack.spec.preview.unwrap_or_default() {
+        return None;
+    }
+    let address = backend::address(stack)?;
+    let named = identity::parts(&stack.spec.stack).project.map(str::to_owned);
+    let names_project = named.is_some();
+    let status = stack.status.as_ref();
+    // After a restart of the controller it is the last run that tells: its workspace may be gone.
+    let of_last_run = || status?.project_info.as_ref().map(|info| info.name.clone());
+    let learned = before.and_then(|before| before.project.clone()).or_else(of_last_run).filter(|_| !names_project);
+    let was_asked = before.is_some_and(|before| before.was_asked);
+    let created = stack.creation_timestamp().map(|time| time.0).unwrap_or_default();
+    let is_applied_here = identity::has_applied_here(stack, None);
+    let has_applied = is_applied_here && status.is_some_and(|s| s.last_applied_revision.is_some());
+    let applied = status.and_then(|status| status.applied_stack.as_ref()).filter(|_| is_applied_here);
+    let applied_address = applied.and_then(backend::applied_address);
+    Some(Claim { address, applied_address, project: named.or(learned), names_project, was_asked, has_applied, created })
+}
+
+#[cfg(test)]
+mod tests;

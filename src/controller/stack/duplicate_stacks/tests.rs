@@ -1,0 +1,196 @@
+//! Which of several Stacks for one Pulumi stack is first, and who is woken when it goes.
+
+use futures::StreamExt;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::api::auto::RunProject;
+use crate::api::pulumi::{PulumiStack, StackStatus};
+use crate::runtime::fake_api::{self, Answer};
+
+fn stack(name: &str, created: i64, spec: Value) -> Stack {
+    let created = Timestamp::from_second(created).unwrap().to_string();
+    let mut whole = json!({"stack": "dev", "backend": "gs://state"});
+    whole.as_object_mut().unwrap().extend(spec.as_object().unwrap().clone());
+    serde_json::from_value(json!({
+        "apiVersion": "pulumi.com/v1", "kind": "Stack",
+        "metadata": {"namespace": "apps", "name": name, "creationTimestamp": created}, "spec": whole,
+    }))
+    .unwrap()
+}
+
+fn workspace(project: &str) -> Workspace {
+    let mut workspace = Workspace::new("any", Default::default());
+    workspace.status =
+        Some(crate::api::auto::WorkspaceStatus { project_name: Some(project.to_owned()), ..Default::default() });
+    workspace
+}
+
+/// An API server in which only Workspaces of this project are, but for those that are named `bare…`.
+fn reader(project: &'static str) -> (Reader, fake_api::Log) {
+    let (client, log) = fake_api::client(move |asked| match asked.path.rsplit('/').next() {
+        Some(name) if !name.starts_with("bare") => Answer::Json(
+            200,
+            json!({
+                "apiVersion": "auto.pulumi.com/v1alpha1", "kind": "Workspace", "metadata": {"name": name}, "spec": {},
+                "status": {"projectName": project},
+            }),
+        ),
+        _ => Answer::refusal(404, "NotFound"),
+    });
+    (Reader::new(client, std::time::Duration::from_secs(5)), log)
+}
+
+#[tokio::test]
+async fn the_older_of_two_is_first_and_the_other_is_woken_when_it_goes() {
+    let (wake, mut woken) = mpsc::channel(8);
+    let duplicates = DuplicateStacks::new(wake, true);
+    let (reader, log) = reader("web");
+    let rows = [
+        ("first", 10, json!({})),
+        ("second", 20, json!({})),
+        ("another-name", 5, json!({"stack": "prod"})),
+        ("another-backend", 5, json!({"backend": "gs://other"})),
+        ("preview", 5, json!({"preview": true})),
+        ("bare", 5, json!({})),
+        ("another-project", 5, json!({"stack": "organization/api/dev"})),
+    ];
+    for (name, created, spec) in rows.clone() {
+        duplicates.note(&stack(name, created, spec));
+    }
+    let first_of = async |name: &str, project: &str| {
+        let (name, created, spec) = rows.iter().find(|row| row.0 == name).cloned().unwrap();
+        let first = duplicates.first(&stack(name, created, spec), Some(&workspace(project)), &reader).await.unwrap();
+        first.map(|duplicate| duplicate.to_string())
+    };
+    assert_eq!(first_of("first", "web").await, None);
+    assert_eq!(first_of("second", "web").await.as_deref(), Some("apps/first"));
+    for name in ["another-name", "another-backend", "preview"] {
+        assert_eq!(first_of(name, "web").await, None, "{name}");
+    }
+    assert_eq!(first_of("second", "api").await.as_deref(), Some("apps/another-project"), "the Stack names its project");
+    let asked = log.verbs().len();
+    assert_eq!(first_of("second", "web").await.as_deref(), Some("apps/first"));
+    assert_eq!(log.verbs().len(), asked, "nobody is asked twice: {:?}", log.verbs());
+    assert!(woken.try_recv().is_err(), "nobody is woken as long as nothing changes");
+    duplicates.note(&stack("first", 10, json!({})));
+    assert!(woken.try_recv().is_err(), "nobody is woken as long as nothing changes");
+    duplicates.forget(&("apps".to_owned(), "first".to_owned()));
+    assert_eq!(woken.next().await.map(|stack| stack.name), Some("second".to_owned()));
+    assert_eq!(first_of("second", "web").await, None, "it is first now");
+}
+
+#[tokio::test]
+async fn one_that_stands_for_something_else_now_wakes_those_behind_it() {
+    let (wake, mut woken) = mpsc::channel(8);
+    let duplicates = DuplicateStacks::new(wake, true);
+    let (reader, _) = reader("web");
+    let second = stack("second", 20, json!({}));
+    duplicates.note(&stack("first", 10, json!({})));
+    duplicates.note(&second);
+    assert!(duplicates.first(&second, None, &reader).await.unwrap().is_none(), "its project is not known yet");
+    assert!(duplicates.first(&second, Some(&workspace("web")), &reader).await.unwrap().is_some());
+    duplicates.note(&stack("first", 10, json!({"preview": true})));
+    assert_eq!(woken.next().await.map(|stack| stack.name), Some("second".to_owned()));
+    assert!(duplicates.first(&second, Some(&workspace("web")), &reader).await.unwrap().is_none());
+}
+
+#[tokio::test]
+async fn what_the_last_run_was_of_is_known_without_a_workspace() {
+    let (wake, _woken) = mpsc::channel(8);
+    let duplicates = DuplicateStacks::new(wake, true);
+    let (reader, _) = reader("web");
+    let mut first = stack("bare-first", 10, json!({}));
+    let second = stack("second", 20, json!({}));
+    duplicates.note(&first);
+    duplicates.note(&second);
+    assert!(duplicates.first(&second, Some(&workspace("web")), &reader).await.unwrap().is_none(), "it never ran");
+    let project = RunProject { name: "web".to_owned(), runtime: "yaml".to_owned() };
+    first.status = Some(StackStatus { project_info: Some(project), ..StackStatus::default() });
+    duplicates.note(&first);
+    assert!(duplicates.first(&second, Some(&workspace("web")), &reader).await.unwrap().is_some());
+}
+
+/// In a namespace, and with this Pulumi stack applied.
+fn in_namespace(namespace: &str, created: i64, applied: Option<&str>) -> Stack {
+    let mut stack = stack("app", created, json!({}));
+    stack.metadata.namespace = Some(namespace.to_owned());
+    stack.status = applied.map(|name| StackStatus {
+        applied_stack: Some(PulumiStack { name: name.to_owned(), ..PulumiStack::default() }),
+        last_applied_revision: Some("main@sha1:a".to_owned()),
+        ..StackStatus::default()
+    });
+    stack
+}
+
+#[tokio::test]
+async fn a_stack_of_another_namespace_counts_only_if_it_has_applied_the_pulumi_stack() {
+    let dev = || Some("dev");
+    // The other Stack and this one: when each was created, and what it has applied; whether references to other namespaces are
+    // refused, and whether the other one is first.
+    let rows = [
+        ("it has applied it, and this one has not", (20, dev()), (10, None), false, true),
+        ("both have, and it is older", (10, dev()), (20, dev()), false, true),
+        ("both have, and this one is older", (20, dev()), (10, dev()), false, false),
+        ("it is older and has applied nothing", (10, None), (20, None), false, false),
+        ("it is older and has applied another one", (10, Some("prod")), (20, None), false, false),
+        ("references are refused", (10, dev()), (20, None), true, false),
+    ];
+    for (name, other, own, no_cross_namespace_refs, wanted) in rows {
+        let (wake, _woken) = mpsc::channel(8);
+        let duplicates = DuplicateStacks::new(wake, no_cross_namespace_refs);
+        let (reader, _) = reader("web");
+        let own = in_namespace("mine", own.0, own.1);
+        duplicates.note(&in_namespace("theirs", other.0, other.1));
+        duplicates.note(&own);
+        let first = duplicates.first(&own, Some(&workspace("web")), &reader).await.unwrap();
+        assert_eq!(first.is_some(), wanted, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn in_one_namespace_a_stack_that_has_applied_the_pulumi_stack_is_first() {
+    let (wake, _woken) = mpsc::channel(8);
+    let duplicates = DuplicateStacks::new(wake, true);
+    let (reader, _) = reader("web");
+    let older = stack("older", 10, json!({}));
+    let mut younger = in_namespace("apps", 20, Some("dev"));
+    younger.metadata.name = Some("younger".to_owned());
+    duplicates.note(&older);
+    duplicates.note(&younger);
+    let first = async |stack: &Stack| {
+        let first = duplicates.first(stack, Some(&workspace("web")), &reader).await.unwrap();
+        first.map(|duplicate| duplicate.name)
+    };
+    assert_eq!(first(&older).await.as_deref(), Some("younger"));
+    assert_eq!(first(&younger).await, None);
+}
+
+#[tokio::test]
+async fn a_duplicate_whose_backend_is_in_a_secret_is_found_by_what_it_has_applied() {
+    const URL: &str = "s3://state?endpoint=s3.example.com";
+    let (wake, _woken) = mpsc::channel(8);
+    let duplicates = DuplicateStacks::new(wake, true);
+    let (reader, _) = reader("web");
+    let applied = |mut stack: Stack, backend: &str| {
+        let (name, project) = (stack.spec.stack.clone(), Some("web".to_owned()));
+        stack.status = Some(StackStatus {
+            applied_stack: Some(PulumiStack { name, project, backend: Some(backend.to_owned()) }),
+            last_applied_revision: Some("1".to_owned()),
+            ..StackStatus::default()
+        });
+        stack
+    };
+    let hidden = |name: &str, created: i64| stack(name, created, json!({"backend": null, "envSecrets": [name]}));
+    let first = applied(stack("first", 10, json!({"backend": URL})), URL);
+    let second = applied(hidden("second", 20), URL);
+    for stack in [&first, &second, &applied(hidden("elsewhere", 5), "s3://other?endpoint=s3.example.com")] {
+        duplicates.note(stack);
+    }
+    let before = async |stack: &Stack| {
+        let duplicate = duplicates.first(stack, Some(&workspace("web")), &reader).await.unwrap();
+        duplicate.map(|duplicate| duplicate.to_string())
+    };
+    assert_eq!(before(&first).await, None);
+    assert_eq!(before(&second).await.as_deref(), Some("apps/first"));
+}

@@ -1,0 +1,109 @@
+//! What the Pulumi Kubernetes Operator has left of a Stack, understood: no run starts that it would not have started. Pure.
+
+use crate::api::auto::{UpdateKind, UpdateStatus, Workspace};
+use crate::api::pulumi::{CurrentUpdate, LastUpdate, Stack, StackStatus};
+use crate::artifact::Revision;
+use crate::controller::stack::identity;
+use crate::controller::stack::observe::{requests, requests_beside};
+use crate::runtime::field_managers;
+use crate::source::Resolved;
+
+/// After so many failures the operator does not try again.
+const PKO_MAX_FAILURES: i64 = 3;
+
+/// The shortest text that is taken for the hash of a commit or of an archive.
+const MIN_HASH: usize = 40;
+
+/// Whether the last run was of this artifact, or of another archive with the same content. The operator's records have no digest: their
+/// commit is a revision of Flux, a bare commit, a digest or the generation of a Program.
+pub fn is_same_artifact(last: &LastUpdate, revision: &str, digest: &str, content_id: Option<&str>) -> bool {
+    // What has no source object has no revision.
+    let commit = last.last_attempted_commit.as_deref().unwrap_or_default();
+    match &last.digest {
+        // Of a repository that the controller follows itself, the hash of the commit alone is recorded.
+        Some(last_digest) => {
+            (commit == revision || hash(revision) == Some(commit))
+                && (last_digest == digest || is_same_content(last, revision, content_id))
+        }
+        None => is_same_revision(commit, revision) || commit == digest,
+    }
+}
+
+/// Records of earlier versions have no content ID: they count as those of a source without options.
+fn is_same_content(last: &LastUpdate, revision: &str, content_id: Option<&str>) -> bool {
+    let revision = Revision::parse(revision);
+    content_id.is_some() && last.content_id.as_deref().or_else(|| revision.checksum()) == content_id
+}
+
+fn is_same_revision(commit: &str, revision: &str) -> bool {
+    commit == revision || hash(commit).is_some_and(|hash_of_commit| hash(revision) == Some(hash_of_commit))
+}
+
+/// The hash in `main@sha1:<hash>`, `main/<hash>`, `sha256:<hash>` or `<hash>`.
+fn hash(revision: &str) -> Option<&str> {
+    let hash = revision.rsplit(['@', ':', '/']).next()?;
+    (hash.len() >= MIN_HASH && hash.bytes().all(|byte| byte.is_ascii_hexdigit())).then_some(hash)
+}
+
+/// The status with which a Stack becomes ours. Flux's request was nothing to the operator: one that is there has been seen, no more.
+pub fn adopted(stack: &Stack) -> StackStatus {
+    let mut status = stack.status.clone().unwrap_or_default();
+    if let Some(last) = status.last_update.as_mut().filter(|last| is_operators(last) && last.requested_at.is_none()) {
+        last.requested_at = requests(stack).1;
+        (last.force_at, last.reset_at) = requests_beside(stack);
+    }
+    status.applied_stack = identity::recorded(stack);
+    status
+}
+
+/// The status that says what the operator's last run was of, when the source still has it: from then on another digest is news.
+pub fn baseline(stack: &Stack, resolved: &Resolved) -> Option<StackStatus> {
+    let mut status = stack.status.clone()?;
+    let digest = resolved.digest.to_string();
+    let last = status.last_update.as_mut()?;
+    if !is_operators(last) || !is_same_artifact(last, &resolved.revision, &digest, None) {
+        return None;
+    }
+    last.digest = Some(digest);
+    let is_applied =
+        last.kind.as_deref() == Some(UpdateKind::Up.as_str()) && last.state.as_deref() == Some("succeeded");
+    if is_applied && status.last_applied_revision.is_none() {
+        status.last_applied_revision = Some(resolved.revision.clone());
+        status.last_applied_origin_revision = resolved.origin_revision.clone();
+    }
+    Some(status)
+}
+
+/// Whether the operator has given up a run: it does after as many failures, and records no reason.
+pub fn has_given_up(last: &LastUpdate) -> bool {
+    last.state.as_deref() == Some("failed") && last.reason.is_none() && last.failures >= PKO_MAX_FAILURES
+}
+
+fn is_operators(last: &LastUpdate) -> bool {
+    last.digest.is_none()
+}
+
+/// Whether the operator has announced this run: what we announce is bound to a digest.
+pub fn is_operators_run(current: &CurrentUpdate) -> bool {
+    current.digest.is_none()
+}
+
+/// The run that has ended, out of the status. What ran, the operator says in the Update alone.
+pub fn take_run(status: &mut StackStatus, of_update: UpdateKind) -> Option<CurrentUpdate> {
+    let current = status.current_update.take()?;
+    let kind = if is_operators_run(&current) { of_update } else { current.kind };
+    Some(CurrentUpdate { kind, ..current })
+}
+
+/// The Workspace that the operator has made for a Stack, if it still is the operator's.
+pub fn workspace(workspace: Option<&Workspace>) -> Option<&Workspace> {
+    workspace.filter(|w| w.metadata.deletion_timestamp.is_none() && field_managers::is_applied_by_operator(*w))
+}
+
+/// The name of the Secret with an Update's outputs. The operator writes an empty one where there is none.
+pub fn outputs_name(status: &UpdateStatus) -> Option<&str> {
+    status.outputs.as_deref().filter(|name| !name.is_empty())
+}
+
+#[cfg(test)]
+mod tests;

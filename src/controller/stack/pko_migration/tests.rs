@@ -1,0 +1,299 @@
+//! Stacks as the Pulumi Kubernetes Operator 2.9 leaves them.
+
+use jiff::Timestamp;
+use kube::ResourceExt;
+use serde_json::Value;
+
+use super::*;
+use crate::api::auto::Update;
+use crate::api::conditions::update_reason;
+use crate::api::names;
+use crate::controller::stack::decide::{Action, Settled, decide};
+use crate::controller::stack::deletion::Deletion;
+use crate::controller::stack::observe::Observed;
+use crate::controller::stack::{build_workspace, deletion, status};
+use crate::source::{Origin, Unavailable};
+
+/// The objects of a file of `tests/operator`.
+fn list(text: &str) -> Vec<Value> {
+    let document: Value = serde_saphyr::from_str(text).expect("it is YAML");
+    document["items"].as_array().cloned().unwrap_or_else(|| vec![document])
+}
+
+fn left(name: &str) -> Stack {
+    let all = list(include_str!("../../../../tests/operator/stacks.yaml"));
+    let found = all.into_iter().find(|stack| stack["metadata"]["name"] == name).expect("it is there");
+    serde_json::from_value(found).expect("a Stack")
+}
+
+fn workspace_of(name: &str) -> Workspace {
+    let all = list(include_str!("../../../../tests/operator/workspaces.yaml"));
+    let found = all.into_iter().find(|workspace| workspace["metadata"]["name"] == name).expect("it is there");
+    serde_json::from_value(found).expect("a Workspace")
+}
+
+/// The Update and the Stack that were caught in a run, the Stack deleted meanwhile.
+fn caught_in_a_run() -> (Stack, Update) {
+    let one = |text: &str| list(text).remove(0);
+    let stack = one(include_str!("../../../../tests/operator/stack-deleted-during-update.yaml"));
+    let update = one(include_str!("../../../../tests/operator/update-running.yaml"));
+    (serde_json::from_value(stack).expect("a Stack"), serde_json::from_value(update).expect("an Update"))
+}
+
+const COMMIT: &str = "5f18866e70838870f34ab0479bc7512ad5bdbb52";
+
+fn source(revision: &str) -> Resolved {
+    Resolved {
+        origin: Origin::Url("http://source/a.tar.gz".to_owned()),
+        revision: revision.to_owned(),
+        origin_revision: None,
+        content_id: None,
+        digest: crate::artifact::Digest::of(b"source"),
+        directory: crate::artifact::Directory::root(),
+    }
+}
+
+fn observed(stack: Stack, revision: &str, workspace: Option<Workspace>) -> Observed {
+    let deletion = stack.metadata.deletion_timestamp.as_ref().map(|_| Deletion::default());
+    Observed { source: Some(Ok(source(revision))), in_store: true, workspace, deletion, ..Observed::of(stack) }
+}
+
+/// After the field managers were renamed.
+fn taken_over(mut stack: Stack) -> Stack {
+    stack.status = Some(adopted(&stack));
+    stack.metadata.managed_fields = field_managers::managed_fields(&stack).or(stack.metadata.managed_fields);
+    stack
+}
+
+fn now() -> Timestamp {
+    "2026-11-21T09:02:00Z".parse().expect("a time")
+}
+
+/// The steps that follow, each with its outcome written, to the first that comes to rest or starts a run.
+fn steps(mut observed: Observed, now: Timestamp) -> Vec<String> {
+    let mut names = Vec::new();
+    for _ in 0..10 {
+        let action = decide(&observed, now);
+        names.push(action.name().to_owned());
+        match action {
+            Action::TakeOver => observed.stack = taken_over(observed.stack),
+            Action::AdoptBaseline(status) => observed.stack.status = Some(*status),
+            Action::ReplaceWorkspace(wanted) => observed.workspace = Some(*wanted),
+            Action::Settled(settled) => {
+                names.push(format!("{settled:?}"));
+                return names;
+            }
+            _ => return names,
+        }
+    }
+    names
+}
+
+#[test]
+fn no_run_starts_that_the_operator_would_not_have_started() {
+    let main = format!("main@sha1:{COMMIT}");
+    let taken = ["TakeOver", "AdoptBaseline", "ReplaceWorkspace", "Settled"];
+    let rows = [
+        ("from-flux", main.as_str(), "Done(Some("),
+        ("from-program", "1", "Done(None)"),
+        ("failing", main.as_str(), "GivenUp"),
+    ];
+    for (name, revision, end) in rows {
+        let found = steps(observed(left(name), revision, Some(workspace_of(name))), now());
+        assert_eq!(found[..4], taken, "{name}: {found:?}");
+        assert!(found[4].starts_with(end), "{name}: {found:?}");
+    }
+}
+
+#[test]
+fn a_run_starts_that_the_operator_would_have_started() {
+    let other = "main@sha1:0000000000000000000000000000000000000000";
+    let first = |name: &str, revision: &str, at: &str| {
+        let later = at.parse().expect("a time");
+        steps(observed(left(name), revision, Some(workspace_of(name))), later)
+    };
+    let soon = "2026-11-21T09:02:00Z";
+    assert_eq!(first("from-flux", other, soon), ["TakeOver", "ApplyWorkspace"], "a new commit");
+    assert_eq!(first("failing", other, soon), ["TakeOver", "ApplyWorkspace"], "a new commit after it was given up");
+    assert_eq!(first("from-program", "2", soon), ["TakeOver", "ApplyWorkspace"], "another generation of the Program");
+    let main = format!("main@sha1:{COMMIT}");
+    let later = first("from-flux", &main, "2026-11-21T10:00:00Z");
+    assert_eq!(later, ["TakeOver", "AdoptBaseline", "ApplyWorkspace"], "its resync is due");
+}
+
+#[test]
+fn a_request_that_flux_has_made_before_is_no_reason_and_the_next_one_is() {
+    let main = format!("main@sha1:{COMMIT}");
+    let requested = |stack: &mut Stack, value: &str| {
+        stack.annotations_mut().insert(names::ANNOTATION_REQUESTED_AT.to_owned(), value.to_owned());
+    };
+    let mut stack = left("from-program");
+    requested(&mut stack, "long ago");
+    let end = steps(observed(stack.clone(), "1", Some(workspace_of("from-program"))), now());
+    assert_eq!(end.last().map(String::as_str), Some("Done(None)"), "{end:?}");
+    let mut taken = taken_over(stack);
+    requested(&mut taken, "now");
+    let end = steps(observed(taken, "1", Some(workspace_of("from-program"))), now());
+    assert_eq!(end.last().map(String::as_str), Some("ApplyWorkspace"), "{end:?}");
+    let mut flux = left("from-flux");
+    flux.annotations_mut().insert(names::ANNOTATION_RECONCILIATION_REQUEST.to_owned(), "x".to_owned());
+    let end = steps(observed(flux, &main, Some(workspace_of("from-flux"))), now());
+    assert_eq!(end.last().map(String::as_str), Some("ApplyWorkspace"), "the operator would have run it: {end:?}");
+}
+
+#[test]
+fn the_same_artifact_is_known_by_each_word_that_the_operator_has_for_it() {
+    let digest = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+    let hash = digest.strip_prefix("sha256:").expect("it is one");
+    let main = format!("main@sha1:{COMMIT}");
+    let latest = format!("latest@{digest}");
+    let rows = [
+        (main.as_str(), main.as_str(), true),
+        (COMMIT, main.as_str(), true),
+        (main.as_str(), COMMIT, true),
+        (&format!("main/{COMMIT}"), main.as_str(), true),
+        (&format!("sha1:{COMMIT}"), main.as_str(), true),
+        (digest, latest.as_str(), true),
+        (hash, latest.as_str(), true),
+        (digest, "whatever the source calls it", true),
+        ("1", "1", true),
+        ("1", "2", false),
+        ("", "", true),
+        ("", main.as_str(), false),
+        ("main", "main", true),
+        ("main@sha1:0000000000000000000000000000000000000000", main.as_str(), false),
+        ("0000000000000000000000000000000000000000", main.as_str(), false),
+        ("feed", "main@sha1:feed", false),
+    ];
+    for (commit, revision, wanted) in rows {
+        let last = LastUpdate { last_attempted_commit: Some(commit.to_owned()), ..LastUpdate::default() };
+        assert_eq!(is_same_artifact(&last, revision, digest, None), wanted, "{commit} is {revision}");
+        let ours = LastUpdate { digest: Some(digest.to_owned()), ..last };
+        // Of a repository that we follow ourselves, the commit alone is recorded.
+        let is_same = commit == revision || revision.strip_prefix("main@sha1:") == Some(COMMIT) && commit == COMMIT;
+        let is_same = is_same || (commit == hash && revision == latest);
+        assert_eq!(is_same_artifact(&ours, revision, digest, None), is_same, "ours: {commit} is {revision}");
+        assert!(!is_same_artifact(&ours, revision, "sha256:0", None), "another digest: {commit} is {revision}");
+    }
+}
+
+#[test]
+fn the_operators_workspace_is_replaced_by_ours_though_nothing_is_due() {
+    let main = format!("main@sha1:{COMMIT}");
+    let stack = taken_over(left("from-flux"));
+    let noted = Stack { status: baseline(&stack, &source(&main)), ..stack };
+    let theirs = || Some(workspace_of("from-flux"));
+    let Action::ReplaceWorkspace(wanted) = decide(&observed(noted.clone(), &main, theirs()), now()) else {
+        panic!("it stays the operator's")
+    };
+    let spec = serde_json::to_value(&wanted.spec).expect("json");
+    assert_eq!(spec["artifact"]["revision"], main.as_str());
+    assert_eq!(spec.get("podTemplate"), None, "what the operator mounted by hand comes another way");
+    let lost = Observed { in_store: false, ..observed(noted.clone(), &main, theirs()) };
+    assert!(matches!(decide(&lost, now()), Action::Fetch(_)), "its bytes are needed for the new pod");
+    let gone = observed(noted.clone(), &main, None);
+    assert!(matches!(decide(&gone, now()), Action::Settled(Settled::Done(_))), "none is made where there is none");
+    let applied =
+        build_workspace::workspace(&noted, wanted.spec.artifact.as_ref().expect("an artifact")).expect("valid");
+    assert_eq!(applied, *wanted);
+}
+
+#[test]
+fn the_workspace_of_an_operators_run_becomes_ours_before_its_end_is_awaited() {
+    let (mut stack, update) = caught_in_a_run();
+    stack.metadata.deletion_timestamp = None;
+    let main = format!("main@sha1:{COMMIT}");
+    let mut seen =
+        Observed { update: Some(update), ..observed(taken_over(stack), &main, Some(workspace_of("from-flux"))) };
+    let Action::ReplaceWorkspace(wanted) = decide(&seen, now()) else {
+        panic!("its pod would stay, and the run with it")
+    };
+    seen.workspace = Some(*wanted);
+    assert!(matches!(decide(&seen, now()), Action::AwaitUpdate(_)), "it may go on until its pod has gone");
+}
+
+#[test]
+fn the_workspace_of_an_operators_run_becomes_ours_though_the_stack_is_deleted_and_its_source_is_gone() {
+    let (mut stack, update) = caught_in_a_run();
+    stack.spec.stack = "organization/hello/dev".to_owned();
+    let stack = taken_over(stack);
+    let known = Deletion { without_source: deletion::without_source(&stack), ..Deletion::default() };
+    let gone = Some(Err(Unavailable::NotYet("it is gone".to_owned())));
+    let mut seen = Observed {
+        update: Some(update),
+        source: gone,
+        deletion: Some(known.clone()),
+        ..observed(stack, "", Some(workspace_of("from-flux")))
+    };
+    assert!(matches!(decide(&seen, now()), Action::Fetch(_)), "the project that destroys it");
+    seen.deletion = Some(Deletion { is_stored: true, ..known });
+    assert!(matches!(decide(&seen, now()), Action::ReplaceWorkspace(_)), "its pod would stay, and the run with it");
+}
+
+#[test]
+fn a_run_of_the_operators_is_awaited_and_then_the_stack_is_destroyed() {
+    let (stack, mut update) = caught_in_a_run();
+    assert!(update.is_started_by_operator());
+    let running = |update: &Update| Observed {
+        update: Some(update.clone()),
+        source: None,
+        ..observed(taken_over(stack.clone()), "", Some(workspace_of("from-flux")))
+    };
+    assert!(matches!(decide(&running(&update), now()), Action::AwaitUpdate(_)), "it may still go on");
+    let mut never = update.clone();
+    never.status = None;
+    assert!(matches!(decide(&running(&never), now()), Action::RevokeUpdate(_)), "the operator never started it");
+
+    // What our controller of Updates makes of it when the pod has gone.
+    let result = update.status.as_mut().expect("there");
+    for condition in &mut result.conditions {
+        let (status, reason) = match condition.type_.as_str() {
+            "Progressing" => ("False", "Failed"),
+            "Failed" => ("True", update_reason::ABORTED),
+            _ => ("True", "Updated"),
+        };
+        (condition.status, condition.reason) = (status.to_owned(), reason.to_owned());
+    }
+    result.interrupted = Some(true);
+    let ended = running(&update);
+    assert_eq!(decide(&ended, now()), Action::RecordResult);
+    let with_result = status::with_result(&ended.stack, &update, None, now());
+    let last = with_result.last_update.clone().expect("a run");
+    assert_eq!((last.kind.as_deref(), last.state.as_deref()), (Some("up"), Some("failed")));
+    assert!(last.pending_creates.is_some(), "the next run reads what the cut-off one has left");
+    assert_eq!(with_result.current_update, None);
+    let stack = Stack { status: Some(with_result), ..ended.stack.clone() };
+    let next = decide(&Observed { update: None, ..observed(stack, &format!("main@sha1:{COMMIT}"), None) }, now());
+    let Action::ApplyWorkspace(_, message) = next else { panic!("{next:?}") };
+    assert!(message.contains("destroy"), "{message}");
+}
+
+/// The operator's table of when a Stack needs no run, for a Stack that lives.
+fn is_synced_for_the_operator(stack: &Value, commit: &str) -> bool {
+    let last = &stack["status"]["lastUpdate"];
+    let request = &stack["metadata"]["annotations"][names::ANNOTATION_RECONCILIATION_REQUEST];
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    last["generation"] == stack["metadata"]["generation"]
+        && text(&last["reconcileRequest"]) == text(request)
+        && last["state"] == "succeeded"
+        && last["lastSuccessfulCommit"] == commit
+        && stack["status"]["currentUpdate"].is_null()
+}
+
+#[test]
+fn the_way_back_is_open_the_operator_finds_what_it_expects() {
+    let main = format!("main@sha1:{COMMIT}");
+    for (name, commit) in [("from-flux", main.as_str()), ("from-program", "1")] {
+        let stack = taken_over(left(name));
+        let noted = Stack { status: baseline(&stack, &source(commit)), ..stack };
+        let settled = status::with_state(&noted, &status::State::Done, now());
+        let ours = serde_json::to_value(Stack { status: Some(settled), ..noted }).expect("json");
+        assert!(is_synced_for_the_operator(&ours, commit), "{name} would run again: {}", ours["status"]);
+        let theirs = serde_json::to_value(left(name)).expect("json");
+        assert_eq!(ours["spec"], theirs["spec"]);
+        assert_eq!(ours["metadata"]["finalizers"], theirs["metadata"]["finalizers"]);
+        for field in ["outputs", "projectInfo"] {
+            assert_eq!(ours["status"][field], theirs["status"][field], "{name}");
+        }
+    }
+}

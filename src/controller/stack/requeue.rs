@@ -1,0 +1,116 @@
+//! How long a Stack rests that stands as it does, if nothing wakes it sooner. Pure.
+
+use std::time::Duration;
+
+use crate::controller::stack::status::State;
+use crate::runtime::writes::WriteError;
+
+/// How soon something is looked at again that a watch normally announces.
+pub const WATCHED_RETRY: Duration = Duration::from_secs(60);
+/// How soon something is tried again that the API server has forbidden; nothing tells when it would allow it.
+pub const REFUSED_RETRY: Duration = Duration::from_secs(30);
+
+/// How soon something is tried again that the API server has rejected, which an admission policy may have caused.
+pub const REJECTED_RETRY: Duration = Duration::from_secs(3 * 60);
+
+/// How soon a write is tried again that the API server has refused; none for errors that tell nothing about what was written.
+pub fn retry_of_refused(error: &WriteError) -> Option<Duration> {
+    match error {
+        error if error.is_invalid() || error.is_denied_by_admission() => Some(REJECTED_RETRY),
+        error if error.is_forbidden() => Some(REFUSED_RETRY),
+        _ => None,
+    }
+}
+
+/// None is for ever: only a change wakes it. `known` is a time that somebody knows better, such as when the next run is due, or how
+/// long a server asks to be left alone.
+pub fn rest_after(state: &State, known: Option<Duration>, requeue_dependency: Duration) -> Option<Duration> {
+    match state {
+        // To look again would find the same.
+        State::Denied(_)
+        | State::GivenUp
+        | State::Unanswered(_)
+        | State::Abandoned
+        | State::Canceled
+        | State::Suspended
+        | State::DeletionSuspended => None,
+        State::Done | State::Failed | State::Invalid(_) => known,
+        State::SourceUnavailable(_) | State::SourceStalled(_) | State::PrerequisiteNotSatisfied(_) => {
+            known.or(Some(requeue_dependency))
+        }
+        State::NamespaceTerminating(_) => known.or(Some(REFUSED_RETRY)),
+        State::Working(_)
+        | State::WorkspaceFailed(_)
+        | State::VersionTooLow(_)
+        | State::Conflict(_)
+        | State::InDoubt(..) => known.or(Some(WATCHED_RETRY)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runtime::writes::Attempt;
+
+    #[test]
+    fn an_update_that_admission_rejects_is_reported_and_tried_again() {
+        let denied = "admission webhook \"freeze.example.com\" denied the request: no changes today";
+        let rows = [
+            (400, denied, Some(180)),
+            (403, denied, Some(180)),
+            (
+                422,
+                "updates.auto.pulumi.com \"web-1\" is forbidden: ValidatingAdmissionPolicy denied request",
+                Some(180),
+            ),
+            (422, "spec.type: Unsupported value", Some(180)),
+            (403, "exceeded quota: updates", Some(30)),
+            (409, "the object has been modified", None),
+            (500, "etcdserver: request timed out", None),
+        ];
+        for (code, message, wanted) in rows {
+            let (kind, namespace, name) = ("Update".to_owned(), "apps".to_owned(), "web-1".to_owned());
+            let attempt = Box::new(Attempt { verb: "create", kind, namespace, name });
+            let error = WriteError::Refused { attempt, code, reason: "Reason".to_owned(), message: message.to_owned() };
+            assert_eq!(retry_of_refused(&error).map(|retry| retry.as_secs()), wanted, "{code} {message}");
+        }
+    }
+
+    #[test]
+    fn s3_s4_r6_c6_s19_how_long_a_stack_rests_that_stands_so() {
+        let why = || "why".to_owned();
+        let reason = "RunOutcomeUnknown";
+        // How it stands, the seconds that somebody knows better, and for how many it rests.
+        let rows = [
+            (State::SourceUnavailable(why()), None, Some(7)),
+            (State::SourceUnavailable(why()), Some(120), Some(120)),
+            (State::SourceStalled(why()), None, Some(7)),
+            (State::SourceStalled(why()), Some(120), Some(120)),
+            (State::PrerequisiteNotSatisfied(why()), None, Some(7)),
+            (State::Invalid(why()), None, None),
+            (State::Invalid(why()), Some(180), Some(180)),
+            (State::Denied(why()), None, None),
+            (State::GivenUp, None, None),
+            (State::Unanswered(reason), None, None),
+            (State::Abandoned, None, None),
+            (State::Canceled, None, None),
+            (State::Suspended, None, None),
+            (State::DeletionSuspended, None, None),
+            (State::Done, None, None),
+            (State::Done, Some(3600), Some(3600)),
+            (State::Failed, Some(10), Some(10)),
+            (State::Working(why()), None, Some(60)),
+            (State::Working(why()), Some(3), Some(3)),
+            (State::WorkspaceFailed(why()), None, Some(60)),
+            (State::VersionTooLow(why()), None, Some(60)),
+            (State::WorkspaceFailed(why()), Some(30), Some(30)),
+            (State::Conflict(why()), None, Some(60)),
+            (State::InDoubt(reason, why()), None, Some(60)),
+            (State::NamespaceTerminating(why()), None, Some(30)),
+        ];
+        for (state, known, wanted) in rows {
+            let rest = rest_after(&state, known.map(Duration::from_secs), Duration::from_secs(7));
+            assert_eq!(rest.map(|rest| rest.as_secs()), wanted, "{state:?}");
+        }
+    }
+}

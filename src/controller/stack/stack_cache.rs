@@ -1,0 +1,63 @@
+//! Whole Stacks that expressions have asked for, as long as they do not change: the watch's cache holds only a part of each.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use kube::ResourceExt;
+
+use crate::api::pulumi::Stack;
+use crate::runtime::backoff::ObjectKey;
+
+/// The most Stacks that are kept, and the most bytes of one. A larger one is read each time.
+const MAX_STACKS: usize = 256;
+const MAX_STACK_SIZE: usize = 32 * 1024;
+
+/// The Stacks, each in one version. Cheap to clone; all clones share them.
+#[derive(Clone, Default)]
+pub struct StackCache(Arc<Mutex<HashMap<ObjectKey, Arc<Stack>>>>);
+
+impl StackCache {
+    /// The Stack, if it is kept in the version of this part of it.
+    pub fn get(&self, key: &ObjectKey, part: &Stack) -> Option<Arc<Stack>> {
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner).get(key).cloned()?;
+        let version = |stack: &Stack| (stack.uid(), stack.resource_version());
+        (version(&known) == version(part)).then_some(known)
+    }
+
+    /// Keeps a Stack that was read.
+    pub fn keep(&self, key: &ObjectKey, stack: &Arc<Stack>) {
+        if serde_json::to_vec(stack.as_ref()).map_or(usize::MAX, |bytes| bytes.len()) > MAX_STACK_SIZE {
+            return;
+        }
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if kept.len() >= MAX_STACKS && !kept.contains_key(key) {
+            kept.clear();
+        }
+        kept.insert(key.clone(), Arc::clone(stack));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::pulumi::StackSpec;
+
+    fn stack(version: &str, text: usize) -> Arc<Stack> {
+        let mut stack = Stack::new("base", StackSpec { stack: "x".repeat(text), ..StackSpec::default() });
+        stack.metadata.resource_version = Some(version.to_owned());
+        Arc::new(stack)
+    }
+
+    #[test]
+    fn a_stack_is_read_once_per_version_and_not_kept_without_bound() {
+        let stacks = StackCache::default();
+        let key = |number: usize| ("apps".to_owned(), number.to_string());
+        stacks.keep(&key(0), &stack("1", 1));
+        assert_eq!(stacks.get(&key(0), &stack("1", 1)).map(|stack| stack.spec.stack.len()), Some(1));
+        assert!(stacks.get(&key(0), &stack("2", 1)).is_none(), "it has changed");
+        stacks.keep(&key(1), &stack("1", MAX_STACK_SIZE));
+        assert!(stacks.get(&key(1), &stack("1", 1)).is_none(), "it is too large");
+        (0..10 * MAX_STACKS).for_each(|number| stacks.keep(&key(number), &stack("1", 1)));
+        assert!(stacks.0.lock().unwrap().len() <= MAX_STACKS);
+    }
+}

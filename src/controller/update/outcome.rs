@@ -1,0 +1,375 @@
+//! How a run ended, in the words of an Update's status. Pure.
+
+use std::collections::{BTreeMap, HashMap};
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::ContainerStateTerminated;
+use serde::Deserialize;
+
+use crate::api::auto::{RunProject, TerminationEvidence};
+use crate::api::conditions::{self, update_reason};
+use crate::api::pulumi::PulumiStack;
+use crate::api::{bounds, names};
+use crate::controller::pulumi_stack;
+use crate::controller::update::timeouts::TimeoutSource;
+use crate::pulumi::backend;
+use crate::rpc::proto;
+
+/// The most of the CLI's last output that is kept, in bytes.
+const MAX_OUTPUT: usize = 2048;
+/// The most creations in doubt, and holders of a lock, that are named.
+const MAX_NAMED: usize = 50;
+/// The longest word of an agent's that is kept, in bytes.
+const MAX_WORD: usize = 512;
+
+/// How a run ended.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RunOutcome {
+    /// `None` when it succeeded, else the reason of the failure.
+    pub failure: Option<&'static str>,
+    pub message: String,
+    pub started: Option<Timestamp>,
+    pub ended: Option<Timestamp>,
+    pub outputs: Vec<proto::Output>,
+    pub changes: BTreeMap<String, i64>,
+    pub permalink: Option<String>,
+    pub last_output: Option<String>,
+    /// URNs of creations in doubt.
+    pub pending_creates: Vec<String>,
+    /// Whether the state may name operations that were under way.
+    pub interrupted: bool,
+    /// Whether the values of its outputs are nowhere.
+    pub outputs_unavailable: bool,
+    /// By what its end is known; `None` when it never began.
+    pub proof: Option<TerminationEvidence>,
+    /// What was run.
+    pub project: Option<RunProject>,
+    /// Where the state is.
+    pub backend: Option<String>,
+    /// The word for the values behind the configuration that it has read.
+    pub config_inputs: Option<String>,
+}
+
+/// What the agent writes as the container's termination message.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct TerminationMessage {
+    id: String,
+    outcome: String,
+    #[serde(default)]
+    message: String,
+    /// Agents of old do not say it.
+    interrupted: Option<bool>,
+}
+
+impl RunOutcome {
+    /// A failure that the controller itself has to tell: nothing has run.
+    pub fn failed(reason: &'static str, message: &str) -> Self {
+        RunOutcome {
+            failure: Some(reason),
+            message: message.to_owned(),
+            started: None,
+            ended: None,
+            outputs: Vec::new(),
+            changes: BTreeMap::new(),
+            permalink: None,
+            last_output: None,
+            pending_creates: Vec::new(),
+            interrupted: false,
+            outputs_unavailable: false,
+            proof: None,
+            project: None,
+            backend: None,
+            config_inputs: None,
+        }
+    }
+
+    /// What the agent said. Nothing of it is trusted: an outcome that is not known is a failure.
+    pub fn of(result: &proto::Result) -> Self {
+        let mut outcome = RunOutcome {
+            failure: failure(result.outcome()),
+            message: result.message.clone(),
+            started: Timestamp::from_millisecond(result.started).ok(),
+            ended: Timestamp::from_millisecond(result.ended).ok(),
+            outputs: result.outputs.clone(),
+            changes: changes(&result.changes),
+            permalink: Some(result.permalink.clone()).filter(|link| !link.is_empty()),
+            last_output: Some(tail(&result.last_output)).filter(|output| !output.is_empty()),
+            pending_creates: result.pending_creates.iter().take(MAX_NAMED).map(|urn| word(urn)).collect(),
+            interrupted: result.interrupted || result.outcome() == proto::Outcome::Interrupted,
+            outputs_unavailable: false,
+            proof: Some(TerminationEvidence::Agent),
+            project: result.project.as_ref().map(project),
+            backend: backend::without_credentials(&word(&result.backend)),
+            config_inputs: Some(word(&result.config_inputs)).filter(|word| !word.is_empty()),
+        };
+        match result.outcome() {
+            proto::Outcome::Conflict => outcome.message = conflict(&outcome.message, &result.holders),
+            proto::Outcome::PendingCreates => outcome.message = in_doubt(&outcome.pending_creates),
+            _ => {}
+        }
+        outcome
+    }
+
+    /// With the stack that was looked up, and where, if that is why it failed. The agent cannot say it: it hides what is in Secrets.
+    pub fn of_stack(mut self, name: &str, applied: Option<&PulumiStack>) -> Self {
+        if self.failure == Some(update_reason::STACK_NOT_FOUND) {
+            let project = self.project.as_ref().map(|project| project.name.clone());
+            let stack = PulumiStack { name: name.to_owned(), project, backend: self.backend.clone() };
+            self.message = match applied.filter(|applied| pulumi_stack::differ(applied, &stack)) {
+                Some(_) => format!("{stack} is not the stack with the resources; nothing was destroyed"),
+                None => format!("{stack} not found; nothing was destroyed"),
+            };
+        }
+        self
+    }
+
+    /// The agent's last words, if it wrote them for this run. They have room for little.
+    pub fn of_last_words(terminated: &ContainerStateTerminated, id: &str) -> Option<Self> {
+        let words: TerminationMessage = serde_json::from_str(terminated.message.as_deref()?).ok()?;
+        if words.id != id {
+            return None;
+        }
+        let reported = proto::Outcome::from_str_name(&words.outcome).unwrap_or(proto::Outcome::Unspecified);
+        let mut outcome = RunOutcome::failed(update_reason::ABORTED, &words.message);
+        outcome.failure = failure(reported);
+        outcome.proof = Some(TerminationEvidence::Container);
+        outcome.interrupted = words.interrupted.unwrap_or_else(|| outcome.failure.is_some());
+        if outcome.failure.is_none() {
+            outcome.outputs_unavailable = true;
+            outcome.message =
+                "it succeeded; the values of its outputs were lost with its pod, and the next run brings \
+                               them"
+                    .to_owned();
+        }
+        Some(outcome)
+    }
+
+    /// It was cut off, and this proves that nothing of it is left.
+    pub fn interrupted(why: &str, proof: TerminationEvidence, ended: Option<Timestamp>) -> Self {
+        let message = format!("the run was cut off: {why}");
+        RunOutcome {
+            interrupted: true,
+            proof: Some(proof),
+            ended,
+            ..RunOutcome::failed(update_reason::ABORTED, &message)
+        }
+    }
+
+    /// A person has decided that it is over.
+    pub fn answered(answer: &str, doubt: &str) -> Self {
+        let message = format!("a person has answered {}: {answer}; {doubt}", names::ANNOTATION_RESOLVE);
+        RunOutcome {
+            interrupted: true,
+            proof: Some(TerminationEvidence::User),
+            ..RunOutcome::failed(update_reason::RUN_OUTCOME_UNKNOWN, &message)
+        }
+    }
+
+    /// Its outputs cannot be kept. That is no failure: what it was to do is done.
+    pub fn without_outputs(self, why: &str) -> Self {
+        let lost = format!("its outputs are not kept, those of the next run will be: {why}");
+        let message = if self.message.is_empty() { lost } else { format!("{}; {lost}", self.message) };
+        RunOutcome { message, outputs: Vec::new(), outputs_unavailable: true, ..self }
+    }
+
+    /// With the time of the end, where it is not known yet.
+    pub fn ended_by(self, ended: Option<Timestamp>) -> Self {
+        RunOutcome { ended: self.ended.or(ended), ..self }
+    }
+
+    /// An end in order that nobody asked for: the pod was told to end. It is nobody's failure.
+    pub fn with_its_pod(mut self) -> Self {
+        if self.failure == Some(update_reason::CANCELED) {
+            self.failure = Some(update_reason::ABORTED);
+            self.message = format!("its pod was told to end: {}", self.message);
+        }
+        self
+    }
+
+    /// With advice about the timeout that has ended the run.
+    pub fn with_timeout_advice(mut self, source: TimeoutSource) -> Self {
+        if let Some(advice) = source.advice() {
+            self.message = format!("{}; {advice}", self.message);
+        }
+        self
+    }
+
+    /// With the cluster's own reason for an end that the agent could only see from inside.
+    pub fn because(mut self, cause: Option<String>) -> Self {
+        let is_news = |cause: &String| !self.message.contains(cause.as_str());
+        if let Some(cause) = cause.filter(|_| self.failure == Some(update_reason::ABORTED)).filter(is_news) {
+            self.message = format!("{} ({cause})", self.message);
+        }
+        self
+    }
+}
+
+/// How many resources of each kind of change there were.
+fn changes(told: &HashMap<String, u32>) -> BTreeMap<String, i64> {
+    let most = usize::try_from(bounds::OPERATIONS).unwrap_or(usize::MAX);
+    told.iter().take(most).map(|(operation, count)| (word(operation), i64::from(*count))).collect()
+}
+
+/// Whose lock it is. The text is the same each time that the same lock is found, so it has no age.
+fn conflict(said: &str, holders: &[proto::LockHolder]) -> String {
+    if holders.is_empty() {
+        return said.to_owned();
+    }
+    let describe = |holder: &proto::LockHolder| {
+        let (user, host, time) = (word(&holder.user), word(&holder.host), word(&holder.time));
+        format!("{user}@{host} (pid {}) since {time}", holder.pid)
+    };
+    let all: Vec<String> = holders.iter().take(MAX_NAMED).map(describe).collect();
+    format!(
+        "the stack is locked by {}; if nothing runs there any more, `pulumi cancel` removes the lock",
+        all.join(" and by ")
+    )
+}
+
+fn in_doubt(urns: &[String]) -> String {
+    format!(
+        "nothing was run: an earlier run was cut off while it created {}. Nobody knows whether they exist, and a run would \
+         create them again",
+        urns.join(", ")
+    )
+}
+
+fn project(project: &proto::Project) -> RunProject {
+    RunProject { name: word(&project.name), runtime: word(&project.runtime) }
+}
+
+/// The last lines of an output.
+fn tail(output: &str) -> String {
+    let output = output.trim_end();
+    let begin = output.ceil_char_boundary(output.len().saturating_sub(MAX_OUTPUT));
+    let tail = output.get(begin..).unwrap_or_default();
+    match tail.split_once('\n') {
+        Some((_, whole_lines)) if begin > 0 => whole_lines.to_owned(),
+        _ => tail.to_owned(),
+    }
+}
+
+/// A word of the agent's, bounded and on one line.
+fn word(text: &str) -> String {
+    let line: String = text.chars().take(MAX_WORD).map(|c| if c.is_control() { ' ' } else { c }).collect();
+    conditions::shorten(&line, MAX_WORD)
+}
+
+fn failure(outcome: proto::Outcome) -> Option<&'static str> {
+    match outcome {
+        proto::Outcome::Succeeded => None,
+        proto::Outcome::Failed | proto::Outcome::Unspecified => Some(update_reason::UPDATE_FAILED),
+        proto::Outcome::Canceled => Some(update_reason::CANCELED),
+        proto::Outcome::Conflict => Some(update_reason::UPDATE_CONFLICT),
+        proto::Outcome::Interrupted => Some(update_reason::ABORTED),
+        proto::Outcome::InvalidAccessToken => Some(update_reason::INVALID_ACCESS_TOKEN),
+        proto::Outcome::PendingCreates => Some(update_reason::PENDING_CREATES),
+        proto::Outcome::StackNotFound => Some(update_reason::STACK_NOT_FOUND),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn terminated(message: Option<&str>) -> ContainerStateTerminated {
+        ContainerStateTerminated {
+            exit_code: 137,
+            reason: Some("OOMKilled".to_owned()),
+            message: message.map(str::to_owned),
+            ..ContainerStateTerminated::default()
+        }
+    }
+
+    #[test]
+    fn the_agents_last_words_count_for_the_run_they_name_only() {
+        let words = r#"{"id":"u1","outcome":"OUTCOME_SUCCEEDED","message":""}"#;
+        let succeeded = RunOutcome::of_last_words(&terminated(Some(words)), "u1").expect("they are for it");
+        assert_eq!((succeeded.failure, succeeded.interrupted), (None, false));
+        assert!(succeeded.message.contains("outputs were lost"), "{}", succeeded.message);
+        assert_eq!(RunOutcome::of_last_words(&terminated(Some(words)), "u2"), None);
+        assert_eq!(RunOutcome::of_last_words(&terminated(Some("not json")), "u1"), None);
+        assert_eq!(RunOutcome::of_last_words(&terminated(None), "u1"), None);
+        let unknown = r#"{"id":"u1","outcome":"WHATEVER"}"#;
+        let unknown = RunOutcome::of_last_words(&terminated(Some(unknown)), "u1").expect("they are for it");
+        assert_eq!((unknown.failure, unknown.interrupted), (Some(update_reason::UPDATE_FAILED), true));
+        let in_order = r#"{"id":"u1","outcome":"OUTCOME_CANCELED","interrupted":false}"#;
+        let in_order = RunOutcome::of_last_words(&terminated(Some(in_order)), "u1").expect("they are for it");
+        assert!(!in_order.interrupted);
+    }
+
+    #[test]
+    fn an_outcome_that_is_not_known_is_a_failure() {
+        let result = proto::Result { outcome: 99, ..proto::Result::default() };
+        assert_eq!(RunOutcome::of(&result).failure, Some(update_reason::UPDATE_FAILED));
+    }
+
+    #[test]
+    fn a_lock_is_reported_with_its_holder_and_time_and_without_its_age() {
+        let holder = |time: &str| proto::LockHolder {
+            user: "alice".to_owned(),
+            host: "laptop\n".to_owned(),
+            pid: 7,
+            time: time.to_owned(),
+        };
+        let result = proto::Result {
+            outcome: proto::Outcome::Conflict.into(),
+            message: "as the CLI says it".to_owned(),
+            holders: vec![holder("2026-01-01T12:00:00Z"), holder("yesterday")],
+            ..proto::Result::default()
+        };
+        assert_eq!(
+            RunOutcome::of(&result).message,
+            "the stack is locked by alice@laptop  (pid 7) since 2026-01-01T12:00:00Z and by alice@laptop  (pid 7) \
+             since yesterday; if nothing runs there any more, `pulumi cancel` removes the lock"
+        );
+        let cloud = proto::Result { holders: Vec::new(), ..result };
+        assert_eq!(RunOutcome::of(&cloud).message, "as the CLI says it");
+    }
+
+    #[test]
+    fn a_stack_that_is_not_found_is_named_with_its_backend() {
+        let result = |backend: &str| proto::Result {
+            outcome: proto::Outcome::StackNotFound.into(),
+            message: "as the agent says it".to_owned(),
+            project: Some(proto::Project { name: "web".to_owned(), runtime: "yaml".to_owned() }),
+            backend: backend.to_owned(),
+            ..proto::Result::default()
+        };
+        let outcome = RunOutcome::of(&result("s3://user:word@state?key=x")).of_stack("dev", None);
+        assert_eq!(outcome.failure, Some(update_reason::STACK_NOT_FOUND));
+        assert_eq!(outcome.message, "stack dev of project web in backend s3://state not found; nothing was destroyed");
+        let message = RunOutcome::of(&result("")).of_stack("dev", None).message;
+        assert!(message.contains("in the backend that the Pulumi CLI is logged in to not found"), "{message}");
+        let applied = |backend: &str| PulumiStack {
+            name: "dev".to_owned(),
+            project: Some("web".to_owned()),
+            backend: Some(backend.to_owned()),
+        };
+        let message =
+            |backend: &str| RunOutcome::of(&result("s3://state")).of_stack("dev", Some(&applied(backend))).message;
+        assert!(message("s3://state").ends_with("not found; nothing was destroyed"));
+        assert!(message("s3://other").ends_with("is not the stack with the resources; nothing was destroyed"));
+        let failed = proto::Result { outcome: proto::Outcome::Failed.into(), ..result("") };
+        assert_eq!(RunOutcome::of(&failed).of_stack("dev", None).message, "as the agent says it");
+    }
+
+    #[test]
+    fn the_last_whole_lines_of_the_output_are_kept() {
+        assert_eq!(tail("one\ntwo\n"), "one\ntwo");
+        let long = tail(&format!("{}\n{}last", "ä".repeat(2000), "line\n".repeat(100)));
+        assert!(long.len() <= MAX_OUTPUT && long.starts_with("line\n") && long.ends_with("last"), "{long}");
+    }
+
+    #[test]
+    fn an_end_with_the_pod_is_nobodys_failure() {
+        let of =
+            |outcome: proto::Outcome| RunOutcome::of(&proto::Result { outcome: outcome.into(), ..Default::default() });
+        assert_eq!(of(proto::Outcome::Canceled).with_its_pod().failure, Some(update_reason::ABORTED));
+        assert_eq!(of(proto::Outcome::Succeeded).with_its_pod().failure, None);
+        assert_eq!(of(proto::Outcome::Failed).with_its_pod().failure, Some(update_reason::UPDATE_FAILED));
+        let interrupted = of(proto::Outcome::Interrupted).because(Some("OOMKilled".to_owned()));
+        assert!(interrupted.interrupted && interrupted.message.ends_with("(OOMKilled)"), "{}", interrupted.message);
+    }
+}

@@ -1,0 +1,215 @@
+//! What proves the end of a run, and what does not, as tables.
+
+use super::*;
+use crate::api::conditions::update_reason;
+use serde_json::{Value, json};
+
+const RUNNING: &str = "2026-01-01T12:00:00Z";
+
+fn binding() -> RunBinding {
+    RunBinding {
+        pod_uid: "pod-uid".to_owned(),
+        node_name: "node-1".to_owned(),
+        container_id: "containerd://run".to_owned(),
+        ..RunBinding::default()
+    }
+}
+
+fn judged(pod: Option<&Pod>, node: &NodeState) -> End {
+    let now = "2026-01-01T12:05:00Z".parse().expect("a time");
+    let binding = binding();
+    judge(Recorded { id: "update-uid", binding: &binding, pod_name: "app-workspace-0", now }, pod, node)
+}
+
+fn pod(status: Value, deleting: bool) -> Pod {
+    let limits = json!({"limits": {"memory": "512Mi"}});
+    let mut pod = json!({
+        "metadata": {"name": "app-workspace-0", "uid": "pod-uid"},
+        "spec": {"containers": [{"name": "pulumi", "resources": limits}]},
+        "status": status,
+    });
+    if deleting {
+        pod["metadata"]["deletionTimestamp"] = json!(RUNNING);
+    }
+    serde_json::from_value(pod).expect("a pod")
+}
+
+fn container(phase: &str, state: Value, last: Value) -> Value {
+    json!({"phase": phase, "containerStatuses": [{
+        "name": "pulumi", "image": "i", "imageID": "", "ready": false, "restartCount": 0, "state": state, "lastState": last,
+    }]})
+}
+
+fn ended(id: &str, reason: &str, message: &str) -> Value {
+    json!({"terminated": {
+        "exitCode": 137, "reason": reason, "message": message, "containerID": format!("containerd://{id}"),
+        "startedAt": RUNNING, "finishedAt": "2026-01-01T12:04:00Z",
+    }})
+}
+
+fn running() -> Value {
+    json!({"running": {"startedAt": RUNNING}})
+}
+
+fn waiting() -> Value {
+    json!({"waiting": {"reason": "CrashLoopBackOff"}})
+}
+
+fn brief(end: &End) -> String {
+    match end {
+        End::Open(None) => "open".to_owned(),
+        End::Open(Some(words)) => format!("open: {words}"),
+        End::Proven(outcome) => format!("{:?} {}: {}", outcome.proof, outcome.failure.unwrap_or("-"), outcome.message),
+        End::Unknown(words) => format!("unknown: {words}"),
+    }
+}
+
+const WORDS: &str = r#"{"id":"update-uid","outcome":"OUTCOME_SUCCEEDED"}"#;
+
+#[test]
+fn what_the_kubelet_says_of_the_container() {
+    let rows = [
+        ("it runs", pod(container("Running", running(), json!({})), false), "open"),
+        ("it runs again", pod(container("Running", running(), ended("run", "OOMKilled", "")), false), "open"),
+        (
+            "it will run again",
+            pod(container("Running", waiting(), ended("run", "OOMKilled", "")), false),
+            "open: its container has ended (OOMKilled: it used more memory than its limit of 512Mi",
+        ),
+        (
+            "it has just ended",
+            pod(container("Running", ended("run", "Error", ""), json!({})), false),
+            "open: its container has ended (Error, exit code 137)",
+        ),
+        ("it runs in a pod that goes", pod(container("Running", running(), json!({})), true), "open"),
+        (
+            "it ended with its pod",
+            pod(container("Running", ended("run", "Error", ""), json!({})), true),
+            "Some(Container) Aborted: the run was cut off: its pod ended before it did (Error, exit code 137)",
+        ),
+        (
+            "another one ended after it",
+            pod(container("Running", ended("next", "Completed", ""), ended("run", "OOMKilled", "")), true),
+            "Some(Container) Aborted: the run was cut off: its pod ended before it did (OOMKilled: it used more memory than its limit of 512Mi",
+        ),
+        (
+            "the pod goes before it was started again",
+            pod(container("Running", waiting(), ended("run", "Error", "")), true),
+            "Some(Container) Aborted",
+        ),
+        (
+            "it has last words",
+            pod(container("Running", ended("run", "Completed", WORDS), json!({})), true),
+            "Some(Container) -",
+        ),
+        (
+            "the next one has its last words",
+            pod(container("Running", ended("next", "Completed", WORDS), ended("run", "Error", "")), true),
+            "Some(Container) -",
+        ),
+    ];
+    for (name, pod, wanted) in rows {
+        let found = brief(&judged(Some(&pod), &NodeState::NotAsked));
+        assert!(found.starts_with(wanted), "{name}: {found}");
+    }
+}
+
+#[test]
+fn an_eviction_is_told_in_its_own_words() {
+    let mut status = container("Failed", ended("run", "Error", ""), json!({}));
+    status["reason"] = json!("Evicted");
+    status["message"] = json!("The node was low on memory.");
+    let found = brief(&judged(Some(&pod(status, false)), &NodeState::NotAsked));
+    assert!(found.contains("Aborted") && found.contains("Evicted: The node was low on memory.; Error"), "{found}");
+}
+
+#[test]
+fn a_container_that_is_not_started_again_is_given_up_in_the_end() {
+    let status = container("Running", waiting(), ended("run", "Error", ""));
+    let later = "2026-01-01T12:14:02Z".parse().expect("a time");
+    let binding = binding();
+    let run = Recorded { id: "update-uid", binding: &binding, pod_name: "app-workspace-0", now: later };
+    let End::Proven(outcome) = judge(run, Some(&pod(status, false)), &NodeState::NotAsked) else { panic!("it waits") };
+    assert_eq!(outcome.failure, Some(update_reason::ABORTED));
+    assert_eq!(outcome.ended.map(|time| time.to_string()).as_deref(), Some("2026-01-01T12:04:01Z"));
+}
+
+#[test]
+fn only_what_the_design_names_proves_the_end() {
+    let other: Pod = serde_json::from_value(json!({"metadata": {"uid": "other"}})).expect("a pod");
+    let here = || Some(pod(container("Running", running(), json!({})), false));
+    let over = |phase: &str| Some(pod(container(phase, running(), json!({})), false));
+    let bare = || Some(pod(json!({"phase": "Failed", "reason": "NodeLost"}), false));
+    let not_ready = || NodeState::NotReady("Kubelet stopped posting node status.".to_owned());
+    let rows = [
+        (
+            "its node is silent",
+            here(),
+            not_ready(),
+            "unknown: nobody knows whether the run still goes on: pod app-workspace-0 is on the node node-1, which is not ready: Kubelet stopped",
+        ),
+        ("its node is well", here(), NodeState::Ready, "open"),
+        (
+            "its node is gone",
+            here(),
+            NodeState::Gone,
+            "Some(NodeGone) Aborted: the run was cut off: its node node-1 is gone",
+        ),
+        (
+            "its node is off",
+            here(),
+            NodeState::OutOfService,
+            "Some(NodeOutOfService) Aborted: the run was cut off: its node node-1 was taken out",
+        ),
+        ("its pod is gone", None, NodeState::Ready, "unknown"),
+        ("another pod has its name", Some(other), NodeState::Ready, "unknown"),
+        ("its pod is gone with its node", None, NodeState::Gone, "Some(NodeGone) Aborted"),
+        ("its pod is gone, and nobody may read Nodes", None, NodeState::Unreadable("403".to_owned()), "unknown"),
+        ("its pod has failed, and its container was last seen running", over("Failed"), NodeState::Ready, "unknown"),
+        ("the same, succeeded", over("Succeeded"), NodeState::Ready, "unknown"),
+        ("nobody knows how its pod is", over("Unknown"), NodeState::Ready, "unknown"),
+        ("its pod has failed without containers", bare(), NodeState::Ready, "unknown"),
+        ("the same, on a node that is gone", bare(), NodeState::Gone, "Some(NodeGone) Aborted"),
+    ];
+    for (name, pod, node, wanted) in rows {
+        let end = judged(pod.as_ref(), &node);
+        assert!(brief(&end).starts_with(wanted), "{name}: {}", brief(&end));
+        if let End::Unknown(words) = end {
+            assert!(
+                words.contains("app-workspace-0") && words.contains("node-1") && words.contains("out-of-service"),
+                "{words}"
+            );
+        }
+    }
+}
+
+#[test]
+fn the_node_is_asked_only_in_doubt() {
+    let here = pod(container("Running", running(), json!({})), false);
+    let failed = pod(json!({"phase": "Failed"}), false);
+    let nowhere = RunBinding { node_name: String::new(), ..binding() };
+    let rows = [
+        (binding(), Some(&here), false, false),
+        (binding(), Some(&here), true, true),
+        (binding(), Some(&failed), false, true),
+        (binding(), None, false, true),
+        (nowhere, None, true, false),
+    ];
+    for (binding, pod, unreachable, wanted) in rows {
+        assert_eq!(needs_node(&binding, pod, unreachable), wanted, "{pod:?}");
+    }
+}
+
+#[test]
+fn a_node_is_out_of_service_by_its_taint_whatever_its_conditions_say() {
+    let node = |spec: Value, ready: Value| {
+        let node = json!({"metadata": {"name": "n"}, "spec": spec, "status": {"conditions": ready}});
+        NodeState::of(Some(&serde_json::from_value(node).expect("a node")))
+    };
+    let ready = |status: &str| json!([{"type": "Ready", "status": status, "message": "said"}]);
+    let taint = json!({"taints": [{"key": "node.kubernetes.io/out-of-service", "effect": "NoExecute"}]});
+    assert_eq!(node(taint, ready("Unknown")), NodeState::OutOfService);
+    assert_eq!(node(json!({}), ready("True")), NodeState::Ready);
+    assert_eq!(node(json!({}), ready("Unknown")), NodeState::NotReady("said".to_owned()));
+    assert_eq!(NodeState::of(None), NodeState::Gone);
+}

@@ -1,0 +1,113 @@
+//! AgentProbes at agents that are about to start. The kubelet says that a container runs up to two seconds after it does: it
+//! looks at its containers once a second, and again at their probes. Here somebody probes at the port until the agent
+//! opens, and wakes its Workspace.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures::channel::mpsc;
+use kube::runtime::reflector::ObjectRef;
+use tokio::net::TcpStream;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::api::auto::Workspace;
+use crate::api::names::AGENT_PORT;
+
+/// The pause between two probes. It costs a packet or two.
+const PROBE_INTERVAL: Duration = Duration::from_millis(100);
+/// How long one knock waits for an answer.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long it is knocked: from then on the kubelet's word is waited for.
+const PROBE_DURATION: Duration = Duration::from_secs(20);
+
+/// All probes of this process. Cheap to clone.
+#[derive(Clone)]
+pub struct AgentProbes {
+    wake: mpsc::Sender<ObjectRef<Workspace>>,
+    tasks: TaskTracker,
+    end: CancellationToken,
+    /// By UID of the pod. Locked for short sections only.
+    doors: Arc<Mutex<HashMap<String, Probe>>>,
+}
+
+struct Probe {
+    is_open: bool,
+    since: Instant,
+}
+
+impl AgentProbes {
+    /// `wake` takes the Workspaces whose agent has opened; tasks run until `end`.
+    pub fn new(wake: mpsc::Sender<ObjectRef<Workspace>>, tasks: TaskTracker, end: CancellationToken) -> Self {
+        AgentProbes { wake, tasks, end, doors: Arc::default() }
+    }
+
+    /// Whether the agent of this pod has opened. The first question begins to knock.
+    pub(super) fn is_open(&self, workspace: ObjectRef<Workspace>, pod_uid: &str, ip: IpAddr) -> bool {
+        let mut doors = self.lock();
+        if let Some(probe) = doors.get(pod_uid) {
+            return probe.is_open;
+        }
+        doors.retain(|_, probe| probe.since.elapsed() < PROBE_DURATION * 2);
+        doors.insert(pod_uid.to_owned(), Probe { is_open: false, since: Instant::now() });
+        drop(doors);
+        let (this, uid) = (self.clone(), pod_uid.to_owned());
+        self.tasks.spawn(async move {
+            tokio::select! {
+                () = this.end.cancelled() => {}
+                () = this.knock(workspace, &uid, SocketAddr::new(ip, AGENT_PORT)) => {}
+            }
+        });
+        false
+    }
+
+    async fn knock(&self, workspace: ObjectRef<Workspace>, pod_uid: &str, agent: SocketAddr) {
+        let until_open = async {
+            while !matches!(tokio::time::timeout(PROBE_TIMEOUT, TcpStream::connect(agent)).await, Ok(Ok(_))) {
+                tokio::time::sleep(PROBE_INTERVAL).await;
+            }
+        };
+        if tokio::time::timeout(PROBE_DURATION, until_open).await.is_err() {
+            return;
+        }
+        if let Some(probe) = self.lock().get_mut(pod_uid) {
+            probe.is_open = true;
+        }
+        if self.wake.clone().try_send(workspace).is_err() {
+            tracing::debug!("the workspace could not be woken; its pod's readiness wakes it");
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Probe>> {
+        self.doors.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::StreamExt;
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    /// One of its own for each test: the port is the same for all agents.
+    const ADDRESS: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(127, 83, 7, 1));
+
+    #[tokio::test]
+    async fn an_agent_that_opens_late_wakes_its_workspace_once() {
+        let (wake, mut woken) = mpsc::channel(4);
+        let probes = AgentProbes::new(wake, TaskTracker::new(), CancellationToken::new());
+        let app = ObjectRef::<Workspace>::new("app").within("team");
+        assert!(!probes.is_open(app.clone(), "pod", ADDRESS), "nobody is there yet");
+        assert!(!probes.is_open(app.clone(), "pod", ADDRESS));
+        let listener = TcpListener::bind((ADDRESS, AGENT_PORT)).await.unwrap();
+        assert_eq!(woken.next().await, Some(app.clone()));
+        assert!(probes.is_open(app.clone(), "pod", ADDRESS));
+        assert!(!probes.is_open(app, "another pod", ADDRESS));
+        drop(listener);
+        assert_eq!(probes.tasks.len(), 1, "one probes at the other pod, and nobody at the first");
+    }
+}

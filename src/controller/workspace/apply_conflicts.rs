@@ -1,0 +1,248 @@
+//! Objects of a Workspace that something else rewrites after each apply, such as a mutating webhook or another controller. To apply
+//! them again and again would keep the controller and the API server busy and change nothing.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
+use kube::Resource;
+use serde::Serialize;
+use serde_json::Value;
+use tokio::time::Instant;
+
+use crate::api::names::FIELD_MANAGER;
+
+/// How many times the same content is applied over objects that differ, before there are pauses.
+const MAX_APPLIES: u32 = 5;
+/// The first pause; each further apply doubles it.
+const MIN_BACKOFF: Duration = Duration::from_secs(60);
+const MAX_BACKOFF: Duration = Duration::from_secs(30 * 60);
+/// Applies that are further apart than this, and than twice the pause, do not count together.
+const APART: Duration = Duration::from_secs(10 * 60);
+/// Maximum number of fields that are named for each object.
+const MAX_FIELDS: usize = 5;
+/// Maximum length of what is said of one object, in characters.
+const MAX_TEXT: usize = 500;
+
+/// Objects that are not applied again yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Contested {
+    /// The objects with the fields that differ, and who manages these.
+    pub message: String,
+    /// When they are applied again.
+    pub pause: Duration,
+    /// Whether the StatefulSet is among them: its next pod may not be as the spec wants it.
+    pub stateful_set: bool,
+}
+
+impl Contested {
+    /// `objects` is what [`describe`] says of each.
+    pub(super) fn new(objects: &[String], pause: Duration, stateful_set: bool) -> Self {
+        let message = format!(
+            "objects of the Workspace are changed each time they are applied, so they are applied less often: {}. Exclude them \
+             from the webhook, policy or controller that changes them",
+            objects.join("; ")
+        );
+        Contested { message, pause, stateful_set }
+    }
+}
+
+/// The applies over objects that differed, by namespace and name of the Workspace. Nothing is lost with them: they are counted anew.
+#[derive(Default)]
+pub(super) struct Applies(Mutex<HashMap<(String, String), Applied>>);
+
+struct Applied {
+    parts_hash: String,
+    count: u32,
+    last: Instant,
+}
+
+impl Applied {
+    fn pause(&self) -> Duration {
+        let doublings = self.count.saturating_sub(MAX_APPLIES).min(16);
+        if self.count < MAX_APPLIES { Duration::ZERO } else { (MIN_BACKOFF * (1 << doublings)).min(MAX_BACKOFF) }
+    }
+
+    fn is_over(&self) -> bool {
+        self.last.elapsed() > APART.max(self.pause() * 2)
+    }
+}
+
+impl Applies {
+    /// Objects that were there and differed were applied with this content.
+    pub(super) fn note(&self, (namespace, name): (&str, &str), parts_hash: &str) {
+        let mut known = self.lock();
+        known.retain(|_, applied| !applied.is_over());
+        let key = (namespace.to_owned(), name.to_owned());
+        let before = known.get(&key).filter(|applied| applied.parts_hash == parts_hash).map_or(0, |a| a.count);
+        let count = before.saturating_add(1);
+        known.insert(key, Applied { parts_hash: parts_hash.to_owned(), count, last: Instant::now() });
+    }
+
+    /// How long to wait before this content is applied again; none if that can be done now.
+    pub(super) fn pause(&self, (namespace, name): (&str, &str), parts_hash: &str) -> Option<Duration> {
+        let known = self.lock();
+        let applied = known.get(&(namespace.to_owned(), name.to_owned()))?;
+        let left = applied.pause().saturating_sub(applied.last.elapsed());
+        (applied.parts_hash == parts_hash && !left.is_zero()).then_some(left)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<(String, String), Applied>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The kind and name of an object, with the fields that are not as they were applied and who manages these.
+pub(super) fn describe<K: Resource<DynamicType = ()> + Serialize>(found: &K, wanted: &Value) -> String {
+    let value = serde_json::to_value(found).unwrap_or_default();
+    let mut paths = BTreeSet::new();
+    differences(&value, wanted, &mut Vec::new(), &mut paths);
+    let managed = found.meta().managed_fields.as_deref().unwrap_or_default();
+    let mut fields: Vec<String> = paths.iter().take(MAX_FIELDS).map(|path| field(path, managed)).collect();
+    if paths.len() > MAX_FIELDS {
+        fields.push(format!("and {} more", paths.len() - MAX_FIELDS));
+    }
+    if fields.is_empty() {
+        fields.push(format!("fields that it does not set ({})", changed_by(&managers(managed, &[]))));
+    }
+    let name = found.meta().name.as_deref().unwrap_or_default();
+    format!("{} {name}: {}", K::kind(&()), fields.join(", ")).chars().take(MAX_TEXT).collect()
+}
+
+fn field(path: &[String], managed: &[ManagedFieldsEntry]) -> String {
+    format!("{} ({})", path.join("."), changed_by(&managers(managed, path)))
+}
+
+/// What admission changes in a request counts as managed by whoever made the request.
+fn changed_by(managers: &BTreeSet<&str>) -> String {
+    match managers.is_empty() {
+        true => "changed by an admission webhook or policy".to_owned(),
+        false => format!("changed by {}", managers.iter().copied().collect::<Vec<_>>().join(" and ")),
+    }
+}
+
+/// The paths of fields that are not as wanted; a list is one field. More fields than the wanted ones may be there.
+fn differences(found: &Value, wanted: &Value, path: &mut Vec<String>, paths: &mut BTreeSet<Vec<String>>) {
+    // The API server writes quantities in its own form.
+    if path.last().is_some_and(|field| field == "resources") {
+        return;
+    }
+    match (found, wanted) {
+        (_, Value::Null) => {}
+        (Value::Object(found), Value::Object(wanted)) => {
+            for (field, wanted) in wanted {
+                path.push(field.clone());
+                differences(found.get(field).unwrap_or(&Value::Null), wanted, path, paths);
+                path.pop();
+            }
+        }
+        (Value::Array(found), Value::Array(wanted)) if found.len() == wanted.len() => {
+            let mut within = BTreeSet::new();
+            for (found, wanted) in found.iter().zip(wanted) {
+                differences(found, wanted, &mut Vec::new(), &mut within);
+            }
+            if !within.is_empty() {
+                paths.insert(path.clone());
+            }
+        }
+        _ if found == wanted => {}
+        _ => drop(paths.insert(path.clone())),
+    }
+}
+
+/// Who else manages the field, or something in it.
+fn managers<'a>(managed: &'a [ManagedFieldsEntry], path: &[String]) -> BTreeSet<&'a str> {
+    let owns = |entry: &&ManagedFieldsEntry| {
+        let mut fields = entry.fields_v1.as_ref().map(|fields| &fields.0);
+        for field in path {
+            fields = fields.and_then(|fields| fields.get(format!("f:{field}")));
+        }
+        fields.is_some() && entry.subresource.as_deref().unwrap_or_default().is_empty()
+    };
+    let names = managed.iter().filter(owns).filter_map(|entry| entry.manager.as_deref());
+    names.filter(|name| *name != FIELD_MANAGER).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::Service;
+    use serde_json::json;
+
+    use super::*;
+
+    const WEB: (&str, &str) = ("apps", "web");
+
+    #[tokio::test(start_paused = true)]
+    async fn the_same_content_is_applied_five_times_and_then_with_growing_pauses() {
+        let applies = Applies::default();
+        for _ in 0..4 {
+            applies.note(WEB, "hash");
+            assert_eq!(applies.pause(WEB, "hash"), None);
+        }
+        for minutes in [1, 2, 4, 8, 16, 30, 30] {
+            applies.note(WEB, "hash");
+            let pause = Duration::from_secs(minutes * 60);
+            assert_eq!(applies.pause(WEB, "hash"), Some(pause));
+            assert_eq!(applies.pause(WEB, "other"), None, "other content is applied at once");
+            assert_eq!(applies.pause(("apps", "api"), "hash"), None);
+            tokio::time::advance(pause).await;
+            assert_eq!(applies.pause(WEB, "hash"), None, "it is tried again");
+        }
+        tokio::time::advance(Duration::from_secs(3601)).await;
+        applies.note(WEB, "hash");
+        assert_eq!(applies.pause(WEB, "hash"), None, "what was long ago does not count");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn changed_content_is_counted_anew() {
+        let applies = Applies::default();
+        (0..5).for_each(|_| applies.note(WEB, "hash"));
+        applies.note(WEB, "other");
+        assert_eq!((applies.pause(WEB, "hash"), applies.pause(WEB, "other")), (None, None));
+    }
+
+    #[test]
+    fn each_differing_field_is_named_with_its_manager() {
+        let wanted = json!({
+            "metadata": {"name": "web-workspace", "labels": {"team": "a", "env": "dev"}, "annotations": null},
+            "spec": {"clusterIP": "None", "ports": [{"name": "grpc", "port": 50051}], "type": "ClusterIP"},
+        });
+        let managed = |manager: &str, subresource: &str, fields: Value| {
+            json!({"manager": manager, "operation": "Update", "subresource": subresource, "fieldsType": "FieldsV1",
+                "fieldsV1": fields})
+        };
+        let found = |managed: Vec<Value>| -> Service {
+            serde_json::from_value(json!({
+                "metadata": {
+                    "name": "web-workspace", "labels": {"team": "b", "env": "dev", "more": "x"}, "managedFields": managed,
+                },
+                "spec": {"clusterIP": "None", "ports": [{"name": "http", "port": 50051}], "type": "ClusterIP"},
+            }))
+            .unwrap()
+        };
+        let labels = json!({"f:metadata": {"f:labels": {"f:team": {}}}});
+        let ports = json!({"f:spec": {"f:ports": {"k:{\"port\":50051,\"protocol\":\"TCP\"}": {"f:name": {}}}}});
+        let rows = [
+            (
+                vec![managed(FIELD_MANAGER, "", labels.clone())],
+                "metadata.labels.team (changed by an admission webhook or policy), spec.ports (changed by an admission webhook \
+                 or policy)",
+            ),
+            (
+                vec![
+                    managed("kubectl-edit", "", labels),
+                    managed("mesh", "", ports.clone()),
+                    managed("x", "status", ports),
+                ],
+                "metadata.labels.team (changed by kubectl-edit), spec.ports (changed by mesh)",
+            ),
+        ];
+        for (managed, text) in rows {
+            assert_eq!(describe(&found(managed), &wanted), format!("Service web-workspace: {text}"));
+        }
+        let many: serde_json::Map<String, Value> = (0..9).map(|n| (format!("label-{n}"), json!("x"))).collect();
+        let text = describe(&found(Vec::new()), &json!({"metadata": {"labels": many}}));
+        assert!(text.contains("label-4") && !text.contains("label-5") && text.ends_with("and 4 more"), "{text}");
+    }
+}

@@ -1,0 +1,134 @@
+//! Objects that something else rewrites are applied a few times, reported, and keep nothing from going on that can go on.
+
+use std::collections::HashMap;
+use std::sync::Mutex;
+
+use futures::channel::mpsc;
+use kube::runtime::watcher::Event;
+use serde_json::{Value, json};
+
+use super::apply_conflicts::Contested;
+use super::cache_tests::context;
+use super::decide::{Action, decide};
+use super::decide_tests::{at_rest, now, stale};
+use super::observe::{Observed, Part};
+use super::report::State;
+use super::*;
+use crate::controller::test_parts::TestParts;
+use crate::controller::update;
+use crate::runtime::fake_api::{Answer, RecordedRequest, client, merge};
+use crate::runtime::index::StoreWriter as _;
+
+const WORKSPACE: &str = "/apis/auto.pulumi.com/v1alpha1/namespaces/apps/workspaces/web";
+
+/// An API server that keeps what is applied, with a webhook that changes a label of every Service.
+fn answer(objects: &Mutex<HashMap<String, Value>>, asked: &RecordedRequest) -> Answer {
+    let mut objects = objects.lock().unwrap();
+    let path = asked.path.trim_end_matches("/status");
+    match asked.method.as_str() {
+        "GET" if path.ends_with("/events") => {
+            Answer::Json(200, json!({"apiVersion": "v1", "kind": "EventList", "metadata": {}, "items": []}))
+        }
+        "POST" => Answer::Json(201, asked.body.clone()),
+        "PATCH" if path == WORKSPACE => {
+            let object = objects.get_mut(path).unwrap();
+            merge(object, &asked.body);
+            Answer::Json(200, object.clone())
+        }
+        "PATCH" => {
+            let mut object = asked.body.clone();
+            merge(&mut object, &json!({"metadata": {"uid": path, "generation": 1, "resourceVersion": "1"}}));
+            if path.contains("/services/") {
+                merge(&mut object, &json!({"metadata": {"labels": {"team": "another"}}}));
+            }
+            if !asked.query.contains("dryRun") {
+                objects.insert(path.to_owned(), object.clone());
+            }
+            Answer::Json(200, object)
+        }
+        _ => match objects.get(path) {
+            Some(object) => Answer::Json(200, object.clone()),
+            None => Answer::refusal(404, "NotFound"),
+        },
+    }
+}
+
+#[tokio::test]
+async fn a_service_that_a_webhook_rewrites_is_applied_a_few_times_and_reported() {
+    let workspace = json!({
+        "apiVersion": "auto.pulumi.com/v1alpha1", "kind": "Workspace",
+        "metadata": {
+            "name": "web", "namespace": "apps", "uid": "workspace", "resourceVersion": "1", "generation": 1,
+            "finalizers": ["finalizer.workspace.auto.pulumi.com"],
+        },
+        "spec": {
+            "artifact": {"digest": format!("sha256:{}", "0".repeat(64)), "revision": "main", "dir": "infra"},
+            "serviceTemplate": {"metadata": {"labels": {"team": "ours"}}},
+        },
+    });
+    let objects = Arc::new(Mutex::new(HashMap::from([(WORKSPACE.to_owned(), workspace.clone())])));
+    let seen = objects.clone();
+    let (client, log) = client(move |asked| answer(&seen, asked));
+    let parts = TestParts::new(client);
+    let (updates, mut updates_writer) = update::updates();
+    for event in [Event::Init, Event::InitDone] {
+        updates_writer.apply(&event);
+    }
+    let (wake, _wakes) = mpsc::channel(1);
+    let context = Arc::new(context(&parts, updates, wake));
+    let workspace: Arc<Workspace> = Arc::new(serde_json::from_value(workspace).unwrap());
+    for _ in 0..10 {
+        Box::pin(reconcile(workspace.clone(), context.clone())).await.unwrap();
+    }
+    let is_apply = |asked: &RecordedRequest| {
+        asked.method == "PATCH" && asked.path.contains("/services/") && !asked.query.contains("dryRun")
+    };
+    let applies = log.all().iter().filter(|asked| is_apply(asked)).count();
+    // The first one makes it.
+    assert_eq!(applies, 6, "{:?}", log.verbs());
+    let status = objects.lock().unwrap()[WORKSPACE]["status"].clone();
+    let ready = status["conditions"].as_array().unwrap().iter().find(|condition| condition["type"] == "Ready").unwrap();
+    let message = ready["message"].as_str().unwrap();
+    assert!(message.starts_with("the pod is being made; "), "{ready}");
+    let text = "Service web-workspace: metadata.labels.team (changed by an admission webhook or policy)";
+    assert!(message.contains(text), "{ready}");
+}
+
+fn contested(change: impl FnOnce(&mut Observed), stateful_set: bool) -> Action {
+    let mut observed = at_rest();
+    let objects = ["Service app-workspace: spec.ports (changed by mesh)".to_owned()];
+    observed.contested = Some(Contested::new(&objects, Duration::from_secs(90), stateful_set));
+    change(&mut observed);
+    decide(&observed, now())
+}
+
+#[test]
+fn a_workspace_works_on_with_objects_that_are_rewritten() {
+    let Action::Report(report) = contested(|observed| observed.service = Part::Outdated, false) else {
+        panic!("it is reported")
+    };
+    assert_eq!((report.state, report.again), (State::Ready, Some(Duration::from_secs(90))));
+    assert!(report.message.contains("is in place; ") && report.message.contains("changed by mesh"), "{report:?}");
+}
+
+#[test]
+fn what_is_missing_is_made_while_other_objects_are_rewritten() {
+    let change = |observed: &mut Observed| {
+        observed.service = Part::Outdated;
+        observed.budget = Part::Missing;
+    };
+    let wanted = Action::Apply { service: false, tls: false, budget: true, stateful_set: false };
+    assert_eq!(contested(change, false), wanted);
+}
+
+#[test]
+fn no_pod_is_replaced_while_its_stateful_set_is_rewritten() {
+    let change = |observed: &mut Observed| {
+        observed.stateful_set = Part::Outdated;
+        stale(observed);
+    };
+    let Action::Report(report) = contested(change, true) else { panic!("it is reported") };
+    assert_eq!(report.state, State::Failing);
+    assert!(report.message.contains("has to be replaced") && report.message.contains("changed by mesh"), "{report:?}");
+    assert_eq!(contested(stale, false), Action::Drain, "another object does not matter to the pod");
+}

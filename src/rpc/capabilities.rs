@@ -1,0 +1,96 @@
+//! What an agent understands of what it is told. One of an earlier version leaves out what it does not know and says nothing:
+//! so it is not asked for more than it says that it understands.
+
+use crate::rpc::proto::{ConfigItem, OperationKind, RunOptions, RunRequest};
+
+/// What today's agents understand. A field of a run request that changes what a run does makes it one more, and
+/// [`needed`] says which requests have it.
+///
+/// 2: a destroy of a stack that is not in the backend fails.
+///
+/// 3: a run waits until the directories that it requires are mounted.
+///
+/// 4: a destroy of a stack other than the applied one fails.
+pub const PROTOCOL_VERSION: u32 = 4;
+/// What an agent has to understand that waits until Secrets and ConfigMaps are mounted.
+pub const REQUIRED_DIRECTORIES: u32 = 3;
+
+/// What an agent has to understand for this run.
+pub fn needed(request: &RunRequest) -> u32 {
+    if request.kind() == OperationKind::Destroy {
+        return if request.applied_stack.is_some() { 4 } else { 2 };
+    }
+    let is_first = matches!(request.kind(), OperationKind::Up | OperationKind::Unspecified)
+        && request.options.as_ref().is_none_or(|options| *options == RunOptions::default())
+        && request.pending_creates == 0
+        && request.timeout_seconds == 0
+        && request.idle_timeout_seconds == 0
+        && request
+            .settings
+            .as_ref()
+            .is_none_or(|settings| settings.environments.is_empty() && settings.config.iter().all(is_plain));
+    if is_first { 0 } else { 1 }
+}
+
+fn is_plain(item: &ConfigItem) -> bool {
+    *item == ConfigItem { key: item.key.clone(), value: item.value.clone(), ..ConfigItem::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rpc::proto::{PulumiStack, Settings};
+
+    #[test]
+    fn what_the_first_agents_do_not_know_needs_a_later_one() {
+        let plain = RunRequest {
+            kind: OperationKind::Up.into(),
+            settings: Some(Settings {
+                config: vec![ConfigItem { key: "a".to_owned(), value: "1".to_owned(), ..ConfigItem::default() }],
+                ..Settings::default()
+            }),
+            options: Some(RunOptions::default()),
+            lock_recovery: true,
+            ..RunRequest::default()
+        };
+        assert_eq!(needed(&plain), 0);
+        let config = |item| Some(Settings { config: vec![item], ..Settings::default() });
+        let rows = [
+            ("a preview", RunRequest { kind: OperationKind::Preview.into(), ..plain.clone() }),
+            (
+                "targets",
+                RunRequest {
+                    options: Some(RunOptions { targets: vec!["urn".to_owned()], ..RunOptions::default() }),
+                    ..plain.clone()
+                },
+            ),
+            ("a time limit", RunRequest { timeout_seconds: 1, ..plain.clone() }),
+            ("creations in doubt", RunRequest { pending_creates: 1, ..plain.clone() }),
+            (
+                "config in a file",
+                RunRequest {
+                    settings: config(ConfigItem { file: "/f".to_owned(), ..ConfigItem::default() }),
+                    ..plain.clone()
+                },
+            ),
+            (
+                "secret config",
+                RunRequest { settings: config(ConfigItem { secret: true, ..ConfigItem::default() }), ..plain.clone() },
+            ),
+            (
+                "an environment of ESC",
+                RunRequest {
+                    settings: Some(Settings { environments: vec!["e".to_owned()], ..Settings::default() }),
+                    ..plain.clone()
+                },
+            ),
+        ];
+        for (name, request) in rows {
+            assert_eq!(needed(&request), 1, "{name}");
+        }
+        let destroy = RunRequest { kind: OperationKind::Destroy.into(), ..plain };
+        assert_eq!(needed(&destroy), 2, "agents before report a stack that is not found as destroyed");
+        let applied = RunRequest { applied_stack: Some(PulumiStack::default()), ..destroy };
+        assert_eq!(needed(&applied), 4, "agents before destroy another stack than the applied one");
+    }
+}

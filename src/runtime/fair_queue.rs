@@ -1,0 +1,290 @@
+//! Decides which queued run starts next. Pure: it has no clock and no lock, and wakes nobody itself.
+//!
+//! A free slot goes to the namespace with the fewest open runs and, among equals, to the one that was served longest ago. The
+//! last free slot of a node is reserved for a namespace that has no open run there, and so is the last of all, unless the limits
+//! let one namespace have all of them. So a few namespaces with long runs leave a slot for every other one.
+//! Within a namespace the run with the highest priority goes first, then the one that has been pending longest. So a
+//! priority never delays the runs of another namespace, and neither does a large number of queued runs.
+
+mod queue;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use tokio::time::Instant;
+
+use queue::Queue;
+
+/// How long a slot is reserved for a run that was woken. A run that does not come, because it is gone, must not block it.
+const RESERVATION: Duration = Duration::from_secs(30);
+
+/// How many runs may be open at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    pub all: usize,
+    pub each_namespace: usize,
+    pub each_node: usize,
+}
+
+/// A run that wants a slot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Run {
+    pub uid: String,
+    pub namespace: String,
+    /// The Workspace that it runs in.
+    pub workspace: String,
+    /// The node that its pod is on.
+    pub node: String,
+    /// Runs with a higher priority start first within their namespace.
+    pub priority: i32,
+    /// Of runs with the same priority the one that has been pending longest starts first.
+    pub pending_since: Timestamp,
+}
+
+/// Why a run has to wait. The text stays the same while the run waits, because it is written into a status.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Full {
+    All {
+        limit: usize,
+    },
+    Namespace {
+        name: String,
+        limit: usize,
+    },
+    Node {
+        name: String,
+        limit: usize,
+    },
+    /// The namespace has an open run, and the last slot is reserved for one that has none.
+    Last,
+    /// The same on a node.
+    LastOnNode {
+        name: String,
+    },
+}
+
+impl fmt::Display for Full {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let reserved = "is reserved for namespaces without a run";
+        let (limit, whose, flag) = match self {
+            Full::All { limit } => (limit, String::new(), "--max-concurrent-runs"),
+            Full::Namespace { name, limit } => {
+                (limit, format!(" of namespace {name}"), "--max-concurrent-runs-per-namespace")
+            }
+            Full::Node { name, limit } => (limit, format!(" of node {name}"), "--max-concurrent-runs-per-node"),
+            Full::Last => {
+                return write!(formatter, "queued: the last free run slot {reserved} (--max-concurrent-runs)");
+            }
+            Full::LastOnNode { name } => {
+                return write!(
+                    formatter,
+                    "queued: the last free run slot of node {name} {reserved} there (--max-concurrent-runs-per-node)"
+                );
+            }
+        };
+        match limit {
+            1 => write!(formatter, "queued: the only run slot{whose} is in use ({flag})"),
+            limit => write!(formatter, "queued: all {limit} run slots{whose} are in use ({flag})"),
+        }
+    }
+}
+
+/// A run that is open.
+struct Open {
+    namespace: String,
+    node: String,
+    permits: usize,
+}
+
+/// A slot that is reserved for a run that may start.
+struct Reserved<W> {
+    run: Run,
+    /// Orders the wake-ups.
+    number: u64,
+    /// How to wake it, until that was done.
+    waker: Option<W>,
+    until: Instant,
+}
+
+/// The open runs, those that may start, and those that are queued.
+pub struct FairQueue<W> {
+    limits: Limits,
+    open: HashMap<String, Open>,
+    reserved: HashMap<String, Reserved<W>>,
+    queue: Queue<W>,
+    reservations: u64,
+}
+
+impl<W> FairQueue<W> {
+    pub fn new(limits: Limits) -> Self {
+        let (open, reserved) = (HashMap::new(), HashMap::new());
+        FairQueue { limits, open, reserved, queue: Queue::default(), reservations: 0 }
+    }
+
+    /// Opens a run if a slot is free for it. Else it is queued, and `waker` comes out of [`FairQueue::next_wake`] when it may
+    /// start.
+    pub fn ask(&mut self, run: &Run, waker: W, now: Instant) -> Result<(), Full> {
+        let is_reserved = self.reserved.get(&run.uid).is_some_and(|reserved| reserved.run.node == run.node);
+        if is_reserved || self.open.contains_key(&run.uid) {
+            self.adopt(run, now);
+            return Ok(());
+        }
+        // On another node it needs another slot.
+        self.reserved.remove(&run.uid);
+        self.queue.insert(run.clone(), waker);
+        self.reserve(now);
+        if self.reserved.contains_key(&run.uid) {
+            self.adopt(run, now);
+            return Ok(());
+        }
+        Err(self.why_full(run))
+    }
+
+    /// Opens a run whatever the limits say: one that has its slot, or that was open before this process.
+    pub fn adopt(&mut self, run: &Run, now: Instant) {
+        self.forget(&run.uid);
+        let opened = || Open { namespace: run.namespace.clone(), node: run.node.clone(), permits: 0 };
+        self.open.entry(run.uid.clone()).or_insert_with(opened).permits += 1;
+        // Its reserved slot may have been on another node.
+        self.reserve(now);
+    }
+
+    /// Returns one permit of an open run; with the last one its slot becomes free.
+    pub fn close(&mut self, uid: &str, now: Instant) {
+        if let Some(open) = self.open.get_mut(uid) {
+            open.permits = open.permits.saturating_sub(1);
+            if open.permits == 0 {
+                self.open.remove(uid);
+            }
+        }
+        self.reserve(now);
+    }
+
+    /// Removes a run that is queued or may start: it wants no slot any more.
+    pub fn withdraw(&mut self, uid: &str, now: Instant) {
+        self.forget(uid);
+        self.reserve(now);
+    }
+
+    /// How to wake the next run that may start and does not know it yet.
+    pub fn next_wake(&mut self, now: Instant) -> Option<W> {
+        self.reserve(now);
+        let unaware = self.reserved.values_mut().filter(|reserved| reserved.waker.is_some());
+        unaware.min_by_key(|reserved| reserved.number)?.waker.take()
+    }
+
+    /// When a reserved slot goes to another run.
+    pub fn next_expiry(&self) -> Option<Instant> {
+        self.reserved.values().map(|reserved| reserved.until).min()
+    }
+
+    pub fn open(&self) -> usize {
+        self.open.len()
+    }
+
+    pub fn queued(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// Since when the queued run is pending that is pending longest.
+    pub fn oldest(&self) -> Option<Timestamp> {
+        self.queue.oldest()
+    }
+
+    fn forget(&mut self, uid: &str) {
+        self.reserved.remove(uid);
+        self.queue.remove(uid);
+    }
+
+    /// Reserves every free slot for the run that goes next.
+    fn reserve(&mut self, now: Instant) {
+        self.reserved.retain(|_, reserved| reserved.until > now);
+        while self.taken() < self.limits.all {
+            let next = self.queue.next(&self.taken_slots(), &self.limits).map(str::to_owned);
+            let Some((run, waker)) = next.and_then(|uid| self.queue.take(&uid)) else { return };
+            self.reservations += 1;
+            let (number, until) = (self.reservations, now + RESERVATION);
+            self.reserved.insert(run.uid.clone(), Reserved { run, number, waker: Some(waker), until });
+        }
+    }
+
+    fn taken(&self) -> usize {
+        self.open.len() + self.reserved.len()
+    }
+
+    fn taken_slots(&self) -> Taken<'_> {
+        let open = self.open.values().map(|open| (open.namespace.as_str(), open.node.as_str()));
+        let reserved = self.reserved.values().map(|reserved| (&reserved.run.namespace, &reserved.run.node));
+        let reserved = reserved.map(|(namespace, node)| (namespace.as_str(), node.as_str()));
+        let mut taken = Taken::default();
+        for (namespace, node) in open.chain(reserved) {
+            *taken.by_namespace.entry(namespace).or_default() += 1;
+            *taken.by_node.entry(node).or_default() += 1;
+            taken.all += 1;
+            *taken.by_both.entry((namespace, node)).or_default() += 1;
+        }
+        taken
+    }
+
+    fn why_full(&self, run: &Run) -> Full {
+        let Limits { all, each_namespace, each_node } = self.limits;
+        let taken = self.taken_slots();
+        let (namespace, node) = (&run.namespace, &run.node);
+        match () {
+            () if taken.on_node(node) >= each_node => Full::Node { name: node.clone(), limit: each_node },
+            () if taken.in_namespace(namespace) >= each_namespace => {
+                Full::Namespace { name: namespace.clone(), limit: each_namespace }
+            }
+            () if taken.all >= all => Full::All { limit: all },
+            () if taken.is_reserved_on_node(namespace, node, &self.limits) => Full::LastOnNode { name: node.clone() },
+            () if taken.is_reserved(namespace, &self.limits) => Full::Last,
+            () => Full::All { limit: all },
+        }
+    }
+}
+
+/// How many slots are open or reserved.
+#[derive(Default)]
+struct Taken<'t> {
+    all: usize,
+    by_namespace: HashMap<&'t str, usize>,
+    by_node: HashMap<&'t str, usize>,
+    by_both: HashMap<(&'t str, &'t str), usize>,
+}
+
+impl Taken<'_> {
+    fn in_namespace(&self, namespace: &str) -> usize {
+        self.by_namespace.get(namespace).copied().unwrap_or_default()
+    }
+
+    fn on_node(&self, node: &str) -> usize {
+        self.by_node.get(node).copied().unwrap_or_default()
+    }
+
+    fn of_both(&self, namespace: &str, node: &str) -> usize {
+        self.by_both.get(&(namespace, node)).copied().unwrap_or_default()
+    }
+
+    /// Whether one more run of the namespace may be open on the node.
+    fn has_room(&self, namespace: &str, node: &str, limits: &Limits) -> bool {
+        self.on_node(node) < limits.each_node
+            && self.in_namespace(namespace) < limits.each_namespace
+            && !self.is_reserved(namespace, limits)
+            && !self.is_reserved_on_node(namespace, node, limits)
+    }
+
+    /// Whether the only slot left is for namespaces without a run.
+    fn is_reserved(&self, namespace: &str, limits: &Limits) -> bool {
+        limits.each_namespace < limits.all && self.all + 1 == limits.all && self.in_namespace(namespace) > 0
+    }
+
+    /// The same for the slots of a node.
+    fn is_reserved_on_node(&self, namespace: &str, node: &str, limits: &Limits) -> bool {
+        self.on_node(node) + 1 == limits.each_node && self.of_both(namespace, node) > 0
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,397 @@
+//! Which run goes next: tables for the order, and what holds for any sequence of events.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(second).unwrap()
+}
+
+fn run(uid: &str, namespace: &str, node: &str) -> Run {
+    Run {
+        uid: uid.to_owned(),
+        namespace: namespace.to_owned(),
+        workspace: uid.to_owned(),
+        node: node.to_owned(),
+        priority: 0,
+        pending_since: at(0),
+    }
+}
+
+fn queue(all: usize, each_namespace: usize, each_node: usize) -> FairQueue<String> {
+    FairQueue::new(Limits { all, each_namespace, each_node })
+}
+
+/// Ends a run and opens the next one, again and again; tells which ones were opened, in order.
+fn opened_in_turn(
+    queue: &mut FairQueue<String>,
+    runs: &BTreeMap<String, Run>,
+    first: &str,
+    now: Instant,
+) -> Vec<String> {
+    let mut order = Vec::new();
+    let mut ended = first.to_owned();
+    loop {
+        queue.close(&ended, now);
+        let Some(next) = queue.next_wake(now) else { return order };
+        assert_eq!(queue.ask(&runs[&next], next.clone(), now), Ok(()), "its slot was reserved");
+        order.push(next.clone());
+        ended = next;
+    }
+}
+
+/// The order in which runs start when there is one slot and the first of them has it.
+fn order(asked: &[Run]) -> Vec<String> {
+    let now = Instant::now();
+    let mut queue = queue(1, 1, 1);
+    let first = run("first", "first", "n");
+    queue.adopt(&first, now);
+    for run in asked {
+        assert!(queue.ask(run, run.uid.clone(), now).is_err());
+    }
+    let runs = asked.iter().map(|run| (run.uid.clone(), run.clone())).collect();
+    opened_in_turn(&mut queue, &runs, "first", now)
+}
+
+#[test]
+fn namespaces_take_turns_and_each_has_its_own_order() {
+    let asked = [("a1", "a"), ("a2", "a"), ("a3", "a"), ("b1", "b"), ("b2", "b"), ("c1", "c")];
+    let asked = asked.map(|(uid, namespace)| run(uid, namespace, "n"));
+    assert_eq!(order(&asked), ["a1", "b1", "c1", "a2", "b2", "a3"]);
+}
+
+#[test]
+fn the_highest_priority_goes_first_then_the_longest_pending() {
+    let queued = |uid: &str, namespace, priority, pending_since| Run {
+        priority,
+        pending_since: at(pending_since),
+        ..run(uid, namespace, "n")
+    };
+    let asked = [
+        queued("late", "a", 0, 30),
+        queued("early", "a", 0, 10),
+        queued("low", "a", -1, 0),
+        queued("urgent-late", "a", 5, 40),
+        queued("urgent", "a", 5, 20),
+    ];
+    assert_eq!(order(&asked), ["urgent", "urgent-late", "early", "late", "low"]);
+    // Neither counts between namespaces.
+    let asked = [queued("other", "b", 0, 50), asked[3].clone(), asked[4].clone(), asked[1].clone()];
+    assert_eq!(order(&asked), ["other", "urgent", "urgent-late", "early"]);
+}
+
+#[test]
+fn a_late_namespace_does_not_wait_behind_all_runs_of_another() {
+    let many = (0..40).map(|n| run(&format!("a{n:02}"), "a", "n")).chain([run("b", "b", "n")]);
+    assert_eq!(order(&many.collect::<Vec<_>>())[..3], ["a00", "b", "a01"]);
+}
+
+#[test]
+fn the_namespace_with_the_fewest_open_runs_goes_first() {
+    let now = Instant::now();
+    let mut queue = queue(5, 4, 6);
+    for uid in ["a1", "a2", "a3"] {
+        assert_eq!(queue.ask(&run(uid, "a", "n"), String::new(), now), Ok(()));
+    }
+    assert_eq!(queue.ask(&run("b1", "b", "n"), String::new(), now), Ok(()));
+    for (uid, namespace) in [("a4", "a"), ("b2", "b"), ("b3", "b")] {
+        assert!(queue.ask(&run(uid, namespace, "n"), uid.to_owned(), now).is_err());
+    }
+    queue.close("a1", now);
+    assert_eq!(queue.next_wake(now).as_deref(), Some("b2"), "a has two, b has one");
+    queue.close("a2", now);
+    assert_eq!(queue.next_wake(now).as_deref(), Some("a4"), "a has one, b has two");
+}
+
+#[test]
+fn a_namespace_takes_no_more_than_its_share_while_slots_are_free() {
+    let now = Instant::now();
+    let mut queue = queue(4, 2, 4);
+    assert_eq!(queue.ask(&run("a1", "a", "n"), String::new(), now), Ok(()));
+    assert_eq!(queue.ask(&run("a2", "a", "n"), String::new(), now), Ok(()));
+    let full = Full::Namespace { name: "a".to_owned(), limit: 2 };
+    assert_eq!(queue.ask(&run("a3", "a", "n"), "a3".to_owned(), now), Err(full));
+    assert_eq!(queue.ask(&run("b1", "b", "n"), String::new(), now), Ok(()), "another namespace has room");
+    queue.close("a1", now);
+    assert_eq!(queue.next_wake(now).as_deref(), Some("a3"));
+}
+
+#[test]
+fn the_last_slot_of_a_node_is_reserved_for_a_namespace_without_a_run_there() {
+    let now = Instant::now();
+    let mut queue = queue(10, 5, 4);
+    for (uid, namespace) in [("a1", "a"), ("a2", "a"), ("b1", "b")] {
+        assert_eq!(queue.ask(&run(uid, namespace, "one"), String::new(), now), Ok(()));
+    }
+    let full = Full::LastOnNode { name: "one".to_owned() };
+    for (uid, namespace) in [("a3", "a"), ("b2", "b")] {
+        assert_eq!(queue.ask(&run(uid, namespace, "one"), uid.to_owned(), now), Err(full.clone()));
+    }
+    assert_eq!(queue.ask(&run("a4", "a", "two"), String::new(), now), Ok(()), "another node");
+    assert_eq!(queue.ask(&run("c1", "c", "one"), String::new(), now), Ok(()), "a third namespace");
+    queue.close("c1", now);
+    assert_eq!(queue.next_wake(now), None, "both still have a run there");
+    queue.close("a2", now);
+    assert_eq!(queue.next_wake(now).as_deref(), Some("b2"));
+}
+
+#[test]
+fn the_last_slot_of_all_is_reserved_for_a_namespace_without_a_run() {
+    let now = Instant::now();
+    let mut queue = queue(3, 2, 4);
+    assert_eq!(queue.ask(&run("a1", "a", "one"), String::new(), now), Ok(()));
+    assert_eq!(queue.ask(&run("b1", "b", "two"), String::new(), now), Ok(()));
+    assert_eq!(queue.ask(&run("b2", "b", "three"), "b2".to_owned(), now), Err(Full::Last));
+    assert_eq!(queue.ask(&run("c1", "c", "one"), String::new(), now), Ok(()));
+    queue.close("a1", now);
+    assert_eq!(queue.next_wake(now), None);
+    queue.close("b1", now);
+    assert_eq!(queue.next_wake(now).as_deref(), Some("b2"));
+}
+
+#[test]
+fn a_full_node_does_not_delay_runs_on_other_nodes() {
+    let now = Instant::now();
+    let mut queue = queue(3, 3, 1);
+    assert_eq!(queue.ask(&run("a1", "a", "one"), String::new(), now), Ok(()));
+    let full = Full::Node { name: "one".to_owned(), limit: 1 };
+    assert_eq!(queue.ask(&run("a2", "a", "one"), "a2".to_owned(), now), Err(full));
+    assert_eq!(queue.ask(&run("a3", "a", "two"), String::new(), now), Ok(()));
+    assert_eq!(queue.ask(&run("b4", "b", "three"), String::new(), now), Ok(()));
+    assert_eq!(queue.ask(&run("b5", "b", "four"), "b5".to_owned(), now), Err(Full::All { limit: 3 }));
+    queue.close("a3", now);
+    assert_eq!(queue.next_wake(now).as_deref(), Some("b5"), "a2 is before it, but its node is full");
+    queue.close("a1", now);
+    assert_eq!(queue.next_wake(now).as_deref(), Some("a2"));
+}
+
+#[test]
+fn a_woken_run_on_another_node_keeps_its_position_but_not_its_slot() {
+    let now = Instant::now();
+    let mut queue = queue(2, 2, 1);
+    queue.adopt(&run("first", "a", "one"), now);
+    queue.adopt(&run("second", "a", "two"), now);
+    let moves = |node| Run { pending_since: at(-1), ..run("moves", "a", node) };
+    assert!(queue.ask(&moves("one"), "moves".to_owned(), now).is_err());
+    assert!(queue.ask(&run("stays", "a", "one"), "stays".to_owned(), now).is_err());
+    queue.close("first", now);
+    assert_eq!(queue.next_wake(now).as_deref(), Some("moves"));
+    assert!(queue.ask(&moves("two"), "moves".to_owned(), now).is_err());
+    assert_eq!(queue.next_wake(now).as_deref(), Some("stays"), "the slot on its old node is free");
+    assert!(queue.ask(&run("last", "a", "two"), "last".to_owned(), now).is_err());
+    queue.close("second", now);
+    assert_eq!(queue.next_wake(now).as_deref(), Some("moves"));
+}
+
+#[test]
+fn a_queued_run_that_changes_its_priority_moves() {
+    let now = Instant::now();
+    let mut queue = queue(1, 1, 1);
+    queue.adopt(&run("open", "a", "n"), now);
+    assert!(queue.ask(&run("one", "a", "n"), "one".to_owned(), now).is_err());
+    assert!(queue.ask(&run("two", "a", "n"), "two".to_owned(), now).is_err());
+    assert!(queue.ask(&Run { priority: 1, ..run("two", "a", "n") }, "two".to_owned(), now).is_err());
+    assert_eq!(queue.queued(), 2);
+    queue.close("open", now);
+    assert_eq!(queue.next_wake(now).as_deref(), Some("two"));
+}
+
+#[test]
+fn the_message_names_the_limit_and_its_flag() {
+    let name = || "x1".to_owned();
+    for (full, words) in [
+        (Full::All { limit: 10 }, "queued: all 10 run slots are in use (--max-concurrent-runs)"),
+        (Full::All { limit: 1 }, "queued: the only run slot is in use (--max-concurrent-runs)"),
+        (
+            Full::Node { name: name(), limit: 4 },
+            "queued: all 4 run slots of node x1 are in use (--max-concurrent-runs-per-node)",
+        ),
+        (Full::Last, "queued: the last free run slot is reserved for namespaces without a run (--max-concurrent-runs)"),
+        (
+            Full::LastOnNode { name: name() },
+            "queued: the last free run slot of node x1 is reserved for namespaces without a run there \
+             (--max-concurrent-runs-per-node)",
+        ),
+        (
+            Full::Namespace { name: name(), limit: 1 },
+            "queued: the only run slot of namespace x1 is in use (--max-concurrent-runs-per-namespace)",
+        ),
+    ] {
+        assert_eq!(full.to_string(), words);
+    }
+}
+
+/// Something that happens to the run of a number.
+#[derive(Clone, Debug)]
+enum Event {
+    Ask(u8),
+    Close(u8),
+    Withdraw(u8),
+    Wake,
+    Pass(u64),
+}
+
+fn events() -> impl Strategy<Value = Vec<Event>> {
+    let event = prop_oneof![
+        4 => any::<u8>().prop_map(Event::Ask),
+        3 => any::<u8>().prop_map(Event::Close),
+        1 => any::<u8>().prop_map(Event::Withdraw),
+        2 => Just(Event::Wake),
+        1 => (0..40_u64).prop_map(Event::Pass),
+    ];
+    proptest::collection::vec(event, 0..120)
+}
+
+/// Twenty-four runs in three namespaces on two nodes.
+fn numbered(number: u8) -> Run {
+    let number = number % 24;
+    let (priority, pending_since) = (i32::from(number % 5) - 2, at(i64::from(number % 7)));
+    let run = run(&format!("{number:02}"), &format!("namespace{}", number % 3), &format!("node{}", number % 2));
+    Run { priority, pending_since, ..run }
+}
+
+fn check(queue: &FairQueue<String>) -> Result<(), TestCaseError> {
+    let (taken, limits) = (queue.taken_slots(), &queue.limits);
+    prop_assert!(queue.taken() <= limits.all);
+    for node in ["node0", "node1"] {
+        prop_assert!(taken.on_node(node) <= limits.each_node, "{node}");
+        for namespace in ["namespace0", "namespace1", "namespace2"] {
+            prop_assert!(taken.in_namespace(namespace) <= limits.each_namespace, "{namespace}");
+            let leaves_one = taken.of_both(namespace, node) < limits.each_node || limits.each_node == 1;
+            prop_assert!(leaves_one, "{namespace} has all of {node}");
+        }
+    }
+    for queued in queue.queue.runs() {
+        let is_full = queue.taken() == limits.all || !taken.has_room(&queued.namespace, &queued.node, limits);
+        prop_assert!(is_full, "{queued:?} waits beside a free slot");
+        prop_assert!(!queue.open.contains_key(&queued.uid) && !queue.reserved.contains_key(&queued.uid));
+    }
+    prop_assert!(queue.queue.is_consistent());
+    Ok(())
+}
+
+/// The namespaces of runs that could start if one more slot of all were free, with the slots that they have taken.
+fn eligible(queue: &FairQueue<String>) -> BTreeMap<String, usize> {
+    let taken = queue.taken_slots();
+    let queued = queue.queue.runs().filter(|run| taken.has_room(&run.namespace, &run.node, &queue.limits));
+    queued.map(|run| (run.namespace.clone(), taken.in_namespace(&run.namespace))).collect()
+}
+
+proptest! {
+    #[test]
+    fn limits_hold_slots_are_used_every_run_starts_and_nothing_is_left(
+        events in events(), all in 1..6_usize, each_namespace in 1..4_usize, each_node in 1..4_usize,
+    ) {
+        let mut queue = queue(all, each_namespace, each_node);
+        let mut now = Instant::now();
+        let mut permits: BTreeMap<String, usize> = BTreeMap::new();
+        for event in events {
+            match event {
+                Event::Ask(number) => {
+                    let run = numbered(number);
+                    if queue.ask(&run, run.uid.clone(), now).is_ok() {
+                        *permits.entry(run.uid).or_default() += 1;
+                    }
+                }
+                Event::Close(number) => {
+                    if let Some(count) = permits.get_mut(&numbered(number).uid).filter(|count| **count > 0) {
+                        *count -= 1;
+                        queue.close(&numbered(number).uid, now);
+                    }
+                }
+                Event::Withdraw(number) => queue.withdraw(&numbered(number).uid, now),
+                Event::Wake => drop(queue.next_wake(now)),
+                Event::Pass(seconds) => now += Duration::from_secs(seconds),
+            }
+            queue.reserve(now);
+            check(&queue)?;
+        }
+        // Every queued run starts once the open ones end and unclaimed reservations expire.
+        let mut queued: BTreeSet<String> = queue.queue.runs().map(|run| run.uid.clone()).collect();
+        while queue.queued() > 0 || queue.taken() > 0 {
+            for (uid, count) in std::mem::take(&mut permits) {
+                (0..count).for_each(|_| queue.close(&uid, now));
+            }
+            while let Some(woken) = queue.next_wake(now) {
+                let run = numbered(woken.parse().unwrap());
+                prop_assert_eq!(queue.ask(&run, woken.clone(), now), Ok(()));
+                queued.remove(&woken);
+                permits.insert(woken, 1);
+            }
+            now += RESERVATION;
+        }
+        prop_assert!(queued.is_empty(), "never woken: {queued:?}");
+        prop_assert!(queue.open.is_empty() && queue.reserved.is_empty() && queue.queue.is_consistent());
+    }
+
+    /// Whatever the runs, their number and their priorities: who has fewer slots is served first.
+    #[test]
+    fn a_slot_goes_to_a_namespace_that_has_no_more_than_any_other(
+        asked in proptest::collection::vec(any::<u8>(), 1..60), ends in proptest::collection::vec(any::<u8>(), 1..60),
+        all in 1..6_usize, each_namespace in 1..6_usize,
+    ) {
+        let now = Instant::now();
+        let mut queue = queue(all, each_namespace, all + 1);
+        for number in asked {
+            let run = numbered(number);
+            if !queue.open.contains_key(&run.uid) {
+                let _ = queue.ask(&run, run.uid.clone(), now);
+            }
+        }
+        for end in ends {
+            let mut open: Vec<String> = queue.open.keys().cloned().collect();
+            open.sort();
+            let Some(ended) = open.get(usize::from(end) % open.len().max(1)).cloned() else { break };
+            // As `close` finds it: the slot is free, and none is reserved yet.
+            queue.open.remove(&ended);
+            let before = eligible(&queue);
+            queue.close(&ended, now);
+            let Some(woken) = queue.next_wake(now) else { continue };
+            let woken = numbered(woken.parse().unwrap());
+            let fewest = before.values().min().copied();
+            prop_assert_eq!(before.get(&woken.namespace).copied(), fewest, "{} of {:?}", woken.namespace, before);
+            let first = queue.queue.runs().filter(|run| run.namespace == woken.namespace && run.node == woken.node);
+            let overtaken = first.filter(|run| (-run.priority, run.pending_since) < (-woken.priority, woken.pending_since));
+            prop_assert_eq!(overtaken.count(), 0, "within a namespace priority and time decide");
+            prop_assert_eq!(queue.ask(&woken, woken.uid.clone(), now), Ok(()));
+        }
+    }
+
+    /// With one slot: while a namespace waits, each other one is served once at most.
+    #[test]
+    fn a_queued_namespace_is_passed_once_by_each_other_one(
+        order in proptest::collection::vec((0..4_u8, any::<bool>(), -2..3_i32), 1..80),
+    ) {
+        let now = Instant::now();
+        let mut queue = queue(1, 1, 1);
+        queue.adopt(&run("open", "z", "n"), now);
+        let mut open = "open".to_owned();
+        let mut runs: BTreeMap<String, Run> = BTreeMap::new();
+        // For each namespace with queued runs: those that were served since it queued or was served itself.
+        let mut passed_by: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for (number, (namespace, end, priority)) in order.into_iter().enumerate() {
+            let (uid, namespace) = (format!("{number:03}"), namespace.to_string());
+            let asking = Run { priority, ..run(&uid, &namespace, "n") };
+            prop_assert!(queue.ask(&asking, uid.clone(), now).is_err());
+            runs.insert(uid, asking);
+            passed_by.entry(namespace).or_default();
+            if !end {
+                continue;
+            }
+            queue.close(&open, now);
+            open = queue.next_wake(now).unwrap();
+            let served = runs.remove(&open).unwrap();
+            prop_assert_eq!(queue.ask(&served, open.clone(), now), Ok(()));
+            passed_by.values_mut().for_each(|passed| passed.push(served.namespace.clone()));
+            passed_by.insert(served.namespace.clone(), Vec::new());
+            passed_by.retain(|namespace, _| runs.values().any(|run| run.namespace == *namespace));
+            for (namespace, passed) in &passed_by {
+                let once: BTreeSet<&String> = passed.iter().collect();
+                prop_assert_eq!(once.len(), passed.len(), "{} was passed by {:?}", namespace, passed);
+            }
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! The one run_limiter for starting runs: it limits how many are open at once, in all, on each node and in each namespace. Which
+//! queued run goes next is decided in `queue`.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use futures::Stream;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use crate::runtime::fair_queue::FairQueue;
+pub use crate::runtime::fair_queue::{Full, Limits, Run};
+use crate::telemetry::metrics::Metrics;
+
+/// Hands out the slots for runs. `W` is how a queued run is woken, for instance a reference to its object. Cheap to clone.
+pub struct RunLimiter<W> {
+    shared: Arc<Shared<W>>,
+}
+
+impl<W> Clone for RunLimiter<W> {
+    fn clone(&self) -> Self {
+        RunLimiter { shared: self.shared.clone() }
+    }
+}
+
+struct Shared<W> {
+    metrics: Metrics,
+    /// Something changed that may let the next run start.
+    changed: Notify,
+    /// Locked for short sections only, never across an await.
+    queue: Mutex<FairQueue<W>>,
+}
+
+/// One run may be open as long as this lives.
+#[must_use = "the slot becomes free when the permit is dropped"]
+pub struct Permit<W> {
+    uid: String,
+    shared: Arc<Shared<W>>,
+}
+
+impl<W> std::fmt::Debug for Permit<W> {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("Permit").field("uid", &self.uid).finish_non_exhaustive()
+    }
+}
+
+impl<W> Drop for Permit<W> {
+    fn drop(&mut self) {
+        let mut queue = self.shared.lock();
+        queue.close(&self.uid, Instant::now());
+        self.shared.tell(queue);
+    }
+}
+
+impl<W> RunLimiter<W> {
+    pub fn new(limits: Limits, metrics: Metrics) -> Self {
+        RunLimiter {
+            shared: Arc::new(Shared { metrics, changed: Notify::new(), queue: Mutex::new(FairQueue::new(limits)) }),
+        }
+    }
+
+    /// A slot for a run, or why none is free: then `waker` comes out of [`RunLimiter::wakes`] when the run may start.
+    pub fn acquire(&self, run: &Run, waker: W) -> Result<Permit<W>, Full> {
+        let mut queue = self.shared.lock();
+        let answer = queue.ask(run, waker, Instant::now());
+        self.shared.tell(queue);
+        answer.map(|()| self.permit(run))
+    }
+
+    /// A slot for a run that is open already, from before a restart. It counts, and is never refused.
+    pub fn adopt(&self, run: &Run) -> Permit<W> {
+        let mut queue = self.shared.lock();
+        queue.adopt(run, Instant::now());
+        self.shared.tell(queue);
+        self.permit(run)
+    }
+
+    /// Removes a run that is queued or was woken: it wants no slot any more.
+    pub fn withdraw(&self, uid: &str) {
+        let mut queue = self.shared.lock();
+        queue.withdraw(uid, Instant::now());
+        self.shared.tell(queue);
+    }
+
+    /// The queued runs that may start, one after the other. There must be one reader of it.
+    pub fn wakes(&self) -> impl Stream<Item = W> + Send + 'static
+    where
+        W: Send + 'static,
+    {
+        futures::stream::unfold(self.shared.clone(), |shared| async move {
+            let waker = shared.next_wake().await;
+            Some((waker, shared))
+        })
+    }
+
+    fn permit(&self, run: &Run) -> Permit<W> {
+        Permit { uid: run.uid.clone(), shared: self.shared.clone() }
+    }
+}
+
+impl<W> Shared<W> {
+    fn lock(&self) -> MutexGuard<'_, FairQueue<W>> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn tell(&self, queue: MutexGuard<'_, FairQueue<W>>) {
+        self.metrics.runs().count(queue.open(), queue.queued(), queue.oldest());
+        drop(queue);
+        self.changed.notify_one();
+    }
+
+    async fn next_wake(&self) -> W {
+        loop {
+            let expiry = {
+                let mut queue = self.lock();
+                if let Some(waker) = queue.next_wake(Instant::now()) {
+                    return waker;
+                }
+                queue.next_expiry()
+            };
+            let expired = async {
+                match expiry {
+                    Some(time) => tokio::time::sleep_until(time).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = self.changed.notified() => {}
+                () = expired => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,312 @@
+//! What is known of the repositories that are followed, and who waits for more. No client, no clock.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use crate::artifact::{Digest, Revision};
+use crate::source::git::paths::Paths;
+use crate::source::git::reference::{Reference, Tip};
+use crate::source::git::{Follower, Key, Known, Origin, Question, RepositorySpec};
+use crate::source::{self, Resolved, Unavailable};
+
+/// All that is known.
+#[derive(Debug, Default)]
+pub struct Cache {
+    repositories: HashMap<Key, Repository>,
+    /// Which repository each Stack follows: one.
+    followers: HashMap<Follower, Key>,
+}
+
+/// What is known of a repository.
+#[derive(Debug, Default)]
+struct Repository {
+    followers: HashMap<Follower, Following>,
+    /// How often it was to be asked out of turn, and how many of that the last answer covers.
+    asked: u64,
+    answered: u64,
+    tip: Option<Result<Tip, Unavailable>>,
+    content: Option<Fetched>,
+    /// Why this commit could not be fetched.
+    failed: Option<(String, Unavailable)>,
+    /// Whether somebody waits for the files of the tip.
+    needs_content: bool,
+    nudge: Arc<Notify>,
+    /// Cancelled once no Stack follows it any more.
+    abandoned: CancellationToken,
+}
+
+/// A commit that was fetched.
+#[derive(Clone, Debug)]
+pub struct Fetched {
+    pub commit: String,
+    pub digest: Digest,
+    pub warnings: Vec<String>,
+    /// Of each choice of paths, the digest of what it matches, or why there is none.
+    pub selections: BTreeMap<Paths, Result<String, String>>,
+}
+
+/// What a Stack wants of it.
+#[derive(Debug)]
+struct Following {
+    every: Duration,
+    paths: Option<Paths>,
+    request: Option<String>,
+    /// Only an answer that covers so many requests is good for it.
+    needs: u64,
+}
+
+/// What is to be done for a repository.
+#[derive(Clone, Debug)]
+pub enum Need {
+    /// Nobody follows it any more.
+    Nothing,
+    /// Somebody has asked out of turn. The answer will cover so many requests.
+    Ask(u64),
+    /// Its tip, and all choices of paths that Stacks have made.
+    Fetch(Tip, Vec<Paths>),
+    /// Until it is its turn again, or this is notified.
+    Wait(Arc<Notify>),
+}
+
+impl Cache {
+    /// Notes what a Stack wants. The answer is whether somebody has to begin to follow the repository.
+    pub fn enlist(&mut self, follower: &Follower, wanted: &RepositorySpec, question: &Question) -> bool {
+        if self.followers.get(follower).is_some_and(|key| *key != wanted.key) {
+            self.forget(follower);
+        }
+        self.followers.entry(follower.clone()).or_insert_with(|| wanted.key.clone());
+        let is_unknown = !self.repositories.contains_key(&wanted.key);
+        let repository = self.repositories.entry(wanted.key.clone()).or_insert_with(|| Repository::new(&wanted.key));
+        repository.enlist(follower, wanted, question);
+        is_unknown
+    }
+
+    /// What a Stack that is enlisted is told.
+    pub fn answer(
+        &mut self,
+        follower: &Follower,
+        wanted: &RepositorySpec,
+        question: &Question,
+    ) -> Result<Resolved, Unavailable> {
+        let unknown = || Unavailable::Looking(format!("asking {}", wanted.key.repository));
+        let repository = self.repositories.get_mut(&wanted.key).ok_or_else(unknown)?;
+        repository.answer(follower, wanted, question.known.as_ref())
+    }
+
+    /// Whether this process has fetched the content of this digest from the repository.
+    pub fn is_fetched(&self, key: &Key, digest: &Digest) -> bool {
+        let content = self.repositories.get(key).and_then(|repository| repository.content.as_ref());
+        content.is_some_and(|content| content.digest == *digest)
+    }
+
+    /// A Stack follows nothing any more.
+    pub fn forget(&mut self, follower: &Follower) {
+        let Some(key) = self.followers.remove(follower) else { return };
+        if let Some(repository) = self.repositories.get_mut(&key) {
+            repository.followers.remove(follower);
+            if repository.followers.is_empty() {
+                repository.abandoned.cancel();
+            }
+            repository.nudge.notify_one();
+        }
+    }
+
+    /// Cancelled once no Stack follows the repository any more: what is done for it at that moment ends.
+    pub fn abandoned(&self, key: &Key) -> CancellationToken {
+        self.repositories.get(key).map(|repository| repository.abandoned.clone()).unwrap_or_default()
+    }
+
+    /// The bytes of the tip have to be fetched again.
+    pub fn fetch_again(&mut self, origin: &Origin) {
+        let Some(repository) = self.repositories.get_mut(&*origin.key) else { return };
+        if repository.content.as_ref().is_none_or(|content| content.commit == origin.commit) {
+            repository.content = None;
+            repository.needs_content = true;
+            repository.nudge.notify_one();
+        }
+    }
+
+    /// What is to be done for a repository. One that nobody follows is forgotten.
+    pub fn need(&mut self, key: &Key, is_due: bool) -> Need {
+        let Some(repository) = self.repositories.get(key) else { return Need::Nothing };
+        if repository.followers.is_empty() {
+            self.repositories.remove(key);
+            return Need::Nothing;
+        }
+        match &repository.tip {
+            _ if is_due || repository.asked > repository.answered => Need::Ask(repository.asked),
+            Some(Ok(tip)) if repository.needs_content => {
+                let mut choices: Vec<Paths> = repository.followers.values().filter_map(|f| f.paths.clone()).collect();
+                choices.sort();
+                choices.dedup();
+                Need::Fetch(tip.clone(), choices)
+            }
+            _ => Need::Wait(Arc::clone(&repository.nudge)),
+        }
+    }
+
+    /// Whether what is known is good enough for all, also if this question is not answered.
+    pub fn is_content(&self, key: &Key, covers: u64) -> bool {
+        let known = self.repositories.get(key).filter(|repository| matches!(repository.tip, Some(Ok(_))));
+        known.is_some_and(|repository| repository.answered >= covers)
+    }
+
+    /// The namespaces of those who follow a repository.
+    pub fn namespaces(&self, key: &Key) -> Vec<String> {
+        let followers = self.repositories.get(key).map(|repository| repository.followers.keys());
+        let mut namespaces: Vec<String> =
+            followers.into_iter().flatten().map(|(namespace, _)| namespace.clone()).collect();
+        namespaces.sort();
+        namespaces.dedup();
+        namespaces
+    }
+
+    /// How often a repository is to be asked: as its most eager follower wants it.
+    pub fn interval(&self, key: &Key) -> Option<Duration> {
+        self.repositories.get(key)?.followers.values().map(|following| following.every).min()
+    }
+
+    /// The server has answered, and the answer covers so many requests. Who is to look again. A tip that has moved is fetched before
+    /// anybody is woken for it.
+    pub fn told(&mut self, key: &Key, covers: u64, tip: Result<Tip, Unavailable>) -> Vec<Follower> {
+        let Some(repository) = self.repositories.get_mut(key) else { return Vec::new() };
+        let before = repository.answered;
+        repository.answered = repository.answered.max(covers);
+        let is_same = repository.tip.as_ref() == Some(&tip);
+        let moved_on = matches!((&repository.tip, &tip), (Some(Ok(_)), Ok(_))) && !is_same;
+        let is_retry = repository.failed.take().is_some() && tip.is_ok();
+        repository.tip = Some(tip);
+        if moved_on || is_retry {
+            repository.needs_content = true;
+            return Vec::new();
+        }
+        let waits = |following: &Following| !is_same || following.needs > before;
+        repository.followers.iter().filter(|(_, following)| waits(following)).map(|(name, _)| name.clone()).collect()
+    }
+
+    /// A commit was fetched, or could not be. Who is to look again.
+    pub fn fetched(&mut self, key: &Key, tip: &Tip, fetched: Result<Fetched, Unavailable>) -> Vec<Follower> {
+        let Some(repository) = self.repositories.get_mut(key) else { return Vec::new() };
+        repository.needs_content = false;
+        match fetched {
+            Ok(content) => {
+                repository.failed = None;
+                repository.content = Some(content);
+            }
+            Err(why) => repository.failed = Some((tip.commit.clone(), why)),
+        }
+        repository.followers.keys().cloned().collect()
+    }
+}
+
+impl Repository {
+    fn new(key: &Key) -> Self {
+        match &key.reference {
+            // A commit by its hash is never another one.
+            Reference::Commit(_) => {
+                Repository { tip: key.reference.select([]).map(Ok), answered: u64::MAX, ..Repository::default() }
+            }
+            _ => Repository { asked: 1, ..Repository::default() },
+        }
+    }
+
+    fn enlist(&mut self, follower: &Follower, wanted: &RepositorySpec, question: &Question) {
+        if self.abandoned.is_cancelled() {
+            self.abandoned = CancellationToken::new();
+        }
+        let known = self.followers.get(follower);
+        let is_new_request = match known {
+            Some(following) => following.request != question.request,
+            None => question.is_new,
+        };
+        match (is_new_request, self.answered) {
+            // Nothing is to be asked for a commit by its hash; but what failed is tried again.
+            (true, u64::MAX) => self.needs_content |= self.failed.take().is_some(),
+            (true, _) => self.asked += 1,
+            (false, _) => {}
+        }
+        let needs = match known {
+            Some(following) if !is_new_request => following.needs,
+            None if !is_new_request => self.asked.min(1),
+            _ => self.asked,
+        };
+        if is_new_request || known.is_none_or(|following| following.every != wanted.every) {
+            self.nudge.notify_one();
+        }
+        let following =
+            Following { every: wanted.every, paths: wanted.paths.clone(), request: question.request.clone(), needs };
+        self.followers.insert(follower.clone(), following);
+    }
+
+    fn answer(
+        &mut self,
+        follower: &Follower,
+        wanted: &RepositorySpec,
+        known: Option<&Known>,
+    ) -> Result<Resolved, Unavailable> {
+        let key = &wanted.key;
+        let asking = || Unavailable::Looking(format!("asking {} for {}", key.repository, key.reference));
+        let needs = self.followers.get(follower).map_or(u64::MAX, |following| following.needs);
+        if self.answered < needs {
+            return Err(asking());
+        }
+        let tip = match &self.tip {
+            None => return Err(asking()),
+            Some(Err(why)) => return Err(why.clone()),
+            Some(Ok(tip)) => tip,
+        };
+        let selection_in = |content: &Fetched| match &wanted.paths {
+            Some(paths) => content.selections.get(paths).cloned().map(|selection| selection.map(Some)),
+            None => Some(Ok(None)),
+        };
+        let fetched = self.content.as_ref().filter(|content| content.commit == tip.commit);
+        if let Some((content, selection)) = fetched.and_then(|content| Some((content, selection_in(content)?))) {
+            let selection = selection.map_err(|why| Unavailable::Invalid(format!("spec.paths: {why}")))?;
+            return Ok(resolved(wanted, tip, content.digest.clone(), selection, content.warnings.clone()));
+        }
+        // Told before what was known: then somebody needs the bytes, and a digest alone is no help.
+        if let Some((_, why)) = self.failed.as_ref().filter(|(commit, _)| *commit == tip.commit) {
+            return Err(why.clone());
+        }
+        if let Some(known) =
+            known.filter(|known| is_of(known, tip) && known.selection.is_some() == wanted.paths.is_some())
+        {
+            return Ok(resolved(wanted, tip, known.digest.clone(), known.selection.clone(), Vec::new()));
+        }
+        self.needs_content = true;
+        self.nudge.notify_one();
+        Err(Unavailable::Looking(format!("fetching revision {} of {}", tip.revision(), key.repository)))
+    }
+}
+
+/// Whether a Stack's last run was of this commit.
+fn is_of(known: &Known, tip: &Tip) -> bool {
+    let revision = Revision::parse(&known.revision);
+    known.revision == tip.commit || revision.checksum() == Some(tip.commit.as_str())
+}
+
+fn resolved(
+    wanted: &RepositorySpec,
+    tip: &Tip,
+    digest: Digest,
+    selection: Option<String>,
+    warnings: Vec<String>,
+) -> Resolved {
+    let key = Arc::new(wanted.key.clone());
+    let origin = Origin { key, commit: tip.commit.clone(), selection, warnings };
+    Resolved {
+        origin: source::Origin::Git(Box::new(origin)),
+        revision: tip.revision(),
+        origin_revision: None,
+        content_id: Some(tip.commit.clone()),
+        digest,
+        directory: wanted.directory.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

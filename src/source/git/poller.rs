@@ -1,0 +1,339 @@
+//! The task that follows a repository: it asks the server when it is time, and fetches what somebody needs.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::SinkExt;
+use tempfile::TempDir;
+use tokio::time::Instant;
+
+use crate::artifact::{Algorithm, Pinned};
+use crate::source::Unavailable;
+use crate::source::git::cache::{Fetched, Need};
+use crate::source::git::child;
+use crate::source::git::error::GitError;
+use crate::source::git::pack_index;
+use crate::source::git::paths::Paths;
+use crate::source::git::reference::{Reference, Tip};
+use crate::source::git::request::{Download, List, Pack, Packed};
+use crate::source::git::slots::{self, Slot, TaskSlots};
+use crate::source::git::spec::Auth;
+use crate::source::git::{Follower, Key, Shared};
+
+/// How long to wait after a first failure; twice as long after each further one.
+const MIN_BACKOFF: Duration = Duration::from_secs(10);
+/// No wait after a failure is longer, unless the repository is asked less often anyway.
+const MAX_BACKOFF: Duration = Duration::from_secs(10 * 60);
+/// The most bytes of patterns that Stacks may give for one repository together.
+const MAX_PATTERNS: usize = 1 << 20;
+/// How much later than it could be a question is asked at most, so that not all are asked at once.
+const JITTER: f64 = 0.1;
+
+/// When a repository is asked next.
+#[derive(Debug, Default)]
+struct Turn {
+    due: Option<Instant>,
+    /// How often in a row it could not be asked, and how often a commit could not be fetched.
+    unanswered: u32,
+    unfetched: u32,
+    /// How often in a row each was ended because other namespaces waited.
+    questions_ended: u32,
+    fetches_ended: u32,
+}
+
+impl Shared {
+    /// Follows a repository until nobody does any more.
+    pub(super) async fn follow(self: Arc<Self>, key: &Arc<Key>) {
+        tracing::debug!(repository = %key.repository, reference = %key.reference, "following");
+        let mut turn = Turn::default();
+        loop {
+            let is_due = turn.due.is_some_and(|due| due <= Instant::now());
+            let (need, abandoned) = {
+                let mut answers = self.lock();
+                (answers.need(key, is_due), answers.abandoned(key))
+            };
+            let step = async {
+                match need {
+                    Need::Nothing => return false,
+                    Need::Ask(covers) => self.ask(key, covers, &mut turn).await,
+                    Need::Fetch(tip, choices) => self.fetch(key, &tip, choices, &mut turn).await,
+                    Need::Wait(nudge) => {
+                        let patience = async {
+                            match turn.due {
+                                Some(due) => tokio::time::sleep_until(due).await,
+                                None => std::future::pending().await,
+                            }
+                        };
+                        tokio::select! {
+                            () = nudge.notified() => {}
+                            () = patience => {}
+                        }
+                    }
+                }
+                true
+            };
+            let goes_on = tokio::select! {
+                () = self.end.cancelled() => false,
+                // The step is dropped, and its child process is killed.
+                () = abandoned.cancelled() => true,
+                goes_on = step => goes_on,
+            };
+            if !goes_on {
+                tracing::debug!(repository = %key.repository, reference = %key.reference, "following no more");
+                return;
+            }
+        }
+    }
+
+    async fn ask(self: &Arc<Self>, key: &Arc<Key>, covers: u64, turn: &mut Turn) {
+        let asked = self.tip(key, turn.questions_ended).await;
+        count_ended(&mut turn.questions_ended, &asked);
+        let interval = self.lock().interval(key).unwrap_or(MIN_BACKOFF);
+        let told = match asked {
+            Ok(tip) => {
+                turn.answered(interval, key);
+                Ok(tip)
+            }
+            Err(error) => {
+                turn.unanswered(interval, &error);
+                self.doubt_tokens(key, &error);
+                // One that may be gone in a moment is told only if it is not.
+                if error.is_passing() && turn.unanswered == 1 && self.lock().is_content(key, covers) {
+                    tracing::debug!(repository = %key.repository, %error, "asking again soon");
+                    return;
+                }
+                Err(said(key, &error))
+            }
+        };
+        if let Err(error) = &told {
+            tracing::warn!(message = %error, "a repository cannot be followed");
+        }
+        let woken = self.lock().told(key, covers, told);
+        self.wake(woken).await;
+    }
+
+    async fn fetch(self: &Arc<Self>, key: &Arc<Key>, tip: &Tip, choices: Vec<Paths>, turn: &mut Turn) {
+        let content = self.content(key, tip, choices, turn.fetches_ended).await;
+        count_ended(&mut turn.fetches_ended, &content);
+        let fetched = match content {
+            Ok(fetched) => {
+                turn.unfetched = 0;
+                Ok(fetched)
+            }
+            Err(error) => {
+                let interval = self.lock().interval(key).unwrap_or(MIN_BACKOFF);
+                turn.unfetched(interval, &error);
+                self.doubt_tokens(key, &error);
+                let error = said(key, &error);
+                tracing::warn!(message = %error, revision = tip.revision(), "a commit cannot be fetched");
+                Err(error)
+            }
+        };
+        let woken = self.lock().fetched(key, tip, fetched);
+        self.wake(woken).await;
+    }
+
+    fn doubt_tokens(&self, key: &Key, error: &GitError) {
+        if matches!((&key.auth, error), (Auth::GitHubApp { .. }, GitError::CredentialsRefused(_))) {
+            self.tokens.clear();
+        }
+    }
+
+    /// Asks the server which commit is meant. `ended` is how often in a row that was ended.
+    async fn tip(&self, key: &Key, ended: u32) -> Result<Tip, GitError> {
+        if let Reference::Commit(_) = key.reference {
+            return key.reference.select([]).ok_or(GitError::Empty);
+        }
+        let slot = self.slot(&self.settings.slots.questions, key).await?;
+        let work = async {
+            let access = self.access(key).await?;
+            let (repository, reference) = (key.repository.clone(), key.reference.clone());
+            let limits = self.settings.limits.clone();
+            child::list(&self.settings.subprocess, List { repository, access, reference, limits }).await
+        };
+        slot.run("asking the server", ended, || None, work).await
+    }
+
+    /// Fetches a commit and packs it into the store. `ended` is how often in a row that was ended.
+    async fn content(&self, key: &Key, tip: &Tip, choices: Vec<Paths>, ended: u32) -> Result<Fetched, GitError> {
+        let slot = self.slot(&self.settings.slots.fetches, key).await?;
+        let within = &self.settings.work;
+        let directory = TempDir::new_in(within).map_err(|cause| GitError::disk(within, &cause))?;
+        let pack = directory.path().join(pack_index::PACK);
+        let received = || Some(std::fs::metadata(&pack).map_or(0, |metadata| metadata.len()));
+        let work = async {
+            let download = Download {
+                repository: key.repository.clone(),
+                access: self.access(key).await?,
+                commit: tip.commit.clone(),
+                full_history: key.full_history,
+                directory: directory.path().to_owned(),
+                limits: self.settings.limits.clone(),
+            };
+            child::download(&self.settings.subprocess, download).await
+        };
+        slot.run("fetching the commit", ended, received, work).await?;
+        let _packing = self.slot(&self.settings.slots.packings, key).await?;
+        self.pack(&directory, tip, choices).await
+    }
+
+    /// Packs a commit that was fetched into a directory.
+    async fn pack(&self, directory: &TempDir, tip: &Tip, choices: Vec<Paths>) -> Result<Fetched, GitError> {
+        let (choices, refused) = within_limit(choices);
+        let mut incoming = self.store.begin(Algorithm::Sha256)?;
+        let request = Pack {
+            commit: tip.commit.clone(),
+            directory: directory.path().to_owned(),
+            archive: incoming.path().to_owned(),
+            limits: self.settings.limits.clone(),
+            archive_limits: self.settings.artifact_limits.clone(),
+            choices: choices.clone(),
+        };
+        let Packed { warnings, selections } = child::pack(&self.settings.subprocess, request).await?;
+        let largest = self.settings.artifact_limits.download_bytes;
+        let keep = move || -> Result<Pinned, GitError> {
+            incoming.take_in(largest)?;
+            Ok(incoming.commit_as_is()?)
+        };
+        let kept = tokio::task::spawn_blocking(keep).await.map_err(stopped)??;
+        let too_many =
+            || Err(format!("the Stacks that follow this repository give more than {MAX_PATTERNS} bytes of patterns"));
+        let selections =
+            choices.into_iter().zip(selections).chain(refused.into_iter().map(|paths| (paths, too_many())));
+        Ok(Fetched {
+            commit: tip.commit.clone(),
+            digest: kept.digest().clone(),
+            warnings,
+            selections: selections.collect(),
+        })
+    }
+
+    /// A slot of one of the namespaces that follow a repository.
+    async fn slot(&self, slots: &TaskSlots, key: &Key) -> Result<Slot, GitError> {
+        let namespaces = self.lock().namespaces(key);
+        slots::of_any(slots, &namespaces).await
+    }
+
+    async fn wake(&self, followers: Vec<Follower>) {
+        let mut wake = self.wake.clone();
+        for follower in followers {
+            // Nobody listens any more only when the controller ends.
+            if wake.send(follower).await.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+/// The choices of paths whose patterns fit into the limit, the shortest first, and those that do not.
+fn within_limit(mut choices: Vec<Paths>) -> (Vec<Paths>, Vec<Paths>) {
+    choices.sort_by_key(Paths::size);
+    let mut left = MAX_PATTERNS;
+    choices.into_iter().partition(|paths| {
+        let fits = paths.size() <= left;
+        left = if fits { left - paths.size() } else { 0 };
+        fits
+    })
+}
+
+/// What went wrong with which repository.
+fn said(key: &Key, error: &GitError) -> Unavailable {
+    let message = format!("cannot follow {} of {}: {error}", key.reference, key.repository);
+    if error.is_stalled() { Unavailable::Stalled(message) } else { Unavailable::NotYet(message) }
+}
+
+/// Counts how often in a row work was ended because other namespaces waited.
+fn count_ended<T>(count: &mut u32, done: &Result<T, GitError>) {
+    match done {
+        Ok(_) => *count = 0,
+        Err(GitError::Ended { .. }) => *count = count.saturating_add(1),
+        Err(_) => {}
+    }
+}
+
+fn stopped(error: impl std::error::Error) -> GitError {
+    GitError::Protocol(format!("working on the answer ended early: {error}"))
+}
+
+impl Turn {
+    /// The server has answered. A commit that could not be fetched is tried again with the next answer.
+    fn answered(&mut self, interval: Duration, key: &Key) {
+        self.unanswered = 0;
+        self.due = match key.reference {
+            Reference::Commit(_) => None,
+            _ => Some(Instant::now() + later(interval)),
+        };
+    }
+
+    fn unanswered(&mut self, interval: Duration, error: &GitError) {
+        self.due = Some(Instant::now() + pause(self.unanswered, interval, error));
+        self.unanswered = self.unanswered.saturating_add(1);
+    }
+
+    fn unfetched(&mut self, interval: Duration, error: &GitError) {
+        self.due = Some(Instant::now() + pause(self.unfetched, interval, error));
+        self.unfetched = self.unfetched.saturating_add(1);
+    }
+}
+
+/// How long to wait after so many failures and this one.
+fn pause(failures: u32, interval: Duration, error: &GitError) -> Duration {
+    let pause = MIN_BACKOFF.saturating_mul(2_u32.saturating_pow(failures)).min(MAX_BACKOFF.max(interval));
+    error.patience().unwrap_or_else(|| later(pause))
+}
+
+fn later(pause: Duration) -> Duration {
+    pause.mul_f64(1.0 + JITTER * fastrand::f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::source::git::url::RepositoryUrl;
+
+    fn seconds(turn: &Turn) -> f64 {
+        turn.due.unwrap().duration_since(Instant::now()).as_secs_f64()
+    }
+
+    const MINUTE: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn long_patterns_of_one_stack_take_no_room_from_short_ones_of_others() {
+        let paths = |count: usize, length: usize| Paths::parse(&vec!["a".repeat(length); count]).unwrap().unwrap();
+        let long: Vec<Paths> = (0..20).map(|more| paths(100, 1000 + more)).collect();
+        let short = paths(3, 10);
+        let (asked, refused) = within_limit([long.clone(), vec![short.clone()]].concat());
+        assert_eq!(asked.first(), Some(&short));
+        assert!(asked.iter().map(Paths::size).sum::<usize>() <= MAX_PATTERNS);
+        assert_eq!((asked.len(), refused.len()), (11, 10));
+    }
+
+    #[test]
+    fn a_server_that_fails_is_asked_less_and_less_often() {
+        let mut turn = Turn::default();
+        for least in [10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 600.0, 600.0, 600.0] {
+            turn.unanswered(MINUTE, &GitError::Empty);
+            assert!((least - 1.0..=least * 1.1).contains(&seconds(&turn)), "{turn:?}");
+        }
+        turn.unanswered(MINUTE, &GitError::Busy { status: 429, after: Duration::from_secs(77) });
+        assert!((76.0..=77.0).contains(&seconds(&turn)), "{turn:?}");
+    }
+
+    #[test]
+    fn a_commit_that_cannot_be_fetched_is_fetched_less_and_less_often_though_the_server_answers() {
+        let key = Key {
+            repository: RepositoryUrl::parse("https://example.com/app").unwrap(),
+            reference: Reference::Name("main".to_owned()),
+            full_history: false,
+            auth: Auth::Nothing,
+            namespace: String::new(),
+        };
+        let mut turn = Turn::default();
+        for least in [10.0, 20.0, 40.0, 80.0] {
+            turn.answered(MINUTE, &key);
+            assert!((59.0..=66.0).contains(&seconds(&turn)), "{turn:?}");
+            turn.unfetched(MINUTE, &GitError::Empty);
+            assert!((least - 1.0..=least * 1.1).contains(&seconds(&turn)), "{turn:?}");
+        }
+    }
+}

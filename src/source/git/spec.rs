@@ -1,0 +1,413 @@
+//! What a Stack says of its repository, made sense of. Pure.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::api::pulumi::{GitAuth, ResourceRef, StackSpec};
+use crate::artifact::Directory;
+use crate::source::Unavailable;
+use crate::source::git::paths::Paths;
+use crate::source::git::reference::Reference;
+use crate::source::git::semver_range::SemverRange;
+use crate::source::git::url::{Place, RepositoryUrl};
+
+/// No repository is asked more often.
+pub const MIN_INTERVAL: Duration = Duration::from_secs(60);
+
+/// What a Stack wants of a repository.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RepositorySpec {
+    pub key: Key,
+    /// The project's directory.
+    pub directory: Directory,
+    /// What has to change for a run to start.
+    pub paths: Option<Paths>,
+    /// How often the repository is asked.
+    pub every: Duration,
+}
+
+/// What Stacks have to have in common to share the questions to a server, and its answers.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Key {
+    pub repository: RepositoryUrl,
+    pub reference: Reference,
+    /// Whether all of the history is fetched.
+    pub full_history: bool,
+    pub auth: Auth,
+    /// Where the Secrets are that `auth` names; empty where it names none.
+    pub namespace: String,
+}
+
+/// What a repository is read with, by where it is kept.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Auth {
+    Nothing,
+    /// A Secret whose keys say what it holds.
+    Secret(String),
+    Token(Value),
+    Basic {
+        user: Value,
+        password: Value,
+    },
+    Ssh {
+        key: Value,
+        passphrase: Option<Value>,
+    },
+    GitHubApp {
+        app_id: Value,
+        installation_id: Value,
+        private_key: Value,
+        base_url: Option<String>,
+    },
+}
+
+/// A value, or where it is kept.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub enum Value {
+    Literal(String),
+    Key {
+        secret: String,
+        key: String,
+        /// Whether the value is left out where the Secret or its key does not exist.
+        optional: bool,
+    },
+}
+
+/// A value that is given in place is not shown.
+impl fmt::Debug for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Value::Literal(_) => f.write_str("Literal(…)"),
+            Value::Key { secret, key, .. } => write!(f, "Key({secret}/{key})"),
+        }
+    }
+}
+
+/// What a Stack's spec says of a repository; nothing if it names none.
+pub fn wanted(spec: &StackSpec, namespace: &str) -> Result<Option<RepositorySpec>, Unavailable> {
+    if !names_git(spec) {
+        return Ok(None);
+    }
+    parse(spec, namespace).map(Some).map_err(Unavailable::Invalid)
+}
+
+/// Whether a Stack's source is a repository: any of its fields says so.
+pub fn names_git(spec: &StackSpec) -> bool {
+    field(spec).is_some()
+}
+
+/// The first field of a Stack that says that its source is a repository.
+pub fn field(spec: &StackSpec) -> Option<&'static str> {
+    let fields = [
+        ("projectRepo", spec.project_repo.is_some()),
+        ("branch", spec.branch.is_some()),
+        ("commit", spec.commit.is_some()),
+        ("gitRef", spec.git_ref.is_some()),
+        ("repoDir", spec.repo_dir.is_some()),
+        ("gitAuth", spec.git_auth.is_some()),
+        ("gitAuthSecret", spec.git_auth_secret.is_some()),
+        ("paths", !spec.paths.is_empty()),
+    ];
+    fields.into_iter().find(|(_, is_given)| *is_given).map(|(field, _)| field)
+}
+
+fn parse(spec: &StackSpec, namespace: &str) -> Result<RepositorySpec, String> {
+    let objects = [("fluxSource", spec.flux_source.is_some()), ("programRef", spec.program_ref.is_some())];
+    if let (Some(one), Some((other, _))) = (field(spec), objects.into_iter().find(|(_, is_given)| *is_given)) {
+        return Err(format!(
+            "spec.{one} and spec.{other} are both given, and a Stack has one source: remove one of them"
+        ));
+    }
+    let fields = "branch, commit, gitRef, repoDir, gitAuth, gitAuthSecret and paths";
+    let url = spec.project_repo.as_deref().map(str::trim).filter(|url| !url.is_empty());
+    let url = url.ok_or_else(|| {
+        format!("spec.projectRepo is missing: {fields} say how a Git repository is read, but not which")
+    })?;
+    let repository = RepositoryUrl::parse(url).map_err(|why| format!("spec.projectRepo is not valid: {why}"))?;
+    let auth = auth(spec, namespace)?;
+    let ssh_fields = "spec.gitAuth.sshAuth (or spec.gitAuthSecret)";
+    check_fit(&repository, &auth, ssh_fields)?;
+    let directory = spec.repo_dir.as_deref().unwrap_or_default();
+    let directory = directory.parse().map_err(|error| format!("spec.repoDir is not valid: {error}"))?;
+    let paths = Paths::parse(&spec.paths).map_err(|why| format!("spec.paths is not valid: {why}"))?;
+    let namespace = if auth.names_secret() { namespace.to_owned() } else { String::new() };
+    let key =
+        Key { repository, reference: reference(spec)?, full_history: spec.shallow == Some(false), auth, namespace };
+    Ok(RepositorySpec { key, directory, paths, every: interval(spec) })
+}
+
+/// How often a Stack wants its repository to be asked.
+pub fn interval(spec: &StackSpec) -> Duration {
+    let seconds = spec.resync_frequency_seconds.and_then(|seconds| u64::try_from(seconds).ok()).unwrap_or_default();
+    Duration::from_secs(seconds).max(MIN_INTERVAL)
+}
+
+fn reference(spec: &StackSpec) -> Result<Reference, String> {
+    let given = |text: &Option<String>| text.as_deref().map(str::trim).filter(|t| !t.is_empty()).map(str::to_owned);
+    let semver = spec.git_ref.as_ref().and_then(|reference| given(&reference.semver));
+    match (given(&spec.branch), given(&spec.commit), semver) {
+        (Some(branch), None, None) => Ok(Reference::Name(branch)),
+        (None, Some(commit), None) => Ok(Reference::commit_or_name(&commit)),
+        (None, None, Some(range)) => {
+            SemverRange::parse(&range).map(Reference::Semver).map_err(|why| format!("spec.gitRef.semver: {why}"))
+        }
+        (None, None, None) => Err(
+            "nothing says what is followed in spec.projectRepo: give spec.branch, spec.commit or spec.gitRef.semver"
+                .to_owned(),
+        ),
+        (Some(_), Some(_), _) => Err(exclusive("branch", "commit")),
+        (Some(_), None, Some(_)) => Err(exclusive("branch", "gitRef.semver")),
+        (None, Some(_), Some(_)) => Err(exclusive("commit", "gitRef.semver")),
+    }
+}
+
+fn exclusive(one: &str, other: &str) -> String {
+    format!("spec.{one} and spec.{other} are both given, and exclude each other: remove one of them")
+}
+
+fn auth(spec: &StackSpec, namespace: &str) -> Result<Auth, String> {
+    if let Some(given) = &spec.git_auth {
+        return structured(given, namespace);
+    }
+    match spec.git_auth_secret.as_deref().filter(|name| !name.is_empty()) {
+        Some(name) => Ok(Auth::Secret(name.to_owned())),
+        None => Ok(Auth::Nothing),
+    }
+}
+
+fn structured(given: &GitAuth, namespace: &str) -> Result<Auth, String> {
+    let value = |field: &str, reference: &ResourceRef| value(field, reference, namespace);
+    match given {
+        GitAuth { access_token: None, ssh_auth: None, basic_auth: None, github_app: None } => Ok(Auth::Nothing),
+        GitAuth { access_token: Some(token), ssh_auth: None, basic_auth: None, github_app: None } => {
+            Ok(Auth::Token(value("accessToken", token)?))
+        }
+        GitAuth { access_token: None, ssh_auth: Some(ssh), basic_auth: None, github_app: None } => Ok(Auth::Ssh {
+            key: value("sshAuth.sshPrivateKey", &ssh.ssh_private_key)?,
+            passphrase: ssh.password.as_ref().map(|p| value("sshAuth.password", p)).transpose()?,
+        }),
+        GitAuth { access_token: None, ssh_auth: None, basic_auth: Some(basic), github_app: None } => Ok(Auth::Basic {
+            user: value("basicAuth.userName", &basic.user_name)?,
+            password: value("basicAuth.password", &basic.password)?,
+        }),
+        GitAuth { access_token: None, ssh_auth: None, basic_auth: None, github_app: Some(app) } => {
+            Ok(Auth::GitHubApp {
+                app_id: value("githubApp.appID", &app.app_id)?,
+                installation_id: value("githubApp.installationID", &app.installation_id)?,
+                private_key: value("githubApp.privateKey", &app.private_key)?,
+                base_url: app.base_url.clone(),
+            })
+        }
+        GitAuth { access_token, ssh_auth, basic_auth, github_app } => {
+            let fields = [
+                ("gitAuth.accessToken", access_token.is_some()),
+                ("gitAuth.sshAuth", ssh_auth.is_some()),
+                ("gitAuth.basicAuth", basic_auth.is_some()),
+                ("gitAuth.githubApp", github_app.is_some()),
+            ];
+            let mut given = fields.into_iter().filter(|(_, is_given)| *is_given).map(|(field, _)| field);
+            Err(exclusive(given.next().unwrap_or_default(), given.next().unwrap_or_default()))
+        }
+    }
+}
+
+fn value(field: &str, reference: &ResourceRef, namespace: &str) -> Result<Value, String> {
+    let refused = |what: &str| Err(format!("spec.gitAuth.{field}: {what}"));
+    match (reference.kind.as_str(), &reference.secret, &reference.literal) {
+        ("Secret", Some(secret), _) => {
+            match secret.namespace.as_deref().filter(|other| !other.is_empty() && *other != namespace) {
+                Some(_) => refused("cross-namespace refs are not allowed"),
+                None => Ok(Value::Key { secret: secret.name.clone(), key: secret.key.clone(), optional: false }),
+            }
+        }
+        ("Secret", None, _) => refused("type is Secret, but `secret.name` and `secret.key` are missing"),
+        ("Literal", _, Some(literal)) => Ok(Value::Literal(literal.value.clone())),
+        _ => refused(
+            "what a repository is read with is kept in a Secret: give type Secret, with `secret.name` and `secret.key`",
+        ),
+    }
+}
+
+/// Credentials have to be of the kind that the URL takes. `ssh_fields` is where an SSH key is given.
+pub fn check_fit(repository: &RepositoryUrl, auth: &Auth, ssh_fields: &str) -> Result<(), String> {
+    match (repository.place(), auth) {
+        (Place::Http(_), Auth::Ssh { .. }) => {
+            Err(format!("{ssh_fields} is of no use for {repository}: that is not reached by SSH"))
+        }
+        (Place::Ssh(_), Auth::Token(_) | Auth::Basic { .. } | Auth::GitHubApp { .. }) => Err(format!(
+            "{repository} is reached by SSH, which takes a key: give {ssh_fields}; tokens and passwords are for https URLs"
+        )),
+        (Place::Ssh(_), Auth::Nothing) => {
+            Err(format!("{repository} is reached by SSH, which takes a key: give {ssh_fields}"))
+        }
+        _ => Ok(()),
+    }
+}
+
+impl Auth {
+    pub fn names_secret(&self) -> bool {
+        matches!(self, Auth::Secret(_)) || self.values().iter().any(|value| matches!(value, Value::Key { .. }))
+    }
+
+    /// All of its values.
+    fn values(&self) -> Vec<&Value> {
+        match self {
+            Auth::Nothing | Auth::Secret(_) => Vec::new(),
+            Auth::Token(token) => vec![token],
+            Auth::Basic { user, password } => vec![user, password],
+            Auth::Ssh { key, passphrase } => std::iter::once(key).chain(passphrase).collect(),
+            Auth::GitHubApp { app_id, installation_id, private_key, .. } => vec![app_id, installation_id, private_key],
+        }
+    }
+
+    /// Whether this Secret has to exist.
+    pub fn needs(&self, secret: &str) -> bool {
+        matches!(self, Auth::Secret(_)) || self.values().iter().any(|value| value.needs(secret))
+    }
+
+    /// The names of the Secrets, each once.
+    pub fn secrets(&self) -> Vec<&str> {
+        let mut names: Vec<&str> = match self {
+            Auth::Secret(name) => vec![name],
+            _ => self.values().into_iter().filter_map(Value::secret).collect(),
+        };
+        names.sort_unstable();
+        names.dedup();
+        names
+    }
+}
+
+impl Value {
+    /// Whether it needs this Secret.
+    fn needs(&self, name: &str) -> bool {
+        matches!(self, Value::Key { secret, optional: false, .. } if secret == name)
+    }
+
+    fn secret(&self) -> Option<&str> {
+        match self {
+            Value::Literal(_) => None,
+            Value::Key { secret, .. } => Some(secret),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value as Json, json};
+
+    use super::*;
+
+    fn read(fields: &Json) -> Result<Option<RepositorySpec>, Unavailable> {
+        let mut spec = json!({"stack": "dev"});
+        spec.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        wanted(&serde_json::from_value(spec).unwrap(), "apps")
+    }
+
+    fn secret(key: &str) -> Json {
+        json!({"type": "Secret", "secret": {"name": "s", "key": key}})
+    }
+
+    const HTTPS: &str = "https://example.com/app";
+
+    #[test]
+    fn a_stack_without_any_of_the_fields_names_no_repository() {
+        assert_eq!(read(&json!({"fluxSource": {"sourceRef": {"kind": "Bucket", "name": "b"}}})), Ok(None));
+    }
+
+    #[test]
+    fn stacks_share_what_they_have_in_common() {
+        let key = |fields: Json| read(&fields).unwrap().unwrap().key;
+        let main = key(json!({"projectRepo": HTTPS, "branch": "main"}));
+        assert_eq!(key(json!({"projectRepo": HTTPS, "branch": "main", "repoDir": "a", "paths": ["/a"]})), main);
+        assert_ne!(key(json!({"projectRepo": HTTPS, "branch": "dev"})), main);
+        assert_ne!(key(json!({"projectRepo": HTTPS, "branch": "main", "shallow": false})), main);
+        assert_eq!(main.namespace, "", "what needs no Secret is shared by all namespaces");
+        let private = key(json!({"projectRepo": HTTPS, "branch": "main", "gitAuthSecret": "s"}));
+        assert_eq!((private.namespace.as_str(), private.auth.secrets()), ("apps", vec!["s"]));
+    }
+
+    #[test]
+    fn the_interval_has_a_floor() {
+        let every = |seconds: Json| {
+            let fields = json!({"projectRepo": HTTPS, "branch": "main", "resyncFrequencySeconds": seconds});
+            read(&fields).unwrap().unwrap().every.as_secs()
+        };
+        let rows = [(json!(null), 60), (json!(1), 60), (json!(-5), 60), (json!(60), 60), (json!(300), 300)];
+        for (seconds, wanted) in rows {
+            assert_eq!(every(seconds.clone()), wanted, "{seconds}");
+        }
+    }
+
+    #[test]
+    fn every_way_of_auth_is_read() {
+        let auth = |url: &str, fields: Json| {
+            let mut all = json!({"projectRepo": url, "branch": "main"});
+            all.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+            read(&all).unwrap().unwrap().key.auth
+        };
+        let at = |key: &str| Value::Key { secret: "s".to_owned(), key: key.to_owned(), optional: false };
+        assert_eq!(auth(HTTPS, json!({"gitAuth": {"accessToken": secret("t")}})), Auth::Token(at("t")));
+        let basic =
+            json!({"gitAuth": {"basicAuth": {"userName": secret("u"), "password": secret("p")}}, "gitAuthSecret": "x"});
+        assert_eq!(auth(HTTPS, basic), Auth::Basic { user: at("u"), password: at("p") }, "gitAuth wins");
+        let ssh = json!({"gitAuth": {"sshAuth": {"sshPrivateKey": secret("k"), "password": secret("p")}}});
+        assert_eq!(auth("git@host:app", ssh), Auth::Ssh { key: at("k"), passphrase: Some(at("p")) });
+        let app = json!({"gitAuth": {"githubApp": {"appID": {"type": "Literal", "literal": {"value": "hidden"}},
+            "installationID": secret("i"), "privateKey": secret("k"), "baseURL": "https://ghe.example/api/v3"}}});
+        let app = auth(HTTPS, app);
+        assert_eq!(app.secrets(), ["s"]);
+        assert!(!format!("{app:?}").contains("hidden"), "{app:?}");
+        assert_eq!(auth(HTTPS, json!({"gitAuthSecret": "x"})), Auth::Secret("x".to_owned()));
+    }
+
+    #[test]
+    fn what_cannot_be_followed_is_said() {
+        let ssh = "git@host:app";
+        let flux = json!({"sourceRef": {"kind": "Bucket", "name": "b"}});
+        let other = json!({"type": "Secret", "secret": {"namespace": "other", "name": "s", "key": "k"}});
+        let rows = [
+            (json!({"repoDir": "a"}), "spec.projectRepo is missing"),
+            (json!({"paths": ["/a"]}), "spec.projectRepo is missing"),
+            (json!({"projectRepo": HTTPS}), "nothing says what is followed"),
+            (
+                json!({"projectRepo": HTTPS, "branch": "a", "commit": "b"}),
+                "spec.branch and spec.commit are both given, and exclude each other",
+            ),
+            (
+                json!({"projectRepo": HTTPS, "commit": "a", "gitRef": {"semver": "1"}}),
+                "spec.commit and spec.gitRef.semver are both given",
+            ),
+            (json!({"projectRepo": HTTPS, "gitRef": {"semver": "newest"}}), "spec.gitRef.semver: \"newest\""),
+            (
+                json!({"projectRepo": HTTPS, "branch": "a", "fluxSource": flux}),
+                "spec.projectRepo and spec.fluxSource are both given, and a Stack has one source: remove one of them",
+            ),
+            (
+                json!({"projectRepo": HTTPS, "branch": "a", "programRef": {"name": "p"}}),
+                "spec.projectRepo and spec.programRef are both given",
+            ),
+            (json!({"branch": "a", "fluxSource": flux}), "spec.branch and spec.fluxSource are both given"),
+            (json!({"projectRepo": "/srv/app", "branch": "a"}), "spec.projectRepo is not valid"),
+            (json!({"projectRepo": HTTPS, "branch": "a", "repoDir": "../b"}), "spec.repoDir is not valid"),
+            (json!({"projectRepo": HTTPS, "branch": "a", "paths": [""]}), "spec.paths is not valid"),
+            (json!({"projectRepo": ssh, "branch": "a"}), "takes a key"),
+            (
+                json!({"projectRepo": ssh, "branch": "a", "gitAuth": {"accessToken": secret("t")}}),
+                "spec.gitAuth.sshAuth",
+            ),
+            (
+                json!({"projectRepo": HTTPS, "branch": "a", "gitAuth": {"sshAuth": {"sshPrivateKey": secret("k")}}}),
+                "of no use",
+            ),
+            (json!({"projectRepo": HTTPS, "branch": "a", "gitAuth": {"accessToken": other}}), "cross-namespace"),
+            (
+                json!({"projectRepo": HTTPS, "branch": "a", "gitAuth": {"accessToken": {"type": "FS"}}}),
+                "kept in a Secret",
+            ),
+        ];
+        for (fields, wanted) in rows {
+            let Err(Unavailable::Invalid(said)) = read(&fields) else { panic!("{fields}") };
+            assert!(said.contains(wanted), "{fields}: {said}");
+        }
+    }
+}

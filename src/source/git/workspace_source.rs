@@ -1,0 +1,116 @@
+//! What a Workspace says of its repository, made sense of. Pure.
+
+use crate::api::auto::{GitRepository, GitRepositoryAuth, SecretKeySelector};
+use crate::source::git::RepositorySpec;
+use crate::source::git::reference::Reference;
+use crate::source::git::spec::{Auth, Key, MIN_INTERVAL, Value, check_fit};
+use crate::source::git::url::RepositoryUrl;
+
+/// What is followed where nothing is said.
+const DEFAULT_REFERENCE: &str = "HEAD";
+
+/// What a Workspace in this namespace wants of a repository.
+pub fn of_workspace(given: &GitRepository, namespace: &str) -> Result<RepositorySpec, String> {
+    let repository = RepositoryUrl::parse(given.url.trim()).map_err(|why| format!("git.url is not valid: {why}"))?;
+    let auth = auth(given.auth.as_ref())?;
+    check_fit(&repository, &auth, "git.auth.sshPrivateKey")?;
+    let directory = given.dir.as_deref().unwrap_or_default();
+    let directory = directory.parse().map_err(|error| format!("git.dir is not valid: {error}"))?;
+    let reference = given.reference.as_deref().map(str::trim).filter(|reference| !reference.is_empty());
+    let namespace = if auth.names_secret() { namespace.to_owned() } else { String::new() };
+    let key = Key {
+        repository,
+        reference: Reference::commit_or_name(reference.unwrap_or(DEFAULT_REFERENCE)),
+        full_history: given.shallow == Some(false),
+        auth,
+        namespace,
+    };
+    Ok(RepositorySpec { key, directory, paths: None, every: MIN_INTERVAL })
+}
+
+fn auth(given: Option<&GitRepositoryAuth>) -> Result<Auth, String> {
+    let Some(given) = given else { return Ok(Auth::Nothing) };
+    match (&given.ssh_private_key, &given.token, &given.username, &given.password, &given.github_app) {
+        (None, None, None, None, None) => Ok(Auth::Nothing),
+        (Some(key), None, None, passphrase, None) => {
+            Ok(Auth::Ssh { key: value(key), passphrase: passphrase.as_ref().map(value) })
+        }
+        (None, Some(token), None, None, None) => Ok(Auth::Token(value(token))),
+        (None, None, Some(user), Some(password), None) => {
+            Ok(Auth::Basic { user: value(user), password: value(password) })
+        }
+        (None, None, None, None, Some(app)) => Ok(Auth::GitHubApp {
+            app_id: value(&app.app_id),
+            installation_id: value(&app.installation_id),
+            private_key: value(&app.private_key),
+            base_url: None,
+        }),
+        _ => {
+            Err("git.auth: give one of sshPrivateKey (with its password), token, username with password, and githubApp"
+                .to_owned())
+        }
+    }
+}
+
+fn value(selector: &SecretKeySelector) -> Value {
+    let (secret, key) = (selector.name.clone(), selector.key.clone());
+    Value::Key { secret, key, optional: selector.optional.unwrap_or_default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value as Json, json};
+
+    use super::*;
+
+    fn read(fields: Json) -> Result<RepositorySpec, String> {
+        of_workspace(&serde_json::from_value(fields).unwrap(), "apps")
+    }
+
+    fn at(key: &str) -> Json {
+        json!({"name": "s", "key": key})
+    }
+
+    const HTTPS: &str = "https://example.com/app";
+
+    #[test]
+    fn a_repository_is_read_as_the_operator_reads_it() {
+        let wanted = read(json!({"url": HTTPS, "ref": "v1", "dir": "deploy", "shallow": false})).unwrap();
+        assert_eq!(wanted.key.reference, Reference::Name("v1".to_owned()));
+        assert_eq!((wanted.directory.as_str(), wanted.key.full_history), ("deploy", true));
+        assert_eq!(wanted.key.namespace, "", "what needs no Secret is shared by all namespaces");
+        let plain = read(json!({"url": HTTPS})).unwrap();
+        assert_eq!((plain.key.reference, plain.key.full_history), (Reference::Name("HEAD".to_owned()), false));
+    }
+
+    #[test]
+    fn every_way_of_auth_is_read() {
+        let auth = |url: &str, auth: Json| read(json!({"url": url, "auth": auth})).map(|wanted| wanted.key.auth);
+        let key = |key: &str| Value::Key { secret: "s".to_owned(), key: key.to_owned(), optional: key == "o" };
+        assert_eq!(auth(HTTPS, json!({"token": at("t")})), Ok(Auth::Token(key("t"))));
+        let optional = json!({"token": {"name": "s", "key": "o", "optional": true}});
+        assert_eq!(auth(HTTPS, optional), Ok(Auth::Token(key("o"))));
+        let basic = auth(HTTPS, json!({"username": at("u"), "password": at("p")}));
+        assert_eq!(basic, Ok(Auth::Basic { user: key("u"), password: key("p") }));
+        let ssh = auth("git@host:app", json!({"sshPrivateKey": at("k"), "password": at("p")}));
+        assert_eq!(ssh, Ok(Auth::Ssh { key: key("k"), passphrase: Some(key("p")) }));
+        let app = json!({"githubApp": {"appID": at("a"), "installationID": at("i"), "privateKey": at("k")}});
+        assert_eq!(auth(HTTPS, app).unwrap().secrets(), ["s"]);
+    }
+
+    #[test]
+    fn what_cannot_be_followed_is_said() {
+        let rows = [
+            (json!({}), "git.url is not valid"),
+            (json!({"url": HTTPS, "dir": "../a"}), "git.dir is not valid"),
+            (json!({"url": HTTPS, "auth": {"username": at("u")}}), "git.auth: give one of"),
+            (json!({"url": HTTPS, "auth": {"token": at("t"), "sshPrivateKey": at("k")}}), "git.auth: give one of"),
+            (json!({"url": HTTPS, "auth": {"sshPrivateKey": at("k")}}), "git.auth.sshPrivateKey is of no use"),
+            (json!({"url": "git@host:app"}), "give git.auth.sshPrivateKey"),
+        ];
+        for (fields, wanted) in rows {
+            let said = read(fields.clone()).expect_err("it cannot be followed");
+            assert!(said.contains(wanted), "{fields}: {said}");
+        }
+    }
+}

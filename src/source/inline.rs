@@ -1,0 +1,211 @@
+//! Sources that are written out in a Workspace, or in a Stack's `workspaceTemplate`. Pure.
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::api::auto::{FluxArtifact, GitRepository, LocalDirectory, ProjectInfo, WorkspaceSpec};
+use crate::artifact::{Digest, DigestError, Directory, DirectoryError, InPod, pack_file};
+use crate::pulumi::project::{self, PROJECT_FILE};
+use crate::source::git::{self, RepositorySpec};
+use crate::source::{Origin, Resolved};
+
+/// Why what is written is no source. A person has to change it.
+#[derive(Debug, thiserror::Error)]
+pub enum InlineSourceError {
+    #[error("{one} and {other} are both given, and a Workspace has one source: remove one of them")]
+    Two { one: &'static str, other: &'static str },
+    #[error("{0} is missing")]
+    Missing(&'static str),
+    #[error("{field}: {error}")]
+    Directory { field: &'static str, error: DirectoryError },
+    #[error("flux.digest: {0}")]
+    Digest(#[from] DigestError),
+    #[error("projectInfo cannot be packed: {0}")]
+    Pack(#[from] std::io::Error),
+    #[error("{0}")]
+    Git(String),
+    #[error("its source is not as the definition of the Workspace says: {0}")]
+    Template(#[from] serde_json::Error),
+}
+
+/// The fields that hold a source.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct InlineSource {
+    git: Option<GitRepository>,
+    flux: Option<FluxArtifact>,
+    local: Option<LocalDirectory>,
+    project_info: Option<ProjectInfo>,
+}
+
+impl InlineSource {
+    /// Those of a Workspace.
+    pub fn of(spec: &WorkspaceSpec) -> Self {
+        InlineSource {
+            git: spec.git.clone(),
+            flux: spec.flux.clone(),
+            local: spec.local.clone(),
+            project_info: spec.project_info.clone(),
+        }
+    }
+
+    /// Those of `workspaceTemplate.spec`.
+    pub fn of_template(spec: &Value) -> Result<Self, InlineSourceError> {
+        Ok(Option::<InlineSource>::deserialize(spec)?.unwrap_or_default())
+    }
+
+    /// The first field that is given.
+    pub fn first(&self) -> Option<&'static str> {
+        self.given().next()
+    }
+
+    fn given(&self) -> impl Iterator<Item = &'static str> {
+        let fields = [
+            ("git", self.git.is_some()),
+            ("flux", self.flux.is_some()),
+            ("local", self.local.is_some()),
+            ("projectInfo", self.project_info.is_some()),
+        ];
+        fields.into_iter().filter_map(|(field, is_given)| is_given.then_some(field))
+    }
+
+    /// The repository, if the source is one.
+    pub fn repository(&self, namespace: &str) -> Result<Option<RepositorySpec>, InlineSourceError> {
+        self.check_one()?;
+        let wanted = self.git.as_ref().map(|git| git::of_workspace(git, namespace));
+        wanted.transpose().map_err(InlineSourceError::Git)
+    }
+
+    fn check_one(&self) -> Result<(), InlineSourceError> {
+        let mut given = self.given();
+        match (given.next(), given.next()) {
+            (Some(one), Some(other)) => Err(InlineSourceError::Two { one, other }),
+            _ => Ok(()),
+        }
+    }
+
+    /// The source, if one is given that is no repository.
+    pub fn resolve(&self) -> Result<Option<Resolved>, InlineSourceError> {
+        self.check_one()?;
+        if let Some(flux) = &self.flux {
+            return archive(flux).map(Some);
+        }
+        if let Some(local) = &self.local {
+            return in_image(local).map(Some);
+        }
+        self.project_info.as_ref().map(head).transpose()
+    }
+}
+
+/// What the init containers bring.
+pub fn from_init_containers() -> Resolved {
+    in_pod(InPod::InitContainers, Directory::root())
+}
+
+fn in_pod(source: InPod, directory: Directory) -> Resolved {
+    // No revision, as in the Pulumi Kubernetes Operator: it never changes by itself.
+    Resolved {
+        origin: Origin::InPod,
+        revision: String::new(),
+        origin_revision: None,
+        content_id: None,
+        digest: source.digest(),
+        directory,
+    }
+}
+
+fn archive(flux: &FluxArtifact) -> Result<Resolved, InlineSourceError> {
+    if flux.url.is_empty() {
+        return Err(InlineSourceError::Missing("flux.url"));
+    }
+    let directory = flux.dir.as_deref().unwrap_or_default().parse();
+    Ok(Resolved {
+        origin: Origin::Url(flux.url.clone()),
+        revision: String::new(),
+        origin_revision: None,
+        content_id: None,
+        digest: flux.digest.parse()?,
+        directory: directory.map_err(|error| InlineSourceError::Directory { field: "flux.dir", error })?,
+    })
+}
+
+fn in_image(local: &LocalDirectory) -> Result<Resolved, InlineSourceError> {
+    let from_root = local.dir.trim_start_matches('/').parse::<Directory>();
+    let directory = from_root.map_err(|error| InlineSourceError::Directory { field: "local.dir", error })?;
+    if directory.is_root() {
+        return Err(InlineSourceError::Missing("local.dir"));
+    }
+    Ok(in_pod(InPod::Image, directory))
+}
+
+fn head(info: &ProjectInfo) -> Result<Resolved, InlineSourceError> {
+    for (field, value) in [("projectInfo.name", &info.name), ("projectInfo.runtime", &info.runtime)] {
+        if value.is_empty() {
+            return Err(InlineSourceError::Missing(field));
+        }
+    }
+    let bytes = pack_file(PROJECT_FILE, project::head(&info.name, &info.runtime).as_bytes())?;
+    let digest = Digest::of(&bytes);
+    Ok(Resolved {
+        origin: Origin::Made(bytes.into()),
+        revision: String::new(),
+        origin_revision: None,
+        content_id: None,
+        digest,
+        directory: Directory::root(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    const DIGEST: &str = "sha256:54a0b53c31a856bb28d128223bf9817ad2c81036ced1456729c4650f947c1cf5";
+
+    fn resolved(spec: Value) -> Result<Option<Resolved>, String> {
+        let spec: WorkspaceSpec = serde_json::from_value(spec).expect("a spec");
+        InlineSource::of(&spec).resolve().map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn each_field_is_a_source() {
+        let found = |spec: Value| resolved(spec).expect("valid").expect("a source");
+        let flux = found(json!({"flux": {"url": "http://a/b", "digest": DIGEST, "dir": "./infra/"}}));
+        assert_eq!(flux.origin, Origin::Url("http://a/b".to_owned()));
+        assert_eq!((flux.digest.to_string().as_str(), flux.directory.as_str()), (DIGEST, "infra"));
+        let local = found(json!({"local": {"dir": "/app/infra"}}));
+        assert_eq!((InPod::of(&local.digest), local.directory.as_str()), (Some(InPod::Image), "app/infra"));
+        let head = found(json!({"projectInfo": {"name": "app", "runtime": "nodejs"}}));
+        let Origin::Made(bytes) = &head.origin else { panic!("it is made here: {head:?}") };
+        assert_eq!(head.digest, Digest::of(bytes));
+        assert_eq!(head, found(json!({"projectInfo": {"name": "app", "runtime": "nodejs"}})), "the same each time");
+        assert_eq!(resolved(json!({})), Ok(None));
+        assert_eq!(InPod::of(&from_init_containers().digest), Some(InPod::InitContainers));
+    }
+
+    #[test]
+    fn what_is_no_source_is_named() {
+        let rows = [
+            (json!({"flux": {"url": "u", "digest": DIGEST}, "local": {"dir": "/a"}}), "flux and local are both given"),
+            (
+                json!({"local": {"dir": "/a"}, "projectInfo": {"name": "a", "runtime": "b"}}),
+                "local and projectInfo are both given, and a Workspace has one source: remove one of them",
+            ),
+            (json!({"git": {"url": "u"}, "flux": {"digest": DIGEST}}), "git and flux are both given"),
+            (json!({"flux": {"digest": DIGEST}}), "flux.url is missing"),
+            (json!({"flux": {"url": "u"}}), "flux.digest: the digest is empty"),
+            (json!({"flux": {"url": "u", "digest": "md5:00"}}), "flux.digest: digest algorithm md5"),
+            (json!({"flux": {"url": "u", "digest": DIGEST, "dir": "../x"}}), "flux.dir: directory \"../x\""),
+            (json!({"local": {"dir": "/"}}), "local.dir is missing"),
+            (json!({"local": {}}), "local.dir is missing"),
+            (json!({"local": {"dir": "/a/../../b"}}), "local.dir: directory"),
+            (json!({"projectInfo": {"name": "", "runtime": "b"}}), "projectInfo.name is missing"),
+        ];
+        for (spec, wanted) in rows {
+            let error = resolved(spec.clone()).expect_err("refused");
+            assert!(error.starts_with(wanted), "{spec}: {error}");
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! Somebody who works with the CLI in the pod: nothing is done under their hands, and their commands find what they need.
+
+use pulumi_controller::rpc::proto::{DeadRun, Outcome, RunRequest};
+
+use crate::harness::{POLL, Workspace, archive, children, has_programs, has_pulumi};
+
+const YAML: &str = "name: example\nruntime: yaml\n";
+const SECRET: &str = "hunter22";
+
+#[tokio::test]
+async fn while_a_person_works_no_source_is_exchanged_and_no_run_begins() {
+    let workspace = Workspace::start_with(Some("exit 0"), &[]).await;
+    let before = workspace.put(YAML).await;
+    assert_eq!(workspace.status().await.interactive_session, None);
+    let person = workspace.person(&["config", "set", "--secret", "password", SECRET]);
+
+    let request = workspace.request(&[]).await;
+    let why = workspace.held(&request).await;
+    let words = format!("somebody works with the CLI in the pod: `pulumi config set` (process {}", person.pid());
+    assert!(why.starts_with(&words), "{why}");
+    assert!(
+        workspace.connect().await.attach(&request.id, 0).await.unwrap_err().is_not_found(),
+        "nothing is journalled"
+    );
+    let (artifact, bytes) = archive(&[("Pulumi.yaml", YAML), ("more", "more")]);
+    workspace.put_archive(artifact.clone(), bytes).await.unwrap();
+    let status = workspace.status().await;
+    let told = status.interactive_session.unwrap();
+    assert_eq!((told.command.as_str(), told.pid), ("pulumi config set", person.pid()));
+    let age = jiff::Timestamp::now().as_millisecond() - told.since;
+    assert!((-2000..600_000).contains(&age), "it is said to be {age} ms old");
+    let doing = status.candidate.unwrap().doing;
+    assert!(doing.contains(&words), "{doing}");
+    assert_eq!(status.artifact, Some(before));
+    assert!(!format!("{why}{doing}{told:?}{}", workspace.log()).contains(SECRET));
+
+    drop(person);
+    workspace.until_in_place(&artifact).await.unwrap();
+    let request = RunRequest { artifact: Some(artifact), ..request };
+    assert_eq!(workspace.run_to_end(&request).await.outcome(), Outcome::Succeeded);
+    assert_eq!(workspace.status().await.interactive_session, None);
+}
+
+#[tokio::test]
+async fn who_only_asks_the_cli_about_itself_and_the_agents_own_calls_hold_nothing() {
+    // A run whose CLI does not end while the other one is looked for.
+    let workspace = Workspace::start_with(Some("case \"$*\" in *up*) sleep 2;; esac"), &[]).await;
+    workspace.put(YAML).await;
+    let _asks = workspace.person(&["version"]);
+    let request = workspace.request(&[]).await;
+    workspace.run(&request).await.unwrap();
+    assert_eq!(workspace.status().await.interactive_session, None);
+    assert_eq!(workspace.result(&request.id).await.0.outcome(), Outcome::Succeeded);
+}
+
+#[tokio::test]
+async fn in_a_container_of_its_own_a_person_counts_wherever_they_work() {
+    let test = "in_a_container_of_its_own_a_person_counts_wherever_they_work";
+    if !has_programs(test, &["unshare", "nsenter"]) {
+        return;
+    }
+    let wrapper = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"];
+    let workspace = Workspace::start_with(Some("exit 0"), &wrapper).await;
+    workspace.put(YAML).await;
+    let root = std::path::Path::new("/");
+    let elsewhere = workspace.person_by(&[], root, &["up"]);
+    let first = children(workspace.init_pid())[0].to_string();
+    assert_eq!(workspace.status().await.interactive_session, None, "it is in another container");
+    let person = workspace.person_by(&["nsenter", "--target", &first, "--pid"], root, &["--stack", "dev", "import"]);
+    let status = workspace.until("the person is seen", |status| status.interactive_session.is_some()).await;
+    assert_eq!(status.interactive_session.unwrap().command, "pulumi import");
+    drop(person);
+    workspace.until("the person has gone", |status| status.interactive_session.is_none()).await;
+    drop(elsewhere);
+}
+
+/// Waits in the run, then meets a lock once it may go on; a lock that was removed is gone.
+const LOCKED: &str = r#"
+case "$*" in
+    *cancel*) touch "$HOME/removed" ;;
+    *up*)
+        touch "$HOME/began"
+        while [ ! -e "$HOME/go" ]; do sleep 0.05; done
+        [ ! -e "$HOME/removed" ] || exit 0
+        echo "error: the stack is currently locked by 1 lock(s). Either wait for the other process(es) to end" >&2
+        echo "  file:///a.json: created by somebody@dead-0 (pid 42) at 2026-01-01T00:00:30Z" >&2
+        exit 1 ;;
+esac
+"#;
+
+#[tokio::test]
+async fn no_lock_is_removed_while_a_person_works() {
+    let workspace = Workspace::start_with(Some(LOCKED), &[]).await;
+    workspace.put(YAML).await;
+    let time = |text: &str| text.parse::<jiff::Timestamp>().unwrap().as_millisecond();
+    let (started, ended) = (time("2026-01-01T00:00:00Z"), time("2026-01-01T00:01:00Z"));
+    let dead_runs = vec![DeadRun { host: "dead-0".into(), pid: 42, started, ended }];
+    let request = RunRequest { lock_recovery: true, dead_runs, ..workspace.request(&[]).await };
+    workspace.run(&request).await.unwrap();
+    while !workspace.path("home/began").exists() {
+        tokio::time::sleep(POLL).await;
+    }
+    let mut person = workspace.person(&["up"]);
+    workspace.until("the person is seen", |status| status.interactive_session.is_some()).await;
+    std::fs::write(workspace.path("home/go"), "").unwrap();
+    let (result, _) = workspace.result(&request.id).await;
+    assert_eq!(result.outcome(), Outcome::Conflict, "{}", result.message);
+    assert!(!workspace.path("home/removed").exists() && workspace.log().contains("a person works in the pod"));
+    assert!(person.is_at_work(), "the end of the run is not theirs");
+
+    drop(person);
+    let request = RunRequest { id: "again".into(), ..request };
+    let result = workspace.run_to_end(&request).await;
+    assert_eq!(result.outcome(), Outcome::Succeeded, "{}", result.message);
+    assert!(workspace.path("home/removed").exists());
+}
+
+#[tokio::test]
+async fn a_persons_commands_find_project_stack_and_backend_after_the_first_run() {
+    if !has_pulumi("a_persons_commands_find_project_stack_and_backend_after_the_first_run") {
+        return;
+    }
+    let workspace = Workspace::start().await;
+    workspace.put("name: example\nruntime: yaml\nconfig: {size: {type: string}}\noutputs: {one: 1}\n").await;
+    let request = workspace.request(&[("size", "\"big\"")]).await;
+    let result = workspace.run_to_end(&request).await;
+    assert_eq!(result.outcome(), Outcome::Succeeded, "{}", result.message);
+    assert_eq!(workspace.exec("pulumi stack --show-name").trim(), "dev");
+    assert!(workspace.exec("pulumi stack ls").contains("dev*"), "it is the selected one");
+    assert_eq!(workspace.exec("pulumi config get size").trim(), "big");
+    assert_eq!(workspace.exec("pulumi stack output one").trim(), "1");
+    let import = "pulumi import testing:index:Step mine some-id --yes --generate-code=false --protect=false";
+    let said = workspace.exec(import);
+    assert!(said.contains("1 imported"), "{said}");
+}

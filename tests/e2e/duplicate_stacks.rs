@@ -1,0 +1,151 @@
+//! Several Stacks that manage the same Pulumi stack.
+
+use k8s_openapi::api::core::v1::Secret;
+use pulumi_controller::api::conditions::{READY, STALLED, stack_reason};
+use pulumi_controller::api::pulumi::{ResourceRef, SecretSelector, Stack};
+use serde_json::json;
+
+use crate::harness::{Program, Scene, WaitLimit, condition, is_done, once, run, says};
+
+#[test]
+fn the_second_of_two_stacks_gives_way_until_the_first_is_gone() {
+    run("duplicates", async |scene| {
+        let source = scene.source("app").await;
+        let program = Program::new("duplicates").step("step", json!({"value": "one"}));
+        let commit = source.push(&program.files()).await;
+        let first = scene.start(scene.stack("first", &source)).await;
+        first.until_applied(&commit).await;
+
+        let same = first.get().await.spec.stack;
+        let mut second = scene.stack("second", &source);
+        second.spec.stack.clone_from(&same);
+        second.spec.destroy_on_finalize = Some(true);
+        let second = scene.start(second).await;
+        let gives_way = |stack: &Stack| says(stack, STALLED, "True", stack_reason::UPDATE_CONFLICT);
+        let stalled = second.until("to give way", WaitLimit::Run, gives_way).await;
+        assert!(says(&stalled, READY, "False", stack_reason::NOT_READY_STALLED));
+        let message = condition(&stalled, STALLED).map(|stalled| stalled.message.clone()).unwrap_or_default();
+        for word in
+            [same.as_str(), "project duplicates is already managed by Stack", &format!("{}/first", scene.namespace)]
+        {
+            assert!(message.contains(word), "no {word} in {message}");
+        }
+        assert!(second.updates().await.is_empty(), "nothing has run");
+
+        // A preview of the same stack is no second one.
+        let mut preview = scene.stack("preview", &source);
+        preview.spec.stack.clone_from(&same);
+        preview.spec.preview = Some(true);
+        let preview = scene.start(preview).await;
+        preview.until("to be previewed", WaitLimit::Run, is_done).await;
+
+        // One that gives way destroys nothing at its end.
+        let mut third = scene.stack("third", &source);
+        third.spec.stack.clone_from(&same);
+        third.spec.destroy_on_finalize = Some(true);
+        let third = scene.start(third).await;
+        third.until("to give way", WaitLimit::Run, gives_way).await;
+        third.delete().await;
+        third.until_gone().await;
+        assert_eq!(first.log.sentences().await, once(&["create step"]));
+
+        first.delete().await;
+        first.until_gone().await;
+        second.until_applied(&commit).await;
+        assert_eq!(
+            first.log.sentences().await,
+            once(&["create step"]),
+            "what the first has left is as the source says"
+        );
+        second.delete().await;
+        second.until_gone().await;
+        assert_eq!(first.log.sentences().await, once(&["create step", "delete step"]));
+    });
+}
+
+#[test]
+fn a_stack_of_another_namespace_is_not_blocked_by_its_name() {
+    run("blocked", async |scene| {
+        let source = scene.source("app").await;
+        let program = Program::new("blocked").step("step", json!({"value": "one"}));
+        let commit = source.push(&program.files()).await;
+        let first = scene.start(scene.stack("main", &source)).await;
+        let named = first.until_applied(&commit).await.spec.stack;
+
+        let other = Scene::new("blocked-too").await;
+        source.follow_in(&other).await;
+        let mut stack = other.stack("main", &source);
+        stack.spec.stack = named;
+        stack.spec.destroy_on_finalize = Some(true);
+        let second = other.start(stack).await;
+        second.until_applied(&commit).await;
+        second.delete().await;
+        second.until_gone().await;
+        assert_eq!(first.log.sentences().await, once(&["create step", "delete step"]), "what was applied is destroyed");
+        other.remove().await;
+    });
+}
+
+#[test]
+fn a_duplicate_with_resources_elsewhere_is_kept_until_it_can_destroy_them() {
+    run("elsewhere", async |scene| {
+        let source = scene.source("app").await;
+        let program = Program::new("elsewhere").step("step", json!({"value": "one"}));
+        let commit = source.push(&program.files()).await;
+        let first = scene.start(scene.stack("first", &source)).await;
+        let managed = first.until_applied(&commit).await.spec.stack;
+        let mut stack = scene.stack("second", &source);
+        let own = stack.spec.stack.clone();
+        stack.spec.destroy_on_finalize = Some(true);
+        let second = scene.start(stack).await;
+        second.until_applied(&commit).await;
+
+        second.change(json!({"spec": {"stack": managed}})).await;
+        let gives_way = |stack: &Stack| says(stack, STALLED, "True", stack_reason::UPDATE_CONFLICT);
+        second.until("to give way", WaitLimit::Reaction, gives_way).await;
+        second.delete().await;
+        second
+            .until("to say where its resources are", WaitLimit::Reaction, |stack| {
+                gives_way(stack)
+                    && condition(stack, STALLED).is_some_and(|stalled| stalled.message.contains("Restore spec.stack"))
+            })
+            .await;
+        second.change(json!({"spec": {"stack": own}})).await;
+        second.until_gone().await;
+        assert_eq!(second.log.sentences().await, once(&["create step", "delete step"]));
+        assert_eq!(first.log.sentences().await, once(&["create step"]), "the other one's resources remain");
+    });
+}
+
+#[test]
+fn a_duplicate_whose_backend_is_in_a_secret_is_kept_from_destroying() {
+    run("hidden", async |scene| {
+        let source = scene.source("app").await;
+        let program = Program::new("hidden").step("step", json!({"value": "one"}));
+        let commit = source.push(&program.files()).await;
+        let first = scene.start(scene.stack("first", &source)).await;
+        let managed = first.until_applied(&commit).await.spec.stack;
+        let mut stack = scene.stack("second", &source);
+        let url = stack.spec.backend.take().expect("the tests name a backend");
+        scene.create::<Secret>(json!({"metadata": {"name": "backend"}, "stringData": {"url": url}})).await;
+        let secret = Some(SecretSelector { namespace: None, name: "backend".to_owned(), key: "url".to_owned() });
+        let reference = ResourceRef { kind: "Secret".to_owned(), secret, ..ResourceRef::default() };
+        stack.spec.env_refs.insert("PULUMI_BACKEND_URL".to_owned(), reference);
+        stack.spec.stack = managed;
+        stack.spec.destroy_on_finalize = Some(true);
+        let second = scene.start(stack).await;
+        // Only the agent knows the backend: it is found after the first run.
+        let gives_way = |stack: &Stack| says(stack, STALLED, "True", stack_reason::UPDATE_CONFLICT);
+        second.until("to give way", WaitLimit::Run, gives_way).await;
+        second.delete().await;
+        second
+            .until("to be kept", WaitLimit::Reaction, |stack| {
+                gives_way(stack) && stack.metadata.deletion_timestamp.is_some()
+            })
+            .await;
+        assert_eq!(first.log.sentences().await, once(&["create step"]), "the resources remain");
+        second.change(json!({"spec": {"destroyOnFinalize": false}})).await;
+        second.until_gone().await;
+        assert_eq!(first.log.sentences().await, once(&["create step"]), "the resources remain");
+    });
+}

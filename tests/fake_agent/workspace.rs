@@ -1,0 +1,226 @@
+//! What an agent keeps, for each workspace, in memory. A new pod begins with nothing.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use pulumi_controller::rpc::capabilities::PROTOCOL_VERSION;
+use pulumi_controller::rpc::proto;
+use pulumi_controller::rpc::settings::settings_digest;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tonic::Status;
+
+/// How many operations a workspace remembers.
+const MAX_OPERATIONS: usize = 5;
+
+/// Which workspace.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Key {
+    pub(super) namespace: String,
+    pub(super) name: String,
+}
+
+/// All that were called.
+#[derive(Default)]
+pub(super) struct Workspaces {
+    all: Mutex<HashMap<Key, Workspace>>,
+    /// What those have in place that are called for the first time.
+    common: Mutex<Option<proto::Artifact>>,
+}
+
+impl Workspaces {
+    /// How many were called.
+    pub(super) fn number(&self) -> usize {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
+    /// Gives what is in place in one of them to all that are called from now on.
+    pub(super) fn share_source(&self) {
+        let all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        let artifact = all.values().find_map(|workspace| workspace.artifact.clone());
+        *self.common.lock().unwrap_or_else(PoisonError::into_inner) = artifact;
+    }
+
+    /// Does something with a workspace whose pod is this one.
+    pub(super) fn with<T>(&self, key: &Key, pod_uid: &str, act: impl FnOnce(&mut Workspace) -> T) -> T {
+        let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        let workspace = all.entry(key.clone()).or_insert_with(|| {
+            let artifact = self.common.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            Workspace { artifact, ..Workspace::new(pod_uid) }
+        });
+        if workspace.pod_uid != pod_uid {
+            *workspace = Workspace::new(pod_uid);
+        }
+        act(workspace)
+    }
+}
+
+pub(super) struct Workspace {
+    pod_uid: String,
+    start_id: String,
+    artifact: Option<proto::Artifact>,
+    settings_digest: String,
+    draining: bool,
+    operations: VecDeque<Arc<Operation>>,
+}
+
+/// A run that succeeds when its time has come or all are ended, unless it is cancelled before.
+pub(super) struct Operation {
+    id: String,
+    began: jiff::Timestamp,
+    ends: Instant,
+    finished: CancellationToken,
+    pub(super) cancelled: CancellationToken,
+    is_acknowledged: AtomicBool,
+}
+
+impl Operation {
+    pub(super) fn is_open(&self) -> bool {
+        Instant::now() < self.ends && !self.finished.is_cancelled() && !self.cancelled.is_cancelled()
+    }
+
+    pub(super) async fn until_it_ended(&self) {
+        tokio::select! {
+            () = tokio::time::sleep_until(self.ends) => {}
+            () = self.finished.cancelled() => {}
+            () = self.cancelled.cancelled() => {}
+        }
+    }
+
+    /// Whether it was not acknowledged before.
+    pub(super) fn acknowledge(&self) -> bool {
+        !self.is_acknowledged.swap(true, Ordering::Relaxed)
+    }
+
+    pub(super) fn started(&self) -> proto::Progress {
+        let event = proto::progress::Event::Started(proto::Started { pid: 1 });
+        proto::Progress { sequence: 0, time: self.began.as_millisecond(), event: Some(event) }
+    }
+
+    /// As if the CLI were another process each time.
+    pub(super) fn another_process(&self, number: u32) -> proto::Progress {
+        let event = proto::progress::Event::Started(proto::Started { pid: number });
+        proto::Progress { sequence: number.into(), time: i64::MIN, event: Some(event) }
+    }
+
+    /// What neither a status nor a clock can hold.
+    pub(super) fn huge_result(&self) -> proto::Result {
+        proto::Result {
+            started: i64::MIN,
+            ended: i64::MAX,
+            message: "m".repeat(500_000),
+            permalink: format!("https://example.com/{}", "p".repeat(500_000)),
+            changes: (0..50_000).map(|number| (format!("create-{number}"), 1)).collect(),
+            last_output: "o".repeat(500_000),
+            ..self.result()
+        }
+    }
+
+    pub(super) fn result(&self) -> proto::Result {
+        let outcome = if self.cancelled.is_cancelled() { proto::Outcome::Canceled } else { proto::Outcome::Succeeded };
+        let output = proto::Output { name: "text".to_owned(), value: "\"hello\"".to_owned(), secret: false };
+        proto::Result {
+            outcome: outcome.into(),
+            started: self.began.as_millisecond(),
+            ended: jiff::Timestamp::now().as_millisecond(),
+            outputs: vec![output],
+            changes: [("same".to_owned(), 1)].into(),
+            last_output: "Resources:\n    1 unchanged\n".to_owned(),
+            ..proto::Result::default()
+        }
+    }
+}
+
+impl Workspace {
+    fn new(pod_uid: &str) -> Workspace {
+        Workspace {
+            pod_uid: pod_uid.to_owned(),
+            start_id: format!("{:016x}", fastrand::u64(..)),
+            artifact: None,
+            settings_digest: String::new(),
+            draining: false,
+            operations: VecDeque::new(),
+        }
+    }
+
+    pub(super) fn status(&self) -> proto::StatusReply {
+        proto::StatusReply {
+            agent_version: env!("CARGO_PKG_VERSION").to_owned(),
+            pulumi_version: "v3.200.0".to_owned(),
+            start_id: self.start_id.clone(),
+            pod_uid: self.pod_uid.clone(),
+            artifact: self.artifact.clone(),
+            settings_digest: self.settings_digest.clone(),
+            open_operation: self.open_operation(),
+            draining: self.draining,
+            candidate: None,
+            interactive_session: None,
+            config_inputs: String::new(),
+            mounted_inputs: std::collections::HashMap::new(),
+            project_name: "stand-in".to_owned(),
+            protocol_version: PROTOCOL_VERSION,
+        }
+    }
+
+    pub(super) fn open_operation(&self) -> String {
+        let open = self.operations.iter().find(|operation| operation.is_open());
+        open.map(|operation| operation.id.clone()).unwrap_or_default()
+    }
+
+    /// Whether the source was in place before.
+    pub(super) fn put(&mut self, artifact: proto::Artifact) -> Result<bool, Status> {
+        if self.artifact.as_ref() == Some(&artifact) {
+            return Ok(true);
+        }
+        if !self.open_operation().is_empty() {
+            return Err(Status::failed_precondition("a run is open"));
+        }
+        self.artifact = Some(artifact);
+        Ok(false)
+    }
+
+    /// Whether the run was known before. What it is bound to has to be what is here.
+    pub(super) fn run(
+        &mut self,
+        request: &proto::RunRequest,
+        run_time: Duration,
+        finished: CancellationToken,
+    ) -> Result<bool, Status> {
+        if self.find(&request.id).is_some() {
+            return Ok(true);
+        }
+        let settings = request.settings.clone().unwrap_or_default();
+        let refused = [
+            (self.draining, "the agent is being drained"),
+            (!self.open_operation().is_empty(), "another run is open"),
+            (request.pod_uid != self.pod_uid, "the pod is another one"),
+            (request.start_id != self.start_id, "the agent was started anew"),
+            (request.artifact != self.artifact, "another source is in place"),
+            (request.settings_digest != settings_digest(&settings), "the settings do not fit their digest"),
+        ];
+        if let Some((_, why)) = refused.into_iter().find(|(is_so, _)| *is_so) {
+            return Err(Status::failed_precondition(why));
+        }
+        self.settings_digest.clone_from(&request.settings_digest);
+        self.operations.truncate(MAX_OPERATIONS - 1);
+        self.operations.push_front(Arc::new(Operation {
+            id: request.id.clone(),
+            began: jiff::Timestamp::now(),
+            ends: Instant::now() + run_time,
+            finished,
+            cancelled: CancellationToken::new(),
+            is_acknowledged: AtomicBool::new(false),
+        }));
+        Ok(false)
+    }
+
+    pub(super) fn find(&self, id: &str) -> Option<Arc<Operation>> {
+        self.operations.iter().find(|operation| operation.id == id).cloned()
+    }
+
+    pub(super) fn drain(&mut self) {
+        self.draining = true;
+    }
+}
