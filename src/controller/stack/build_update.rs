@@ -47,6 +47,10 @@ pub fn update(stack: &Stack, current: &CurrentUpdate) -> Result<Update, PlanErro
         }
         None => generated,
     };
+    if is_destroy {
+        // A destroy of a part would leave the other resources behind without a Stack.
+        (update.spec.target, update.spec.target_dependents) = (Vec::new(), None);
+    }
     update.metadata.namespace = stack.namespace();
     update.metadata.owner_references = ownership::references(stack);
     update.metadata.finalizers = Some(vec![names::UPDATE_FINALIZER.to_owned(), names::STACK_FINALIZER.to_owned()]);
@@ -97,7 +101,15 @@ mod tests {
         };
         assert_eq!(options(UpdateKind::Up), json!([true, true, ["urn"], true, null, null]));
         assert_eq!(options(UpdateKind::Preview), json!([true, true, ["urn"], true, null, null]));
-        assert_eq!(options(UpdateKind::Destroy), json!([null, null, [], null, true, true]));
+        let destroy = json!([null, null, [], null, true, true]);
+        assert_eq!(options(UpdateKind::Destroy), destroy);
+        let template =
+            json!({"spec": {"target": ["urn"], "targetDependents": true, "remove": true, "runProgram": true}});
+        let stack = self::stack(json!({ "updateTemplate": template }));
+        let UpdateSpec { target, target_dependents, remove, .. } =
+            update(&stack, &current(UpdateKind::Destroy)).unwrap().spec;
+        assert_eq!((target, target_dependents, remove), (Vec::new(), None, Some(true)), "a destroy leaves nothing");
+        assert_eq!(update(&stack, &current(UpdateKind::Up)).unwrap().spec.target, ["urn"]);
     }
 
     #[test]
