@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::api::auto::UpdateKind;
 use crate::api::names;
-use crate::api::pulumi::{CurrentUpdate, LastUpdate, Stack};
+use crate::api::pulumi::{CurrentUpdate, Stack};
 use crate::artifact::{Digest, Directory, pack_file};
 use crate::controller::stack::decide::{Action, Settled, reference, run_if_due};
-use crate::controller::stack::observe::{Observed, last_in_place, requests};
+use crate::controller::stack::observe::{Observed, last_in_place};
 use crate::controller::stack::readiness::{Readiness, readiness};
 use crate::controller::stack::{identity, resolve};
 use crate::pulumi::project;
@@ -68,29 +68,13 @@ pub fn decide(observed: &Observed, now: Timestamp) -> Action {
     }
 }
 
-/// Whether a Stack that is being deleted has something to destroy before it goes. One that never ran has not.
+/// Whether a Stack that is being deleted destroys its resources first. If no run has changed resources, or a destroy has succeeded, the
+/// Pulumi stack that the spec names may be managed by another Stack.
 pub fn has_to_destroy(stack: &Stack) -> bool {
-    let status = stack.status.as_ref();
-    // The operator counts no attempts.
-    let ran = status.is_some_and(|s| s.attempts.is_some() || s.last_update.is_some() || s.current_update.is_some());
-    ran && stack.finalizers().iter().any(|finalizer| finalizer == names::STACK_FINALIZER)
+    stack.finalizers().iter().any(|finalizer| finalizer == names::STACK_FINALIZER)
         && stack.spec.destroy_on_finalize.unwrap_or_default()
-        && !stack.spec.preview.unwrap_or_default()
-        && !is_destroyed(stack)
+        && identity::has_applied(stack)
         && !resolve::is_abandoned_destroy(stack)
-}
-
-/// Whether a destroy has succeeded since the Stack was deleted and last asked for.
-fn is_destroyed(stack: &Stack) -> bool {
-    let (reconcile_request, requested_at) = requests(stack);
-    let destroyed = |last: &LastUpdate| {
-        last.kind.as_deref() == Some(UpdateKind::Destroy.as_str())
-            && last.state.as_deref() == Some("succeeded")
-            && Some(last.generation) == stack.metadata.generation
-            && last.reconcile_request == reconcile_request
-            && last.requested_at == requested_at
-    };
-    stack.status.as_ref().and_then(|s| s.last_update.as_ref()).is_some_and(destroyed)
 }
 
 /// What the stack is destroyed with, and whether its bytes are at hand: the source that is in the pod, else the one that the
@@ -157,7 +141,11 @@ pub fn without_source(stack: &Stack) -> Option<Resolved> {
     let named = || identity::parts(&stack.spec.stack).project.filter(|name| !name.is_empty()).map(str::to_owned);
     let name = known.filter(|name| !name.is_empty()).or_else(named)?;
     let purpose = format!("Made to destroy the stack of {} without its source", stack.uid().unwrap_or_default());
-    let text = project::yaml_program(&name, &[("description", Value::from(purpose))]);
+    let applied = stack.status.as_ref().and_then(|status| status.applied_stack.as_ref()?.backend.clone());
+    // The environment of the run takes precedence over it.
+    let backend = applied.map(|url| ("backend", json!({"url": url})));
+    let sections: Vec<_> = [("description", Value::from(purpose))].into_iter().chain(backend).collect();
+    let text = project::yaml_program(&name, &sections);
     let bytes = pack_file(project::PROJECT_FILE, text.as_bytes()).ok()?;
     Some(Resolved {
         revision: STATE_ALONE.to_owned(),

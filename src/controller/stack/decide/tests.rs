@@ -196,7 +196,8 @@ fn a_run_waits_for_other_stacks_and_a_destroy_does_not() {
     let settled = Observed { needed: missing(), workspace: there.clone(), ..observed(done.clone()) };
     assert_eq!(decide(&settled, now()), Action::Settled(Settled::Done(None)), "only a run that is due waits");
     done.spec.destroy_on_finalize = Some(true);
-    done.status.as_mut().expect("there").attempts = Some(1);
+    done.status.as_mut().expect("there").applied_stack =
+        Some(PulumiStack { name: "dev".to_owned(), ..PulumiStack::default() });
     done.metadata.deletion_timestamp = Some(Time(now()));
     let deleted = Observed { needed: missing(), workspace: there, ..observed(done) };
     assert_eq!(brief(&decide(&deleted, now())), "Start destroy: Stack marked for deletion");
@@ -281,7 +282,9 @@ fn deleted(destroy: bool, last_update: Option<LastUpdate>) -> Stack {
     let mut stack = stack();
     stack.metadata.deletion_timestamp = Some(Time(now()));
     stack.spec.destroy_on_finalize = Some(destroy);
-    stack.status = Some(StackStatus { attempts: Some(1), last_update, ..StackStatus::default() });
+    let is_destroyed = last_update == Some(last("destroy", "succeeded"));
+    let applied_stack = (!is_destroyed).then(|| PulumiStack { name: "dev".to_owned(), ..PulumiStack::default() });
+    stack.status = Some(StackStatus { attempts: Some(1), last_update, applied_stack, ..StackStatus::default() });
     stack
 }
 

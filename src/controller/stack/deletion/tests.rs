@@ -6,7 +6,7 @@ use serde_json::json;
 use super::*;
 use crate::api::auto::{RunProject, Workspace, WorkspaceStatus};
 use crate::api::conditions::{self, Claim, Status};
-use crate::api::pulumi::{PulumiStack, StackSpec, StackStatus};
+use crate::api::pulumi::{LastUpdate, PulumiStack, StackSpec, StackStatus};
 use crate::controller::stack::build_workspace;
 use crate::source::Unavailable;
 
@@ -243,10 +243,44 @@ fn a_failed_destroy_is_tried_again_for_ever_and_never_lets_go() {
             failures,
             ..LastUpdate::default()
         };
-        failed.status.as_mut().expect("there").last_update = Some(last);
+        let applied = PulumiStack { name: "dev".to_owned(), ..PulumiStack::default() };
+        let status = failed.status.as_mut().expect("there");
+        (status.last_update, status.applied_stack) = (Some(last), Some(applied));
         let wait = Action::Settled(Settled::RetryAfter(SignedDuration::from_secs(wanted)));
         assert_eq!(decide(&observed(failed), now()), wait);
     }
+}
+
+#[test]
+fn only_a_stack_that_may_have_resources_is_destroyed() {
+    let has_to = |change: fn(&mut Stack)| {
+        let mut stack = stack();
+        let applied = PulumiStack { name: "dev".to_owned(), ..PulumiStack::default() };
+        let status = stack.status.as_mut().expect("there");
+        let last = status.last_update.as_mut().expect("there");
+        (last.digest, status.applied_stack) = (Some("sha256:a".to_owned()), Some(applied));
+        change(&mut stack);
+        has_to_destroy(&stack)
+    };
+    fn status(stack: &mut Stack) -> &mut StackStatus {
+        stack.status.as_mut().expect("there")
+    }
+    assert!(has_to(|_| {}));
+    assert!(!has_to(|stack| status(stack).applied_stack = None), "no run has changed anything");
+    assert!(has_to(|stack| stack.spec.preview = Some(true)), "it applied before it previewed");
+    fn destroyed(stack: &mut Stack) {
+        let last = status(stack).last_update.as_mut().expect("there");
+        last.kind = Some("destroy".to_owned());
+        status(stack).applied_stack = None;
+    }
+    assert!(!has_to(destroyed));
+    fn edited(stack: &mut Stack) {
+        let last = status(stack).last_update.as_mut().expect("there");
+        (last.kind, last.generation) = (Some("destroy".to_owned()), 1);
+        status(stack).applied_stack = None;
+        (stack.spec.stack, stack.metadata.generation) = ("of-another".to_owned(), Some(7));
+    }
+    assert!(!has_to(edited), "the Pulumi stack that the spec names now is not the one that was destroyed");
 }
 
 #[test]
