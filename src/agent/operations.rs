@@ -12,18 +12,19 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::cancellation::{CancelRequest, Cause};
 use super::config_values;
-use super::environment;
+use super::environment::{self, Environment};
 use super::interactive_session;
 use super::journal::{self, Journal, JournalError, JournalRecord, Reader, Request};
 use super::layout::Layout;
 use super::liveness::Liveness;
 use super::processes::{self, Family};
 use super::refusal::Refusal;
-use super::run::{OperationRequest, Run};
+use super::run::{OperationRequest, Run, backend};
 use super::settings::Settings;
 use super::source::{CurrentSource, Source};
 use super::workspace_lock::{WorkspaceGuard, WorkspaceLock};
 use crate::pulumi::arguments::OperationKind;
+use crate::pulumi::project::Project;
 use crate::rpc::proto;
 use crate::rpc::settings::settings_digest;
 
@@ -117,7 +118,7 @@ impl Operations {
                 started: request.started,
                 ended: journal::now(),
                 interrupted: true,
-                ..proto::Result::default()
+                ..reported_stack(request)
             };
             self.journal.finish(&record, result);
         }
@@ -149,7 +150,7 @@ impl Operations {
             return Ok(Admission::Held(interactive_session::described(&session)));
         }
         let (cancel_request, _) = watch::channel(CancelRequest::default());
-        let record = self.begin(&request, &wanted, &cancel_request)?;
+        let record = self.begin(&request, &wanted, &environment, &cancel_request)?;
         // The pod may have been terminated since the workspace_lock, before there was anything to be ended.
         self.end_if_terminated();
         let select = *lock(&self.selected) != Some(wanted.stack.clone());
@@ -187,11 +188,12 @@ impl Operations {
         &self,
         request: &proto::RunRequest,
         wanted: &proto::Settings,
+        environment: &Environment,
         cancel_request: &watch::Sender<CancelRequest>,
     ) -> Result<Arc<JournalRecord>, Refusal> {
         // Before it is in the journal: from there on it can be found, and what can be found can be cancelled.
         *lock(&self.open) = Some(Open { id: request.id.clone(), cancel_request: cancel_request.clone() });
-        self.journal.begin(self.journalled(request, wanted)).map_err(|error| {
+        self.journal.begin(self.journalled(request, wanted, environment)).map_err(|error| {
             *lock(&self.open) = None;
             match error {
                 JournalError::Write { id, source } => Refusal::system(format!("cannot journal operation {id}"))(source),
@@ -212,7 +214,7 @@ impl Operations {
                 let message = "a bug in the agent ended the operation; no process of it is left".to_owned();
                 let outcome = proto::Outcome::Interrupted.into();
                 let (started, ended) = (request.started, journal::now());
-                proto::Result { outcome, message, started, ended, interrupted: true, ..proto::Result::default() }
+                proto::Result { outcome, message, started, ended, interrupted: true, ..reported_stack(request) }
             }
         };
         if run.select
@@ -284,8 +286,10 @@ impl Operations {
         Ok(current_source)
     }
 
-    fn journalled(&self, request: &proto::RunRequest, wanted: &proto::Settings) -> Request {
+    fn journalled(&self, request: &proto::RunRequest, wanted: &proto::Settings, environment: &Environment) -> Request {
         let artifact = request.artifact.clone().unwrap_or_default();
+        let project = Project::read(&self.layout.workspace()).ok();
+        let backend = backend::url(environment, project.as_ref());
         Request {
             id: request.id.clone(),
             name: request.name.clone(),
@@ -299,8 +303,18 @@ impl Operations {
             start_id: self.identity.start_id.clone(),
             process_space: self.identity.process_space.clone(),
             started: journal::now(),
+            project: project.as_ref().map(|project| project.name.clone()),
+            runtime: project.map(|project| project.runtime),
+            backend,
         }
     }
+}
+
+/// The Pulumi stack of a run that did not report it itself: without it, the controller would not know where the run has changed resources.
+fn reported_stack(request: &Request) -> proto::Result {
+    let runtime = request.runtime.clone().unwrap_or_default();
+    let project = request.project.clone().map(|name| proto::Project { name, runtime });
+    proto::Result { project, backend: request.backend.clone().unwrap_or_default(), ..proto::Result::default() }
 }
 
 impl Identity {

@@ -2,6 +2,10 @@
 
 /// Takes precedence over the project file.
 pub const URL_VARIABLE: &str = "PULUMI_BACKEND_URL";
+/// Names the backend if neither a project file nor a login does.
+pub const API_VARIABLE: &str = "PULUMI_API";
+/// The backend if nothing names another one.
+pub const PULUMI_CLOUD: &str = "https://api.pulumi.com";
 
 /// The query parameters that say where the state is. All others may hold credentials.
 const LOCATION_PARAMETERS: [&str; 5] = ["region", "endpoint", "storage_account", "domain", "prefix"];
@@ -22,8 +26,8 @@ pub fn check(url: &str) -> Result<(), String> {
     ))
 }
 
-/// A URL as it may be shown: without user, password, fragment, and query parameters that do not say where the state is. None for a
-/// text that is not a URL.
+/// A URL as it may be shown: without user, password, fragment, and query parameters that do not say where the state is. The parameters
+/// are sorted. None for a text that is not a URL.
 pub fn without_credentials(url: &str) -> Option<String> {
     let (scheme, rest) = url.trim().split_once("://")?;
     let rest = rest.split('#').next().unwrap_or_default();
@@ -31,14 +35,23 @@ pub fn without_credentials(url: &str) -> Option<String> {
     let location = without_user(location).trim_end_matches('/');
     let is_shown = |name: &str| LOCATION_PARAMETERS.contains(&name);
     let parameters = query.split('&').filter_map(|parameter| parameter.split_once('='));
-    let shown: Vec<String> = parameters
+    let mut shown: Vec<String> = parameters
         .filter(|(name, _)| is_shown(name))
         .map(|(name, value)| {
             format!("{name}={}", without_credentials(value).unwrap_or_else(|| without_user(value).to_owned()))
         })
         .collect();
+    shown.sort();
     let query = if shown.is_empty() { String::new() } else { format!("?{}", shown.join("&")) };
     Some(format!("{scheme}://{location}{query}"))
+}
+
+/// The URL with its query parameters sorted, so that equal locations are equal texts.
+pub fn sorted(url: &str) -> String {
+    let Some((location, query)) = url.split_once('?') else { return url.to_owned() };
+    let mut parameters: Vec<&str> = query.split('&').collect();
+    parameters.sort_unstable();
+    format!("{location}?{}", parameters.join("&"))
 }
 
 /// Without what is before the `@` of the authority.
@@ -72,6 +85,7 @@ mod tests {
             ("s3://state/", Some("s3://state")),
             ("s3://state/team/prod", Some("s3://state/team/prod")),
             ("s3://state?region=eu-central-1&awssdk=v2", Some("s3://state?region=eu-central-1")),
+            ("s3://state?region=x&endpoint=minio:9000", Some("s3://state?endpoint=minio:9000&region=x")),
             ("s3://state?endpoint=user:word@minio:9000&kmskey=k", Some("s3://state?endpoint=minio:9000")),
             ("s3://state?endpoint=http://user:word@minio:9000", Some("s3://state?endpoint=http://minio:9000")),
             (

@@ -54,7 +54,7 @@ impl ProjectError {
 }
 
 /// What is to be known of a project before its program runs.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Project {
     /// The project file.
     pub file: PathBuf,

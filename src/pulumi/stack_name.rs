@@ -1,5 +1,7 @@
 //! The name of a stack, as the CLI takes it.
 
+use crate::pulumi::backend;
+
 /// The parts of the longest form: organization, project and stack.
 const MAX_PARTS: usize = 3;
 
@@ -44,11 +46,12 @@ impl Qualified<'_> {
     pub fn differs_from(&self, other: &Qualified<'_>) -> bool {
         let differ =
             |one: Option<&str>, other: Option<&str>| matches!((one, other), (Some(one), Some(other)) if one != other);
+        let (backend, other_backend) = (self.backend.map(backend::sorted), other.backend.map(backend::sorted));
         let (name, other_name) = (parts(self.name), parts(other.name));
         name.stack != other_name.stack
             || differ(name.organization, other_name.organization)
             || differ(name.project.or(self.project), other_name.project.or(other.project))
-            || differ(self.backend, other.backend)
+            || differ(backend.as_deref(), other_backend.as_deref())
     }
 }
 
@@ -69,6 +72,8 @@ mod tests {
             (of("acme/api/dev", None, None), true),
             (of("dev", Some("web"), Some("s3://b")), true),
         ];
+        let parameters = |url| of("dev", Some("web"), Some(url));
+        assert!(!parameters("s3://a?region=x&endpoint=y").differs_from(&parameters("s3://a?endpoint=y&region=x")));
         for (other, wanted) in rows {
             assert_eq!(applied.differs_from(&other), wanted, "{other:?}");
             assert_eq!(other.differs_from(&applied), wanted, "{other:?}");

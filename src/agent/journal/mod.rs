@@ -59,6 +59,14 @@ pub struct Request {
     pub process_space: String,
     /// Milliseconds since 1970.
     pub started: i64,
+    /// Name and runtime of the project.
+    #[serde(default)]
+    pub project: Option<String>,
+    #[serde(default)]
+    pub runtime: Option<String>,
+    /// URL of the state backend, without credentials.
+    #[serde(default)]
+    pub backend: Option<String>,
 }
 
 /// All operations that are known.

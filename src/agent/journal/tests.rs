@@ -17,6 +17,7 @@ fn request(id: &str, started: i64) -> Request {
         start_id: "first".into(),
         process_space: "here".into(),
         started,
+        ..Request::default()
     }
 }
 

@@ -1,6 +1,7 @@
 //! One operation from its settings to its result.
 
 mod attempt;
+pub mod backend;
 mod ending;
 mod locks;
 mod pending;
@@ -8,7 +9,7 @@ mod request;
 mod secrets;
 
 use std::collections::BTreeMap;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,7 +36,7 @@ use crate::pulumi::outputs::{self, Output, OutputsError};
 use crate::pulumi::project::Project;
 use crate::pulumi::settings::Entry;
 use crate::pulumi::stack_name::Qualified;
-use crate::pulumi::{advice, backend, failure};
+use crate::pulumi::{advice, failure};
 use crate::rpc::proto::{self, PendingCreates, progress};
 
 use attempt::{Attempt, AttemptError};
@@ -119,23 +120,16 @@ impl Run {
         }
         let result = ending.into_result(&self.redactor(), self.record.request().started);
         let project = Project::read(&self.directory()).ok();
-        let backend = ending::bounded(&self.backend(project.as_ref()).unwrap_or_default(), ending::MAX_NAME);
+        let backend =
+            ending::bounded(&backend::url(&self.environment, project.as_ref()).unwrap_or_default(), ending::MAX_NAME);
         let project = project.map(|project| proto::Project { name: project.name, runtime: project.runtime });
         proto::Result { project, backend, config_inputs: self.config_inputs.clone(), ..result }
-    }
-
-    /// Where the stack's state is, in the CLI's order of precedence.
-    fn backend(&self, project: Option<&Project>) -> Option<String> {
-        let variable = self.environment.variables.get(OsStr::new(backend::URL_VARIABLE));
-        let variable = variable.and_then(|url| url.to_str()).filter(|url| !url.is_empty());
-        let url = variable.or_else(|| project?.backend_url.as_deref())?;
-        backend::without_credentials(url)
     }
 
     /// Whether this destroy works on another stack than the one that has the resources.
     fn destroys_another(&self) -> bool {
         let project = Project::read(&self.directory()).ok();
-        let backend = self.backend(project.as_ref());
+        let backend = backend::url(&self.environment, project.as_ref());
         let project = project.as_ref().map(|project| project.name.as_str());
         self.asked.destroys_another(&Qualified { name: &self.wanted.stack, project, backend: backend.as_deref() })
     }

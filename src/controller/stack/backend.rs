@@ -30,7 +30,10 @@ pub(super) struct Address {
 pub(super) fn address(stack: &Stack) -> Option<Address> {
     let identity::Parts { organization, stack: name, .. } = identity::parts(&stack.spec.stack);
     let variables = variables(stack);
-    let url = variables.get(URL).cloned().unwrap_or_default();
+    let mut url = variables.get(URL).cloned().unwrap_or_default();
+    if let Some(text) = url.as_str() {
+        url = json!(backend::sorted(text));
+    }
     let (scheme, rest) = url.as_str().and_then(|url| url.split_once("://")).unwrap_or_default();
     let with = |prefix: &str| json!(variables.iter().filter(|(name, _)| name.starts_with(prefix)).collect::<Vec<_>>());
     // What the URL does not say, the environment may.
@@ -76,7 +79,7 @@ pub(super) fn applied_address(applied: &PulumiStack) -> Option<String> {
         "http" | "https" => organization.is_some(),
         _ => false,
     };
-    is_whole.then(|| json!(["applied", url, organization, name]).to_string())
+    is_whole.then(|| json!(["applied", backend::sorted(url), organization, name]).to_string())
 }
 
 /// The values of a query parameter.

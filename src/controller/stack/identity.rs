@@ -39,7 +39,7 @@ pub fn has_applied(stack: &Stack) -> bool {
         // Records that are older than `appliedStack`, and those of the Pulumi Kubernetes Operator, which have no digest.
         || status.last_applied_revision.is_some()
         || !status.outputs.is_empty()
-        || last.is_some_and(|last| last.digest.is_none() && is(last, UpdateKind::Up))
+        || last.is_some_and(|last| last.digest.is_none() && (last.kind.is_none() || is(last, UpdateKind::Up)))
 }
 
 fn is(last: &LastUpdate, kind: UpdateKind) -> bool {
@@ -54,6 +54,19 @@ pub fn recorded(stack: &Stack) -> Option<PulumiStack> {
     let project = status.project_info.as_ref().map(|project| project.name.clone());
     let of_spec = PulumiStack { project, ..wanted(stack, None) };
     status.applied_stack.clone().or_else(|| (is_of_spec && has_applied(stack)).then_some(of_spec))
+}
+
+/// The Pulumi stack in which a run may have changed resources. A run that was interrupted does not always report project and backend: they
+/// are those of the Pulumi stack that was applied before, unless it is known to be another one.
+pub fn applied_by(stack: &Stack, worked_on: PulumiStack) -> PulumiStack {
+    match recorded(stack) {
+        Some(before) if !differ(&before, &worked_on) => PulumiStack {
+            project: worked_on.project.or(before.project),
+            backend: worked_on.backend.or(before.backend),
+            ..worked_on
+        },
+        _ => worked_on,
+    }
 }
 
 /// Whether the Stack may have resources in the Pulumi stack that the next run works on.
@@ -91,7 +104,8 @@ pub fn was_removed_before(
 ) -> bool {
     let removed = previous.filter(|last| is(last, UpdateKind::Destroy) && last.stack_may_be_removed == Some(true));
     let is_same = |last: &LastUpdate| last.pulumi_stack.as_ref().is_some_and(|removed| !differ(removed, looked_up));
-    let is_storage = looked_up.backend.as_ref().is_some_and(|url| !url.starts_with("http"));
+    // The state of a file backend may be lost with its volume.
+    let is_storage = looked_up.backend.as_ref().is_some_and(|url| !url.starts_with("http") && !url.starts_with("file"));
     kind == UpdateKind::Destroy
         && is_storage
         && removed.is_some_and(is_same)

@@ -23,6 +23,23 @@ fn update(kind: &str, status: &Value) -> Update {
 }
 
 #[test]
+fn an_interrupted_run_keeps_what_is_known_of_the_applied_stack() {
+    let of = |project: Option<&str>, backend: Option<&str>| PulumiStack {
+        name: "dev".to_owned(),
+        project: project.map(str::to_owned),
+        backend: backend.map(str::to_owned),
+    };
+    let mut stack = Stack::new("app", StackSpec { stack: "dev".to_owned(), ..StackSpec::default() });
+    let before = of(Some("web"), Some("s3://a"));
+    stack.status = Some(StackStatus { applied_stack: Some(before.clone()), ..StackStatus::default() });
+    assert_eq!(applied_by(&stack, of(None, None)), before, "the agent did not report it");
+    assert_eq!(applied_by(&stack, of(Some("web"), None)), before);
+    assert_eq!(applied_by(&stack, of(None, Some("s3://b"))), of(None, Some("s3://b")), "it is another one");
+    stack.status = None;
+    assert_eq!(applied_by(&stack, of(None, None)), of(None, None));
+}
+
+#[test]
 fn a_run_that_may_have_changed_resources_counts() {
     let failed = |more: Value| {
         let failed = json!({"type": "Failed", "status": "True", "reason": "UpdateFailed", "message": "",

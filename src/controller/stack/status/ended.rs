@@ -33,7 +33,9 @@ pub fn with_result(stack: &Stack, update: &Update, outputs: Option<&Secret>, now
     let last = last_update(stack, &current, previous.as_ref(), update, outputs, now);
     status.applied_stack = match current.kind {
         UpdateKind::Destroy if last.reason.is_none() => None,
-        _ if identity::may_have_changed(update) => last.pulumi_stack.clone(),
+        _ if identity::may_have_changed(update) => {
+            last.pulumi_stack.clone().map(|worked_on| identity::applied_by(stack, worked_on))
+        }
         _ => identity::recorded(stack),
     };
     status.project_info = result.project_info.clone().or(status.project_info);
