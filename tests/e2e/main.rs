@@ -19,6 +19,7 @@ mod conditions;
 mod conformance;
 mod deletion;
 mod dependencies;
+mod destroy_scope;
 mod documents;
 mod duplicate_stacks;
 mod exclusive;
