@@ -11,10 +11,11 @@ use crate::api::conditions::{self, update_reason};
 use crate::api::{duration, names, resolve};
 use crate::artifact::Directory;
 use crate::controller::update::attachments::Seen;
-use crate::controller::update::observe::{Observed, Owner, binding};
+use crate::controller::update::observe::{Observed, Owner};
 use crate::controller::update::outcome::RunOutcome;
 use crate::controller::update::pod_termination::{self, End, Recorded};
 use crate::controller::update::request;
+use crate::controller::update::run::{binding, is_cancel_requested, is_of_stack};
 use crate::controller::update::timeouts::{RunTimeout, TimeoutSource};
 use crate::controller::workspace::is_operators_pod;
 use crate::rpc::proto;
@@ -196,11 +197,6 @@ fn was_asked_to_end(observed: &Observed) -> bool {
     is_deleted || is_cancel_requested(update)
 }
 
-/// Whether the annotation asks to cancel the run.
-pub fn is_cancel_requested(update: &Update) -> bool {
-    update.annotations().contains_key(names::ANNOTATION_CANCEL)
-}
-
 /// Nothing proves how the run ended. It stays open until something does, or a person says so.
 fn in_doubt(update: &Update, doubt: &str) -> Action {
     let how = format!(
@@ -318,10 +314,6 @@ fn is_meant(wanted: &ArtifactReference, found: &ArtifactReference) -> bool {
     wanted.digest == found.digest
         && directory(wanted) == directory(found)
         && (wanted.revision.is_empty() || wanted.revision == found.revision)
-}
-
-pub fn is_of_stack(update: &Update) -> bool {
-    update.owner_references().iter().any(|owner| owner.kind == "Stack")
 }
 
 /// Why a run cannot start in a Workspace now.

@@ -6,15 +6,15 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::ResourceExt;
 
-use crate::api::auto::{RunBinding, RunProgress, Update, Workspace};
+use crate::api::auto::{RunProgress, Update, Workspace};
 use crate::api::names;
 use crate::api::pulumi::Stack;
 use crate::controller::references::Checked;
-use crate::controller::update::Context;
 use crate::controller::update::attachments::{Look, Seen};
-use crate::controller::update::decide::is_cancel_requested;
+use crate::controller::update::context::Context;
 use crate::controller::update::pod_termination::{self, NodeState};
 use crate::controller::update::request::names_workspace;
+use crate::controller::update::run::{binding, is_cancel_requested};
 use crate::controller::update::timeouts::RunTimeouts;
 use crate::controller::workspace::references;
 use crate::runtime::reads::ReadError;
@@ -124,11 +124,6 @@ async fn node(
     }
 }
 
-/// What an Update's run is bound to, once it was announced.
-pub fn binding(update: &Update) -> Option<&RunBinding> {
-    update.status.as_ref()?.run.as_ref()
-}
-
 /// Name and UID of the Stack that an Update belongs to. Where the reference was taken away, or never was because its Stack was
 /// being deleted, the finalizer tells that there is one.
 fn owner(update: &Update) -> Option<(String, Option<String>)> {
@@ -158,7 +153,7 @@ fn ahead(update: &Update, all: &[Arc<Update>]) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::auto::{UpdateSpec, UpdateStatus};
+    use crate::api::auto::{RunBinding, UpdateSpec, UpdateStatus};
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
     fn update(name: &str, second: i64, started: bool) -> Arc<Update> {

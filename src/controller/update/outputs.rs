@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::api::auto::Update;
 use crate::api::names;
-use crate::controller::update::Context;
+use crate::controller::update::context::Context;
 use crate::controller::update::outcome::RunOutcome;
 use crate::runtime::reconcile::ReconcileError;
 use crate::runtime::writes::{Created, WriteError};

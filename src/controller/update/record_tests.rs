@@ -1,21 +1,25 @@
 //! A result that the API server rejects is recorded without its details, and the run is over.
 
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex, Once};
 
 use futures::channel::mpsc;
 use serde_json::{Value, json};
 
-use super::*;
-use crate::api::auto::RunBinding;
+use crate::api::auto::{RunBinding, Update};
 use crate::controller::test_parts::TestParts;
 use crate::controller::update::act::{Next, act};
+use crate::controller::update::attachments::Attachments;
+use crate::controller::update::context::Context;
 use crate::controller::update::decide::Action;
+use crate::controller::update::groups::updates;
 use crate::controller::update::observe::{Observed, Owner};
 use crate::controller::update::outcome::RunOutcome;
 use crate::controller::update::pod_termination::NodeState;
+use crate::controller::update::timeouts::RunTimeouts;
 use crate::rpc::proto;
 use crate::runtime::fake_api::{Answer, RecordedRequest, client, merge};
-use crate::runtime::run_limiter::Limits;
+use crate::runtime::reconcile::ReconcileError;
+use crate::runtime::run_limiter::{Limits, RunLimiter};
 
 const PATH: &str = "/apis/auto.pulumi.com/v1alpha1/namespaces/apps/updates/app-1/status";
 

@@ -11,7 +11,9 @@ use kube::{Client, ResourceExt};
 
 use crate::api::auto::{Update, Workspace};
 use crate::api::names;
-use crate::controller::update::{Context, UpdateGroup, Updates, reconcile};
+use crate::controller::update::context::Context;
+use crate::controller::update::groups::{UpdateGroup, Updates};
+use crate::controller::update::reconcile::reconcile;
 use crate::runtime::index::IndexWriter;
 use crate::runtime::reconcile::{ReconcileRunner, no_errors};
 use crate::runtime::scope::Scope;
