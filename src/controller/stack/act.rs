@@ -9,13 +9,15 @@ use kube::ResourceExt;
 use crate::api::auto::{Update, Workspace};
 use crate::api::conditions::{self, stack_reason};
 use crate::api::names;
-use crate::api::pulumi::{CurrentUpdate, Stack, StackStatus};
-use crate::controller::stack::decide::{Action, Settled};
-use crate::controller::stack::observe::Observed;
+use crate::api::pulumi::{CurrentUpdate, Stack};
+use crate::controller::stack::action::{Action, Settled};
+use crate::controller::stack::context::Context;
+use crate::controller::stack::observed::Observed;
 use crate::controller::stack::prerequisites::Stale;
-use crate::controller::stack::requeue::{REJECTED_RETRY, WATCHED_RETRY, rest_after, retry_of_refused};
-use crate::controller::stack::status::{self, State};
-use crate::controller::stack::{Context, announce, build_update, fetch, ownership, pko_migration};
+use crate::controller::stack::requeue::{REJECTED_RETRY, WATCHED_RETRY, retry_of_refused};
+use crate::controller::stack::state::State;
+use crate::controller::stack::step::{Next, again, rest, write};
+use crate::controller::stack::{announce, build_update, fetch, ownership, pko_migration, status};
 use crate::controller::update::dead_run;
 use crate::runtime::events::{Event, EventKind};
 use crate::runtime::failpoint;
@@ -26,15 +28,6 @@ use crate::runtime::writes::WriteError;
 const SOURCE_WARNING: &str = "SourceIncomplete";
 /// How many Updates of a Stack are kept.
 const MAX_UPDATES: usize = 5;
-
-/// What comes after a step.
-#[derive(Debug)]
-pub enum Next {
-    /// Another pass at once, with the Stack as it is now.
-    Again(Box<Stack>),
-    /// Nothing to do until something changes, or this time has passed.
-    Rest(Option<Duration>),
-}
 
 /// Does one step.
 pub async fn act(
@@ -103,14 +96,6 @@ pub async fn act(
     }
 }
 
-/// Writes a status; the answer is the Stack as it is then, if that was news.
-async fn write(stack: &Stack, status: &StackStatus, context: &Context) -> Result<Option<Stack>, WriteError> {
-    let written = context.writer.status(stack, status).await?;
-    let namespace = stack.namespace().unwrap_or_default();
-    context.metrics.stack_stands(&namespace, &stack.name_any(), status::standing(status));
-    Ok(written)
-}
-
 /// What the Stack has asked of Flux before is noted before the operator's marks go: without these it is not looked at again.
 async fn take_over(stack: &Stack, context: &Context) -> Result<Next, ReconcileError> {
     let written = write(stack, &pko_migration::adopted(stack), context).await?;
@@ -118,24 +103,6 @@ async fn take_over(stack: &Stack, context: &Context) -> Result<Next, ReconcileEr
     let taken = context.writer.take_over(&stack).await?;
     tracing::info!("taken over from the Pulumi Kubernetes Operator");
     Ok(Next::Again(Box::new(taken.unwrap_or(stack))))
-}
-
-/// Writes a status and goes on with what the API has then.
-async fn again(stack: &Stack, status: &StackStatus, context: &Context) -> Result<Next, ReconcileError> {
-    let written = write(stack, status, context).await?;
-    Ok(Next::Again(Box::new(written.unwrap_or_else(|| stack.clone()))))
-}
-
-/// Writes how the Stack stands and rests, until the time that is known or as long as one rests that stands so.
-pub(super) async fn rest(
-    stack: &Stack,
-    state: &State,
-    known: Option<Duration>,
-    context: &Context,
-    now: Timestamp,
-) -> Result<Next, ReconcileError> {
-    write(stack, &status::with_state(stack, state, now), context).await?;
-    Ok(Next::Rest(rest_after(state, known, context.requeue_dependency)))
 }
 
 /// The run is announced in the status before its Update is made: whoever comes next makes the same one.

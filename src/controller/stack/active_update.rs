@@ -4,8 +4,11 @@ use crate::api::auto::{Update, UpdateKind, UpdatePhase};
 use crate::api::conditions::{self, update_reason};
 use crate::api::names;
 use crate::api::pulumi::{CurrentUpdate, LastUpdate};
-use crate::controller::stack::decide::{Action, artifact_of, forward, named, operators_workspace};
-use crate::controller::stack::observe::{Observed, in_place};
+use crate::controller::stack::action::Action;
+use crate::controller::stack::next_run::operators_workspace;
+use crate::controller::stack::observed::Observed;
+use crate::controller::stack::placed_artifact::in_place;
+use crate::controller::stack::run::{artifact_of, forward, named, queued};
 use crate::controller::stack::schedule::Due;
 use crate::controller::stack::{deletion, pko_migration, resolve};
 use crate::source::Resolved;
@@ -53,11 +56,6 @@ pub fn decide(observed: &Observed) -> Option<Action> {
             None => queued(current),
         })
     }))
-}
-
-/// What is told of a run that has been asked for, as long as its Update says nothing.
-pub fn queued(current: &CurrentUpdate) -> String {
-    format!("{} ({}) is queued", named(current.kind, current.commit.as_deref().unwrap_or("unknown")), current.name)
 }
 
 /// How far an open run is. How many resources there will be in the end the run before tells.

@@ -3,6 +3,7 @@
 use crate::api::auto::UpdateKind;
 use crate::api::conditions::{stack_reason, update_reason};
 use crate::api::pulumi::{CurrentUpdate, LastUpdate, PulumiStack, Stack};
+use crate::controller::stack::inputs::inputs_of;
 use crate::controller::stack::{identity, schedule, status};
 use crate::runtime::events::{Event, EventKind};
 
@@ -21,7 +22,7 @@ const COMMIT_STATUS: (&str, &str) = ("pulumi.com/commit_status", "update");
 /// A run begins. Nobody is notified of one that comes by itself, in its interval or because the last one has failed.
 pub fn begun(stack: &Stack, current: &CurrentUpdate) -> Event {
     let last = stack.status.as_ref().and_then(|status| status.last_update.as_ref());
-    let comes_by_itself = schedule::is_repetition(last, &status::inputs_of(current));
+    let comes_by_itself = schedule::is_repetition(last, &inputs_of(current));
     let kind = if comes_by_itself { EventKind::Trace } else { EventKind::Normal };
     let event = Event::new(stack, kind, "StackUpdateDetected", current.message.as_str());
     with_revisions(event, current.commit.as_deref(), current.origin_revision.as_deref())

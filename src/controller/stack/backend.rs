@@ -8,8 +8,7 @@ use serde_json::{Value, json};
 
 use crate::api::names::PULUMI_CONTAINER;
 use crate::api::pulumi::{PulumiStack, ResourceRef, Stack};
-use crate::controller::stack::identity;
-use crate::pulumi::backend;
+use crate::pulumi::{backend, stack_name};
 
 const URL: &str = backend::URL_VARIABLE;
 const TOKEN: &str = "PULUMI_ACCESS_TOKEN";
@@ -28,7 +27,7 @@ pub(super) struct Address {
 
 /// None where nobody but this Stack can reach the state: in a file of its own pod.
 pub(super) fn address(stack: &Stack) -> Option<Address> {
-    let identity::Parts { organization, stack: name, .. } = identity::parts(&stack.spec.stack);
+    let stack_name::Parts { organization, stack: name, .. } = stack_name::parts(&stack.spec.stack);
     let variables = variables(stack);
     let mut url = variables.get(URL).cloned().unwrap_or_default();
     if let Some(text) = url.as_str() {
@@ -70,7 +69,7 @@ pub(super) fn address(stack: &Stack) -> Option<Address> {
 /// where the URL does not say all of where the state is.
 pub(super) fn applied_address(applied: &PulumiStack) -> Option<String> {
     let url = applied.backend.as_deref()?;
-    let identity::Parts { organization, stack: name, .. } = identity::parts(&applied.name);
+    let stack_name::Parts { organization, stack: name, .. } = stack_name::parts(&applied.name);
     let (scheme, rest) = url.split_once("://")?;
     let is_whole = match scheme {
         "s3" => parameters(rest, "endpoint").next().is_some(),

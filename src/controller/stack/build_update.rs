@@ -7,8 +7,8 @@ use crate::api::pulumi::{CurrentUpdate, Stack};
 use crate::api::{bounds, names};
 use crate::controller::merge;
 use crate::controller::stack::build_workspace::{self, PlanError};
-use crate::controller::stack::decide::artifact_of;
 use crate::controller::stack::ownership;
+use crate::controller::stack::run::artifact_of;
 
 /// The Update of an announced run. Its two finalizers are there from the first moment: it cannot go away before its run has
 /// ended and its result is in the Stack's status. An error says what is wrong with `updateTemplate`.

@@ -15,9 +15,6 @@ use crate::controller::merge;
 use crate::controller::stack::ownership;
 use crate::pulumi::{backend, stack_name};
 
-/// On a Workspace: a hash of what its Stack wants of it.
-pub const ANNOTATION_WANTED: &str = "pulumi.com/wanted-hash";
-
 /// Why no Workspace can be made of a Stack; only a change of its spec mends it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
@@ -113,13 +110,8 @@ fn finish(stack: &Stack, mut workspace: Workspace) -> Result<Workspace, PlanErro
     workspace.metadata.namespace = Some(stack.namespace().ok_or(PlanError::Metadata("namespace"))?);
     stack.uid().ok_or(PlanError::Metadata("UID"))?;
     workspace.metadata.owner_references = ownership::references(stack);
-    workspace.metadata.annotations.get_or_insert_default().insert(ANNOTATION_WANTED.to_owned(), hash);
+    workspace.metadata.annotations.get_or_insert_default().insert(ownership::ANNOTATION_WANTED.to_owned(), hash);
     Ok(workspace)
-}
-
-/// The hash that a planned or a live Workspace carries.
-pub fn wanted_hash(workspace: &Workspace) -> Option<&str> {
-    workspace.metadata.annotations.as_ref()?.get(ANNOTATION_WANTED).map(String::as_str)
 }
 
 /// Labels of everything that belongs to a Stack.
@@ -432,8 +424,8 @@ mod tests {
     fn the_hash_moves_with_every_input() {
         let with =
             |backend: &str| planned_workspace(StackSpec { backend: Some(backend.to_owned()), ..StackSpec::default() });
-        assert_eq!(wanted_hash(&with("a")), wanted_hash(&with("a")));
-        assert_ne!(wanted_hash(&with("a")), wanted_hash(&with("b")));
+        assert_eq!(ownership::wanted_hash(&with("a")), ownership::wanted_hash(&with("a")));
+        assert_ne!(ownership::wanted_hash(&with("a")), ownership::wanted_hash(&with("b")));
     }
 
     #[test]

@@ -1,14 +1,21 @@
 //! A Stack is not reconciled before the lists that it is decided on are there.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use futures::channel::mpsc;
 use serde_json::json;
 
 use super::*;
+use crate::api::pulumi::Stack;
+use crate::controller::stack::reconcile::reconcile;
 use crate::controller::test_parts::TestParts;
 use crate::controller::update::updates;
+use crate::runtime::cache_sync::CacheSync;
 use crate::runtime::fake_api::{Answer, client};
 use crate::runtime::index::StoreWriter as _;
+use crate::runtime::reconcile::Outcome;
+use crate::source::flux::Sources;
 use kube::runtime::watcher::Event;
 
 #[tokio::test(start_paused = true)]

@@ -6,8 +6,8 @@ use crate::api::auto::Update;
 use crate::api::conditions::shorten;
 use crate::api::names::{self, ANNOTATION_CANCEL};
 use crate::api::pulumi::Stack;
-use crate::controller::stack::decide::Action;
-use crate::controller::stack::observe::Observed;
+use crate::controller::stack::action::Action;
+use crate::controller::stack::observed::Observed;
 
 /// Maximum length of the recorded value in bytes. It is written to the status, an event and the Update; longer values are cut.
 const MAX_VALUE: usize = 256;

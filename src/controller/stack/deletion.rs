@@ -10,9 +10,12 @@ use crate::api::auto::UpdateKind;
 use crate::api::names;
 use crate::api::pulumi::{CurrentUpdate, Stack};
 use crate::artifact::{Digest, Directory, pack_file};
-use crate::controller::stack::decide::{Action, Settled, reference, run_if_due};
-use crate::controller::stack::observe::{Observed, last_in_place};
+use crate::controller::stack::action::{Action, Settled};
+use crate::controller::stack::next_run::run_if_due;
+use crate::controller::stack::observed::Observed;
+use crate::controller::stack::placed_artifact::last_in_place;
 use crate::controller::stack::readiness::{Readiness, readiness};
+use crate::controller::stack::run::reference;
 use crate::controller::stack::{identity, resolve};
 use crate::pulumi::project;
 use crate::source::{Origin, Resolved, Unavailable};
@@ -23,19 +26,6 @@ const STATE_ALONE: &str = "state-alone";
 const MOMENT: SignedDuration = SignedDuration::from_secs(3);
 /// How soon Stacks that go first are looked at again, if nothing says so before.
 const DEPENDENTS_RETRY: SignedDuration = SignedDuration::from_secs(10);
-
-/// What was looked at because the Stack is being deleted.
-#[derive(Clone, Debug, Default)]
-pub struct Deletion {
-    /// The artifact that the Workspace asks for, if the store has its bytes.
-    pub asked: Option<Resolved>,
-    /// The project that is made to destroy the stack when its source is gone, if the project's name is known.
-    pub without_source: Option<Resolved>,
-    /// Whether the store has its bytes: then the source could not be had.
-    pub is_stored: bool,
-    /// The Stacks that need this one.
-    pub dependents: Vec<Arc<Stack>>,
-}
 
 /// The next step of a Stack that is being deleted, with no run open.
 pub fn decide(observed: &Observed, now: Timestamp) -> Action {

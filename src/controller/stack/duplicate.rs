@@ -1,7 +1,7 @@
 //! The next step of a Stack whose Pulumi stack is managed by another Stack that precedes it. Pure.
 
-use crate::controller::stack::decide::Action;
-use crate::controller::stack::observe::Observed;
+use crate::controller::stack::action::Action;
+use crate::controller::stack::observed::Observed;
 use crate::controller::stack::{deletion, identity};
 
 /// A duplicate runs nothing. When it is deleted, it destroys the Pulumi stack that it has applied itself, unless a Stack of its namespace has

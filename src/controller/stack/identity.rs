@@ -5,7 +5,7 @@ use crate::api::conditions;
 use crate::api::pulumi::{CurrentUpdate, LastUpdate, PulumiStack, Stack, StackStatus};
 pub use crate::controller::pulumi_stack::differ;
 use crate::controller::stack::backend;
-pub use crate::pulumi::stack_name::{Parts, parts};
+pub use crate::pulumi::stack_name::parts;
 
 /// The Pulumi stack that the next run works on, as far as the Stack and its Workspace say it.
 pub fn wanted(stack: &Stack, workspace: Option<&Workspace>) -> PulumiStack {

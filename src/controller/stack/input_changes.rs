@@ -5,15 +5,8 @@ use std::collections::BTreeMap;
 
 use crate::api::auto::{Workspace, WorkspaceStatus};
 use crate::api::pulumi::{LastUpdate, Stack};
-use crate::controller::stack::observe::Observed;
-use crate::controller::stack::schedule::Inputs;
-
-/// Words that nobody had seen when the last run was started: later ones are compared with them.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Baseline {
-    pub config: Option<String>,
-    pub mounted: BTreeMap<String, String>,
-}
+use crate::controller::stack::inputs::{Baseline, Inputs};
+use crate::controller::stack::observed::Observed;
 
 /// The word for the values behind the configuration.
 pub fn config(observed: &Observed) -> Option<String> {

@@ -10,77 +10,20 @@ use kube::core::SelectorExt;
 use kube::{Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 
-use crate::api::auto::{ArtifactReference, Update, Workspace};
-use crate::api::names;
+use crate::api::auto::{Update, Workspace};
 use crate::api::pulumi::Stack;
 use crate::artifact::InPod;
-use crate::controller::stack::Context;
-use crate::controller::stack::deletion::{self, Deletion};
-use crate::controller::stack::duplicate_stacks::DuplicateStack;
+use crate::controller::stack::context::Context;
+use crate::controller::stack::observed::{Deletion, Observed};
+use crate::controller::stack::placed_artifact::{from_reference, last_in_place};
 use crate::controller::stack::prerequisites::{self, Needed, Rule};
-use crate::controller::stack::{input_changes, pko_migration};
+use crate::controller::stack::requests::requests;
+use crate::controller::stack::{deletion, input_changes, pko_migration};
 use crate::controller::update::is_outputs_of;
 use crate::runtime::backoff::ObjectKey;
 use crate::runtime::reads::ReadError;
 use crate::source::git::{Known, Question};
-use crate::source::{self, Origin, Resolved, Unavailable};
-
-/// What is known at the start of a pass.
-#[derive(Clone, Debug)]
-pub struct Observed {
-    pub stack: Stack,
-    /// What the source has; `None` when the pass needs no source.
-    pub source: Option<Result<Resolved, Unavailable>>,
-    /// Whether the wanted artifact's bytes are in the store, if it has any.
-    pub in_store: bool,
-    pub workspace: Option<Workspace>,
-    /// Whether admission changed the Workspace when it was last applied, and it has not changed since.
-    pub is_workspace_mutated: bool,
-    /// The Update named in `status.currentUpdate`.
-    pub update: Option<Update>,
-    /// Its outputs, once it is complete.
-    pub outputs: Option<Secret>,
-    /// The Stacks that have to be done before a run.
-    pub needed: Vec<Needed>,
-    /// The way over these back to this Stack itself.
-    pub cycle: Option<Vec<String>>,
-    /// What it needs of other namespaces, where that is not allowed.
-    pub elsewhere: Option<String>,
-    /// Of the Secrets and ConfigMaps that have changed in the pod since the last run, those whose change is a reason to run.
-    pub watched: BTreeSet<String>,
-    /// By how many percent an interval may be longer or shorter.
-    pub interval_jitter: u8,
-    /// The Stack that manages the same Pulumi stack and is before this one.
-    pub duplicate: Option<DuplicateStack>,
-    /// Every Update of this Stack that the controller knows of.
-    pub updates: Vec<Arc<Update>>,
-    /// What a Stack that is being deleted has to know besides.
-    pub deletion: Option<Deletion>,
-}
-
-#[cfg(test)]
-impl Observed {
-    /// A Stack of which nothing else is known.
-    pub fn of(stack: Stack) -> Self {
-        Observed {
-            stack,
-            source: None,
-            in_store: false,
-            workspace: None,
-            is_workspace_mutated: false,
-            update: None,
-            outputs: None,
-            needed: Vec::new(),
-            cycle: None,
-            elsewhere: None,
-            watched: BTreeSet::new(),
-            interval_jitter: 0,
-            duplicate: None,
-            updates: Vec::new(),
-            deletion: None,
-        }
-    }
-}
+use crate::source::{self, Resolved, Unavailable};
 
 /// Reads what a pass needs, and no more.
 pub async fn observe(mut stack: Stack, context: &Context) -> Result<Observed, ReadError> {
@@ -325,42 +268,4 @@ fn needs_source(stack: &Stack, update: Option<&Update>, workspace: Option<&Works
         Some(_) => deletion::has_to_destroy(stack) && workspace.is_none_or(|w| last_in_place(w).is_none()),
         None => !stack.spec.suspend.unwrap_or_default(),
     }
-}
-
-/// The artifact that a Workspace's pod has in place, if it is the one that the Workspace asks for.
-pub fn in_place(workspace: &Workspace) -> Option<Resolved> {
-    let reference = workspace.status.as_ref()?.artifact.as_ref()?;
-    (workspace.spec.artifact.as_ref() == Some(reference)).then_some(())?;
-    from_reference(reference)
-}
-
-/// The artifact that a Workspace's pod has in place, whatever the Workspace asks for: a newer one may have been refused.
-pub fn last_in_place(workspace: &Workspace) -> Option<Resolved> {
-    from_reference(workspace.status.as_ref()?.artifact.as_ref()?)
-}
-
-/// An artifact by its reference, without a place to fetch it from.
-fn from_reference(reference: &ArtifactReference) -> Option<Resolved> {
-    Some(Resolved {
-        origin: Origin::Url(String::new()),
-        revision: reference.revision.clone(),
-        origin_revision: None,
-        content_id: None,
-        digest: reference.digest.parse().ok()?,
-        directory: reference.dir.parse().ok()?,
-    })
-}
-
-/// The values of the two annotations that ask for a run.
-pub fn requests(stack: &Stack) -> (Option<String>, Option<String>) {
-    let value = |key: &str| stack.annotations().get(key).cloned();
-    (value(names::ANNOTATION_RECONCILIATION_REQUEST), value(names::ANNOTATION_REQUESTED_AT))
-}
-
-/// The values of Flux's further annotations, which count only with the value of `requestedAt`: that asks for a run in any
-/// case, and that asks to forget failures.
-pub fn requests_beside(stack: &Stack) -> (Option<String>, Option<String>) {
-    let (_, requested_at) = requests(stack);
-    let value = |key: &str| stack.annotations().get(key).filter(|value| Some(*value) == requested_at.as_ref()).cloned();
-    (value(names::ANNOTATION_FORCE_AT), value(names::ANNOTATION_RESET_AT))
 }

@@ -6,7 +6,9 @@ use kube::{Resource, ResourceExt};
 use crate::api::auto::Workspace;
 use crate::api::names;
 use crate::api::pulumi::Stack;
-use crate::controller::stack::build_workspace;
+
+/// On a Workspace: a hash of what its Stack wants of it.
+pub const ANNOTATION_WANTED: &str = "pulumi.com/wanted-hash";
 
 /// The ownerReferences of what a Stack makes. One that is being deleted gives none: in a foreground deletion the garbage collector
 /// would at once take away what a destroy needs. The Stack removes all of it before it lets go.
@@ -34,7 +36,12 @@ pub fn stack_of<K: Resource>(object: &K) -> Option<String> {
 
 /// Whether the Workspace of a Stack's name is the Stack's.
 pub fn is_of(stack: &Stack, workspace: &Workspace) -> bool {
-    build_workspace::wanted_hash(workspace).is_some() || stack_of(workspace) == Some(stack.name_any())
+    wanted_hash(workspace).is_some() || stack_of(workspace) == Some(stack.name_any())
+}
+
+/// The hash that a planned or a live Workspace carries.
+pub fn wanted_hash(workspace: &Workspace) -> Option<&str> {
+    workspace.metadata.annotations.as_ref()?.get(ANNOTATION_WANTED).map(String::as_str)
 }
 
 #[cfg(test)]

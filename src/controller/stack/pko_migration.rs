@@ -4,7 +4,7 @@ use crate::api::auto::{UpdateKind, UpdateStatus, Workspace};
 use crate::api::pulumi::{CurrentUpdate, LastUpdate, Stack, StackStatus};
 use crate::artifact::Revision;
 use crate::controller::stack::identity;
-use crate::controller::stack::observe::{requests, requests_beside};
+use crate::controller::stack::requests::{requests, requests_beside};
 use crate::runtime::field_managers;
 use crate::source::Resolved;
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::controller::stack::status::State;
+use crate::controller::stack::state::State;
 use crate::runtime::writes::WriteError;
 
 /// How soon something is looked at again that a watch normally announces.

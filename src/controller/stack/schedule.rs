@@ -1,8 +1,6 @@
 //! Whether a run is due, and when to look again. Pure: the table of the Pulumi Kubernetes Operator v2, with these
 //! corrections: a new artifact after the limit gets the whole budget, and an artifact is its revision and its digest.
 
-use std::collections::BTreeMap;
-
 use jiff::{SignedDuration, Timestamp};
 
 use crate::api::auto::UpdateKind;
@@ -11,27 +9,8 @@ use crate::api::duration;
 use crate::api::pulumi::LastUpdate;
 use crate::api::resolve::Answer;
 use crate::controller::stack::backoff::{self, StackBackoff};
+use crate::controller::stack::inputs::Inputs;
 use crate::controller::stack::{input_changes, pko_migration, resolve};
-
-/// The inputs that a run answers.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Inputs {
-    pub generation: i64,
-    pub reconcile_request: Option<String>,
-    pub requested_at: Option<String>,
-    pub force_at: Option<String>,
-    pub reset_at: Option<String>,
-    pub revision: String,
-    pub digest: String,
-    /// Equal for artifacts of one revision with the same content, where the source tells.
-    pub content_id: Option<String>,
-    /// A digest of the files that matter, where the Stack says which do: then nothing else of the source counts.
-    pub selection: Option<String>,
-    /// The values in Secrets and ConfigMaps that the configuration refers to, in one word; `None` where that is not known.
-    pub config_inputs: Option<String>,
-    /// The words for the Secrets and ConfigMaps that the pod mounts, as far as a change of them counts.
-    pub mounted_inputs: BTreeMap<String, String>,
-}
 
 /// Whether a run is due.
 #[derive(Clone, Debug, PartialEq, Eq)]

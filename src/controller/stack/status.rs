@@ -1,123 +1,21 @@
 //! The only place that makes a Stack's status. Pure.
 
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
-use kube::ResourceExt;
 
 use crate::api::auto::UpdateKind;
-use crate::api::conditions::{self, Claim, READY, RECONCILING, STALLED, Status, stack_reason, update_reason};
-use crate::api::pulumi::{CurrentUpdate, LastUpdate, Stack, StackStatus};
-use crate::api::{columns, names};
-use crate::controller::stack::backoff::StackBackoff;
-use crate::controller::stack::decide::named;
-use crate::controller::stack::input_changes::Baseline;
-use crate::controller::stack::observe::requests;
-use crate::controller::stack::schedule::Inputs;
-use crate::controller::stack::{active_update, resolve};
+use crate::api::conditions::{self, READY, RECONCILING, STALLED, Status, stack_reason};
+use crate::api::pulumi::{CurrentUpdate, Stack, StackStatus};
+use crate::controller::stack::inputs::{Baseline, Inputs};
+use crate::controller::stack::resolve;
+use crate::controller::stack::run::queued;
+use crate::controller::stack::state::State;
 use crate::telemetry::stacks::Standing;
 
+mod claims;
 mod ended;
 
-pub use ended::{is_conflict, with_result};
-
-/// What starts a run of a Stack that does not try again by itself.
-const REVIVAL: &str = "It runs again when the spec or the source changes, or when the annotation \
-                       pulumi.com/reconciliation-request or reconcile.fluxcd.io/requestedAt gets a new value";
-
-/// How to delete a Stack whose destroy cannot succeed.
-pub const WITHOUT_DESTROY: &str = "To delete the Stack and keep its resources, set spec.destroyOnFinalize to false";
-
-/// How a Stack stands: one row of the table of conditions.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum State {
-    /// The message names the step and the revision.
-    Working(String),
-    WorkspaceFailed(String),
-    /// The Pulumi CLI in the image is too old.
-    VersionTooLow(String),
-    SourceUnavailable(String),
-    /// The source does not exist, or cannot be used as it is: a user has to change something.
-    SourceStalled(String),
-    /// Nothing new can be made, and what is there goes away.
-    NamespaceTerminating(String),
-    /// Another Stack manages the same Pulumi stack.
-    Conflict(String),
-    /// Other Stacks have to be done first.
-    PrerequisiteNotSatisfied(String),
-    /// The last run failed and will be tried again.
-    Failed,
-    /// The Pulumi Kubernetes Operator gave up the last run.
-    GivenUp,
-    /// Nobody knows whether the open run still goes on: the reason, and the Update's words.
-    InDoubt(&'static str, String),
-    /// The last run is in doubt for this reason, and waits for a person's answer.
-    Unanswered(&'static str),
-    /// A person has given up the last run.
-    Abandoned,
-    /// A user has canceled the last run.
-    Canceled,
-    Invalid(String),
-    Denied(String),
-    Done,
-    Suspended,
-    DeletionSuspended,
-}
-
-/// The status of a Stack that stands so. The rest of the status is as it was.
-pub fn with_state(stack: &Stack, state: &State, now: Timestamp) -> StackStatus {
-    let mut status = stack.status.clone().unwrap_or_default();
-    let generation = stack.metadata.generation.unwrap_or_default();
-    let (reconcile_request, requested_at) = requests(stack);
-    // As it was when it was suspended; a changed spec has not been acted on, and that must be seen.
-    if *state == State::Suspended {
-        suspend(&mut status, generation, now);
-    } else {
-        let last = status.last_update.clone();
-        status.suspended = None;
-        let mut claims = claims(state, last.as_ref(), &StackBackoff::of_stack(stack));
-        if let Some(complaint) = resolve::complaint(stack) {
-            claims.complain(&complaint);
-        }
-        claim(&mut status.conditions, &claims, generation, now);
-    }
-    if *state == State::Abandoned {
-        status.handled_resolve = resolve::acted_on(stack).or(status.handled_resolve);
-    }
-    status.short_revision = status.last_applied_revision.as_deref().and_then(columns::revision);
-    status.summary = conditions::summary(&status.conditions);
-    status.pending_since = pending_since(status.pending_since, state, now);
-    status.observed_generation = Some(generation);
-    status.observed_reconcile_request = reconcile_request;
-    let handled = |key: &str, before: Option<String>| stack.annotations().get(key).cloned().or(before);
-    status.last_handled_reconcile_at = requested_at.or(status.last_handled_reconcile_at);
-    status.last_handled_force_at = handled(names::ANNOTATION_FORCE_AT, status.last_handled_force_at);
-    status.last_handled_reset_at = handled(names::ANNOTATION_RESET_AT, status.last_handled_reset_at);
-    status
-}
-
-/// Since when a run has been due that has not ended. A run that has ended had its turn, whatever came of it, and so a
-/// Stack that fails again and again does not go before others.
-fn pending_since(before: Option<Time>, state: &State, now: Timestamp) -> Option<Time> {
-    match state {
-        State::Working(_) | State::WorkspaceFailed(_) | State::PrerequisiteNotSatisfied(_) => {
-            before.or(Some(Time(now)))
-        }
-        State::SourceUnavailable(_) | State::SourceStalled(_) | State::InDoubt(..) => before,
-        State::NamespaceTerminating(_)
-        | State::VersionTooLow(_)
-        | State::Conflict(_)
-        | State::Failed
-        | State::GivenUp
-        | State::Unanswered(_)
-        | State::Abandoned
-        | State::Canceled
-        | State::Invalid(_)
-        | State::Denied(_)
-        | State::Done
-        | State::Suspended
-        | State::DeletionSuspended => None,
-    }
-}
+pub use claims::{WITHOUT_DESTROY, changes, is_conflict, with_state};
+pub use ended::with_result;
 
 /// How a Stack with this status stands, for the metrics.
 pub fn standing(status: &StackStatus) -> Standing {
@@ -143,220 +41,9 @@ pub fn standing(status: &StackStatus) -> Standing {
     }
 }
 
-/// A reason and a message.
-struct Words(&'static str, String);
-
-/// What the three conditions say. `None` means that the condition is not there.
-struct Claims {
-    ready: (Status, Words),
-    reconciling: Option<Words>,
-    stalled: Option<Words>,
-}
-
-impl Claims {
-    /// Says in each of them what is wrong with a person's answer.
-    fn complain(&mut self, complaint: &str) {
-        let others = [&mut self.reconciling, &mut self.stalled].into_iter().flatten();
-        for Words(_, message) in std::iter::once(&mut self.ready.1).chain(others) {
-            message.push_str(&format!(" ({complaint})"));
-        }
-    }
-}
-
-fn claims(state: &State, last: Option<&LastUpdate>, backoff: &StackBackoff) -> Claims {
-    let cause = last.and_then(|l| l.message.clone()).unwrap_or_else(|| "the run failed without a message".to_owned());
-    match state {
-        State::Working(message) => Claims {
-            ready: (Status::Unknown, Words(stack_reason::NOT_READY_IN_PROGRESS, message.clone())),
-            reconciling: Some(Words(stack_reason::STACK_PROCESSING, message.clone())),
-            stalled: None,
-        },
-        State::VersionTooLow(message) => given_up(stack_reason::PULUMI_VERSION_TOO_LOW, message, message),
-        State::WorkspaceFailed(message) => given_up(stack_reason::WORKSPACE_FAILED, message, message),
-        State::SourceStalled(message) => given_up(stack_reason::SOURCE_UNAVAILABLE, message, message),
-        State::SourceUnavailable(message) => waiting(stack_reason::SOURCE_UNAVAILABLE, message),
-        State::NamespaceTerminating(message) => given_up(stack_reason::NAMESPACE_TERMINATING, message, message),
-        State::Conflict(message) => given_up(stack_reason::UPDATE_CONFLICT, message, message),
-        State::PrerequisiteNotSatisfied(message) => waiting(stack_reason::PREREQUISITE_NOT_SATISFIED, message),
-        State::Failed => failed(last, cause, backoff),
-        State::GivenUp => {
-            let kind = last.and_then(|l| l.kind.as_deref()).unwrap_or("update");
-            let message = format!("the Pulumi Kubernetes Operator gave up the {kind}. {REVIVAL}");
-            given_up(failure_reason(last), &cause, &message)
-        }
-        State::InDoubt(reason, doubt) => stalled(reason, doubt, doubt),
-        State::Unanswered(reason) => {
-            let message = format!("{cause}. {}. {REVIVAL}", how_to_answer(reason, last));
-            stalled(reason, &message, &message)
-        }
-        State::Abandoned => {
-            let reason = match last.and_then(|l| l.reason.as_deref()) {
-                Some(update_reason::PENDING_CREATES) => stack_reason::PENDING_CREATES,
-                _ => stack_reason::RUN_OUTCOME_UNKNOWN,
-            };
-            stalled(reason, &cause, &format!("a person has given up the last run. {REVIVAL}"))
-        }
-        State::Canceled => stalled(stack_reason::CANCELED, &cause, &format!("{cause}. {REVIVAL}")),
-        State::Invalid(message) => given_up(stack_reason::SPEC_INVALID, message, message),
-        State::Denied(message) => given_up(stack_reason::ACCESS_DENIED, message, message),
-        State::Done | State::Suspended => {
-            Claims { ready: (Status::True, Words(success_reason(last), done(last))), reconciling: None, stalled: None }
-        }
-        State::DeletionSuspended => {
-            let message = "deleted while suspended: resume the Stack to destroy its resources and let it go";
-            waiting(stack_reason::STACK_PROCESSING, message)
-        }
-    }
-}
-
-/// Not ready, and a retry can mend it.
-fn waiting(reason: &'static str, message: &str) -> Claims {
-    Claims {
-        ready: (Status::False, Words(reason, message.to_owned())),
-        reconciling: Some(Words(reason, message.to_owned())),
-        stalled: None,
-    }
-}
-
-fn failed(last: Option<&LastUpdate>, cause: String, backoff: &StackBackoff) -> Claims {
-    let seconds = last.map_or(0, |last| backoff.pause_after(last).as_secs());
-    if last.is_some_and(is_conflict) {
-        return Claims {
-            ready: (Status::False, Words(stack_reason::UPDATE_CONFLICT, cause.clone())),
-            reconciling: Some(Words(stack_reason::UPDATE_CONFLICT, format!("{cause}; tried again after {seconds}s"))),
-            stalled: None,
-        };
-    }
-    let failures = last.map_or(1, |last| last.failures);
-    let is_destroy = last.and_then(|last| last.kind.as_deref()) == Some(UpdateKind::Destroy.as_str());
-    let retry = match last.and_then(|l| l.reason.as_deref()) {
-        Some(update_reason::RUN_REFUSED) => format!("nothing has run; tried again after {seconds}s"),
-        Some(update_reason::ABORTED) => format!("the run was interrupted; it runs again after {seconds}s"),
-        _ if is_destroy => format!("{failures} destroy failure(s); tried again after {seconds}s. {WITHOUT_DESTROY}"),
-        _ => format!("{failures} update failure(s); tried again after {seconds}s"),
-    };
-    let cause = if is_destroy { format!("the destroy before the deletion failed: {cause}") } else { cause };
-    Claims {
-        ready: (Status::False, Words(failure_reason(last), cause)),
-        reconciling: Some(Words(stack_reason::RETRYING_AFTER_FAILURE, retry)),
-        stalled: None,
-    }
-}
-
-fn failure_reason(last: Option<&LastUpdate>) -> &'static str {
-    if is_preview(last) { stack_reason::PREVIEW_FAILED } else { stack_reason::UPDATE_FAILED }
-}
-
-fn success_reason(last: Option<&LastUpdate>) -> &'static str {
-    if is_preview(last) { stack_reason::PREVIEWED } else { stack_reason::PROCESSING_COMPLETED }
-}
-
-fn is_preview(last: Option<&LastUpdate>) -> bool {
-    last.and_then(|last| last.kind.as_deref()) == Some(UpdateKind::Preview.as_str())
-}
-
-/// How a person answers to the last run.
-fn how_to_answer(reason: &str, last: Option<&LastUpdate>) -> String {
-    let name = last.and_then(|last| last.name.as_deref()).unwrap_or("<update>");
-    let annotation = names::ANNOTATION_RESOLVE;
-    if reason == stack_reason::STACK_NOT_FOUND {
-        return format!(
-            "Correct the backend, its credentials, the stack's name or the project's name, and set the annotation {annotation} to \
-             {name}=retry to destroy again; or set it to {name}=abandon to delete the Stack and leave its resources"
-        );
-    }
-    format!(
-        "Answer with the annotation {annotation}: {name}=retry runs again with what is in the state, {name}=clear takes \
-         creations in doubt out of the state before, {name}=abandon leaves all as it is"
-    )
-}
-
-/// A person has to do something.
-fn stalled(reason: &'static str, cause: &str, message: &str) -> Claims {
-    Claims {
-        ready: (Status::False, Words(reason, cause.to_owned())),
-        reconciling: None,
-        stalled: Some(Words(reason, message.to_owned())),
-    }
-}
-
-fn given_up(reason: &'static str, cause: &str, message: &str) -> Claims {
-    Claims {
-        ready: (Status::False, Words(stack_reason::NOT_READY_STALLED, cause.to_owned())),
-        reconciling: None,
-        stalled: Some(Words(reason, message.to_owned())),
-    }
-}
-
-fn done(last: Option<&LastUpdate>) -> String {
-    if let Some(last) = last.filter(|last| is_preview(Some(last))) {
-        let preview = named(UpdateKind::Preview, last.last_attempted_commit.as_deref().unwrap_or("unknown"));
-        return format!("{preview}: {}", changes(last));
-    }
-    let done = match last.and_then(|l| l.last_successful_commit.as_deref()).filter(|revision| !revision.is_empty()) {
-        Some(revision) => format!("the stack is up to date with revision {revision}"),
-        None => "the stack has been processed and is up to date".to_owned(),
-    };
-    // What is to be known of a run that succeeded.
-    match last.filter(|last| last.state.as_deref() == Some("succeeded")).and_then(|last| last.message.as_deref()) {
-        Some(but) => format!("{done}; {but}"),
-        None => done,
-    }
-}
-
-/// What a preview would change, in words.
-pub fn changes(last: &LastUpdate) -> String {
-    let told = last.changes.iter().filter(|(operation, _)| *operation != "same");
-    let told: Vec<String> = told.map(|(operation, count)| format!("{count} to {operation}")).collect();
-    if told.is_empty() { "nothing would change".to_owned() } else { told.join(", ") }
-}
-
-fn suspend(status: &mut StackStatus, generation: i64, now: Timestamp) {
-    // The edit that suspends is the one change of the spec that has been acted on.
-    let unseen = status.observed_generation.unwrap_or(-1) >= 0 && status.observed_generation != Some(generation);
-    conditions::remove(&mut status.conditions, RECONCILING);
-    let old = conditions::find(&status.conditions, READY).cloned();
-    let (ready, reason, message) = match &old {
-        Some(old) if old.status == "True" => (Status::True, old.reason.clone(), old.message.clone()),
-        Some(old) if old.status == "False" => (Status::False, old.reason.clone(), old.message.clone()),
-        _ => (
-            Status::False,
-            stack_reason::NOT_READY_IN_PROGRESS.to_owned(),
-            "the Stack is suspended and no run has ended yet".to_owned(),
-        ),
-    };
-    const NOTE: &str = " (suspended: a later change of the spec has not been run)";
-    let bare = message.trim_end_matches(NOTE);
-    let noted = message.len() != bare.len();
-    let message = if noted || (unseen && was_suspended(status)) { format!("{bare}{NOTE}") } else { bare.to_owned() };
-    let claim = Claim { kind: READY, status: ready, reason: &reason, message: &message };
-    conditions::set(&mut status.conditions, &claim, generation, now);
-    if let Some(stalled) = status.conditions.iter_mut().find(|c| c.type_ == STALLED) {
-        stalled.observed_generation = Some(generation);
-    }
-    status.suspended = Some(true);
-}
-
-fn was_suspended(status: &StackStatus) -> bool {
-    status.suspended.unwrap_or_default()
-}
-
-fn claim(into: &mut Vec<Condition>, claims: &Claims, generation: i64, now: Timestamp) {
-    let (ready, Words(reason, message)) = &claims.ready;
-    conditions::set(into, &Claim { kind: READY, status: *ready, reason, message }, generation, now);
-    for (kind, words) in [(RECONCILING, &claims.reconciling), (STALLED, &claims.stalled)] {
-        match words {
-            Some(Words(reason, message)) => {
-                conditions::set(into, &Claim { kind, status: Status::True, reason, message }, generation, now);
-            }
-            None => conditions::remove(into, kind),
-        }
-    }
-}
-
 /// The status once a run has been asked for, before its Update is made.
 pub fn started(stack: &Stack, current: &CurrentUpdate, now: Timestamp) -> StackStatus {
-    let mut status = with_state(stack, &State::Working(active_update::queued(current)), now);
+    let mut status = with_state(stack, &State::Working(queued(current)), now);
     status.attempts = Some(status.attempts.unwrap_or_default() + 1);
     status.last_attempted_revision = current.commit.clone();
     status.current_update = Some(current.clone());
@@ -406,23 +93,6 @@ pub fn packed_again(stack: &Stack, inputs: &Inputs) -> StackStatus {
         last.content_id.clone_from(&inputs.content_id);
     }
     status
-}
-
-/// The inputs that a run was announced for.
-pub fn inputs_of(current: &CurrentUpdate) -> Inputs {
-    Inputs {
-        generation: current.generation,
-        reconcile_request: current.reconcile_request.clone(),
-        requested_at: current.requested_at.clone(),
-        force_at: current.force_at.clone(),
-        reset_at: current.reset_at.clone(),
-        revision: current.commit.clone().unwrap_or_default(),
-        digest: current.digest.clone().unwrap_or_default(),
-        content_id: current.content_id.clone(),
-        selection: current.paths_digest.clone(),
-        config_inputs: current.config_inputs.clone(),
-        mounted_inputs: current.mounted_inputs.clone(),
-    }
 }
 
 #[cfg(test)]

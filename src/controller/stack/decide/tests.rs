@@ -7,13 +7,18 @@ mod source;
 use std::sync::Arc;
 
 use super::*;
-use crate::api::auto::{Update, UpdateSpec, UpdateStatus, WorkspaceStatus};
+use crate::api::auto::{
+    ArtifactReference, PendingCreates, Update, UpdateKind, UpdateSpec, UpdateStatus, Workspace, WorkspaceStatus,
+};
 use crate::api::conditions::{Claim, PROGRESSING, Status};
-use crate::api::pulumi::{LastUpdate, PulumiStack, StackSpec, StackStatus};
-use crate::controller::stack::deletion::Deletion;
+use crate::api::pulumi::{CurrentUpdate, LastUpdate, PulumiStack, StackSpec, StackStatus, WorkspaceReclaimPolicy};
 use crate::controller::stack::duplicate_stacks::DuplicateStack;
+use crate::controller::stack::next_run::{current_update, inputs};
+use crate::controller::stack::observed::Deletion;
 use crate::controller::stack::prerequisites::{Needed, Rule};
-use crate::source::Origin;
+use crate::controller::stack::run::reference;
+use crate::controller::stack::status;
+use crate::source::{Origin, Resolved};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::json;
 
@@ -526,7 +531,7 @@ fn two_leaders_announce_the_same_run() {
 
 #[test]
 fn r2_a_force_and_a_reset_count_only_with_the_value_of_the_request() {
-    use crate::controller::stack::observe::requests_beside;
+    use crate::controller::stack::requests::requests_beside;
     let asked = |requested: Option<&str>, value: &str| {
         let mut stack = stack();
         let annotations = stack.annotations_mut();

@@ -8,6 +8,7 @@ use crate::api::auto::{RunProject, Workspace, WorkspaceStatus};
 use crate::api::conditions::{self, Claim, Status};
 use crate::api::pulumi::{LastUpdate, PulumiStack, StackSpec, StackStatus};
 use crate::controller::stack::build_workspace;
+use crate::controller::stack::observed::Deletion;
 use crate::source::Unavailable;
 
 const DELETED_AT: i64 = 1000;

@@ -8,9 +8,11 @@ use super::*;
 use crate::api::auto::Update;
 use crate::api::conditions::update_reason;
 use crate::api::names;
-use crate::controller::stack::decide::{Action, Settled, decide};
-use crate::controller::stack::deletion::Deletion;
-use crate::controller::stack::observe::Observed;
+use crate::controller::stack::action::{Action, Settled};
+use crate::controller::stack::decide::decide;
+use crate::controller::stack::observed::Deletion;
+use crate::controller::stack::observed::Observed;
+use crate::controller::stack::state::State;
 use crate::controller::stack::{build_workspace, deletion, status};
 use crate::source::{Origin, Unavailable};
 
@@ -286,7 +288,7 @@ fn the_way_back_is_open_the_operator_finds_what_it_expects() {
     for (name, commit) in [("from-flux", main.as_str()), ("from-program", "1")] {
         let stack = taken_over(left(name));
         let noted = Stack { status: baseline(&stack, &source(commit)), ..stack };
-        let settled = status::with_state(&noted, &status::State::Done, now());
+        let settled = status::with_state(&noted, &State::Done, now());
         let ours = serde_json::to_value(Stack { status: Some(settled), ..noted }).expect("json");
         assert!(is_synced_for_the_operator(&ours, commit), "{name} would run again: {}", ours["status"]);
         let theirs = serde_json::to_value(left(name)).expect("json");

@@ -1,5 +1,7 @@
 //! When a run is due, as tables.
 
+use std::collections::BTreeMap;
+
 use super::*;
 use crate::api::pulumi::StackSpec;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;

@@ -5,13 +5,15 @@ use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::ResourceExt;
 
-use super::{State, failure_reason, inputs_of, success_reason, with_state};
 use crate::api::auto::{PendingCreates, Update, UpdateKind, UpdateStatus};
 use crate::api::conditions::{self, stack_reason, update_reason};
 use crate::api::pulumi::{CurrentUpdate, LastUpdate, PulumiStack, Stack, StackStatus};
 use crate::artifact::Revision;
 use crate::controller::stack::backoff::StackBackoff;
+use crate::controller::stack::inputs::inputs_of;
 use crate::controller::stack::outputs::masked;
+use crate::controller::stack::state::State;
+use crate::controller::stack::status::claims::{failure_reason, is_conflict, success_reason, with_state};
 use crate::controller::stack::{cancel, history, identity, pko_migration, resolve, schedule};
 use crate::source::git::names_git;
 
@@ -177,11 +179,6 @@ fn may_be_removed(previous: Option<&LastUpdate>, update: &Update) -> bool {
 fn read_since(current: &CurrentUpdate, result: &UpdateStatus) -> Option<String> {
     let announced = current.config_inputs.as_ref()?;
     result.config_inputs.clone().filter(|read| read != announced)
-}
-
-/// Whether a run found a lock of another update.
-pub fn is_conflict(last: &LastUpdate) -> bool {
-    last.reason.as_deref() == Some(update_reason::UPDATE_CONFLICT)
 }
 
 /// Why a destroy that has not found the stack has succeeded.

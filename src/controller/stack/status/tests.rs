@@ -8,9 +8,12 @@ use k8s_openapi::api::core::v1::Secret;
 
 use super::*;
 use crate::api::auto::{PendingCreates, Update};
-use crate::api::pulumi::PulumiStack;
-use crate::api::pulumi::StackSpec;
+use crate::api::conditions::Claim;
+use crate::api::names;
+use crate::api::pulumi::{LastUpdate, PulumiStack, StackSpec};
 use k8s_openapi::ByteString;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use kube::ResourceExt;
 use serde_json::Value;
 
 fn at(second: i64) -> Timestamp {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::*;
 use crate::api::auto::{RunProgress, UpdatePhase};
+use crate::controller::stack::inputs::Baseline;
 
 #[test]
 fn a_rotated_config_input_is_announced_with_what_was_seen_and_the_first_sight_is_noted() {

@@ -1,7 +1,8 @@
 //! Sources that are missing, and bytes that the store has lost.
 
 use super::*;
-use crate::controller::stack::status::{State, with_state};
+use crate::controller::stack::state::State;
+use crate::controller::stack::status::with_state;
 
 fn missing() -> Option<Result<Resolved, Unavailable>> {
     Some(Err(Unavailable::Stalled("Program apps/app does not exist".to_owned())))

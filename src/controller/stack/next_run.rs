@@ -1,0 +1,256 @@
+//! The steps to the next run of a Stack: bytes, Workspace, Update. Pure.
+
+use jiff::{SignedDuration, Timestamp};
+use kube::ResourceExt;
+
+use crate::api::auto::{PendingCreates, UpdateKind, Workspace};
+use crate::api::names;
+use crate::api::pulumi::{CurrentUpdate, Stack, WorkspaceReclaimPolicy};
+use crate::api::resolve::Answer;
+use crate::controller::stack::action::{Action, Settled};
+use crate::controller::stack::backoff::StackBackoff;
+use crate::controller::stack::inputs::Inputs;
+use crate::controller::stack::observed::Observed;
+use crate::controller::stack::prerequisites::{self, Standing};
+use crate::controller::stack::readiness::{Readiness, needs_bytes, readiness};
+use crate::controller::stack::requests::{requests, requests_beside};
+use crate::controller::stack::run::{named, reference};
+use crate::controller::stack::schedule::{self, Due};
+use crate::controller::stack::workspace_drift::has_drifted;
+use crate::controller::stack::{
+    build_update, build_workspace, identity, input_changes, ownership, pko_migration, resolve, status,
+};
+use crate::source::Resolved;
+
+/// The steps to a run: bytes, Workspace, Update.
+pub fn run_if_due(
+    observed: &Observed,
+    resolved: &Resolved,
+    in_store: bool,
+    kind: UpdateKind,
+    now: Timestamp,
+) -> Action {
+    let stack = &observed.stack;
+    if let Some(status) = pko_migration::baseline(stack, resolved) {
+        return Action::AdoptBaseline(Box::new(status));
+    }
+    let last = stack.status.as_ref().and_then(|s| s.last_update.as_ref());
+    let backoff = StackBackoff::of_stack(stack).spread(observed.interval_jitter, &stack.spec, last);
+    let due = schedule::due(last, resolve::in_force(stack), &inputs(observed, resolved), kind, &backoff, now);
+    if !matches!(due, Due::Now(_)) {
+        let without_run = operators_workspace(observed, resolved, in_store, &due);
+        let without_run = without_run.or_else(|| packed_again(observed, resolved, in_store, kind));
+        if let Some(action) = without_run {
+            return action;
+        }
+    }
+    match due {
+        Due::Now(reason) => run(observed, resolved, in_store, kind, reason, now),
+        Due::Done(again) => settled_on(observed, resolved, in_store, kind, again),
+        Due::GivenUp => Action::Settled(Settled::GivenUp),
+        Due::Invalid(message) => Action::Invalid(message),
+        Due::Unanswered(reason) => Action::Settled(Settled::Unanswered(reason)),
+        Due::Abandoned => Action::Settled(Settled::Abandoned),
+        Due::Canceled => Action::Settled(Settled::Canceled),
+        Due::After(wait) => Action::Settled(Settled::RetryAfter(wait)),
+    }
+}
+
+/// The operator's Workspace becomes ours though no run is due, unless it is not to be kept.
+pub fn operators_workspace(observed: &Observed, resolved: &Resolved, in_store: bool, due: &Due) -> Option<Action> {
+    pko_migration::workspace(observed.workspace.as_ref())?;
+    let is_kept = observed.stack.spec.workspace_reclaim_policy == WorkspaceReclaimPolicy::Retain;
+    if matches!(due, Due::Done(_)) && !is_kept {
+        return None;
+    }
+    Some(replace_workspace(observed, resolved, in_store))
+}
+
+fn replace_workspace(observed: &Observed, resolved: &Resolved, in_store: bool) -> Action {
+    match build_workspace::workspace(&observed.stack, &reference(resolved)) {
+        Err(error) => Action::Invalid(error.to_string()),
+        Ok(_) if !in_store => Action::Fetch(resolved.clone()),
+        Ok(wanted) => Action::ReplaceWorkspace(Box::new(wanted)),
+    }
+}
+
+/// The source has another archive of what the last run was of: it is placed, then recorded, and nothing runs.
+fn packed_again(observed: &Observed, resolved: &Resolved, in_store: bool, kind: UpdateKind) -> Option<Action> {
+    let (stack, inputs) = (&observed.stack, inputs(observed, resolved));
+    let last = stack.status.as_ref()?.last_update.as_ref()?;
+    if kind == UpdateKind::Destroy || !schedule::is_packed_again(last, &inputs) {
+        return None;
+    }
+    let is_kept = stack.spec.workspace_reclaim_policy == WorkspaceReclaimPolicy::Retain;
+    let is_ours = |w: &&Workspace| w.metadata.deletion_timestamp.is_none() && ownership::is_of(stack, w);
+    let workspace = observed.workspace.as_ref().filter(|_| is_kept).filter(is_ours);
+    Some(match workspace.filter(|w| w.spec.artifact.as_ref() != Some(&reference(resolved))) {
+        Some(_) => replace_workspace(observed, resolved, in_store),
+        None => Action::AdoptBaseline(Box::new(status::packed_again(stack, &inputs))),
+    })
+}
+
+/// The steps to a run that is due.
+fn run(
+    observed: &Observed,
+    resolved: &Resolved,
+    in_store: bool,
+    kind: UpdateKind,
+    reason: String,
+    now: Timestamp,
+) -> Action {
+    let stack = &observed.stack;
+    let artifact = reference(resolved);
+    // Nothing is begun that cannot be carried through.
+    let current = current_update(observed, resolved, kind, reason);
+    let run = || build_update::update(stack, &current).map(drop);
+    if let Err(error) = build_workspace::check_times(stack).and_then(|()| run()) {
+        return Action::Invalid(error.to_string());
+    }
+    if let Some(action) = others_first(observed, &resolved.revision, kind, now) {
+        return action;
+    }
+    let wanted = match build_workspace::workspace(stack, &artifact) {
+        Ok(wanted) => wanted,
+        Err(error) => return Action::Invalid(error.to_string()),
+    };
+    if !in_store && observed.workspace.as_ref().is_none_or(|workspace| needs_bytes(workspace, &artifact)) {
+        return Action::Fetch(resolved.clone());
+    }
+    let step = named(kind, &resolved.revision);
+    if let Some(other) = observed.workspace.as_ref().filter(|workspace| !ownership::is_of(stack, workspace)) {
+        let name = other.name_any();
+        return Action::Invalid(format!(
+            "the Workspace {name} is there and is not this Stack's: delete it, or give the Stack another name"
+        ));
+    }
+    let Some(workspace) = observed.workspace.as_ref() else {
+        return Action::ApplyWorkspace(Box::new(wanted), format!("preparing the workspace for {step}"));
+    };
+    if workspace.metadata.deletion_timestamp.is_some() {
+        return Action::WaitForWorkspace("waiting for the old workspace to go away".to_owned());
+    }
+    let has_drifted = || !observed.is_workspace_mutated && has_drifted(&wanted, workspace);
+    if ownership::wanted_hash(workspace) != ownership::wanted_hash(&wanted) || has_drifted() {
+        return Action::ApplyWorkspace(Box::new(wanted), format!("preparing the workspace for {step}"));
+    }
+    match readiness(workspace) {
+        Readiness::Ready => Action::Start(current),
+        Readiness::Waiting(message) | Readiness::LacksSource(message) => {
+            let advice =
+                if kind == UpdateKind::Destroy { format!(". {}", status::WITHOUT_DESTROY) } else { String::new() };
+            Action::WaitForWorkspace(format!("{message}waiting for workspace readiness before {step}{advice}"))
+        }
+        Readiness::Failed(message) | Readiness::NotInstalled(message) => Action::WorkspaceFailed(message),
+        Readiness::VersionTooLow(message) => Action::VersionTooLow(message),
+        Readiness::SourceRefused(message) => Action::SourceStalled(message),
+    }
+}
+
+/// What keeps a run from being started before other Stacks are done. A destroy waits for no other Stack.
+fn others_first(observed: &Observed, revision: &str, kind: UpdateKind, now: Timestamp) -> Option<Action> {
+    if kind == UpdateKind::Destroy {
+        return None;
+    }
+    if let Some(elsewhere) = &observed.elsewhere {
+        return Some(Action::Denied(elsewhere.clone()));
+    }
+    if let Some(cycle) = &observed.cycle {
+        let way = cycle.join(" needs ");
+        return Some(Action::Invalid(format!("{way}: none of them could ever run. Take one of these out")));
+    }
+    match prerequisites::judge(&observed.stack, revision, &observed.needed, now) {
+        Standing::Satisfied => None,
+        Standing::Evaluating => Some(Action::AwaitExpression),
+        Standing::Invalid(message) => Some(Action::Invalid(message)),
+        Standing::Waits { message, stale } => Some(Action::WaitForOthers(message, stale)),
+    }
+}
+
+/// Nothing is due. A workspace that still asks for a source that was refused is pointed back to the one that it has; one that
+/// is not to be kept goes; one whose pod has lost its source gets it again, though the store has lost it, too.
+fn settled_on(
+    observed: &Observed,
+    resolved: &Resolved,
+    in_store: bool,
+    kind: UpdateKind,
+    again: Option<SignedDuration>,
+) -> Action {
+    let is_kept = observed.stack.spec.workspace_reclaim_policy == WorkspaceReclaimPolicy::Retain;
+    let is_there = observed.workspace.as_ref().is_some_and(|w| w.metadata.deletion_timestamp.is_none());
+    // What is destroyed goes, and its Workspace with it.
+    let stays = is_there && kind != UpdateKind::Destroy;
+    if !is_kept && stays {
+        return Action::ReclaimWorkspace;
+    }
+    let asks_for_another = |w: &&Workspace| w.spec.artifact.as_ref() != Some(&reference(resolved));
+    let lacks_its_source = |w: &Workspace| !asks_for_another(&w) && matches!(readiness(w), Readiness::LacksSource(_));
+    if stays && !in_store && observed.workspace.as_ref().is_some_and(lacks_its_source) {
+        return Action::Fetch(resolved.clone());
+    }
+    let refused = |w: &&Workspace| matches!(readiness(w), Readiness::SourceRefused(_));
+    let stuck = observed.workspace.as_ref().filter(asks_for_another).filter(refused);
+    match stuck.and_then(|_| build_workspace::workspace(&observed.stack, &reference(resolved)).ok()) {
+        Some(wanted) => {
+            let step = named(kind, &resolved.revision);
+            Action::ApplyWorkspace(Box::new(wanted), format!("going back to the source of the last {step}"))
+        }
+        None => Action::Settled(Settled::Done(again)),
+    }
+}
+
+/// The inputs that a run of this Stack on this artifact answers.
+pub fn inputs(observed: &Observed, resolved: &Resolved) -> Inputs {
+    let stack = &observed.stack;
+    let (reconcile_request, requested_at) = requests(stack);
+    let (force_at, reset_at) = requests_beside(stack);
+    Inputs {
+        generation: stack.metadata.generation.unwrap_or_default(),
+        reconcile_request,
+        requested_at,
+        force_at,
+        reset_at,
+        revision: resolved.revision.clone(),
+        digest: resolved.digest.to_string(),
+        content_id: resolved.content_id.clone(),
+        selection: resolved.selection().map(str::to_owned),
+        config_inputs: input_changes::config(observed),
+        mounted_inputs: input_changes::mounted(observed),
+    }
+}
+
+/// The run that is announced for this artifact.
+pub fn current_update(observed: &Observed, resolved: &Resolved, kind: UpdateKind, message: String) -> CurrentUpdate {
+    let stack = &observed.stack;
+    let inputs = inputs(observed, resolved);
+    let attempt = stack.status.as_ref().and_then(|s| s.attempts).unwrap_or_default() + 1;
+    CurrentUpdate {
+        name: names::update(&stack.name_any(), &stack.uid().unwrap_or_default(), attempt),
+        generation: inputs.generation,
+        reconcile_request: inputs.reconcile_request,
+        requested_at: inputs.requested_at,
+        force_at: inputs.force_at,
+        reset_at: inputs.reset_at,
+        commit: Some(inputs.revision),
+        origin_revision: resolved.origin_revision.clone(),
+        digest: Some(inputs.digest),
+        content_id: inputs.content_id,
+        dir: Some(resolved.directory.as_str().to_owned()),
+        paths_digest: inputs.selection,
+        config_inputs: inputs.config_inputs,
+        mounted_inputs: inputs.mounted_inputs,
+        kind,
+        message,
+        pending_creates: pending_creates(stack),
+        pulumi_stack: Some(identity::wanted(stack, observed.workspace.as_ref())),
+    }
+}
+
+/// What the next run does about creations that were cut off: what a person has said, else what follows from the last run.
+fn pending_creates(stack: &Stack) -> Option<PendingCreates> {
+    match resolve::in_force(stack) {
+        Some(Answer::Retry) if !resolve::is_not_found(stack) => Some(PendingCreates::Keep),
+        Some(Answer::Clear) => Some(PendingCreates::Clear),
+        Some(Answer::Retry | Answer::Abandon) | None => stack.status.as_ref()?.last_update.as_ref()?.pending_creates,
+    }
+}
