@@ -1,7 +1,8 @@
 //! Objects that something else rewrites are applied a few times, reported, and keep nothing from going on that can go on.
 
 use std::collections::HashMap;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use futures::channel::mpsc;
 use kube::runtime::watcher::Event;
@@ -11,9 +12,11 @@ use super::apply_conflicts::Contested;
 use super::cache_tests::context;
 use super::decide::{Action, decide};
 use super::decide_tests::{at_rest, now, stale};
-use super::observe::{Observed, Part};
+use super::observe::Observed;
+use super::parts::Part;
 use super::report::State;
 use super::*;
+use crate::api::auto::Workspace;
 use crate::controller::test_parts::TestParts;
 use crate::controller::update;
 use crate::runtime::fake_api::{Answer, RecordedRequest, client, merge};

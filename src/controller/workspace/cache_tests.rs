@@ -1,5 +1,6 @@
 //! A pod with an open run is not let go because the list of Updates is late, or behind.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::channel::mpsc;
@@ -8,6 +9,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use super::*;
+use crate::api::auto::Workspace;
 use crate::controller::test_parts::TestParts;
 use crate::controller::update;
 use crate::runtime::cache_sync::CacheSync;

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::environment::{Mounted, check_key, check_name};
-use super::render::SpecError;
+use super::mounted::{Mounted, check_key, check_name};
+use super::spec_error::SpecError;
 use crate::api::auto::{ConfigItem, ConfigValueFrom, WorkspaceSpec};
 use crate::controller::references::Reference;
 use crate::rpc::proto;
@@ -27,7 +27,7 @@ pub(super) fn required(spec: &WorkspaceSpec, stack: &str) -> Vec<Reference> {
 
 /// The files that the configuration of all stacks is read from, in mounted Secrets and ConfigMaps: a change of one is a reason to
 /// run. Files of other volumes are the user's own affair, and so are variables.
-pub fn files(spec: &WorkspaceSpec) -> BTreeSet<String> {
+pub fn config_files(spec: &WorkspaceSpec) -> BTreeSet<String> {
     let items = spec.stacks.iter().flat_map(|stack| &stack.config);
     let keys = items.filter_map(|item| key_of(item.value_from.as_ref()?));
     keys.map(|(mounted, key)| format!("{}/{key}", mounted.directory())).collect()
@@ -181,13 +181,17 @@ mod tests {
             {"key": "b", "valueFrom": {"configMapKeyRef": {"name": "s", "key": "k"}}},
         ]));
         assert_eq!(mounted(&both), [Mounted::Secret("s"), Mounted::ConfigMap("s")].into());
-        assert_eq!(files(&both), [format!("{secrets}/s/k"), format!("{maps}/s/k")].into());
+        assert_eq!(config_files(&both), [format!("{secrets}/s/k"), format!("{maps}/s/k")].into());
         let users = spec(json!([
             {"key": "a", "value": 1},
             {"key": "b", "valueFrom": {"env": "E"}},
             {"key": "c", "valueFrom": {"path": "/var/run/secrets/tokens/token"}},
         ]));
-        assert_eq!(files(&users), BTreeSet::new(), "variables, user volumes and projected tokens never run anything");
+        assert_eq!(
+            config_files(&users),
+            BTreeSet::new(),
+            "variables, user volumes and projected tokens never run anything"
+        );
         assert_eq!(settings(&both, "dev").expect("valid").environments, ["org/env"]);
         assert_eq!(settings(&both, "other").expect("valid").config, []);
     }

@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use super::agent_probe::AgentProbes;
 use super::apply_conflicts::Applies;
 use super::input_watch::InputWatch;
-use super::render::PodSettings;
+use super::pod_settings::PodSettings;
 use super::verified_parts::VerifiedParts;
 use crate::artifact;
 use crate::controller::authority::Generations;

@@ -3,7 +3,8 @@
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 
-use super::observe::{Agent, Observed, Part, RepositorySpec};
+use super::observe::{Agent, Observed, RepositorySpec};
+use super::parts::Part;
 use super::pod_state::PodState;
 use super::report::Report;
 use super::source::WantedSource;

@@ -2,7 +2,8 @@ use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::decide::{Action, decide};
-use super::observe::{Agent, Observed, OpenRun, Part, RepositorySpec};
+use super::observe::{Agent, Observed, OpenRun, RepositorySpec};
+use super::parts::Part;
 use super::pod_state::PodState;
 use super::report::{Report, State};
 use super::source::WantedSource;

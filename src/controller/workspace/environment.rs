@@ -8,40 +8,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Value, json};
 
 use super::config;
-use super::render::SpecError;
+use super::mounted::{Mounted, check_key, check_name};
+use super::spec_error::SpecError;
 use crate::api::auto::WorkspaceSpec;
-use crate::api::names::{CONFIG_MAPS_DIRECTORY, PULUMI_CONTAINER, SECRETS_DIRECTORY};
+use crate::api::names::PULUMI_CONTAINER;
 use crate::controller::merge::{POD_TEMPLATE, merge};
 use crate::controller::references::Reference;
 use crate::rpc::proto::EnvironmentVariable;
 use crate::rpc::proto::environment_variable::Source;
-
-const MAX_NAME: usize = 253;
-
-/// A Secret or a ConfigMap behind the environment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Mounted<'a> {
-    Secret(&'a str),
-    ConfigMap(&'a str),
-}
-
-impl Mounted<'_> {
-    /// Kind and name, such as `Secret/aws`.
-    fn object(self) -> String {
-        match self {
-            Mounted::Secret(name) => format!("Secret/{name}"),
-            Mounted::ConfigMap(name) => format!("ConfigMap/{name}"),
-        }
-    }
-
-    /// Where it is mounted.
-    pub(super) fn directory(self) -> String {
-        match self {
-            Mounted::Secret(name) => format!("{SECRETS_DIRECTORY}/{name}"),
-            Mounted::ConfigMap(name) => format!("{CONFIG_MAPS_DIRECTORY}/{name}"),
-        }
-    }
-}
 
 /// One key of a Secret or a ConfigMap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -207,25 +181,6 @@ fn check_from(from: &Value) -> Result<(), SpecError> {
     let invalid = |what| SpecError::EnvironmentFrom { what };
     check_name(all_of(from).ok_or_else(|| invalid("`secretRef.name` or `configMapRef.name` is needed"))?)
         .map_err(invalid)
-}
-
-pub(super) fn check_name(mounted: Mounted<'_>) -> Result<(), &'static str> {
-    let (name, what) = match mounted {
-        Mounted::Secret(name) => (name, "`name` is not the name of a Secret"),
-        Mounted::ConfigMap(name) => (name, "`name` is not the name of a ConfigMap"),
-    };
-    let is_valid = is_file_name(name) && !name.contains(|c: char| c == '_' || c.is_ascii_uppercase());
-    if is_valid { Ok(()) } else { Err(what) }
-}
-
-pub(super) fn check_key(key: &str) -> Result<(), &'static str> {
-    if is_file_name(key) { Ok(()) } else { Err("`key` is not a key of a Secret or a ConfigMap") }
-}
-
-/// What Kubernetes accepts as a key of a Secret or a ConfigMap; their names are a part of it.
-fn is_file_name(name: &str) -> bool {
-    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    !name.is_empty() && name.len() <= MAX_NAME && name != "." && !name.starts_with("..") && name.chars().all(plain)
 }
 
 /// Whether an item of a list has this name.

@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::environment::has_name;
 use super::init_containers::{self, FETCH_CONTAINER};
 use super::pod;
-use super::render::SpecError;
+use super::spec_error::SpecError;
 use crate::api::names::{
     ANNOTATION_REVISION_HASH, CONFIG_MAPS_DIRECTORY, LABEL_RUN, PULUMI_CONTAINER, SECRETS_DIRECTORY, SHARE_DIRECTORY,
     TLS_DIRECTORY,

@@ -5,7 +5,7 @@ use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Map, Value};
 
 use super::environment::has_name;
-use super::render::SpecError;
+use super::spec_error::SpecError;
 use crate::api::names::PULUMI_CONTAINER;
 
 /// Copies our binary into the share volume; the main container is any Pulumi image.

@@ -14,11 +14,15 @@ mod environment;
 mod guard;
 mod init_containers;
 mod input_watch;
+mod metadata;
+mod mounted;
 mod observe;
 mod parts;
 mod pod;
 mod pod_security;
+mod pod_settings;
 mod pod_state;
+mod reconcile;
 mod references;
 mod render;
 mod report;
@@ -28,6 +32,7 @@ mod revision;
 mod security;
 mod service;
 mod source;
+mod spec_error;
 mod status;
 mod tls;
 mod verified_parts;
@@ -47,47 +52,16 @@ mod render_tests;
 #[cfg(test)]
 mod source_tests;
 
-use std::sync::Arc;
-use std::time::Duration;
-
-use k8s_openapi::jiff::Timestamp;
-use kube::ResourceExt;
-
 pub use agent_probe::AgentProbes;
-pub use config::{files as config_files, settings};
+pub use config::{config_files, settings};
 pub use context::{Context, Memory};
 pub use controller::{Watches, controller};
 pub use environment::run_environment;
 pub use input_watch::InputWatch;
-pub use pod_state::is_operators as is_operators_pod;
+pub use pod_settings::PodSettings;
+pub use pod_state::is_operators_pod;
+pub use reconcile::reconcile;
 pub use references::references;
-pub use render::{PodSettings, Rendered, SpecError, render};
+pub use render::{Rendered, render};
 pub use restrictions::PodRestrictions;
-
-use crate::api::auto::Workspace;
-use crate::runtime::reconcile::{Outcome, ReconcileError};
-
-/// More steps than any Workspace needs in one go.
-const MAX_STEPS: usize = 12;
-/// How soon to go on when they were not enough.
-const GO_ON: Duration = Duration::from_secs(1);
-
-/// Looks, decides and acts until there is nothing to do now.
-pub async fn reconcile(workspace: Arc<Workspace>, context: Arc<Context>) -> Result<Outcome, ReconcileError> {
-    context.caches.wait().await?;
-    let (namespace, name) = (workspace.namespace().unwrap_or_default(), workspace.name_any());
-    for _ in 0..MAX_STEPS {
-        let now = Timestamp::now();
-        let looking = Box::pin(observe::observe(&namespace, &name, &context, now));
-        let Some((observed, agent)) = looking.await? else {
-            return Ok(Outcome::Settled);
-        };
-        let action = decide::decide(&observed, now);
-        tracing::debug!(?action, "decided");
-        let act = act::Act { observed: &observed, agent: agent.as_ref(), context: &context, now };
-        if let act::Step::Done(outcome) = Box::pin(act.perform(action)).await? {
-            return Ok(outcome);
-        }
-    }
-    Ok(Outcome::After(GO_ON))
-}
+pub use spec_error::SpecError;

@@ -5,15 +5,17 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::jiff::Timestamp;
+use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
-use kube::{Resource, ResourceExt};
 
 use super::apply_conflicts::Contested;
 use super::context::Context;
-use super::parts::parts;
+use super::metadata::is_ours;
+use super::parts::{Part, parts};
 use super::pod_state::{self, PodState};
-use super::render::{Rendered, SpecError, render};
+use super::render::{Rendered, render};
 use super::source::WantedSource;
+use super::spec_error::SpecError;
 use super::{config, environment, repository, source, version, warnings};
 use crate::api::auto::{ArtifactReference, Update, Workspace};
 use crate::api::conditions::{COMPLETE, is_true};
@@ -58,18 +60,6 @@ pub(super) struct RepositorySpec {
     pub source: WantedSource,
 }
 
-/// An object of the Workspace.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Part {
-    Missing,
-    /// Somebody else's object has the name.
-    Foreign,
-    Outdated,
-    /// The Pulumi Kubernetes Operator manages fields of it.
-    Operators,
-    Current,
-}
-
 /// An Update whose run is bound to a pod and not yet recorded as ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct OpenRun {
@@ -84,12 +74,6 @@ pub(super) enum Agent {
     NotAsked,
     Unreachable(String),
     Answered(Box<StatusReply>),
-}
-
-impl Part {
-    pub(super) fn is_ours(self) -> bool {
-        matches!(self, Part::Outdated | Part::Operators | Part::Current)
-    }
 }
 
 impl Observed {
@@ -253,10 +237,6 @@ fn is_stored(wanted: &RepositorySpec, namespace: &str, context: &Context) -> boo
     wanted.source.is_in_pod() || digest.is_ok_and(|digest| context.artifacts.is_granted(&digest, namespace))
 }
 
-pub(super) fn is_ours<K: Resource>(object: &K, name: &str) -> bool {
-    object.labels().get(names::LABEL_WORKSPACE_NAME).map(String::as_str) == Some(name)
-}
-
 /// The same of a Workspace whose pod says that a run is open in it. The pod is not let go because the cache does not know of the
 /// run yet: its Update is read.
 async fn open_runs_in(
@@ -307,7 +287,7 @@ fn is_open(pod: &PodState, workspace: &Workspace, context: &Context) -> bool {
 fn questions(workspace: &Workspace, context: &Context) -> StatusRequest {
     let mounted = environment::directories(&workspace.spec);
     let request = StatusRequest {
-        config_files: config::files(&workspace.spec).into_iter().collect(),
+        config_files: config::config_files(&workspace.spec).into_iter().collect(),
         mounted_directories: mounted.values().cloned().collect(),
     };
     let namespace = workspace.namespace().unwrap_or_default();

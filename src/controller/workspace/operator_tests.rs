@@ -2,7 +2,8 @@ use serde_json::{Value, json};
 
 use super::decide::Action;
 use super::decide_tests::{Is, check, stale, workspace};
-use super::observe::{Agent, Observed, Part};
+use super::observe::{Agent, Observed};
+use super::parts::Part;
 use super::report::State;
 use crate::api::conditions::workspace_reason as reason;
 

@@ -13,14 +13,32 @@ use tokio::time::Instant;
 
 use super::apply_conflicts::{Contested, describe};
 use super::context::Context;
-use super::observe::{Part, is_ours};
+use super::metadata::{ANNOTATION_RENDERED, is_ours};
 use super::pod_state::PodState;
-use super::render::{ANNOTATION_RENDERED, Rendered};
+use super::render::Rendered;
 use super::tls;
 use crate::api::auto::Workspace;
 use crate::api::names;
 use crate::runtime::field_managers;
 use crate::runtime::reconcile::ReconcileError;
+
+/// An object of the Workspace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Part {
+    Missing,
+    /// The name belongs to an object of another owner.
+    Foreign,
+    Outdated,
+    /// The Pulumi Kubernetes Operator manages fields of it.
+    Operators,
+    Current,
+}
+
+impl Part {
+    pub(super) fn is_ours(self) -> bool {
+        matches!(self, Part::Outdated | Part::Operators | Part::Current)
+    }
+}
 
 /// What a Workspace is made of, besides its pod.
 pub(super) struct Parts {

@@ -5,9 +5,11 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use super::environment::{Mounted, has_name};
+use super::environment::has_name;
 use super::init_containers::{BOOTSTRAP_CONTAINER, FETCH_CONTAINER};
-use super::render::{PodSettings, labels};
+use super::metadata::labels;
+use super::mounted::Mounted;
+use super::pod_settings::PodSettings;
 use super::security::{SecurityProfile, restricted};
 use super::source::WantedSource;
 use crate::api::auto::WorkspaceSpec;

@@ -67,7 +67,7 @@ pub(super) fn read(pod: &Pod) -> PodState {
         uid: pod.uid().unwrap_or_default(),
         ip: status.and_then(|status| status.pod_ip.clone()).filter(|ip| !ip.is_empty()),
         revision_hash: pod.annotations().get(ANNOTATION_REVISION_HASH).cloned(),
-        is_operators: is_operators(pod),
+        is_operators: is_operators_pod(pod),
         terminating: pod.metadata.deletion_timestamp.is_some(),
         held: pod.finalizers().iter().any(|finalizer| finalizer == RUN_FINALIZER),
         run: pod.annotations().get(ANNOTATION_RUN).cloned(),
@@ -84,7 +84,7 @@ pub(super) fn read(pod: &Pod) -> PodState {
 }
 
 /// Whether the `pulumi` container runs the agent of the Pulumi Kubernetes Operator.
-pub fn is_operators(pod: &Pod) -> bool {
+pub fn is_operators_pod(pod: &Pod) -> bool {
     let mut containers = pod.spec.iter().flat_map(|spec| &spec.containers);
     let command =
         containers.find(|container| container.name == PULUMI_CONTAINER).and_then(|pulumi| pulumi.command.as_ref());

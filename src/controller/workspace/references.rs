@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 
 use super::config;
-use super::environment::{self, Mounted};
+use super::environment;
 use crate::api::auto::WorkspaceSpec;
-use crate::controller::references::{Reference, ReferencedKind};
+use crate::controller::references::Reference;
 
 /// The references of the environment, and of the configuration of one stack. Those that are marked as optional are not in it,
 /// and each object is in it once. Nothing for a spec that is not valid: the run says what is wrong with it.
@@ -15,17 +15,6 @@ pub fn references(spec: &WorkspaceSpec, stack: Option<&str>) -> Vec<Reference> {
     let mut known = BTreeSet::new();
     let all = environment.into_iter().chain(configuration);
     all.filter(|reference| known.insert(reference.object())).collect()
-}
-
-impl Mounted<'_> {
-    /// As a reference of what refers to it.
-    pub(super) fn referred_to_by(self, referrer: String) -> Reference {
-        let (kind, name) = match self {
-            Mounted::Secret(name) => (ReferencedKind::Secret, name),
-            Mounted::ConfigMap(name) => (ReferencedKind::ConfigMap, name),
-        };
-        Reference { kind, name: name.to_owned(), referrer, directory: self.directory() }
-    }
 }
 
 #[cfg(test)]

@@ -6,95 +6,18 @@
 
 use serde_json::{Value, json};
 
-use super::pod_security::Violation;
-use super::restrictions::PodRestrictions;
+use super::metadata::{ANNOTATION_RENDERED, labels, metadata};
+use super::pod_settings::PodSettings;
 use super::revision::{hash, revision_hash};
 use super::security::SecurityProfile;
 use super::service::service;
 use super::source::WantedSource;
+use super::spec_error::{MAX_NAME, SpecError};
 use super::{config, environment, guard, init_containers, pod, source};
 use crate::api::auto::{Workspace, WorkspaceSpec};
 use crate::api::bounds;
-use crate::api::names::{LABEL_COMPONENT, LABEL_RUN, LABEL_WORKSPACE_NAME, RUN_OPEN, workspace_object};
-use crate::controller::merge::{MergeError, POD_TEMPLATE, TooLarge, check_size, merge};
-use crate::source::inline::InlineSourceError;
-
-/// Hash of a StatefulSet as we rendered it: the same hash on the live object means that there is nothing to apply.
-pub(super) const ANNOTATION_RENDERED: &str = "auto.pulumi.com/rendered-hash";
-/// Pods and revisions carry labels made of the name; with a longer one they would not be valid.
-const MAX_NAME: usize = 42;
-
-/// Why no pod can be made of a Workspace's spec. A person has to change it.
-#[derive(Debug, thiserror::Error)]
-pub enum SpecError {
-    #[error("the Workspace's name has more than {MAX_NAME} characters")]
-    NameTooLong,
-
-    #[error("podTemplate: {0}")]
-    Merge(#[from] MergeError),
-
-    #[error(transparent)]
-    TooLarge(#[from] TooLarge),
-
-    #[error("podTemplate.{field} is not supported")]
-    Unsupported { field: String },
-
-    #[error("{0}; this controller runs with --restrict-workspace-pods")]
-    PodSecurity(#[from] Violation),
-
-    #[error("serviceAccountName {account:?} is not allowed; allowed: {allowed} (--allowed-service-accounts)")]
-    ServiceAccount { account: String, allowed: String },
-
-    #[error(
-        "podTemplate.metadata.labels: {label} is refused: network policies select pods by it; use a label of your own"
-    )]
-    SelectorLabel { label: String },
-
-    #[error("podTemplate must not change {field}: the controller needs it as it is")]
-    Protected { field: String },
-
-    #[error("serviceTemplate: {0}")]
-    ServiceMerge(MergeError),
-
-    #[error("serviceTemplate.{field} is not supported: it takes metadata.labels and metadata.annotations")]
-    ServiceField { field: String },
-
-    #[error("securityProfile {profile:?} is neither restricted nor baseline")]
-    SecurityProfile { profile: String },
-
-    #[error("environment variable {name:?}: the name is empty or contains `=`")]
-    VariableName { name: String },
-
-    #[error("environment variable {variable}: valueFrom: {what}")]
-    Reference { variable: String, what: &'static str },
-
-    #[error("config key {key}: {what}")]
-    Config { key: String, what: &'static str },
-
-    #[error("envFrom: {what}")]
-    EnvironmentFrom { what: &'static str },
-
-    #[error("artifact.dir: {0}")]
-    Directory(#[from] crate::artifact::DirectoryError),
-
-    #[error("artifact.digest: {0}")]
-    Digest(#[from] crate::artifact::DigestError),
-
-    #[error(transparent)]
-    Source(#[from] InlineSourceError),
-}
-
-/// What the controller itself decides about workspace pods.
-#[derive(Clone, Debug)]
-pub struct PodSettings {
-    /// The image that holds our binary at `/pulumi-controller`.
-    pub agent_image: String,
-    /// When it is pulled; Kubernetes' default if absent.
-    pub agent_image_pull_policy: Option<String>,
-    /// The image of the `pulumi` container when the Workspace names none.
-    pub default_image: String,
-    pub restrictions: PodRestrictions,
-}
+use crate::api::names::{LABEL_RUN, LABEL_WORKSPACE_NAME, RUN_OPEN, workspace_object};
+use crate::controller::merge::{POD_TEMPLATE, TooLarge, check_size, merge};
 
 /// What shall be in the cluster for a Workspace.
 #[derive(Clone, Debug, PartialEq)]
@@ -185,15 +108,6 @@ fn pod_template(
     pod::tell_grace(&mut merged);
     pod::tell_env_file(&mut merged);
     Ok(merged)
-}
-
-/// The labels by which everything of a Workspace is found.
-pub(super) fn labels(name: &str) -> Value {
-    json!({LABEL_COMPONENT: "workspace", LABEL_WORKSPACE_NAME: name})
-}
-
-pub(super) fn metadata(name: &str, namespace: &str) -> Value {
-    json!({"name": workspace_object(name), "namespace": namespace, "labels": labels(name)})
 }
 
 /// Selects the pod only while a run is open in it: an idle one may be evicted.

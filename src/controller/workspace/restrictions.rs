@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::pod_security;
-use super::render::SpecError;
+use super::spec_error::SpecError;
 
 /// The account of a pod that names none.
 const DEFAULT_ACCOUNT: &str = "default";

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::render::SpecError;
+use super::spec_error::SpecError;
 
 /// The end of the tag of an image whose user is not root, and whose sister without that end runs as root.
 const NONROOT: &str = "-nonroot";

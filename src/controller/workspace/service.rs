@@ -2,8 +2,9 @@
 
 use serde_json::{Map, Value, json};
 
-use super::render::{ANNOTATION_RENDERED, SpecError, labels, metadata};
+use super::metadata::{ANNOTATION_RENDERED, labels, metadata};
 use super::revision::hash;
+use super::spec_error::SpecError;
 use crate::api::names::AGENT_PORT;
 use crate::controller::merge::{SERVICE_TEMPLATE, merge};
 

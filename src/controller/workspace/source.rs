@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use super::render::SpecError;
+use super::spec_error::SpecError;
 use crate::api::auto::{ArtifactReference, WorkspaceSpec};
 use crate::artifact::{Digest, Directory, InPod};
 use crate::source::Origin;

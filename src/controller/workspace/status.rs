@@ -114,7 +114,7 @@ fn describe_pod(status: &mut WorkspaceStatus, observed: &Observed) {
 /// What the agent says of the configuration's inputs; where it cannot tell now, what it said last. Every pod of a Workspace has the same
 /// word for the same contents, so what has changed while there was no pod is seen as well.
 fn config_inputs(before: Option<String>, reply: &StatusReply, spec: &WorkspaceSpec) -> Option<String> {
-    let has_inputs = !config::files(spec).is_empty();
+    let has_inputs = !config::config_files(spec).is_empty();
     let said = Some(reply.config_inputs.clone()).filter(|word| !word.is_empty());
     said.or(before).filter(|_| has_inputs)
 }

@@ -6,7 +6,7 @@ use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::render::labels;
+use super::metadata::labels;
 use crate::api::names::{workspace_server_name, workspace_tls_secret};
 use crate::controller::authority::Generations;
 use crate::rpc::identity::{self, IdentityError};
