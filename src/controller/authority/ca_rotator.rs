@@ -8,8 +8,8 @@ use k8s_openapi::api::core::v1::Secret;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::AuthorityError;
 use super::decide::{Action, Found, decide};
+use super::error::AuthorityError;
 use super::generations::Generations;
 use super::secret::{self, SECRET};
 use crate::rpc::client::Agents;

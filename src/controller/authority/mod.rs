@@ -5,6 +5,7 @@
 
 mod ca_rotator;
 mod decide;
+mod error;
 mod generations;
 mod secret;
 
@@ -12,30 +13,6 @@ mod secret;
 mod ca_rotator_tests;
 
 pub use ca_rotator::{CaRotator, Place};
+pub use error::AuthorityError;
 pub use generations::Generations;
 pub use secret::SECRET;
-
-use crate::rpc::client::ClientIdentityError;
-use crate::rpc::identity::IdentityError;
-use crate::runtime::reads::ReadError;
-use crate::runtime::writes::WriteError;
-
-/// Why there is no authority, or none newer than the one in force.
-#[derive(Debug, thiserror::Error)]
-pub enum AuthorityError {
-    #[error("cannot read the authority's Secret")]
-    Read(#[from] ReadError),
-    #[error("cannot write the authority's Secret")]
-    Write(#[from] WriteError),
-    #[error("cannot make certificates")]
-    Make(#[from] IdentityError),
-    #[error("cannot use the controller's own certificates")]
-    Use(#[from] ClientIdentityError),
-    #[error(
-        "Secret {namespace}/{SECRET} holds no authority: {reason}. Put certificate and key in ca.crt and ca.key, or delete \
-         the Secret: it is written again"
-    )]
-    Unusable { namespace: String, reason: String },
-    #[error("Secret {0}/{SECRET} is changed again and again by somebody else")]
-    Restless(String),
-}

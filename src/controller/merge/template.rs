@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::MergeError;
+use super::error::MergeError;
 
 /// The fields of metadata that a template may set.
 const METADATA_FIELDS: &[&str] = &["annotations", "labels"];

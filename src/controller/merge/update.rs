@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::keys::UPDATE;
-use super::merge;
+use super::strategic::merge;
 use super::template::{Template, TemplateError};
 use crate::api::auto::Update;
 

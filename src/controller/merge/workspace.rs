@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::keys::{POD_TEMPLATE, WORKSPACE};
-use super::merge;
+use super::strategic::merge;
 use super::template::{Template, TemplateError};
 use crate::api::auto::Workspace;
 

@@ -1,12 +1,13 @@
-//! Merging of maps, and of values by their rule.
+//! Merging of maps, of lists by a key, and of values by their rule.
 
 use std::collections::HashSet;
 use std::fmt;
 
 use serde_json::{Map, Value};
 
+use super::error::MergeError;
 use super::keys::{KeyTable, PLAIN, Rule};
-use super::{MergeError, lists};
+use super::lists::{in_order, merge_set, positions};
 
 const PATCH: &str = "$patch";
 const RETAIN_KEYS: &str = "$retainKeys";
@@ -17,7 +18,7 @@ static PLAIN_MAP: Rule = Rule::Map(&PLAIN);
 
 /// What `$patch` asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Directive {
+enum Directive {
     Merge,
     Replace,
     Delete,
@@ -25,18 +26,18 @@ pub(super) enum Directive {
 
 /// The place in the patch, for errors.
 #[derive(Clone, Debug)]
-pub(super) struct Path(String);
+struct Path(String);
 
 impl Path {
-    pub(super) fn root() -> Self {
+    fn root() -> Self {
         Self(String::new())
     }
 
-    pub(super) fn field(&self, name: &str) -> Self {
+    fn field(&self, name: &str) -> Self {
         if self.0.is_empty() { Self(name.to_owned()) } else { Self(format!("{}.{name}", self.0)) }
     }
 
-    pub(super) fn item(&self, index: usize) -> Self {
+    fn item(&self, index: usize) -> Self {
         Self(format!("{}[{index}]", self.0))
     }
 }
@@ -48,7 +49,7 @@ impl fmt::Display for Path {
 }
 
 /// Reads `$patch` of a map; none means merge.
-pub(super) fn directive(patch: &Map<String, Value>, path: &Path) -> Result<Directive, MergeError> {
+fn directive(patch: &Map<String, Value>, path: &Path) -> Result<Directive, MergeError> {
     match patch.get(PATCH).map(|value| (value, value.as_str())) {
         None | Some((_, Some("merge"))) => Ok(Directive::Merge),
         Some((_, Some("replace"))) => Ok(Directive::Replace),
@@ -57,8 +58,14 @@ pub(super) fn directive(patch: &Map<String, Value>, path: &Path) -> Result<Direc
     }
 }
 
+/// Merges `patch` over `base`. Maps merge, null deletes, lists merge by the keys of the table or are replaced; the
+/// directives `$patch`, `$retainKeys`, `$setElementOrder/…` and `$deleteFromPrimitiveList/…` are obeyed.
+pub fn merge(base: Value, patch: &Value, keys: &'static KeyTable) -> Result<Value, MergeError> {
+    merge_value(Some(base), patch, &Rule::Map(keys), &Path::root())
+}
+
 /// Merges one value over what is there. A base of another type is replaced, as Kubernetes does.
-pub(super) fn merge_value(base: Option<Value>, patch: &Value, rule: &Rule, path: &Path) -> Result<Value, MergeError> {
+fn merge_value(base: Option<Value>, patch: &Value, rule: &Rule, path: &Path) -> Result<Value, MergeError> {
     match (rule, patch) {
         (Rule::Map(keys), Value::Object(patch)) => {
             let base = match base {
@@ -68,11 +75,11 @@ pub(super) fn merge_value(base: Option<Value>, patch: &Value, rule: &Rule, path:
             merge_map(base, patch, keys, path).map(Value::Object)
         }
         (Rule::List { key, items }, Value::Array(patch)) => match base {
-            Some(Value::Array(base)) => lists::merge_by_key(base, patch, key, items, path).map(Value::Array),
-            _ => lists::take_by_key(patch, key, items, path).map(Value::Array),
+            Some(Value::Array(base)) => merge_by_key(base, patch, key, items, path).map(Value::Array),
+            _ => take_by_key(patch, key, items, path).map(Value::Array),
         },
         (Rule::Set, Value::Array(patch)) => match base {
-            Some(Value::Array(base)) => Ok(Value::Array(lists::merge_set(base, patch))),
+            Some(Value::Array(base)) => Ok(Value::Array(merge_set(base, patch))),
             _ => Ok(Value::Array(patch.clone())),
         },
         (Rule::Map(_), _) => Err(MergeError::NotAnObject { path: path.to_string() }),
@@ -82,7 +89,7 @@ pub(super) fn merge_value(base: Option<Value>, patch: &Value, rule: &Rule, path:
 }
 
 /// Merges a map over a map, with its directives.
-pub(super) fn merge_map(
+fn merge_map(
     mut base: Map<String, Value>,
     patch: &Map<String, Value>,
     keys: &KeyTable,
@@ -113,6 +120,84 @@ fn rule_for(keys: &KeyTable, field: &str, value: &Value) -> &'static Rule {
         Some(rule) => rule,
         None if value.is_object() => &PLAIN_MAP,
         None => &Rule::Whole,
+    }
+}
+
+/// Merges items with the same key. An item with `$patch: delete` removes its like; one with `$patch: replace` makes
+/// the other items of the patch the whole list, as in Kubernetes.
+fn merge_by_key(
+    mut base: Vec<Value>,
+    patch: &[Value],
+    key: &'static str,
+    items: &KeyTable,
+    path: &Path,
+) -> Result<Vec<Value>, MergeError> {
+    let sorted = Sorted::read(patch, key, path)?;
+    if sorted.replace {
+        return take(&sorted.merged, items);
+    }
+    base.retain(|item| !sorted.deleted.contains(&item.get(key)));
+    let order: Vec<Value> = base.clone();
+    let mut places = positions(&order, Some(key));
+    for (place, item) in &sorted.merged {
+        let position = *places.entry(item.get(key)).or_insert(base.len());
+        match base.get_mut(position) {
+            Some(slot) => {
+                let there = match slot.take() {
+                    Value::Object(there) => there,
+                    _ => Map::new(),
+                };
+                *slot = Value::Object(merge_map(there, item, items, place)?);
+            }
+            None => base.push(Value::Object(merge_map(Map::new(), item, items, place)?)),
+        }
+    }
+    let patched: Vec<Value> = sorted.merged.iter().map(|(_, item)| Value::Object((*item).clone())).collect();
+    Ok(in_order(base, &patched, &order, Some(key)))
+}
+
+/// A patch where nothing was: its items, without directives. Items that share a key stay apart (two ports of one
+/// number, one for TCP and one for UDP).
+fn take_by_key(patch: &[Value], key: &'static str, items: &KeyTable, path: &Path) -> Result<Vec<Value>, MergeError> {
+    take(&Sorted::read(patch, key, path)?.merged, items)
+}
+
+fn take(merged: &[(Path, &Map<String, Value>)], items: &KeyTable) -> Result<Vec<Value>, MergeError> {
+    merged.iter().map(|(place, item)| merge_map(Map::new(), item, items, place).map(Value::Object)).collect()
+}
+
+/// The items of a patch by what they ask for.
+struct Sorted<'a> {
+    merged: Vec<(Path, &'a Map<String, Value>)>,
+    deleted: HashSet<Option<&'a Value>>,
+    replace: bool,
+}
+
+impl<'a> Sorted<'a> {
+    fn read(patch: &'a [Value], key: &'static str, path: &Path) -> Result<Self, MergeError> {
+        let mut sorted = Self { merged: Vec::new(), deleted: HashSet::new(), replace: false };
+        for (index, item) in patch.iter().enumerate() {
+            let place = path.item(index);
+            let Value::Object(item) = item else {
+                return Err(MergeError::NotAnObject { path: place.to_string() });
+            };
+            let asked = directive(item, &place)?;
+            if asked == Directive::Replace {
+                sorted.replace = true;
+                continue;
+            }
+            let value = item.get(key).filter(|value| !value.is_null());
+            if value.is_none() {
+                return Err(MergeError::MissingKey { path: place.to_string(), key });
+            }
+            match asked {
+                Directive::Delete => {
+                    sorted.deleted.insert(value);
+                }
+                _ => sorted.merged.push((place, item)),
+            }
+        }
+        Ok(sorted)
     }
 }
 
@@ -168,7 +253,7 @@ fn set_element_order(
         };
         if let Some(Value::Array(items)) = merged.get_mut(field) {
             let current = items.clone();
-            *items = lists::in_order(std::mem::take(items), order, &current, key);
+            *items = in_order(std::mem::take(items), order, &current, key);
         }
     }
     Ok(())

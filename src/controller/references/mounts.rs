@@ -1,0 +1,18 @@
+//! The mounts of a pod's Secrets and ConfigMaps.
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+use serde_json::json;
+
+use crate::api::names;
+use crate::runtime::writes::{WriteError, Writer};
+
+/// Has the kubelet mount the pod's Secrets and ConfigMaps again: it syncs a pod at once when an annotation changes, and otherwise
+/// about once a minute.
+pub async fn request_mounts(pod: &Pod, writer: &Writer, now: Timestamp) -> Result<(), WriteError> {
+    let annotations = json!({names::ANNOTATION_MOUNTS_REQUESTED: now.to_string()});
+    let namespace = pod.namespace().unwrap_or_default();
+    let patch = json!({"metadata": {"annotations": annotations, "uid": pod.uid()}});
+    writer.merge::<Pod>(&namespace, &pod.name_any(), &patch).await.map(drop)
+}
