@@ -64,7 +64,7 @@ pub fn merge(base: Value, patch: &Value, keys: &'static KeyTable) -> Result<Valu
     merge_value(Some(base), patch, &Rule::Map(keys), &Path::root())
 }
 
-/// Merges one value over what is there. A base of another type is replaced, as Kubernetes does.
+/// Merges one value over the existing one. A base of another type is replaced, as Kubernetes does.
 fn merge_value(base: Option<Value>, patch: &Value, rule: &Rule, path: &Path) -> Result<Value, MergeError> {
     match (rule, patch) {
         (Rule::Map(keys), Value::Object(patch)) => {

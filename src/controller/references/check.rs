@@ -25,7 +25,7 @@ const KUBELET_SYNC: SignedDuration = SignedDuration::from_secs(150);
 /// The column with the number of keys in the API server's table of Secrets and in that of ConfigMaps.
 const KEYS_COLUMN: &str = "Data";
 
-/// What is known of all references of a run.
+/// The result of a check of all references of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Checked {
     pub missing: Vec<Reference>,

@@ -178,7 +178,7 @@ fn settled_on(
 ) -> Action {
     let is_kept = observed.stack.spec.workspace_reclaim_policy == WorkspaceReclaimPolicy::Retain;
     let is_there = observed.workspace.as_ref().is_some_and(|w| w.metadata.deletion_timestamp.is_none());
-    // What is destroyed goes, and its Workspace with it.
+    // After a destroy the Stack goes, and its Workspace with it.
     let stays = is_there && kind != UpdateKind::Destroy;
     if !is_kept && stays {
         return Action::ReclaimWorkspace;

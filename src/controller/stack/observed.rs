@@ -1,4 +1,4 @@
-//! What is known of a Stack at the start of a pass.
+//! The state that a pass of a Stack starts from: the Stack itself, its source, its Workspace and its Updates.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::controller::stack::duplicate_stacks::DuplicateStack;
 use crate::controller::stack::prerequisites::Needed;
 use crate::source::{Resolved, Unavailable};
 
-/// What is known at the start of a pass.
+/// The state at the start of a pass.
 #[derive(Clone, Debug)]
 pub struct Observed {
     pub stack: Stack,

@@ -5,7 +5,7 @@ use kube::ResourceExt;
 use crate::api::auto::{RunBinding, Update};
 use crate::api::names;
 
-/// What an Update's run is bound to, once it was announced.
+/// The binding of an Update's run, once the run is announced.
 pub fn binding(update: &Update) -> Option<&RunBinding> {
     update.status.as_ref()?.run.as_ref()
 }

@@ -88,7 +88,7 @@ struct Claims {
 }
 
 impl Claims {
-    /// Says in each of them what is wrong with a person's answer.
+    /// Adds a complaint about a person's answer to each of them.
     fn complain(&mut self, complaint: &str) {
         let others = [&mut self.reconciling, &mut self.stalled].into_iter().flatten();
         for Words(_, message) in std::iter::once(&mut self.ready.1).chain(others) {
@@ -231,7 +231,7 @@ fn done(last: Option<&LastUpdate>) -> String {
         Some(revision) => format!("the stack is up to date with revision {revision}"),
         None => "the stack has been processed and is up to date".to_owned(),
     };
-    // What is to be known of a run that succeeded.
+    // The message of a run that succeeded is a note about it.
     match last.filter(|last| last.state.as_deref() == Some("succeeded")).and_then(|last| last.message.as_deref()) {
         Some(but) => format!("{done}; {but}"),
         None => done,
