@@ -22,6 +22,8 @@ use crate::rpc::proto;
 
 /// How long the cluster is given to say why a pod was told to end. The agent goes half a minute after its result at the latest.
 const EXPLANATION_TIMEOUT: SignedDuration = SignedDuration::from_secs(60);
+/// Interval at which a deleted Update checks that the Stack that has to record its result still exists.
+const OWNER_CHECK_INTERVAL: SignedDuration = SignedDuration::from_secs(60);
 
 /// The next step.
 #[derive(Clone, Debug, PartialEq)]
@@ -88,6 +90,8 @@ pub fn decide(observed: &Observed, now: Timestamp) -> Action {
         return match update.metadata.deletion_timestamp {
             _ if has(names::UPDATE_FINALIZER) => Action::Release,
             Some(_) if has(names::STACK_FINALIZER) && observed.stack == Owner::Gone => Action::Abandon,
+            // Nothing wakes the Update when its Stack goes away.
+            Some(_) if has(names::STACK_FINALIZER) => Action::Keep(OWNER_CHECK_INTERVAL),
             Some(_) => Action::Nothing,
             None => expiry(update, now),
         };

@@ -36,8 +36,7 @@ struct Turn {
     /// How often in a row it could not be asked, and how often a commit could not be fetched.
     unanswered: u32,
     unfetched: u32,
-    /// How often in a row each was ended because other namespaces waited.
-    questions_ended: u32,
+    /// How often in a row a fetch was ended because other namespaces waited.
     fetches_ended: u32,
 }
 
@@ -86,8 +85,7 @@ impl Shared {
     }
 
     async fn ask(self: &Arc<Self>, key: &Arc<Key>, covers: u64, turn: &mut Turn) {
-        let asked = self.tip(key, turn.questions_ended).await;
-        count_ended(&mut turn.questions_ended, &asked);
+        let asked = self.tip(key).await;
         let interval = self.lock().interval(key).unwrap_or(MIN_BACKOFF);
         let told = match asked {
             Ok(tip) => {
@@ -139,8 +137,8 @@ impl Shared {
         }
     }
 
-    /// Asks the server which commit is meant. `ended` is how often in a row that was ended.
-    async fn tip(&self, key: &Key, ended: u32) -> Result<Tip, GitError> {
+    /// Asks the server which commit is meant.
+    async fn tip(&self, key: &Key) -> Result<Tip, GitError> {
         if let Reference::Commit(_) = key.reference {
             return key.reference.select([]).ok_or(GitError::Empty);
         }
@@ -151,7 +149,7 @@ impl Shared {
             let limits = self.settings.limits.clone();
             child::list(&self.settings.subprocess, List { repository, access, reference, limits }).await
         };
-        slot.run("asking the server", ended, || None, work).await
+        slot.run("asking the server", 0, || None, work).await
     }
 
     /// Fetches a commit and packs it into the store. `ended` is how often in a row that was ended.
@@ -173,8 +171,8 @@ impl Shared {
             child::download(&self.settings.subprocess, download).await
         };
         slot.run("fetching the commit", ended, received, work).await?;
-        let _packing = self.slot(&self.settings.slots.packings, key).await?;
-        self.pack(&directory, tip, choices).await
+        let packing = self.slot(&self.settings.slots.packings, key).await?;
+        packing.run("packing the files of the commit", ended, || None, self.pack(&directory, tip, choices)).await
     }
 
     /// Packs a commit that was fetched into a directory.
@@ -243,7 +241,7 @@ fn said(key: &Key, error: &GitError) -> Unavailable {
 }
 
 /// Counts how often in a row work was ended because other namespaces waited.
-fn count_ended<T>(count: &mut u32, done: &Result<T, GitError>) {
+fn count_ended(count: &mut u32, done: &Result<Fetched, GitError>) {
     match done {
         Ok(_) => *count = 0,
         Err(GitError::Ended { .. }) => *count = count.saturating_add(1),

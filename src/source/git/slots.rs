@@ -1,7 +1,7 @@
 //! How many tasks for repositories run at once. All that follow repositories share these slots.
 //!
-//! A namespace waits for one of its own slots first, and then for one of the common ones. A common slot that becomes free goes to the
-//! namespace that holds the fewest, among those to the one whose last slot was granted first, and then to the one that waits longest. A
+//! A namespace waits for one of its own slots first, and then for one of the common ones. The last free common slot is reserved for a
+//! namespace that holds none, if there are enough slots for that. A common slot that becomes free goes to the namespace that holds the fewest, among those to the one whose last slot was granted first, and then to the one that waits longest. A
 //! namespace that holds none does not wait for slow servers of others: [`Slot::run`] ends a slow task for it.
 
 use std::cmp::Reverse;
@@ -47,8 +47,11 @@ const FETCHES: Limits = Limits {
     per_namespace: 2,
     slow_limits: SlowLimits { several: Duration::from_secs(3), only: Duration::from_secs(10) },
 };
-/// Of these, commits that are packed at once. Each is a child process with much memory. None is ended: its limit of CPU time bounds it.
+/// Of these, commits that are packed at once. Each is a child process with much memory. It receives nothing, so it counts as slow from the
+/// beginning.
 const PACKINGS: Limits = Limits { total: 2, per_namespace: 1, slow_limits: FETCHES.slow_limits };
+/// With fewer slots than this, none is reserved: two namespaces with one slot each use all of them.
+const MIN_TO_RESERVE: usize = 3;
 /// Repositories of one namespace that may wait for a slot at once.
 const WAITING_PER_NAMESPACE: usize = 10_000;
 
@@ -248,7 +251,9 @@ impl Common {
             let order = |(id, waiting): &(&u64, &Waiting)| {
                 (self.holds(&waiting.namespace), self.last_grants.get(&waiting.namespace).copied(), **id)
             };
-            let Some(id) = self.waiting.iter().min_by_key(order).map(|(id, _)| *id) else { return };
+            let is_last = total >= MIN_TO_RESERVE && self.held.len() + 1 == total;
+            let may_have = |(_, waiting): &(&u64, &Waiting)| !is_last || self.holds(&waiting.namespace) == 0;
+            let Some(id) = self.waiting.iter().filter(may_have).min_by_key(order).map(|(id, _)| *id) else { return };
             let Some(Waiting { namespace, granted }) = self.waiting.remove(&id) else { return };
             self.last_grants.insert(namespace.clone(), self.grants);
             self.grants += 1;

@@ -36,6 +36,11 @@ const LIMITS: Limits = Limits {
 };
 /// How many expressions are evaluated at once. A namespace has one child process at a time, and a few callers that wait for it.
 const SLOTS: fair_slots::Limits = fair_slots::Limits { total: 2, per_key: 1, waiting_per_key: 8 };
+/// How much longer a namespace evaluates nothing than its last evaluation took, if that was longer than [`CHEAP`]: it uses a tenth of a CPU
+/// at most.
+const BACKOFF_FACTOR: u32 = 9;
+/// An evaluation that takes no longer needs no backoff.
+const CHEAP: Duration = Duration::from_millis(50);
 /// How long a namespace evaluates nothing after one of its expressions has exceeded a limit: it uses a tenth of a CPU at most.
 const NAMESPACE_BACKOFF: Duration = Duration::from_secs(10);
 /// How long a reconcile waits for an answer before it goes on with other Stacks. Most answers take a few milliseconds.
@@ -152,8 +157,12 @@ impl Drop for Evaluation {
 
 impl Evaluation {
     async fn run(self, of: ObjectKey, request: Vec<u8>, tell: oneshot::Sender<Answer>) {
+        let mut began = Instant::now();
         let (answer, mut slot) = match self.shared.slots.acquire(&of.0).await {
-            Ok(slot) => (self.shared.evaluate(request).await, Some(slot)),
+            Ok(slot) => {
+                began = Instant::now();
+                (self.shared.evaluate(request).await, Some(slot))
+            }
             Err(busy) => (
                 Err(Failed::Now(format!(
                     "{} other expressions of this namespace already wait to be evaluated",
@@ -162,7 +171,7 @@ impl Evaluation {
                 None,
             ),
         };
-        let is_costly = matches!(answer, Err(Failed::Always(ExpressionError::LimitExceeded(_))));
+        let backoff = backoff_after(&answer, began.elapsed());
         let (answer, until) = match answer {
             Ok(answer) => (answer, None),
             Err(Failed::Always(error)) => (Err(error), None),
@@ -170,9 +179,9 @@ impl Evaluation {
         };
         self.shared.lock().set(self.hash, Known { answer: answer.clone(), until });
         drop(self.tell(&of, answer, tell));
-        if is_costly {
+        if let Some(backoff) = backoff {
             slot.iter_mut().for_each(Slot::release_total);
-            tokio::time::sleep(NAMESPACE_BACKOFF).await;
+            tokio::time::sleep(backoff).await;
         }
     }
 
@@ -194,6 +203,14 @@ enum Failed {
     Always(ExpressionError),
     /// The next one may.
     Now(String),
+}
+
+/// How long the namespace evaluates nothing after an evaluation that took so long.
+fn backoff_after(answer: &Result<Answer, Failed>, took: Duration) -> Option<Duration> {
+    if matches!(answer, Err(Failed::Always(ExpressionError::LimitExceeded(_)))) {
+        return Some(NAMESPACE_BACKOFF);
+    }
+    (took > CHEAP).then(|| NAMESPACE_BACKOFF.min(took * BACKOFF_FACTOR))
 }
 
 impl Shared {
@@ -269,6 +286,17 @@ mod tests {
         }
         assert!(answers.recent.len() + answers.older.len() <= 2 * MAX_REMEMBERED);
         assert_eq!(answers.get(&hash(1), now), None, "what nobody asks for is forgotten");
+    }
+
+    #[test]
+    fn a_namespace_evaluates_for_a_tenth_of_the_time_at_most() {
+        let exceeded = || Err(Failed::Always(ExpressionError::LimitExceeded("too large".to_owned())));
+        let answered = || Ok(Ok(true));
+        let after = |answer, millis| backoff_after(&answer, Duration::from_millis(millis));
+        assert_eq!(after(exceeded(), 1), Some(NAMESPACE_BACKOFF));
+        assert_eq!(after(answered(), 10), None);
+        assert_eq!(after(answered(), 900), Some(Duration::from_millis(8100)));
+        assert_eq!(after(answered(), 5000), Some(NAMESPACE_BACKOFF));
     }
 
     #[test]
