@@ -1,12 +1,14 @@
 //! Kubernetes events as Flux makes them. A reconcile hands them over and goes on; one task writes them.
 
-use std::collections::{BTreeMap, VecDeque};
+mod event;
+
+use std::collections::VecDeque;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{Event as KubernetesEvent, EventSource, ObjectReference};
+use k8s_openapi::api::core::v1::{Event as KubernetesEvent, EventSource};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use k8s_openapi::jiff::Timestamp;
-use kube::{Resource, ResourceExt};
+use kube::ResourceExt;
 use serde_json::json;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -15,7 +17,9 @@ use tokio_util::sync::CancellationToken;
 use crate::runtime::notifications::Notifications;
 use crate::runtime::writes::{WriteError, Writer};
 use crate::telemetry::metrics::Metrics;
-use crate::telemetry::redact::url_credentials;
+
+pub use event::{Event, EventKind};
+pub(super) use event::{bounded, says_the_same};
 
 /// How many events may wait to be written; more are dropped and counted.
 const QUEUE: usize = 1024;
@@ -25,59 +29,8 @@ const MAX_REMEMBERED: usize = 1024;
 const AGGREGATION_WINDOW: Duration = Duration::from_secs(10 * 60);
 /// The longest message that the API accepts.
 const MAX_MESSAGE: usize = 1024;
-/// Annotations of an object with this prefix are metadata of its events, as in Flux.
-const METADATA_PREFIX: &str = "event.toolkit.fluxcd.io/";
 /// How long the task goes on writing what waits after it was told to end.
 const LAST_WRITES: Duration = Duration::from_secs(5);
-
-/// Whether an event is good news.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EventKind {
-    /// Nothing that anybody has to be notified of.
-    Trace,
-    Normal,
-    Warning,
-}
-
-impl EventKind {
-    fn as_str(self) -> &'static str {
-        match self {
-            EventKind::Trace | EventKind::Normal => "Normal",
-            EventKind::Warning => "Warning",
-        }
-    }
-}
-
-/// What happened to which object.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Event {
-    pub object: ObjectReference,
-    pub kind: EventKind,
-    pub reason: String,
-    pub message: String,
-    /// Annotations of the event, such as `pulumi.com/revision`.
-    pub metadata: BTreeMap<String, String>,
-}
-
-impl Event {
-    pub fn new<K>(object: &K, kind: EventKind, reason: impl Into<String>, message: impl Into<String>) -> Self
-    where
-        K: Resource<DynamicType = ()>,
-    {
-        let annotations = object.annotations().iter().filter(|(key, _)| key.starts_with(METADATA_PREFIX));
-        let metadata = annotations.map(|(key, value)| (key.clone(), value.clone())).collect();
-        let resource_version = object.meta().resource_version.clone();
-        let object = ObjectReference { resource_version, ..object.object_ref(&()) };
-        Event { object, kind, reason: reason.into(), message: message.into(), metadata }
-    }
-
-    /// Adds metadata.
-    #[must_use]
-    pub fn with(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
-        self.metadata.insert(key.into(), value.into());
-        self
-    }
-}
 
 /// Takes events. Cheap to clone; never waits.
 #[derive(Clone, Debug)]
@@ -237,25 +190,4 @@ impl Remembered {
         }
         self.events.push_back(Repeated { event: event.clone(), name, count: 1, begun: Instant::now() });
     }
-}
-
-/// The object's version does not matter, and nor does anything that is not seen by people.
-pub(super) fn says_the_same(one: &Event, other: &Event) -> bool {
-    one.object.uid == other.object.uid
-        && one.object.name == other.object.name
-        && one.object.namespace == other.object.namespace
-        && one.kind == other.kind
-        && one.reason == other.reason
-        && one.message == other.message
-        && one.metadata == other.metadata
-}
-
-/// A message without credentials, of so many bytes at most.
-pub(super) fn bounded(message: &str, longest: usize) -> String {
-    let message = url_credentials(message);
-    if message.len() <= longest {
-        return message.into_owned();
-    }
-    let end = message.floor_char_boundary(longest.saturating_sub(3));
-    format!("{}...", message.get(..end).unwrap_or_default())
 }
