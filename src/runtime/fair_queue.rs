@@ -7,6 +7,8 @@
 //! priority never delays the runs of another namespace, and neither does a large number of queued runs.
 
 mod queue;
+mod run;
+mod slots;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -16,32 +18,13 @@ use jiff::Timestamp;
 use tokio::time::Instant;
 
 use queue::Queue;
+use slots::Taken;
+
+pub use run::Run;
+pub use slots::Limits;
 
 /// How long a slot is reserved for a run that was woken. A run that does not come, because it is gone, must not block it.
 const RESERVATION: Duration = Duration::from_secs(30);
-
-/// How many runs may be open at once.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
-    pub all: usize,
-    pub each_namespace: usize,
-    pub each_node: usize,
-}
-
-/// A run that wants a slot.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Run {
-    pub uid: String,
-    pub namespace: String,
-    /// The Workspace that it runs in.
-    pub workspace: String,
-    /// The node that its pod is on.
-    pub node: String,
-    /// Runs with a higher priority start first within their namespace.
-    pub priority: i32,
-    /// Of runs with the same priority the one that has been pending longest starts first.
-    pub pending_since: Timestamp,
-}
 
 /// Why a run has to wait. The text stays the same while the run waits, because it is written into a status.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -242,47 +225,6 @@ impl<W> FairQueue<W> {
             () if taken.is_reserved(namespace, &self.limits) => Full::Last,
             () => Full::All { limit: all },
         }
-    }
-}
-
-/// How many slots are open or reserved.
-#[derive(Default)]
-struct Taken<'t> {
-    all: usize,
-    by_namespace: HashMap<&'t str, usize>,
-    by_node: HashMap<&'t str, usize>,
-    by_both: HashMap<(&'t str, &'t str), usize>,
-}
-
-impl Taken<'_> {
-    fn in_namespace(&self, namespace: &str) -> usize {
-        self.by_namespace.get(namespace).copied().unwrap_or_default()
-    }
-
-    fn on_node(&self, node: &str) -> usize {
-        self.by_node.get(node).copied().unwrap_or_default()
-    }
-
-    fn of_both(&self, namespace: &str, node: &str) -> usize {
-        self.by_both.get(&(namespace, node)).copied().unwrap_or_default()
-    }
-
-    /// Whether one more run of the namespace may be open on the node.
-    fn has_room(&self, namespace: &str, node: &str, limits: &Limits) -> bool {
-        self.on_node(node) < limits.each_node
-            && self.in_namespace(namespace) < limits.each_namespace
-            && !self.is_reserved(namespace, limits)
-            && !self.is_reserved_on_node(namespace, node, limits)
-    }
-
-    /// Whether the only slot left is for namespaces without a run.
-    fn is_reserved(&self, namespace: &str, limits: &Limits) -> bool {
-        limits.each_namespace < limits.all && self.all + 1 == limits.all && self.in_namespace(namespace) > 0
-    }
-
-    /// The same for the slots of a node.
-    fn is_reserved_on_node(&self, namespace: &str, node: &str, limits: &Limits) -> bool {
-        self.on_node(node) + 1 == limits.each_node && self.of_both(namespace, node) > 0
     }
 }
 

@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use jiff::Timestamp;
 
-use super::{Limits, Run, Taken};
+use super::run::Run;
+use super::slots::{Limits, Taken};
 
 /// The place of a run among the runs of its namespace: the smallest goes first. Equal runs queue by name, so that a restart
 /// of the controller does not change their order.

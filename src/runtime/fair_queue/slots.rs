@@ -1,0 +1,52 @@
+//! Run slots: how many there are, and how many are in use.
+
+use std::collections::HashMap;
+
+/// Maximum number of open runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    pub all: usize,
+    pub each_namespace: usize,
+    pub each_node: usize,
+}
+
+/// Number of slots that are open or reserved.
+#[derive(Default)]
+pub(super) struct Taken<'t> {
+    pub(super) all: usize,
+    pub(super) by_namespace: HashMap<&'t str, usize>,
+    pub(super) by_node: HashMap<&'t str, usize>,
+    pub(super) by_both: HashMap<(&'t str, &'t str), usize>,
+}
+
+impl Taken<'_> {
+    pub(super) fn in_namespace(&self, namespace: &str) -> usize {
+        self.by_namespace.get(namespace).copied().unwrap_or_default()
+    }
+
+    pub(super) fn on_node(&self, node: &str) -> usize {
+        self.by_node.get(node).copied().unwrap_or_default()
+    }
+
+    fn of_both(&self, namespace: &str, node: &str) -> usize {
+        self.by_both.get(&(namespace, node)).copied().unwrap_or_default()
+    }
+
+    /// Whether one more run of the namespace may be open on the node.
+    pub(super) fn has_room(&self, namespace: &str, node: &str, limits: &Limits) -> bool {
+        self.on_node(node) < limits.each_node
+            && self.in_namespace(namespace) < limits.each_namespace
+            && !self.is_reserved(namespace, limits)
+            && !self.is_reserved_on_node(namespace, node, limits)
+    }
+
+    /// Whether the only slot left is for namespaces without a run.
+    pub(super) fn is_reserved(&self, namespace: &str, limits: &Limits) -> bool {
+        limits.each_namespace < limits.all && self.all + 1 == limits.all && self.in_namespace(namespace) > 0
+    }
+
+    /// The same for the slots of a node.
+    pub(super) fn is_reserved_on_node(&self, namespace: &str, node: &str, limits: &Limits) -> bool {
+        self.on_node(node) + 1 == limits.each_node && self.of_both(namespace, node) > 0
+    }
+}
