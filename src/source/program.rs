@@ -4,6 +4,7 @@
 pub mod check;
 mod config;
 mod declarations;
+mod field_path;
 mod references;
 mod render;
 

@@ -11,6 +11,7 @@ use serde_json::Value;
 use crate::api::pulumi::{Program, ProgramResource};
 use crate::source::program::config::{self, describe};
 use crate::source::program::declarations::{Declarations, Declared, RESERVED, circle};
+use crate::source::program::field_path::below;
 use crate::source::program::references;
 
 /// What is to be said of a Program, as sentences that begin with the place.
@@ -48,15 +49,6 @@ pub fn check(program: &Program) -> Findings {
         look.problem(format!("{place} depends on itself: {}", circle.join(" → ")));
     }
     look.end()
-}
-
-/// The path of a field or of an element that has a name.
-pub fn below(path: &str, key: &str) -> String {
-    let is_plain = |sign: char| sign.is_ascii_alphanumeric() || "-_".contains(sign);
-    match !key.is_empty() && key.chars().all(is_plain) {
-        true => format!("{path}.{key}"),
-        false => format!("{path}[{key:?}]"),
-    }
 }
 
 struct Look {

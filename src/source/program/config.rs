@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use super::check::below;
+use super::field_path::below;
 
 /// The types of `config`.
 const PROJECT_TYPES: [&str; 5] = ["string", "integer", "boolean", "array", "object"];
