@@ -8,8 +8,9 @@ use std::sync::Arc;
 use tempfile::NamedTempFile;
 
 use super::super::digest::{Algorithm, Digest, Hasher};
+use super::error::StoreError;
 use super::grants::Grants;
-use super::{Blob, Pinned, Shelf, State, StoreError, file_name};
+use super::shelf::{Blob, Pinned, Shelf, State, file_name};
 
 /// An artifact that is arriving. Dropped without a commit, it leaves nothing behind.
 #[derive(Debug)]

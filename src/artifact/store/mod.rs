@@ -4,20 +4,24 @@
 //! `complete/` is what its name says. The least recently used ones go when room is needed; those in use never do. `grants/` says
 //! which namespaces may have which artifact.
 
+mod error;
 mod grants;
 mod incoming;
+mod shelf;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
 use std::fs::{self, File, TryLockError};
 use std::io::{self, ErrorKind};
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::path::Path;
+use std::sync::{Arc, Mutex};
 
 use grants::Grants;
+use shelf::{Blob, Shelf, State, file_name};
 
+pub use error::StoreError;
 pub use incoming::Incoming;
+pub use shelf::Pinned;
 
 use super::digest::{Algorithm, Digest};
 
@@ -30,12 +34,6 @@ pub struct Store {
     shelf: Arc<Shelf>,
 }
 
-/// An artifact in the store that cannot be evicted while this, or a clone of it, lives.
-#[derive(Clone, Debug)]
-pub struct Pinned {
-    blob: Arc<Blob>,
-}
-
 /// What the store holds at a moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Usage {
@@ -45,66 +43,6 @@ pub struct Usage {
     pub complete_bytes: u64,
     /// Bytes of artifacts that are just arriving.
     pub incoming_bytes: u64,
-}
-
-/// What kept the store from doing its work.
-#[derive(Debug, thiserror::Error)]
-pub enum StoreError {
-    #[error("cannot prepare the artifact store at {path}: {cause}")]
-    Prepare { path: PathBuf, cause: io::Error },
-    #[error("the artifact store at {path} is in use by another process: each needs a directory of its own")]
-    InUse { path: PathBuf },
-    #[error(
-        "the artifact store of {capacity} bytes is full: {needed} more bytes are needed, {in_use} are in use and \
-         {arriving} are arriving; give it more room, or allow fewer transfers at a time"
-    )]
-    Full { capacity: u64, needed: u64, in_use: u64, arriving: u64 },
-    #[error("the artifact of {bytes} bytes has digest {found}, wanted is {wanted}")]
-    Mismatch { wanted: Digest, found: Digest, bytes: u64 },
-    #[error("cannot read artifact {digest} in the store: {cause}")]
-    Read { digest: Digest, cause: io::Error },
-    #[error("cannot write an artifact to the store at {path}: {cause}")]
-    Write { path: PathBuf, cause: io::Error },
-    #[error("cannot remove {path} from the artifact store: {cause}")]
-    Remove { path: PathBuf, cause: io::Error },
-}
-
-/// The shared part. The mutex is held for bookkeeping, a rename or a removal, never while bytes are copied or hashed.
-#[derive(Debug)]
-struct Shelf {
-    complete: PathBuf,
-    incoming: PathBuf,
-    grants: PathBuf,
-    capacity: u64,
-    state: Mutex<State>,
-    lock: File,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    entries: HashMap<Digest, Entry>,
-    complete_bytes: u64,
-    incoming_bytes: u64,
-    clock: u64,
-}
-
-#[derive(Debug)]
-struct Entry {
-    /// Held by every pin as well: alone here, it may be evicted.
-    blob: Arc<Blob>,
-    last_used: u64,
-    /// False for what an earlier process left, until its digest was computed again.
-    verified: bool,
-    grants: Grants,
-    /// URLs that it was downloaded from by this process, the newest last.
-    urls: Vec<String>,
-}
-
-#[derive(Debug)]
-struct Blob {
-    digest: Digest,
-    path: PathBuf,
-    size: u64,
 }
 
 impl Store {
@@ -242,135 +180,6 @@ impl Store {
             incoming_bytes: state.incoming_bytes,
         }
     }
-}
-
-impl Pinned {
-    pub fn digest(&self) -> &Digest {
-        &self.blob.digest
-    }
-
-    /// The size of the archive in bytes.
-    pub fn size(&self) -> u64 {
-        self.blob.size
-    }
-
-    /// Where the archive lies; valid as long as this lives.
-    pub fn path(&self) -> &Path {
-        &self.blob.path
-    }
-
-    /// Opens the archive for reading, from its beginning.
-    ///
-    /// # Errors
-    /// The file cannot be opened.
-    pub fn file(&self) -> Result<File, StoreError> {
-        File::open(&self.blob.path).map_err(|cause| StoreError::Read { digest: self.blob.digest.clone(), cause })
-    }
-}
-
-impl Shelf {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        // A panic between two changes of the state is not possible short of an allocation failure.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Pins an artifact and says whether it was verified by this process.
-    fn take(&self, digest: &Digest) -> Option<(Pinned, bool)> {
-        let mut state = self.lock();
-        state.clock += 1;
-        let now = state.clock;
-        let entry = state.entries.get_mut(digest)?;
-        entry.last_used = now;
-        Some((Pinned { blob: Arc::clone(&entry.blob) }, entry.verified))
-    }
-
-    fn mark_verified(&self, blob: &Arc<Blob>) {
-        let mut state = self.lock();
-        if let Some(entry) = state.entries.get_mut(&blob.digest).filter(|entry| Arc::ptr_eq(&entry.blob, blob)) {
-            entry.verified = true;
-        }
-    }
-
-    /// Removes exactly this artifact, not one of the same digest that came since.
-    fn forget(&self, blob: &Arc<Blob>) -> Result<(), StoreError> {
-        let mut state = self.lock();
-        match state.entries.get(&blob.digest) {
-            Some(entry) if Arc::ptr_eq(&entry.blob, blob) => state.remove(&blob.digest),
-            _ => Ok(()),
-        }
-    }
-
-    /// Evicts until `needed` more bytes fit, oldest use first.
-    fn make_room(&self, state: &mut State, needed: u64) -> Result<(), StoreError> {
-        loop {
-            let used = state.complete_bytes.saturating_add(state.incoming_bytes);
-            if used.saturating_add(needed) <= self.capacity {
-                return Ok(());
-            }
-            let Some(digest) = state.least_recently_used() else {
-                return Err(StoreError::Full {
-                    capacity: self.capacity,
-                    needed,
-                    in_use: state.complete_bytes,
-                    arriving: state.incoming_bytes,
-                });
-            };
-            state.remove(&digest)?;
-        }
-    }
-}
-
-impl Drop for Shelf {
-    fn drop(&mut self) {
-        // A child process that is just being started may hold a copy of the descriptor: closing ours is not enough.
-        if let Err(cause) = self.lock.unlock() {
-            tracing::debug!(%cause, "cannot unlock the artifact store");
-        }
-    }
-}
-
-impl State {
-    fn insert(&mut self, blob: Blob, verified: bool, grants: Grants) -> Arc<Blob> {
-        self.clock += 1;
-        self.complete_bytes = self.complete_bytes.saturating_add(blob.size);
-        let blob = Arc::new(blob);
-        let entry = Entry { blob: Arc::clone(&blob), last_used: self.clock, verified, grants, urls: Vec::new() };
-        self.entries.insert(blob.digest.clone(), entry);
-        blob
-    }
-
-    fn remove(&mut self, digest: &Digest) -> Result<(), StoreError> {
-        let Some(entry) = self.entries.remove(digest) else { return Ok(()) };
-        self.complete_bytes = self.complete_bytes.saturating_sub(entry.blob.size);
-        // Before the bytes: what is left without them grants nothing.
-        let failed = |cause| StoreError::Remove { path: entry.blob.path.clone(), cause };
-        entry.grants.remove().map_err(failed)?;
-        match fs::remove_file(&entry.blob.path) {
-            Err(cause) if cause.kind() != ErrorKind::NotFound => Err(failed(cause)),
-            _ => Ok(()),
-        }
-    }
-
-    fn least_recently_used(&self) -> Option<Digest> {
-        let free = self.entries.values().filter(|entry| Arc::strong_count(&entry.blob) == 1);
-        free.min_by_key(|entry| entry.last_used).map(|entry| entry.blob.digest.clone())
-    }
-}
-
-impl Blob {
-    /// Whether the file is what its name says. Once verified, its size is enough.
-    fn is_sound(&self, verified: bool) -> io::Result<bool> {
-        if verified {
-            return Ok(fs::metadata(&self.path)?.len() == self.size);
-        }
-        let found = Digest::of_reader(self.digest.algorithm(), File::open(&self.path)?)?;
-        Ok(self.digest.verify(&found))
-    }
-}
-
-/// The file name of an artifact. A digest contains `:`, which not every volume likes.
-fn file_name(digest: &Digest) -> String {
-    format!("{}-{}", digest.algorithm(), digest.hex())
 }
 
 fn parse_file_name(name: &str) -> Option<Digest> {
