@@ -6,8 +6,8 @@ use std::sync::Arc;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 
-use super::FetchSettings;
 use super::error::FetchError;
+use super::settings::FetchSettings;
 
 /// Where Linux distributions keep the certificates that the system trusts.
 const SYSTEM_CERTIFICATES: &str = "/etc/ssl/certs/ca-certificates.crt";

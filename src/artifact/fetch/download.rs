@@ -14,9 +14,9 @@ use tokio::time::timeout;
 
 use super::super::digest::Digest;
 use super::super::store::{Incoming, Pinned, StoreError};
-use super::Shared;
 use super::error::FetchError;
 use super::retry_after;
+use super::shared::Shared;
 use super::target::Target;
 
 /// How many pieces of the body may wait for the disk. With the read buffers of the client they stay under 4 MiB.

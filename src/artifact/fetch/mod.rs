@@ -5,72 +5,24 @@ mod download;
 mod error;
 mod hosts;
 mod retry_after;
+mod settings;
+mod shared;
 mod single_flight;
 mod target;
 #[cfg(test)]
 mod tests;
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 pub use error::FetchError;
 pub use hosts::{AllowedHosts, InvalidHost};
+pub use settings::FetchSettings;
 
 use super::digest::Digest;
-use super::limits::Limits;
 use super::store::{Pinned, Store};
-use retry_after::RetryAfter;
-use single_flight::SingleFlight;
+use shared::Shared;
 use target::Target;
-
-/// How artifacts are fetched.
-#[derive(Clone, Debug)]
-pub struct FetchSettings {
-    /// Where artifacts may come from.
-    pub allowed_hosts: AllowedHosts,
-    /// Replaces the whole `host:port` of every URL but source-watcher's, for a controller that runs outside of the
-    /// cluster. Flux takes it from `SOURCE_CONTROLLER_LOCALHOST`.
-    pub source_controller_host: Option<String>,
-    /// The same for the URLs of source-watcher. Flux takes it from `SOURCE_WATCHER_LOCALHOST`.
-    pub source_watcher_host: Option<String>,
-    /// A file of PEM certificates that https servers are checked against. Unset: those of the system.
-    pub certificate_authorities: Option<PathBuf>,
-    /// Whether a namespace gets nothing from Flux's storage that belongs to another one. Default: no.
-    pub own_namespace_only: bool,
-    /// The most bytes that are downloaded. Default 256 MiB.
-    pub download_bytes: u64,
-    /// How long a connection may take to be made. Default 5 s.
-    pub connect_timeout: Duration,
-    /// How long a server may send nothing. Default 30 s.
-    pub idle_timeout: Duration,
-    /// How long a download may take altogether. Default 4 min: less than a reconcile, which is to tell of it.
-    pub overall_timeout: Duration,
-}
-
-impl FetchSettings {
-    /// The defaults, with these hosts.
-    pub fn new(allowed_hosts: AllowedHosts) -> Self {
-        Self {
-            allowed_hosts,
-            source_controller_host: None,
-            source_watcher_host: None,
-            certificate_authorities: None,
-            own_namespace_only: false,
-            download_bytes: Limits::default().download_bytes,
-            connect_timeout: Duration::from_secs(5),
-            idle_timeout: Duration::from_secs(30),
-            overall_timeout: Duration::from_secs(240),
-        }
-    }
-
-    /// The host that replaces this URL's, by Flux's rule.
-    fn replacement(&self, url: &url::Url) -> Option<&str> {
-        let watcher = url.host_str().is_some_and(|host| host.starts_with("source-watcher"));
-        if watcher { self.source_watcher_host.as_deref() } else { self.source_controller_host.as_deref() }
-    }
-}
 
 /// An artifact that was fetched.
 #[derive(Clone, Debug)]
@@ -85,16 +37,6 @@ pub struct Fetched {
 #[derive(Clone, Debug)]
 pub struct Fetcher {
     shared: Arc<Shared>,
-}
-
-#[derive(Debug)]
-struct Shared {
-    client: reqwest::Client,
-    settings: FetchSettings,
-    store: Store,
-    downloads: SingleFlight,
-    patience: RetryAfter,
-    fetches: AtomicU64,
 }
 
 impl Fetcher {
@@ -145,7 +87,7 @@ impl Fetcher {
     async fn download_once(&self, target: &Target, digest: &Digest) -> Result<Pinned, FetchError> {
         match self.shared.patience.refusal(&target.url) {
             Some(postponed) => Err(postponed),
-            None => single_flight::join(&self.shared, target, digest).await,
+            None => shared::join(&self.shared, target, digest).await,
         }
     }
 
@@ -175,20 +117,5 @@ impl Fetcher {
     /// How many downloads were really begun.
     pub fn fetches(&self) -> u64 {
         self.shared.fetches.load(Ordering::Relaxed)
-    }
-}
-
-impl Shared {
-    fn grant(&self, digest: &Digest, namespace: &str) -> Result<(), FetchError> {
-        let granted = self.store.grant(digest, namespace);
-        granted.map(drop).map_err(|error| FetchError::Store { digest: digest.clone(), cause: error.to_string() })
-    }
-
-    /// Looks into the store; the first look at what an earlier process left reads the whole file.
-    async fn stored(&self, digest: &Digest) -> Result<Option<Pinned>, FetchError> {
-        let (store, wanted) = (self.store.clone(), digest.clone());
-        let opened = tokio::task::spawn_blocking(move || store.open_artifact(&wanted)).await;
-        let failed = |cause: String| FetchError::Store { digest: digest.clone(), cause };
-        opened.map_err(|error| failed(error.to_string()))?.map_err(|error| failed(error.to_string()))
     }
 }

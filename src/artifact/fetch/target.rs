@@ -4,9 +4,9 @@ use percent_encoding::percent_decode_str;
 use url::Url;
 
 use super::super::quote::quoted;
-use super::FetchSettings;
 use super::error::FetchError;
 use super::hosts::split_port;
+use super::settings::FetchSettings;
 
 /// The longest URL, in bytes, that is looked at.
 const MAX_URL: usize = 4096;

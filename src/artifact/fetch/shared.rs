@@ -1,0 +1,90 @@
+//! What all clones of a fetcher share: the store, the connections and the downloads under way.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use futures::FutureExt;
+
+use super::super::digest::Digest;
+use super::super::store::{Pinned, Store};
+use super::error::FetchError;
+use super::retry_after::RetryAfter;
+use super::settings::FetchSettings;
+use super::single_flight::{Entry, Key, SharedDownload, SingleFlight};
+use super::target::Target;
+
+/// State that all clones of a fetcher share.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) client: reqwest::Client,
+    pub(super) settings: FetchSettings,
+    pub(super) store: Store,
+    pub(super) downloads: SingleFlight,
+    pub(super) patience: RetryAfter,
+    pub(super) fetches: AtomicU64,
+}
+
+impl Shared {
+    pub(super) fn grant(&self, digest: &Digest, namespace: &str) -> Result<(), FetchError> {
+        let granted = self.store.grant(digest, namespace);
+        granted.map(drop).map_err(|error| FetchError::Store { digest: digest.clone(), cause: error.to_string() })
+    }
+
+    /// Looks into the store; the first look at what an earlier process left reads the whole file.
+    pub(super) async fn stored(&self, digest: &Digest) -> Result<Option<Pinned>, FetchError> {
+        let (store, wanted) = (self.store.clone(), digest.clone());
+        let opened = tokio::task::spawn_blocking(move || store.open_artifact(&wanted)).await;
+        let failed = |cause: String| FetchError::Store { digest: digest.clone(), cause };
+        opened.map_err(|error| failed(error.to_string()))?.map_err(|error| failed(error.to_string()))
+    }
+}
+
+/// Joins the download of this digest from this URL that is under way, or begins one.
+pub(super) fn join(shared: &Arc<Shared>, target: &Target, digest: &Digest) -> SharedDownload {
+    let mut table = shared.downloads.lock();
+    let key = (digest.clone(), target.url.clone());
+    if let Some(landing) = table.under_way.get(&key).and_then(|entry| entry.landing.upgrade()) {
+        return landing;
+    }
+    table.next_number += 1;
+    let number = table.next_number;
+    let listing = Listing { shared: Arc::clone(shared), key: key.clone(), number };
+    let target = target.clone();
+    let download = async move {
+        // Moved in, so that the flight is off the table as soon as it ends, or is dropped.
+        let listing = listing;
+        let (Listing { shared, key: (digest, url), .. }, store) = (&listing, &listing.shared.store);
+        // Another flight may have landed after the caller looked, and before this one was listed.
+        if store.came_from(digest, url.as_str())
+            && let Some(artifact) = shared.stored(digest).await?
+        {
+            return Ok(artifact);
+        }
+        let artifact = shared.download(&target, digest).await?;
+        store.note_url(digest, url.as_str());
+        tracing::info!(%digest, bytes = artifact.size(), "fetched artifact");
+        Ok(artifact)
+    };
+    let landing = download.boxed().shared();
+    if let Some(weak) = landing.downgrade() {
+        table.under_way.insert(key, Entry { number, landing: weak });
+    }
+    landing
+}
+
+/// The entry of a download in the table.
+struct Listing {
+    shared: Arc<Shared>,
+    key: Key,
+    number: u64,
+}
+
+impl Drop for Listing {
+    fn drop(&mut self) {
+        let mut table = self.shared.downloads.lock();
+        // A cancelled flight may be followed by another before it is dropped.
+        if table.under_way.get(&self.key).is_some_and(|entry| entry.number == self.number) {
+            table.under_way.remove(&self.key);
+        }
+    }
+}
