@@ -5,7 +5,7 @@ use std::io::{ErrorKind, Read};
 use tar::{Entry, EntryType};
 
 use super::super::quote::{quoted, quoted_bytes};
-use super::UnpackError;
+use super::error::UnpackError;
 
 /// The largest extension header that is read, in bytes. Names are far shorter; extended attributes are skipped.
 const MAX_HEADER_SIZE: u64 = 256 * 1024;

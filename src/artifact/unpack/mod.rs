@@ -4,6 +4,7 @@
 //! are made; everything else is refused by name. What it costs is bounded by what is really decompressed and written,
 //! not by what headers say.
 
+mod error;
 mod extended;
 mod meter;
 #[cfg(test)]
@@ -12,7 +13,7 @@ mod tree;
 
 use std::fs;
 use std::io::{self, Read};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::rc::Rc;
 
 use cap_std::ambient_authority;
@@ -20,12 +21,14 @@ use cap_std::fs::Dir;
 use flate2::read::MultiGzDecoder;
 use tar::{Archive, Entry, EntryType};
 
-use super::entry_name::{EntryName, LinkError, NameError};
+use super::entry_name::EntryName;
 use super::limits::Limits;
 use super::quote::{quoted, quoted_bytes};
 use extended::{Extended, Member};
 use meter::{Breach, Compressed, Decompressed, Meter};
 use tree::{FileError, Tree};
+
+pub use error::UnpackError;
 
 /// What was unpacked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,41 +37,6 @@ pub struct Unpacked {
     pub files: u64,
     /// Bytes written to them.
     pub bytes: u64,
-}
-
-/// Why an archive was not unpacked, or not to its end. What was written until then is the caller's to remove.
-#[derive(Debug, thiserror::Error)]
-pub enum UnpackError {
-    #[error("cannot unpack into {path}: {why}")]
-    Destination { path: PathBuf, why: String },
-    #[error("the archive has an entry whose name is refused, {name}: {why}")]
-    Name { name: String, why: NameError },
-    #[error("the archive has a symbolic link that is refused, {name} to {target}: {why}")]
-    Link { name: String, target: String, why: LinkError },
-    #[error(
-        "the archive has an entry that is refused, {name}: it is {kind}; only files, directories and links are taken"
-    )]
-    Kind { name: String, kind: String },
-    #[error("the archive has entry {name} where {kind} of the same name came before")]
-    Occupied { name: String, kind: &'static str },
-    #[error("the archive has entry {name} below {through}, which is {kind}")]
-    Through { name: String, through: String, kind: &'static str },
-    #[error("the archive has more than {limit} entries, directories that it only implies included")]
-    TooManyEntries { limit: u64 },
-    #[error(
-        "the archive is larger than {limit} bytes when decompressed (--artifact-max-unpacked-size), reached {place}"
-    )]
-    TooLarge { limit: u64, place: String },
-    #[error("the archive decompresses to more than {ratio} times its size, reached {place}: it looks like a bomb")]
-    TooCompressed { ratio: u64, place: String },
-    #[error("the archive has an extension header of {size} bytes, the most is {limit}")]
-    HeaderTooLarge { size: u64, limit: u64 },
-    #[error("the archive is not a sound tar.gz: {cause}")]
-    Broken { cause: String },
-    #[error("the archive is cut short: it ends before its end mark")]
-    Truncated,
-    #[error("cannot write {name} of the archive: {cause}")]
-    Write { name: String, cause: io::Error },
 }
 
 /// Unpacks an archive into a directory that exists and is empty. Owners, times, attributes and all modes but the

@@ -11,7 +11,7 @@ use cap_std::fs::{Dir, DirBuilder, DirBuilderExt, File, FileType, OpenOptions, O
 use super::super::entry_name::EntryName;
 use super::super::limits::Limits;
 use super::super::quote::quoted_bytes;
-use super::UnpackError;
+use super::error::UnpackError;
 
 /// How much of a file is copied at a time.
 const PIECE: usize = 64 * 1024;
