@@ -4,7 +4,6 @@ use std::fs::{self, File, FileTimes};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::is_directory;
 use crate::agent::durable;
 
 /// Those of the directories that are in a source.
@@ -35,6 +34,11 @@ pub fn copy_all(from: &Path, to: &Path, paths: &[PathBuf], is_stopped: impl Fn()
 
 pub fn remove_all(source: &Path, paths: &[PathBuf]) -> io::Result<()> {
     paths.iter().try_for_each(|path| durable::remove(&source.join(path)))
+}
+
+/// Whether the path is a directory. A symbolic link to one is not.
+pub(super) fn is_directory(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_dir())
 }
 
 /// Copies a directory with modes, times and links. Times decide what Python and npm take for up to date.

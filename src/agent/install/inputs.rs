@@ -3,7 +3,7 @@
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use super::is_directory;
+use super::carry::is_directory;
 use crate::artifact::Directory;
 use crate::pulumi::install::{self, Files, Plan, Subject};
 use crate::pulumi::project::Project;

@@ -4,7 +4,6 @@ pub mod carry;
 mod inputs;
 
 use std::io;
-use std::path::Path;
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
@@ -91,11 +90,6 @@ fn operation(layout: &Layout) -> String {
 fn end_of(text: &str) -> &str {
     let surplus = text.len().saturating_sub(MAX_MESSAGE);
     text.get(text.ceil_char_boundary(surplus)..).unwrap_or_default()
-}
-
-/// Whether a path is a directory itself, and no link to one.
-fn is_directory(path: &Path) -> bool {
-    std::fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_dir())
 }
 
 #[cfg(test)]
