@@ -1,78 +1,20 @@
-//! FairQueue a reference to a source into an artifact, or says why there is none yet.
+//! Resolves a reference to a source to its artifact, or reports why there is none yet.
 
 pub mod flux;
 pub mod git;
 pub mod inline;
 pub mod kinds;
 pub mod program;
-
-use std::sync::Arc;
+mod resolved;
+mod unavailable;
 
 use crate::api::pulumi::StackSpec;
-use crate::artifact::{Digest, Directory};
+use crate::artifact::Directory;
 use crate::source::flux::Reference;
 use crate::source::kinds::GroupKind;
 
-/// An artifact that can be fetched: what a source has right now.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Resolved {
-    /// Where its bytes come from.
-    pub origin: Origin,
-    /// The source's revision, such as `main@sha1:…`.
-    pub revision: String,
-    /// The revision that the artifact was made from, where its source says so: the commit of what was pushed to a registry.
-    pub origin_revision: Option<String>,
-    /// Digest of the archive.
-    pub digest: Digest,
-    /// The project's directory in the archive.
-    pub directory: Directory,
-    /// Equal for two archives of one revision with the same files. None where only the digest shows it.
-    pub content_id: Option<String>,
-}
-
-impl Resolved {
-    /// A digest of the files that matter, where it was said which do.
-    pub fn selection(&self) -> Option<&str> {
-        match &self.origin {
-            Origin::Git(origin) => origin.selection.as_deref(),
-            Origin::Url(_) | Origin::Made(_) | Origin::InPod => None,
-        }
-    }
-}
-
-/// Where the bytes of an artifact come from.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Origin {
-    /// A server has them. Its URL may go stale at any time; the digest does not.
-    Url(String),
-    /// They were made here, of what is written in the source itself.
-    Made(Arc<[u8]>),
-    /// They were fetched from a repository and packed here, straight into the store.
-    Git(Box<git::Origin>),
-    /// There are none: it is in the pod already.
-    InPod,
-}
-
-/// Why there is no artifact.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unavailable {
-    /// It is not ready yet, or cannot be read at the moment. A retry finds it.
-    #[error("{0}")]
-    NotYet(String),
-    /// It does not exist, or cannot be used as it is: a user has to create or change an object, or to push another commit. A retry notices
-    /// that.
-    #[error("{0}")]
-    Stalled(String),
-    /// It is being looked at right now; the Stack is woken once more is known.
-    #[error("{0}")]
-    Looking(String),
-    /// Only a change of the Stack or of the source object can mend it.
-    #[error("{0}")]
-    Invalid(String),
-    /// It is in another namespace, where this controller lets nobody refer to.
-    #[error("{0}")]
-    Denied(String),
-}
+pub use resolved::{Origin, Resolved};
+pub use unavailable::Unavailable;
 
 /// The one source that a Stack names.
 pub fn reference(spec: &StackSpec) -> Result<Reference, Unavailable> {

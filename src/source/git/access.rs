@@ -1,47 +1,18 @@
 //! How a server is talked to right now: credentials from their Secrets, whom to trust, and the client for it.
 
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
 
 use crate::source::git::addresses;
 use crate::source::git::credentials::{self, Login};
 use crate::source::git::error::GitError;
 use crate::source::git::github_app::TOKEN_USER;
-use crate::source::git::http::{self, Proxies};
 use crate::source::git::remote::Access;
+use crate::source::git::shared::Shared;
+use crate::source::git::spec::Key;
 use crate::source::git::url::Place;
-use crate::source::git::{Key, Shared};
 
 /// The largest list of host keys or certificates for all Stacks.
 const MAX_FILE: u64 = 4 << 20;
-
-/// The clients for the APIs of GitHub Apps. The one for servers that nothing particular is trusted for is kept, with the certificates
-/// that it was made with.
-#[derive(Debug, Default)]
-pub struct Clients {
-    pub proxies: Proxies,
-    kept: Mutex<Option<(Option<String>, reqwest::Client)>>,
-}
-
-impl Clients {
-    pub fn of_environment() -> Self {
-        Self { proxies: Proxies::of_environment(), kept: Mutex::default() }
-    }
-
-    /// A client that trusts the system's certificates, those for all Stacks, and these.
-    fn client(&self, for_all: Option<String>, own: Vec<String>, local: bool) -> Result<reqwest::Client, GitError> {
-        if !own.is_empty() {
-            return http::client(&own.into_iter().chain(for_all).collect::<Vec<_>>(), &self.proxies, local);
-        }
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, client)) = kept.as_ref().filter(|(made_with, _)| *made_with == for_all) {
-            return Ok(client.clone());
-        }
-        let client = http::client(&for_all.iter().cloned().collect::<Vec<_>>(), &self.proxies, local)?;
-        *kept = Some((for_all, client.clone()));
-        Ok(client)
-    }
-}
 
 impl Shared {
     /// Reads the Secrets that a key names, and what is trusted for all Stacks.

@@ -8,10 +8,12 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use crate::artifact::{Digest, Revision};
+use crate::source::git::origin::Origin;
 use crate::source::git::paths::Paths;
+use crate::source::git::question::{Follower, Known, Question};
 use crate::source::git::reference::{Reference, Tip};
-use crate::source::git::{Follower, Key, Known, Origin, Question, RepositorySpec};
-use crate::source::{self, Resolved, Unavailable};
+use crate::source::git::spec::{Key, RepositorySpec};
+use crate::source::{Origin as SourceOrigin, Resolved, Unavailable};
 
 /// All that is known.
 #[derive(Debug, Default)]
@@ -299,7 +301,7 @@ fn resolved(
     let key = Arc::new(wanted.key.clone());
     let origin = Origin { key, commit: tip.commit.clone(), selection, warnings };
     Resolved {
-        origin: source::Origin::Git(Box::new(origin)),
+        origin: SourceOrigin::Git(Box::new(origin)),
         revision: tip.revision(),
         origin_revision: None,
         content_id: Some(tip.commit.clone()),

@@ -11,19 +11,25 @@ mod addresses;
 mod budget;
 mod cache;
 mod child;
+mod clients;
 mod content;
 mod credentials;
 mod error;
 mod github_app;
 mod http;
 mod known_hosts;
+mod limits;
+mod origin;
 mod pack_index;
 mod paths;
 mod poller;
+mod question;
 mod reference;
 mod remote;
 mod request;
 mod semver_range;
+mod settings;
+mod shared;
 mod slots;
 mod spec;
 mod ssh;
@@ -33,25 +39,26 @@ mod worker;
 mod workspace_source;
 
 use std::fmt;
-use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use futures::channel::mpsc;
 use kube::Client;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::artifact::{Digest, Store};
-use crate::source::git::access::Clients;
-use crate::source::git::cache::Cache;
+use crate::artifact::Store;
+use crate::source::git::clients::Clients;
 use crate::source::git::github_app::Tokens;
+use crate::source::git::shared::Shared;
 use crate::source::{Resolved, Unavailable};
-use crate::subprocess::Subprocess;
 
 pub use budget::Pace;
 pub use child::most_memory;
 pub use error::GitError;
-pub use remote::Limits;
+pub use limits::Limits;
+pub use origin::Origin;
+pub use question::{Follower, Known, Question};
+pub use settings::Settings;
 pub use slots::Slots;
 pub use spec::{Key, RepositorySpec, field, interval, names_git, wanted};
 pub use worker::work_on_stdin;
@@ -60,71 +67,9 @@ pub use workspace_source::of_workspace;
 /// How many Stacks may wait to be woken; who has more waits until there is room.
 const WAITING: usize = 1024;
 
-/// Namespace and name of a Stack, or of a Workspace.
-pub type Follower = (String, String);
-
-/// Where an artifact of Git comes from, and what is known of it besides.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Origin {
-    pub key: Arc<Key>,
-    /// The commit's hash.
-    pub commit: String,
-    /// A digest of the files that matter to the Stack, if it says which do.
-    pub selection: Option<String>,
-    /// What is not as people may expect it.
-    pub warnings: Vec<String>,
-}
-
-/// What a Stack has run last, so that it need not be fetched to know its digest.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Known {
-    /// The revision, or the commit's hash alone.
-    pub revision: String,
-    pub digest: Digest,
-    pub selection: Option<String>,
-}
-
-/// What comes with a Stack's question.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Question {
-    /// What a person has asked for last, and whether no run has answered to it yet.
-    pub request: Option<String>,
-    pub is_new: bool,
-    pub known: Option<Known>,
-}
-
-/// Where Git works, and what it may cost.
-#[derive(Clone, Debug)]
-pub struct Settings {
-    /// A directory of its own, for what is fetched until it is packed.
-    pub work: PathBuf,
-    /// A directory with `known_hosts` and `ca.crt` for all Stacks; neither has to be there.
-    pub trust: PathBuf,
-    pub limits: Limits,
-    /// What an artifact that is made of a repository may cost.
-    pub artifact_limits: crate::artifact::Limits,
-    /// Shared by all that follow repositories.
-    pub slots: Slots,
-    /// Starts the processes that read what servers send.
-    pub subprocess: Subprocess,
-}
-
 /// Follows repositories. Cheap to clone; all clones share what they know.
 #[derive(Clone)]
 pub struct Git(Arc<Shared>);
-
-struct Shared {
-    client: Client,
-    clients: Clients,
-    tokens: Tokens,
-    store: Store,
-    settings: Settings,
-    wake: mpsc::Sender<Follower>,
-    tasks: TaskTracker,
-    end: CancellationToken,
-    /// Locked for short sections only, never across an await.
-    answers: Mutex<Cache>,
-}
 
 impl fmt::Debug for Git {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -186,12 +131,6 @@ impl Git {
     /// A Stack follows no repository, or not any more.
     pub fn forget(&self, follower: &Follower) {
         self.0.lock().forget(follower);
-    }
-}
-
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Cache> {
-        self.answers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

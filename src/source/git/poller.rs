@@ -14,11 +14,12 @@ use crate::source::git::child;
 use crate::source::git::error::GitError;
 use crate::source::git::pack_index;
 use crate::source::git::paths::Paths;
+use crate::source::git::question::Follower;
 use crate::source::git::reference::{Reference, Tip};
 use crate::source::git::request::{Download, List, Pack, Packed};
+use crate::source::git::shared::Shared;
 use crate::source::git::slots::{self, Slot, TaskSlots};
-use crate::source::git::spec::Auth;
-use crate::source::git::{Follower, Key, Shared};
+use crate::source::git::spec::{Auth, Key};
 
 /// How long to wait after a first failure; twice as long after each further one.
 const MIN_BACKOFF: Duration = Duration::from_secs(10);

@@ -6,7 +6,6 @@ use std::fs::File;
 use std::num::NonZeroU32;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use base64::Engine as _;
 use gix_hash::ObjectId;
@@ -22,78 +21,18 @@ use gix_utils::progress::Discard;
 use reqwest::header::HeaderValue;
 use serde::{Deserialize, Serialize};
 
-use crate::source::git::budget::{Budget, Pace, Terms};
+use crate::source::git::budget::{Budget, Terms};
 use crate::source::git::error::GitError;
 use crate::source::git::http::Proxies;
 use crate::source::git::known_hosts::KnownHosts;
+use crate::source::git::limits::Limits;
 use crate::source::git::pack_index;
 use crate::source::git::reference::Listed;
-use crate::source::git::slots::Slots;
 use crate::source::git::url::{Place, RepositoryUrl};
 use crate::source::git::{addresses, http as own_http, ssh};
 
 /// The longest list of references: some 300,000 of them.
 const MAX_LIST: u64 = 32 << 20;
-
-/// What a fetch may cost.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Limits {
-    /// The most bytes of a pack, compressed as they arrive.
-    pub pack_bytes: u64,
-    /// The most objects of a pack.
-    pub objects: u32,
-    /// The largest file.
-    pub file_bytes: u64,
-    /// The most entries of all directories that are read, whatever becomes of them.
-    pub tree_entries: u64,
-    /// How long the references may take.
-    pub list_time: Duration,
-    /// What a server has to send at least while it sends references.
-    pub list_pace: Pace,
-    /// How long a fetch may take, references and all.
-    pub fetch_time: Duration,
-    /// What a server has to send at least while it sends a pack. Before that it may put the pack together for a minute.
-    pub fetch_pace: Pace,
-    /// Whether servers at loopback and link-local addresses are asked. Only for tests: such a server is the controller's own, or its node's.
-    pub local_addresses: bool,
-}
-
-impl Limits {
-    pub(super) fn listing(&self) -> Terms {
-        Terms { time: self.list_time, pace: self.list_pace, local_addresses: self.local_addresses }
-    }
-
-    pub(super) fn fetching(&self) -> Terms {
-        Terms { time: self.fetch_time, pace: self.fetch_pace, local_addresses: self.local_addresses }
-    }
-
-    /// The largest index of a pack: of each object its name, a checksum and a place, and besides a table and two hashes.
-    pub(super) fn index_bytes(&self) -> u64 {
-        u64::from(self.objects) * (32 + 4 + 4) + 4096
-    }
-
-    /// The most bytes that all fetches together take of the volume, besides the store: packs, their indexes, and archives of up to so many
-    /// bytes that are not in the store yet.
-    pub fn volume_bytes(&self, archive: u64) -> u64 {
-        Slots::volume_bytes(self.pack_bytes + self.index_bytes() + archive)
-    }
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self {
-            pack_bytes: 512 << 20,
-            objects: 2_000_000,
-            file_bytes: 128 << 20,
-            tree_entries: 1_000_000,
-            list_time: Duration::from_secs(60),
-            list_pace: Pace { bytes: 8 << 10, window: Duration::from_secs(15) },
-            fetch_time: Duration::from_secs(10 * 60),
-            fetch_pace: Pace { bytes: 256 << 10, window: Duration::from_secs(60) },
-            local_addresses: false,
-        }
-    }
-}
 
 /// How a server is talked to.
 #[derive(Serialize, Deserialize)]

@@ -5,9 +5,10 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::source::git::limits::Limits;
 use crate::source::git::paths::Paths;
 use crate::source::git::reference::Reference;
-use crate::source::git::remote::{Access, Limits};
+use crate::source::git::remote::Access;
 use crate::source::git::url::RepositoryUrl;
 
 /// Work for a child process.

@@ -1,9 +1,8 @@
 //! What a Workspace says of its repository, made sense of. Pure.
 
 use crate::api::auto::{GitRepository, GitRepositoryAuth, SecretKeySelector};
-use crate::source::git::RepositorySpec;
 use crate::source::git::reference::Reference;
-use crate::source::git::spec::{Auth, Key, MIN_INTERVAL, Value, check_fit};
+use crate::source::git::spec::{Auth, Key, MIN_INTERVAL, RepositorySpec, Value, check_fit};
 use crate::source::git::url::RepositoryUrl;
 
 /// What is followed where nothing is said.
