@@ -12,7 +12,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::candidate::{Candidate, POLL};
 use super::record::{CurrentSource, Record, Trial};
-use super::{Source, State, Wanted, swap, unpack};
+use super::state::{Source, State};
+use super::wanted::Wanted;
+use super::{swap, unpack};
 use crate::agent::install::{self, InstallError, carry};
 use crate::agent::refusal::Refusal;
 use crate::agent::workspace_lock::WorkspaceGuard;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
-use super::Wanted;
+use super::wanted::Wanted;
 use crate::agent::refusal::Refusal;
 use crate::agent::workspace_lock::{WorkspaceGuard, WorkspaceLock};
 use crate::rpc::proto;

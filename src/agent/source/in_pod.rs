@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use super::candidate::Candidate;
 use super::record::{CurrentSource, Record};
-use super::{Source, Wanted};
+use super::state::Source;
+use super::wanted::Wanted;
 use crate::agent::durable;
 use crate::agent::layout::Layout;
 use crate::agent::refusal::Refusal;

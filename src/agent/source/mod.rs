@@ -9,11 +9,13 @@ mod candidate;
 mod in_pod;
 mod receive;
 mod record;
+mod state;
 mod swap;
 mod unpack;
+mod wanted;
 
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -25,7 +27,7 @@ use super::refusal::Refusal;
 use super::settings::Settings;
 use super::version::CliVersion;
 use super::workspace_lock::WorkspaceLock;
-use crate::artifact::{Digest, Directory, InPod, Limits};
+use crate::artifact::InPod;
 use crate::pulumi::project::Project;
 use crate::rpc::proto;
 
@@ -34,44 +36,9 @@ use candidate::Candidate;
 pub use receive::Parts;
 pub use record::CurrentSource;
 use record::Record;
-
-/// What is asked for.
-#[derive(Clone, Debug)]
-struct Wanted {
-    digest: Digest,
-    directory: Directory,
-    /// Size of the archive in bytes.
-    size: u64,
-    /// What it may cost.
-    limits: Limits,
-    /// For the installation of its dependencies.
-    environment: Vec<proto::EnvironmentVariable>,
-    /// Mounted directories that the installation waits for.
-    required_directories: Vec<String>,
-}
-
-/// Puts sources in place.
-pub struct Source {
-    layout: Layout,
-    workspace_lock: WorkspaceLock,
-    settings: Arc<Settings>,
-    /// The boot of the node that this process runs in.
-    boot_id: String,
-    state: Mutex<State>,
-    /// Ends what is on its way when the agent is to end.
-    stop: CancellationToken,
-    /// Those that bring sources to their place.
-    pub tasks: TaskTracker,
-    pub version: CliVersion,
-    /// Whether there is a CLI that installs dependencies.
-    installs: bool,
-}
-
-#[derive(Default)]
-struct State {
-    current_source: Option<CurrentSource>,
-    candidate: Option<Arc<Candidate>>,
-}
+pub use state::Source;
+use state::State;
+use wanted::Wanted;
 
 impl Source {
     /// Goes on from what an agent before this one put in place, and takes back what it left half done.
@@ -212,10 +179,6 @@ impl Source {
                 && is_usable(current_source)
         })
     }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// What is in place, as far as it is certain: without a record, without the tree that it speaks of, and after another boot of
@@ -251,48 +214,6 @@ fn recover(layout: &Layout, boot_id: &str) -> Option<CurrentSource> {
 
 fn is_link_to_directory(path: &Path) -> bool {
     path.is_symlink() && path.is_dir()
-}
-
-impl Wanted {
-    fn is_same(&self, other: &Wanted) -> bool {
-        self.digest == other.digest && self.directory == other.directory
-    }
-
-    fn artifact(&self) -> proto::Artifact {
-        proto::Artifact { digest: self.digest.to_string(), directory: self.directory.as_str().to_owned() }
-    }
-}
-
-impl TryFrom<proto::SourceHeader> for Wanted {
-    type Error = Refusal;
-
-    fn try_from(header: proto::SourceHeader) -> Result<Self, Refusal> {
-        let limits = limits(&header);
-        let artifact = header.artifact.ok_or_else(|| Refusal::Invalid("the header names no artifact".to_owned()))?;
-        Ok(Wanted {
-            digest: artifact.digest.parse().map_err(|error: crate::artifact::DigestError| invalid(&error))?,
-            directory: artifact.directory.parse().map_err(|error: crate::artifact::DirectoryError| invalid(&error))?,
-            size: header.size,
-            limits,
-            environment: header.environment,
-            required_directories: header.required_directories,
-        })
-    }
-}
-
-/// What the controller allows. One of an earlier version says nothing of it.
-fn limits(header: &proto::SourceHeader) -> Limits {
-    let or = |asked: u64, default: u64| if asked == 0 { default } else { asked };
-    let default = Limits::default();
-    Limits {
-        download_bytes: or(header.most_bytes, default.download_bytes),
-        unpacked_bytes: or(header.most_unpacked_bytes, default.unpacked_bytes),
-        ..default
-    }
-}
-
-fn invalid(error: &dyn std::error::Error) -> Refusal {
-    Refusal::Invalid(error.to_string())
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tonic::Status;
 
-use super::Wanted;
+use super::wanted::Wanted;
 use crate::agent::refusal::Refusal;
 use crate::artifact::Hasher;
 use crate::rpc::proto::put_source_request::Part;

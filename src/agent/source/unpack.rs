@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io;
 use std::path::Path;
 
-use super::Wanted;
+use super::wanted::Wanted;
 use crate::agent::durable;
 use crate::agent::refusal::Refusal;
 use crate::artifact::{self, UnpackError};
