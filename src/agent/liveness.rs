@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::journal;
+use super::clock;
 
 /// Noted by whoever reads the output or the events, asked by whoever ends what is idle.
 #[derive(Debug)]
@@ -19,14 +19,14 @@ pub struct Liveness {
 
 impl Liveness {
     pub fn begin() -> Self {
-        Liveness { begun: Instant::now(), last: AtomicU64::new(0), last_time: AtomicI64::new(journal::now()) }
+        Liveness { begun: Instant::now(), last: AtomicU64::new(0), last_time: AtomicI64::new(clock::now()) }
     }
 
     /// Something was seen or heard.
     pub fn note(&self) {
         let since = u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX);
         self.last.store(since, Ordering::Relaxed);
-        self.last_time.store(journal::now(), Ordering::Relaxed);
+        self.last_time.store(clock::now(), Ordering::Relaxed);
     }
 
     pub fn since_begin(&self) -> Duration {

@@ -6,6 +6,7 @@
 
 mod bootstrap;
 mod cancellation;
+mod clock;
 mod command;
 mod config;
 mod config_values;

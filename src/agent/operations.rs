@@ -11,6 +11,7 @@ use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::cancellation::{CancelRequest, Cause};
+use super::clock;
 use super::config_values;
 use super::environment::{self, Environment};
 use super::interactive_session;
@@ -116,7 +117,7 @@ impl Operations {
                           ran out of memory; no process of the run is left"
                         .to_owned(),
                 started: request.started,
-                ended: journal::now(),
+                ended: clock::now(),
                 interrupted: true,
                 ..reported_stack(request)
             };
@@ -213,7 +214,7 @@ impl Operations {
                 run.end_processes().await;
                 let message = "a bug in the agent ended the operation; no process of it is left".to_owned();
                 let outcome = proto::Outcome::Interrupted.into();
-                let (started, ended) = (request.started, journal::now());
+                let (started, ended) = (request.started, clock::now());
                 proto::Result { outcome, message, started, ended, interrupted: true, ..reported_stack(request) }
             }
         };
@@ -302,7 +303,7 @@ impl Operations {
             message: request.message.clone(),
             start_id: self.identity.start_id.clone(),
             process_space: self.identity.process_space.clone(),
-            started: journal::now(),
+            started: clock::now(),
             project: project.as_ref().map(|project| project.name.clone()),
             runtime: project.map(|project| project.runtime),
             backend,

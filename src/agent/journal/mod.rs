@@ -6,20 +6,19 @@
 
 mod reader;
 mod record;
+mod request;
 
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use serde::{Deserialize, Serialize};
-
 use super::durable;
 use crate::rpc::proto;
 
 pub use reader::{Item, Reader};
 pub use record::JournalRecord;
-pub(super) use record::now;
+pub use request::Request;
 
 /// How many finished operations are kept.
 const MAX_OPERATIONS_KEPT: usize = 5;
@@ -37,36 +36,6 @@ pub enum JournalError {
     Write { id: String, source: io::Error },
     #[error("cannot read the journal in {}", path.display())]
     Read { path: PathBuf, source: io::Error },
-}
-
-/// What was asked for; without the environment, which may hold secrets.
-#[derive(Clone, Debug, Default, Serialize, Deserialize, PartialEq, Eq)]
-pub struct Request {
-    pub id: String,
-    /// Name of the Update.
-    pub name: String,
-    /// Number of [`proto::OperationKind`].
-    pub kind: i32,
-    pub digest: String,
-    pub directory: String,
-    pub stack: String,
-    pub settings_digest: String,
-    pub refresh: bool,
-    pub message: String,
-    /// The agent that was asked.
-    pub start_id: String,
-    /// Where the process ids of this operation are valid.
-    pub process_space: String,
-    /// Milliseconds since 1970.
-    pub started: i64,
-    /// Name and runtime of the project.
-    #[serde(default)]
-    pub project: Option<String>,
-    #[serde(default)]
-    pub runtime: Option<String>,
-    /// URL of the state backend, without credentials.
-    #[serde(default)]
-    pub backend: Option<String>,
 }
 
 /// All operations that are known.

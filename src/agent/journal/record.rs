@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use prost::Message;
 use tokio::sync::watch;
 
-use super::Request;
-use crate::agent::durable;
+use super::request::Request;
+use crate::agent::{clock, durable};
 use crate::rpc::proto;
 
 /// A segment is closed at this size, and the one before it removed: no operation keeps more than twice as much progress.
@@ -121,7 +121,7 @@ impl JournalRecord {
             segment += 1;
             *writer = Writer { lossy: writer.lossy, ..Writer::default() };
         }
-        let progress = proto::Progress { sequence: next, time: now(), event: Some(event) };
+        let progress = proto::Progress { sequence: next, time: clock::now(), event: Some(event) };
         match self.write(&mut writer, segment, &progress.encode_length_delimited_to_vec()) {
             Ok(()) => {
                 self.state.send_modify(|state| (state.segment, state.next) = (segment, next + 1));
@@ -226,9 +226,4 @@ fn segments(directory: &Path) -> io::Result<Vec<u64>> {
     }
     numbers.sort_unstable();
     Ok(numbers)
-}
-
-/// Milliseconds since 1970.
-pub(in crate::agent) fn now() -> i64 {
-    jiff::Timestamp::now().as_millisecond()
 }

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::io;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
@@ -10,8 +9,9 @@ use rustix::process::Signal;
 use tokio::process::Child;
 use tokio::time::{Instant, MissedTickBehavior};
 
-use super::Run;
+use super::context::Run;
 use super::ending::bounded;
+use super::error::AttemptError;
 use crate::agent::cancellation::{Cancellation, Step};
 use crate::agent::command;
 use crate::agent::durable;
@@ -30,18 +30,6 @@ const OUTPUT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The most of a diagnostic that is journalled, in bytes.
 const MAX_DIAGNOSTIC: usize = 8 * 1024;
 const MAX_URN: usize = 4 * 1024;
-
-#[derive(Debug, thiserror::Error)]
-pub enum AttemptError {
-    #[error("cannot start the CLI: {0}")]
-    Start(io::Error),
-    #[error("cannot wait for the CLI: {0}")]
-    Wait(io::Error),
-    #[error("cannot look for the processes of the run: {0}")]
-    Processes(io::Error),
-    #[error("cannot use the event log: {0}")]
-    EventLog(io::Error),
-}
 
 /// How a process of the CLI ended, and what it said.
 pub(super) struct Attempt {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::agent::journal;
+use crate::agent::clock;
 use crate::agent::output::{self, Tail};
 use crate::agent::redactor::Redactor;
 use crate::pulumi::console;
@@ -11,6 +11,7 @@ use crate::pulumi::outputs::Output;
 use crate::pulumi::request_ids;
 use crate::rpc::proto;
 
+const SIGKILL: i32 = rustix::process::Signal::KILL.as_raw();
 /// The most that a message may have, in bytes.
 const MAX_MESSAGE: usize = 8 * 1024;
 /// The most that all outputs may have, in bytes: what a Secret can hold.
@@ -102,7 +103,7 @@ impl Ending {
             outcome: self.outcome.into(),
             message: bounded(&redactor.redact(&message), MAX_MESSAGE),
             started,
-            ended: journal::now(),
+            ended: clock::now(),
             outputs,
             changes: changes.collect(),
             permalink: self.permalink.unwrap_or_default(),
@@ -122,7 +123,7 @@ impl Ending {
 pub(super) fn outcome(kind: &FailureKind, is_cancelled: bool) -> proto::Outcome {
     match kind {
         // It had no chance to save its state and to unlock, whoever killed it.
-        FailureKind::Killed { signal } if *signal == super::SIGKILL => proto::Outcome::Interrupted,
+        FailureKind::Killed { signal } if *signal == SIGKILL => proto::Outcome::Interrupted,
         _ if is_cancelled => proto::Outcome::Canceled,
         FailureKind::Killed { .. } => proto::Outcome::Interrupted,
         FailureKind::Canceled => proto::Outcome::Canceled,

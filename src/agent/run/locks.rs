@@ -7,7 +7,7 @@ use crate::pulumi::arguments;
 use crate::pulumi::failure::Lock;
 use crate::pulumi::locks::{self, DeadProcess};
 
-use super::Run;
+use super::context::Run;
 
 impl Run {
     /// Removes the lock that kept a call of the CLI from the stack, by what that wrote to stderr; true when it is gone.

@@ -2,100 +2,33 @@
 
 mod attempt;
 pub mod backend;
+mod context;
 mod ending;
+mod error;
 mod locks;
 mod pending;
 mod request;
 mod secrets;
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
-use std::path::PathBuf;
-use std::sync::Arc;
-use std::time::Duration;
 
-use tokio::sync::watch;
-use tokio::time::Instant;
-use zeroize::Zeroizing;
-
-use super::cancellation::{CancelRequest, Cause};
-use super::command::{Call, CallError, Ended, Stdout};
-use super::environment::Environment;
-use super::journal::{Journal, JournalRecord};
-use super::layout::Layout;
-use super::liveness::Liveness;
+use super::cancellation::Cause;
+use super::command::Stdout;
 use super::memory;
-use super::output::PodLog;
-use super::processes::Family;
-use super::redactor::Redactor;
-use super::settings::{ApplyError, Settings, Wanted};
-use super::source::CurrentSource;
-use super::version::CliVersion;
+use super::settings::Wanted;
 use crate::pulumi::arguments::{self, OperationKind};
-use crate::pulumi::outputs::{self, Output, OutputsError};
+use crate::pulumi::outputs::{self, Output};
 use crate::pulumi::project::Project;
-use crate::pulumi::settings::Entry;
 use crate::pulumi::stack_name::Qualified;
 use crate::pulumi::{advice, failure};
-use crate::rpc::proto::{self, PendingCreates, progress};
+use crate::rpc::proto::{self, PendingCreates};
 
-use attempt::{Attempt, AttemptError};
+use attempt::Attempt;
+use context::CANCELED;
+pub use context::Run;
 use ending::Ending;
-use pending::LookError;
+use error::{AttemptError, RevealError, RunError};
 pub use request::OperationRequest;
-
-const SIGKILL: i32 = rustix::process::Signal::KILL.as_raw();
-
-/// How long a call of the CLI beside the run itself may take.
-const CALL_LIMIT: Duration = Duration::from_secs(120);
-/// What the message of a run begins with that was cancelled.
-const CANCELED: &str = "the run was cancelled";
-
-#[derive(Debug, thiserror::Error)]
-enum RunError {
-    #[error("the stack's settings cannot be put in force: {0}")]
-    Settings(#[from] ApplyError),
-    #[error(transparent)]
-    Attempt(#[from] AttemptError),
-    #[error("cannot {doing}: {error}")]
-    Call { doing: &'static str, error: CallError },
-    #[error("nobody knows of creations that an earlier run left under way, and nothing was run: {0}")]
-    State(LookError),
-}
-
-#[derive(Debug, thiserror::Error)]
-enum RevealError {
-    #[error(transparent)]
-    Call(#[from] CallError),
-    #[error("`pulumi stack output` failed: {0}")]
-    Failed(String),
-    #[error(transparent)]
-    Outputs(#[from] OutputsError),
-}
-
-/// An operation that was accepted.
-pub struct Run {
-    pub layout: Layout,
-    pub settings: Arc<Settings>,
-    pub journal: Arc<Journal>,
-    pub record: Arc<JournalRecord>,
-    pub asked: OperationRequest,
-    pub wanted: proto::Settings,
-    /// The values of the configuration, those from Secrets and ConfigMaps included.
-    pub config: Vec<Entry>,
-    /// The word for the files that these are read from.
-    pub config_inputs: String,
-    pub current_source: CurrentSource,
-    pub environment: Environment,
-    pub cancel_request: watch::Sender<CancelRequest>,
-    /// How long it has to end gracefully.
-    pub patience: Duration,
-    pub liveness: Liveness,
-    /// Whether a person's commands in the pod do not find the stack yet.
-    pub select: bool,
-    pub version: CliVersion,
-}
-
 impl Run {
     /// Runs to the end; whatever happens becomes a result.
     pub async fn execute(&self) -> proto::Result {
@@ -132,14 +65,6 @@ impl Run {
         let backend = backend::url(&self.environment, project.as_ref());
         let project = project.as_ref().map(|project| project.name.as_str());
         self.asked.destroys_another(&Qualified { name: &self.wanted.stack, project, backend: backend.as_deref() })
-    }
-
-    /// Comes back when no process of the run is left.
-    pub async fn end_processes(&self) {
-        let id = &self.record.request().id;
-        if let Err(error) = Family::new(id, Vec::new()).end().await {
-            tracing::error!(operation = id, %error, "cannot look for the processes of the run");
-        }
     }
 
     async fn perform(&self) -> Result<Ending, RunError> {
@@ -303,17 +228,6 @@ impl Run {
         Ending { outcome: proto::Outcome::Canceled, ..Ending::failed(message) }
     }
 
-    /// A message with the reason before it for which the run was ended, if nobody asked for that.
-    fn explained(&self, message: &str) -> String {
-        match self.cancel_request.borrow().cause {
-            None | Some(Cause::Requested) => message.to_owned(),
-            Some(cause) => match message.strip_prefix(CANCELED) {
-                Some(rest) => format!("{cause}{rest}"),
-                None => format!("{cause}: {message}"),
-            },
-        }
-    }
-
     /// The outputs with the real values of the secret ones; another call of the CLI only when there are any.
     async fn reveal(&self, said: &[Output]) -> Result<Vec<Output>, RevealError> {
         if !outputs::need_values(said) {
@@ -339,65 +253,5 @@ impl Run {
             Ok(ended) => tracing::warn!(said = ended.stderr.last_lines(5), "cannot select the stack"),
             Err(error) => tracing::warn!(%error, "cannot select the stack"),
         }
-    }
-
-    async fn call(&self, arguments: Vec<OsString>, stdout: Stdout) -> Result<Ended, CallError> {
-        self.call_with(arguments, None, stdout, &|_| {}).await
-    }
-
-    /// A call that takes the stack's lock: its process is journalled, so that its lock can be told when it dies.
-    async fn locking_call(&self, arguments: Vec<OsString>) -> Result<Ended, CallError> {
-        let begun = |pid| self.record.append(progress::Event::Started(proto::Started { pid }));
-        self.call_with(arguments, None, Stdout::Logged, &begun).await
-    }
-
-    /// A call with this standard input; `begun` is told its process id.
-    async fn call_with(
-        &self,
-        arguments: Vec<OsString>,
-        stdin: Option<Zeroizing<Vec<u8>>>,
-        stdout: Stdout,
-        begun: &(dyn Fn(u32) + Send + Sync),
-    ) -> Result<Ended, CallError> {
-        let call = Call {
-            arguments,
-            directory: &self.directory(),
-            environment: &self.environment.variables,
-            operation: &self.record.request().id,
-            limit: CALL_LIMIT,
-            log: self.log(),
-            stdin,
-            stdout,
-            begun,
-        };
-        call.run().await
-    }
-
-    fn directory(&self) -> PathBuf {
-        self.layout.workspace()
-    }
-
-    fn log(&self) -> PodLog {
-        PodLog { name: self.record.request().name.clone(), redactor: self.redactor() }
-    }
-
-    fn redactor(&self) -> Redactor {
-        self.environment.redactor()
-    }
-
-    fn is_cancelled(&self) -> bool {
-        self.end_at_limits(Duration::ZERO);
-        self.cancel_request.borrow().is_made()
-    }
-
-    /// Ends the run when it has reached one of its limits, after a silence of its processes.
-    fn end_at_limits(&self, silent: Duration) {
-        let Some(cause) = self.asked.limits.exceeded(self.liveness.since_begin(), silent) else { return };
-        if self.cancel_request.borrow().is_made() {
-            return;
-        }
-        tracing::warn!(operation = self.record.request().id, ?cause, "ending the run");
-        let now = Instant::now();
-        self.cancel_request.send_modify(|cancel_request| cancel_request.end(cause, now, now + self.patience));
     }
 }

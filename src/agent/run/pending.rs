@@ -5,31 +5,16 @@ use std::fs::File;
 use std::io::{self, BufReader};
 use std::path::Path;
 
+use super::context::Run;
 use super::ending::{self, Ending};
-use super::{Run, RunError};
+use super::error::{LookError, MAX_CHANGED, RunError};
 use crate::agent::command::{Ended, Stdout};
 use crate::agent::durable;
 use crate::pulumi::arguments;
 use crate::pulumi::events::RunSummary;
 use crate::pulumi::failure::{self, FailureKind};
-use crate::pulumi::state::{self, StateError};
+use crate::pulumi::state;
 use crate::rpc::proto::PendingCreates;
-
-/// The largest state that is changed, in bytes: it is held in memory twice. One that is only read may be larger.
-const MAX_CHANGED: u64 = 64 * 1024 * 1024;
-
-#[derive(Debug, thiserror::Error)]
-pub(super) enum LookError {
-    #[error(transparent)]
-    State(#[from] StateError),
-    #[error("cannot read or write the state that the CLI exported: {0}")]
-    File(#[from] io::Error),
-    #[error(
-        "the state has {size} bytes, and the agent changes none of more than {MAX_CHANGED}; take them out with \
-         `pulumi refresh --clear-pending-creates` in the pod, then have it run again"
-    )]
-    TooLarge { size: u64 },
-}
 
 impl Run {
     /// Does what is asked about creations under way. The ending, when nothing is to be run.

@@ -3,9 +3,10 @@
 use serde_json::Value;
 use zeroize::Zeroizing;
 
+use super::context::Run;
 use super::ending::Ending;
+use super::error::RunError;
 use super::pending::classify;
-use super::{Run, RunError};
 use crate::agent::command::{Ended, Stdout};
 use crate::pulumi::arguments::{self, OperationKind};
 use crate::pulumi::failure::FailureKind;

@@ -1,0 +1,135 @@
+//! An accepted operation, with the calls of the CLI and the limits that all steps of the run share.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::Instant;
+use zeroize::Zeroizing;
+
+use super::request::OperationRequest;
+use crate::agent::cancellation::{CancelRequest, Cause};
+use crate::agent::command::{Call, CallError, Ended, Stdout};
+use crate::agent::environment::Environment;
+use crate::agent::journal::{Journal, JournalRecord};
+use crate::agent::layout::Layout;
+use crate::agent::liveness::Liveness;
+use crate::agent::output::PodLog;
+use crate::agent::processes::Family;
+use crate::agent::redactor::Redactor;
+use crate::agent::settings::Settings;
+use crate::agent::source::CurrentSource;
+use crate::agent::version::CliVersion;
+use crate::pulumi::settings::Entry;
+use crate::rpc::proto::{self, progress};
+
+/// Timeout of a call of the CLI other than the run itself.
+const CALL_LIMIT: Duration = Duration::from_secs(120);
+/// Start of the message of a cancelled run.
+pub(super) const CANCELED: &str = "the run was cancelled";
+
+/// An operation that was accepted.
+pub struct Run {
+    pub layout: Layout,
+    pub settings: Arc<Settings>,
+    pub journal: Arc<Journal>,
+    pub record: Arc<JournalRecord>,
+    pub asked: OperationRequest,
+    pub wanted: proto::Settings,
+    /// The configuration values, including those from Secrets and ConfigMaps.
+    pub config: Vec<Entry>,
+    /// Keyed hash of the files that these are read from.
+    pub config_inputs: String,
+    pub current_source: CurrentSource,
+    pub environment: Environment,
+    pub cancel_request: watch::Sender<CancelRequest>,
+    /// How long it can take to end gracefully.
+    pub patience: Duration,
+    pub liveness: Liveness,
+    /// Whether the stack still has to be selected for commands of users in the pod.
+    pub select: bool,
+    pub version: CliVersion,
+}
+
+impl Run {
+    /// The message, with the cause in front if the run ended for another cause than a request.
+    pub(super) fn explained(&self, message: &str) -> String {
+        match self.cancel_request.borrow().cause {
+            None | Some(Cause::Requested) => message.to_owned(),
+            Some(cause) => match message.strip_prefix(CANCELED) {
+                Some(rest) => format!("{cause}{rest}"),
+                None => format!("{cause}: {message}"),
+            },
+        }
+    }
+
+    pub(super) async fn call(&self, arguments: Vec<OsString>, stdout: Stdout) -> Result<Ended, CallError> {
+        self.call_with(arguments, None, stdout, &|_| {}).await
+    }
+
+    /// A call that takes the lock of the stack. Its process is journalled, so that its lock is recognized when it dies.
+    pub(super) async fn locking_call(&self, arguments: Vec<OsString>) -> Result<Ended, CallError> {
+        let begun = |pid| self.record.append(progress::Event::Started(proto::Started { pid }));
+        self.call_with(arguments, None, Stdout::Logged, &begun).await
+    }
+
+    /// A call with this standard input. `begun` receives its process ID.
+    pub(super) async fn call_with(
+        &self,
+        arguments: Vec<OsString>,
+        stdin: Option<Zeroizing<Vec<u8>>>,
+        stdout: Stdout,
+        begun: &(dyn Fn(u32) + Send + Sync),
+    ) -> Result<Ended, CallError> {
+        let call = Call {
+            arguments,
+            directory: &self.directory(),
+            environment: &self.environment.variables,
+            operation: &self.record.request().id,
+            limit: CALL_LIMIT,
+            log: self.log(),
+            stdin,
+            stdout,
+            begun,
+        };
+        call.run().await
+    }
+
+    pub(super) fn directory(&self) -> PathBuf {
+        self.layout.workspace()
+    }
+
+    pub(super) fn log(&self) -> PodLog {
+        PodLog { name: self.record.request().name.clone(), redactor: self.redactor() }
+    }
+
+    pub(super) fn redactor(&self) -> Redactor {
+        self.environment.redactor()
+    }
+
+    pub(super) fn is_cancelled(&self) -> bool {
+        self.end_at_limits(Duration::ZERO);
+        self.cancel_request.borrow().is_made()
+    }
+
+    /// Ends the run when it has reached one of its limits, after a silence of its processes.
+    pub(super) fn end_at_limits(&self, silent: Duration) {
+        let Some(cause) = self.asked.limits.exceeded(self.liveness.since_begin(), silent) else { return };
+        if self.cancel_request.borrow().is_made() {
+            return;
+        }
+        tracing::warn!(operation = self.record.request().id, ?cause, "ending the run");
+        let now = Instant::now();
+        self.cancel_request.send_modify(|cancel_request| cancel_request.end(cause, now, now + self.patience));
+    }
+
+    /// Ends all processes of the run.
+    pub async fn end_processes(&self) {
+        let id = &self.record.request().id;
+        if let Err(error) = Family::new(id, Vec::new()).end().await {
+            tracing::error!(operation = id, %error, "cannot look for the processes of the run");
+        }
+    }
+}
