@@ -118,7 +118,7 @@ async fn manage(config: ManagerConfig) -> anyhow::Result<()> {
 fn print_crds() -> anyhow::Result<()> {
     use std::io::Write as _;
     let mut out = std::io::stdout().lock();
-    for crd in api::schema::custom_resource_definitions() {
+    for crd in api::definitions::custom_resource_definitions() {
         writeln!(out, "---\n{}", serde_saphyr::to_string(&crd)?)?;
     }
     Ok(())

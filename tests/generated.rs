@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use clap::{ArgAction, CommandFactory};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use protox::prost_reflect::DescriptorPool;
-use pulumi_controller::api::schema::custom_resource_definitions;
+use pulumi_controller::api::definitions::custom_resource_definitions;
 use pulumi_controller::cli::CommandLine;
 use serde_json::Value;
 

@@ -1,9 +1,10 @@
-//! The custom resources as plain data: fields, defaults, schemas, names. No client, no clock, no other room.
+//! The custom resources as plain data: fields, defaults, schemas, names. No client, no clock, no other module.
 
 pub mod auto;
 pub mod bounds;
 pub mod columns;
 pub mod conditions;
+pub mod definitions;
 pub mod duration;
 pub mod names;
 pub mod pulumi;

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use tokio::time::Instant;
 
-use crate::api::schema::{api_versions, custom_resource_definitions};
+use crate::api::definitions::{api_versions, custom_resource_definitions};
 use crate::runtime::reads::ReadError;
 use crate::subprocess::{self, Limits, Subprocess};
 
@@ -234,7 +234,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::api::schema::custom_resource_definitions;
+    use crate::api::definitions::custom_resource_definitions;
     use crate::runtime::fake_api::{Answer, client};
 
     fn object(properties: Value) -> Value {

@@ -188,7 +188,7 @@ impl Watch<'_> {
     }
 }
 
-/// FairQueue the event log into progress and a summary.
+/// Turns the event log into progress and a summary.
 struct Events<'a> {
     run: &'a Run,
     log: EventLog,

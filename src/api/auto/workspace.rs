@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::api::auto::GitRepository;
+use crate::api::auto::{GitRepository, KeyReference};
 use crate::api::{bounds, schema};
 
 /// A pod in which Pulumi runs, with a source in place.
@@ -224,29 +224,6 @@ pub struct ConfigValueFrom {
     /// Whether what is there is JSON; else it is a text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub json: Option<bool>,
-}
-
-/// One key of a Secret that may be missing.
-#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
-pub struct SecretKeySelector {
-    /// The Secret's name.
-    pub name: String,
-    /// The key.
-    pub key: String,
-    /// `true`: the value is left out where the Secret or its key does not exist. Default: `false`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub optional: Option<bool>,
-}
-
-/// One key of a Secret or a ConfigMap.
-#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
-pub struct KeyReference {
-    /// The object's name.
-    #[schemars(length(max = bounds::NAME))]
-    pub name: String,
-    /// The key.
-    #[schemars(length(max = bounds::KEY))]
-    pub key: String,
 }
 
 /// What the controller saw and did.

@@ -1,7 +1,6 @@
 //! What the controller says of a Stack.
 
 use std::collections::BTreeMap;
-use std::fmt;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use schemars::JsonSchema;
@@ -9,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::api::auto::{PendingCreates, RunProject, UpdateKind};
-use crate::api::pulumi::Snapshot;
+use crate::api::pulumi::{PulumiStack, Snapshot};
 use crate::api::{bounds, schema};
 
 /// What the controller saw and did.
@@ -108,32 +107,6 @@ pub struct StackStatus {
     /// changed something. Absent before the first one, and after a destroy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub applied_stack: Option<PulumiStack>,
-}
-
-/// A Pulumi stack in a state backend.
-#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
-pub struct PulumiStack {
-    /// The stack's name, as in `spec.stack`.
-    pub name: String,
-    /// The project's name, if it is known.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub project: Option<String>,
-    /// URL of the backend, without credentials, if it is known.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub backend: Option<String>,
-}
-
-impl fmt::Display for PulumiStack {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "stack {}", self.name)?;
-        if let Some(project) = &self.project {
-            write!(formatter, " of project {project}")?;
-        }
-        match &self.backend {
-            Some(backend) => write!(formatter, " in backend {backend}"),
-            None => write!(formatter, " in the backend that the Pulumi CLI is logged in to"),
-        }
-    }
 }
 
 /// The run that is open, with the inputs it was started for.

@@ -1,0 +1,166 @@
+//! The CustomResourceDefinitions as they are installed.
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
+    CustomResourceDefinition, CustomResourceDefinitionVersion, JSON, JSONSchemaProps,
+};
+use kube::{CustomResourceExt, Resource};
+use serde_json::json;
+
+use crate::api::auto::{Update, Workspace};
+use crate::api::pulumi::{Program, Stack, StackReceiver};
+
+/// All CRDs, as they are installed.
+pub fn custom_resource_definitions() -> Vec<CustomResourceDefinition> {
+    let all = [Stack::crd(), Program::crd(), StackReceiver::crd(), Workspace::crd(), Update::crd()];
+    all.into_iter().map(finish).collect()
+}
+
+/// Group and version of every kind, as they are stored.
+pub fn api_versions() -> BTreeSet<(String, String)> {
+    fn of<K: Resource<DynamicType = ()>>() -> (String, String) {
+        (K::group(&()).into_owned(), K::version(&()).into_owned())
+    }
+    [of::<Stack>(), of::<Program>(), of::<StackReceiver>(), of::<Workspace>(), of::<Update>()].into()
+}
+
+/// A new object has `observedGeneration: -1` until its controller has read it. Without this, tools that wait for readiness
+/// report a new object as ready.
+fn finish(mut crd: CustomResourceDefinition) -> CustomResourceDefinition {
+    // Flux's variable substitution would otherwise act on `${...}` in descriptions.
+    crd.metadata
+        .annotations
+        .get_or_insert_default()
+        .insert("kustomize.toolkit.fluxcd.io/substitute".to_owned(), "disabled".to_owned());
+    serve_older_version(&mut crd);
+    for version in &mut crd.spec.versions {
+        if let Some(status) = status_schema(version.schema.as_mut().and_then(|s| s.open_api_v3_schema.as_mut())) {
+            status.default = Some(JSON(json!({"observedGeneration": -1})));
+            status.nullable = None;
+        }
+    }
+    crd
+}
+
+/// Serves Stacks as `v1alpha1` too. Both versions have the same schema, so no conversion is needed.
+fn serve_older_version(crd: &mut CustomResourceDefinition) {
+    if crd.spec.group != Stack::group(&()) || crd.spec.names.kind != Stack::kind(&()) {
+        return;
+    }
+    let older = crd.spec.versions.first().map(|served| CustomResourceDefinitionVersion {
+        name: "v1alpha1".to_owned(),
+        storage: false,
+        deprecated: Some(true),
+        deprecation_warning: Some(
+            "pulumi.com/v1alpha1 Stack is deprecated: write pulumi.com/v1, nothing else changes".to_owned(),
+        ),
+        ..served.clone()
+    });
+    crd.spec.versions.extend(older);
+}
+
+fn status_schema(root: Option<&mut JSONSchemaProps>) -> Option<&mut JSONSchemaProps> {
+    root?.properties.as_mut()?.get_mut("status")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+
+    #[test]
+    fn c1_every_kind_is_defined_as_flux_defines_its_own() {
+        let crds = custom_resource_definitions();
+        let kinds: Vec<&str> = crds.iter().map(|crd| crd.spec.names.kind.as_str()).collect();
+        assert_eq!(kinds, ["Stack", "Program", "StackReceiver", "Workspace", "Update"]);
+        for crd in &crds {
+            let kind = &crd.spec.names.kind;
+            assert_eq!(crd.spec.scope, "Namespaced", "{kind}");
+            assert_eq!(crd.spec.names.categories, Some(vec!["pulumi".to_owned()]), "{kind}");
+            let substitute = crd.metadata.annotations.as_ref();
+            let substitute = substitute.and_then(|all| all.get("kustomize.toolkit.fluxcd.io/substitute"));
+            assert_eq!(substitute.map(String::as_str), Some("disabled"), "{kind}");
+            for version in &crd.spec.versions {
+                let what = format!("{kind} {}", version.name);
+                let subresources = version.subresources.as_ref();
+                assert!(subresources.is_some_and(|all| all.status.is_some()), "{what}");
+                let schema = serde_json::to_value(&version.schema).expect("a schema is JSON");
+                let status = &schema["openAPIV3Schema"]["properties"]["status"];
+                assert_eq!(status["default"], json!({"observedGeneration": -1}), "{what}");
+                assert_eq!(status["properties"]["observedGeneration"]["type"], "integer", "{what}");
+                let conditions = &status["properties"]["conditions"];
+                assert_eq!(conditions["x-kubernetes-list-map-keys"], json!(["type"]), "{what}");
+                assert_ne!(status["nullable"], true, "{what}: the default would not be set in the place of a null");
+            }
+        }
+    }
+
+    /// Fields that take any JSON. Templates have a limit in bytes where they are read, the values of the others that of the
+    /// object.
+    const ANY_JSON: [&str; 10] = [
+        "Stack.spec.workspaceTemplate",
+        "Stack.spec.updateTemplate",
+        "Stack.spec.config{}",
+        "Stack.status.outputs{}",
+        "Workspace.spec.podTemplate",
+        "Workspace.spec.serviceTemplate",
+        "Workspace.spec.resources",
+        "Workspace.spec.env[]",
+        "Workspace.spec.envFrom[]",
+        "Workspace.spec.stacks[].config[].value",
+    ];
+
+    /// What has no bound in a schema, by its path. `repeated` is whether there may be many of it.
+    fn unbounded(path: &str, schema: &Value, repeated: bool, found: &mut Vec<String>) {
+        let is_any = schema["x-kubernetes-preserve-unknown-fields"] == true;
+        if is_any && !path.starts_with("Program.program.") && !ANY_JSON.contains(&path) {
+            found.push(format!("{path} takes any JSON"));
+        }
+        if let Some(items) = schema.get("items") {
+            if !schema["maxItems"].is_u64() {
+                found.push(format!("{path} has no maxItems"));
+            }
+            unbounded(&format!("{path}[]"), items, true, found);
+        }
+        if let Some(values) = schema.get("additionalProperties").filter(|values| values.is_object()) {
+            if !schema["maxProperties"].is_u64() {
+                found.push(format!("{path} has no maxProperties"));
+            }
+            // The values of a map may be long: certificates, scripts.
+            unbounded(&format!("{path}{{}}"), values, false, found);
+        }
+        let is_bounded = ["maxLength", "enum", "format", "pattern"].iter().any(|limit| !schema[limit].is_null());
+        if repeated && schema["type"] == "string" && !is_bounded {
+            found.push(format!("{path} has no maxLength"));
+        }
+        for (name, property) in schema["properties"].as_object().into_iter().flatten() {
+            unbounded(&format!("{path}.{name}"), property, repeated, found);
+        }
+    }
+
+    #[test]
+    fn every_list_and_map_of_the_crds_has_a_limit() {
+        let mut found = Vec::new();
+        for crd in custom_resource_definitions() {
+            for version in &crd.spec.versions {
+                let schema = serde_json::to_value(&version.schema).expect("a schema is JSON");
+                unbounded(&crd.spec.names.kind, &schema["openAPIV3Schema"], false, &mut found);
+            }
+        }
+        assert!(found.is_empty(), "without a limit:\n{}", found.join("\n"));
+    }
+
+    #[test]
+    fn a_stack_of_the_older_version_has_the_same_schema_and_only_one_version_is_stored() {
+        let crds = custom_resource_definitions();
+        let stack = crds.iter().find(|crd| crd.spec.names.kind == "Stack").expect("there is one");
+        let [v1, older] = stack.spec.versions.as_slice() else { panic!("not two versions") };
+        assert_eq!((v1.name.as_str(), v1.served, v1.storage, v1.deprecated), ("v1", true, true, None));
+        assert_eq!((older.name.as_str(), older.served, older.storage), ("v1alpha1", true, false));
+        assert_eq!((&v1.schema, &v1.subresources), (&older.schema, &older.subresources));
+        assert_eq!(stack.spec.conversion, None, "none is needed");
+        assert!(crds.iter().filter(|crd| crd.spec.names.kind != "Stack").all(|crd| crd.spec.versions.len() == 1));
+    }
+}

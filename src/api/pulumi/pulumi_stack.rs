@@ -1,0 +1,32 @@
+//! A Pulumi stack in a state backend.
+
+use std::fmt;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// A Pulumi stack in a state backend.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
+pub struct PulumiStack {
+    /// The stack's name, as in `spec.stack`.
+    pub name: String,
+    /// The project's name, if it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub project: Option<String>,
+    /// URL of the backend, without credentials, if it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backend: Option<String>,
+}
+
+impl fmt::Display for PulumiStack {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "stack {}", self.name)?;
+        if let Some(project) = &self.project {
+            write!(formatter, " of project {project}")?;
+        }
+        match &self.backend {
+            Some(backend) => write!(formatter, " in backend {backend}"),
+            None => write!(formatter, " in the backend that the Pulumi CLI is logged in to"),
+        }
+    }
+}
