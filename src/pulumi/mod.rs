@@ -1,5 +1,5 @@
 //! The engine's edge: what the Pulumi CLI is given (arguments, environment, settings documents, project files) and what it
-//! gives back (event log, outputs, failures, locks, states). Pure: no process, no clock, no other room; whoever runs the CLI uses it.
+//! gives back (event log, outputs, failures, locks, states). Pure: no process, no clock, no other module; whoever runs the CLI uses it.
 
 pub mod advice;
 pub mod arguments;

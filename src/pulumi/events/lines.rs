@@ -1,6 +1,6 @@
 //! Complete lines out of a file that grows.
 
-use super::EventError;
+use super::event::EventError;
 
 /// No line of the event log may be longer, in bytes. What it says is held a few times over while it is read.
 pub const MAXIMUM_LINE: usize = 16 * 1024 * 1024;

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::{Diagnostic, EngineEvent, EventKind, ResourceStep, Summary};
+use super::event::{Diagnostic, EngineEvent, EventKind, ResourceStep, Summary};
 use crate::pulumi::console;
 use crate::pulumi::outputs::Output;
 
@@ -159,12 +159,22 @@ impl Tail {
     }
 }
 
+/// The summary of the run with this event log.
+#[cfg(test)]
+pub(crate) fn summary_of(log: &str) -> RunSummary {
+    let mut run = RunSummary::default();
+    for line in super::LineSplitter::default().push(log.as_bytes()) {
+        run.observe(&EngineEvent::parse(&line.expect("it is short")).expect("it is an event"));
+    }
+    run
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
 
+    use super::summary_of as run;
     use super::*;
-    use crate::pulumi::events::summary_of as run;
 
     fn changes(run: &RunSummary) -> Vec<(String, u64)> {
         run.resource_changes().into_iter().collect()

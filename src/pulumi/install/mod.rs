@@ -5,33 +5,23 @@
 //! installation, never a wrong dependency.
 
 mod local;
+mod managed;
 mod nodejs;
 mod python;
+mod subject;
 
 use std::collections::BTreeMap;
-use std::path::{Component, Path, PathBuf};
+use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
 use super::project::Project;
+use managed::{LOCAL_DEPENDENCY, Managed};
+use subject::{inside, text};
 
-const LOCAL_DEPENDENCY: &str = "a dependency is a local path, and what is there may have changed";
-const NO_LOCK: &str = "there is no lock file";
-
-/// The files that decide what is installed, by their paths in the source: manifests, lock files, settings of the package
-/// managers. Without those that do not exist.
-pub type Files = BTreeMap<PathBuf, Vec<u8>>;
-
-/// A project in a source.
-#[derive(Clone, Copy, Debug)]
-pub struct Subject<'a> {
-    pub project: &'a Project,
-    /// The project's directory in the source.
-    pub directory: &'a Path,
-}
-
+pub use subject::{Files, Subject};
 /// What an installation would do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
@@ -64,17 +54,6 @@ pub enum Carry {
     /// An installation goes on from a copy of them.
     Copy,
     Nothing,
-}
-
-/// What a package manager makes of a project.
-#[derive(Debug, Default)]
-struct Managed {
-    name: String,
-    /// Why it has to run each time.
-    hindrance: Option<String>,
-    trees: Vec<PathBuf>,
-    exact: bool,
-    works_without_trees: bool,
 }
 
 impl Plan {
@@ -169,58 +148,6 @@ fn hindrance_of_packages(project: &Project) -> Option<String> {
 
 fn values(object: &Value) -> impl Iterator<Item = &Value> {
     object.as_object().into_iter().flat_map(|object| object.values())
-}
-
-fn text<'a>(object: &'a Value, field: &str) -> &'a str {
-    object.get(field).and_then(Value::as_str).unwrap_or_default()
-}
-
-impl Subject<'_> {
-    /// An option of the runtime; empty when it is not given.
-    fn option(&self, name: &str) -> &str {
-        text(&self.project.runtime_options, name)
-    }
-
-    /// The directories in which a package manager looks for its files: those of the program and of the project, and from
-    /// there up to the source's root.
-    fn directories(&self) -> Vec<PathBuf> {
-        // `main` may name a directory or a file.
-        let main = inside(&self.directory.join(self.project.main.as_deref().unwrap_or_default()));
-        let starts = main.into_iter().chain(inside(self.directory));
-        let mut directories: Vec<PathBuf> = Vec::new();
-        for start in starts {
-            for directory in start.ancestors() {
-                if !directories.iter().any(|known| known == directory) {
-                    directories.push(directory.to_owned());
-                }
-            }
-        }
-        directories
-    }
-}
-
-/// The path in normal form, if it does not lead out of the source.
-fn inside(path: &Path) -> Option<PathBuf> {
-    let mut normal = PathBuf::new();
-    for component in path.components() {
-        match component {
-            Component::Normal(name) => normal.push(name),
-            Component::CurDir => {}
-            Component::ParentDir => {
-                if !normal.pop() {
-                    return None;
-                }
-            }
-            Component::RootDir | Component::Prefix(_) => return None,
-        }
-    }
-    Some(normal)
-}
-
-/// The files of these names, wherever they are.
-fn named<'a>(files: &'a Files, names: &'a [&str]) -> impl Iterator<Item = (&'a Path, &'a [u8])> {
-    let is_named = move |path: &Path| path.file_name().is_some_and(|name| names.iter().any(|wanted| name == *wanted));
-    files.iter().filter(move |(path, _)| is_named(path)).map(|(path, content)| (path.as_path(), content.as_slice()))
 }
 
 #[cfg(test)]

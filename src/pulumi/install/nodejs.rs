@@ -4,7 +4,9 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::{Files, LOCAL_DEPENDENCY, Managed, NO_LOCK, Subject, local, named};
+use super::local;
+use super::managed::{LOCAL_DEPENDENCY, Managed, NO_LOCK};
+use super::subject::{Files, Subject, named};
 
 pub(super) const FILES: [&str; 14] = [
     "package.json",

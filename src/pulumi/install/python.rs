@@ -2,7 +2,9 @@
 
 use std::path::PathBuf;
 
-use super::{Files, LOCAL_DEPENDENCY, Managed, NO_LOCK, Subject, inside, local, named};
+use super::local;
+use super::managed::{LOCAL_DEPENDENCY, Managed, NO_LOCK};
+use super::subject::{Files, Subject, inside, named};
 
 pub(super) const FILES: [&str; 9] = [
     "requirements.txt",

@@ -1,0 +1,407 @@
+//! An event of the engine, read from a line of the event log.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use serde_json::Value;
+
+use crate::pulumi::console;
+use crate::pulumi::outputs::{self, Output};
+
+/// The type of the resource that stands for the stack itself; its outputs are the stack's.
+const STACK_TYPE: &str = "pulumi:pulumi:Stack";
+/// No message is kept longer, in bytes.
+const MAX_MESSAGE: usize = 16 * 1024;
+
+/// Why a line of the event log was not understood. Reading goes on with the next line.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum EventError {
+    #[error("a line of the event log is longer than {limit} bytes")]
+    Oversized { limit: usize },
+    #[error("a line of the event log is not an engine event: {reason}")]
+    Malformed { reason: String },
+}
+
+/// One event of a run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EngineEvent {
+    /// Rises with each event of a run.
+    pub sequence: u64,
+    /// Seconds since 1970.
+    pub timestamp: i64,
+    pub kind: EventKind,
+}
+
+/// What an event is about.
+#[derive(Clone, Debug, PartialEq)]
+pub enum EventKind {
+    /// The engine has read the program and begins its steps. Diagnostics may come before.
+    Prelude,
+    /// A step on a resource begins.
+    ResourcePre(ResourceStep),
+    /// A step on a resource is done.
+    ResourceOutputs(ResourceStep),
+    /// A step on a resource failed.
+    ResourceFailed(ResourceStep),
+    /// The engine, a provider or the program says something.
+    Diagnostic(Diagnostic),
+    /// The engine's own account of the run.
+    Summary(Summary),
+    /// What the engine says for itself, such as that it was asked to stop.
+    Stdout { message: String },
+    /// A plugin is being downloaded or installed.
+    Progress(PluginProgress),
+    /// The last event, also of a run that succeeded.
+    Cancel,
+    /// An event of a kind that is of no interest, or newer than this code.
+    Other,
+}
+
+/// A step on a resource.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ResourceStep {
+    pub urn: String,
+    /// The engine's word: create, update, delete, same, ...
+    pub operation: String,
+    /// The resource's type token.
+    pub resource_type: String,
+    /// The outputs of the stack; only with `ResourceOutputs` of the resource that stands for the stack.
+    pub stack_outputs: Option<Vec<Output>>,
+}
+
+/// A message.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Diagnostic {
+    /// `debug`, `info`, `info#err` (the program's stderr), `warning` or `error`.
+    pub severity: String,
+    /// Empty when it is about no resource.
+    pub urn: String,
+    /// Without colours; at most 16 KiB.
+    pub message: String,
+    /// Whether it is of the moment only: shown while the run goes on, not kept.
+    pub ephemeral: bool,
+}
+
+/// How far the download or installation of a plugin is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PluginProgress {
+    /// `plugin-download` or `plugin-install`.
+    pub kind: String,
+    pub message: String,
+    pub done: bool,
+}
+
+/// The engine's own account of a run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Summary {
+    /// Rounded up.
+    pub duration_seconds: u64,
+    /// Number of resources by the engine's word for what was done.
+    pub resource_changes: BTreeMap<String, u64>,
+    /// `succeeded`, `failed` or `canceled`; absent before CLI 3.237. A run that was cancelled gracefully says `failed`.
+    pub result: Option<String>,
+}
+
+/// One line as it is written. What is not read here is skipped without being kept.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Line {
+    #[serde(default)]
+    sequence: u64,
+    #[serde(default)]
+    timestamp: i64,
+    prelude_event: Option<IgnoredAny>,
+    cancel_event: Option<IgnoredAny>,
+    stdout_event: Option<Said>,
+    progress_event: Option<Progress>,
+    diagnostic_event: Option<Said>,
+    policy_event: Option<Violation>,
+    summary_event: Option<Account>,
+    resource_pre_event: Option<Step>,
+    res_outputs_event: Option<Step>,
+    res_op_failed_event: Option<Step>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Said {
+    message: String,
+    severity: String,
+    urn: String,
+    ephemeral: bool,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Violation {
+    message: String,
+    resource_urn: String,
+    policy_name: String,
+    policy_pack_name: String,
+    policy_pack_version: String,
+    enforcement_level: String,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Progress {
+    r#type: String,
+    message: String,
+    done: bool,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Account {
+    duration_seconds: u64,
+    resource_changes: Option<BTreeMap<String, u64>>,
+    result: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Step {
+    metadata: Metadata,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Metadata {
+    op: String,
+    urn: String,
+    r#type: String,
+}
+
+/// A line again, for the outputs of the stack only.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct OutputsLine {
+    res_outputs_event: OutputsEvent,
+}
+
+#[derive(Deserialize)]
+struct OutputsEvent {
+    metadata: OutputsMetadata,
+}
+
+#[derive(Deserialize)]
+struct OutputsMetadata {
+    new: Option<NewState>,
+}
+
+#[derive(Deserialize)]
+struct NewState {
+    outputs: Option<serde_json::Map<String, Value>>,
+}
+
+impl EngineEvent {
+    /// Reads one line. Never panics, whatever the bytes.
+    pub fn parse(line: &[u8]) -> Result<EngineEvent, EventError> {
+        EngineEvent::parse_without(line, &str::to_owned)
+    }
+
+    /// Reads one line and takes out of its messages what must not be shown: `hide` gives a text without. It sees them whole,
+    /// because of what is cut no part would be found any more.
+    pub fn parse_without(line: &[u8], hide: &dyn Fn(&str) -> String) -> Result<EngineEvent, EventError> {
+        let read: Line = serde_json::from_slice(line).map_err(|error| malformed(&error))?;
+        Ok(EngineEvent { sequence: read.sequence, timestamp: read.timestamp, kind: kind(read, line, hide)? })
+    }
+}
+
+fn malformed(error: &serde_json::Error) -> EventError {
+    // serde's own words may quote a value.
+    let what = if error.is_data() { "an unexpected type" } else { "no JSON object" };
+    EventError::Malformed { reason: format!("{what} at column {}", error.column()) }
+}
+
+fn kind(read: Line, line: &[u8], hide: &dyn Fn(&str) -> String) -> Result<EventKind, EventError> {
+    Ok(if let Some(step) = read.resource_pre_event {
+        EventKind::ResourcePre(resource_step(step))
+    } else if let Some(step) = read.res_outputs_event {
+        let mut step = resource_step(step);
+        if step.resource_type == STACK_TYPE {
+            step.stack_outputs = Some(stack_outputs(line)?);
+        }
+        EventKind::ResourceOutputs(step)
+    } else if let Some(step) = read.res_op_failed_event {
+        EventKind::ResourceFailed(resource_step(step))
+    } else if let Some(said) = read.diagnostic_event {
+        let message = said_plainly(&said.message, hide);
+        EventKind::Diagnostic(Diagnostic { severity: said.severity, urn: said.urn, message, ephemeral: said.ephemeral })
+    } else if let Some(violation) = read.policy_event {
+        EventKind::Diagnostic(violated(&violation, hide))
+    } else if let Some(account) = read.summary_event {
+        EventKind::Summary(Summary {
+            duration_seconds: account.duration_seconds,
+            resource_changes: account.resource_changes.unwrap_or_default(),
+            result: account.result,
+        })
+    } else if let Some(said) = read.stdout_event {
+        EventKind::Stdout { message: said_plainly(&said.message, hide) }
+    } else if let Some(progress) = read.progress_event {
+        let message = said_plainly(&progress.message, hide);
+        EventKind::Progress(PluginProgress { kind: progress.r#type, message, done: progress.done })
+    } else if read.prelude_event.is_some() {
+        EventKind::Prelude
+    } else if read.cancel_event.is_some() {
+        EventKind::Cancel
+    } else {
+        EventKind::Other
+    })
+}
+
+/// A policy is violated. The engine says it in an event of its own, also where that is why the run fails.
+fn violated(violation: &Violation, hide: &dyn Fn(&str) -> String) -> Diagnostic {
+    let Violation { message, resource_urn, policy_name, policy_pack_name, policy_pack_version, .. } = violation;
+    let policy = format!("{policy_name} of {policy_pack_name} {policy_pack_version}");
+    let said = format!("violates the policy {}: {message}", policy.trim_end());
+    let severity = if violation.enforcement_level == "mandatory" { "error" } else { "warning" };
+    let message = said_plainly(&said, hide);
+    Diagnostic { severity: severity.to_owned(), urn: resource_urn.clone(), message, ephemeral: false }
+}
+
+fn resource_step(step: Step) -> ResourceStep {
+    let Metadata { op, urn, r#type } = step.metadata;
+    ResourceStep { urn, operation: op, resource_type: r#type, stack_outputs: None }
+}
+
+fn stack_outputs(line: &[u8]) -> Result<Vec<Output>, EventError> {
+    let read: OutputsLine = serde_json::from_slice(line).map_err(|error| malformed(&error))?;
+    let outputs = read.res_outputs_event.metadata.new.and_then(|state| state.outputs);
+    Ok(outputs::from_events(outputs.unwrap_or_default()))
+}
+
+/// A message without colours, without the line ends after it and without what is to be hidden, bounded. What is far too long
+/// is cut before it is read.
+fn said_plainly(message: &str, hide: &dyn Fn(&str) -> String) -> String {
+    let cut = console::shorten(&hide(message.trim_end()), 4 * MAX_MESSAGE);
+    // Once more: colours may have been in between.
+    console::shorten(hide(&console::without_colours(&cut)).trim_end(), MAX_MESSAGE)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    fn parse(line: &Value) -> EventKind {
+        EngineEvent::parse(line.to_string().as_bytes()).expect("it is an event").kind
+    }
+
+    #[test]
+    fn each_kind_of_event_is_told_apart() {
+        let metadata =
+            json!({"op": "create", "urn": "urn:x", "type": "a:b:C", "old": null, "new": {"outputs": {"x": 1}}});
+        let step = ResourceStep {
+            urn: "urn:x".into(),
+            operation: "create".into(),
+            resource_type: "a:b:C".into(),
+            stack_outputs: None,
+        };
+        let diagnostic =
+            Diagnostic { severity: "error".into(), urn: "urn:x".into(), message: "no\nway".into(), ephemeral: false };
+        let progress = PluginProgress { kind: "plugin-download".into(), message: "half".into(), done: false };
+        let table = [
+            (json!({"preludeEvent": {"config": {}}}), EventKind::Prelude),
+            (json!({"cancelEvent": {}}), EventKind::Cancel),
+            (json!({"resourcePreEvent": {"metadata": metadata}}), EventKind::ResourcePre(step.clone())),
+            (json!({"resOutputsEvent": {"metadata": metadata}}), EventKind::ResourceOutputs(step.clone())),
+            (
+                json!({"resOpFailedEvent": {"metadata": metadata, "status": 0, "steps": 1}}),
+                EventKind::ResourceFailed(step),
+            ),
+            (
+                json!({"diagnosticEvent": {"urn": "urn:x", "prefix": "<{%fg 1%}>error: <{%reset%}>",
+                    "message": "<{%reset%}>no\nway<{%reset%}>\n\n", "color": "raw", "severity": "error"}}),
+                EventKind::Diagnostic(diagnostic),
+            ),
+            (
+                json!({"stdoutEvent": {"message": "^C received\n", "color": "never"}}),
+                EventKind::Stdout { message: "^C received".into() },
+            ),
+            (
+                json!({"progressEvent": {"type": "plugin-download", "id": "x", "message": "half", "received": 1, "total": 2, "done": false}}),
+                EventKind::Progress(progress),
+            ),
+            (
+                json!({"summaryEvent": {"durationSeconds": 2, "resourceChanges": null, "PolicyPacks": {}, "isPreview": false}}),
+                EventKind::Summary(Summary { duration_seconds: 2, ..Summary::default() }),
+            ),
+            (json!({"policyLoadEvent": {}}), EventKind::Other),
+            (json!({"somethingNew": [1, 2]}), EventKind::Other),
+        ];
+        for (line, expected) in table {
+            assert_eq!(parse(&line), expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn only_the_stack_itself_has_the_stacks_outputs() {
+        let event = |resource_type: &str, new: Value| json!({"resOutputsEvent": {"metadata": {"op": "create", "urn": "urn:x", "type": resource_type, "new": new}}});
+        let table = [
+            (event("pulumi:pulumi:Stack", json!({"outputs": {"port": 1}})), Some(1)),
+            (event("pulumi:pulumi:Stack", Value::Null), Some(0)),
+            (event("pulumi:pulumi:StackReference", json!({"outputs": {"port": 1}})), None),
+        ];
+        for (line, expected) in table {
+            let EventKind::ResourceOutputs(step) = parse(&line) else { panic!("another kind: {line}") };
+            assert_eq!(step.stack_outputs.map(|outputs| outputs.len()), expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_event_is_an_error_that_quotes_nothing() {
+        let deep = format!("{{\"a\": {}", "[".repeat(100_000));
+        let lines: [&[u8]; 7] =
+            [b"", b"null", b"[]", b"{", b"\xff\xfe", br#"{"sequence": "hunter2"}"#, deep.as_bytes()];
+        for line in lines {
+            let error = EngineEvent::parse(line).expect_err("it is no event").to_string();
+            assert!(error.starts_with("a line of the event log is not an engine event: "), "{error}");
+            assert!(!error.contains("hunter2"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_long_message_is_cut() {
+        let kind = parse(&json!({"diagnosticEvent": {"message": "é".repeat(1_000_000), "severity": "error"}}));
+        let EventKind::Diagnostic(diagnostic) = kind else { panic!("another kind") };
+        assert!(diagnostic.message.len() <= MAX_MESSAGE, "{}", diagnostic.message.len());
+    }
+
+    #[test]
+    fn what_is_to_be_hidden_is_hidden_before_it_is_cut() {
+        let secret = "s3cr3t-".repeat(20);
+        // The secret lies across each place where a message is cut, with and without colours in it.
+        for (length, said) in [
+            (MAX_MESSAGE / 2, secret.clone()),
+            (2 * MAX_MESSAGE, secret.clone()),
+            (10, secret.replacen("s3cr", "s3<{%reset%}>cr", 1)),
+        ] {
+            let message = format!("{}{said}{}", "x".repeat(length - 10), "y".repeat(5 * MAX_MESSAGE - length));
+            let line = json!({"diagnosticEvent": {"message": message, "severity": "error"}}).to_string();
+            let hide = |text: &str| text.replace(&secret, "[secret]");
+            let event = EngineEvent::parse_without(line.as_bytes(), &hide).expect("it is an event");
+            let EventKind::Diagnostic(diagnostic) = event.kind else { panic!("another kind") };
+            assert!(!diagnostic.message.contains("3cr3t"), "a part of it is left, {length} bytes into the message");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_make_it_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+            let _ = EngineEvent::parse(&bytes);
+        }
+
+        #[test]
+        fn no_change_of_a_real_event_makes_it_panic(at in 0_usize..5000, byte in any::<u8>()) {
+            let mut log = include_bytes!("../testdata/succeeded.events.jsonl").to_vec();
+            let at = at % log.len();
+            log[at] = byte;
+            for line in log.split(|byte| *byte == b'\n') {
+                let _ = EngineEvent::parse(line);
+            }
+        }
+    }
+}

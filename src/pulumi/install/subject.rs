@@ -1,0 +1,72 @@
+//! A project in a source, and the files that decide what is installed for it.
+
+use std::collections::BTreeMap;
+use std::path::{Component, Path, PathBuf};
+
+use serde_json::Value;
+
+use crate::pulumi::project::Project;
+
+/// The existing files that decide what is installed, by their paths in the source: manifests, lock files and settings of the package
+/// managers.
+pub type Files = BTreeMap<PathBuf, Vec<u8>>;
+
+/// A project in a source.
+#[derive(Clone, Copy, Debug)]
+pub struct Subject<'a> {
+    pub project: &'a Project,
+    /// The project's directory in the source.
+    pub directory: &'a Path,
+}
+
+impl Subject<'_> {
+    /// An option of the runtime, empty if it is not set.
+    pub(super) fn option(&self, name: &str) -> &str {
+        text(&self.project.runtime_options, name)
+    }
+
+    /// The directories in which a package manager looks for its files: those of the program and of the project, and from
+    /// there up to the source's root.
+    pub(super) fn directories(&self) -> Vec<PathBuf> {
+        // `main` may name a directory or a file.
+        let main = inside(&self.directory.join(self.project.main.as_deref().unwrap_or_default()));
+        let starts = main.into_iter().chain(inside(self.directory));
+        let mut directories: Vec<PathBuf> = Vec::new();
+        for start in starts {
+            for directory in start.ancestors() {
+                if !directories.iter().any(|known| known == directory) {
+                    directories.push(directory.to_owned());
+                }
+            }
+        }
+        directories
+    }
+}
+
+/// The normalized path, if it stays in the source.
+pub(super) fn inside(path: &Path) -> Option<PathBuf> {
+    let mut normal = PathBuf::new();
+    for component in path.components() {
+        match component {
+            Component::Normal(name) => normal.push(name),
+            Component::CurDir => {}
+            Component::ParentDir => {
+                if !normal.pop() {
+                    return None;
+                }
+            }
+            Component::RootDir | Component::Prefix(_) => return None,
+        }
+    }
+    Some(normal)
+}
+
+/// The files with these names in all directories.
+pub(super) fn named<'a>(files: &'a Files, names: &'a [&str]) -> impl Iterator<Item = (&'a Path, &'a [u8])> {
+    let is_named = move |path: &Path| path.file_name().is_some_and(|name| names.iter().any(|wanted| name == *wanted));
+    files.iter().filter(move |(path, _)| is_named(path)).map(|(path, content)| (path.as_path(), content.as_slice()))
+}
+
+pub(super) fn text<'a>(object: &'a Value, field: &str) -> &'a str {
+    object.get(field).and_then(Value::as_str).unwrap_or_default()
+}
