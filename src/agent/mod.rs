@@ -1,4 +1,4 @@
-//! Inside the workspace pod: takes the source, runs the CLI, journals what it does. Only this room starts processes.
+//! Inside the workspace pod: takes the source, runs the CLI, journals what it does. Only this module starts processes.
 //!
 //! From outside inwards: [`init`] is the first process and starts [`serve`], which answers the controller by [`service`].
 //! [`source`] puts sources in place; [`operations`] accepts runs, [`run`] carries one out and [`journal`] keeps it. Where init

@@ -4,7 +4,7 @@ use std::fs;
 use tonic::Status;
 
 use super::*;
-use crate::artifact::pack;
+use crate::artifact::{Digest, pack};
 use crate::rpc::proto::put_source_request::Part;
 use crate::rpc::proto::{Artifact, PutSourceRequest, SourceHeader};
 

@@ -28,7 +28,7 @@ impl Taken<'_> {
         self.by_node.get(node).copied().unwrap_or_default()
     }
 
-    fn of_both(&self, namespace: &str, node: &str) -> usize {
+    pub(super) fn of_both(&self, namespace: &str, node: &str) -> usize {
         self.by_both.get(&(namespace, node)).copied().unwrap_or_default()
     }
 

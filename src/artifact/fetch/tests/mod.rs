@@ -1,4 +1,4 @@
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use futures::future::join_all;
 use tempfile::TempDir;
@@ -339,7 +339,7 @@ async fn a_download_that_landed_since_the_caller_looked_is_not_repeated() {
     fixture.store.note_url(&Digest::of(b"artifact"), "http://127.0.0.1:1/a");
     let shared = &fixture.fetcher.shared;
     let target = Target::aim("http://127.0.0.1:1/a", &shared.settings).unwrap();
-    let flight = single_flight::join(shared, &target, &Digest::of(b"artifact"));
+    let flight = shared::join(shared, &target, &Digest::of(b"artifact"));
     assert_eq!(flight.await.unwrap().size(), 8);
     assert_eq!(fixture.fetcher.fetches(), 0);
 }

@@ -160,7 +160,7 @@ fn each_choice_of_paths_has_its_own_digest_of_one_fetch() {
     assert_eq!(choices, [web.paths.clone().unwrap()]);
     answers.fetched(&main.key, &tip(A), Ok(content(A, &[&web])));
     let resolved = answers.answer(&name("w"), &web, &question()).unwrap();
-    let source::Origin::Git(origin) = resolved.origin else { panic!("not of Git") };
+    let SourceOrigin::Git(origin) = resolved.origin else { panic!("not of Git") };
     assert_eq!(origin.selection, Some(format!("sha256:{A}")));
 }
 
@@ -193,7 +193,7 @@ fn a_commit_by_its_hash_is_never_asked_for() {
 fn bytes_that_are_gone_are_fetched_again() {
     let (mut answers, main) = (settled(), main());
     let resolved = answers.answer(&name("a"), &main, &question()).unwrap();
-    let source::Origin::Git(origin) = resolved.origin else { panic!("not of Git") };
+    let SourceOrigin::Git(origin) = resolved.origin else { panic!("not of Git") };
     answers.fetch_again(&origin);
     assert!(matches!(answers.need(&main.key, false), Need::Fetch(..)));
     assert!(look(&mut answers, "a", &main, &question()).starts_with("fetching"));
@@ -206,7 +206,7 @@ fn bytes_that_cannot_be_fetched_again_are_not_tried_before_their_time() {
     let with_known = |request: &str| Question { known: Some(known.clone()), ..asked(request, false) };
     answers.enlist(&name("a"), &pinned, &with_known(""));
     let resolved = answers.answer(&name("a"), &pinned, &with_known("")).unwrap();
-    let source::Origin::Git(origin) = resolved.origin else { panic!("not of Git") };
+    let SourceOrigin::Git(origin) = resolved.origin else { panic!("not of Git") };
     answers.fetch_again(&origin);
     assert!(matches!(answers.need(&pinned.key, false), Need::Fetch(..)));
     assert_eq!(answers.fetched(&pinned.key, &tip(A), Err(Unavailable::NotYet("it is away".to_owned()))), [name("a")]);
