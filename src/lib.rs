@@ -1,6 +1,6 @@
 //! The Flux controller for Pulumi: it turns Flux artifacts into Pulumi updates that run in workspace pods.
 //!
-//! The rooms, in reading order. `ARCHITECTURE.md` says who may use whom; `tests/rooms.rs` checks it.
+//! The modules, in reading order. `ARCHITECTURE.md` explains which module may use which; `tests/modules.rs` checks it.
 
 #![forbid(unsafe_code)]
 
