@@ -525,7 +525,8 @@ fn a_recorded_run_is_released_once() {
     complete.metadata.finalizers = Some(vec![names::STACK_FINALIZER.to_owned()]);
     assert_eq!(decide(&observed(complete.clone())), Action::Nothing);
     complete.metadata.deletion_timestamp = Some(Time(now()));
-    assert_eq!(decide(&observed(complete.clone())), Action::Nothing, "its Stack lets go of it");
+    let waits = Action::Keep(OWNER_CHECK_INTERVAL);
+    assert_eq!(decide(&observed(complete.clone())), waits, "until its Stack has recorded the result");
     assert_eq!(decide(&Observed { stack: Owner::Gone, ..observed(complete) }), Action::Abandon);
 }
 
