@@ -66,6 +66,8 @@ pub fn asked(spec: &StackSpec, own: &str) -> Vec<(ObjectKey, Rule)> {
     let prerequisites = spec.prerequisites.iter().map(|prerequisite| {
         let within = prerequisite.requirement.as_ref().and_then(|r| r.succeeded_within_duration.as_deref());
         let within = within.and_then(duration::seconds).map(|seconds| i64::try_from(seconds).unwrap_or(i64::MAX));
+        // No run is as fresh as zero seconds: the prerequisite would run again and again.
+        let within = within.map(|seconds| seconds.max(1));
         let rule = Rule::Succeeded { within: within.map(SignedDuration::from_secs) };
         ((own.to_owned(), prerequisite.name.clone()), rule)
     });

@@ -133,7 +133,8 @@ fn what_a_spec_asks_for() {
     let spec: StackSpec = serde_json::from_value(json!({
         "stack": "dev",
         "fluxSource": {"sourceRef": {"kind": "Bucket", "name": "b"}},
-        "prerequisites": [{"name": "a"}, {"name": "b", "requirement": {"succeededWithinDuration": "1h"}}],
+        "prerequisites": [{"name": "a"}, {"name": "b", "requirement": {"succeededWithinDuration": "1h"}},
+            {"name": "e", "requirement": {"succeededWithinDuration": "0s"}}],
         "dependsOn": [{"name": "c"}, {"name": "c", "namespace": "base"}, {"name": "d", "readyExpr": "dep.spec.suspend"}],
     }))
     .unwrap();
@@ -141,6 +142,7 @@ fn what_a_spec_asks_for() {
     let wanted = [
         ("apps", "a", Rule::Succeeded { within: None }),
         ("apps", "b", Rule::Succeeded { within: hour }),
+        ("apps", "e", Rule::Succeeded { within: Some(SignedDuration::from_secs(1)) }),
         ("apps", "c", Rule::Ready),
         ("base", "c", Rule::Ready),
         ("apps", "d", Rule::Expression("dep.spec.suspend".to_owned())),
