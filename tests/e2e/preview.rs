@@ -59,6 +59,8 @@ fn a_preview_tells_what_would_change_and_changes_nothing() {
         main.delete().await;
         main.until_gone().await;
         assert_eq!(main.log.sentences().await, once(&["create step"]), "nothing is destroyed by it");
+        let events = main.events().await;
+        assert!(events.iter().any(|event| event.reason.as_deref() == Some("ResourcesOrphaned")), "{events:?}");
     });
 }
 

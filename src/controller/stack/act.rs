@@ -17,7 +17,7 @@ use crate::controller::stack::prerequisites::Stale;
 use crate::controller::stack::requeue::{REJECTED_RETRY, WATCHED_RETRY, retry_of_refused};
 use crate::controller::stack::state::State;
 use crate::controller::stack::step::{Next, again, rest, write};
-use crate::controller::stack::{announce, build_update, fetch, ownership, pko_migration, status};
+use crate::controller::stack::{announce, deletion, build_update, fetch, ownership, pko_migration, status};
 use crate::controller::update::dead_run;
 use crate::runtime::events::{Event, EventKind};
 use crate::runtime::failpoint;
@@ -403,6 +403,8 @@ async fn let_go(observed: &Observed, context: &Context) -> Result<Next, Reconcil
     }
     failpoint::hit("stack-let-go");
     if stack.finalizers().iter().any(|f| f == names::STACK_FINALIZER) {
+        let left = deletion::left_by_preview(stack);
+        left.into_iter().for_each(|left| context.events.publish(announce::left_by_preview(stack, &left)));
         context.writer.remove_finalizer(stack, names::STACK_FINALIZER).await?;
     }
     Ok(Next::Rest(None))

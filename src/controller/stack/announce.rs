@@ -33,6 +33,15 @@ pub fn left_behind(stack: &Stack, current: &CurrentUpdate) -> Option<Event> {
     resources_remain(stack, current, current.pulumi_stack.as_ref()?, None)
 }
 
+/// The Stack is deleted without a destroy, because it only previews now.
+pub fn left_by_preview(stack: &Stack, applied: &PulumiStack) -> Event {
+    let message = format!(
+        "the Stack is deleted without a destroy because spec.preview is set; the resources in {applied} remain. To destroy them, run \
+         `pulumi destroy` there, or create a Stack for it without spec.preview"
+    );
+    Event::new(stack, EventKind::Warning, RESOURCES_ORPHANED, message)
+}
+
 fn resources_remain(
     stack: &Stack,
     current: &CurrentUpdate,

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::api::auto::UpdateKind;
 use crate::api::names;
-use crate::api::pulumi::{CurrentUpdate, Stack};
+use crate::api::pulumi::{CurrentUpdate, PulumiStack, Stack};
 use crate::artifact::{Digest, Directory, pack_file};
 use crate::controller::stack::action::{Action, Settled};
 use crate::controller::stack::next_run::run_if_due;
@@ -63,8 +63,15 @@ pub fn decide(observed: &Observed, now: Timestamp) -> Action {
 pub fn has_to_destroy(stack: &Stack) -> bool {
     stack.finalizers().iter().any(|finalizer| finalizer == names::STACK_FINALIZER)
         && stack.spec.destroy_on_finalize.unwrap_or_default()
+        && !stack.spec.preview.unwrap_or_default()
         && identity::has_applied(stack)
         && !resolve::is_abandoned_destroy(stack)
+}
+
+/// The Pulumi stack whose resources remain because the Stack only previews now: another Stack may have taken it over.
+pub fn left_by_preview(stack: &Stack) -> Option<PulumiStack> {
+    let is_kept = stack.spec.destroy_on_finalize.unwrap_or_default() && stack.spec.preview.unwrap_or_default();
+    is_kept.then(|| identity::recorded(stack)).flatten()
 }
 
 /// What the stack is destroyed with, and whether its bytes are at hand: the source that is in the pod, else the one that the

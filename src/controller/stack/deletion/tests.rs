@@ -263,12 +263,21 @@ fn only_a_stack_that_may_have_resources_is_destroyed() {
         change(&mut stack);
         has_to_destroy(&stack)
     };
+    let left = |preview: bool, destroy: bool| {
+        let mut stack = stack();
+        let applied = PulumiStack { name: "dev".to_owned(), ..PulumiStack::default() };
+        stack.status.as_mut().expect("there").applied_stack = Some(applied);
+        (stack.spec.preview, stack.spec.destroy_on_finalize) = (Some(preview), Some(destroy));
+        left_by_preview(&stack).map(|left| left.name)
+    };
+    assert_eq!(left(true, true).as_deref(), Some("dev"));
+    assert_eq!((left(false, true), left(true, false)), (None, None));
     fn status(stack: &mut Stack) -> &mut StackStatus {
         stack.status.as_mut().expect("there")
     }
     assert!(has_to(|_| {}));
     assert!(!has_to(|stack| status(stack).applied_stack = None), "no run has changed anything");
-    assert!(has_to(|stack| stack.spec.preview = Some(true)), "it applied before it previewed");
+    assert!(!has_to(|stack| stack.spec.preview = Some(true)), "another Stack may have taken the Pulumi stack over");
     fn destroyed(stack: &mut Stack) {
         let last = status(stack).last_update.as_mut().expect("there");
         last.kind = Some("destroy".to_owned());
