@@ -1,4 +1,4 @@
-//! The command line: what was typed. What it means is in [`crate::config`].
+//! Defines the command line. [`crate::config`] validates the values.
 
 use std::path::PathBuf;
 
@@ -7,259 +7,260 @@ use clap::{ArgAction, Args, Parser, Subcommand};
 use crate::api::names;
 use crate::telemetry::logging::{LogEncoding, LogLevel};
 
-/// The Flux controller for Pulumi.
+/// Flux-native Kubernetes controller for Pulumi.
 #[derive(Debug, Parser)]
 #[command(name = "pulumi-controller", version, args_conflicts_with_subcommands = true)]
 pub struct CommandLine {
     #[command(subcommand)]
     pub role: Option<Role>,
 
-    /// Flags of the manager, the role that is taken when none is named.
+    /// Flags of the manager, which is the default role.
     #[command(flatten)]
     pub manager: ManagerFlags,
 }
 
 impl CommandLine {
-    /// The role that was named, or the manager.
+    /// Returns the specified role, or the manager by default.
     pub fn into_role(self) -> Role {
         self.role.unwrap_or(Role::Manager(self.manager))
     }
 }
 
-/// What the binary is to be.
+/// Role of the process.
 #[derive(Debug, Subcommand)]
 #[expect(clippy::large_enum_variant, reason = "there is one in the life of a process")]
 pub enum Role {
-    /// The controller of Stacks, Workspaces, Updates, Programs and StackReceivers (the default).
+    /// Run the controllers of Stacks, Workspaces, Updates, Programs and StackReceivers (default).
     Manager(ManagerFlags),
-    /// In a workspace pod: the first process, with the agent as its child.
+    /// Run the first process of a workspace pod, which starts the agent as its child.
     Agent(AgentFlags),
-    /// In a workspace pod's init container: copies this binary to where the agent's container finds it.
+    /// Copy this binary to the share volume, in an init container of a workspace pod.
     Bootstrap(BootstrapFlags),
-    /// In a workspace pod's init container: takes the source, for the user's init containers that come after it.
+    /// Receive the source before the init containers of the user start, in an init container of a workspace pod.
     Fetch(FetchFlags),
-    /// In a workspace pod: starts a program, for the agent only.
+    /// Start a program for the agent, in a workspace pod. Internal.
     #[command(hide = true)]
     Launch(LaunchFlags),
-    /// In a child process of the manager: evaluates an expression from stdin, for the manager only.
+    /// Evaluate an expression from stdin, in a child process of the manager. Internal.
     #[command(hide = true)]
     Evaluate,
-    /// In a child process of the manager: talks to a Git server or packs what it has sent, for the manager only.
+    /// Communicate with a Git server or pack fetched commits, in a child process of the manager. Internal.
     #[command(hide = true)]
     Git,
-    /// In a child process of the manager: compares served schemas with those of this version, for the manager only.
+    /// Compare the served schemas with the schemas of this version, in a child process of the manager. Internal.
     #[command(hide = true)]
     CompareSchemas,
-    /// Prints the CustomResourceDefinitions.
+    /// Print the CustomResourceDefinitions.
     Crds,
 }
 
-/// How the process logs.
+/// Flags of the log.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct LogFlags {
-    /// Verbosity of the log.
+    /// Log level.
     #[arg(long, value_enum, default_value_t)]
     pub log_level: LogLevel,
 
-    /// Format of the log.
+    /// Log format.
     #[arg(long, value_enum, default_value_t)]
     pub log_encoding: LogEncoding,
 }
 
-/// Flags of the manager, named as Flux names them.
+/// Flags of the manager, with the names that Flux uses.
 #[derive(Clone, Debug, Args)]
 pub struct ManagerFlags {
-    /// Address of the metrics endpoint; `0` for none.
+    /// Address of the metrics endpoint. `0` disables it.
     #[arg(long, default_value = ":8080", value_name = "HOST:PORT")]
     pub metrics_addr: String,
 
-    /// Address of the health endpoint; `0` for none.
+    /// Address of the health endpoint. `0` disables it.
     #[arg(long, default_value = ":9440", value_name = "HOST:PORT")]
     pub health_addr: String,
 
-    /// Serve CPU profiles of the controller at `/debug/pprof/profile` of the metrics endpoint, to anyone who can connect to it.
+    /// Serve CPU profiles of the controller at `/debug/pprof/profile` of the metrics endpoint, without authentication.
     #[arg(long, default_value_t = false, action = ArgAction::Set, num_args = 0..=1, require_equals = true,
           default_missing_value = "true")]
     pub enable_pprof: bool,
 
-    /// URL that events are posted to: that of Flux's notification-controller.
+    /// URL of the Flux notification-controller, which receives the events.
     #[arg(long, default_value = "", value_name = "URL")]
     pub events_addr: String,
 
-    /// Address at which StackReceivers take webhooks; `0` for none.
+    /// Address of the webhook endpoint for StackReceivers. `0` disables it.
     #[arg(long, default_value = "0", value_name = "HOST:PORT")]
     pub receiver_addr: String,
 
     #[command(flatten)]
     pub log: LogFlags,
 
-    /// How many objects of each kind are reconciled at the same time.
+    /// Number of concurrent reconciles per kind.
     #[arg(long, default_value_t = 4)]
     pub concurrent: u16,
 
-    /// Watch all namespaces; otherwise only the one that the controller runs in.
+    /// Watch all namespaces. If `false`, watch only one namespace.
     #[arg(long, default_value_t = true, action = ArgAction::Set, num_args = 0..=1, require_equals = true,
           default_missing_value = "true")]
     pub watch_all_namespaces: bool,
 
-    /// Namespace to watch with `--watch-all-namespaces=false`. Default: the one that the controller runs in.
+    /// Namespace to watch with `--watch-all-namespaces=false`. Default: the namespace of the controller.
     #[arg(long, default_value = "", value_name = "NAMESPACE")]
     pub watch_namespace: String,
 
-    /// Watch only the Stacks, Workspaces, Updates, Programs and StackReceivers with these labels, as a label selector.
+    /// Label selector of the Stacks, Workspaces, Updates, Programs and StackReceivers to watch. Default: all.
     #[arg(long, default_value = "")]
     pub watch_label_selector: String,
 
-    /// Run a Stack when a Secret or a ConfigMap with these labels that it refers to has changed, as a label selector.
+    /// Label selector of the Secrets and ConfigMaps whose changes start a run of the Stacks that reference them.
     #[arg(long, default_value = "reconcile.fluxcd.io/watch=Enabled")]
     pub watch_configs_label_selector: String,
 
-    /// Switches, such as `DisableConfigWatchers=true`: then no label makes a change of a Secret or a ConfigMap a reason to run.
+    /// Comma-separated list of feature gates. `DisableConfigWatchers=true` disables runs for changes of labeled Secrets and ConfigMaps.
     #[arg(long, value_delimiter = ',', value_name = "NAME=BOOL")]
     pub feature_gates: Vec<String>,
 
-    /// By how many percent the interval of a Stack may be longer or shorter, so that not all run at once; `0` for none.
+    /// Maximum random deviation of the interval of a Stack, in percent, to distribute the runs over time. `0` disables it.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u8).range(0..100), value_name = "PERCENT")]
     pub interval_jitter_percentage: u8,
 
-    /// ServiceAccount of workspace pods whose Stack or Workspace names none, in their own namespace.
+    /// Default ServiceAccount of workspace pods, in the namespace of the pod.
     #[arg(long, default_value = "", value_name = "NAME")]
     pub default_service_account: String,
 
-    /// ServiceAccounts that workspace pods may run as: `NAME` in every namespace, `NAMESPACE/NAME` in one. Default: all.
+    /// ServiceAccounts that workspace pods may use: `NAME` in every namespace, or `NAMESPACE/NAME` in one namespace. Default: all.
     #[arg(long, value_delimiter = ',', value_name = "[NAMESPACE/]NAME")]
     pub allowed_service_accounts: Vec<String>,
 
-    /// Refuse Workspaces whose pods, merged with `podTemplate`, do not meet the Pod Security Standard `restricted`, or carry labels
-    /// that network policies select by, such as `app`.
+    /// Reject Workspaces whose pods, including `podTemplate`, do not meet the Pod Security Standard `restricted` or have labels that
+    /// network policies commonly select, such as `app`.
     #[arg(long, default_value_t = false, action = ArgAction::Set, num_args = 0..=1, require_equals = true,
           default_missing_value = "true")]
     pub restrict_workspace_pods: bool,
 
-    /// Refuse Stacks that name sources or other Stacks of other namespaces.
+    /// Reject references to sources and Stacks in other namespaces.
     #[arg(long, default_value_t = true, action = ArgAction::Set, num_args = 0..=1, require_equals = true,
           default_missing_value = "true")]
     pub no_cross_namespace_refs: bool,
 
-    /// Kinds of sources whose artifacts have the same content if their revision is the same: another digest of it does not start a run.
-    /// `KIND` of Flux's own sources, or `KIND.GROUP`. The revision has to have a checksum; empty for none.
+    /// Source kinds whose artifacts have the same content if they have the same revision: a new digest of the same revision does not start
+    /// a run. Use `KIND` for the source kinds of Flux, and `KIND.GROUP` for other kinds. The revision must contain a checksum. An empty
+    /// list disables this.
     #[arg(long, value_delimiter = ',', default_value = "GitRepository", value_name = "KINDS")]
     pub same_revision_kinds: Vec<String>,
 
-    /// How soon a Stack looks again at what it waits for, a source or another Stack, if nothing tells it sooner.
+    /// Requeue interval for unmet dependencies and unavailable sources.
     #[arg(long, default_value = "30s", value_name = "DURATION")]
     pub requeue_dependency: String,
 
-    /// Elect a leader among the replicas, so that only one writes at a time.
+    /// Enable leader election, so that only one replica writes at a time.
     #[arg(long, default_value_t = false, action = ArgAction::Set, num_args = 0..=1, require_equals = true,
           default_missing_value = "true")]
     pub enable_leader_election: bool,
 
-    /// How long a replica waits before it takes the Lease of a leader that has stopped renewing it.
+    /// Time for which a replica waits after the last renewal before it takes over the Lease of the leader.
     #[arg(long, default_value = "35s", value_name = "DURATION")]
     pub leader_election_lease_duration: String,
 
-    /// How long the leader tries to renew its Lease before it gives up and writes nothing any more.
+    /// Time within which the leader must renew its Lease. Otherwise it stops writing and exits.
     #[arg(long, default_value = "30s", value_name = "DURATION")]
     pub leader_election_renew_deadline: String,
 
-    /// The pause between two attempts to take or to renew the Lease.
+    /// Interval between attempts to acquire or renew the Lease.
     #[arg(long, default_value = "5s", value_name = "DURATION")]
     pub leader_election_retry_period: String,
 
-    /// Let go of the Lease at the end, so that another replica leads at once.
+    /// Release the Lease on shutdown, so that another replica can take over immediately.
     #[arg(long, default_value_t = true, action = ArgAction::Set, num_args = 0..=1, require_equals = true,
           default_missing_value = "true")]
     pub leader_election_release_on_cancel: bool,
 
-    /// The wait after the first failed reconcile of an object; it doubles with each further one.
+    /// Delay after the first failed reconcile of an object. It doubles with each further failure.
     #[arg(long, default_value = "750ms", value_name = "DURATION")]
     pub min_retry_delay: String,
 
-    /// The longest wait after a failed reconcile of an object.
+    /// Maximum delay after a failed reconcile of an object.
     #[arg(long, default_value = "15m", value_name = "DURATION")]
     pub max_retry_delay: String,
 
-    /// Directory in which artifacts are kept.
+    /// Directory of the artifact storage.
     #[arg(long, default_value = "/data")]
     pub storage_path: PathBuf,
 
-    /// How many bytes of artifacts are kept. The volume holds Git repositories that are being fetched as well: up to three, each with
-    /// 592 MiB and an artifact of the largest size.
+    /// Maximum size of the artifact storage, in bytes. The volume also contains up to three Git repositories during their fetch. Each of
+    /// them requires 592 MiB and the maximum artifact size.
     #[arg(long, default_value_t = 1024 * 1024 * 1024, value_name = "BYTES")]
     pub storage_size: u64,
 
-    /// The largest artifact that is fetched, or made of a Git repository, in bytes.
+    /// Maximum size of an artifact, in bytes. Applies to fetched artifacts and to artifacts of Git repositories.
     #[arg(long, default_value_t = 256 * 1024 * 1024, value_name = "BYTES")]
     pub artifact_max_size: u64,
 
-    /// What an artifact may come to when it is unpacked, in bytes.
+    /// Maximum unpacked size of an artifact, in bytes.
     #[arg(long, default_value_t = 1024 * 1024 * 1024, value_name = "BYTES")]
     pub artifact_max_unpacked_size: u64,
 
-    /// Directory with `known_hosts` and `ca.crt`: SSH host keys and certificate authorities that are trusted for the Git repositories
-    /// of all Stacks. Neither has to be there.
+    /// Directory with SSH host keys (`known_hosts`) and CA certificates (`ca.crt`) for the Git repositories of all Stacks. Both files are
+    /// optional.
     #[arg(long, default_value = "/etc/pulumi-controller/git", value_name = "DIRECTORY")]
     pub git_trust_path: PathBuf,
 
-    /// Image of this binary, for the init container of workspace pods.
+    /// Image of this binary, for the init containers of workspace pods.
     #[arg(long, default_value = "", env = "AGENT_IMAGE", value_name = "IMAGE")]
     pub agent_image: String,
 
-    /// Image of workspace pods that name none; with the security profile `baseline` without `-nonroot` at its end.
+    /// Default image of workspace pods. With the security profile `baseline`, the suffix `-nonroot` is removed.
     #[arg(long, default_value = "pulumi/pulumi:latest-nonroot", value_name = "IMAGE")]
     pub default_workspace_image: String,
 
-    /// Maximum number of Pulumi runs that are open at the same time.
+    /// Maximum number of open Pulumi runs.
     #[arg(long, default_value_t = 10)]
     pub max_concurrent_runs: usize,
 
-    /// Maximum number of open runs of one namespace. Default: half of `--max-concurrent-runs`, rounded up.
+    /// Maximum number of open runs per namespace. Default: half of `--max-concurrent-runs`, rounded up.
     #[arg(long)]
     pub max_concurrent_runs_per_namespace: Option<usize>,
 
-    /// Maximum number of open runs on one node. A run uses a CPU for most of its time.
+    /// Maximum number of open runs per node. A run uses about one CPU for most of its duration.
     #[arg(long, default_value_t = 4)]
     pub max_concurrent_runs_per_node: usize,
 
-    /// Maximum duration of a run whose Stack or Update has no `spec.timeout`; a run that takes longer is canceled
-    /// gracefully. `0` for none.
+    /// Default maximum duration of a run, for Stacks and Updates without `spec.timeout`. The controller cancels a run that exceeds it
+    /// gracefully. `0` disables it.
     #[arg(long, default_value = "3h", value_name = "DURATION")]
     pub default_run_timeout: String,
 
-    /// Upper limit for the duration of every run, also of one whose `spec.timeout` is longer or `0s`. `0` for none.
+    /// Upper limit for the duration of every run. It also applies if `spec.timeout` is longer or `0s`. `0` disables it.
     #[arg(long, default_value = "24h", value_name = "DURATION")]
     pub max_run_timeout: String,
 
-    /// Hosts from which artifacts may be fetched, besides Services in the controller's own namespace.
+    /// Additional hosts from which artifacts may be fetched. Services in the namespace of the controller are always allowed.
     #[arg(long, value_delimiter = ',', value_name = "HOST")]
     pub artifact_hosts: Vec<String>,
 
-    /// Namespace in which the controller runs.
+    /// Namespace of the controller.
     #[arg(long, env = "RUNTIME_NAMESPACE", default_value = "", hide_default_value = true)]
     pub runtime_namespace: String,
 
-    /// Host that stands in for the one in the URL of every artifact, for a controller outside of the cluster.
+    /// Host that replaces the host in all artifact URLs, for a controller outside of the cluster.
     #[arg(long, env = "SOURCE_CONTROLLER_LOCALHOST", value_name = "HOST:PORT")]
     pub source_controller_localhost: Option<String>,
 
-    /// The same for artifacts of source-watcher.
+    /// Host that replaces the host in the artifact URLs of source-watcher, for a controller outside of the cluster.
     #[arg(long, env = "SOURCE_WATCHER_LOCALHOST", value_name = "HOST:PORT")]
     pub source_watcher_localhost: Option<String>,
 }
 
-/// Flags of what runs in the pod of a workspace.
+/// Flags of the roles in a workspace pod.
 #[derive(Clone, Debug, Args)]
 pub struct PodFlags {
-    /// Directory that is shared with the other containers of the pod.
+    /// Mount path of the volume that the containers of the pod share.
     #[arg(long, default_value = names::SHARE_DIRECTORY)]
     pub share: PathBuf,
 
-    /// Directory with the agent's certificate, its key, and the authorities that it trusts.
+    /// Directory with the certificate and key of the agent and its CA bundle.
     #[arg(long, default_value = names::TLS_DIRECTORY)]
     pub tls_directory: PathBuf,
 
-    /// Address of the service.
+    /// Address of the gRPC service.
     #[arg(long, default_value_t = format!(":{}", names::AGENT_PORT), value_name = "HOST:PORT")]
     pub address: String,
 
@@ -271,7 +272,7 @@ pub struct PodFlags {
 /// Flags of the agent.
 #[derive(Clone, Debug, Args)]
 pub struct AgentFlags {
-    /// Be the agent itself, and not the process that watches over it.
+    /// Run as the agent process itself instead of its parent process.
     #[arg(long)]
     pub child: bool,
 
@@ -282,7 +283,7 @@ pub struct AgentFlags {
     #[arg(long, default_value_t = format!(":{}", names::AGENT_HEALTH_PORT), value_name = "HOST:PORT")]
     pub health_address: String,
 
-    /// File for the last words, which the kubelet reads.
+    /// File for the termination message, which the kubelet reads.
     #[arg(long, default_value = "/dev/termination-log")]
     pub termination_log: PathBuf,
 
@@ -290,12 +291,12 @@ pub struct AgentFlags {
     #[arg(long, env = "POD_NAME", default_value = "", hide_default_value = true)]
     pub pod_name: String,
 
-    /// How long the pod has to end, in seconds, as its specification says.
+    /// Termination grace period of the pod, in seconds.
     #[arg(long, env = "POD_TERMINATION_GRACE_SECONDS", default_value_t = names::TERMINATION_GRACE_SECONDS,
           value_name = "SECONDS")]
     pub termination_grace_seconds: u64,
 
-    /// How long the agent leaves the CLI alone, in seconds, before it asks for its version.
+    /// Delay before the agent determines the version of the CLI, in seconds.
     #[arg(long, default_value_t = 120, value_name = "SECONDS")]
     pub version_after_seconds: u64,
 
@@ -303,19 +304,19 @@ pub struct AgentFlags {
     pub log: LogFlags,
 }
 
-/// Flags of the copy into the shared directory.
+/// Flags of the role that copies the binary to the share volume.
 #[derive(Clone, Debug, Args)]
 pub struct BootstrapFlags {
-    /// Where the copy goes.
+    /// Destination of the copy.
     #[arg(long, value_name = "FILE")]
     pub to: PathBuf,
 
-    /// Path of the project's directory; it is created empty unless it exists.
+    /// Path of the project directory. It is created as an empty directory if it does not exist.
     #[arg(long, value_name = "DIRECTORY")]
     pub project: Option<PathBuf>,
 }
 
-/// Flags of the init container that takes the source.
+/// Flags of the init container that receives the source.
 #[derive(Clone, Debug, Args)]
 pub struct FetchFlags {
     #[command(flatten)]
@@ -325,10 +326,10 @@ pub struct FetchFlags {
     pub log: LogFlags,
 }
 
-/// What is to be started.
+/// Arguments of the role that starts a program.
 #[derive(Clone, Debug, Args)]
 pub struct LaunchFlags {
-    /// The program and its arguments.
+    /// Program and its arguments.
     #[arg(last = true, required = true, value_name = "ARGS")]
     pub arguments: Vec<std::ffi::OsString>,
 }
@@ -388,7 +389,7 @@ mod tests {
         assert!(parse(&["--log-level=loud"]).unwrap_err().contains("loud"));
     }
 
-    /// Flags that all of Flux's controllers have, with their defaults there.
+    /// Flags that all Flux controllers have, with the defaults of Flux.
     const FLUXS: [(&str, &str); 30] = [
         ("concurrent", "4"),
         ("default-service-account", ""),
@@ -421,9 +422,8 @@ mod tests {
         ("watch-label-selector", ""),
         ("storage-adv-addr", ""),
     ];
-    /// Those of them whose function is not here. Requests to the API server are throttled by the server; an artifact that cannot be
-    /// fetched is tried again by the next reconcile; tokens are kept with the repository that they are for; no other cluster is
-    /// written to; artifacts are not served to others.
+    /// Flux flags without an equivalent in this controller. The API server throttles requests, the next reconcile retries a failed fetch,
+    /// tokens are cached per repository, the controller does not access other clusters, and it does not serve artifacts to other programs.
     const NOT_OURS: [&str; 8] = [
         "http-retry",
         "insecure-kubeconfig-exec",
@@ -446,7 +446,7 @@ mod tests {
             });
             let wanted = match name {
                 _ if NOT_OURS.contains(&name) => None,
-                // Here a tenant is kept to its own namespace unless somebody says otherwise.
+                // Unlike Flux, the controller isolates namespaces from each other by default.
                 "no-cross-namespace-refs" => Some("true"),
                 _ => Some(default),
             };

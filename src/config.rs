@@ -1,4 +1,4 @@
-//! The manager's settings, validated, and every limit that is not a flag.
+//! Validated settings of the manager, and limits that are not configurable.
 
 mod selector;
 
@@ -16,25 +16,25 @@ use crate::artifact;
 use crate::cli::ManagerFlags;
 use crate::telemetry::logging::{LogEncoding, LogLevel};
 
-/// How long one request to the API server may take.
+/// Timeout of a request to the API server.
 pub const API_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long one reconcile may take. It never waits for a run.
+/// Timeout of a reconcile. A reconcile never waits for a run.
 pub const RECONCILE_TIMEOUT: Duration = Duration::from_secs(5 * 60);
-/// How often the agent of a workspace at rest is asked for its status.
+/// Interval at which the controller polls the status of an idle agent.
 pub const AGENT_STATUS_INTERVAL: Duration = Duration::from_secs(2 * 60);
-/// How long reconciles that are going on may take to their end once the process was told to end. They never wait for a
-/// run; what a stopped one was about to do is done by the next leader.
+/// Time for which reconciles in progress may continue after the start of the shutdown. They never wait for a run, and the next leader
+/// completes the work of an aborted reconcile.
 pub const RECONCILES_END: Duration = Duration::from_secs(4);
-/// How long events may be written, and answers given, after that.
+/// Time for which events may be written and requests answered after the reconciles have ended.
 pub const TASKS_END: Duration = Duration::from_secs(2);
-/// A candidate for the Lease waits up to this much longer than the retry period, so that not all ask at once.
+/// Maximum jitter of the retry period, as a fraction, so that the candidates for the Lease do not send their requests at the same time.
 pub const LEASE_RETRY_JITTER: f64 = 0.2;
-/// The Lease of all controllers without a label selector.
+/// Name of the Lease of controllers without a label selector.
 const LEASE: &str = "pulumi-controller-leader-election";
-/// The smallest store of artifacts that is of any use.
+/// Minimum size of the artifact storage, in bytes.
 const SMALLEST_STORAGE: u64 = 16 * 1024 * 1024;
 
-/// What is wrong with the flags.
+/// Invalid flag or environment variable.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum ConfigError {
     #[error("--{flag}={value}: not an address; give HOST:PORT, :PORT, or 0 for none")]
@@ -74,95 +74,95 @@ pub enum ConfigError {
     Localhost { variable: &'static str, value: String },
 }
 
-/// How one of several replicas is elected.
+/// Settings of the leader election.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaderElection {
-    /// Of the Lease, in the controller's namespace. Each shard has its own.
+    /// Name of the Lease in the namespace of the controller. Each shard has a separate Lease.
     pub lease_name: String,
-    /// How long the others wait before they take it. Whole seconds.
+    /// Time for which other replicas wait before they take over the Lease. Whole seconds.
     pub lease_duration: Duration,
-    /// How long the leader may write since it began to renew. Shorter than that.
+    /// Time for which the leader may write after the start of its last successful renewal. Shorter than `lease_duration`.
     pub renew_deadline: Duration,
-    /// The pause between two attempts.
+    /// Interval between attempts to acquire or renew the Lease.
     pub retry_period: Duration,
-    /// Whether it is let go at the end.
+    /// Whether to release the Lease on shutdown.
     pub release: bool,
 }
 
-/// The manager's settings.
+/// Validated settings of the manager.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ManagerConfig {
-    /// Where metrics are served, if anywhere.
+    /// Address of the metrics endpoint, if enabled.
     pub metrics_address: Option<SocketAddr>,
-    /// Where health is served, if anywhere.
+    /// Address of the health endpoint, if enabled.
     pub health_address: Option<SocketAddr>,
-    /// Whether profiles are served with the metrics.
+    /// Whether the metrics endpoint serves CPU profiles.
     pub enable_pprof: bool,
-    /// Where events are posted to, if anywhere.
+    /// URL of the notification-controller, if configured.
     pub events_address: Option<Url>,
-    /// Where webhooks are taken, if anywhere.
+    /// Address of the webhook endpoint, if enabled.
     pub receiver_address: Option<SocketAddr>,
     pub log_level: LogLevel,
     pub log_encoding: LogEncoding,
-    /// Reconciles at the same time, for each kind.
+    /// Number of concurrent reconciles per kind.
     pub concurrent: u16,
-    /// The namespace in which the controller runs.
+    /// Namespace of the controller.
     pub runtime_namespace: String,
-    /// The only namespace that is watched, if it is only one.
+    /// Namespace to watch. `None` for all namespaces.
     pub watch_namespace: Option<String>,
-    /// Label selector of the controller's own kinds.
+    /// Label selector of the Stacks, Workspaces, Updates, Programs and StackReceivers to watch. `None` for all.
     pub watch_label_selector: Option<String>,
-    /// The labels of Secrets and ConfigMaps whose change is a reason to run, if that is to be.
+    /// Label selector of the Secrets and ConfigMaps whose changes start a run. `None` if disabled.
     pub watched_inputs: Option<Selector>,
-    /// How a leader is elected, unless this process has no rivals.
+    /// Settings of the leader election. `None` for a single replica.
     pub leader_election: Option<LeaderElection>,
-    /// By how many percent an interval may be longer or shorter.
+    /// Maximum deviation of an interval, in percent.
     pub interval_jitter: u8,
-    /// The ServiceAccount of pods for which none is named.
+    /// Default ServiceAccount of workspace pods.
     pub default_service_account: Option<String>,
-    /// The ServiceAccounts that pods may run as, `name` or `namespace/name`; empty for all.
+    /// ServiceAccounts that pods may use, as `name` or `namespace/name`. Empty for all.
     pub allowed_service_accounts: Vec<String>,
-    /// Whether pods have to meet the Pod Security Standard `restricted`.
+    /// Whether pods must meet the Pod Security Standard `restricted`.
     pub restrict_workspace_pods: bool,
-    /// Whether a Stack may name nothing in other namespaces.
+    /// Whether to reject references to other namespaces.
     pub no_cross_namespace_refs: bool,
-    /// Kinds of sources of which another digest of the same revision is the same content.
+    /// Source kinds whose artifacts have the same content if they have the same revision, even if their digests differ.
     pub same_revision_kinds: Vec<String>,
-    /// How soon a Stack looks again at a source or another Stack, if nothing tells it sooner.
+    /// Requeue interval for unmet dependencies and unavailable sources.
     pub requeue_dependency: Duration,
-    /// The first and the longest wait after a failed reconcile.
+    /// Minimum and maximum delay after a failed reconcile.
     pub retry_delays: (Duration, Duration),
     pub storage_path: PathBuf,
-    /// In bytes.
+    /// Maximum size of the artifact storage, in bytes.
     pub storage_size: u64,
-    /// What an artifact may cost.
+    /// Size limits of an artifact.
     pub artifact_limits: artifact::Limits,
-    /// Where the host keys and certificates are that are trusted for all Git repositories.
+    /// Directory with the host keys and CA certificates for all Git repositories.
     pub git_trust_path: PathBuf,
     /// Image of this binary.
     pub agent_image: String,
-    /// Image of workspaces that name none.
+    /// Default image of workspaces.
     pub default_workspace_image: String,
-    /// Maximum number of Pulumi runs that are open at the same time.
+    /// Maximum number of open Pulumi runs.
     pub max_concurrent_runs: usize,
-    /// Maximum number of open runs of one namespace.
+    /// Maximum number of open runs per namespace.
     pub max_concurrent_runs_per_namespace: usize,
-    /// Maximum number of open runs on one node.
+    /// Maximum number of open runs per node.
     pub max_concurrent_runs_per_node: usize,
-    /// Maximum duration of a run that has no timeout of its own; zero for none. Whole seconds.
+    /// Default maximum duration of a run, in whole seconds. Zero for no limit.
     pub default_run_timeout: Duration,
-    /// Upper limit for the duration of every run; zero for none. Whole seconds.
+    /// Upper limit for the duration of every run, in whole seconds. Zero for no limit.
     pub max_run_timeout: Duration,
-    /// Hosts of artifacts, in lower case, besides the Services of the controller's namespace.
+    /// Additional hosts of artifacts, in lower case. Services in the namespace of the controller are always allowed.
     pub artifact_hosts: Vec<String>,
-    /// The host that stands in for the one in artifacts' URLs.
+    /// Host that replaces the host in artifact URLs.
     pub source_controller_localhost: Option<String>,
-    /// The one that does so in those of source-watcher.
+    /// Host that replaces the host in the artifact URLs of source-watcher.
     pub source_watcher_localhost: Option<String>,
 }
 
 impl ManagerConfig {
-    /// Makes sense of the flags, or says what is wrong with them.
+    /// Validates the flags. The error names the invalid flag.
     pub fn from_flags(flags: ManagerFlags) -> Result<Self, ConfigError> {
         if flags.runtime_namespace.is_empty() {
             return Err(ConfigError::NoRuntimeNamespace);
@@ -174,7 +174,7 @@ impl ManagerConfig {
         at_least("concurrent", 1, u64::from(flags.concurrent))?;
         at_least("max-concurrent-runs", 1, flags.max_concurrent_runs as u64)?;
         at_least("max-concurrent-runs-per-node", 1, flags.max_concurrent_runs_per_node as u64)?;
-        // One team must not be able to take all slots.
+        // By default, one namespace cannot occupy all run slots.
         let runs_per_namespace =
             flags.max_concurrent_runs_per_namespace.unwrap_or_else(|| flags.max_concurrent_runs.div_ceil(2));
         at_least("max-concurrent-runs-per-namespace", 1, runs_per_namespace as u64)?;
@@ -228,7 +228,7 @@ impl ManagerConfig {
     }
 }
 
-/// The only namespace that is watched, if it is one.
+/// Returns the namespace to watch, or `None` for all namespaces.
 fn watch_namespace(flags: &ManagerFlags) -> Result<Option<String>, ConfigError> {
     let namespace = flags.watch_namespace.trim();
     match (flags.watch_all_namespaces, namespace.is_empty()) {
@@ -239,7 +239,7 @@ fn watch_namespace(flags: &ManagerFlags) -> Result<Option<String>, ConfigError> 
     }
 }
 
-/// The ServiceAccounts of a flag, each a name with or without a namespace.
+/// Validates ServiceAccounts in the form `name` or `namespace/name`.
 fn accounts(given: Vec<String>) -> Result<Vec<String>, ConfigError> {
     let trimmed = given.iter().map(|account| account.trim()).filter(|account| !account.is_empty());
     let check = |account: &str| match account.split('/').collect::<Vec<_>>().as_slice() {
@@ -249,7 +249,7 @@ fn accounts(given: Vec<String>) -> Result<Vec<String>, ConfigError> {
     trimmed.map(check).collect()
 }
 
-/// An address as Go writes it: `:8080` is the port on all addresses, `0` or nothing is none.
+/// Parses an address in the format of Go: `:8080` is the port on all addresses, `0` or an empty value is `None`.
 pub fn address(flag: &'static str, value: &str) -> Result<Option<SocketAddr>, ConfigError> {
     if value.is_empty() || value == "0" {
         return Ok(None);
@@ -269,7 +269,7 @@ fn events_address(value: &str) -> Result<Option<Url>, ConfigError> {
     url.map(Some).ok_or_else(|| ConfigError::EventsAddress { value: value.to_owned() })
 }
 
-/// The labels of Secrets and ConfigMaps whose change is a reason to run, unless that is switched off.
+/// Returns the label selector of the Secrets and ConfigMaps whose changes start a run, unless the feature gate disables it.
 fn watched_inputs(flags: &ManagerFlags) -> Result<Option<Selector>, ConfigError> {
     let selector =
         selector::parse(&flags.watch_configs_label_selector).map_err(|part| ConfigError::Selector { part })?;
@@ -313,7 +313,7 @@ fn leader_election(flags: &ManagerFlags) -> Result<LeaderElection, ConfigError> 
     Ok(LeaderElection { lease_name, lease_duration, renew_deadline, retry_period, release })
 }
 
-/// As Flux has it: controllers of one shard are rivals, those of different ones are not.
+/// Returns the name of the Lease. As in Flux, controllers of different shards have different Leases.
 fn lease_name(selector: &str) -> String {
     if selector.is_empty() {
         return LEASE.to_owned();
@@ -347,13 +347,13 @@ fn requeue_dependency(value: &str) -> Result<Duration, ConfigError> {
     }
 }
 
-/// The default and the upper limit for the duration of a run.
+/// Returns the default and the upper limit for the duration of a run.
 fn run_timeouts(flags: &ManagerFlags) -> Result<(Duration, Duration), ConfigError> {
     let default = run_timeout("default-run-timeout", &flags.default_run_timeout)?;
     Ok((default, run_timeout("max-run-timeout", &flags.max_run_timeout)?))
 }
 
-/// The agent counts whole seconds: less than one is rounded up, so that it is not taken for none.
+/// Parses a run timeout and rounds it up to whole seconds, because the agent counts seconds and treats zero as no timeout.
 fn run_timeout(flag: &'static str, value: &str) -> Result<Duration, ConfigError> {
     if value == "0" {
         return Ok(Duration::ZERO);
@@ -372,7 +372,7 @@ fn artifact_limits(flags: &ManagerFlags) -> Result<artifact::Limits, ConfigError
     Ok(artifact::Limits { download_bytes, unpacked_bytes, ..artifact::Limits::default() })
 }
 
-/// A duration as Go writes it, such as `1m30s`.
+/// Parses a duration in the format of Go, such as `1m30s`.
 fn duration(flag: &'static str, value: &str) -> Result<Duration, ConfigError> {
     let parsed = value.parse::<SignedDuration>().ok().and_then(|duration| Duration::try_from(duration).ok());
     parsed.ok_or_else(|| ConfigError::Duration { flag, value: value.to_owned() })
@@ -387,7 +387,7 @@ fn artifact_host(value: &str) -> Result<String, ConfigError> {
     if is_host(&host) { Ok(host) } else { Err(ConfigError::ArtifactHost { value: value.to_owned() }) }
 }
 
-/// A host that stands in for others, if there is one.
+/// Validates a host that replaces other hosts. An empty value is `None`.
 fn localhost(variable: &'static str, value: Option<String>) -> Result<Option<String>, ConfigError> {
     match value.filter(|host| !host.is_empty()) {
         Some(value) if !is_host(&value) => Err(ConfigError::Localhost { variable, value }),
@@ -395,7 +395,7 @@ fn localhost(variable: &'static str, value: Option<String>) -> Result<Option<Str
     }
 }
 
-/// A host, perhaps with a port, and nothing else of a URL.
+/// Returns whether `text` is a host with an optional port and without other parts of a URL.
 fn is_host(text: &str) -> bool {
     let url = Url::parse(&format!("http://{text}"));
     let plain = !text.contains(|c: char| c.is_whitespace() || matches!(c, '/' | '?' | '#' | '@' | '\\'));

@@ -1,6 +1,7 @@
-//! The Flux controller for Pulumi: it turns Flux artifacts into Pulumi updates that run in workspace pods.
+//! Flux-native Kubernetes controller that runs Pulumi programs from Flux artifacts in workspace pods.
 //!
-//! The modules, in reading order. `ARCHITECTURE.md` explains which module may use which; `tests/modules.rs` checks it.
+//! The modules are in reading order. `ARCHITECTURE.md` describes the allowed dependencies between them, and `tests/modules.rs` checks these
+//! dependencies.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Parses the flags, starts logging, runs the role that was asked for, and turns its end into an exit code.
+//! Parses the flags, initializes logging, runs the selected role, and returns its exit code.
 
 #![forbid(unsafe_code)]
 
@@ -43,7 +43,7 @@ fn run(role: Role) -> anyhow::Result<ExitCode> {
             logging::install(config.log_level, config.log_encoding)?;
             let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
             let ended = runtime.block_on(manage(config));
-            // Whatever still works on a file must not hold up the end; least of all when another leads.
+            // Blocking file operations must not delay the exit, in particular after another replica has become the leader.
             runtime.shutdown_background();
             ended?;
         }
@@ -51,7 +51,7 @@ fn run(role: Role) -> anyhow::Result<ExitCode> {
             logging::install(flags.log.log_level, flags.log.log_encoding)?;
             agent::serve(&agent_config(flags)?)?;
         }
-        // The first process starts the same role again, as its child.
+        // The first process starts the same role as its child.
         Role::Agent(_) => return Ok(agent::run_as_init(&std::env::args_os().skip(1).collect::<Vec<_>>())),
         Role::Bootstrap(flags) => {
             agent::bootstrap(&flags.to)?;

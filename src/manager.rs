@@ -1,5 +1,4 @@
-//! The role `manager`: builds what the controllers work with, and runs them while this process leads, until it is told to
-//! end.
+//! The role `manager`: builds the shared components and runs the controllers while this process is the leader, until shutdown.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -42,17 +41,17 @@ use crate::source::git::{self, Git};
 use crate::subprocess::Subprocess;
 use crate::telemetry::metrics::Metrics;
 
-/// How many wake-ups may wait; one that finds no room is no loss, since everything looks again by itself.
+/// Capacity of a wake-up queue. Dropping a wake-up is safe, because the periodic requeue covers it.
 const WAKE_UPS: usize = 4096;
-/// How many Workspaces are reconciled at the same time: many, since each waits for its agent, which may be slow on purpose. How
-/// many sources are streamed at once is limited elsewhere.
+/// Concurrent reconciles of Workspaces. The number is large, because each reconcile waits for an agent, which can be slow. A separate limit
+/// applies to concurrent deliveries of sources.
 const WORKSPACES: Slots = Slots { total: 96, per_namespace: 32 };
-/// The name of the controller in events.
+/// Name of the controller in events.
 const COMPONENT: &str = "pulumi-controller";
-/// The domain of the cluster's Services.
+/// DNS domain of the cluster.
 const CLUSTER_DOMAIN: &str = "cluster.local";
 
-/// What all controllers share.
+/// Components that all controllers share.
 struct Parts {
     client: Client,
     reader: Reader,
@@ -68,7 +67,7 @@ struct Parts {
     git_slots: git::Slots,
 }
 
-/// What is there before this process leads, and when it never does.
+/// Components that exist in every replica, whether it is the leader or not.
 struct Ground {
     client: Client,
     leadership: Leadership,
@@ -76,12 +75,12 @@ struct Ground {
     store: Store,
     fetcher: Fetcher,
     tasks: TaskTracker,
-    /// Cancelled when nobody makes an event any more.
+    /// Cancelled when no component emits events anymore.
     last_events: CancellationToken,
 }
 
-/// Runs the controllers while this process leads, until `end` is cancelled. That the lead was lost is an error: the
-/// process starts again, and knows nothing of what it was about to write.
+/// Runs the controllers while this process is the leader, until `end` is cancelled. Returns an error if the leadership is lost: the process
+/// must exit and restart, which discards its pending writes.
 pub async fn run(config: ManagerConfig, end: CancellationToken) -> anyhow::Result<()> {
     let metrics = Metrics::default();
     let (ready, is_ready) = watch::channel(false);
@@ -91,12 +90,13 @@ pub async fn run(config: ManagerConfig, end: CancellationToken) -> anyhow::Resul
     let (store, fetcher) = artifacts(&config)?;
     let receivers_known = take_webhooks(&config, &client, &metrics, &tasks, &end).await?;
     let subprocess = Subprocess::of_this_binary();
-    // Before it is ready, so that a rollout keeps the replica that fits the definitions.
+    // This check precedes readiness, so that a rollout keeps the replica that matches the installed definitions.
     tokio::select! {
         () = served_schemas::until_complete(&client, API_TIMEOUT, &subprocess) => {}
         () = end.cancelled() => return Ok(()),
     }
-    // Also when another leads: a replica that is replaced gives up its Lease only once the next one is ready.
+    // A replica that is not the leader must also become ready: during a rollout, the old replica releases its Lease only after the new one
+    // is ready.
     tasks.spawn(async move {
         receivers_known.await;
         ready.send_replace(true);
@@ -130,12 +130,12 @@ pub async fn run(config: ManagerConfig, end: CancellationToken) -> anyhow::Resul
     led
 }
 
-/// The name of the pod.
+/// Returns the name of the pod.
 fn instance() -> String {
     std::env::var("HOSTNAME").unwrap_or_default()
 }
 
-/// Everything that only the leader does, to its orderly end.
+/// Runs the leader until shutdown.
 async fn lead(
     config: &ManagerConfig,
     ground: Ground,
@@ -188,7 +188,7 @@ async fn serve_endpoints(
     Ok(())
 }
 
-/// Takes webhooks, if that is asked for. What is given back ends when this replica may be called.
+/// Serves webhooks if enabled. The returned future completes when this replica can receive requests.
 async fn take_webhooks(
     config: &ManagerConfig,
     client: &Client,
@@ -223,7 +223,7 @@ fn scope(config: &ManagerConfig) -> Scope {
     Scope::new(config.watch_namespace.clone(), config.watch_label_selector.clone())
 }
 
-/// Where artifacts are kept, and who fetches them.
+/// Opens the artifact store and creates its fetcher.
 fn artifacts(config: &ManagerConfig) -> anyhow::Result<(Store, Fetcher)> {
     let store = Store::open(&config.storage_path, config.storage_size)?;
     git::prepare(&git_work(config))?;
@@ -240,7 +240,7 @@ fn artifacts(config: &ManagerConfig) -> anyhow::Result<(Store, Fetcher)> {
     Ok((store, fetcher))
 }
 
-/// Where commits are kept until they are packed.
+/// Returns the directory for fetched Git commits that are not packed yet.
 fn git_work(config: &ManagerConfig) -> std::path::PathBuf {
     config.storage_path.join("git")
 }
@@ -347,7 +347,7 @@ async fn stacks(
         git.forget(gone);
     }));
     let followers = followers.map(move |(namespace, name)| {
-        // Its Workspace may wait for the bytes. One that finds no room is no loss: it looks again by itself.
+        // Wake the Workspace, because it may wait for the artifact. Dropping the wake-up is safe, because the periodic requeue covers it.
         drop(wake_waiting.try_send(ObjectRef::new(&name).within(&namespace)));
         ObjectRef::new(&name).within(&namespace)
     });
@@ -357,7 +357,7 @@ async fn stacks(
     stack::controller(client, &parts.scope, feeds, runner, context, ended).await;
 }
 
-/// What follows repositories, and whom it wakes.
+/// Creates the poller of Git repositories, and the stream of the objects that it wakes.
 fn follow_git(config: &ManagerConfig, parts: &Parts, end: &CancellationToken) -> (Git, mpsc::Receiver<git::Follower>) {
     let settings = git::Settings {
         work: git_work(config),
@@ -406,7 +406,7 @@ async fn runs(
     update::controller(client, &parts.scope, feeds, runner, context, ended).await;
 }
 
-/// The driver of a controller's reconciles, of which so many go on at a time.
+/// Creates the reconcile runner of a controller with the specified slots.
 fn runner<K: Resource<DynamicType = ()>>(
     controller: &'static str,
     timeout: Duration,
@@ -422,7 +422,7 @@ fn runner<K: Resource<DynamicType = ()>>(
     runner.with_backoff(Backoff::between(shortest, longest))
 }
 
-/// How many objects of a kind are reconciled at a time.
+/// Concurrent reconciles of a kind.
 #[derive(Clone, Copy)]
 struct Slots {
     total: u16,
@@ -430,7 +430,7 @@ struct Slots {
 }
 
 impl Slots {
-    /// One namespace leaves a quarter to others.
+    /// Limits one namespace to three quarters of the slots.
     fn of(total: u16) -> Self {
         Slots { total, per_namespace: total - total / 4 }
     }
@@ -444,7 +444,7 @@ async fn workspaces(
     end: CancellationToken,
 ) {
     let (_, workspaces) = reflector::store::<Workspace>();
-    // Its own, cut-down copy of the Updates: it is filled before it wakes a Workspace.
+    // A separate, reduced cache of Updates, which is updated before it wakes a Workspace.
     let (updates, updates_writer) = update::updates();
     let (git, followers) = follow_git(config, parts, &end);
     let context = Arc::new(workspace::Context {
@@ -479,7 +479,7 @@ async fn workspaces(
     let followers = followers.map(|(namespace, name)| ObjectRef::new(&name).within(&namespace));
     let wakes = futures::stream::select(wakes, followers);
     let watches = workspace::Watches { scope: parts.scope.clone(), workspaces, updates: updates_writer, wakes };
-    // It waits for a source to be put in place, and for what that installs.
+    // A reconcile waits until the agent has received the source and installed its dependencies.
     let timeout = PUT_SOURCE_TIMEOUT + RECONCILE_TIMEOUT;
     let runner = runner::<Workspace>("workspace-controller", timeout, WORKSPACES, config, parts, &end);
     let runner = runner.when_gone(move |gone| {

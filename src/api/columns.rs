@@ -1,20 +1,20 @@
-//! What `kubectl get` prints: short texts, so that rows have fewer than 160 characters.
+//! Shortens values for the columns of `kubectl get`, so that rows have fewer than 160 characters.
 
-/// The most characters of the column `Status`.
+/// Maximum length of the column `Status`, in characters.
 pub const MAX_STATUS: usize = 56;
-/// The most characters of the column `Progress`, whose row is longer than 160 characters only beside a long name.
+/// Maximum length of the column `Progress`, in characters. A row exceeds 160 characters only if the object has a long name.
 pub const MAX_PROGRESS: usize = 69;
-/// The most characters of the column `Revision`.
+/// Maximum length of the column `Revision`, in characters.
 const MAX_REVISION: usize = 24;
-/// The end of a short revision that is kept: `@sha1:` and a short digest.
+/// Number of characters that a shortened revision keeps from the end: `@sha1:` and a short digest.
 const REVISION_END: usize = 14;
 const ELLIPSIS: &str = "...";
-/// Digests and commits are cut to this many digits.
+/// Number of digits of a shortened digest or commit hash.
 const SHORT_DIGEST: usize = 8;
-/// A text of fewer hexadecimal digits is no digest.
+/// Minimum number of hexadecimal digits that count as a digest.
 const MIN_DIGEST: usize = 40;
 
-/// A text as a column prints it: its first line with short digests, of at most so many characters.
+/// Returns the first line of `text` with short digests, truncated to `longest` characters.
 pub fn text(text: &str, longest: usize) -> String {
     let short = with_short_digests(text.lines().next().unwrap_or_default());
     match short.chars().count() > longest {
@@ -23,7 +23,7 @@ pub fn text(text: &str, longest: usize) -> String {
     }
 }
 
-/// A revision as a column prints it, such as `main@sha1:ae7cb438`. Absent for an empty one.
+/// Returns a shortened revision such as `main@sha1:ae7cb438`, or `None` if `revision` is empty.
 pub fn revision(revision: &str) -> Option<String> {
     let short = with_short_digests(revision.lines().next().unwrap_or_default());
     let length = short.chars().count();
@@ -89,7 +89,7 @@ mod tests {
 
     #[test]
     fn no_row_of_a_stack_or_a_workspace_has_160_characters() {
-        // Names of Stacks have at most 42 characters; `READY` may be `Unknown`.
+        // The name of a Stack has at most 42 characters, and the longest value of `READY` is `Unknown`.
         let (name, ready, suspended, age) = (42, 7, 9, 6);
         let row = |columns: &[usize]| columns.iter().sum::<usize>() + 3 * (columns.len() - 1);
         assert!(row(&[name, ready, suspended, MAX_REVISION, MAX_STATUS, age]) < 160, "Stack");

@@ -1,4 +1,4 @@
-//! Condition types and reasons, and the one way to write a condition.
+//! Condition types and reasons, and functions to read and write conditions.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use k8s_openapi::jiff::Timestamp;
@@ -12,7 +12,7 @@ pub const PROGRESSING: &str = "Progressing";
 pub const FAILED: &str = "Failed";
 pub const COMPLETE: &str = "Complete";
 
-/// Reasons of the Stack's conditions: those of the Pulumi Kubernetes Operator v2, and ours where it has none.
+/// Reasons of the conditions of a Stack: those of the Pulumi Kubernetes Operator v2, with additions.
 pub mod stack_reason {
     pub const PROCESSING_COMPLETED: &str = "ProcessingCompleted";
     pub const NOT_READY_IN_PROGRESS: &str = "NotReadyInProgress";
@@ -21,46 +21,46 @@ pub mod stack_reason {
     pub const RETRYING_AFTER_FAILURE: &str = "RetryingAfterFailure";
     pub const UPDATE_FAILED: &str = "UpdateFailed";
     pub const PREVIEW_FAILED: &str = "PreviewFailed";
-    /// The preview has succeeded, and nothing was applied.
+    /// The preview succeeded. No resources were changed.
     pub const PREVIEWED: &str = "Previewed";
     pub const UPDATE_CONFLICT: &str = "UpdateConflict";
     pub const SOURCE_UNAVAILABLE: &str = "SourceUnavailable";
     pub const SPEC_INVALID: &str = "SpecInvalid";
-    /// It names something in another namespace, where that is not allowed. Flux's word.
+    /// The Stack references an object of another namespace, and cross-namespace references are disabled. Flux uses the same reason.
     pub const ACCESS_DENIED: &str = "AccessDenied";
     pub const WORKSPACE_FAILED: &str = "WorkspaceFailed";
-    /// The Pulumi CLI in the image of the workspace is too old.
+    /// The Pulumi CLI in the workspace image is older than the minimum version.
     pub const PULUMI_VERSION_TOO_LOW: &str = "PulumiVersionTooLow";
     pub const NAMESPACE_TERMINATING: &str = "NamespaceTerminating";
     pub const PREREQUISITE_NOT_SATISFIED: &str = "PrerequisiteNotSatisfied";
     pub const RUN_OUTCOME_UNKNOWN: &str = "RunOutcomeUnknown";
-    /// The state names resources that a run was creating when it was cut off.
+    /// The Pulumi state contains resources that an interrupted run was creating.
     pub const PENDING_CREATES: &str = "PendingCreates";
-    /// A user has canceled the run. It is not retried.
+    /// A user canceled the run. The controller does not retry it.
     pub const CANCELED: &str = "Canceled";
-    /// The stack to destroy is not in the backend, and this Stack may have resources.
+    /// The backend does not have the Pulumi stack to destroy, although this Stack may have resources in it.
     pub const STACK_NOT_FOUND: &str = "StackNotFound";
 }
 
-/// Reasons of the Program's conditions.
+/// Reasons of the conditions of a Program.
 pub mod program_reason {
     pub const SUCCEEDED: &str = "Succeeded";
     pub const SPEC_INVALID: &str = "SpecInvalid";
 }
 
-/// Reasons of the StackReceiver's conditions and events: those of Flux's Receiver, and one of ours.
+/// Reasons of the conditions and events of a StackReceiver: those of the Flux Receiver, with one addition.
 pub mod receiver_reason {
     pub const SUCCEEDED: &str = "Succeeded";
     pub const FAILED: &str = "Failed";
     pub const TOKEN_NOT_FOUND: &str = "TokenNotFound";
     pub const PROGRESSING_WITH_RETRY: &str = "ProgressingWithRetry";
-    /// A call has not proved that it may be made, or came too often.
+    /// A request failed authentication or exceeded the rate limit.
     pub const VALIDATION_FAILED: &str = "ValidationFailed";
-    /// The controller takes no webhooks.
+    /// The controller does not serve webhooks.
     pub const NOT_SERVED: &str = "NotServed";
 }
 
-/// Reasons of the Workspace's conditions.
+/// Reasons of the conditions of a Workspace.
 pub mod workspace_reason {
     pub const SUCCEEDED: &str = "Succeeded";
     pub const SPEC_INVALID: &str = "SpecInvalid";
@@ -73,16 +73,16 @@ pub mod workspace_reason {
     pub const INSTALLING: &str = "Installing";
     pub const INSTALLATION_FAILED: &str = "InstallationFailed";
     pub const POD_FAILED: &str = "PodFailed";
-    /// No node takes the pod at the moment.
+    /// The pod cannot be scheduled at the moment.
     pub const UNSCHEDULABLE: &str = "Unschedulable";
-    /// A Secret or ConfigMap that the environment refers to does not exist.
+    /// The environment references a Secret or ConfigMap that does not exist.
     pub const REFERENCE_NOT_FOUND: &str = "ReferenceNotFound";
-    /// The Pulumi CLI in the image is too old.
+    /// The Pulumi CLI in the image is older than the minimum version.
     pub const INCOMPATIBLE_CONFIGURATION: &str = "IncompatibleConfiguration";
     pub const DELETING: &str = "Deleting";
 }
 
-/// Reasons of the Update's conditions.
+/// Reasons of the conditions of an Update.
 pub mod update_reason {
     pub const PROGRESSING: &str = "Progressing";
     pub const COMPLETE: &str = "Complete";
@@ -90,7 +90,7 @@ pub mod update_reason {
     pub const QUEUED: &str = "Queued";
     pub const WORKSPACE_NOT_FOUND: &str = "WorkspaceNotFound";
     pub const WORKSPACE_NOT_READY: &str = "WorkspaceNotReady";
-    /// A Secret or ConfigMap that the run refers to does not exist.
+    /// The run references a Secret or ConfigMap that does not exist.
     pub const REFERENCE_NOT_FOUND: &str = "ReferenceNotFound";
     pub const TRANSIENT_FAILURE: &str = "TransientFailure";
     pub const UPDATE_SUCCEEDED: &str = "UpdateSucceeded";
@@ -98,26 +98,26 @@ pub mod update_reason {
     pub const UPDATE_CONFLICT: &str = "UpdateConflict";
     pub const INVALID_ACCESS_TOKEN: &str = "InvalidAccessToken";
     pub const CANCELED: &str = "Canceled";
-    /// It was cut off, or ended with its pod: nobody's failure.
+    /// The run was interrupted or ended with its pod. The cause is not an error in the program or its configuration.
     pub const ABORTED: &str = "Aborted";
-    /// The state names resources that a run was creating when it was cut off. Nothing has run.
+    /// The Pulumi state contains resources that an interrupted run was creating. Nothing ran.
     pub const PENDING_CREATES: &str = "PendingCreates";
-    /// The stack to destroy is not in the backend. Nothing was destroyed.
+    /// The backend does not have the Pulumi stack to destroy. Nothing was destroyed.
     pub const STACK_NOT_FOUND: &str = "StackNotFound";
-    /// The run waits until a person's command in the pod has ended.
+    /// The run waits until the Pulumi command of a user in the pod has ended.
     pub const PERSON_IN_POD: &str = "InteractiveSession";
-    /// The spec is not valid. Nothing has run.
+    /// The spec is not valid. Nothing ran.
     pub const SPEC_INVALID: &str = "SpecInvalid";
-    /// The workspace is not in the state that the run needs: a Secret lacks a key, for example. Nothing has run.
+    /// The workspace does not meet a requirement of the run. For example, a Secret does not have a referenced key. Nothing ran.
     pub const RUN_REFUSED: &str = "RunRefused";
-    /// Nobody knows whether the run still goes on. It stays open until there is a proof, or a person's answer.
+    /// It is not known whether the run has ended. The run stays open until its end is proven or a user resolves it.
     pub const RUN_OUTCOME_UNKNOWN: &str = "RunOutcomeUnknown";
 }
 
-/// The longest message that the API accepts in a condition.
+/// Maximum length of a condition message that the API server accepts.
 const MAX_MESSAGE: usize = 32768;
 
-/// What a condition shall say.
+/// The type, status, reason and message of a condition to write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claim<'a> {
     pub kind: &'a str,
@@ -126,7 +126,7 @@ pub struct Claim<'a> {
     pub message: &'a str,
 }
 
-/// The three values of a condition's status.
+/// Status of a condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
     True,
@@ -144,7 +144,7 @@ impl Status {
     }
 }
 
-/// Sets one condition. The transition time moves only when the status changes, as Kubernetes has it.
+/// Adds or replaces a condition. The transition time changes only with the status, as the Kubernetes API conventions require.
 pub fn set(conditions: &mut Vec<Condition>, claim: &Claim<'_>, generation: i64, now: Timestamp) {
     let message = shorten(claim.message, MAX_MESSAGE);
     let status = claim.status.as_str();
@@ -167,27 +167,26 @@ pub fn set(conditions: &mut Vec<Condition>, claim: &Claim<'_>, generation: i64, 
     }
 }
 
-/// Removes a condition, if it is there.
+/// Removes the condition of this type, if present.
 pub fn remove(conditions: &mut Vec<Condition>, kind: &str) {
     conditions.retain(|c| c.type_ != kind);
 }
 
-/// Finds a condition by its type.
 pub fn find<'a>(conditions: &'a [Condition], kind: &str) -> Option<&'a Condition> {
     conditions.iter().find(|c| c.type_ == kind)
 }
 
-/// Whether a condition is there and says `True`.
+/// Returns whether the condition is present with the status `True`.
 pub fn is_true(conditions: &[Condition], kind: &str) -> bool {
     find(conditions, kind).is_some_and(|c| c.status == "True")
 }
 
-/// What a column of `kubectl get` prints of the condition `Ready`; none without it.
+/// Returns the shortened message of `Ready` for `kubectl get`, or `None` without the condition or a message.
 pub fn summary(conditions: &[Condition]) -> Option<String> {
     Some(columns::text(&find(conditions, READY)?.message, columns::MAX_STATUS)).filter(|summary| !summary.is_empty())
 }
 
-/// A message of at most so many bytes; what is cut off is marked by `...`.
+/// Truncates a message to `longest` bytes. A truncated message ends with `...`.
 pub fn shorten(message: &str, longest: usize) -> String {
     if message.len() <= longest {
         return message.to_owned();

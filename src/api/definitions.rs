@@ -1,4 +1,4 @@
-//! The CustomResourceDefinitions as they are installed.
+//! The CustomResourceDefinitions of this version.
 
 use std::collections::BTreeSet;
 
@@ -11,13 +11,13 @@ use serde_json::json;
 use crate::api::auto::{Update, Workspace};
 use crate::api::pulumi::{Program, Stack, StackReceiver};
 
-/// All CRDs, as they are installed.
+/// Returns all CustomResourceDefinitions in the form in which they are installed.
 pub fn custom_resource_definitions() -> Vec<CustomResourceDefinition> {
     let all = [Stack::crd(), Program::crd(), StackReceiver::crd(), Workspace::crd(), Update::crd()];
     all.into_iter().map(finish).collect()
 }
 
-/// Group and version of every kind, as they are stored.
+/// Returns the group and the storage version of each kind.
 pub fn api_versions() -> BTreeSet<(String, String)> {
     fn of<K: Resource<DynamicType = ()>>() -> (String, String) {
         (K::group(&()).into_owned(), K::version(&()).into_owned())
@@ -25,10 +25,10 @@ pub fn api_versions() -> BTreeSet<(String, String)> {
     [of::<Stack>(), of::<Program>(), of::<StackReceiver>(), of::<Workspace>(), of::<Update>()].into()
 }
 
-/// A new object has `observedGeneration: -1` until its controller has read it. Without this, tools that wait for readiness
-/// report a new object as ready.
+/// Sets `observedGeneration: -1` as the default status of new objects. Without the default, tools that wait for readiness report a new
+/// object as ready before its first reconciliation.
 fn finish(mut crd: CustomResourceDefinition) -> CustomResourceDefinition {
-    // Flux's variable substitution would otherwise act on `${...}` in descriptions.
+    // Prevents the variable substitution of Flux from replacing `${...}` in descriptions.
     crd.metadata
         .annotations
         .get_or_insert_default()
@@ -43,7 +43,7 @@ fn finish(mut crd: CustomResourceDefinition) -> CustomResourceDefinition {
     crd
 }
 
-/// Serves Stacks as `v1alpha1` too. Both versions have the same schema, so no conversion is needed.
+/// Serves Stacks as `v1alpha1` in addition to `v1`. Both versions have the same schema, so no conversion is required.
 fn serve_older_version(crd: &mut CustomResourceDefinition) {
     if crd.spec.group != Stack::group(&()) || crd.spec.names.kind != Stack::kind(&()) {
         return;
@@ -97,8 +97,8 @@ mod tests {
         }
     }
 
-    /// Fields that take any JSON. Templates have a limit in bytes where they are read, the values of the others that of the
-    /// object.
+    /// Fields that accept any JSON. The controller limits the size of templates when it reads them. The other values are limited only by
+    /// the maximum size of an object.
     const ANY_JSON: [&str; 10] = [
         "Stack.spec.workspaceTemplate",
         "Stack.spec.updateTemplate",
@@ -112,7 +112,7 @@ mod tests {
         "Workspace.spec.stacks[].config[].value",
     ];
 
-    /// What has no bound in a schema, by its path. `repeated` is whether there may be many of it.
+    /// Collects the paths in a schema that have no limit. `repeated` is true inside lists.
     fn unbounded(path: &str, schema: &Value, repeated: bool, found: &mut Vec<String>) {
         let is_any = schema["x-kubernetes-preserve-unknown-fields"] == true;
         if is_any && !path.starts_with("Program.program.") && !ANY_JSON.contains(&path) {
@@ -128,7 +128,7 @@ mod tests {
             if !schema["maxProperties"].is_u64() {
                 found.push(format!("{path} has no maxProperties"));
             }
-            // The values of a map may be long: certificates, scripts.
+            // The values of a map can be long, such as certificates and scripts.
             unbounded(&format!("{path}{{}}"), values, false, found);
         }
         let is_bounded = ["maxLength", "enum", "format", "pattern"].iter().any(|limit| !schema[limit].is_null());

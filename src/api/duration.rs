@@ -1,15 +1,16 @@
-//! Durations as Go and Flux write them: `1h30m`, `45s`, `500ms`.
+//! Durations in the format of Go and Flux: `1h30m`, `45s`, `500ms`.
 
 use jiff::SignedDuration;
 
-/// The whole seconds of a duration, rounded up: what is asked for is never cut. `None` when it is no duration, or negative.
+/// Parses a duration and returns its seconds, rounded up so that it is never shorter than specified. Returns `None` if the duration is
+/// invalid or negative.
 pub fn seconds(text: &str) -> Option<u64> {
     let duration = text.parse::<SignedDuration>().ok().filter(|duration| !duration.is_negative())?;
     let more = u64::from(duration.subsec_nanos() > 0);
     u64::try_from(duration.as_secs()).ok()?.checked_add(more)
 }
 
-/// A duration in whole seconds, such as `1h2m3s`.
+/// Formats a duration in whole seconds, such as `1h2m3s`.
 pub fn display(duration: SignedDuration) -> String {
     let seconds = duration.as_secs().max(0);
     match (seconds / 3600, seconds / 60 % 60, seconds % 60) {

@@ -1,4 +1,5 @@
-//! The custom resources as plain data: fields, defaults, schemas, names. No client, no clock, no other module.
+//! Defines the custom resources as plain data: fields, defaults, schemas and names. This module uses no client, no clock and no other
+//! module.
 
 pub mod auto;
 pub mod bounds;

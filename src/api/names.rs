@@ -1,129 +1,130 @@
-//! Names that are a contract: labels, annotations, finalizers, field managers, derived object names.
+//! Names that other programs rely on: labels, annotations, finalizers, field managers and derived object names.
 //!
-//! They are those of the Pulumi Kubernetes Operator v2 and of Flux, so that tools written for either go on working.
+//! They match the names of the Pulumi Kubernetes Operator v2 and of Flux, so that existing tools for both work unchanged.
 
 use sha2::{Digest as _, Sha256};
 
-/// The field manager of everything that the controller applies.
+/// Field manager of all objects that the controller applies.
 pub const FIELD_MANAGER: &str = "pulumi-controller";
 
-/// The field managers of the Pulumi Kubernetes Operator v2: this one, and those that begin with it and a slash.
+/// Field manager of the Pulumi Kubernetes Operator v2. The operator also uses names that start with this name and a slash.
 pub const OPERATOR_FIELD_MANAGER: &str = "pulumi-kubernetes-operator";
 
-/// Finalizer on a Stack; the same name as the Pulumi Kubernetes Operator uses.
+/// Finalizer of a Stack. The Pulumi Kubernetes Operator uses the same name.
 pub const STACK_FINALIZER: &str = "finalizer.stack.pulumi.com";
-/// Finalizer on an Update: a run is ended and its pod released before the object goes away.
+/// Finalizer of an Update. It keeps the object until the run has ended and the pod is released.
 pub const UPDATE_FINALIZER: &str = "finalizer.update.auto.pulumi.com";
-/// Finalizer on a Workspace: its StatefulSet, Service and Secret are removed by the controller, in order.
+/// Finalizer of a Workspace. It keeps the object until the controller has deleted the StatefulSet, the Service and the Secret in order.
 pub const WORKSPACE_FINALIZER: &str = "finalizer.workspace.auto.pulumi.com";
-/// Finalizer on a workspace pod while a run is open in it: a force-deleted pod stays readable and is not replaced.
+/// Finalizer of a workspace pod with an open run. A force-deleted pod stays readable, and the StatefulSet does not replace it.
 pub const RUN_FINALIZER: &str = "auto.pulumi.com/run";
 
-/// Label on everything that belongs to a Stack: `stack`.
+/// Label of all objects that belong to a Stack. The value is `stack`.
 pub const LABEL_STACK_COMPONENT: &str = "pulumi.com/component";
-/// Label with the name of the Stack object.
+/// Label with the name of the Stack.
 pub const LABEL_STACK_NAME: &str = "pulumi.com/stack-name";
-/// Flux's label for the shard of a controller; what belongs to a Stack is in the Stack's shard.
+/// Flux label that assigns an object to a shard. The objects of a Stack have the shard of the Stack.
 pub const LABEL_SHARD: &str = "sharding.fluxcd.io/key";
-/// Label on a workspace's objects: `workspace`.
+/// Label of the objects of a Workspace. The value is `workspace`.
 pub const LABEL_COMPONENT: &str = "auto.pulumi.com/component";
-/// Label with the Workspace's name.
+/// Label with the name of the Workspace.
 pub const LABEL_WORKSPACE_NAME: &str = "auto.pulumi.com/workspace-name";
-/// Label on a workspace pod while a run is open in it: what the Workspace's PodDisruptionBudget selects.
+/// Label of a workspace pod with an open run. The PodDisruptionBudget of the Workspace selects this label.
 pub const LABEL_RUN: &str = "auto.pulumi.com/run";
-/// The value of that label.
+/// Value of [`LABEL_RUN`].
 pub const RUN_OPEN: &str = "open";
-/// Label with the Update's name, on its outputs Secret.
+/// Label of the outputs Secret with the name of the Update.
 pub const LABEL_UPDATE_NAME: &str = "auto.pulumi.com/update-name";
 
-/// A new value of this annotation on a Stack asks for a run.
+/// Annotation of a Stack. A new value requests a run.
 pub const ANNOTATION_RECONCILIATION_REQUEST: &str = "pulumi.com/reconciliation-request";
-/// Flux's annotation: a new value asks for a reconcile now; on a Stack it asks for a run.
+/// Flux annotation. A new value requests a reconciliation, and on a Stack a run.
 pub const ANNOTATION_REQUESTED_AT: &str = "reconcile.fluxcd.io/requestedAt";
-/// Flux's annotation: with the same value as `requestedAt`, it asks for a run whatever came of the last one.
+/// Flux annotation. With the same value as `requestedAt`, it forces a run regardless of the result of the last run.
 pub const ANNOTATION_FORCE_AT: &str = "reconcile.fluxcd.io/forceAt";
-/// Flux's annotation: with the same value as `requestedAt`, it asks to forget the failures that were counted.
+/// Flux annotation. With the same value as `requestedAt`, it resets the failure count.
 pub const ANNOTATION_RESET_AT: &str = "reconcile.fluxcd.io/resetAt";
-/// A person's answer to a run that is in doubt, `<update>=retry|clear|abandon`: on the Stack, or on an Update made by hand.
+/// Annotation `<update>=retry|clear|abandon` with which a user resolves a run that requires a decision. It is set on the Stack, or on an
+/// Update that a user created.
 pub const ANNOTATION_RESOLVE: &str = "pulumi.com/resolve";
-/// Asks to cancel a run. On a Stack: the name of an Update cancels that one, any other new value the run that is open. On an Update: any
-/// value cancels it.
+/// Annotation that cancels a run. On a Stack, the name of an Update cancels this Update, and any other new value cancels the open run. On
+/// an Update, any value cancels it.
 pub const ANNOTATION_CANCEL: &str = "pulumi.com/cancel";
-/// On an Update that its Stack has taken back before it started: why.
+/// Annotation with the reason why a Stack withdrew an Update before its start.
 pub const ANNOTATION_REVOKED: &str = "auto.pulumi.com/revoked";
-/// On a workspace pod while a run is open: UID of the Update.
+/// Annotation of a workspace pod with an open run: UID of the Update.
 pub const ANNOTATION_RUN: &str = "auto.pulumi.com/run-id";
-/// Hash of the user's inputs of a workspace pod; a pod whose value differs from the wanted one is stale.
+/// Annotation with the hash of the inputs of a workspace pod. A pod with a different hash is outdated.
 pub const ANNOTATION_REVISION_HASH: &str = "auto.pulumi.com/revision-hash";
-/// When the controller last asked the kubelet, by a change of the pod, to mount its Secrets and ConfigMaps again.
+/// Annotation with the time at which the controller last changed the pod to make the kubelet refresh the mounted Secrets and ConfigMaps.
 pub const ANNOTATION_MOUNTS_REQUESTED: &str = "auto.pulumi.com/mounts-requested-at";
-/// On an Update that is canceled in its run: when the agent was asked to cancel it.
+/// Annotation with the time at which the controller requested the cancellation of the run from the agent.
 pub const ANNOTATION_CANCEL_REQUESTED: &str = "auto.pulumi.com/cancel-requested";
-/// On an outputs Secret: a JSON list of the keys that hold secret outputs.
+/// Annotation of an outputs Secret: JSON list of the keys with secret outputs.
 pub const ANNOTATION_SECRETS: &str = "pulumi.com/secrets";
-/// On a workspace pod while a run is open: keeps the cluster autoscaler away.
+/// Annotation of a workspace pod with an open run that prevents its eviction by the cluster autoscaler.
 pub const ANNOTATION_SAFE_TO_EVICT: &str = "cluster-autoscaler.kubernetes.io/safe-to-evict";
-/// On a workspace pod while a run is open: keeps Karpenter away.
+/// Annotation of a workspace pod with an open run that prevents its disruption by Karpenter.
 pub const ANNOTATION_DO_NOT_DISRUPT: &str = "karpenter.sh/do-not-disrupt";
 
-/// The taint by which an administrator says that nothing runs on a node any more.
+/// Taint that an administrator sets to confirm that no process runs on the node.
 pub const TAINT_OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 
-/// The port of the agent's gRPC service.
+/// Port of the gRPC service of the agent.
 pub const AGENT_PORT: u16 = 50051;
-/// The port of the agent's readiness answer (plain HTTP).
+/// Port of the readiness probe of the agent (plain HTTP).
 pub const AGENT_HEALTH_PORT: u16 = 50052;
-/// How long a workspace pod has to end, unless its template says otherwise.
+/// Default termination grace period of a workspace pod, in seconds.
 pub const TERMINATION_GRACE_SECONDS: u64 = 600;
-/// The container that runs Pulumi.
+/// Name of the container that runs the Pulumi CLI.
 pub const PULUMI_CONTAINER: &str = "pulumi";
-/// The volume that holds source, project, operations.
+/// Name of the volume with the source, the project and the operations.
 pub const SHARE_VOLUME: &str = "share";
-/// Where the share volume is mounted.
+/// Mount path of the share volume.
 pub const SHARE_DIRECTORY: &str = "/share";
-/// Tells a container the file that its pod's variables may be added to, as in the Pulumi Kubernetes Operator.
+/// Environment variable with the path of the file to which containers can add variables for the CLI, as in the Pulumi Kubernetes Operator.
 pub const ENV_FILE_VARIABLE: &str = "PULUMI_ENV";
-/// That file, in the share volume.
+/// Name of this file in the share volume.
 pub const ENV_FILE: &str = ".env";
-/// Where the agent's certificate, key and CA bundle are mounted.
+/// Mount path of the certificate, the key and the CA bundle of the agent.
 pub const TLS_DIRECTORY: &str = "/var/run/pulumi-controller/tls";
-/// Below this directory each Secret behind the environment is mounted as a directory of its own.
+/// Directory with one mount for each Secret that the environment or the configuration references.
 pub const SECRETS_DIRECTORY: &str = "/var/run/secrets/stacks.pulumi.com/secrets";
-/// Where ConfigMaps of a workspace pod are mounted, each in a directory of its name.
+/// Directory with one mount for each referenced ConfigMap.
 pub const CONFIG_MAPS_DIRECTORY: &str = "/var/run/configmaps/stacks.pulumi.com/configmaps";
 
-/// StatefulSet, Service and PodDisruptionBudget of a Workspace.
+/// Returns the name of the StatefulSet, the Service and the PodDisruptionBudget of a Workspace.
 pub fn workspace_object(workspace: &str) -> String {
     format!("{workspace}-workspace")
 }
 
-/// The one pod of a Workspace.
+/// Returns the name of the only pod of a Workspace.
 pub fn workspace_pod(workspace: &str) -> String {
     format!("{workspace}-workspace-0")
 }
 
-/// The Secret with a Workspace's server certificate.
+/// Returns the name of the Secret with the server certificate of a Workspace.
 pub fn workspace_tls_secret(workspace: &str) -> String {
     format!("{workspace}-workspace-tls")
 }
 
-/// The name that the agent's certificate carries and the controller checks.
+/// Returns the server name in the certificate of the agent, which the controller verifies.
 pub fn workspace_server_name(workspace: &str, namespace: &str) -> String {
     format!("{workspace}-workspace.{namespace}.svc")
 }
 
-/// The Secret that holds the outputs of one Update.
+/// Returns the name of the Secret with the outputs of an Update.
 pub fn outputs_secret(update: &str) -> String {
     format!("{update}-stack-outputs")
 }
 
-/// How many hexadecimal digits the name of a Stack's Update ends with.
+/// Number of hexadecimal digits at the end of the name of an Update that a Stack creates.
 pub const UPDATE_HASH_LENGTH: usize = 11;
-/// How many of them count the attempts; a larger number begins again at 0.
+/// Number of these digits that contain the attempt. A larger attempt number wraps around to 0.
 const ATTEMPT_DIGITS: usize = 5;
 
-/// Name of a Stack's Update: made of the Stack's UID and the number of the attempt, so that whoever makes it makes the
-/// same one. The number comes first: sorted by name, the Updates of a Stack are sorted by time.
+/// Returns the name of an Update that a Stack creates. The name is a function of the Stack UID and the attempt, so that a repeated creation
+/// has the same name. The attempt precedes the hash, so that the Updates of a Stack are in the order of their creation when sorted by name.
 pub fn update(stack: &str, uid: &str, attempt: i64) -> String {
     let hash = hex::encode(Sha256::digest(format!("{uid}/{attempt}")));
     let hash = hash.get(..UPDATE_HASH_LENGTH - ATTEMPT_DIGITS).unwrap_or(&hash);
@@ -131,7 +132,7 @@ pub fn update(stack: &str, uid: &str, attempt: i64) -> String {
     format!("{stack}-{number:0ATTEMPT_DIGITS$x}{hash}")
 }
 
-/// Whether Kubernetes accepts a text as the name of an object: a DNS subdomain (RFC 1123).
+/// Returns whether Kubernetes accepts `name` as an object name: a DNS subdomain (RFC 1123).
 pub fn is_object_name(name: &str) -> bool {
     let is_alphanumeric = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     let is_label = |label: &str| {
@@ -142,7 +143,7 @@ pub fn is_object_name(name: &str) -> bool {
     name.len() <= 253 && name.split('.').all(is_label)
 }
 
-/// The path of a webhook, by Flux's rule for its Receiver.
+/// Returns the path of a webhook, computed as for a Flux Receiver.
 pub fn webhook_path(token: &[u8], name: &str, namespace: &str) -> String {
     let digest = Sha256::new().chain_update(token).chain_update(name).chain_update(namespace).finalize();
     format!("/hook/{}", hex::encode(digest))

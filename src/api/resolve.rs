@@ -1,27 +1,27 @@
-//! A person's answer to a run that is in doubt: `<update>=retry|clear|abandon`.
+//! Parses the annotation with which a user resolves a run: `<update>=retry|clear|abandon`.
 
-/// What shall happen after a run that is in doubt.
+/// Decision of a user about a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// Run again with what is in the state.
+    /// Run again with the current state.
     Retry,
-    /// Take the creations in doubt out of the state, then run again.
+    /// Remove the pending creates from the state, then run again.
     Clear,
     /// Do not run again until an input changes.
     Abandon,
 }
 
-/// An answer, and the Update that it is about.
+/// A decision and the Update to which it applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Resolution<'a> {
     pub update: &'a str,
     pub answer: Answer,
 }
 
-/// Maximum length of the value in bytes: the longest name of an object and the longest answer. The value is copied to the status.
+/// Maximum length of the value in bytes: the longest object name and the longest answer. The value is copied to the status.
 const MAX_LENGTH: usize = 253 + "=abandon".len();
 
-/// Parses the value of the annotation; an error describes what is wrong with it.
+/// Parses the value of the annotation. The error describes the problem.
 pub fn parse(value: &str) -> Result<Resolution<'_>, &'static str> {
     const FORM: &str = "is not of the form <update>=retry, <update>=clear or <update>=abandon";
     if value.len() > MAX_LENGTH {

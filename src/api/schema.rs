@@ -1,15 +1,15 @@
-//! Schemas that cannot be derived from the Rust types.
+//! JSON schemas that cannot be derived from the Rust types.
 
 use schemars::{Schema, SchemaGenerator, json_schema};
 
 use crate::api::bounds;
 
-/// A JSON object whose fields the schema does not name: templates, which stay JSON from here to the apply.
+/// Schema of a JSON object with arbitrary fields, for templates, which remain JSON until they are applied.
 pub fn any_object(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"type": "object", "x-kubernetes-preserve-unknown-fields": true})
 }
 
-/// A map from names to any JSON value.
+/// Schema of a map from names to any JSON values.
 pub fn map_of_any(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "object",
@@ -18,17 +18,17 @@ pub fn map_of_any(_: &mut SchemaGenerator) -> Schema {
     })
 }
 
-/// Any JSON value.
+/// Schema of any JSON value.
 pub fn any_value(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"x-kubernetes-preserve-unknown-fields": true})
 }
 
-/// A duration as Flux has it: decimal numbers with a unit, such as `1h30m` or `45s`.
+/// Schema of a duration in the format of Flux: decimal numbers with units, such as `1h30m` or `45s`.
 pub fn duration(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"type": "string", "pattern": "^([0-9]+(\\.[0-9]+)?(ms|s|m|h))+$"})
 }
 
-/// Sources of environment variables; each is a core/v1 EnvFromSource.
+/// Schema of a list of core/v1 EnvFromSource.
 pub fn environment_sources(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "array",
@@ -38,7 +38,7 @@ pub fn environment_sources(_: &mut SchemaGenerator) -> Schema {
     })
 }
 
-/// Environment variables as Kubernetes has them.
+/// Schema of a list of core/v1 EnvVar.
 pub fn environment(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "array",
@@ -54,7 +54,7 @@ pub fn environment(_: &mut SchemaGenerator) -> Schema {
     })
 }
 
-/// Conditions with the limits that Kubernetes itself puts on them.
+/// Schema of conditions with the limits of the Kubernetes API.
 pub fn conditions(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "array",

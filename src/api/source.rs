@@ -1,9 +1,9 @@
-//! The few fields of Flux sources that are read. Any kind with `status.artifact` will do.
+//! The fields of Flux sources that the controller reads. Any kind with `status.artifact` is supported.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// `status.artifact` of a Flux source.
+/// Value of `status.artifact` of a Flux source.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct SourceArtifact {
@@ -11,7 +11,7 @@ pub struct SourceArtifact {
     pub revision: String,
     #[serde(default)]
     pub digest: String,
-    /// Size of the archive in bytes, as its producer says.
+    /// Size of the archive in bytes, as reported by the source.
     #[serde(default)]
     pub size: Option<i64>,
     #[serde(default)]

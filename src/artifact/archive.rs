@@ -1,7 +1,8 @@
-//! An archive that is made entry by entry, of what is not in a directory. As in [`super::pack`]: the same entries give the same bytes,
-//! and what is packed here can be unpacked here.
+//! Builds an archive entry by entry from content that is not in a directory. As in [`super::pack()`], the same entries produce the
+//! same bytes, and [`super::unpack()`] accepts the result.
 //!
-//! It is stored, not compressed: another version of a compressor must not change digests, or it would start a run of everything.
+//! The archive is stored uncompressed: otherwise a new version of the compressor would change digests and start a run of every
+//! Stack.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -16,7 +17,7 @@ use super::limits::Limits;
 use super::pack::{PackError, Packed, header};
 use super::quote::quoted_bytes;
 
-/// An archive on its way.
+/// An archive that is being written.
 pub struct Archive<W: Write> {
     builder: Builder<GzEncoder<W>>,
     limits: Limits,
@@ -31,16 +32,16 @@ impl<W: Write> fmt::Debug for Archive<W> {
 }
 
 impl<W: Write> Archive<W> {
-    /// An empty one.
+    /// Creates an empty archive.
     pub fn new(into: W, limits: Limits) -> Self {
         let builder = Builder::new(GzEncoder::new(into, Compression::none()));
         Self { builder, limits, entries: 0, packed: Packed { files: 0, bytes: 0 } }
     }
 
-    /// Adds a directory. Those that it is in come before it.
+    /// Adds a directory. Parent directories must be added before it.
     ///
     /// # Errors
-    /// The name may not be in an archive, or the writer refuses.
+    /// Fails if the name is not allowed in an archive, if there are too many entries, or if writing fails.
     pub fn directory(&mut self, name: &[u8]) -> Result<(), PackError> {
         let name = self.name(name)?;
         let written = self.builder.append_data(&mut header(EntryType::Directory, 0o750, 0), name.path(), io::empty());
@@ -50,7 +51,7 @@ impl<W: Write> Archive<W> {
     /// Adds a file.
     ///
     /// # Errors
-    /// The name may not be in an archive, there are too many bytes, or the writer refuses.
+    /// Fails if the name is not allowed in an archive, if a limit on entries or bytes is exceeded, or if writing fails.
     pub fn file(&mut self, name: &[u8], executable: bool, content: &[u8]) -> Result<(), PackError> {
         let name = self.name(name)?;
         let size = u64::try_from(content.len()).unwrap_or(u64::MAX);
@@ -67,7 +68,7 @@ impl<W: Write> Archive<W> {
     /// Adds a symbolic link.
     ///
     /// # Errors
-    /// The name may not be in an archive, or the writer refuses.
+    /// Fails if the name or the target is not allowed in an archive, if there are too many entries, or if writing fails.
     pub fn link(&mut self, name: &[u8], target: &[u8]) -> Result<(), PackError> {
         use std::os::unix::ffi::OsStrExt;
         let name = self.name(name)?;
@@ -82,10 +83,10 @@ impl<W: Write> Archive<W> {
         written.map_err(|cause| failed(name.path(), cause))
     }
 
-    /// Ends the archive.
+    /// Finishes the archive and returns the writer.
     ///
     /// # Errors
-    /// The writer refuses.
+    /// Fails if writing fails.
     pub fn finish(self) -> Result<(W, Packed), PackError> {
         let failed = |cause| failed(Path::new("its end"), cause);
         let mut into = self.builder.into_inner().and_then(GzEncoder::finish).map_err(failed)?;

@@ -1,4 +1,4 @@
-//! The digest of an artifact: what its bytes are known and verified by.
+//! Digests that identify and verify artifacts.
 
 use std::fmt;
 use std::io::{self, Read};
@@ -8,10 +8,10 @@ use sha2::{Digest as _, Sha256, Sha384, Sha512};
 
 use super::quote::quoted;
 
-/// The algorithms that digests are accepted in.
+/// Supported algorithms, as listed in error messages.
 const SUPPORTED: &str = "sha256, sha384, sha512 and blake3";
 
-/// A hash algorithm that an artifact may be verified with.
+/// A hash algorithm for verifying artifacts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Algorithm {
     Sha256,
@@ -21,7 +21,7 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
-    /// The name as digests write it.
+    /// Returns the name as it appears in a digest.
     pub fn name(self) -> &'static str {
         match self {
             Algorithm::Sha256 => "sha256",
@@ -31,7 +31,7 @@ impl Algorithm {
         }
     }
 
-    /// How many hexadecimal digits its digests have.
+    /// Number of hexadecimal digits of a digest.
     pub fn hex_digits(self) -> usize {
         match self {
             Algorithm::Sha256 | Algorithm::Blake3 => 64,
@@ -59,14 +59,14 @@ impl fmt::Display for Algorithm {
     }
 }
 
-/// A digest in the form `algorithm:hex`, checked: the algorithm is supported, the digits are lower case and complete.
+/// A valid digest in the form `algorithm:hex`: the algorithm is supported, and the digits are lower case and complete.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Digest {
     algorithm: Algorithm,
     hex: String,
 }
 
-/// Why a text is no digest that an artifact can be verified by.
+/// The reason why a text is not a usable digest.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DigestError {
     #[error("the digest is empty: without one the artifact cannot be verified")]
@@ -84,17 +84,17 @@ pub enum DigestError {
 }
 
 impl Digest {
-    /// The SHA-256 digest of bytes at hand.
+    /// Returns the SHA-256 digest of `bytes`.
     pub fn of(bytes: &[u8]) -> Self {
         let mut hasher = Hasher::new(Algorithm::Sha256);
         hasher.update(bytes);
         hasher.finish()
     }
 
-    /// Reads to the end and returns the digest of all that came.
+    /// Returns the digest of all bytes of the reader.
     ///
     /// # Errors
-    /// Those of the reader.
+    /// Returns the errors of the reader.
     pub fn of_reader(algorithm: Algorithm, mut reader: impl Read) -> io::Result<Self> {
         let mut hasher = Hasher::new(algorithm);
         let mut buffer = vec![0; 64 * 1024];
@@ -112,12 +112,12 @@ impl Digest {
         self.algorithm
     }
 
-    /// The digits, lower case.
+    /// The digits in lower case.
     pub fn hex(&self) -> &str {
         &self.hex
     }
 
-    /// Whether `found`, computed over bytes, is this digest. It takes the same time wherever the two differ.
+    /// Returns whether `found`, computed over bytes, equals this digest. The comparison takes constant time.
     pub fn verify(&self, found: &Digest) -> bool {
         let difference = self.hex.bytes().zip(found.hex.bytes()).fold(0, |sum, (ours, theirs)| sum | (ours ^ theirs));
         self.algorithm == found.algorithm && self.hex.len() == found.hex.len() && difference == 0
@@ -150,7 +150,7 @@ impl fmt::Display for Digest {
     }
 }
 
-/// Computes a digest of bytes as they come.
+/// Computes a digest incrementally.
 #[derive(Clone, Debug)]
 pub struct Hasher(Running);
 
@@ -159,7 +159,7 @@ enum Running {
     Sha256(Sha256),
     Sha384(Sha384),
     Sha512(Sha512),
-    /// Its state is large beside the others.
+    /// Boxed, because its state is much larger than the others.
     Blake3(Box<blake3::Hasher>),
 }
 
@@ -204,7 +204,7 @@ mod tests {
 
     #[test]
     fn digests_of_every_supported_algorithm_are_computed_and_parsed_back() {
-        // Known answers of FIPS 180-4, and of BLAKE3's own program, for "abc".
+        // Test vectors for "abc" from FIPS 180-4 and, for BLAKE3, from the reference implementation.
         let table = [
             (Algorithm::Sha256, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"),
             (

@@ -1,4 +1,4 @@
-//! A directory inside an artifact, such as the one a Pulumi program lies in.
+//! A directory inside an artifact, such as the one of a Pulumi program.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -6,15 +6,15 @@ use std::str::FromStr;
 
 use super::quote::quoted;
 
-/// The longest directory, in bytes: longer paths do not come out of an archive either.
+/// Maximum length of a directory, in bytes. It equals the default limit for names in an archive.
 const MAX_LENGTH: usize = 1024;
 
-/// A relative directory in normal form: `./a/./b/` is `a/b`, and the artifact's own root is the empty text. It cannot
-/// lead out of the artifact.
+/// A normalized relative directory: `./a/./b/` becomes `a/b`, and the root of the artifact is the empty string. It cannot leave the
+/// artifact.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Directory(String);
 
-/// Why a text is no directory inside an artifact.
+/// The reason why a text is not a directory inside an artifact.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DirectoryError {
     #[error("directory {directory} is absolute: it must be relative to the root of the artifact")]
@@ -30,7 +30,7 @@ pub enum DirectoryError {
 }
 
 impl Directory {
-    /// The artifact's own root.
+    /// Returns the root of the artifact.
     pub fn root() -> Self {
         Self::default()
     }
@@ -39,12 +39,12 @@ impl Directory {
         self.0.is_empty()
     }
 
-    /// The normal form; empty for the root.
+    /// The normalized path; empty for the root.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// The place of this directory in an artifact that was unpacked to `root`.
+    /// Returns the path of this directory in an artifact that is unpacked to `root`.
     pub fn under(&self, root: &Path) -> PathBuf {
         if self.is_root() { root.to_owned() } else { root.join(&self.0) }
     }
@@ -75,7 +75,7 @@ impl FromStr for Directory {
     }
 }
 
-/// For people: the root is written `.`, which parses back to it.
+/// Displays the root as `.`, which parses back to the root.
 impl fmt::Display for Directory {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(if self.is_root() { "." } else { &self.0 })

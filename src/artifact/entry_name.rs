@@ -1,4 +1,4 @@
-//! The rule for names in archives: where an entry may lie, and where a symbolic link may lead.
+//! Rules for the names of archive entries and the targets of symbolic links.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 
 use super::limits::Limits;
 
-/// The name of an archive's entry in normal form: relative, without `.` and `..`; empty for the archive's own root.
+/// Normalized name of an archive entry: relative, without `.` and `..`. The root of the archive is the empty path.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct EntryName(PathBuf);
 
-/// Why an entry's name is refused.
+/// The reason why the name of an entry is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NameError {
     #[error("it is empty")]
@@ -31,7 +31,7 @@ pub enum NameError {
     TooDeep { depth: usize, limit: usize },
 }
 
-/// Why the target of a symbolic link is refused.
+/// The reason why the target of a symbolic link is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LinkError {
     #[error("it is empty")]
@@ -51,7 +51,7 @@ pub enum LinkError {
 }
 
 impl EntryName {
-    /// Checks a name as an archive has it.
+    /// Validates and normalizes the name of an entry.
     pub(super) fn parse(raw: &[u8], limits: &Limits) -> Result<Self, NameError> {
         if raw.is_empty() {
             return Err(NameError::Empty);
@@ -94,11 +94,11 @@ impl EntryName {
         &self.0
     }
 
-    /// Checks where a symbolic link of this name leads.
+    /// Checks that a symbolic link with this name stays inside the tree.
     ///
-    /// The steps up come first and are no more than the link lies deep. As the directories that a link lies in are never
-    /// links themselves, they end inside the tree; from there on the way goes down only, through names, or through links
-    /// of which the same is true. So no chain of links leads out.
+    /// All `..` components of the target come first, and there are at most as many as the depth of the link. The parent directories
+    /// of a link are never links themselves, so these components end inside the tree. The remaining components only descend,
+    /// through directories or through links that meet the same rule. Therefore no chain of links leaves the tree.
     pub(super) fn check_link(&self, target: &[u8], limits: &Limits) -> Result<(), LinkError> {
         if target.is_empty() {
             return Err(LinkError::Empty);
@@ -124,7 +124,7 @@ impl EntryName {
     }
 }
 
-/// The names in a path, without those that stand for nothing.
+/// Returns the components of a path, without empty ones and `.`.
 fn components(path: &[u8]) -> impl Iterator<Item = &[u8]> {
     path.split(|byte| *byte == b'/').filter(|part| !part.is_empty() && *part != b".")
 }

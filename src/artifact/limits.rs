@@ -1,29 +1,28 @@
-//! What an artifact may cost: every bound on bytes, entries and names in one place.
+//! Limits on the size of artifacts: bytes, entries and names.
 
 use serde::{Deserialize, Serialize};
 
-/// 1 MiB, in bytes.
 const MEBIBYTE: u64 = 1 << 20;
 
-/// The bounds that a download and an archive are held to.
+/// Limits that apply to a download and to an archive.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
-    /// The largest archive that is downloaded, in bytes as they arrive (compressed). Default 256 MiB.
+    /// Maximum size of a downloaded archive (compressed), in bytes. Default 256 MiB.
     pub download_bytes: u64,
-    /// The largest archive once decompressed, in bytes really decompressed, headers included. Default 1 GiB.
+    /// Maximum size of the decompressed archive including headers, in bytes, measured while decompressing. Default 1 GiB.
     pub unpacked_bytes: u64,
-    /// The most files, directories and links, directories that no entry names included. Default 200,000.
+    /// Maximum number of files, directories and links, including parent directories that have no entry. Default 200,000.
     pub entries: u64,
-    /// The deepest nesting: `a/b/c` has depth 3. Default 64.
+    /// Maximum nesting depth: `a/b/c` has depth 3. Default 64.
     pub depth: usize,
-    /// The longest path of an entry, or target of a link, in bytes. Default 1,024.
+    /// Maximum length of the path of an entry and of the target of a link, in bytes. Default 1,024.
     pub name_bytes: usize,
-    /// The longest single name in a path, in bytes. Default 255, as Linux file systems have it.
+    /// Maximum length of one path component, in bytes. Default 255, the limit of Linux file systems.
     pub component_bytes: usize,
-    /// How many bytes one compressed byte may become. Default 200; text reaches 10, DEFLATE could 1,032.
+    /// Maximum ratio of decompressed to compressed bytes. Default 200; text reaches 10, the maximum of DEFLATE is 1,032.
     pub ratio: u64,
-    /// The first decompressed bytes, which the ratio does not hold for: small archives of zeros are harmless.
-    /// Default 10 MiB.
+    /// Number of decompressed bytes to which the ratio does not apply, because small archives of zeros are harmless. Default 10
+    /// MiB.
     pub ratio_free_bytes: u64,
 }
 

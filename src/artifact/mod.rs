@@ -1,7 +1,7 @@
-//! Artifacts: digests, fetching, verifying, storing, unpacking. It opens archives; nothing else does.
+//! Fetches, verifies, stores, packs and unpacks artifacts. No other module opens archives.
 //!
-//! The way of the bytes: [`Fetcher`] downloads what a source names, [`Store`] keeps what was verified, [`unpack`]
-//! opens it in the workspace. [`pack`] and [`Archive`] make artifacts of sources that have none of their own.
+//! [`Fetcher`] downloads the artifact of a source, [`Store`] keeps verified artifacts, and [`unpack`] extracts one into a
+//! workspace. [`pack`] and [`Archive`] build artifacts for sources that have none.
 
 mod archive;
 mod digest;

@@ -1,7 +1,7 @@
-//! Packing a directory into an artifact: the same content gives the same bytes.
+//! Packs a directory into an artifact. The same content produces the same bytes.
 //!
-//! Names are sorted, times, owners and groups are zero, and modes are those of Flux's own archives: 0600, 0700 for
-//! what is executable, 0750 for directories. What is packed here can be unpacked here.
+//! Names are sorted; times, owners and groups are zero; modes are those of Flux archives: 0600, 0700 for executables, 0750 for
+//! directories. [`super::unpack()`] accepts the result.
 
 use std::ffi::OsString;
 use std::fs::{self, File, Metadata};
@@ -18,16 +18,16 @@ use super::entry_name::{EntryName, LinkError, NameError};
 use super::limits::Limits;
 use super::quote::quoted_bytes;
 
-/// What was packed.
+/// Content of a packed archive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packed {
-    /// Regular files.
+    /// Number of regular files.
     pub files: u64,
-    /// Their bytes, uncompressed.
+    /// Total size of the files, uncompressed, in bytes.
     pub bytes: u64,
 }
 
-/// Why a directory was not packed. What was written until then is no archive.
+/// The reason why packing failed. The output written before the failure is not a valid archive.
 #[derive(Debug, thiserror::Error)]
 pub enum PackError {
     #[error("cannot pack {path}: {cause}")]
@@ -48,11 +48,11 @@ pub enum PackError {
     Write { path: PathBuf, cause: io::Error },
 }
 
-/// Packs what is in a directory as a gzip-compressed tar archive. Names and links are held to the default limits of
+/// Packs the content of a directory as a gzip-compressed tar archive. Names and links must meet the default [`Limits`] for
 /// unpacking.
 ///
 /// # Errors
-/// Something cannot be read, may not be in an archive, or the writer refuses.
+/// Fails if something cannot be read or is not allowed in an archive, or if writing fails.
 pub fn pack(directory: &Path, into: impl Write) -> Result<Packed, PackError> {
     let builder = Builder::new(GzEncoder::new(into, Compression::default()));
     let limits = Limits::default();
@@ -64,11 +64,11 @@ pub fn pack(directory: &Path, into: impl Write) -> Result<Packed, PackError> {
     Ok(packing.packed)
 }
 
-/// Packs one file from memory. It is stored, not compressed: the bytes, and with them the digest, stay the same when another version
-/// of the compressor does its work otherwise.
+/// Packs one file from memory. The archive is stored uncompressed, so that the digest does not depend on the version of the
+/// compressor.
 ///
 /// # Errors
-/// The name does not fit into an archive.
+/// Fails if the name does not fit into an archive.
 pub fn pack_file(name: &str, content: &[u8]) -> io::Result<Vec<u8>> {
     let mut builder = Builder::new(GzEncoder::new(Vec::new(), Compression::none()));
     let size = u64::try_from(content.len()).unwrap_or(u64::MAX);
@@ -85,7 +85,7 @@ struct Packing<'root, W: Write> {
 }
 
 impl<W: Write> Packing<'_, W> {
-    /// Packs what is in a directory; depth is bounded by the rule for names.
+    /// Packs the content of a directory recursively. The limit on names bounds the depth.
     fn directory(&mut self, relative: &Path) -> Result<(), PackError> {
         let path = self.root.join(relative);
         let failed = |cause| PackError::Read { path: path.clone(), cause };
@@ -167,7 +167,7 @@ fn mode(metadata: &Metadata) -> u32 {
     if metadata.permissions().mode() & 0o111 == 0 { 0o600 } else { 0o700 }
 }
 
-/// Counts what is read, because a file may shrink behind its header.
+/// Counts the bytes read, because a file can shrink after its header is written.
 struct Counted<R> {
     inner: R,
     count: u64,
@@ -211,7 +211,7 @@ mod tests {
         directory
     }
 
-    /// What a reader sees of a tree: kind and executable bit, content or target.
+    /// Describes each entry of a tree: its kind, executable bit, and content or target.
     fn describe(directory: &Path, root: &Path, into: &mut BTreeMap<PathBuf, String>) {
         for entry in fs::read_dir(directory).unwrap() {
             let path = entry.unwrap().path();
@@ -334,7 +334,7 @@ mod tests {
             let (from, to) = (TempDir::new().unwrap(), TempDir::new().unwrap());
             for (name, (content, executable)) in &files {
                 let path = from.path().join(name);
-                // A name may be a directory of another, or go up: such a file is left out.
+                // Skips files whose name contains ".." or is also the name of a directory.
                 if name.contains("..") || fs::create_dir_all(path.parent().unwrap()).is_err() || path.is_dir() {
                     continue;
                 }

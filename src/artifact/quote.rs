@@ -1,9 +1,9 @@
-//! How names that others chose appear in messages: escaped, and never longer than a reader wants.
+//! Quotes untrusted names for messages: escapes and truncates them.
 
-/// The longest piece of foreign text that a message repeats, in characters.
+/// Maximum number of characters of untrusted text in a message.
 const MAX_LENGTH: usize = 200;
 
-/// Quotes foreign text for a message: control characters escaped, cut where it is too long.
+/// Quotes untrusted text for a message: escapes control characters and truncates long text.
 pub(super) fn quoted(text: &str) -> String {
     match text.char_indices().nth(MAX_LENGTH) {
         Some((end, _)) => format!("{:?}...", text.get(..end).unwrap_or_default()),
@@ -11,9 +11,9 @@ pub(super) fn quoted(text: &str) -> String {
     }
 }
 
-/// Quotes a foreign name, which need not be UTF-8.
+/// Quotes an untrusted name that need not be UTF-8.
 pub(super) fn quoted_bytes(name: &[u8]) -> String {
-    // A character has at most four bytes: what lies behind is cut anyway and need not be converted.
+    // A character has at most four bytes, so the bytes after this prefix are truncated anyway.
     let beginning = name.get(..MAX_LENGTH * 4 + 4).unwrap_or(name);
     quoted(&String::from_utf8_lossy(beginning))
 }

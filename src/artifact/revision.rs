@@ -1,12 +1,12 @@
-//! The revision of an artifact as Flux writes it (RFC-0005): `[<name>@]<algorithm>:<checksum>`.
+//! The revision of an artifact in the format of Flux (RFC-0005): `[<name>@]<algorithm>:<checksum>`.
 
 use std::fmt;
 
-/// How many characters of a checksum people are shown.
+/// Number of characters of a checksum in messages.
 const SHORT_CHECKSUM: usize = 8;
 
-/// A revision. Producers choose its text, so any text is one; what does not follow the form is a name alone.
-/// Two revisions are equal when their texts are.
+/// A revision. The producer of the artifact chooses the text, so every text is valid; a text without a checksum is a name only. Two
+/// revisions are equal if their texts are equal.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Revision {
     text: String,
@@ -15,7 +15,7 @@ pub struct Revision {
 }
 
 impl Revision {
-    /// Takes a revision apart. The checksum is what follows the last `@`, because branch names may contain one.
+    /// Parses a revision. The checksum follows the last `@`, because branch names can contain `@`.
     pub fn parse(text: &str) -> Self {
         let (name, checksum) = match text.rsplit_once('@') {
             Some((name, rest)) if split_checksum(rest).is_some() => (name, split_checksum(rest)),
@@ -25,27 +25,27 @@ impl Revision {
         Self { text: text.to_owned(), name: (!name.is_empty()).then(|| name.to_owned()), checksum }
     }
 
-    /// The text as it was given.
+    /// The original text.
     pub fn as_str(&self) -> &str {
         &self.text
     }
 
-    /// The branch, tag or version, where the revision has one.
+    /// The branch, tag or version, if the revision has one.
     pub fn name(&self) -> Option<&str> {
         self.name.as_deref()
     }
 
-    /// The algorithm of the checksum: `sha1` for a Git commit, `sha256` for an OCI manifest.
+    /// The algorithm of the checksum, for example `sha1` for a Git commit or `sha256` for an OCI manifest.
     pub fn algorithm(&self) -> Option<&str> {
         self.checksum.as_ref().map(|(algorithm, _)| algorithm.as_str())
     }
 
-    /// The checksum's digits: a Git commit's whole hash, for example.
+    /// The digits of the checksum, for example the complete hash of a Git commit.
     pub fn checksum(&self) -> Option<&str> {
         self.checksum.as_ref().map(|(_, digits)| digits.as_str())
     }
 
-    /// The revision for people: `main@sha1:1a2b3c4d`.
+    /// Returns the revision with a shortened checksum for messages, for example `main@sha1:1a2b3c4d`.
     pub fn short(&self) -> String {
         let Some((algorithm, digits)) = &self.checksum else { return self.text.clone() };
         let digits: String = digits.chars().take(SHORT_CHECKSUM).collect();

@@ -1,10 +1,10 @@
-//! Label selectors as people write them, so that what carries a label can be told without asking the API server to select.
+//! Parses label selectors, so that the controller can match labels without a request to the API server.
 
 use std::collections::BTreeSet;
 
 use kube::core::{Expression, Selector};
 
-/// The selector in a text such as `a=b,c!=d,e in (f,g),!h`. Nothing selects everything. An error names the part that is none.
+/// Parses a selector such as `a=b,c!=d,e in (f,g),!h`. An empty selector matches everything. The error contains the invalid part.
 pub fn parse(text: &str) -> Result<Selector, String> {
     let parts = parts(text).into_iter().filter(|part| !part.is_empty());
     parts.map(|part| expression(part).ok_or_else(|| part.to_owned())).collect::<Result<Vec<_>, _>>().map(|all| {
@@ -14,7 +14,7 @@ pub fn parse(text: &str) -> Result<Selector, String> {
     })
 }
 
-/// What stands between commas that are not in parentheses.
+/// Splits a selector at the commas outside of parentheses.
 fn parts(text: &str) -> Vec<&str> {
     let mut depth = 0_usize;
     let is_border = |c: char| {
@@ -77,7 +77,7 @@ mod tests {
         };
         let watched = labels(&[("reconcile.fluxcd.io/watch", "Enabled"), ("team", "a")]);
         let plain = labels(&[("team", "b")]);
-        // The text, whether it selects the one and the other.
+        // Columns: selector, whether it matches the labels of `watched` and of `plain`.
         let rows = [
             ("", true, true),
             ("reconcile.fluxcd.io/watch=Enabled", true, false),

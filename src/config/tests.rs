@@ -1,4 +1,4 @@
-//! Flags, made sense of or refused.
+//! Tests for the validation of flags.
 
 use std::ffi::OsStr;
 

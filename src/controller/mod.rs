@@ -1,4 +1,4 @@
-//! The reconcilers. Each kind reads as observe → decide → act → status.
+//! Reconcilers. Each kind follows the steps observe → decide → act → status.
 
 pub mod authority;
 pub mod merge;

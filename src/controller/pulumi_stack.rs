@@ -1,9 +1,9 @@
-//! Comparison of Pulumi stacks. Pure.
+//! Comparison of Pulumi stacks. Pure functions.
 
 use crate::api::pulumi::PulumiStack;
 use crate::pulumi::stack_name::Qualified;
 
-/// Whether two are different Pulumi stacks. Parts that one of them lacks are not compared.
+/// Returns whether two Pulumi stacks differ. Parts that only one of them specifies are not compared.
 pub fn differ(one: &PulumiStack, other: &PulumiStack) -> bool {
     qualified(one).differs_from(&qualified(other))
 }

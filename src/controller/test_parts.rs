@@ -1,4 +1,4 @@
-//! What a reconciler works with, over an API server for tests of faults.
+//! Dependencies of the reconcilers, connected to a given API server, for tests of faults.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,7 +27,7 @@ pub(crate) struct TestParts {
     pub(crate) reader: Reader,
     pub(crate) writer: Writer,
     pub(crate) metrics: Metrics,
-    /// Nobody writes them.
+    /// Events are discarded, because no task reads the channel.
     pub(crate) events: Events,
     pub(crate) agents: Agents,
     pub(crate) authority: watch::Receiver<Arc<Generations>>,

@@ -1,5 +1,5 @@
-//! Sources as objects of the API: any with `status.artifact`, of whatever group, and Programs, which hold their artifact in what is
-//! written in them.
+//! Reads sources that are API objects: objects of any group with `status.artifact`, and Programs, whose artifact is built from
+//! their content.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,33 +20,34 @@ use crate::artifact::{Digest, Directory, Revision};
 use crate::source::kinds::{GroupKind, Kinds};
 use crate::source::{Origin, Resolved, Unavailable, program};
 
-/// The API group of Flux's own sources.
+/// The API group of the Flux sources.
 pub const GROUP: &str = "source.toolkit.fluxcd.io";
-/// The kinds of that group that need no `apiVersion`.
+/// Kinds of [`GROUP`] that may be used without `apiVersion`.
 pub const KINDS: [&str; 4] = ["GitRepository", "OCIRepository", "Bucket", "ExternalArtifact"];
-/// ClusterRoles with this label, set to `true`, are added to what the controller may do (`config/rbac`).
+/// Label of ClusterRoles whose rules are aggregated into the role of the controller if its value is `true` (`config/rbac`).
 pub const LABEL_SOURCE_READER: &str = "pulumi.com/aggregate-to-source-reader";
-/// In the metadata of an artifact, as in the manifest that it came from: the revision that it was made of.
+/// Key in the metadata of an artifact, copied from the OCI manifest: the revision from which the artifact was built.
 const ORIGIN_REVISION: &str = "org.opencontainers.image.revision";
 
-/// In the status of a GitRepository: the artifacts of the repositories that it includes.
+/// Field in the status of a GitRepository: the artifacts of included repositories.
 const INCLUDED: &str = "includedArtifacts";
 
-/// How long one read of a source may take.
+/// Timeout for reading a source.
 const READ_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// A valid reference to a source, and the directory in it.
+/// A valid reference to a source and a directory in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reference {
     pub kind: GroupKind,
     pub name: String,
-    /// Its namespace, where it is said.
+    /// Namespace of the source, if the reference sets it.
     pub namespace: Option<String>,
     pub directory: Directory,
 }
 
 impl Reference {
-    /// Checks what a Stack's spec says. The version in `apiVersion` does not matter: a source is read in the one that is served.
+    /// Validates the source reference of a Stack. The version in `apiVersion` is ignored: a source is read in the version that the
+    /// API server serves.
     pub fn parse(source: &FluxSource) -> Result<Self, Unavailable> {
         let reference = &source.source_ref;
         let group = match reference.api_version.as_deref() {
@@ -77,7 +78,7 @@ impl Reference {
     }
 }
 
-/// The group of an `apiVersion`. The core group has no sources.
+/// Returns the group of an `apiVersion`. The core group has no sources.
 fn parse_group(api_version: &str) -> Result<&str, Unavailable> {
     match api_version.split_once('/') {
         Some((group, version)) if !group.is_empty() && !version.is_empty() && !version.contains('/') => Ok(group),
@@ -87,7 +88,7 @@ fn parse_group(api_version: &str) -> Result<&str, Unavailable> {
     }
 }
 
-/// The kind that a reference names, in whatever version; none of one that can mean nothing.
+/// Returns the kind of a reference, ignoring the version, or `None` if the reference is invalid.
 pub fn kind_of(reference: &SourceReference) -> Option<GroupKind> {
     let group = match reference.api_version.as_deref() {
         Some(api_version) => api_version.split_once('/').map(|(group, _)| group),
@@ -96,7 +97,7 @@ pub fn kind_of(reference: &SourceReference) -> Option<GroupKind> {
     Some(GroupKind::new(group?, &reference.kind))
 }
 
-/// A right that the controller lacks, as a reason for there being no artifact. `said` is the API server's answer.
+/// Returns the error for a missing permission of the controller. `said` is the message of the API server.
 pub fn missing_right(resource: &ApiResource, said: &str) -> Unavailable {
     Unavailable::Stalled(format!(
         "the controller may not read {}: {said}. Allow it to get, list and watch {}.{}: a ClusterRole with these rights and the \
@@ -105,7 +106,7 @@ pub fn missing_right(resource: &ApiResource, said: &str) -> Unavailable {
     ))
 }
 
-/// Reads sources of every kind. Cheap to clone.
+/// Reads sources of any kind. Clones are cheap.
 #[derive(Clone)]
 pub struct Sources {
     client: Client,
@@ -118,10 +119,10 @@ impl fmt::Debug for Sources {
     }
 }
 
-/// A source that was looked at.
+/// The result of reading a source.
 #[derive(Clone, Debug)]
 pub struct Found {
-    /// How objects of its kind are read.
+    /// API resource of the kind.
     pub resource: ApiResource,
     what: String,
     object: Option<DynamicObject>,
@@ -133,7 +134,7 @@ impl Sources {
         Sources { client, kinds }
     }
 
-    /// Looks at a source. That there is no object of this name is an answer too.
+    /// Reads a source. A missing object is not an error; [`Found::artifact`] reports it.
     pub async fn look(&self, namespace: &str, reference: &Reference) -> Result<Found, Unavailable> {
         let resource = self.kinds.find(&reference.kind).await?;
         let name = reference.name.as_str();
@@ -153,7 +154,7 @@ impl Sources {
                 return Err(Unavailable::NotYet(message));
             }
             Ok(Err(Error::Api(status))) if status.code == 403 => {
-                // That is also what is said of a kind that went away together with the right to it.
+                // The API server also returns 403 if the CRD was removed together with the permission to read it.
                 self.kinds.doubt().await;
                 return Err(missing_right(&resource, &status.message));
             }
@@ -166,20 +167,22 @@ impl Sources {
         Ok(Found { resource, what, object })
     }
 
-    /// A kind is found to be served no more: the next look asks which are.
+    /// Marks the cached kinds as outdated. The next lookup repeats the discovery request.
     pub async fn doubt(&self) {
         self.kinds.doubt().await;
     }
 }
 
-/// Whether it is the object that is not there. That its kind is not served is a 404 too, but names no object.
+/// Returns whether the object is missing. The API server also returns 404 for a kind that is not served, but without an object
+/// name.
 fn is_missing_object(status: &Status) -> bool {
     status.reason == "NotFound" && status.details.as_ref().is_some_and(|details| !details.name.is_empty())
 }
 
 impl Found {
-    /// The artifact that the source has now. Its Ready condition is not asked: a source whose upstream is down keeps its last
-    /// artifact, and that one is still good. An artifact of an older spec is not: the source is about to replace it.
+    /// Returns the current artifact of the source. The Ready condition is ignored, because a source with an unreachable upstream
+    /// keeps its last artifact, which remains valid. The artifact of an older generation is refused, because the source is about to
+    /// replace it.
     pub fn artifact(&self, directory: Directory) -> Result<Resolved, Unavailable> {
         let what = &self.what;
         let Some(object) = &self.object else { return Err(Unavailable::Stalled(format!("{what} does not exist"))) };
@@ -215,7 +218,7 @@ impl Found {
     }
 }
 
-/// A kind as flags name it: `GitRepository` is one of Flux's own, `Kind.group.example.com` one of another group.
+/// Parses a kind as written in flags: `GitRepository` for a Flux source, `Kind.group.example.com` for another group.
 pub fn parse_kind(text: &str) -> GroupKind {
     match text.trim().split_once('.') {
         Some((kind, group)) => GroupKind::new(group, kind),
@@ -223,8 +226,8 @@ pub fn parse_kind(text: &str) -> GroupKind {
     }
 }
 
-/// The checksum of a revision, and a digest of what else selects the files: options such as `ignore`, and included repositories. Their
-/// changes are changes of content under the same revision.
+/// Returns the checksum of the revision, followed by a digest of the options that select files, such as `ignore` and included
+/// repositories. A change of these options changes the content without changing the revision.
 fn content_id(revision: &str, status: Option<&Value>) -> Option<String> {
     let revision = Revision::parse(revision);
     let checksum = revision.checksum()?;
@@ -243,25 +246,25 @@ fn content_id(revision: &str, status: Option<&Value>) -> Option<String> {
     Some(format!("{checksum}+{digest}"))
 }
 
-/// Of included artifacts, what does not change when they are packed again.
+/// Returns the revisions of included artifacts. Unlike digests, they do not change when the artifacts are packed again.
 fn included_revisions(artifacts: &Value) -> Value {
     let revision = |artifact: &Value| artifact.get("revision").cloned().unwrap_or_default();
     artifacts.as_array().map(|artifacts| artifacts.iter().map(revision).collect()).unwrap_or_default()
 }
 
-/// A condition of an object of any kind.
+/// Returns a condition of an object of any kind.
 fn condition<'a>(object: &'a DynamicObject, kind: &str) -> Option<&'a serde_json::Value> {
     let conditions = object.data.pointer("/status/conditions").and_then(serde_json::Value::as_array);
     conditions?.iter().find(|condition| condition.get("type").and_then(serde_json::Value::as_str) == Some(kind))
 }
 
-/// Whether a source says itself that a user has to change it.
+/// Returns whether the source reports that a user has to change it.
 fn is_stalled(object: &DynamicObject) -> bool {
     let status = condition(object, STALLED).and_then(|stalled| stalled.get("status"));
     status.and_then(serde_json::Value::as_str) == Some("True")
 }
 
-/// What the source says of itself, to be put behind "has no artifact yet".
+/// Returns the message of the Ready condition as a suffix for "has no artifact yet".
 fn ready_message(object: &DynamicObject) -> String {
     match condition(object, READY).and_then(|c| c.get("message")).and_then(serde_json::Value::as_str) {
         Some(message) if !message.is_empty() => format!(": {message}"),

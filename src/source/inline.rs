@@ -1,4 +1,4 @@
-//! Sources that are written out in a Workspace, or in a Stack's `workspaceTemplate`. Pure.
+//! Sources defined inline in a Workspace or in the `workspaceTemplate` of a Stack. Performs no I/O.
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -9,7 +9,7 @@ use crate::pulumi::project::{self, PROJECT_FILE};
 use crate::source::git::{self, RepositorySpec};
 use crate::source::{Origin, Resolved};
 
-/// Why what is written is no source. A person has to change it.
+/// The reason why an inline source is invalid. A user has to change it.
 #[derive(Debug, thiserror::Error)]
 pub enum InlineSourceError {
     #[error("{one} and {other} are both given, and a Workspace has one source: remove one of them")]
@@ -28,7 +28,7 @@ pub enum InlineSourceError {
     Template(#[from] serde_json::Error),
 }
 
-/// The fields that hold a source.
+/// The fields of a Workspace that define a source.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct InlineSource {
@@ -39,7 +39,7 @@ pub struct InlineSource {
 }
 
 impl InlineSource {
-    /// Those of a Workspace.
+    /// Returns the source fields of a Workspace.
     pub fn of(spec: &WorkspaceSpec) -> Self {
         InlineSource {
             git: spec.git.clone(),
@@ -49,12 +49,12 @@ impl InlineSource {
         }
     }
 
-    /// Those of `workspaceTemplate.spec`.
+    /// Returns the source fields of `workspaceTemplate.spec`.
     pub fn of_template(spec: &Value) -> Result<Self, InlineSourceError> {
         Ok(Option::<InlineSource>::deserialize(spec)?.unwrap_or_default())
     }
 
-    /// The first field that is given.
+    /// Returns the name of the first field that is set.
     pub fn first(&self) -> Option<&'static str> {
         self.given().next()
     }
@@ -69,7 +69,7 @@ impl InlineSource {
         fields.into_iter().filter_map(|(field, is_given)| is_given.then_some(field))
     }
 
-    /// The repository, if the source is one.
+    /// Returns the repository, if the source is a repository.
     pub fn repository(&self, namespace: &str) -> Result<Option<RepositorySpec>, InlineSourceError> {
         self.check_one()?;
         let wanted = self.git.as_ref().map(|git| git::of_workspace(git, namespace));
@@ -84,7 +84,7 @@ impl InlineSource {
         }
     }
 
-    /// The source, if one is given that is no repository.
+    /// Returns the source, unless none is set or it is a repository.
     pub fn resolve(&self) -> Result<Option<Resolved>, InlineSourceError> {
         self.check_one()?;
         if let Some(flux) = &self.flux {
@@ -97,13 +97,13 @@ impl InlineSource {
     }
 }
 
-/// What the init containers bring.
+/// Returns the source that init containers provide.
 pub fn from_init_containers() -> Resolved {
     in_pod(InPod::InitContainers, Directory::root())
 }
 
 fn in_pod(source: InPod, directory: Directory) -> Resolved {
-    // No revision, as in the Pulumi Kubernetes Operator: it never changes by itself.
+    // The revision is empty, as in the Pulumi Kubernetes Operator, because this source has no revisions.
     Resolved {
         origin: Origin::InPod,
         revision: String::new(),

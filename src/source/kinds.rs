@@ -1,5 +1,5 @@
-//! Which kinds the API server serves, and in which version. All of them are asked for at once and kept; when a kind is not
-//! among them they are asked for again, but not sooner than a while after the last time, however many ask.
+//! Discovers the kinds that the API server serves, and their versions. One discovery request returns all kinds and is cached. A
+//! lookup of an unknown kind repeats the request, at most once per `ASK_INTERVAL` regardless of the number of callers.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -14,18 +14,19 @@ use tokio::time::Instant;
 
 use crate::source::Unavailable;
 
-/// How long one question may take.
+/// Timeout of a discovery request.
 const ASK_TIMEOUT: Duration = Duration::from_secs(15);
-/// The shortest time between two questions. Shorter than the pause of who waits for a kind, so that each look finds news.
+/// Minimum interval between two discovery requests. Shorter than the requeue interval of a Stack that waits for a kind, so that
+/// each requeue uses a new result.
 const ASK_INTERVAL: Duration = Duration::from_secs(10);
-/// What is needed of a kind.
+/// Verbs that a kind must support.
 const VERBS: [&str; 3] = ["get", "list", "watch"];
-/// How many kinds of a group a message names.
+/// Maximum number of kinds of a group in a message.
 const NAMED_KINDS: usize = 8;
-/// How many kinds may be known to be missing. That more of them are is said by the Stacks that name them, and not in the log.
+/// Maximum number of missing kinds that are logged. Others are reported only in the status of the Stacks that refer to them.
 const MISSING_KINDS: usize = 256;
 
-/// A kind whatever its version.
+/// A kind in any version.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct GroupKind {
     pub group: String,
@@ -44,7 +45,7 @@ impl fmt::Display for GroupKind {
     }
 }
 
-/// A kind as it is served.
+/// A kind that the API server serves.
 #[derive(Clone, Debug)]
 struct Served {
     resource: ApiResource,
@@ -56,22 +57,22 @@ struct Served {
 struct Table {
     served: HashMap<GroupKind, Served>,
     asked: Option<Instant>,
-    /// Something was found to be different.
+    /// Whether a caller found that the cached kinds are outdated.
     doubted: bool,
-    /// Why the last question has no answer.
+    /// The error of the last discovery request.
     failure: Option<String>,
-    /// The kinds of which the log says that they are missing.
+    /// Missing kinds that have been logged.
     missing: HashSet<GroupKind>,
 }
 
-/// What the log says of a kind once.
+/// A change of a kind that is logged once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ChangeFilter {
     Missing,
     Served,
 }
 
-/// The kinds that are served. Cheap to clone; all clones share what is known.
+/// The kinds that the API server serves. Clones are cheap and share the cache.
 #[derive(Clone)]
 pub struct Kinds {
     client: Client,
@@ -89,9 +90,9 @@ impl Kinds {
         Kinds { client, table: Arc::default() }
     }
 
-    /// How a kind is read, in the version that the API server prefers.
+    /// Returns the resource of a kind in the preferred version of the API server.
     pub async fn find(&self, wanted: &GroupKind) -> Result<ApiResource, Unavailable> {
-        // Held while the server is asked: who comes meanwhile waits for the same answer.
+        // The lock is held during the request, so that concurrent callers wait for the same response.
         let mut table = self.table.lock().await;
         let rested = table.asked.is_none_or(|asked| asked.elapsed() >= ASK_INTERVAL);
         if rested && (table.doubted || !table.served.contains_key(wanted)) {
@@ -107,7 +108,8 @@ impl Kinds {
         table.find(wanted)
     }
 
-    /// Asks again when somebody wants to know next: a kind that is known is not served any more as it was.
+    /// Marks the cached kinds as outdated, because a kind is no longer served as cached. The next lookup repeats the discovery
+    /// request.
     pub async fn doubt(&self) {
         self.table.lock().await.doubted = true;
     }
@@ -133,7 +135,8 @@ impl Kinds {
 }
 
 impl Table {
-    /// What has become of a kind since it was looked for last. Without an answer of the API server nothing has.
+    /// Returns whether a kind has become missing or served since its last lookup. After a failed discovery request, a missing kind
+    /// is not reported.
     fn news(&mut self, wanted: &GroupKind) -> Option<ChangeFilter> {
         if self.served.contains_key(wanted) {
             return self.missing.remove(wanted).then_some(ChangeFilter::Served);
@@ -174,7 +177,7 @@ impl Table {
     }
 }
 
-/// Every kind, in the first version that has it: versions come in the order of the server's preference.
+/// Returns every kind in its preferred version: the API server lists versions in the order of preference.
 fn served(list: APIGroupDiscoveryList) -> HashMap<GroupKind, Served> {
     let mut kinds = HashMap::new();
     for group in list.items {

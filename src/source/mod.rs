@@ -1,4 +1,4 @@
-//! Resolves a reference to a source to its artifact, or reports why there is none yet.
+//! Resolves the source of a Stack to its artifact, or returns the reason why there is none yet.
 
 pub mod flux;
 pub mod git;
@@ -16,7 +16,7 @@ use crate::source::kinds::GroupKind;
 pub use resolved::{Origin, Resolved};
 pub use unavailable::Unavailable;
 
-/// The one source that a Stack names.
+/// Returns the object that a Stack refers to as its source.
 pub fn reference(spec: &StackSpec) -> Result<Reference, Unavailable> {
     match (&spec.flux_source, &spec.program_ref) {
         (Some(source), None) => Reference::parse(source),
@@ -34,8 +34,8 @@ pub fn reference(spec: &StackSpec) -> Result<Reference, Unavailable> {
     }
 }
 
-/// The source of a Stack that names neither an object of the API nor a repository: what its `workspaceTemplate` says, else what its
-/// init containers bring. None where it names one of them.
+/// Returns the source of a Stack that refers to neither an object nor a repository: the inline source of its `workspaceTemplate`,
+/// or else the files of its init containers. Returns `None` if the Stack refers to an object or a repository.
 pub fn without_object(spec: &StackSpec) -> Result<Option<Resolved>, Unavailable> {
     let written = template_source(spec)?;
     let object = [
@@ -53,7 +53,7 @@ pub fn without_object(spec: &StackSpec) -> Result<Option<Resolved>, Unavailable>
     }
 }
 
-/// The repository that a Stack follows, by its own fields or by those of its `workspaceTemplate`, if it follows one.
+/// Returns the repository of a Stack, from its own fields or from its `workspaceTemplate`, if it has one.
 pub fn repository(spec: &StackSpec, namespace: &str) -> Result<Option<git::RepositorySpec>, Unavailable> {
     if let Some(wanted) = git::wanted(spec, namespace)? {
         return Ok(Some(wanted));
@@ -62,7 +62,7 @@ pub fn repository(spec: &StackSpec, namespace: &str) -> Result<Option<git::Repos
     Ok(written.map(|wanted| git::RepositorySpec { every: git::interval(spec), ..wanted }))
 }
 
-/// The source that a Stack's `workspaceTemplate` says.
+/// Returns the inline source of the `workspaceTemplate` of a Stack.
 fn template_source(spec: &StackSpec) -> Result<inline::InlineSource, Unavailable> {
     let template = spec.workspace_template.as_ref().and_then(|template| template.get("spec"));
     Ok(template.map(inline::InlineSource::of_template).transpose().map_err(in_template)?.unwrap_or_default())
@@ -72,8 +72,8 @@ fn in_template(error: inline::InlineSourceError) -> Unavailable {
     Unavailable::Invalid(format!("spec.workspaceTemplate.spec: {error}"))
 }
 
-/// The objects that a Stack in the namespace `own` names as its source: the kind, and namespace and name. A Stack that names
-/// two of them is told so, whichever changes.
+/// Returns the objects that a Stack in the namespace `own` refers to as its source, as kind, namespace and name. A spec that names
+/// two objects is invalid; both are returned, so that a change of either reconciles the Stack.
 pub fn named_objects(spec: &StackSpec, own: &str) -> Vec<(GroupKind, (String, String))> {
     let flux = spec.flux_source.as_ref().map(|source| &source.source_ref);
     let flux = flux.and_then(|source| {
@@ -85,7 +85,7 @@ pub fn named_objects(spec: &StackSpec, own: &str) -> Vec<(GroupKind, (String, St
     flux.into_iter().chain(program).collect()
 }
 
-/// The namespace that is said, else the one of the object that says none.
+/// Returns the given namespace, or `own` if it is missing or empty.
 pub fn within<'n>(said: Option<&'n str>, own: &'n str) -> &'n str {
     said.filter(|namespace| !namespace.is_empty()).unwrap_or(own)
 }

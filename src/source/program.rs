@@ -1,5 +1,5 @@
-//! Programs: what is written in the object becomes a project file, packed into an artifact. Nothing is fetched: the bytes follow
-//! from the Program alone, on every replica and whenever they are needed again.
+//! Program sources: renders the content of a Program as a project file and packs it into an artifact. The bytes depend only on the
+//! Program, so every replica can recreate them at any time.
 
 pub mod check;
 mod config;
@@ -19,24 +19,24 @@ use crate::source::{Origin, Resolved, Unavailable};
 
 pub use render::{RenderError, render};
 
-/// A valid Program as an artifact, and what is to be known of it.
+/// The artifact of a valid Program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Made {
     /// The archive.
     pub bytes: Vec<u8>,
     pub digest: Digest,
-    /// The Program's generation.
+    /// The generation of the Program.
     pub revision: String,
-    /// What it needs of the stacks that run it, for people.
+    /// Requirements on the config of the stacks that run the Program, for messages.
     pub needs: Vec<String>,
 }
 
-/// The kind, whatever its version.
+/// Returns the group and kind of Programs.
 pub fn kind() -> GroupKind {
     GroupKind::new(&Program::group(&()), &Program::kind(&()))
 }
 
-/// Makes the artifact of a Program. The error says where the Program is not valid.
+/// Creates the artifact of a Program. The error lists the invalid fields.
 pub fn make(program: &Program) -> Result<Made, String> {
     let Findings { problems, needs } = check::check(program);
     if !problems.is_empty() {
@@ -48,10 +48,10 @@ pub fn make(program: &Program) -> Result<Made, String> {
     Ok(Made { bytes, digest, revision, needs })
 }
 
-/// How many problems a message names; the first are mended first.
+/// Maximum number of problems in a message.
 const LISTED: usize = 10;
 
-/// Sentences in one line.
+/// Joins sentences into one line.
 pub fn listed(sentences: &[String]) -> String {
     let more = match sentences.len().saturating_sub(LISTED) {
         0 => String::new(),
@@ -61,7 +61,7 @@ pub fn listed(sentences: &[String]) -> String {
     format!("{}{more}", shown.join("; "))
 }
 
-/// What a Program holds right now.
+/// Returns the current artifact of a Program.
 pub fn artifact(object: &DynamicObject, directory: Directory) -> Result<Resolved, Unavailable> {
     let what = format!("Program {}/{}", object.namespace().unwrap_or_default(), object.name_any());
     let program: Program = object

@@ -8,22 +8,23 @@ use crate::source::git::Origin as GitOrigin;
 /// The current artifact of a source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Resolved {
-    /// Where its bytes come from.
+    /// Where the bytes of the artifact come from.
     pub origin: Origin,
-    /// The source's revision, such as `main@sha1:…`.
+    /// Revision of the source, such as `main@sha1:…`.
     pub revision: String,
-    /// The revision that the artifact was made from, if its source reports it: the commit of what was pushed to a registry.
+    /// The revision from which the artifact was built, if the source reports it, for example the commit of an artifact pushed to a
+    /// registry.
     pub origin_revision: Option<String>,
     /// Digest of the archive.
     pub digest: Digest,
-    /// The project's directory in the archive.
+    /// Directory of the project in the archive.
     pub directory: Directory,
-    /// Equal for two archives of one revision with the same files. None if only the digest identifies the files.
+    /// Equal for two archives of the same revision with the same files. `None` if only the digest identifies the files.
     pub content_id: Option<String>,
 }
 
 impl Resolved {
-    /// Digest of the files that `spec.paths` matches, if the Stack has it.
+    /// Returns the digest of the files that `spec.paths` matches, if the Stack sets it.
     pub fn selection(&self) -> Option<&str> {
         match &self.origin {
             Origin::Git(origin) => origin.selection.as_deref(),
@@ -35,12 +36,12 @@ impl Resolved {
 /// Where the bytes of an artifact come from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// A server has them. Its URL can become stale at any time; the digest cannot.
+    /// URL of a server. The URL can become stale at any time; the digest cannot.
     Url(String),
-    /// They were created here from the content of the source object.
+    /// Bytes that the controller created from the source object.
     Made(Arc<[u8]>),
-    /// They were fetched from a repository and packed directly into the store.
+    /// Bytes fetched from a repository and packed directly into the store.
     Git(Box<GitOrigin>),
-    /// There are none: the artifact is in the pod already.
+    /// No bytes: the files are already in the pod.
     InPod,
 }

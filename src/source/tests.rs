@@ -1,4 +1,4 @@
-//! Which source a Stack names.
+//! Selection of the source of a Stack.
 
 use super::*;
 use serde_json::json;

@@ -1,63 +1,65 @@
-//! What a Workspace says of a Git repository.
+//! The Git source of a Workspace.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::api::auto::SecretKeySelector;
 
-/// A Git repository that the controller follows itself.
+/// A Git repository that the controller polls and fetches.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct GitRepository {
-    /// URL of the repository: `https://…`, `http://…`, `ssh://…` or `git@host:path`.
+    /// URL of the repository: `https://…`, `http://…`, `ssh://…` or `user@host:path`, without a password. Required.
     #[serde(default)]
     pub url: String,
-    /// A branch or a tag, by its short or its full name, or the whole hash of a commit. Default: what the server says is `HEAD`.
+    /// Branch or tag, by its short or full name, or full hash of a commit. Default: `HEAD` of the server.
     #[serde(default, rename = "ref", skip_serializing_if = "Option::is_none")]
     pub reference: Option<String>,
-    /// The directory of the Pulumi project in the repository. Default: its root.
+    /// Directory of the Pulumi project in the repository. Default: the root of the repository.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dir: Option<String>,
-    /// `false` fetches the whole history, for servers that cannot send one commit alone. Default: true.
+    /// Whether to fetch a single commit without its history. Set it to `false` for servers that cannot send a single commit. Default:
+    /// `true`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shallow: Option<bool>,
-    /// What it is read with.
+    /// Credentials for the repository. Default: no credentials.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub auth: Option<GitRepositoryAuth>,
 }
 
-/// What a Git repository is read with: `sshPrivateKey` and perhaps its `password`, or `token`, or `username` and `password`, or
-/// `githubApp`. All are in Secrets of the Workspace's namespace, with `known_hosts` and `ca.crt` beside them where they are needed.
+/// Credentials of a Git repository: one of `sshPrivateKey` with an optional `password`, `token`, `username` with `password`, and
+/// `githubApp`. The values are in Secrets of the namespace of the Workspace. These Secrets can also contain `known_hosts` and `ca.crt`,
+/// with the trusted SSH host keys and CA certificates.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct GitRepositoryAuth {
-    /// The private key, in the form of OpenSSH or PEM.
+    /// Private key in the OpenSSH or PEM format.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ssh_private_key: Option<SecretKeySelector>,
-    /// The user's name.
+    /// User name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub username: Option<SecretKeySelector>,
-    /// The user's password, or the passphrase of `sshPrivateKey`.
+    /// Password of the user, or passphrase of `sshPrivateKey`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub password: Option<SecretKeySelector>,
-    /// A personal access token.
+    /// Personal access token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token: Option<SecretKeySelector>,
-    /// An installation of a GitHub App.
+    /// Credentials of a GitHub App installation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub github_app: Option<GitHubAppKeys>,
 }
 
-/// An installation of a GitHub App.
+/// Credentials of a GitHub App installation.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct GitHubAppKeys {
-    /// The App's id, or its client id.
+    /// App ID or client ID of the GitHub App.
     #[serde(rename = "appID")]
     pub app_id: SecretKeySelector,
-    /// The installation's id.
+    /// Installation ID of the GitHub App.
     #[serde(rename = "installationID")]
     pub installation_id: SecretKeySelector,
-    /// The App's private key, as PEM.
+    /// Private key of the GitHub App in the PEM format.
     pub private_key: SecretKeySelector,
 }

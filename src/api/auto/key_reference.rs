@@ -5,25 +5,25 @@ use serde::{Deserialize, Serialize};
 
 use crate::api::bounds;
 
-/// One key of a Secret that may be missing.
+/// Reference to a key of a Secret, which can be optional.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 pub struct SecretKeySelector {
-    /// The Secret's name.
+    /// Name of the Secret.
     pub name: String,
-    /// The key.
+    /// Key in the Secret.
     pub key: String,
-    /// `true`: the value is left out where the Secret or its key does not exist. Default: `false`.
+    /// Whether to ignore the value if the Secret or its key does not exist. Default: `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub optional: Option<bool>,
 }
 
-/// One key of a Secret or a ConfigMap.
+/// Reference to a key of a Secret or ConfigMap.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 pub struct KeyReference {
-    /// The object's name.
+    /// Name of the object.
     #[schemars(length(max = bounds::NAME))]
     pub name: String,
-    /// The key.
+    /// Key in the object.
     #[schemars(length(max = bounds::KEY))]
     pub key: String,
 }

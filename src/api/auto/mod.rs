@@ -1,4 +1,4 @@
-//! The group `auto.pulumi.com`.
+//! The API group `auto.pulumi.com`.
 
 mod git;
 mod key_reference;

@@ -1,4 +1,4 @@
-//! `auto.pulumi.com/v1alpha1` Update: one run of Pulumi in a Workspace.
+//! `auto.pulumi.com/v1alpha1` Update: one run of the Pulumi CLI in a Workspace.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::api::auto::ArtifactReference;
 use crate::api::pulumi::PulumiStack;
 use crate::api::{bounds, conditions, schema};
 
-/// One run of Pulumi in a Workspace.
+/// Specification of one run of the Pulumi CLI in a Workspace.
 #[derive(CustomResource, Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq)]
 #[kube(
     group = "auto.pulumi.com",
@@ -37,149 +37,150 @@ use crate::api::{bounds, conditions, schema};
 )]
 #[serde(rename_all = "camelCase")]
 pub struct UpdateSpec {
-    /// The Workspace to run in.
-    // Objects of another controller may lack it, and what cannot be read stops the watch of all.
+    /// Name of the Workspace of the run, in the namespace of the Update. Required.
+    // Objects of other controllers can lack this field, and one object that cannot be parsed would break the watch of all objects.
     #[serde(default)]
     #[schemars(!default)]
     pub workspace_name: String,
 
-    /// The Pulumi stack to run.
+    /// Name of the Pulumi stack: `stack`, `org/stack` or `org/project/stack`. Required.
     #[serde(default)]
     #[schemars(!default)]
     pub stack_name: String,
 
-    /// What to run.
+    /// Pulumi command of the run: `up`, `destroy`, `preview` or `refresh`. Required.
     #[serde(rename = "type", default = "UpdateKind::unknown")]
     #[schemars(!default)]
     pub kind: UpdateKind,
 
-    /// The artifact that this run is bound to: it runs on this one or not at all. Default: whatever is in place when its turn
-    /// comes; `status.run` names it.
+    /// Artifact of the run. The run never uses another artifact. Default: the artifact that is in the pod when the run starts, which is
+    /// recorded in `status.run`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub artifact: Option<ArtifactReference>,
 
-    /// Delete this object so long after the run has ended. A duration such as `24h`. Unset: of a Stack's runs the newest five are
-    /// kept, others for ever.
+    /// Time after the end of the run at which the controller deletes this object, as a duration such as `24h`. Default: a Stack keeps its
+    /// five newest Updates, and other Updates are kept until a user deletes them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::duration")]
     pub ttl_after_completed: Option<String>,
 
-    /// Message of the update in the backend's history.
+    /// Message of the update in the history of the backend (`--message`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
 
-    /// Refresh the state first (`up`, `preview`, `destroy`: `--refresh`).
+    /// Whether to refresh the state first (`--refresh`), for `up`, `preview` and `destroy`. Default: `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refresh: Option<bool>,
 
-    /// End before anything is changed when a refresh would find changes (`up`).
+    /// Whether an `up` fails without a change if a refresh would find drift. Default: `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expect_no_refresh_changes: Option<bool>,
 
-    /// Work only on the resources with these URNs (`--target`). In a URN `*` stands for a part of a name, `**` for any number of
-    /// parts.
+    /// URNs of the only resources that the run processes (`--target`). In a URN, `*` matches a part of a name, and `**` matches any number
+    /// of parts. Default: all resources.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = bounds::ENTRIES), inner(length(max = bounds::URN)))]
     pub target: Vec<String>,
 
-    /// Work on resources that depend on those in `target` as well (`up`, `preview`, `destroy`: `--target-dependents`).
+    /// Whether the run also processes resources that depend on those in `target` (`--target-dependents`), for `up`, `preview` and
+    /// `destroy`. Default: `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target_dependents: Option<bool>,
 
-    /// Replace the resources with these URNs (`up`, `preview`: `--replace`).
+    /// URNs of the resources to replace (`--replace`), for `up` and `preview`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = bounds::ENTRIES), inner(length(max = bounds::URN)))]
     pub replace: Vec<String>,
 
-    /// How many resources are worked on at once (`--parallel`). Default: what the CLI does.
+    /// Maximum number of parallel resource operations (`--parallel`). Default: the default of the CLI.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1_000_000))]
     pub parallel: Option<u32>,
 
-    /// Fail when something changes (`up`, `preview`, `refresh`: `--expect-no-changes`).
+    /// Whether the run fails if it changes anything (`--expect-no-changes`), for `up`, `preview` and `refresh`. Default: `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expect_no_changes: Option<bool>,
 
-    /// Go on after a resource has failed (`up`, `destroy`: `--continue-on-error`).
+    /// Whether to continue when a resource operation fails (`--continue-on-error`), for `up` and `destroy`. Default: `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub continue_on_error: Option<bool>,
 
-    /// Remove the stack from the backend once it is destroyed (`destroy`: `--remove`).
+    /// Whether a `destroy` also removes the Pulumi stack from the backend (`--remove`). Default: `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remove: Option<bool>,
 
-    /// Run the program for the credentials and settings that it gives to its providers (`destroy`, `refresh`:
-    /// `--run-program`).
+    /// Whether to run the program (`--run-program`), for `destroy` and `refresh`, so that the program can configure its providers. Default:
+    /// `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_program: Option<bool>,
 
-    /// Pulumi stack that a destroy may work on. A destroy fails with reason `StackNotFound` if the name, the project or the backend of the
-    /// run is another one; what is absent here is not compared. A Stack sets it to its `status.appliedStack`. Default: no comparison.
+    /// Only Pulumi stack that a destroy is allowed to delete. If the name, the project or the backend of the run differs, the destroy fails
+    /// with the reason `StackNotFound`. Absent fields are not compared. A Stack sets this field to its `status.appliedStack`. Default: no
+    /// comparison.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub applied_stack: Option<PulumiStack>,
 
-    /// Priority of the run among the queued runs of its namespace: a higher one starts first. Default: 0.
+    /// Priority of the run among the queued runs of its namespace. Runs with a higher priority start first. Default: 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = -1000, max = 1000))]
     pub priority: Option<i32>,
 
-    /// Since when the run has been pending. Of the queued runs of a namespace with the same priority the one that has been pending
-    /// longest starts first. A Stack sets it to its `status.pendingSince`. Default: since the creation of this object or, if that
-    /// is later, since the last start of a run in the same Workspace.
+    /// Time since which the run has been pending. Among the queued runs of a namespace with equal priority, the run with the oldest time
+    /// starts first. A Stack sets this field to its `status.pendingSince`. Default: the creation time of this object or, if later, the last
+    /// start time of a run in the same Workspace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pending_since: Option<Time>,
 
-    /// Maximum duration of the run, such as `1h30m`; a run that takes longer is canceled gracefully. `0s` is no limit of its
-    /// own. Default: the controller's `--default-run-timeout`. Upper limit: its `--max-run-timeout`.
+    /// Maximum duration of the run, such as `1h30m`. A run that takes longer is canceled gracefully. `0s` disables this limit. Default: the
+    /// flag `--default-run-timeout` of the controller. The flag `--max-run-timeout` is the upper limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::duration")]
     pub timeout: Option<String>,
 
-    /// A run without progress and output for this long is reported, then ended gracefully. A duration such as `10m`; none, or
-    /// `0s`, is for ever.
+    /// Maximum time without progress and output, as a duration such as `10m`. A run that exceeds it is canceled gracefully. By default, or
+    /// with `0s`, there is no idle timeout.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::duration")]
     pub idle_timeout: Option<String>,
 
-    /// Whether the lock that an earlier run of ours left is removed, once that run is proven dead.
+    /// Whether the run removes the lock of an earlier run of the controller that is proven to have ended. Default: `Automatic`.
     #[serde(default)]
     pub lock_recovery: LockRecovery,
 
-    /// What to do about resources that an earlier run was creating when it was cut off. Without it the state is not read for
-    /// them.
+    /// Handling of resources that an interrupted run was creating. If absent, the run does not check the state for such resources.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pending_creates: Option<PendingCreates>,
 }
 
-/// Whether a lock that a dead run left is removed.
+/// Removal of the lock of an earlier run.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 pub enum LockRecovery {
-    /// If it is exactly the lock of a run of ours that is proven dead, and the only one.
+    /// Remove the lock if it is the only one, and belongs to a run of the controller that is proven to have ended.
     #[default]
     Automatic,
-    /// Never: a person does it.
+    /// Never remove locks. A user removes them.
     Manual,
 }
 
-/// What to do about resources that an earlier run was creating when it was cut off: nobody knows whether they exist.
+/// Handling of resources that an interrupted run was creating. It is unknown whether these resources exist.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 pub enum PendingCreates {
-    /// Run nothing if the state names any.
+    /// Do not run if the state contains such resources.
     Stop,
-    /// Run all the same.
+    /// Run, and leave these resources in the state.
     Keep,
-    /// Take them out of the state, then run.
+    /// Remove these resources from the state, then run.
     Clear,
 }
 
 impl Update {
-    /// Whether the result is in the status.
+    /// Returns whether the status contains the result of the run.
     pub fn is_complete(&self) -> bool {
         self.status.as_ref().is_some_and(|status| conditions::is_true(&status.conditions, conditions::COMPLETE))
     }
 
-    /// Whether the Pulumi Kubernetes Operator has started its run, which has not ended: we write down what a run is bound to
-    /// before it starts.
+    /// Returns whether the Pulumi Kubernetes Operator has started this run and the run has not ended. Unlike the operator, this controller
+    /// records `status.run` before a run starts.
     pub fn is_started_by_operator(&self) -> bool {
         let is_started = |status: &UpdateStatus| {
             status.run.is_none() && conditions::is_true(&status.conditions, conditions::PROGRESSING)
@@ -187,14 +188,15 @@ impl Update {
         !self.is_complete() && self.status.as_ref().is_some_and(is_started)
     }
 
-    /// The artifact that it runs on: what it was started with, else what it asks for. None while it takes whatever comes.
+    /// Returns the artifact of the started run, or else the artifact in the spec. `None` if the run uses the artifact in the pod at its
+    /// start.
     pub fn artifact(&self) -> Option<&ArtifactReference> {
         let started = self.status.as_ref().and_then(|status| status.run.as_ref()?.artifact.as_ref());
         started.or(self.spec.artifact.as_ref())
     }
 }
 
-/// What an Update runs.
+/// Pulumi command of an Update.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 pub enum UpdateKind {
@@ -203,11 +205,11 @@ pub enum UpdateKind {
     Up,
     /// `pulumi destroy`
     Destroy,
-    /// `pulumi preview`: what `up` would change
+    /// `pulumi preview`, which shows the changes of an `up`
     Preview,
     /// `pulumi refresh`
     Refresh,
-    /// None, or another word, in an object that was stored before this schema.
+    /// Absent or unknown value of an object that was stored before this schema.
     #[serde(other)]
     #[schemars(skip)]
     Unknown,
@@ -229,44 +231,44 @@ impl UpdateKind {
     }
 }
 
-/// What the controller saw and did.
+/// Observed state of an Update.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct UpdateStatus {
-    /// The generation whose spec was read last; -1 before the first time.
+    /// Last observed generation. `-1` before the first reconciliation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
 
-    /// `Progressing`, `Failed` and `Complete`.
+    /// Conditions `Progressing`, `Failed` and `Complete`.
     #[serde(default)]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
 
-    /// What `kubectl get` prints of the revision of `spec.artifact`: with a short digest, at most 24 characters.
+    /// Revision of `spec.artifact` for `kubectl get`, with a short digest, at most 24 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub short_revision: Option<String>,
 
-    /// Where the run is.
+    /// Phase of the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phase: Option<UpdatePhase>,
 
-    /// How far the run is; once it has ended, what it did.
+    /// Progress of the run. After the end of the run, it contains the changes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<RunProgress>,
 
-    /// When the run started.
+    /// Time at which the run started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start_time: Option<Time>,
 
-    /// When the run ended.
+    /// Time at which the run ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub end_time: Option<Time>,
 
-    /// How long it took, such as `1m3s`.
+    /// Duration of the run, such as `1m3s`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub duration: Option<String>,
 
-    /// Why it failed, or what it did.
+    /// Cause of a failure, or a note about a successful run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
 
@@ -274,167 +276,167 @@ pub struct UpdateStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub permalink: Option<String>,
 
-    /// The project that was run.
+    /// Pulumi project of the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub project_info: Option<RunProject>,
 
-    /// URL of the state backend, without credentials. Absent if neither the environment nor the project file names one.
+    /// URL of the state backend, without credentials. Absent if neither the environment nor the project file specifies it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backend: Option<String>,
 
-    /// Keyed hash of the configuration values from Secrets and ConfigMaps that the run has read, comparable with
-    /// `status.configInputs` of the Workspace. Absent if there are none, or the agent does not report it.
+    /// Keyed hash of the configuration values from Secrets and ConfigMaps that the run used, comparable with `status.configInputs` of the
+    /// Workspace. Absent if there are none, or if the agent does not report it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config_inputs: Option<String>,
 
-    /// Name of the Secret that holds the stack's outputs.
+    /// Name of the Secret with the outputs of the Pulumi stack.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outputs: Option<String>,
 
-    /// Whether the values of the outputs are not kept; `message` says why.
+    /// Whether the values of the outputs were not stored. `message` contains the cause.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outputs_unavailable: Option<bool>,
 
-    /// How many resources were created, updated, replaced, deleted, or stayed the same.
+    /// Number of resources by operation of the Pulumi engine, such as `create`, `update`, `replace`, `delete` and `same`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = bounds::OPERATIONS))]
     pub changes: BTreeMap<String, i64>,
 
-    /// The last lines that the CLI printed, bounded, without secrets.
+    /// Last lines of the output of the CLI, truncated and without secrets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_output: Option<String>,
 
-    /// URNs of the resources that an earlier run was creating when it was cut off. Nothing has run.
+    /// URNs of the resources that an interrupted run was creating, and that prevented the start of this run.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = bounds::PENDING_CREATES), inner(length(max = bounds::URN)))]
     pub pending_creates: Vec<String>,
 
-    /// What the run is bound to, written before it starts.
+    /// Pod and inputs of the run. The controller records them before the run starts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run: Option<RunBinding>,
 
-    /// Whether the run was cut off: the state may name operations that were under way.
+    /// Whether the run was interrupted. The state can then contain pending operations.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interrupted: Option<bool>,
 
-    /// By what it is known that nothing of the run is left.
+    /// Evidence that all processes of the run have ended. Absent if the run never started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub termination_evidence: Option<TerminationEvidence>,
 
-    /// The value of `pulumi.com/resolve` that ended the run.
+    /// Value of the annotation `pulumi.com/resolve` that completed the Update.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub handled_resolve: Option<String>,
 }
 
-/// The project that was run: its name is what a stack can be destroyed by when the source is gone.
+/// Pulumi project of a run. If the source is missing, a destroy uses its name.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 pub struct RunProject {
-    /// The project's name.
+    /// Name of the project.
     pub name: String,
-    /// The project's runtime, such as `nodejs`.
+    /// Runtime of the project, such as `nodejs`.
     pub runtime: String,
 }
 
-/// Where a run is.
+/// Phase of a run.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 pub enum UpdatePhase {
-    /// It cannot start yet.
+    /// The run cannot start yet.
     Waiting,
-    /// It is announced, and its process is not known yet.
+    /// The controller has requested the run, and the Pulumi CLI has not started yet.
     Starting,
-    /// Its process is known.
+    /// The Pulumi CLI is running.
     Running,
-    /// It was asked to end.
+    /// The run is being canceled.
     Canceling,
-    /// Nobody knows whether it still goes on.
+    /// The controller cannot determine whether the run has ended.
     OutcomeUnknown,
-    /// It has ended, and did what it should.
+    /// The run succeeded.
     Succeeded,
-    /// It has ended, or never began; `message` says why.
+    /// The run failed or did not start. `message` contains the cause.
     Failed,
 }
 
-/// How far a run is.
+/// Progress of a run.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct RunProgress {
-    /// All of it in one line, such as `3 done, creating aws:s3:Bucket logs`; once the run has ended, its changes.
+    /// Progress in one line, such as `3 done, creating aws:s3:Bucket logs`. After the end of the run, it contains the changes.
     #[serde(default)]
     pub summary: String,
-    /// How many resources have been worked on; those that stayed the same do not count.
+    /// Number of completed resource operations, without unchanged resources.
     #[serde(default)]
     pub steps_done: i64,
-    /// How many resources have been created, updated, deleted or found unchanged so far, the stack itself not counted.
+    /// Number of resources that the run has created, updated, deleted or found unchanged, without the stack itself.
     #[serde(default)]
     pub resources_done: i64,
-    /// How many resources the engine has begun with so far, 10000 at most: the program registers more of them while it runs.
+    /// Number of resources that the Pulumi engine has started to process, at most 10000. It grows while the program registers resources.
     #[serde(default)]
     pub resources_total: i64,
-    /// How many resources are being worked on.
+    /// Number of resource operations in progress.
     #[serde(default)]
     pub in_work: i64,
-    /// The engine's word for what is being done to the resource that has been worked on longest.
+    /// Name of the oldest operation in progress, as reported by the Pulumi engine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub operation: Option<String>,
-    /// That resource's type.
+    /// Resource type of the oldest operation in progress.
     #[serde(default, rename = "type", skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
-    /// That resource's name.
+    /// Resource name of the oldest operation in progress.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Since when it is being worked on.
+    /// Start time of the oldest operation in progress.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<Time>,
-    /// Since when nothing was seen or heard of the run.
+    /// Time of the last progress or output. Set only with `idleTimeout`, after half of this timeout.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle_since: Option<Time>,
-    /// Process id of the CLI in the pod, as a lock of the stack names it.
+    /// Process ID of the Pulumi CLI in the pod, as in a lock of the Pulumi stack.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<i64>,
 }
 
-/// By what it is known that nothing of a run is left.
+/// Evidence that all processes of a run have ended.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 pub enum TerminationEvidence {
-    /// The agent has seen the end of the CLI and of all that it started.
+    /// The agent observed the end of the Pulumi CLI and of all its child processes.
     Agent,
-    /// The kubelet has seen the end of the container.
+    /// The kubelet reported the end of the container.
     Container,
-    /// The Node object is gone.
+    /// The Node object does not exist.
     NodeGone,
-    /// The node is tainted `node.kubernetes.io/out-of-service`.
+    /// The node has the taint `node.kubernetes.io/out-of-service`.
     NodeOutOfService,
-    /// Nothing proves it: a person has decided so.
+    /// A user confirmed the end without evidence.
     User,
 }
 
-/// Which pod, which start of its agent, and which inputs a run is bound to. It is written before the run is started:
-/// a controller that finds it attaches to the run and never starts a second one elsewhere.
+/// Pod, agent process and inputs of a run. The controller writes them before it starts the run. After a restart, the controller attaches to
+/// this run and never starts the run again in another pod.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct RunBinding {
     /// UID of the pod.
     #[serde(rename = "podUID")]
     pub pod_uid: String,
-    /// Which start of the agent in that pod.
+    /// ID of the agent process in the pod. It changes when the container restarts.
     #[serde(rename = "agentStartID")]
     pub agent_start_id: String,
-    /// Digest of the stack's settings.
+    /// Digest of the settings of the Pulumi stack.
     pub settings_digest: String,
-    /// The artifact that it runs on.
+    /// Artifact of the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub artifact: Option<ArtifactReference>,
-    /// The pod's name as a lock of the stack names it; empty where it is not the pod's alone.
+    /// Host name of the pod, as in a lock of the Pulumi stack. Empty if other processes on the node have the same host name.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub host: String,
-    /// The node that the pod is on.
+    /// Name of the node of the pod.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub node_name: String,
-    /// The container of that start of the agent, as the kubelet names it.
+    /// ID of the container of the agent process, as reported by the kubelet.
     #[serde(default, rename = "containerID", skip_serializing_if = "String::is_empty")]
     pub container_id: String,
-    /// Referenced Secrets and ConfigMaps, such as `ConfigMap/defaults`, that exist and have no keys: their directories in
-    /// the pod may be empty when the run starts.
+    /// Referenced Secrets and ConfigMaps without keys, such as `ConfigMap/defaults`. Their directories in the pod may be empty when the run
+    /// starts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = bounds::REFERENCED_OBJECTS), inner(length(max = bounds::WORD)))]
     pub empty_references: Vec<String>,

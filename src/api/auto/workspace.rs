@@ -1,4 +1,4 @@
-//! `auto.pulumi.com/v1alpha1` Workspace: a pod in which Pulumi runs, with a source in place.
+//! `auto.pulumi.com/v1alpha1` Workspace: a pod that contains the source of a Pulumi program and runs the Pulumi CLI.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::api::auto::{GitRepository, KeyReference};
 use crate::api::{bounds, schema};
 
-/// A pod in which Pulumi runs, with a source in place.
+/// Specification of a pod that contains the source of a Pulumi program and runs the Pulumi CLI.
 #[derive(CustomResource, Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq)]
 #[kube(
     group = "auto.pulumi.com",
@@ -31,223 +31,227 @@ use crate::api::{bounds, schema};
 )]
 #[serde(rename_all = "camelCase")]
 pub struct WorkspaceSpec {
-    /// The pod's ServiceAccount. Default: `default`.
+    /// ServiceAccount of the pod, in the namespace of the Workspace. Default: the flag `--default-service-account` of the controller, or
+    /// else `default`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service_account_name: Option<String>,
 
-    /// The image that holds the Pulumi CLI and the program's language runtime.
+    /// Image of the `pulumi` container, with the Pulumi CLI and the language runtime of the program. Default: the flag
+    /// `--default-workspace-image` of the controller.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
 
-    /// When the image is pulled: `Always`, `IfNotPresent` or `Never`.
+    /// Pull policy of the image: `Always`, `IfNotPresent` or `Never`. Default: the default of Kubernetes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("enum" = ["Always", "IfNotPresent", "Never"]))]
     pub image_pull_policy: Option<String>,
 
-    /// Environment variables of the `pulumi` container. A value from a Secret or a ConfigMap reaches each run as it
-    /// is then.
+    /// Environment variables of the `pulumi` container. The values from Secrets and ConfigMaps are read when a run starts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::environment")]
     pub env: Vec<Value>,
 
-    /// Secrets and ConfigMaps whose keys are all environment variables of the `pulumi` container. Their values reach each run as
-    /// they are then. `env` wins.
+    /// Secrets and ConfigMaps whose keys become environment variables of the `pulumi` container. The values are read when a run starts.
+    /// `env` takes precedence.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::environment_sources")]
     pub env_from: Vec<Value>,
 
-    /// How much the CLI and its plugins log of themselves, into the pod's log; 0 is nothing, 9 is most.
+    /// Verbosity of the internal logs of the Pulumi CLI and its plugins, from 0 to 11. They are part of the log of the pod. Default: 0,
+    /// which disables them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 11))]
     pub pulumi_log_level: Option<u32>,
 
-    /// Resources of the `pulumi` container. Default: a memory request of 16Mi, no CPU request and no limits.
+    /// Resources of the `pulumi` container, as core/v1 ResourceRequirements. Default: a memory request of 16Mi, no CPU request and no
+    /// limits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::any_object")]
     pub resources: Option<Value>,
 
-    /// Merged over the generated pod template, as `kubectl patch --type=strategic` does.
+    /// Pod template that is merged into the generated pod template, with the semantics of `kubectl patch --type=strategic`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::any_object")]
     pub pod_template: Option<Value>,
 
-    /// Labels and annotations of the pod's Service, below `metadata`. Merged in the same way.
+    /// Labels and annotations of the Service of the pod, in `metadata`. They are merged like `podTemplate`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::any_object")]
     pub service_template: Option<Value>,
 
-    /// `restricted`: the pod meets Pod Security's level of that name and runs as user 1000. `baseline`: it runs as the image's own
-    /// user, root as well. Default: `restricted`.
+    /// Security profile of the pod. With `restricted`, the pod meets the Pod Security Standard `restricted` and runs as user 1000. With
+    /// `baseline`, it runs as the user of the image, which can be root. Default: `restricted`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub security_profile: Option<String>,
 
-    /// The source that a Stack has resolved. A Workspace has one source; without any, an init container of yours fills
-    /// `/share/workspace`.
+    /// Source that a Stack has resolved. A Workspace has at most one source. Without a source, init containers in `podTemplate` must
+    /// provide the project in `/share/workspace`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub artifact: Option<ArtifactReference>,
 
-    /// A Git repository as the source. A branch is followed: what is pushed to it comes into the pod that is there.
+    /// Git repository as the source. The controller polls a branch and delivers new commits to the existing pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub git: Option<GitRepository>,
 
-    /// An archive as the source.
+    /// Archive as the source.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flux: Option<FluxArtifact>,
 
-    /// A directory of the image as the source.
+    /// Directory of the image as the source.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub local: Option<LocalDirectory>,
 
-    /// A project without a program as the source: enough to refresh and to destroy.
+    /// Project without a program as the source, which supports `refresh` and `destroy`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub project_info: Option<ProjectInfo>,
 
-    /// The Pulumi stacks of this workspace with their configuration.
+    /// Pulumi stacks of the Workspace and their configuration.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     #[schemars(length(max = bounds::REFERENCES))]
     pub stacks: Vec<WorkspaceStack>,
 }
 
-/// An artifact by its content, and the directory of the project in it.
+/// Reference to an artifact by its digest, and the directory of the project in it.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq, Hash)]
 #[serde(rename_all = "camelCase")]
 pub struct ArtifactReference {
-    /// `algorithm:hex` of the archive's bytes.
+    /// Digest of the archive, in the form `algorithm:hex`.
     pub digest: String,
-    /// The source's revision, such as `main@sha1:…`.
+    /// Revision of the source, such as `main@sha1:…`.
     #[serde(default)]
     pub revision: String,
-    /// The directory of the Pulumi project in the archive; empty for its root.
+    /// Directory of the Pulumi project in the archive. Default: the root of the archive.
     #[serde(default)]
     pub dir: String,
 }
 
-/// An archive (tar, gzip) that a server has, as source-controller serves them.
+/// Archive (`.tar.gz`) on a server, such as source-controller.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct FluxArtifact {
-    /// Where the archive is. Only Services in the controller's namespace and the hosts of `--artifact-hosts` are asked.
+    /// URL of the archive. The host must be a Service in the namespace of the controller, or be listed in the flag `--artifact-hosts`.
+    /// Required.
     #[serde(default)]
     pub url: String,
-    /// `algorithm:hex` of the archive's bytes. Nothing else is unpacked.
+    /// Digest of the archive, in the form `algorithm:hex`. An archive with another digest is rejected. Required.
     #[serde(default)]
     pub digest: String,
-    /// The directory of the Pulumi project in the archive; empty for its root.
+    /// Directory of the Pulumi project in the archive. Default: the root of the archive.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dir: Option<String>,
 }
 
-/// A Pulumi project that is in the image of the `pulumi` container.
+/// Pulumi project in the image of the `pulumi` container.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 pub struct LocalDirectory {
-    /// The directory, from the root of the image.
+    /// Directory of the project, relative to the root of the image. Required.
     #[serde(default)]
     pub dir: String,
 }
 
-/// The head of a Pulumi project file.
+/// Name and runtime of a Pulumi project.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 pub struct ProjectInfo {
-    /// The project's name.
+    /// Name of the project.
     pub name: String,
-    /// The project's runtime, such as `nodejs`.
+    /// Runtime of the project, such as `nodejs`.
     pub runtime: String,
 }
 
-/// A Pulumi stack and its configuration.
+/// Pulumi stack and its configuration.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct WorkspaceStack {
-    /// The stack's name as the Pulumi CLI takes it.
+    /// Name of the Pulumi stack: `stack`, `org/stack` or `org/project/stack`.
     #[schemars(length(max = bounds::STACK))]
     pub name: String,
-    /// Whether the stack is made where the backend has none. Default: true.
+    /// Whether to create the Pulumi stack if the backend does not have it. Default: `true`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub create: Option<bool>,
-    /// What encrypts the secrets of a stack that is made (`--secrets-provider`): `passphrase`, `awskms://…`, `azurekeyvault://…`,
-    /// `gcpkms://…` or `hashivault://…`. Default: what the backend takes.
+    /// Secrets provider of a created Pulumi stack (`--secrets-provider`): `passphrase`, `awskms://…`, `azurekeyvault://…`, `gcpkms://…` or
+    /// `hashivault://…`. Default: the default of the backend.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = bounds::PATH))]
     pub secrets_provider: Option<String>,
-    /// The stack's configuration; it replaces what the source's own settings file says for the same keys.
+    /// Configuration values. They override values of the same keys in the settings file of the source.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["key"]))]
     #[schemars(length(max = bounds::WORKSPACE_CONFIG))]
     pub config: Vec<ConfigItem>,
-    /// Environments of Pulumi ESC that the stack imports, after those of the source's own settings file.
+    /// Pulumi ESC environments that the Pulumi stack imports, after those in the settings file of the source.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = bounds::WORKSPACE_ENVIRONMENTS), inner(length(max = bounds::ENVIRONMENT)))]
     pub environment: Vec<String>,
 }
 
-/// One value of a stack's configuration.
+/// Configuration value of a Pulumi stack.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct ConfigItem {
-    /// The key; one without a namespace belongs to the project.
+    /// Configuration key. A key without a namespace belongs to the project.
     #[schemars(length(max = bounds::KEY))]
     pub key: String,
-    /// The value: any JSON but null.
+    /// Value: any JSON except null.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     #[schemars(schema_with = "schema::any_value")]
     pub value: Value,
-    /// Where the value is, instead of `value`.
+    /// Reference to the value, instead of `value`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value_from: Option<ConfigValueFrom>,
-    /// Whether the key is a path into a structure, such as `names[0]` or `web.port`.
+    /// Whether the key is a path into a structured value, such as `names[0]` or `web.port`. Default: `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<bool>,
-    /// Whether the value is a secret: it is encrypted in the stack's settings file, and not shown.
+    /// Whether the value is a secret. The CLI encrypts a secret in the settings file, and logs do not contain it. Default: `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret: Option<bool>,
 }
 
-/// Where a value of the configuration is: one of these. It is read when a run starts.
+/// Reference to a configuration value, in one of `env`, `path`, `secretKeyRef` and `configMapKeyRef`. The value is read when a run starts.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct ConfigValueFrom {
-    /// A variable of the run's environment.
+    /// Environment variable of the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = bounds::KEY))]
     pub env: Option<String>,
-    /// A file in the `pulumi` container.
+    /// Path of a file in the `pulumi` container.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = bounds::PATH))]
     pub path: Option<String>,
-    /// A key of a Secret in the same namespace.
+    /// Key of a Secret in the namespace of the Workspace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret_key_ref: Option<KeyReference>,
-    /// A key of a ConfigMap in the same namespace.
+    /// Key of a ConfigMap in the namespace of the Workspace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config_map_key_ref: Option<KeyReference>,
-    /// Whether what is there is JSON; else it is a text.
+    /// Whether to parse the value as JSON. Otherwise, the value is a string. Default: `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub json: Option<bool>,
 }
 
-/// What the controller saw and did.
+/// Observed state of a Workspace.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct WorkspaceStatus {
-    /// The generation whose spec was read last; -1 before the first time.
+    /// Last observed generation. `-1` before the first reconciliation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
 
-    /// `Ready`, `Reconciling` and `Stalled`.
+    /// Conditions `Ready`, `Reconciling` and `Stalled`.
     #[serde(default)]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
 
-    /// What `kubectl get` prints of the revision of `artifact`: with a short digest, at most 24 characters.
+    /// Revision of `artifact` for `kubectl get`, with a short digest, at most 24 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub short_revision: Option<String>,
 
-    /// What `kubectl get` prints of the message of `Ready`: its first line with short digests, at most 56 characters.
+    /// First line of the message of `Ready` for `kubectl get`, with short digests, at most 56 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub summary: Option<String>,
 
-    /// Where the agent answers.
+    /// Address of the agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,
 
@@ -255,32 +259,32 @@ pub struct WorkspaceStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pulumi_version: Option<String>,
 
-    /// The source that is in place in the pod.
+    /// Artifact in the pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub artifact: Option<ArtifactReference>,
 
-    /// Name of the Pulumi project that is in place.
+    /// Name of the Pulumi project in the pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub project_name: Option<String>,
 
-    /// What the agent in the pod understands of what a run is told; each version may add to it.
+    /// Protocol version of the agent in the pod. It determines the options of a run that the agent supports.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent_protocol_version: Option<u32>,
 
-    /// UID of the pod in which it is.
+    /// UID of the pod that contains the artifact.
     #[serde(default, rename = "podUID", skip_serializing_if = "Option::is_none")]
     pub pod_uid: Option<String>,
 
-    /// Which start of the agent in that pod.
+    /// ID of the agent process in the pod. It changes when the container restarts.
     #[serde(default, rename = "agentStartID", skip_serializing_if = "Option::is_none")]
     pub agent_start_id: Option<String>,
 
-    /// Changes when a value in a Secret or a ConfigMap does that the configuration refers to, once the pod has it. It tells
-    /// nothing of the values.
+    /// Keyed hash of the configuration values in Secrets and ConfigMaps. It changes when a value changes and the pod has received the
+    /// change. It does not reveal the values.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config_inputs: Option<String>,
 
-    /// The same for each Secret and each ConfigMap that the pod mounts, such as `Secret/aws`.
+    /// Keyed hash of each Secret and ConfigMap that the pod mounts, such as `Secret/aws`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = bounds::MOUNTED_INPUTS))]
     pub mounted_inputs: BTreeMap<String, String>,

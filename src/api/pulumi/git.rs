@@ -1,71 +1,71 @@
-//! What a Stack says of a Git repository that the controller follows itself.
+//! The Git source of a Stack.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::api::pulumi::ResourceRef;
 
-/// What is followed in a Git repository.
+/// Selection of a Git reference.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 pub struct GitReference {
-    /// The highest tag of this range of semantic versions, such as `>=1.2.0 <2.0.0` or `1.x`.
+    /// Range of semantic versions, such as `>=1.2.0 <2.0.0` or `1.x`. The controller selects the highest tag in the range.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub semver: Option<String>,
 }
 
-/// What a Git repository is read with: one of these. Values are in Secrets of the Stack's namespace. `known_hosts` and `ca.crt` in such
-/// a Secret say which SSH host keys and which certificate authorities are trusted.
+/// Credentials of a Git repository. Exactly one field must be set. Each value is of the type `Literal`, or is in a Secret in the namespace
+/// of the Stack. The keys `known_hosts` and `ca.crt` of such a Secret contain the trusted SSH host keys and CA certificates.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct GitAuth {
-    /// A personal access token.
+    /// Personal access token, for HTTP and HTTPS URLs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub access_token: Option<ResourceRef>,
-    /// An SSH key.
+    /// SSH key, for SSH URLs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ssh_auth: Option<SshAuth>,
-    /// A user name and a password.
+    /// User name and password, for HTTP and HTTPS URLs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub basic_auth: Option<BasicAuth>,
-    /// An installation of a GitHub App.
+    /// Credentials of a GitHub App installation, for HTTP and HTTPS URLs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub github_app: Option<GitHubAppAuth>,
 }
 
-/// An SSH key.
+/// SSH key.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct SshAuth {
-    /// The private key, in the form of OpenSSH or PEM.
+    /// Private key in the OpenSSH or PEM format.
     pub ssh_private_key: ResourceRef,
-    /// Its passphrase.
+    /// Passphrase of the private key. Default: no passphrase.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub password: Option<ResourceRef>,
 }
 
-/// A user name and a password.
+/// User name and password.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct BasicAuth {
-    /// The user name.
+    /// User name.
     pub user_name: ResourceRef,
-    /// The password.
+    /// Password.
     pub password: ResourceRef,
 }
 
-/// An installation of a GitHub App.
+/// Credentials of a GitHub App installation.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct GitHubAppAuth {
-    /// The App's id, or its client id.
+    /// App ID or client ID of the GitHub App.
     #[serde(rename = "appID")]
     pub app_id: ResourceRef,
-    /// The installation's id.
+    /// Installation ID of the GitHub App.
     #[serde(rename = "installationID")]
     pub installation_id: ResourceRef,
-    /// The App's private key, as PEM: PKCS#1 as GitHub gives it, or PKCS#8.
+    /// Private key of the GitHub App in the PEM format, PKCS#1 or PKCS#8.
     pub private_key: ResourceRef,
-    /// URL of GitHub's API. Default: `https://api.github.com` for repositories on github.com, else `https://HOST/api/v3`.
+    /// URL of the GitHub API. Default: `https://api.github.com` for repositories on github.com, otherwise `https://HOST/api/v3`.
     #[serde(default, rename = "baseURL", skip_serializing_if = "Option::is_none")]
     pub base_url: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! What a Stack has run of late, in Flux's form.
+//! The run history of a Stack, in the format of Flux.
 
 use std::collections::BTreeMap;
 
@@ -8,26 +8,26 @@ use serde::{Deserialize, Serialize};
 
 use crate::api::bounds;
 
-/// The runs of one artifact that have ended in the same way.
+/// Runs of the same artifact with the same outcome.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Snapshot {
     /// Digest of the artifact.
     #[schemars(length(max = bounds::WORD))]
     pub digest: String,
-    /// When the first of these runs ended.
+    /// Time at which the first of these runs ended.
     pub first_reconciled: Time,
-    /// When the last of them ended.
+    /// Time at which the last of these runs ended.
     pub last_reconciled: Time,
-    /// How long the last of them took.
+    /// Duration of the last of these runs, such as `1m3s`.
     #[schemars(length(max = bounds::WORD))]
     pub last_reconciled_duration: String,
-    /// How they ended: the reason that `Ready` gives for it.
+    /// Outcome of these runs: the reason of the condition `Ready` after each of them.
     #[schemars(length(max = bounds::WORD))]
     pub last_reconciled_status: String,
-    /// How many there were.
+    /// Number of these runs.
     pub total_reconciliations: i64,
-    /// `revision`, and `originRevision` where the artifact has one.
+    /// `revision` of the artifact, and `originRevision` if the source provides it.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = bounds::CONDITIONS))]
     pub metadata: BTreeMap<String, String>,

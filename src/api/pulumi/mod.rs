@@ -1,4 +1,4 @@
-//! The group `pulumi.com`.
+//! The API group `pulumi.com`.
 
 mod git;
 mod history;

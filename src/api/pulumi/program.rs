@@ -1,7 +1,7 @@
-//! `pulumi.com/v1` Program: a Pulumi YAML program as an object, instead of a file in a repository.
+//! `pulumi.com/v1` Program: a Pulumi YAML program as a Kubernetes object.
 //!
-//! Its fields are those of the language, under the names that the language gives them; each goes into the project file. Where
-//! the language takes an expression, the schema takes any value.
+//! The fields have the names of the Pulumi YAML language, and the controller copies them to the project file. A field that accepts
+//! expressions has the schema of any JSON value.
 
 use std::collections::BTreeMap;
 
@@ -15,14 +15,14 @@ use serde_json::Value;
 
 use crate::api::{bounds, schema};
 
-/// A Pulumi YAML program, as an object of the API.
+/// A Pulumi YAML program as a Kubernetes object.
 #[derive(Clone, Debug, Resource, Serialize, Deserialize)]
 #[resource(inherit = ProgramDefinition)]
 pub struct Program {
     #[serde(flatten, default)]
     pub types: Option<TypeMeta>,
     pub metadata: ObjectMeta,
-    /// The program. It is not called `spec`.
+    /// Specification of the program. For compatibility, this field is not named `spec`.
     #[serde(default)]
     pub program: ProgramSpec,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -35,13 +35,13 @@ impl Program {
         Program { types: Some(TypeMeta::resource::<Program>()), metadata, program, status: None }
     }
 
-    /// The definition of the kind.
+    /// Returns the CustomResourceDefinition of the kind.
     pub fn crd() -> CustomResourceDefinition {
         let mut crd = ProgramDefinition::crd();
         for version in &mut crd.spec.versions {
             let root = version.schema.as_mut().and_then(|schema| schema.open_api_v3_schema.as_mut());
             let Some(root) = root else { continue };
-            // The derive knows only `spec`, and that it has to be there.
+            // The derive macro generates a required field `spec`.
             root.title = Some(Self::kind(&()).into_owned());
             root.required = None;
             if let Some(properties) = &mut root.properties
@@ -54,7 +54,7 @@ impl Program {
     }
 }
 
-/// A Pulumi YAML program. Its name is that of the object.
+/// Specification of a Pulumi YAML program. The project has the name of the object.
 #[derive(CustomResource, Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq)]
 #[kube(
     group = "pulumi.com",
@@ -71,280 +71,280 @@ impl Program {
     printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#
 )]
 pub struct ProgramSpec {
-    /// What the program is for.
+    /// Description of the project.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
 
-    /// What the program asks of the Pulumi CLI.
+    /// Requirements for the Pulumi CLI.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pulumi: Option<PulumiRequirements>,
 
-    /// Packages that are not in the registry, by name: where one comes from, as a text such as `source@version` or as an object with
-    /// `source`, `version` and `parameters`.
+    /// Packages that are not in the Pulumi registry, by name. Each value is a string such as `source@version`, or an object with `source`,
+    /// `version` and `parameters`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "schema::map_of_any", extend("maxProperties" = bounds::REFERENCES))]
     pub packages: BTreeMap<String, Value>,
 
-    /// Plugins that lie in the workspace's image.
+    /// Plugins in the workspace image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plugins: Option<Plugins>,
 
-    /// Configuration of the project, by key: a value, or an object with `type` (`string`, `integer`, `boolean`, `array`, `object`),
-    /// `items`, `default`, `description` and `secret`; for a key of another namespace, such as `aws:region`, with `value`.
+    /// Project configuration by key. Each entry is a default value, or an object with `type` (`string`, `integer`, `boolean`, `array`,
+    /// `object`), `items`, `default`, `description` and `secret`. A key of another namespace, such as `aws:region`, has a `value`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "schema::map_of_any")]
     pub config: BTreeMap<String, Value>,
 
-    /// Configuration in the language's own types, by key. Where `config` has the same key, that one counts.
+    /// Configuration with the types of the Pulumi YAML language, by key. `config` takes precedence.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = bounds::ENTRIES))]
     pub configuration: BTreeMap<String, Configuration>,
 
-    /// Values that can be used again, by name: expressions.
+    /// Named values for use in expressions. The values are expressions.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "schema::map_of_any", extend("maxProperties" = bounds::PROGRAM_ENTRIES))]
     pub variables: BTreeMap<String, Value>,
 
-    /// The resources, by the name that the program calls them.
+    /// Resources by logical name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = bounds::PROGRAM_ENTRIES))]
     pub resources: BTreeMap<String, ProgramResource>,
 
-    /// The outputs of the stack, by name: expressions.
+    /// Stack outputs by name. The values are expressions.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "schema::map_of_any")]
     pub outputs: BTreeMap<String, Value>,
 }
 
-/// What a program asks of the Pulumi CLI.
+/// Requirements for the Pulumi CLI.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct PulumiRequirements {
-    /// The versions of the CLI that the program runs with, such as `>=3.150.0`.
+    /// Required version range of the Pulumi CLI, such as `>=3.150.0`. Default: any version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub required_version: Option<String>,
 }
 
-/// Plugins by their kind.
+/// Plugins by kind.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq)]
 pub struct Plugins {
-    /// Plugins of resource providers.
+    /// Resource provider plugins.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = bounds::REFERENCES))]
     pub providers: Vec<Plugin>,
-    /// Plugins of languages.
+    /// Language plugins.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = bounds::REFERENCES))]
     pub languages: Vec<Plugin>,
-    /// Plugins that enforce policies.
+    /// Policy plugins.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = bounds::REFERENCES))]
     pub analyzers: Vec<Plugin>,
 }
 
-/// A plugin in the workspace's image.
+/// Plugin in the workspace image.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq)]
 pub struct Plugin {
-    /// The plugin's name.
+    /// Name of the plugin.
     #[schemars(length(max = bounds::WORD))]
     pub name: String,
-    /// The folder that it lies in.
+    /// Directory of the plugin in the workspace image.
     #[schemars(length(max = bounds::PATH))]
     pub path: String,
-    /// The version that it stands for. Default: any.
+    /// Version that the plugin provides. Default: any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = bounds::WORD))]
     pub version: Option<String>,
 }
 
-/// A value that the program takes from the stack's config.
+/// Configuration value of the program.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq)]
 pub struct Configuration {
-    /// `String`, `Number`, `Integer`, `Boolean`, `Object`, or a list of one of them, such as `List<String>`.
+    /// `String`, `Number`, `Integer`, `Boolean`, `Object`, or a list of one of these types, such as `List<String>`.
     #[serde(default, rename = "type", skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
-    /// The value if the stack's config has none.
+    /// Default value, used if the Stack does not set the key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::any_value")]
     pub default: Option<Value>,
-    /// Whether the value is a secret, also where the stack's config has it in plain text.
+    /// Whether the value is a secret, even if the Stack sets it in plain text. Default: `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret: Option<bool>,
-    /// The key in the stack's config, if it is another one.
+    /// Name of the key in the configuration of the Stack. Default: the key of this entry.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
 }
 
-/// A resource: one that Pulumi manages (`properties`), or one that is there already (`get`).
+/// Resource that Pulumi manages (`properties`), or existing resource that the program reads (`get`).
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct ProgramResource {
-    /// The type's token, such as `aws:s3:Bucket`.
+    /// Type token, such as `aws:s3:Bucket`.
     #[serde(rename = "type")]
     #[schemars(length(min = 1))]
     pub kind: String,
-    /// The name in the state, if it is another than in the program.
+    /// Name of the resource in the Pulumi state. Default: the logical name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Whether this provider is the one of all resources of its package that name none.
+    /// Whether to use this provider for all resources of its package that set no provider. Default: `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub default_provider: Option<bool>,
-    /// What the resource is to be: an object of expressions, or an expression that gives an object.
+    /// Input properties: an object of expressions, or an expression that evaluates to an object.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::any_value")]
     pub properties: Option<Value>,
-    /// How Pulumi handles the resource.
+    /// Resource options.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub options: Option<ResourceOptions>,
-    /// The resource is there already and is only read. It has no `properties` then.
+    /// Reads an existing resource, which Pulumi does not manage. Cannot be combined with `properties`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub get: Option<ResourceGetter>,
 }
 
-/// How Pulumi handles a resource. A reference to a resource is written `${name}`.
+/// Resource options. A reference to a resource has the form `${name}`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct ResourceOptions {
-    /// Outputs that are kept as secrets.
+    /// Output properties to store as secrets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = bounds::ENTRIES), inner(length(max = bounds::WORD)))]
     pub additional_secret_outputs: Option<Vec<String>>,
-    /// What the resource was called before: URNs, or objects with `name`, `type`, `parent`, `noParent`, `stack`, `project`.
+    /// Previous identities of the resource: URNs, or objects with `name`, `type`, `parent`, `noParent`, `stack` and `project`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::any_value")]
     pub aliases: Option<Value>,
-    /// How long an operation may take.
+    /// Timeouts of the resource operations.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub custom_timeouts: Option<CustomTimeouts>,
-    /// Delete the old one before the new one is made, when it has to be replaced.
+    /// Whether to delete the old resource before its replacement is created. Default: `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delete_before_replace: Option<bool>,
-    /// Not deleted by its provider when this resource is deleted as well.
+    /// Reference to a resource. If that resource is deleted too, the delete call of this resource is skipped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::any_value")]
     pub deleted_with: Option<Value>,
-    /// Resources that have to be there before: a list.
+    /// List of references to resources that must be created first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::any_value")]
     pub depends_on: Option<Value>,
-    /// For a provider: environment variables under other names, an object.
+    /// Object that maps environment variables to other names. Only for providers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::any_value")]
     pub env_var_mappings: Option<Value>,
-    /// Properties whose changes are not shown.
+    /// Properties whose changes are hidden in the diff.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = bounds::ENTRIES), inner(length(max = bounds::WORD)))]
     pub hide_diffs: Option<Vec<String>>,
-    /// Properties whose changes do not count.
+    /// Properties whose changes are ignored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = bounds::ENTRIES), inner(length(max = bounds::WORD)))]
     pub ignore_changes: Option<Vec<String>>,
-    /// The ID of what is there already and is taken over.
+    /// ID of an existing resource to import.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub import: Option<String>,
-    /// The resource that this one belongs to.
+    /// Reference to the parent resource.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::any_value")]
     pub parent: Option<Value>,
-    /// Where its provider's plugin is downloaded from.
+    /// Download URL of the provider plugin.
     #[serde(default, rename = "pluginDownloadURL", skip_serializing_if = "Option::is_none")]
     pub plugin_download_url: Option<String>,
-    /// Never delete it: true, false, or an expression.
+    /// Whether to prevent the deletion of the resource: a boolean or an expression.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::any_value")]
     pub protect: Option<Value>,
-    /// Its provider.
+    /// Reference to the provider of the resource.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::any_value")]
     pub provider: Option<Value>,
-    /// Providers of what belongs to it: a list.
+    /// List of references to the providers of the child resources.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::any_value")]
     pub providers: Option<Value>,
-    /// Properties whose changes replace it.
+    /// Properties whose changes replace the resource.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = bounds::ENTRIES), inner(length(max = bounds::WORD)))]
     pub replace_on_changes: Option<Vec<String>>,
-    /// Replaced when one of these resources is replaced: a list.
+    /// List of references to resources. If one of them is replaced, this resource is replaced too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::any_value")]
     pub replace_with: Option<Value>,
-    /// Replaced when the value of this expression changes.
+    /// Expression. The resource is replaced when its value changes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::any_value")]
     pub replacement_trigger: Option<Value>,
-    /// Leave it where it is when it is deleted from the stack.
+    /// Whether to keep the resource at the provider when Pulumi deletes it from the stack. Default: `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retain_on_delete: Option<bool>,
-    /// The version of its provider's plugin.
+    /// Version of the provider plugin.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
 }
 
-/// How long operations on a resource may take, such as `30m`.
+/// Timeouts of the operations on a resource, as durations such as `30m`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq)]
 pub struct CustomTimeouts {
-    /// Making it.
+    /// Timeout of a create operation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub create: Option<String>,
-    /// Changing it.
+    /// Timeout of an update operation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub update: Option<String>,
-    /// Deleting it.
+    /// Timeout of a delete operation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delete: Option<String>,
-    /// Reading it.
+    /// Timeout of a read operation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub read: Option<String>,
 }
 
-/// Which resource is read.
+/// Existing resource to read.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq)]
 pub struct ResourceGetter {
-    /// Its ID at the provider.
+    /// ID of the resource at the provider.
     #[schemars(length(min = 1))]
     pub id: String,
-    /// What is known of it and helps its provider to find it: expressions.
+    /// Known properties, which some providers need to find the resource. The values are expressions.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "schema::map_of_any")]
     pub state: BTreeMap<String, Value>,
 }
 
-/// What became of the program.
+/// Observed state of a Program.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct ProgramStatus {
-    /// The generation that was looked at last; -1 before the first time.
+    /// Last validated generation. `-1` before the first validation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
 
-    /// `Ready`, and `Stalled` while the program is not valid.
+    /// Condition `Ready`, and the condition `Stalled` while the program is not valid.
     #[serde(default)]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
 
-    /// What `kubectl get` prints of the message of `Ready`: its first line with short digests, at most 56 characters.
+    /// First line of the message of `Ready` for `kubectl get`, with short digests, at most 56 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub summary: Option<String>,
 
-    /// The artifact that was made of the last valid program. Nothing serves it: the controller hands it to the workspaces.
+    /// Artifact of the last valid generation. The controller delivers it to the workspace pods and does not serve it over HTTP.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub artifact: Option<ProgramArtifact>,
 }
 
-/// What a program was made into.
+/// Artifact of a Program.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct ProgramArtifact {
-    /// A name of the artifact: namespace, name and generation of the Program.
+    /// Identifier of the artifact, with the namespace, name and generation of the Program.
     pub path: String,
-    /// The generation of the Program, as Stacks report it for a revision.
+    /// Generation of the Program, which Stacks report as their revision.
     pub revision: String,
-    /// The digest of the archive: `sha256:…`.
+    /// Digest of the archive, in the form `sha256:…`.
     pub digest: String,
-    /// When this artifact was seen first.
+    /// Time at which the controller first generated this artifact.
     pub last_update_time: Time,
-    /// Bytes of the archive.
+    /// Size of the archive in bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<i64>,
 }

@@ -1,19 +1,19 @@
-//! A Pulumi stack in a state backend.
+//! Identity of a Pulumi stack in a state backend.
 
 use std::fmt;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// A Pulumi stack in a state backend.
+/// Identity of a Pulumi stack in a state backend.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 pub struct PulumiStack {
-    /// The stack's name, as in `spec.stack`.
+    /// Name of the Pulumi stack, as in `spec.stack`.
     pub name: String,
-    /// The project's name, if it is known.
+    /// Name of the project, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub project: Option<String>,
-    /// URL of the backend, without credentials, if it is known.
+    /// URL of the backend without credentials, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backend: Option<String>,
 }

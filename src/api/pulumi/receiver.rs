@@ -1,4 +1,4 @@
-//! `pulumi.com/v1alpha1` StackReceiver: a webhook that runs Stacks. Its fields are those of Flux's Receiver.
+//! `pulumi.com/v1alpha1` StackReceiver: a webhook that runs Stacks. It has the fields of the Flux Receiver.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,10 +13,10 @@ use zeroize::Zeroizing;
 
 use crate::api::{bounds, names, schema};
 
-/// The key of the token in its Secret, as Flux has it.
+/// Key of the token in the Secret, as in Flux.
 const TOKEN: &str = "token";
 
-/// A webhook that runs Stacks.
+/// Specification of a webhook that runs Stacks.
 #[derive(CustomResource, Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "pulumi.com",
@@ -36,29 +36,31 @@ const TOKEN: &str = "token";
 )]
 #[serde(rename_all = "camelCase")]
 pub struct StackReceiverSpec {
-    /// Who calls, and with that, how a call proves that it comes from there: `github` (Gitea and Forgejo too), `gitlab`, `generic-hmac`,
-    /// or `generic`, which proves nothing but that it knows the path.
+    /// Sender of the webhook, which determines the authentication: `github` (also for Gitea and Forgejo), `gitlab`, `generic-hmac`, or
+    /// `generic`. Requests of the type `generic` are authenticated only by the path, which must be kept secret.
     #[serde(rename = "type")]
     pub kind: ReceiverType,
 
-    /// The events that run the Stacks, such as `push` of GitHub or `Push Hook` of GitLab, in upper or lower case. Unset: all of them.
+    /// Events that run the Stacks, such as `push` for GitHub or `Push Hook` for GitLab. Not case-sensitive. Only for the types `github` and
+    /// `gitlab`. Default: all events.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(min = 1, max = 64), inner(length(max = bounds::WORD)))]
     pub events: Vec<String>,
 
-    /// How often the Secret is read for another token, which means another path. At least ten seconds.
+    /// Interval at which the controller reads the Secret to update the path, as a duration such as `10m`. The minimum is `10s`. Default:
+    /// `10m`.
     #[serde(default = "default_interval")]
     #[schemars(schema_with = "schema::duration")]
     pub interval: String,
 
-    /// The Secret in the namespace of the StackReceiver whose key `token` is known to the caller.
+    /// Secret in the namespace of the StackReceiver with the token in the key `token`.
     pub secret_ref: TokenReference,
 
-    /// The Stacks, all in the namespace of the StackReceiver.
+    /// Stacks to run, in the namespace of the StackReceiver.
     #[schemars(length(min = 1, max = 64))]
     pub resources: Vec<ReceiverResource>,
 
-    /// Calls are refused, and the path stays as it is.
+    /// Whether to reject all requests. The path does not change. Default: `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspend: Option<bool>,
 }
@@ -67,29 +69,29 @@ fn default_interval() -> String {
     "10m".to_owned()
 }
 
-/// Who calls.
+/// Sender of a webhook.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub enum ReceiverType {
-    /// Proved by `X-Hub-Signature-256`; the event is in `X-GitHub-Event`.
+    /// Authenticated by `X-Hub-Signature-256`. The event is in `X-GitHub-Event`.
     Github,
-    /// Proved by the token in `X-Gitlab-Token`; the event is in `X-Gitlab-Event`.
+    /// Authenticated by the token in `X-Gitlab-Token`. The event is in `X-Gitlab-Event`.
     Gitlab,
-    /// Proved by nothing but the path.
+    /// Authenticated only by the path.
     Generic,
-    /// Proved by `X-Signature`.
+    /// Authenticated by `X-Signature`.
     GenericHmac,
 }
 
-/// A Secret by its name.
+/// Reference to a Secret.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 pub struct TokenReference {
-    /// The Secret's name.
+    /// Name of the Secret.
     #[schemars(length(min = 1))]
     pub name: String,
 }
 
-/// One Stack by its name, or all that carry labels.
+/// Selection of one Stack by name, or of all Stacks with certain labels.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = [{
@@ -97,51 +99,51 @@ pub struct TokenReference {
     "message": "give a name, or matchLabels, alone or with the name \"*\""
 }]))]
 pub struct ReceiverResource {
-    /// `Stack`, which need not be written.
+    /// Kind of the objects. The only value is `Stack`. Default: `Stack`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("enum" = ["Stack"]))]
     pub kind: Option<String>,
 
-    /// The Stack's name; `*` with `matchLabels`.
+    /// Name of the Stack. With `matchLabels`, the only value is `*`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub name: Option<String>,
 
-    /// Labels of the Stacks.
+    /// Labels that the selected Stacks must have.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("minProperties" = 1, "maxProperties" = 64))]
     pub match_labels: BTreeMap<String, String>,
 }
 
 impl ReceiverResource {
-    /// The name, if it means one Stack.
+    /// Returns the name if it selects a single Stack.
     pub fn one(&self) -> Option<&str> {
         self.name.as_deref().filter(|name| *name != "*")
     }
 }
 
-/// What the controller says of a StackReceiver.
+/// Observed state of a StackReceiver.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct StackReceiverStatus {
-    /// `Ready`, `Reconciling` and `Stalled`.
+    /// Conditions `Ready`, `Reconciling` and `Stalled`.
     #[serde(default)]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
 
-    /// What `kubectl get` prints of the message of `Ready`: its first line with short digests, at most 56 characters.
+    /// First line of the message of `Ready` for `kubectl get`, with short digests, at most 56 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub summary: Option<String>,
 
-    /// The value of `reconcile.fluxcd.io/requestedAt` that was read last.
+    /// Last handled value of the annotation `reconcile.fluxcd.io/requestedAt`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_handled_reconcile_at: Option<String>,
 
-    /// The generation whose spec was read last; -1 before the first time.
+    /// Last observed generation. `-1` before the first reconciliation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
 
-    /// The path that is to be called: `/hook/` and a hash of token, name and namespace.
+    /// Path of the webhook: `/hook/` and the SHA-256 hash of the token, the name and the namespace. Absent without a token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub webhook_path: Option<String>,
 }
@@ -151,17 +153,17 @@ impl StackReceiver {
         self.spec.suspend == Some(true)
     }
 
-    /// The path that belongs to a token.
+    /// Returns the path of the webhook for a token.
     pub fn path(&self, token: &ReceiverToken) -> String {
         names::webhook_path(token.bytes(), &self.name_any(), &self.namespace().unwrap_or_default())
     }
 
-    /// The token in the Secret that was found.
+    /// Returns the token in the Secret.
     pub fn token(&self, secret: Option<Secret>) -> Result<ReceiverToken, NoToken> {
         let name = || format!("{}/{}", self.namespace().unwrap_or_default(), self.spec.secret_ref.name);
         let mut data = secret.ok_or_else(|| NoToken::NoSecret { secret: name() })?.data.unwrap_or_default();
         match data.remove(TOKEN) {
-            // With an empty key everybody can sign.
+            // With an empty key, any client can compute a valid signature.
             Some(token) if !token.0.is_empty() => Ok(ReceiverToken(Zeroizing::new(token.0))),
             Some(_) => Err(NoToken::Empty { secret: name() }),
             None => Err(NoToken::NoKey { secret: name() }),
@@ -169,7 +171,7 @@ impl StackReceiver {
     }
 }
 
-/// What a caller has to know. It is never shown.
+/// Token that authenticates requests. `Debug` does not reveal it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ReceiverToken(Zeroizing<Vec<u8>>);
 
@@ -191,7 +193,7 @@ impl fmt::Debug for ReceiverToken {
     }
 }
 
-/// Why there is no token.
+/// Reason for which no token is available.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum NoToken {
     #[error("there is no Secret {secret}; create it with the key `token`")]
@@ -200,7 +202,7 @@ pub enum NoToken {
     NoKey { secret: String },
     #[error("the key `token` of the Secret {secret} is empty; put a long random text into it")]
     Empty { secret: String },
-    /// The API server does not let it be read.
+    /// The API server denies access to the Secret.
     #[error("{0}")]
     Unreadable(String),
 }

@@ -1,141 +1,143 @@
-//! What a Stack names: its source, and values that are kept elsewhere.
+//! References to sources, and to values in Secrets and ConfigMaps.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::api::bounds;
 
-/// A Program in the Stack's namespace.
+/// Reference to a Program in the namespace of the Stack.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 pub struct ProgramReference {
-    /// The Program's name.
+    /// Name of the Program.
     pub name: String,
 }
 
-/// A Flux source and the directory in it.
+/// Flux source and the directory of the project in it.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct FluxSource {
-    /// The source object.
+    /// Reference to the source object.
     pub source_ref: SourceReference,
 
-    /// The directory of the Pulumi project in the artifact. Default: its root.
+    /// Directory of the Pulumi project in the artifact. Default: the root of the artifact.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dir: Option<String>,
 }
 
-/// A reference to a source object: any kind with `status.artifact`.
+/// Reference to a source object of any kind with `status.artifact`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct SourceReference {
-    /// Group and version, such as `source.toolkit.fluxcd.io/v1`. Only the group counts: the source is read in the version that the
-    /// API server prefers. Optional for `GitRepository`, `OCIRepository`, `Bucket` and `ExternalArtifact` of Flux.
+    /// API group and version, such as `source.toolkit.fluxcd.io/v1`. Only the group has an effect: the controller reads the source in the
+    /// preferred version of the API server. Optional for the Flux kinds `GitRepository`, `OCIRepository`, `Bucket` and `ExternalArtifact`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub api_version: Option<String>,
 
-    /// The kind: `GitRepository`, `OCIRepository`, `Bucket`, `ExternalArtifact`, or another one of the group in `apiVersion`.
+    /// Kind of the source: `GitRepository`, `OCIRepository`, `Bucket`, `ExternalArtifact`, or a kind of the group in `apiVersion`.
     #[schemars(length(min = 1))]
     pub kind: String,
 
-    /// The source's name.
+    /// Name of the source.
     #[schemars(length(min = 1))]
     pub name: String,
 
-    /// The source's namespace. Default: the Stack's own. Another one is refused unless the controller runs with
-    /// `--no-cross-namespace-refs=false`.
+    /// Namespace of the source. Default: the namespace of the Stack. Another namespace requires the flag `--no-cross-namespace-refs=false`
+    /// of the controller.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
 }
 
-/// A value given in place, or kept in a Secret or a ConfigMap.
+/// Literal value, or reference to a value in a Secret or ConfigMap.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct ResourceRef {
-    /// `Literal`, `Secret` or `ConfigMap`. `Env` and `FS` are refused: they would read the controller's own environment and files.
+    /// `Literal`, `Secret` or `ConfigMap`. A Stack with the type `Env` or `FS` is `Stalled`, because these types refer to the environment
+    /// and the files of the controller.
     #[serde(rename = "type")]
     #[schemars(extend("enum" = ["Literal", "Secret", "ConfigMap", "Env", "FS"]))]
     pub kind: String,
 
-    /// The Secret, when `type` is `Secret`.
+    /// Reference to the Secret, for the type `Secret`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret: Option<SecretSelector>,
 
-    /// The ConfigMap, when `type` is `ConfigMap`.
+    /// Reference to the ConfigMap, for the type `ConfigMap`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config_map: Option<ConfigMapSelector>,
 
-    /// The value, when `type` is `Literal`.
+    /// Value, for the type `Literal`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub literal: Option<LiteralRef>,
 
-    /// What `type: Env` would name, so that such a Stack can be applied and told why it is refused.
+    /// Environment variable, for the type `Env`. Not supported: the API accepts the field so that the conditions of the Stack can report
+    /// it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub env: Option<EnvironmentSelector>,
 
-    /// What `type: FS` would name, so that such a Stack can be applied and told why it is refused.
+    /// File, for the type `FS`. Not supported: the API accepts the field so that the conditions of the Stack can report it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub filesystem: Option<FileSelector>,
 }
 
-/// A variable in the environment of the operator: refused.
+/// Environment variable of the controller. Not supported.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 pub struct EnvironmentSelector {
-    /// The variable's name.
+    /// Name of the variable.
     #[schemars(length(max = bounds::KEY))]
     pub name: String,
 }
 
-/// A file of the operator: refused.
+/// File of the controller. Not supported.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 pub struct FileSelector {
-    /// The file's path.
+    /// Path of the file.
     #[schemars(length(max = bounds::PATH))]
     pub path: String,
 }
 
-/// A value of the configuration that is kept in a ConfigMap of the Stack's namespace.
+/// Reference to a configuration value in a ConfigMap in the namespace of the Stack.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 pub struct ConfigReference {
-    /// The ConfigMap's name.
+    /// Name of the ConfigMap.
     #[schemars(length(max = bounds::NAME))]
     pub name: String,
-    /// The key in the ConfigMap.
+    /// Key in the ConfigMap.
     #[schemars(length(max = bounds::KEY))]
     pub key: String,
-    /// Whether the value is JSON; else it is a text.
+    /// Whether to parse the value as JSON. Otherwise, the value is a string. Default: `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub json: Option<bool>,
 }
 
-/// One key of a ConfigMap in the Stack's namespace.
+/// Reference to a key of a ConfigMap in the namespace of the Stack.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 pub struct ConfigMapSelector {
-    /// The ConfigMap's name.
+    /// Name of the ConfigMap.
     #[schemars(length(max = bounds::NAME))]
     pub name: String,
-    /// The key in the ConfigMap.
+    /// Key in the ConfigMap.
     #[schemars(length(max = bounds::KEY))]
     pub key: String,
 }
 
-/// One key of a Secret in the Stack's namespace.
+/// Reference to a key of a Secret in the namespace of the Stack.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 pub struct SecretSelector {
-    /// The namespace; only the Stack's own is allowed.
+    /// Namespace of the Secret. It must be the namespace of the Stack, which is the default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = bounds::NAMESPACE))]
     pub namespace: Option<String>,
-    /// The Secret's name.
+    /// Name of the Secret.
     #[schemars(length(max = bounds::NAME))]
     pub name: String,
-    /// The key in the Secret.
+    /// Key in the Secret.
     #[schemars(length(max = bounds::KEY))]
     pub key: String,
 }
 
-/// A value in plain text.
+/// Value in plain text.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 pub struct LiteralRef {
-    /// The value.
+    /// Value in plain text.
     pub value: String,
 }

@@ -1,4 +1,4 @@
-//! `pulumi.com/v1` Stack: what to run, from which source, with which settings.
+//! `pulumi.com/v1` Stack: a Pulumi stack, its source and its settings.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::api::pulumi::{
 };
 use crate::api::{bounds, schema};
 
-/// A Pulumi stack, kept up to date with its source.
+/// Specification of a Pulumi stack that the controller keeps up to date with its source.
 #[derive(CustomResource, Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "pulumi.com",
@@ -38,299 +38,304 @@ use crate::api::{bounds, schema};
 )]
 #[serde(rename_all = "camelCase")]
 pub struct StackSpec {
-    /// The stack's name as the Pulumi CLI takes it: `stack`, `org/stack` or `org/project/stack`.
+    /// Name of the Pulumi stack: `stack`, `org/stack` or `org/project/stack`.
     #[schemars(length(min = 1))]
     pub stack: String,
 
-    /// The Flux source of the program. A Stack has one source: this, `programRef` or `projectRepo`.
+    /// Flux source of the program. A Stack has exactly one source: `fluxSource`, `programRef` or `projectRepo`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flux_source: Option<FluxSource>,
 
-    /// URL of a Git repository that the controller follows itself: `https://…`, `http://…`, `ssh://…` or `git@host:path`. It takes one
-    /// of `branch`, `commit` and `gitRef`.
+    /// URL of a Git repository that the controller polls and fetches: `https://…`, `http://…`, `ssh://user@host/…` or `user@host:path`,
+    /// without a password. Requires one of `branch`, `commit` and `gitRef`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub project_repo: Option<String>,
 
-    /// The branch that is followed, or a tag, by its short or its full name (`main`, `refs/heads/main`, `refs/tags/v1`).
+    /// Branch or tag of `projectRepo`, by its short or full name: `main`, `refs/heads/main`, `refs/tags/v1`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub branch: Option<String>,
 
-    /// The whole hash of a commit, which is never asked for again, or the name of a reference.
+    /// Full hash of a commit of `projectRepo`, which the controller fetches once, or a name as in `branch`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub commit: Option<String>,
 
-    /// Other ways to say what is followed in `projectRepo`.
+    /// Selection of a tag of `projectRepo` by its version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub git_ref: Option<GitReference>,
 
-    /// The directory of the Pulumi project in `projectRepo`. Default: its root.
+    /// Directory of the Pulumi project in `projectRepo`. Default: the root of the repository.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repo_dir: Option<String>,
 
-    /// `false` fetches the whole history of `projectRepo`, for servers that cannot send one commit alone. Default: true.
+    /// Whether to fetch a single commit of `projectRepo` without its history. Set it to `false` for servers that cannot send a single
+    /// commit. Default: `true`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shallow: Option<bool>,
 
-    /// What `projectRepo` is read with.
+    /// Credentials for `projectRepo`. Takes precedence over `gitAuthSecret`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub git_auth: Option<GitAuth>,
 
-    /// A Secret with what `projectRepo` is read with: `sshPrivateKey` and perhaps its `password`, or `accessToken`, or `username` and
-    /// `password`; with `known_hosts` and `ca.crt` beside them where they are needed. `gitAuth` wins.
+    /// Name of a Secret with the credentials for `projectRepo`: `sshPrivateKey` with an optional `password`, `accessToken`, or `username`
+    /// with `password`. It can also contain `known_hosts` and `ca.crt`, with the trusted SSH host keys and CA certificates.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub git_auth_secret: Option<String>,
 
-    /// Only commits of `projectRepo` that change a file that one of these matches start a run. Patterns are those of `.gitignore`:
-    /// `/apps/web/` is a directory, `*.ts` is a file anywhere.
+    /// Patterns of files. Only commits of `projectRepo` that change a matching file start a run. The patterns have the format of
+    /// `.gitignore`: `/apps/web/` matches a directory, and `*.ts` matches files in all directories. Default: all files.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = bounds::REFERENCES), inner(length(max = bounds::PATH)))]
     pub paths: Vec<String>,
 
-    /// The Program that the Stack runs, in its own namespace. A change of it runs the Stack.
+    /// Program in the namespace of the Stack. A change of the Program starts a run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub program_ref: Option<ProgramReference>,
 
-    /// URL of the state backend (`PULUMI_BACKEND_URL`).
+    /// URL of the state backend (`PULUMI_BACKEND_URL`). Default: the backend in the environment or in the project file, or else Pulumi
+    /// Cloud.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backend: Option<String>,
 
-    /// A Secret whose key `accessToken` is the token for Pulumi Cloud (`PULUMI_ACCESS_TOKEN`). Deprecated: use `envRefs`.
+    /// Name of a Secret with the access token for Pulumi Cloud in the key `accessToken` (`PULUMI_ACCESS_TOKEN`). Deprecated: use `envRefs`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub access_token_secret: Option<String>,
 
-    /// ConfigMaps whose keys are all environment variables of the Pulumi CLI. Deprecated: use `envRefs`.
+    /// Names of ConfigMaps whose keys become environment variables of the Pulumi CLI. Deprecated: use `envRefs`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = bounds::REFERENCES), inner(length(max = bounds::NAME)))]
     pub envs: Vec<String>,
 
-    /// Secrets whose keys are all environment variables of the Pulumi CLI. Deprecated: use `envRefs`.
+    /// Names of Secrets whose keys become environment variables of the Pulumi CLI. Deprecated: use `envRefs`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = bounds::REFERENCES), inner(length(max = bounds::NAME)))]
     pub env_secrets: Vec<String>,
 
-    /// Environment variables of the Pulumi CLI, by name.
+    /// Environment variables of the Pulumi CLI, by name. They take precedence over `envs`, `envSecrets`, `accessTokenSecret` and `backend`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = bounds::ENTRIES))]
     pub env_refs: BTreeMap<String, ResourceRef>,
 
-    /// The stack's configuration: strings, numbers, booleans, objects and arrays. Keys are literal, never paths; a key
-    /// without a namespace belongs to the project. A key that is removed here is gone from the stack's settings.
+    /// Configuration of the Pulumi stack: strings, numbers, booleans, objects and lists. A key is literal unless `pathKeys` contains it. A
+    /// key without a namespace belongs to the project. A key that is removed here is also removed from the settings of the Pulumi stack.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "schema::map_of_any")]
     pub config: BTreeMap<String, Value>,
 
-    /// Configuration from ConfigMaps, by key.
+    /// Configuration values in ConfigMaps, by key.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = bounds::ENTRIES))]
     pub config_ref: BTreeMap<String, ConfigReference>,
 
-    /// Secret configuration in plain text. Deprecated: use `secretsRef`.
+    /// Secret configuration values in plain text, by key. Deprecated: use `secretsRef`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = bounds::ENTRIES))]
     pub secrets: BTreeMap<String, String>,
 
-    /// Secret configuration, by key: encrypted in the stack's settings, and not shown.
+    /// Secret configuration values, by key. They are encrypted in the settings of the Pulumi stack, and hidden from logs and conditions.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = bounds::ENTRIES))]
     pub secrets_ref: BTreeMap<String, ResourceRef>,
 
-    /// Those keys of `config`, `configRef`, `secrets` and `secretsRef` that are paths into structures, such as `web.password` or
+    /// Keys of `config`, `configRef`, `secrets` and `secretsRef` that are paths into objects and lists, such as `web.password` or
     /// `names[0]`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = bounds::ENTRIES), inner(length(max = bounds::KEY)))]
     pub path_keys: Vec<String>,
 
-    /// Environments of Pulumi ESC that the stack imports. They take Pulumi Cloud.
+    /// Pulumi ESC environments that the Pulumi stack imports. They require Pulumi Cloud as the backend.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = bounds::REFERENCES), inner(length(max = bounds::ENVIRONMENT)))]
     pub environment: Vec<String>,
 
-    /// The ServiceAccount of the workspace pod. Default: `default`.
+    /// ServiceAccount of the workspace pod, in the namespace of the Stack. Default: the flag `--default-service-account` of the controller,
+    /// or else `default`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service_account_name: Option<String>,
 
-    /// Run `pulumi destroy` before the Stack object goes away.
+    /// Whether to run `pulumi destroy` before the Stack is deleted. Default: `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub destroy_on_finalize: Option<bool>,
 
-    /// Remove the stack itself from the backend, with its history and its settings there, once it is destroyed in the end. It
-    /// takes `destroyOnFinalize`: a stack that still has resources is never removed.
+    /// Whether the destroy also removes the Pulumi stack from the backend, with its history and configuration. Requires
+    /// `destroyOnFinalize`: a Pulumi stack that still has resources is never removed. Default: `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remove_stack: Option<bool>,
 
-    /// Refresh the state before each update (`--refresh`).
+    /// Whether each update and each preview refreshes the state first (`--refresh`). Default: `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refresh: Option<bool>,
 
-    /// Fail before anything is changed when a refresh would find changes: something else works on what this stack has made. It
-    /// takes `refresh`.
+    /// Whether an update fails before it changes any resource if the refresh finds drift. Requires `refresh`. Default: `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expect_no_refresh_changes: Option<bool>,
 
-    /// Only say what an update would do (`pulumi preview`): nothing is changed, and nothing destroyed in the end.
+    /// Whether to run `pulumi preview` instead of `pulumi up`. The field does not affect `destroyOnFinalize`. Default: `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preview: Option<bool>,
 
-    /// The stack has to be in the backend: none is made.
+    /// Whether the Pulumi stack must exist in the backend. If `false`, the controller creates a missing Pulumi stack. Default: `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub use_local_stack_only: Option<bool>,
 
-    /// The older word for it: `false` is `useLocalStackOnly: true`.
+    /// Older name of `useLocalStackOnly`, with the inverse meaning: `false` is equivalent to `useLocalStackOnly: true`. Default: `true`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub init_on_create: Option<bool>,
 
-    /// What encrypts the secrets of the stack when it is made: `passphrase`, `awskms://…`, `azurekeyvault://…`, `gcpkms://…` or
-    /// `hashivault://…`. Default: what the backend takes. A stack that is there keeps its own.
+    /// Secrets provider of a Pulumi stack that the controller creates: `passphrase`, `awskms://…`, `azurekeyvault://…`, `gcpkms://…` or
+    /// `hashivault://…`. An existing Pulumi stack keeps its secrets provider. Default: the default of the backend.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secrets_provider: Option<String>,
 
-    /// Work only on the resources with these URNs (`--target`); a destroy works on all. In a URN `*` stands for a part of a name,
-    /// `**` for any number of parts.
+    /// URNs of the only resources that updates and previews process (`--target`). In a URN, `*` matches a part of a name, and `**` matches
+    /// any number of parts. A destroy always processes all resources. Default: all resources.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = bounds::ENTRIES), inner(length(max = bounds::URN)))]
     pub targets: Vec<String>,
 
-    /// Work on resources that depend on those in `targets` as well (`--target-dependents`).
+    /// Whether to also process the resources that depend on those in `targets` (`--target-dependents`). Default: `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target_dependents: Option<bool>,
 
-    /// Run the program in a destroy (`--run-program`): it may give its providers what they need.
+    /// Whether a destroy runs the program (`--run-program`), so that the program can configure its providers. Default: `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_program: Option<bool>,
 
-    /// Start no new run. A run that is open is observed to its end.
+    /// Whether to start no new runs. The controller observes an open run until its end. Default: `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspend: Option<bool>,
 
-    /// Run again so long after the last run, though nothing has changed: what has drifted is set right. A duration such as `1h`;
-    /// `0s` is never. Unset: as `continueResyncOnCommitMatch` says. Failures before do not end it.
+    /// Interval after the end of the last run at which the controller runs the Stack again, even if nothing has changed, to correct drift.
+    /// A duration such as `1h`. By default, or with `0s`, `continueResyncOnCommitMatch` applies.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::duration")]
     pub interval: Option<String>,
 
-    /// Run again every `resyncFrequencySeconds`, though nothing has changed.
+    /// Whether to run the Stack again every `resyncFrequencySeconds`, even if nothing has changed. `interval` takes precedence. Default:
+    /// `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub continue_resync_on_commit_match: Option<bool>,
 
-    /// How often, in seconds; less than 60 is 60.
+    /// Interval for `continueResyncOnCommitMatch`, and poll interval of `projectRepo`, in seconds. Default and minimum: 60.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resync_frequency_seconds: Option<i64>,
 
-    /// The wait after a failed run before it is retried. A duration such as `5m`. Unset, or `0s`: 10 seconds, then each time three times as
-    /// long, up to `retryMaxBackoffDurationSeconds`.
+    /// Constant delay between a failed run and its retry, as a duration such as `5m`. By default, or with `0s`, the delay starts at 10
+    /// seconds and triples with each failure, up to `retryMaxBackoffDurationSeconds`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::duration")]
     pub retry_interval: Option<String>,
 
-    /// The longest wait after a failure without `retryInterval`, in seconds. Default: 86400, a day. The first wait is 10 seconds in any
-    /// case.
+    /// Maximum delay between a failed run and its retry without `retryInterval`, in seconds. Default: 86400 (one day). Minimum: 10.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_max_backoff_duration_seconds: Option<i64>,
 
-    /// Whether a lock of another update is waited for, without counting as a failure. Default: true. If not, it is a failure like
-    /// any other.
+    /// Whether a lock of another update does not count as a failure. The controller then retries after 30 seconds, with backoff up to 5
+    /// minutes. If `false`, the lock counts as a failure. Default: `true`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_on_update_conflict: Option<bool>,
 
-    /// Stacks of the same namespace whose last run has to have succeeded before this one runs.
+    /// Stacks in the same namespace whose last run must have succeeded before a run starts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = bounds::REFERENCES))]
     pub prerequisites: Vec<PrerequisiteReference>,
 
-    /// Stacks that have to be Ready before this one runs, and to have applied the same revision if they have the same source.
+    /// Stacks that must be Ready before a run starts. Stacks with the same source must also have applied the same revision.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = bounds::REFERENCES))]
     pub depends_on: Vec<DependencyReference>,
 
-    /// What becomes of the Workspace, and with it the pod, once a run has succeeded. Default: `Retain`.
+    /// Handling of the Workspace and its pod after a successful run. Default: `Retain`.
     #[serde(default)]
     pub workspace_reclaim_policy: WorkspaceReclaimPolicy,
 
-    /// Priority of the runs of this Stack among the queued runs of its namespace: a higher one starts first. It never delays runs
-    /// of other namespaces. Default: 0.
+    /// Priority of the runs of this Stack among the queued runs of its namespace. Runs with a higher priority start first. Runs of other
+    /// namespaces are not affected. Default: 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = -1000, max = 1000))]
     pub priority: Option<i32>,
 
-    /// Maximum duration of a run, such as `1h30m`; a run that takes longer is canceled gracefully, and counts as failed. `0s` is no
-    /// limit of its own. Default: the controller's `--default-run-timeout`. Upper limit: its `--max-run-timeout`.
+    /// Maximum duration of a run, such as `1h30m`. A run that takes longer is canceled gracefully and counts as failed. `0s` disables this
+    /// limit. Default: the flag `--default-run-timeout` of the controller. The flag `--max-run-timeout` is the upper limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::duration")]
     pub timeout: Option<String>,
 
-    /// A run without progress and output for this long is reported, then ended gracefully. A duration such as `10m`; none, or
-    /// `0s`, is for ever.
+    /// Maximum time of a run without progress and output, as a duration such as `10m`. A run that exceeds it is canceled gracefully and
+    /// counts as failed. By default, or with `0s`, there is no idle timeout.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::duration")]
     pub idle_timeout: Option<String>,
 
-    /// Whether the lock that an earlier run of this Stack left is removed, once that run is proven dead. Default: `Automatic`.
+    /// Whether to remove the lock of an earlier run of this Stack that is proven to have ended. Default: `Automatic`.
     #[serde(default)]
     pub lock_recovery: LockRecovery,
 
-    /// How much the CLI and its plugins log of themselves, into the pod's log; 0 is nothing, 11 is most.
+    /// Verbosity of the internal logs of the Pulumi CLI and its plugins, from 0 to 11. They are part of the log of the workspace pod.
+    /// Default: 0, which disables them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 11))]
     pub pulumi_log_level: Option<u32>,
 
-    /// Merged over the generated Update of each run, as `kubectl patch --type=strategic` does it: `metadata` and `spec` with
-    /// `ttlAfterCompleted`, `parallel`, `continueOnError` and the other options of an Update.
+    /// Template that is merged into the generated Update of each run, with the semantics of `kubectl patch --type=strategic`. It has
+    /// `metadata`, and a `spec` with `ttlAfterCompleted`, `parallel`, `continueOnError` and the other options of an Update.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::any_object")]
     pub update_template: Option<Value>,
 
-    /// Merged over the generated Workspace, as `kubectl patch --type=strategic` does: `metadata` and `spec` with `image`,
-    /// `resources`, `podTemplate` and the other fields of a Workspace.
+    /// Template that is merged into the generated Workspace, with the semantics of `kubectl patch --type=strategic`. It has `metadata`, and
+    /// a `spec` with `image`, `resources`, `podTemplate` and the other fields of a Workspace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::any_object")]
     pub workspace_template: Option<Value>,
 }
 
-/// A Stack whose last run has to have succeeded.
+/// Reference to a Stack whose last run must have succeeded.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 pub struct PrerequisiteReference {
-    /// The Stack's name.
+    /// Name of the Stack.
     #[schemars(length(max = bounds::NAME))]
     pub name: String,
-    /// What more is asked of it.
+    /// Additional requirement for the last run. Default: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requirement: Option<Requirement>,
 }
 
-/// What is asked of a prerequisite.
+/// Additional requirement for the last run of a prerequisite.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Requirement {
-    /// How long ago it may have succeeded; it is asked to run again when that was longer ago. A duration such as `1h`.
+    /// Maximum age of the successful run, as a duration such as `1h`. If the run is older, the controller requests a new run of that Stack
+    /// and waits for it. Default: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::duration")]
     pub succeeded_within_duration: Option<String>,
 }
 
-/// A Stack that has to be Ready.
+/// Reference to a Stack that must be Ready.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct DependencyReference {
-    /// The Stack's name.
+    /// Name of the Stack.
     #[schemars(length(min = 1, max = bounds::NAME))]
     pub name: String,
-    /// Its namespace. Default: the Stack's own. Another one is refused unless the controller runs with `--no-cross-namespace-refs=false`.
+    /// Namespace of the Stack. Default: the namespace of this Stack. Another namespace requires the flag `--no-cross-namespace-refs=false`
+    /// of the controller.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = bounds::NAMESPACE))]
     pub namespace: Option<String>,
-    /// A CEL expression that takes the place of the built-in check: `self` is this Stack, `dep` the other one, and it has to be `true`.
-    /// Such as `dep.status.outputs.size() > 0`.
+    /// CEL expression that replaces the built-in check and must evaluate to `true`, such as `dep.status.outputs.size() > 0`. The variable
+    /// `self` is this Stack, and the variable `dep` is the listed Stack. Default: the built-in check.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1024))]
     pub ready_expr: Option<String>,
 }
 
-/// What becomes of a Workspace once a run has succeeded.
+/// Handling of the Workspace after a successful run.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 pub enum WorkspaceReclaimPolicy {
-    /// It stays: the next run starts in the pod that is there.
+    /// Keep the Workspace. The next run uses the existing pod.
     #[default]
     Retain,
-    /// It is deleted, with its pod and what was installed there; the next run makes another one.
+    /// Delete the Workspace, its pod and the installed dependencies. The next run creates a new Workspace.
     Delete,
 }

@@ -1,4 +1,4 @@
-//! The HTTP client that artifacts are fetched with.
+//! The HTTP client for artifact downloads.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -9,11 +9,11 @@ use rustls::pki_types::pem::PemObject;
 use super::error::FetchError;
 use super::settings::FetchSettings;
 
-/// Where Linux distributions keep the certificates that the system trusts.
+/// Path of the system certificates on Linux distributions.
 const SYSTEM_CERTIFICATES: &str = "/etc/ssl/certs/ca-certificates.crt";
 
-/// Builds a client that follows no redirect, since it would lead past the allowed hosts, and uses no proxy, since
-/// artifacts are served inside the cluster.
+/// Builds a client without redirects, which could bypass the allowed hosts, and without a proxy, because artifacts are served
+/// inside the cluster.
 pub(super) fn build(settings: &FetchSettings) -> Result<reqwest::Client, FetchError> {
     reqwest::Client::builder()
         .tls_backend_preconfigured(tls(settings)?)
@@ -36,7 +36,7 @@ fn tls(settings: &FetchSettings) -> Result<rustls::ClientConfig, FetchError> {
                 return Err(FetchError::Settings { why });
             }
         }
-        // An image without certificates is fine as long as artifacts come by http, as Flux serves them.
+        // Certificates are optional in the image, because Flux serves artifacts over http.
         None => {
             roots.add_parsable_certificates(read(Path::new(SYSTEM_CERTIFICATES)).unwrap_or_default());
         }

@@ -1,4 +1,4 @@
-//! One download: request, bounded body, digest, store.
+//! Performs one download: sends the request, reads the limited body, verifies the digest and stores the artifact.
 
 use std::error::Error;
 use std::sync::atomic::Ordering;
@@ -19,12 +19,12 @@ use super::retry_after;
 use super::shared::Shared;
 use super::target::Target;
 
-/// How many pieces of the body may wait for the disk. With the read buffers of the client they stay under 4 MiB.
+/// Maximum number of body chunks that wait for the disk. Together with the read buffers of the client they stay below 4 MiB.
 const PIECES_WAITING: usize = 8;
 
 impl Shared {
-    /// Downloads an artifact into the store. A connection that breaks is tried once more at once: between two requests
-    /// the server may have closed it for being idle.
+    /// Downloads an artifact into the store. A broken connection is retried once immediately, because the server may have closed an
+    /// idle connection between two requests.
     pub(super) async fn download(&self, target: &Target, digest: &Digest) -> Result<Pinned, FetchError> {
         let limit = self.settings.overall_timeout;
         let attempts = async {
@@ -44,7 +44,7 @@ impl Shared {
         self.fetches.fetch_add(1, Ordering::Relaxed);
         let response = self.request(target).await?;
         check_status(&response, target).inspect_err(|error| self.patience.note(&target.url, error))?;
-        // A length that is a lie is found out below; an honest one saves the download.
+        // A correct length avoids a useless download; a wrong length is detected while reading.
         if response.content_length().is_some_and(|length| length > self.settings.download_bytes) {
             return Err(self.too_large(target));
         }
@@ -54,7 +54,7 @@ impl Shared {
         let body = self.forward(response.bytes_stream(), pieces, target).await;
         let stored = |error| store_error(error, target, digest);
         let stopped = |error: tokio::task::JoinError| store_failure(digest, error.to_string());
-        // The store's refusal comes first: it is the reason that the body was not read further.
+        // The error of the store takes precedence: it is the reason why reading the body stopped.
         let incoming = writer.await.map_err(stopped)?.map_err(stored)?;
         body?;
         let wanted = digest.clone();
@@ -77,7 +77,7 @@ impl Shared {
         }
     }
 
-    /// Hands the body on, piece by piece, as long as it stays in its bounds and the receiver takes it.
+    /// Forwards the body chunk by chunk, until a limit is exceeded or the receiver closes the channel.
     async fn forward<Bytes: AsRef<[u8]>>(
         &self,
         mut body: impl Stream<Item = reqwest::Result<Bytes>> + Unpin,
@@ -109,7 +109,8 @@ impl Shared {
     }
 }
 
-/// Writes pieces until no more come. It runs on a thread of its own kind: hashing and writing would hold up others.
+/// Writes chunks until the channel closes. Runs on a blocking thread, because hashing and disk writes would block the async
+/// runtime.
 fn write<Bytes: AsRef<[u8]>>(
     mut incoming: Incoming,
     mut pieces: mpsc::Receiver<Bytes>,
@@ -131,7 +132,7 @@ fn check_status(response: &Response, target: &Target) -> Result<(), FetchError> 
     }
 }
 
-/// What a server says with `Retry-After`, in seconds or as a date.
+/// Parses the `Retry-After` header, in seconds or as a date.
 fn retry_after(headers: &HeaderMap, now: Timestamp) -> Option<Duration> {
     let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
     let wait = match text.parse() {
@@ -158,7 +159,7 @@ fn store_failure(digest: &Digest, cause: String) -> FetchError {
     FetchError::Store { digest: digest.clone(), cause }
 }
 
-/// The innermost cause is what tells people something: "connection refused", "dns error".
+/// Joins the chain of causes: the innermost one is the most useful, for example "connection refused" or "dns error".
 fn cause_of(error: reqwest::Error) -> String {
     let error = error.without_url();
     let mut causes = Vec::new();

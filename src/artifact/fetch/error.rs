@@ -1,10 +1,10 @@
-//! Why an artifact could not be fetched. Messages carry the URL without what may be secret in it.
+//! Errors of fetching an artifact. Messages contain the URL without user, password and query, which can be secret.
 
 use std::time::Duration;
 
 use super::super::digest::Digest;
 
-/// Why an artifact could not be fetched. Callers that waited for one download share its error.
+/// The reason why an artifact could not be fetched. Callers that share one download share its error.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FetchError {
     #[error("cannot set up artifact downloads: {why}")]
@@ -25,10 +25,10 @@ pub enum FetchError {
     NotFound { url: String },
     #[error("{url} answered with status {status}{}", explain(*status, *retry_after))]
     Status { url: String, status: u16, retry_after: Option<Duration> },
-    /// The server asked for patience and is not asked again before its time.
+    /// The server sent `Retry-After`, and that time is not reached yet.
     #[error("{error}")]
     Postponed { error: Box<FetchError>, left: Duration },
-    /// Not the digest that they have: who may not read an artifact shall not learn by what it can be had.
+    /// The message omits the digest of the received bytes: a caller that may not read an artifact must not learn its digest.
     #[error("the {bytes} bytes of {url} do not have the digest that the source says, {wanted}")]
     DigestMismatch { url: String, wanted: Digest, bytes: u64 },
     #[error("{url} is larger than {limit} bytes, the most that is downloaded (--artifact-max-size)")]
@@ -44,7 +44,7 @@ pub enum FetchError {
 }
 
 impl FetchError {
-    /// How long the server still is to be left alone, where it asked for that.
+    /// Remaining time until the server accepts a retry, if it sent `Retry-After`.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             FetchError::Status { retry_after, .. } => *retry_after,
@@ -53,7 +53,7 @@ impl FetchError {
         }
     }
 
-    /// Whether the whole artifact was sent and is not what the source says: the next download will hardly be better.
+    /// Returns whether the server sent a complete response that does not match the source. A retry is unlikely to succeed.
     pub fn is_about_content(&self) -> bool {
         matches!(self, FetchError::DigestMismatch { .. } | FetchError::TooLarge { .. })
     }

@@ -1,9 +1,9 @@
-//! Where artifacts may be fetched from. Whoever may write a source's status chooses the URL, and must not aim our
-//! requests at what only the controller can reach.
+//! Hosts from which artifacts may be fetched. Any writer of the status of a source controls the URL and must not direct requests to
+//! services that only the controller can reach.
 
 use url::{Host, Url};
 
-/// The hosts that artifacts are fetched from: the Services of one namespace, and hosts that are named one by one.
+/// Hosts from which artifacts may be fetched: the Services of one namespace and explicitly listed hosts.
 #[derive(Clone, Debug, Default)]
 pub struct AllowedHosts {
     services: Option<Services>,
@@ -19,11 +19,11 @@ struct Services {
 #[derive(Clone, Debug)]
 struct Named {
     host: Host,
-    /// Unset: any port.
+    /// `None` allows any port.
     port: Option<u16>,
 }
 
-/// A text that does not name a host.
+/// Error for a text that is not a host.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("allowed artifact host {text:?} is not a host name or address, with or without a port: {why}")]
 pub struct InvalidHost {
@@ -32,13 +32,14 @@ pub struct InvalidHost {
 }
 
 impl AllowedHosts {
-    /// No host at all.
+    /// Allows no host.
     pub fn none() -> Self {
         Self::default()
     }
 
-    /// The Services of `namespace`, in the forms `<service>.<namespace>`, `….svc` and `….svc.<cluster domain>`, with or
-    /// without a trailing dot, on any port. The cluster domain is usually `cluster.local`.
+    /// Allows the Services of `namespace` in the forms `<service>.<namespace>`, `<service>.<namespace>.svc` and
+    /// `<service>.<namespace>.svc.<cluster domain>`, with or without a trailing dot, on any port. The cluster domain is usually
+    /// `cluster.local`.
     pub fn services_of(namespace: &str, cluster_domain: &str) -> Self {
         let services = Services {
             namespace: namespace.to_lowercase(),
@@ -47,18 +48,18 @@ impl AllowedHosts {
         Self { services: Some(services), named: Vec::new() }
     }
 
-    /// Allows one more host, `name`, `name:port`, `address` or `[address]:port`. Without a port, any is allowed.
+    /// Allows an additional host: `name`, `name:port`, `address` or `[address]:port`. Without a port, any port is allowed.
     ///
     /// # Errors
-    /// The text is no host.
+    /// Fails if the text is not a host.
     pub fn and(mut self, text: &str) -> Result<Self, InvalidHost> {
         let (host, port) = split_port(text)?;
         self.named.push(Named { host, port });
         Ok(self)
     }
 
-    /// The host to connect to for this URL, if it is allowed. Short names of Services are completed: as they are,
-    /// the search list of the resolver would decide what they mean, and `service.dev` exists on the Internet too.
+    /// Returns the host to connect to if the URL is allowed. Short Service names are completed: otherwise the search list of the
+    /// resolver would determine the target, and names such as `service.dev` also exist on the Internet.
     pub(super) fn permit(&self, url: &Url) -> Option<String> {
         let host = without_dot(url.host()?.to_owned());
         let named = self
@@ -74,7 +75,7 @@ impl AllowedHosts {
 }
 
 impl AllowedHosts {
-    /// Whether a URL names a Service of the namespace.
+    /// Returns whether the host of the URL is a Service of the allowed namespace.
     pub(super) fn is_service(&self, url: &Url) -> bool {
         let Some(Host::Domain(domain)) = url.host().map(|host| without_dot(host.to_owned())) else { return false };
         self.services.as_ref().is_some_and(|services| services.complete(&domain).is_some())
@@ -91,11 +92,11 @@ impl Services {
     }
 }
 
-/// Takes `host:port` apart, as an override or an allowed host is written.
+/// Splits `host:port`, the format of host replacements and allowed hosts.
 pub(super) fn split_port(text: &str) -> Result<(Host, Option<u16>), InvalidHost> {
     let invalid = |why: &str| InvalidHost { text: text.to_owned(), why: why.to_owned() };
     let (name, port) = match text.rsplit_once(':') {
-        // An address of version 6 has colons of its own, unless it stands in brackets.
+        // An IPv6 address without brackets contains colons that do not separate a port.
         Some((name, port)) if !port.contains(']') && (name.starts_with('[') || !name.contains(':')) => {
             let port = port.parse().map_err(|_| invalid("the port is not a number from 0 to 65535"))?;
             (name, Some(port))

@@ -1,4 +1,4 @@
-//! Fetching artifacts: once per digest, from allowed hosts only, bounded in bytes and time, and verified before use.
+//! Fetches artifacts: once per digest and URL, only from allowed hosts, limited in bytes and time, and verified before use.
 
 mod client;
 mod download;
@@ -24,16 +24,17 @@ use super::store::{Pinned, Store};
 use shared::Shared;
 use target::Target;
 
-/// An artifact that was fetched.
+/// A fetched artifact.
 #[derive(Clone, Debug)]
 pub struct Fetched {
     /// The artifact in the store.
     pub artifact: Pinned,
-    /// Whether the store did not have it: it was downloaded, by this caller or by another that this one joined, or made here.
+    /// Whether the artifact was added to the store: by a download of this caller, by a download that this caller joined, or by
+    /// [`Fetcher::keep`].
     pub downloaded: bool,
 }
 
-/// Fetches artifacts into a store. Clones share the store, the connections and the downloads under way.
+/// Fetches artifacts into a store. Clones share the store, the connections and the downloads in progress.
 #[derive(Clone, Debug)]
 pub struct Fetcher {
     shared: Arc<Shared>,
@@ -41,7 +42,7 @@ pub struct Fetcher {
 
 impl Fetcher {
     /// # Errors
-    /// The settings do not make a client: the certificates cannot be read.
+    /// Fails if the certificates cannot be read.
     pub fn new(settings: FetchSettings, store: Store) -> Result<Self, FetchError> {
         let client = client::build(&settings)?;
         let (downloads, patience) = Default::default();
@@ -49,19 +50,19 @@ impl Fetcher {
         Ok(Self { shared: Arc::new(Shared { client, settings, store, downloads, patience, fetches }) })
     }
 
-    /// The HTTP client, which talks to servers inside the cluster.
+    /// Returns the HTTP client for servers inside the cluster.
     pub fn client(&self) -> reqwest::Client {
         self.shared.client.clone()
     }
 
-    /// Returns the artifact of this digest for a namespace, which is granted it: from the store, if the namespace has it already or
-    /// this URL has produced it before, else from the URL. Callers that want the same digest of the same URL at the same time
-    /// share one download and its error.
+    /// Returns the artifact with this digest and grants it to the namespace. It comes from the store if the namespace already has a
+    /// grant or if this URL already produced it, otherwise from the URL. Concurrent calls for the same digest and URL share one
+    /// download and its error.
     ///
     /// # Errors
-    /// The URL is refused, the server does not serve the artifact, or serves other bytes, too many or too slowly, or the
-    /// store cannot keep it. Nothing is retried but once a connection that broke: the caller backs off. A server that asked
-    /// for patience is not asked again before its time.
+    /// Fails if the URL is refused, if the server does not serve the artifact, if the response has the wrong digest or exceeds a
+    /// limit on bytes or time, or if the store cannot keep it. Only a broken connection is retried, once; other retries are left to
+    /// the caller. After a `Retry-After` response, requests for the URL fail without contacting the server until that time.
     pub async fn fetch(&self, url: &str, digest: &Digest, namespace: &str) -> Result<Fetched, FetchError> {
         let store = &self.shared.store;
         if store.is_granted(digest, namespace)
@@ -71,7 +72,7 @@ impl Fetcher {
         }
         let target = Target::aim(url, &self.shared.settings)?;
         target.check_owner(namespace, &self.shared.settings)?;
-        // Who only knows the digest has to have a source that produces the bytes.
+        // Knowing the digest is not sufficient: a source of the namespace has to produce the bytes.
         let stored = match store.came_from(digest, target.url.as_str()) {
             true => self.shared.stored(digest).await?,
             false => None,
@@ -91,10 +92,10 @@ impl Fetcher {
         }
     }
 
-    /// Puts an artifact into the store that was made here, of what the namespace has written.
+    /// Stores an artifact that the controller built from objects of the namespace.
     ///
     /// # Errors
-    /// The store cannot keep it.
+    /// Fails if the store cannot keep the artifact.
     pub async fn keep(&self, bytes: &Arc<[u8]>, digest: &Digest, namespace: &str) -> Result<Fetched, FetchError> {
         let is_of_these = Digest::of_reader(digest.algorithm(), &bytes[..]).is_ok_and(|found| digest.verify(&found));
         if is_of_these && let Some(artifact) = self.shared.stored(digest).await? {
@@ -114,7 +115,7 @@ impl Fetcher {
         Ok(Fetched { artifact, downloaded: true })
     }
 
-    /// How many downloads were really begun.
+    /// Number of downloads that were started.
     pub fn fetches(&self) -> u64 {
         self.shared.fetches.load(Ordering::Relaxed)
     }

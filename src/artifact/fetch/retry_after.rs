@@ -1,4 +1,4 @@
-//! Servers that asked to be left alone for a while, by the URL that they said it of.
+//! Remembers `Retry-After` responses by URL.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,13 +9,13 @@ use url::Url;
 
 use super::error::FetchError;
 
-/// The longest wait that a server can ask for: it must not silence us for days.
+/// Upper bound for `Retry-After`, so that a server cannot block downloads for days.
 pub(super) const MAX_RETRY_AFTER: Duration = Duration::from_secs(600);
 
-/// How many URLs are remembered; beyond that the one is forgotten that may be asked again first.
+/// Maximum number of remembered URLs. Beyond that, the URL with the earliest retry time is forgotten.
 const MAX_URLS: usize = 1024;
 
-/// Which URLs are not asked before their time. Whoever wants one of them gets the server's own words in the meantime.
+/// URLs that must not be requested before a given time. Until then, callers receive the original error of the server.
 #[derive(Debug, Default)]
 pub(super) struct RetryAfter {
     asked: Mutex<HashMap<Url, ServerRequest>>,
@@ -28,7 +28,7 @@ struct ServerRequest {
 }
 
 impl RetryAfter {
-    /// Notes what a server asked for, if it did.
+    /// Records the error if it contains a `Retry-After` time.
     pub(super) fn note(&self, url: &Url, error: &FetchError) {
         let Some(wait) = error.retry_after().filter(|wait| !wait.is_zero()) else { return };
         let now = Instant::now();
@@ -41,7 +41,7 @@ impl RetryAfter {
         asked.insert(url.clone(), ServerRequest { until: now + wait.min(MAX_RETRY_AFTER), error: error.clone() });
     }
 
-    /// The answer of a URL that is not to be asked yet.
+    /// Returns the recorded error if the URL must not be requested yet.
     pub(super) fn refusal(&self, url: &Url) -> Option<FetchError> {
         let mut known = self.lock();
         let asked = known.get(url)?;

@@ -9,16 +9,16 @@ use super::hosts::AllowedHosts;
 /// Settings for fetching artifacts.
 #[derive(Clone, Debug)]
 pub struct FetchSettings {
-    /// Hosts that artifacts are fetched from.
+    /// Hosts from which artifacts may be fetched.
     pub allowed_hosts: AllowedHosts,
-    /// Replaces the whole `host:port` of every URL but source-watcher's, for a controller that runs outside of the
-    /// cluster. Flux takes it from `SOURCE_CONTROLLER_LOCALHOST`.
+    /// Replaces `host:port` in every URL except those of source-watcher, for a controller that runs outside the cluster. Flux reads
+    /// it from `SOURCE_CONTROLLER_LOCALHOST`.
     pub source_controller_host: Option<String>,
-    /// The same for the URLs of source-watcher. Flux takes it from `SOURCE_WATCHER_LOCALHOST`.
+    /// Replaces `host:port` in the URLs of source-watcher. Flux reads it from `SOURCE_WATCHER_LOCALHOST`.
     pub source_watcher_host: Option<String>,
-    /// File with PEM certificates that https servers are verified against. Default: those of the system.
+    /// File with PEM certificates for verifying https servers. Default: the system certificates.
     pub certificate_authorities: Option<PathBuf>,
-    /// Whether a namespace is denied artifacts in Flux's storage that belong to another namespace. Default: no.
+    /// Whether a namespace is denied artifacts in the storage of Flux that belong to another namespace. Default: false.
     pub own_namespace_only: bool,
     /// Maximum size of a download in bytes. Default 256 MiB.
     pub download_bytes: u64,
@@ -31,7 +31,7 @@ pub struct FetchSettings {
 }
 
 impl FetchSettings {
-    /// The defaults with these allowed hosts.
+    /// Returns the default settings with these allowed hosts.
     pub fn new(allowed_hosts: AllowedHosts) -> Self {
         Self {
             allowed_hosts,
@@ -46,7 +46,7 @@ impl FetchSettings {
         }
     }
 
-    /// The host that replaces the host of this URL, by Flux's rule.
+    /// Returns the replacement for the host of this URL, using the same rule as Flux.
     pub(super) fn replacement(&self, url: &url::Url) -> Option<&str> {
         let watcher = url.host_str().is_some_and(|host| host.starts_with("source-watcher"));
         if watcher { self.source_watcher_host.as_deref() } else { self.source_controller_host.as_deref() }

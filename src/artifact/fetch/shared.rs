@@ -1,4 +1,4 @@
-//! What all clones of a fetcher share: the store, the connections and the downloads under way.
+//! State that all clones of a fetcher share. Starts and joins downloads.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -13,7 +13,6 @@ use super::settings::FetchSettings;
 use super::single_flight::{Entry, Key, SharedDownload, SingleFlight};
 use super::target::Target;
 
-/// State that all clones of a fetcher share.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) client: reqwest::Client,
@@ -30,7 +29,7 @@ impl Shared {
         granted.map(drop).map_err(|error| FetchError::Store { digest: digest.clone(), cause: error.to_string() })
     }
 
-    /// Looks into the store; the first look at what an earlier process left reads the whole file.
+    /// Returns the artifact from the store. The first access to a file of an earlier process reads the whole file to verify it.
     pub(super) async fn stored(&self, digest: &Digest) -> Result<Option<Pinned>, FetchError> {
         let (store, wanted) = (self.store.clone(), digest.clone());
         let opened = tokio::task::spawn_blocking(move || store.open_artifact(&wanted)).await;
@@ -39,7 +38,7 @@ impl Shared {
     }
 }
 
-/// Joins the download of this digest from this URL that is under way, or begins one.
+/// Joins the download in progress for this digest and URL, or starts one.
 pub(super) fn join(shared: &Arc<Shared>, target: &Target, digest: &Digest) -> SharedDownload {
     let mut table = shared.downloads.lock();
     let key = (digest.clone(), target.url.clone());
@@ -51,10 +50,10 @@ pub(super) fn join(shared: &Arc<Shared>, target: &Target, digest: &Digest) -> Sh
     let listing = Listing { shared: Arc::clone(shared), key: key.clone(), number };
     let target = target.clone();
     let download = async move {
-        // Moved in, so that the flight is off the table as soon as it ends, or is dropped.
+        // Moved into the future, so that the entry is removed from the table when the download ends or is dropped.
         let listing = listing;
         let (Listing { shared, key: (digest, url), .. }, store) = (&listing, &listing.shared.store);
-        // Another flight may have landed after the caller looked, and before this one was listed.
+        // Another download may have finished after the caller checked the store and before this one was added to the table.
         if store.came_from(digest, url.as_str())
             && let Some(artifact) = shared.stored(digest).await?
         {
@@ -72,7 +71,7 @@ pub(super) fn join(shared: &Arc<Shared>, target: &Target, digest: &Digest) -> Sh
     landing
 }
 
-/// The entry of a download in the table.
+/// Entry of a download in the table; removed on drop.
 struct Listing {
     shared: Arc<Shared>,
     key: Key,
@@ -82,7 +81,7 @@ struct Listing {
 impl Drop for Listing {
     fn drop(&mut self) {
         let mut table = self.shared.downloads.lock();
-        // A cancelled flight may be followed by another before it is dropped.
+        // After a cancellation, another download may have replaced this entry before the drop.
         if table.under_way.get(&self.key).is_some_and(|entry| entry.number == self.number) {
             table.under_way.remove(&self.key);
         }

@@ -1,4 +1,4 @@
-//! One download per digest and URL at a time: whoever comes while it is under way joins it.
+//! Deduplicates downloads: concurrent callers with the same digest and URL share one download.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,10 +10,10 @@ use super::super::digest::Digest;
 use super::super::store::Pinned;
 use super::error::FetchError;
 
-/// The result of a download, for all who joined it. Whoever polls drives it; when the last one goes, it is cancelled.
+/// The shared result of a download. Each caller that polls it drives the download; dropping the last clone cancels it.
 pub(super) type SharedDownload = SharedFuture<BoxFuture<'static, Result<Pinned, FetchError>>>;
 
-/// The downloads under way.
+/// Downloads in progress.
 #[derive(Debug, Default)]
 pub(super) struct SingleFlight {
     table: Mutex<Table>,
@@ -25,7 +25,7 @@ pub(super) struct Table {
     pub(super) next_number: u64,
 }
 
-/// What is downloaded, and from where.
+/// The digest and URL of a download.
 pub(super) type Key = (Digest, Url);
 
 #[derive(Debug)]

@@ -1,4 +1,4 @@
-//! From the URL in a source's status to the request that is really made.
+//! Converts the URL in the status of a source into the request to send.
 
 use percent_encoding::percent_decode_str;
 use url::Url;
@@ -8,24 +8,24 @@ use super::error::FetchError;
 use super::hosts::split_port;
 use super::settings::FetchSettings;
 
-/// The longest URL, in bytes, that is looked at.
+/// Maximum length of a URL, in bytes.
 const MAX_URL: usize = 4096;
 
-/// A checked URL.
+/// A validated URL.
 #[derive(Clone, Debug)]
 pub(super) struct Target {
-    /// Where the request goes.
+    /// URL of the request.
     pub(super) url: Url,
-    /// The host that the server is told, without the trailing dot that only the resolver needs.
+    /// Value of the `Host` header, without the trailing dot that only the resolver needs.
     pub(super) host: String,
-    /// The URL for messages: as the source has it, without user, password and query, which may be secret.
+    /// URL for messages: as in the source, without user, password and query, which can be secret.
     pub(super) shown: String,
-    /// The namespace whose artifact it is, where the path says so.
+    /// Namespace of the source that owns the artifact, if the path contains it.
     owner: Option<String>,
 }
 
 impl Target {
-    /// Checks a URL, completes its host and replaces it where the settings say so.
+    /// Validates a URL, completes its host and applies the replacements of the settings.
     pub(super) fn aim(text: &str, settings: &FetchSettings) -> Result<Self, FetchError> {
         let (mut url, shown) = parse(text)?;
         let refused = |why: &str| FetchError::Url { url: shown.clone(), why: why.to_owned() };
@@ -52,7 +52,7 @@ impl Target {
         Ok(Self { url, host, shown, owner })
     }
 
-    /// Refuses what belongs to another namespace, where none may have that.
+    /// Refuses an artifact of another namespace if the settings forbid cross-namespace references.
     pub(super) fn check_owner(&self, namespace: &str, settings: &FetchSettings) -> Result<(), FetchError> {
         match &self.owner {
             Some(owner) if settings.own_namespace_only && owner != namespace => {
@@ -63,17 +63,17 @@ impl Target {
     }
 }
 
-/// The first part of the paths of Flux's storage: the kind of the source. Its namespace and its name follow.
+/// First path segments in the storage of Flux: the kind of the source. The namespace and the name follow.
 const STORED_KINDS: [&str; 6] =
     ["bucket", "externalartifact", "gitrepository", "helmchart", "helmrepository", "ocirepository"];
 
-/// Whether the host is one of Flux's, which another namespace than the controller's may have.
+/// Returns whether the host is a Flux artifact server, which may run in a different namespace from this controller.
 fn is_flux_storage(url: &Url) -> bool {
     let service = url.host_str().and_then(|host| host.split('.').next()).unwrap_or_default();
     matches!(service, "source-controller" | "source-watcher")
 }
 
-/// The namespace of the source that an artifact of Flux's storage belongs to, as the server understands the path.
+/// Returns the namespace that owns an artifact in the storage of Flux. Decodes and normalizes the path as the server does.
 fn owner(url: &Url) -> Option<String> {
     let path = percent_decode_str(url.path()).decode_utf8_lossy();
     let mut parts = Vec::new();
@@ -91,7 +91,7 @@ fn owner(url: &Url) -> Option<String> {
 }
 
 fn parse(text: &str) -> Result<(Url, String), FetchError> {
-    // What cannot be parsed may still hold secrets: before an "@", or behind a "?".
+    // A URL that cannot be parsed can still contain secrets before an "@" or after a "?".
     let hidden = || {
         let host_and_more = text.rsplit('@').next().unwrap_or_default();
         quoted(host_and_more.split('?').next().unwrap_or_default())

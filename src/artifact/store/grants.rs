@@ -1,16 +1,17 @@
-//! Which namespaces may have an artifact: those whose own source has produced it. A digest is a name and no secret, so knowing it
-//! is not enough.
+//! Records which namespaces may read an artifact: those with a source that produced it. A digest is not a secret, so knowing it
+//! grants no access.
 //!
-//! A file beside the artifact keeps them over a restart: a line for each namespace.
+//! A file per artifact, with one namespace per line, preserves the grants across restarts.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, ErrorKind, Write};
 use std::path::PathBuf;
 
-/// The most namespaces of an artifact. One more takes the place of the oldest, whose source has to produce the artifact again.
+/// Maximum number of namespaces per artifact. A new grant beyond it replaces the oldest one, whose source then has to produce the
+/// artifact again.
 const MAX_NAMESPACES: usize = 1024;
 
-/// The namespaces of one artifact.
+/// Namespaces that may read one artifact.
 #[derive(Debug)]
 pub(super) struct Grants {
     path: PathBuf,
@@ -18,10 +19,10 @@ pub(super) struct Grants {
 }
 
 impl Grants {
-    /// As an earlier process left them. What cannot be read grants nothing.
+    /// Reads the grants of an earlier process. An unreadable file grants nothing.
     pub(super) fn read(path: PathBuf) -> Self {
         let text = fs::read_to_string(&path).unwrap_or_default();
-        // A line that is cut off has no end.
+        // An interrupted write leaves an incomplete line without a newline.
         let whole = text.rsplit_once('\n').map(|(lines, _)| lines).unwrap_or_default();
         let namespaces =
             whole.lines().filter(|line| !line.is_empty()).take(MAX_NAMESPACES).map(str::to_owned).collect();
@@ -32,7 +33,7 @@ impl Grants {
         self.namespaces.iter().any(|granted| granted == namespace)
     }
 
-    /// On disk first: after a restart the same namespaces have it.
+    /// Adds a namespace, first to the file and then in memory, so that the grant survives a restart.
     pub(super) fn add(&mut self, namespace: &str) -> io::Result<()> {
         if self.has(namespace) {
             return Ok(());
@@ -51,7 +52,7 @@ impl Grants {
         Ok(())
     }
 
-    /// Nobody has it any more.
+    /// Removes all grants of the artifact.
     pub(super) fn remove(&self) -> io::Result<()> {
         match fs::remove_file(&self.path) {
             Err(cause) if cause.kind() != ErrorKind::NotFound => Err(cause),

@@ -1,4 +1,5 @@
-//! An artifact on its way into the store: hashed as it comes, and visible only when it is whole and verified.
+//! An artifact that is being written to the store. It is hashed while it is written and becomes visible once it is complete and
+//! verified.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
@@ -12,10 +13,10 @@ use super::error::StoreError;
 use super::grants::Grants;
 use super::shelf::{Blob, Pinned, Shelf, State, file_name};
 
-/// An artifact that is arriving. Dropped without a commit, it leaves nothing behind.
+/// An artifact that is being written. Dropping it without a commit removes its file.
 #[derive(Debug)]
 pub struct Incoming {
-    // Fields are dropped in this order: the file is gone before its room is given back.
+    // Drop order of the fields: the file is removed before its reserved space is released.
     file: NamedTempFile,
     room: Room,
     hasher: Hasher,
@@ -29,10 +30,10 @@ impl Incoming {
         Ok(Self { file, room: Room { shelf, bytes: 0 }, hasher: Hasher::new(algorithm), size: 0 })
     }
 
-    /// Appends bytes, evicting older artifacts where they need the room.
+    /// Appends bytes, evicting older artifacts if space is needed.
     ///
     /// # Errors
-    /// The store is full of artifacts in use, or the disk refuses.
+    /// Fails if artifacts in use fill the store, or if writing fails.
     pub fn append(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
         let count = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
         self.room.reserve(count)?;
@@ -44,15 +45,15 @@ impl Incoming {
         Ok(())
     }
 
-    /// The file, for another process to write it. [`Incoming::take_in`] takes in what it has written.
+    /// Path of the file, for a child process that writes it. Call [`Incoming::take_in`] afterwards.
     pub fn path(&self) -> &Path {
         self.file.path()
     }
 
-    /// Takes in what another process has written to the file, evicting older artifacts where they need the room.
+    /// Hashes and accounts for the bytes that another process wrote to the file, evicting older artifacts if space is needed.
     ///
     /// # Errors
-    /// There are more than `most` bytes, the store is full of artifacts in use, or the disk refuses.
+    /// Fails if the file has more than `most` bytes, if artifacts in use fill the store, or if reading fails.
     pub fn take_in(&mut self, most: u64) -> Result<(), StoreError> {
         let failed = |cause| StoreError::Write { path: self.file.path().to_owned(), cause };
         let mut file = self.file.as_file();
@@ -73,15 +74,15 @@ impl Incoming {
         }
     }
 
-    /// How many bytes have come so far.
+    /// Number of bytes received so far.
     pub fn size(&self) -> u64 {
         self.size
     }
 
-    /// Ends the artifact, which must have this digest, and makes it part of the store.
+    /// Completes the artifact and adds it to the store if its digest is `wanted`.
     ///
     /// # Errors
-    /// The bytes have another digest, or the disk refuses; nothing is kept then.
+    /// Fails if the digest differs or the disk reports an error. The artifact is discarded then.
     pub fn commit(self, wanted: &Digest) -> Result<Pinned, StoreError> {
         let found = self.hasher.clone().finish();
         if !wanted.verify(&found) {
@@ -90,10 +91,10 @@ impl Incoming {
         self.keep(found)
     }
 
-    /// Ends an artifact that was made here, whose digest is whatever its bytes give.
+    /// Completes an artifact that the controller built. Its digest is computed from its bytes.
     ///
     /// # Errors
-    /// The disk refuses; nothing is kept then.
+    /// Fails if the disk reports an error. The artifact is discarded then.
     pub fn commit_as_is(self) -> Result<Pinned, StoreError> {
         let digest = self.hasher.clone().finish();
         self.keep(digest)
@@ -104,14 +105,14 @@ impl Incoming {
         let shelf = Arc::clone(&room.shelf);
         let path = shelf.complete.join(file_name(&digest));
         let failed = |cause| StoreError::Write { path: path.clone(), cause };
-        // The bytes reach the disk before the name does: a crash leaves no file that only looks complete.
+        // The content is synced before the rename, so that a crash cannot leave an incomplete file under the final name.
         file.as_file().sync_all().map_err(failed)?;
         let mut state = shelf.lock();
         if let Some(entry) = state.entries.get(&digest).filter(|entry| entry.verified) {
             return Ok(Pinned { blob: Arc::clone(&entry.blob) });
         }
-        // What an earlier process left under this digest is not verified; ours is. Nobody has it by an earlier grant: that was for
-        // other bytes, if these were not sound.
+        // The existing file of an earlier process is not verified and the new one is. Its grants are removed too: if the existing
+        // file was damaged, they were for other bytes.
         state.remove(&digest)?;
         file.persist(&path).map_err(|error| failed(error.error))?;
         room.release(&mut state);
@@ -123,7 +124,7 @@ impl Incoming {
     }
 }
 
-/// So that an archive can be packed straight into the store.
+/// Allows an archive to be packed directly into the store.
 impl Write for Incoming {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.append(bytes).map_err(io::Error::other)?;
@@ -135,7 +136,7 @@ impl Write for Incoming {
     }
 }
 
-/// Room in the store that is taken by bytes on their way in.
+/// Space in the store that is reserved for an incoming artifact.
 #[derive(Debug)]
 struct Room {
     shelf: Arc<Shelf>,
@@ -151,7 +152,7 @@ impl Room {
         Ok(())
     }
 
-    /// Gives the room back under a lock that is already held.
+    /// Releases the space under a lock that the caller holds.
     fn release(&mut self, state: &mut State) {
         state.incoming_bytes = state.incoming_bytes.saturating_sub(self.bytes);
         self.bytes = 0;

@@ -1,8 +1,8 @@
-//! The content-addressed store: verified artifacts on disk, by digest, within a bound.
+//! Content-addressed store of verified artifacts on disk, with a limited capacity.
 //!
-//! Files arrive under `incoming/` and are renamed to `complete/` once they are whole and verified, so what lies in
-//! `complete/` is what its name says. The least recently used ones go when room is needed; those in use never do. `grants/` says
-//! which namespaces may have which artifact.
+//! Files are written to `incoming/` and renamed to `complete/` after verification, so the content of `complete/` always matches its
+//! file names. The least recently used artifacts are evicted when space is needed, except those in use. `grants/` records which
+//! namespaces may read which artifact.
 
 mod error;
 mod grants;
@@ -25,7 +25,7 @@ pub use shelf::Pinned;
 
 use super::digest::{Algorithm, Digest};
 
-/// The most URLs that are remembered of an artifact.
+/// Maximum number of remembered URLs per artifact.
 const MAX_URLS: usize = 64;
 
 /// A store of artifacts. Clones share it.
@@ -34,24 +34,23 @@ pub struct Store {
     shelf: Arc<Shelf>,
 }
 
-/// What the store holds at a moment.
+/// Current content of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Usage {
-    /// Complete artifacts.
+    /// Number of complete artifacts.
     pub artifacts: usize,
-    /// Their bytes.
+    /// Total size of the complete artifacts, in bytes.
     pub complete_bytes: u64,
-    /// Bytes of artifacts that are just arriving.
+    /// Bytes of artifacts that are being written.
     pub incoming_bytes: u64,
 }
 
 impl Store {
-    /// Opens the store in a directory, which is made where it is missing, and keeps it under `capacity_bytes`.
-    /// Half-written files of an earlier process are removed; complete ones are kept, and verified again before their
-    /// first use.
+    /// Opens the store in a directory, which is created if missing, and keeps its size below `capacity_bytes`. Incomplete files of
+    /// an earlier process are removed. Complete files are kept and verified again before first use.
     ///
     /// # Errors
-    /// The directory cannot be prepared, or another process has the store open.
+    /// Fails if the directory cannot be prepared or if another process has the store open.
     pub fn open(directory: &Path, capacity_bytes: u64) -> Result<Self, StoreError> {
         let failed = |cause| StoreError::Prepare { path: directory.to_owned(), cause };
         let complete = directory.join("complete");
@@ -81,16 +80,16 @@ impl Store {
         Ok(Self { shelf: Arc::new(shelf) })
     }
 
-    /// Whether the store has the artifact. What an earlier process left may yet turn out damaged when it is opened.
+    /// Returns whether the store has the artifact. A file of an earlier process may still turn out to be damaged when it is opened.
     pub fn contains(&self, digest: &Digest) -> bool {
         self.shelf.lock().entries.contains_key(digest)
     }
 
-    /// Takes the artifact out for reading, if the store has it. The first time after a start this reads all of it, to
-    /// verify it; a damaged or missing file counts as not there.
+    /// Pins the artifact for reading, if the store has it. The first call after a restart reads and verifies the whole file. A
+    /// damaged or missing file is removed and returns `None`.
     ///
     /// # Errors
-    /// The file cannot be read.
+    /// Fails if the file cannot be read.
     pub fn open_artifact(&self, digest: &Digest) -> Result<Option<Pinned>, StoreError> {
         let Some((pinned, verified)) = self.shelf.take(digest) else { return Ok(None) };
         let read = |cause| StoreError::Read { digest: digest.clone(), cause };
@@ -107,11 +106,11 @@ impl Store {
         Ok(Some(pinned))
     }
 
-    /// From now on the namespace may have the artifact, also after a restart, as long as the store has it: call it only once a
-    /// source of the namespace has produced these bytes. False when the store does not have it.
+    /// Allows the namespace to read the artifact as long as the store has it, including after a restart. Call it only after a
+    /// source of the namespace produced these bytes. Returns `false` if the store does not have the artifact.
     ///
     /// # Errors
-    /// The disk refuses.
+    /// Fails if the grant cannot be written.
     pub fn grant(&self, digest: &Digest, namespace: &str) -> Result<bool, StoreError> {
         let mut state = self.shelf.lock();
         let Some(entry) = state.entries.get_mut(digest) else { return Ok(false) };
@@ -120,20 +119,20 @@ impl Store {
         Ok(true)
     }
 
-    /// Whether the store has the artifact, and this namespace may have it.
+    /// Returns whether the store has the artifact and the namespace may read it.
     pub fn is_granted(&self, digest: &Digest, namespace: &str) -> bool {
         self.shelf.lock().entries.get(digest).is_some_and(|entry| entry.grants.has(namespace))
     }
 
-    /// Takes the artifact out for reading, if the store has it and this namespace may have it.
+    /// Pins the artifact for reading, if the store has it and the namespace may read it.
     ///
     /// # Errors
-    /// The file cannot be read.
+    /// Fails if the file cannot be read.
     pub fn open_granted(&self, digest: &Digest, namespace: &str) -> Result<Option<Pinned>, StoreError> {
         if self.is_granted(digest, namespace) { self.open_artifact(digest) } else { Ok(None) }
     }
 
-    /// Notes that the artifact was downloaded from this URL.
+    /// Records that the artifact was downloaded from this URL.
     pub(super) fn note_url(&self, digest: &Digest, url: &str) {
         let mut state = self.shelf.lock();
         let Some(entry) = state.entries.get_mut(digest).filter(|entry| !entry.urls.iter().any(|known| known == url))
@@ -146,24 +145,24 @@ impl Store {
         entry.urls.push(url.to_owned());
     }
 
-    /// Whether this process has downloaded the artifact from this URL, and still has it.
+    /// Returns whether this process downloaded the artifact from this URL and the store still has it.
     pub(super) fn came_from(&self, digest: &Digest, url: &str) -> bool {
         let state = self.shelf.lock();
         state.entries.get(digest).is_some_and(|entry| entry.urls.iter().any(|known| known == url))
     }
 
-    /// Begins to take in an artifact whose digest is of this algorithm.
+    /// Starts writing an artifact whose digest uses this algorithm.
     ///
     /// # Errors
-    /// The file cannot be made.
+    /// Fails if the file cannot be created.
     pub fn begin(&self, algorithm: Algorithm) -> Result<Incoming, StoreError> {
         Incoming::begin(Arc::clone(&self.shelf), algorithm)
     }
 
-    /// Throws an artifact away, for example because a reader found it damaged. Pins of it lose their file.
+    /// Removes an artifact, for example because a reader found it damaged. Existing pins lose their file.
     ///
     /// # Errors
-    /// The file cannot be removed.
+    /// Fails if the file cannot be removed.
     pub fn discard(&self, digest: &Digest) -> Result<(), StoreError> {
         match self.shelf.take(digest) {
             Some((pinned, _)) => self.shelf.forget(&pinned.blob),
@@ -171,7 +170,7 @@ impl Store {
         }
     }
 
-    /// What the store holds now.
+    /// Returns the current content of the store.
     pub fn usage(&self) -> Usage {
         let state = self.shelf.lock();
         Usage {
@@ -186,7 +185,7 @@ fn parse_file_name(name: &str) -> Option<Digest> {
     name.replacen('-', ":", 1).parse().ok()
 }
 
-/// Removes the grants of artifacts that are not there any more.
+/// Removes grants of artifacts that no longer exist.
 fn remove_orphans(grants: &Path, state: &State) -> io::Result<()> {
     for file in fs::read_dir(grants)? {
         let file = file?;
@@ -198,7 +197,7 @@ fn remove_orphans(grants: &Path, state: &State) -> io::Result<()> {
     Ok(())
 }
 
-/// The complete files of an earlier process, oldest first. Files of other names are nobody's business.
+/// Returns the complete files of an earlier process, oldest first. Files with other names are ignored.
 fn left_over(complete: &Path) -> io::Result<Vec<Blob>> {
     let mut found = Vec::new();
     for file in fs::read_dir(complete)? {

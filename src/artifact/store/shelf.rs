@@ -1,4 +1,4 @@
-//! The artifacts on disk and the bookkeeping about them.
+//! Artifacts on disk, and the index of the store.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -10,7 +10,7 @@ use super::super::digest::Digest;
 use super::error::StoreError;
 use super::grants::Grants;
 
-/// An artifact in the store. It cannot be evicted while a clone of this exists.
+/// An artifact in the store. It cannot be evicted while a clone of this value exists.
 #[derive(Clone, Debug)]
 pub struct Pinned {
     pub(super) blob: Arc<Blob>,
@@ -21,26 +21,27 @@ impl Pinned {
         &self.blob.digest
     }
 
-    /// The size of the archive in bytes.
+    /// Size of the archive, in bytes.
     pub fn size(&self) -> u64 {
         self.blob.size
     }
 
-    /// Path of the archive. It is valid as long as this exists.
+    /// Path of the archive. It is valid while this value exists.
     pub fn path(&self) -> &Path {
         &self.blob.path
     }
 
-    /// Opens the archive for reading, from its beginning.
+    /// Opens the archive for reading.
     ///
     /// # Errors
-    /// The file cannot be opened.
+    /// Fails if the file cannot be opened.
     pub fn file(&self) -> Result<File, StoreError> {
         File::open(&self.blob.path).map_err(|cause| StoreError::Read { digest: self.blob.digest.clone(), cause })
     }
 }
 
-/// State that all clones of a store share. The mutex is held for bookkeeping, a rename or a removal, never while bytes are copied or hashed.
+/// State that all clones of a store share. The mutex is held for bookkeeping, a rename or a removal, but never while bytes are
+/// copied or hashed.
 #[derive(Debug)]
 pub(super) struct Shelf {
     pub(super) complete: PathBuf,
@@ -61,13 +62,13 @@ pub(super) struct State {
 
 #[derive(Debug)]
 pub(super) struct Entry {
-    /// Every pin holds it too. If this is the only reference, the artifact can be evicted.
+    /// Every pin holds a reference too. If this is the only reference, the artifact can be evicted.
     pub(super) blob: Arc<Blob>,
     last_used: u64,
-    /// False for an artifact of an earlier process until its digest has been computed again.
+    /// False for an artifact of an earlier process until its digest is verified.
     pub(super) verified: bool,
     pub(super) grants: Grants,
-    /// URLs from which this process downloaded it, the newest last.
+    /// URLs from which this process downloaded the artifact, newest last.
     pub(super) urls: Vec<String>,
 }
 
@@ -80,11 +81,11 @@ pub(super) struct Blob {
 
 impl Shelf {
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
-        // A panic between two changes of the state is not possible short of an allocation failure.
+        // Ignoring poison is safe: no code panics between two changes of the state, except on allocation failure.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Pins an artifact and says whether it was verified by this process.
+    /// Pins an artifact and returns whether this process has verified it.
     pub(super) fn take(&self, digest: &Digest) -> Option<(Pinned, bool)> {
         let mut state = self.lock();
         state.clock += 1;
@@ -101,7 +102,7 @@ impl Shelf {
         }
     }
 
-    /// Removes exactly this artifact, not one of the same digest that came since.
+    /// Removes this artifact unless a newer one with the same digest has replaced it.
     pub(super) fn forget(&self, blob: &Arc<Blob>) -> Result<(), StoreError> {
         let mut state = self.lock();
         match state.entries.get(&blob.digest) {
@@ -110,7 +111,7 @@ impl Shelf {
         }
     }
 
-    /// Evicts until `needed` more bytes fit, oldest use first.
+    /// Evicts the least recently used artifacts until `needed` more bytes fit.
     pub(super) fn make_room(&self, state: &mut State, needed: u64) -> Result<(), StoreError> {
         loop {
             let used = state.complete_bytes.saturating_add(state.incoming_bytes);
@@ -132,7 +133,7 @@ impl Shelf {
 
 impl Drop for Shelf {
     fn drop(&mut self) {
-        // A child process that is just being started may hold a copy of the descriptor: closing ours is not enough.
+        // A child process that is starting may hold a copy of the descriptor, so closing this one would not release the lock.
         if let Err(cause) = self.lock.unlock() {
             tracing::debug!(%cause, "cannot unlock the artifact store");
         }
@@ -152,7 +153,7 @@ impl State {
     pub(super) fn remove(&mut self, digest: &Digest) -> Result<(), StoreError> {
         let Some(entry) = self.entries.remove(digest) else { return Ok(()) };
         self.complete_bytes = self.complete_bytes.saturating_sub(entry.blob.size);
-        // Before the bytes: what is left without them grants nothing.
+        // Grants are removed before the file: a file without grants is readable by no namespace.
         let failed = |cause| StoreError::Remove { path: entry.blob.path.clone(), cause };
         entry.grants.remove().map_err(failed)?;
         match fs::remove_file(&entry.blob.path) {
@@ -168,7 +169,7 @@ impl State {
 }
 
 impl Blob {
-    /// Whether the file is what its name says. Once verified, its size is enough.
+    /// Returns whether the content of the file matches its digest. For a verified file, only the size is checked.
     pub(super) fn is_sound(&self, verified: bool) -> io::Result<bool> {
         if verified {
             return Ok(fs::metadata(&self.path)?.len() == self.size);
@@ -178,7 +179,7 @@ impl Blob {
     }
 }
 
-/// File name of an artifact: its digest without `:`, which some volumes do not allow.
+/// Returns the file name of an artifact: its digest with `-` instead of `:`, which some volumes do not allow.
 pub(super) fn file_name(digest: &Digest) -> String {
     format!("{}-{}", digest.algorithm(), digest.hex())
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use super::super::entry_name::{LinkError, NameError};
 
-/// Why an archive was not unpacked completely. The caller removes the files that were written until then.
+/// The reason why an archive was not unpacked completely. The caller removes the files written before the error.
 #[derive(Debug, thiserror::Error)]
 pub enum UnpackError {
     #[error("cannot unpack into {path}: {why}")]

@@ -1,4 +1,4 @@
-//! What extension headers (GNU long names, PAX records) say of the entry behind them.
+//! Reads extension headers (GNU long names, PAX records), which describe the entry that follows them.
 
 use std::io::{ErrorKind, Read};
 
@@ -7,10 +7,10 @@ use tar::{Entry, EntryType};
 use super::super::quote::{quoted, quoted_bytes};
 use super::error::UnpackError;
 
-/// The largest extension header that is read, in bytes. Names are far shorter; extended attributes are skipped.
+/// Maximum size of an extension header, in bytes. Names are much shorter; extended attributes are ignored.
 const MAX_HEADER_SIZE: u64 = 256 * 1024;
 
-/// What was said of the next entry so far.
+/// Accumulated extension headers for the next entry.
 #[derive(Debug, Default)]
 pub(super) struct Extended {
     long_name: Option<Vec<u8>>,
@@ -19,11 +19,11 @@ pub(super) struct Extended {
     link_path: Option<Vec<u8>>,
     size: Option<u64>,
     sparse: bool,
-    /// Whether any extension header came at all.
+    /// Whether at least one extension header was read.
     pub(super) pending: bool,
 }
 
-/// An entry with all that is said of it.
+/// An entry combined with its extension headers.
 #[derive(Debug)]
 pub(super) struct Member {
     pub(super) name: Vec<u8>,
@@ -34,14 +34,14 @@ pub(super) struct Member {
     pub(super) sparse: bool,
 }
 
-/// Whether an entry only says something about the one behind it, or about all.
+/// Returns whether an entry is an extension header, for the next entry or for the whole archive.
 pub(super) fn is_extension(kind: EntryType) -> bool {
     use EntryType::{GNULongLink, GNULongName, XGlobalHeader, XHeader};
     matches!(kind, GNULongName | GNULongLink | XHeader | XGlobalHeader)
 }
 
 impl Extended {
-    /// Takes an extension header in; `false` for any other entry, which is left alone.
+    /// Reads an extension header. Returns `false` for any other entry and does not read it.
     pub(super) fn absorb<R: Read>(&mut self, entry: &mut Entry<'_, R>) -> Result<bool, UnpackError> {
         let kind = entry.header().entry_type();
         match kind {
@@ -71,13 +71,13 @@ impl Extended {
         Ok(())
     }
 
-    /// Joins what was said with the entry's own header.
+    /// Combines the extension headers with the header of the entry.
     pub(super) fn describe<R: Read>(self, entry: &Entry<'_, R>) -> Result<Member, UnpackError> {
         let header = entry.header();
         let own_name = || header.path_bytes().into_owned();
         let own_link = || header.link_name_bytes().map(|link| link.into_owned()).unwrap_or_default();
         let name = self.long_name.or(self.path).unwrap_or_else(own_name);
-        // Readers disagree about which of two sizes counts, which hides entries from one that another sees.
+        // Tar readers disagree on which of two sizes takes precedence, so an archive could hide entries from some readers.
         if self.size.is_some_and(|size| size != entry.size()) {
             let cause = format!("entry {} has two sizes in its headers", quoted_bytes(&name));
             return Err(UnpackError::Broken { cause });
@@ -93,7 +93,7 @@ impl Extended {
     }
 }
 
-/// A header for the whole archive may comment on it, as Git does, but not rename what comes.
+/// Allows a global header to contain comments, as Git writes them, but not to change the names or sizes of entries.
 fn check_global(data: &[u8]) -> Result<(), UnpackError> {
     let renames = |key: &[u8]| matches!(key, b"path" | b"linkpath" | b"size") || key.starts_with(b"GNU.sparse.");
     match parse_records(data)?.iter().find(|(key, _)| renames(key)) {
@@ -102,7 +102,7 @@ fn check_global(data: &[u8]) -> Result<(), UnpackError> {
     }
 }
 
-/// PAX records: the length of the whole record in decimal, a space, `key=value`, a newline.
+/// Parses PAX records: the decimal length of the whole record, a space, `key=value`, a newline.
 fn parse_records(mut data: &[u8]) -> Result<Vec<Record<'_>>, UnpackError> {
     let mut records = Vec::new();
     while !data.is_empty() {
@@ -114,10 +114,10 @@ fn parse_records(mut data: &[u8]) -> Result<Vec<Record<'_>>, UnpackError> {
     Ok(records)
 }
 
-/// A record's key and value.
+/// Key and value of a record.
 type Record<'data> = (&'data [u8], &'data [u8]);
 
-/// The first record, and what follows it.
+/// Returns the first record and the remaining data.
 fn parse_record(data: &[u8]) -> Option<(Record<'_>, &[u8])> {
     let space = data.iter().take(20).position(|byte| *byte == b' ')?;
     let length: usize = std::str::from_utf8(data.get(..space)?).ok()?.parse().ok()?;

@@ -1,4 +1,4 @@
-//! Counts what an archive really is, on both sides of the decompression, and stops it at the limits.
+//! Counts the compressed and the decompressed bytes of an archive and stops reading at the limits.
 
 use std::cell::Cell;
 use std::io::{self, Read};
@@ -6,14 +6,14 @@ use std::rc::Rc;
 
 use super::super::limits::Limits;
 
-/// Why a stream was stopped.
+/// The limit that stopped a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Breach {
     TooLarge,
     TooCompressed,
 }
 
-/// The counters of one archive.
+/// Byte counters of one archive.
 #[derive(Debug, Default)]
 pub(super) struct Meter {
     compressed: Cell<u64>,
@@ -23,18 +23,18 @@ pub(super) struct Meter {
 }
 
 impl Meter {
-    /// Why the stream was stopped, if it was.
+    /// Returns the limit that stopped the stream, if any.
     pub(super) fn breach(&self) -> Option<Breach> {
         self.breach.get()
     }
 
-    /// Whether the decompressed stream was read to its very end.
+    /// Returns whether the decompressed stream was read to its end.
     pub(super) fn ended(&self) -> bool {
         self.ended.get()
     }
 }
 
-/// The compressed side.
+/// Reader that counts compressed bytes.
 pub(super) struct Compressed<R> {
     pub(super) inner: R,
     pub(super) meter: Rc<Meter>,
@@ -48,7 +48,7 @@ impl<R: Read> Read for Compressed<R> {
     }
 }
 
-/// The decompressed side.
+/// Reader that counts decompressed bytes and enforces the limits.
 pub(super) struct Decompressed<R> {
     pub(super) inner: R,
     pub(super) meter: Rc<Meter>,
@@ -74,7 +74,7 @@ impl<R: Read> Read for Decompressed<R> {
 }
 
 impl<R> Decompressed<R> {
-    /// The error itself is lost in the layers above; they ask the meter.
+    /// Records the breach in the meter, because the layers above discard the error.
     fn stop(&self, breach: Breach) -> io::Error {
         self.meter.breach.set(Some(breach));
         io::Error::other("the archive exceeds a limit")

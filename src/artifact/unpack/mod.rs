@@ -1,8 +1,8 @@
-//! Unpacking an archive: one rule for every source, hostile ones included.
+//! Unpacks archives with the same rules for every source, including hostile ones.
 //!
-//! An archive is a gzip-compressed tar stream. Regular files, directories, and symbolic links that stay inside the tree
-//! are made; everything else is refused by name. What it costs is bounded by what is really decompressed and written,
-//! not by what headers say.
+//! An archive is a gzip-compressed tar stream. Regular files, directories and symbolic links that stay inside the tree are created;
+//! any other kind of entry is an error. The limits apply to the bytes actually decompressed and written, not to the sizes in
+//! headers.
 
 mod error;
 mod extended;
@@ -30,20 +30,21 @@ use tree::{FileError, Tree};
 
 pub use error::UnpackError;
 
-/// What was unpacked.
+/// Result of unpacking an archive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unpacked {
-    /// Regular files.
+    /// Number of regular files.
     pub files: u64,
-    /// Bytes written to them.
+    /// Number of bytes written to files.
     pub bytes: u64,
 }
 
-/// Unpacks an archive into a directory that exists and is empty. Owners, times, attributes and all modes but the
-/// executable bit are left out: files become 0644 or 0755, directories 0755, less the umask.
+/// Unpacks an archive into an existing empty directory. Owners, times, attributes and modes are ignored, except the executable bit:
+/// files become 0644 or 0755 and directories 0755, minus the umask.
 ///
 /// # Errors
-/// The archive is broken, breaks a rule or a limit, or the disk refuses. The directory may hold a part of it then.
+/// Fails if the archive is malformed, breaks a rule or exceeds a limit, or if writing fails. The directory can contain part of the
+/// archive then.
 pub fn unpack(reader: impl Read, into: &Path, limits: &Limits) -> Result<Unpacked, UnpackError> {
     let root = open_empty(into)?;
     let (mut archive, meter) = open(reader, limits);
@@ -53,11 +54,11 @@ pub fn unpack(reader: impl Read, into: &Path, limits: &Limits) -> Result<Unpacke
     Ok(Unpacked { files: unpacking.tree.files, bytes: unpacking.tree.bytes })
 }
 
-/// Reads an archive to its end and writes nothing: one of very many entries, or one that would fill the disk, is refused before
-/// its first file is made. Making and removing them is what takes minutes.
+/// Reads an archive to its end without writing. An archive with too many entries or bytes is refused before any file is created,
+/// because creating and removing its files can take minutes.
 ///
 /// # Errors
-/// A limit is broken. All else that is wrong with it, unpacking tells better.
+/// Fails if a limit is exceeded. Other defects are ignored here, because [`unpack()`] reports them with more detail.
 pub fn survey(reader: impl Read, limits: &Limits) -> Result<(), UnpackError> {
     let (mut archive, meter) = open(reader, limits);
     let mut place = String::new();
@@ -66,7 +67,7 @@ pub fn survey(reader: impl Read, limits: &Limits) -> Result<(), UnpackError> {
         if !extended::is_extension(entry.header().entry_type()) {
             count += 1;
         }
-        // The root may be among them, which is no entry of the tree.
+        // The root may have an entry, which does not count as an entry of the tree.
         if count > limits.entries.saturating_add(1) {
             return Err(UnpackError::TooManyEntries { limit: limits.entries });
         }
@@ -75,7 +76,7 @@ pub fn survey(reader: impl Read, limits: &Limits) -> Result<(), UnpackError> {
     meter.breach().map_or(Ok(()), |breach| Err(too_much(breach, limits, &place)))
 }
 
-/// An archive that is counted while it is read.
+/// Returns an archive reader and the meter that counts its bytes.
 fn open<R: Read>(reader: R, limits: &Limits) -> (Archive<Decompressed<MultiGzDecoder<Compressed<R>>>>, Rc<Meter>) {
     let meter = Rc::new(Meter::default());
     let compressed = Compressed { inner: reader, meter: Rc::clone(&meter) };
@@ -87,7 +88,7 @@ fn entry_place(name: &[u8]) -> String {
     format!("in entry {}", quoted_bytes(name))
 }
 
-/// `place` is the entry that was begun last, if one was.
+/// `place` is the last entry that was started, if any.
 fn too_much(breach: Breach, limits: &Limits, place: &str) -> UnpackError {
     let place = if place.is_empty() { "before its first entry" } else { place }.to_owned();
     match breach {
@@ -96,7 +97,7 @@ fn too_much(breach: Breach, limits: &Limits, place: &str) -> UnpackError {
     }
 }
 
-/// Opens the destination. It must be a directory itself: a link to one was not made by whoever prepared it.
+/// Opens the destination. Symbolic links are refused: the caller always creates a directory.
 fn open_empty(into: &Path) -> Result<Dir, UnpackError> {
     let refused = |why: String| UnpackError::Destination { path: into.to_owned(), why };
     let metadata = fs::symlink_metadata(into).map_err(|cause| refused(cause.to_string()))?;
@@ -115,13 +116,13 @@ struct Unpacking<'limits> {
     limits: &'limits Limits,
     meter: Rc<Meter>,
     tree: Tree<'limits>,
-    /// The entry that was begun last, for messages.
+    /// Last entry that was started, for messages.
     place: String,
 }
 
 impl Unpacking<'_> {
     fn entries<R: Read>(&mut self, archive: &mut Archive<R>) -> Result<(), UnpackError> {
-        // Raw: the library would read extension headers of any size into memory.
+        // Raw mode, because the library would otherwise read extension headers of any size into memory.
         let entries = archive.entries().map_err(|cause| self.explain(&cause))?.raw(true);
         let mut extended = Extended::default();
         for entry in entries {
@@ -144,7 +145,7 @@ impl Unpacking<'_> {
         let name = EntryName::parse(&member.name, self.limits)
             .map_err(|why| UnpackError::Name { name: quoted_name.clone(), why })?;
         let kind = if member.sparse { EntryType::GNUSparse } else { member.kind };
-        // Before tar knew directories, a slash at the end of an empty file's name made one.
+        // Early tar formats have no directory type: a trailing slash in the name of an empty file denotes a directory.
         let slash = member.size == 0 && member.name.ends_with(b"/");
         match kind {
             EntryType::Directory => self.directory(&name),
@@ -166,7 +167,7 @@ impl Unpacking<'_> {
     }
 
     fn directory(&mut self, name: &EntryName) -> Result<(), UnpackError> {
-        // The archive's own root is the destination.
+        // The root of the archive is the destination itself.
         if name.is_root() { Ok(()) } else { self.tree.directory(name) }
     }
 
@@ -184,8 +185,8 @@ impl Unpacking<'_> {
         }
     }
 
-    /// Reads what follows the last entry: an end mark must have come, and only padding may come behind it. Reading to
-    /// the end also verifies gzip's checksum.
+    /// Reads the rest of the stream: requires an end mark and allows only zero padding after it. Reading to the end also verifies
+    /// the gzip checksum.
     fn end(&self, mut rest: impl Read) -> Result<(), UnpackError> {
         if self.meter.ended() {
             return Err(UnpackError::Truncated);
@@ -202,7 +203,7 @@ impl Unpacking<'_> {
         }
     }
 
-    /// Finds the reason of a failed read. The libraries in between wrap errors beyond recognition.
+    /// Determines the reason of a failed read, because the libraries in between obscure the original error.
     fn explain(&self, cause: &io::Error) -> UnpackError {
         let error = if cause.kind() == io::ErrorKind::UnexpectedEof || self.meter.ended() {
             UnpackError::Truncated

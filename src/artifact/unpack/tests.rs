@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use super::*;
 
-/// A tar stream that is put together header by header, because libraries refuse to write what must be refused here.
+/// A tar stream built header by header, because libraries refuse to write the invalid entries that these tests need.
 #[derive(Default)]
 struct Tar(Vec<u8>);
 
@@ -72,7 +72,7 @@ fn gzip(bytes: &[u8]) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-/// A directory to unpack into, beside things that no archive may touch.
+/// A directory to unpack into, next to files that no archive may modify.
 struct Place(TempDir);
 
 impl Place {
@@ -143,7 +143,7 @@ fn s14_modes_are_reduced_to_the_executable_bit() {
         .end();
     place.unpack(&archive, &Limits::default()).unwrap();
     for (name, of_owner) in [("closed", 0o700), ("closed/plain", 0o600), ("closed/run", 0o700)] {
-        // What is left for group and others is the umask's affair.
+        // Bits for group and others depend on the umask.
         assert_eq!(place.mode(name) & 0o7722, of_owner, "{name}");
     }
     assert_eq!(place.mode("closed/plain") & 0o111, 0);
@@ -285,7 +285,7 @@ fn s13_a_bomb_is_stopped_long_before_it_is_large() {
     let place = Place::new();
     let archive = Tar::default().file("zeros", &vec![0; 90_000]).end();
     place.unpack(&archive, &limits).expect("a small archive of zeros is harmless");
-    // Many members that are empty once decompressed cost time too; the stream still ends.
+    // Many gzip members without content also cost time; reading them must still end.
     let empty_members = gzip(b"").repeat(1000);
     assert!(matches!(Place::new().unpack(&empty_members, &limits), Err(UnpackError::Truncated)));
 }
@@ -366,7 +366,7 @@ fn an_archive_cut_short_anywhere_is_refused() {
         let error = Place::new().unpack(&whole[..length], &Limits::default()).expect_err("it is cut");
         assert!(matches!(error, UnpackError::Truncated | UnpackError::Broken { .. }), "{length}: {error}");
     }
-    // Cut before it was compressed: gzip itself is whole then.
+    // Truncated before compression, so the gzip stream itself is complete.
     let plain = Tar::default().file("a", &[7; 2000]).file("b", b"y").0;
     for length in [0, 100, 512, 1000, 2560, 2700, plain.len()] {
         let error = refusal(&gzip(&plain[..length]), &Limits::default());
@@ -415,7 +415,7 @@ fn the_destination_must_be_an_empty_directory() {
     assert!(error.contains("it is not empty"), "{error}");
 }
 
-/// Every link that was made, followed to its end, stays inside.
+/// Asserts that every symbolic link resolves to a path inside `root`.
 fn assert_links_stay_inside(directory: &Path, root: &Path) {
     for entry in fs::read_dir(directory).unwrap() {
         let entry = entry.unwrap();
@@ -458,7 +458,7 @@ proptest! {
         entries in prop::collection::vec((0..3_u8, names(), names()), 1..12)
     ) {
         let place = Place::new();
-        // What is refused is left out, so that the rest has the tree to play with.
+        // Skips refused entries, so that the remaining ones still exercise the tree.
         let mut kept = Tar::default();
         for (kind, name, target) in entries {
             let next = Tar(kept.0.clone());

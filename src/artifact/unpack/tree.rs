@@ -1,4 +1,4 @@
-//! The tree that an archive becomes. All writes go through directory handles that nothing leads out of.
+//! Writes the entries of an archive to disk, only through directory handles that cannot leave the tree.
 
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
@@ -13,15 +13,15 @@ use super::super::limits::Limits;
 use super::super::quote::quoted_bytes;
 use super::error::UnpackError;
 
-/// How much of a file is copied at a time.
+/// Buffer size for copying files, in bytes.
 const PIECE: usize = 64 * 1024;
 
 pub(super) struct Tree<'limits> {
     limits: &'limits Limits,
     root: Dir,
-    /// Directories that are known to be there and to be no links. Nothing here ever replaces a directory.
+    /// Directories known to exist and not to be links. The code never replaces a directory.
     directories: HashSet<PathBuf>,
-    /// The directory that was written to last: archives list files directory by directory.
+    /// Last directory written to, cached because archives list files directory by directory.
     current: Option<(PathBuf, Dir)>,
     buffer: Vec<u8>,
     pub(super) entries: u64,
@@ -29,7 +29,6 @@ pub(super) struct Tree<'limits> {
     pub(super) bytes: u64,
 }
 
-/// Why the content of a file could not be written.
 enum CopyError {
     Read(io::Error),
     Write(io::Error),
@@ -49,13 +48,13 @@ impl<'limits> Tree<'limits> {
         }
     }
 
-    /// Makes a directory, or finds it made.
+    /// Creates a directory unless it exists.
     pub(super) fn directory(&mut self, name: &EntryName) -> Result<(), UnpackError> {
         self.count()?;
         self.ensure(name.path(), name)
     }
 
-    /// Writes a file. `Ok(false)`: the archive ended before the file did.
+    /// Writes a file. Returns `false` if the archive ended before the file was complete.
     pub(super) fn file(
         &mut self,
         name: &EntryName,
@@ -75,7 +74,7 @@ impl<'limits> Tree<'limits> {
         }
     }
 
-    /// Makes a symbolic link whose target was checked.
+    /// Creates a symbolic link. The caller must have checked its target.
     pub(super) fn link(&mut self, name: &EntryName, target: &[u8]) -> Result<(), UnpackError> {
         self.count()?;
         let (parent, last) = self.parent(name)?;
@@ -98,7 +97,7 @@ impl<'limits> Tree<'limits> {
                 if !there.is_file() {
                     return Err(occupied(name, there.file_type()));
                 }
-                // The later of two entries counts. The old file is unlinked, not written into.
+                // The later of two entries with the same name wins. The old file is unlinked instead of overwritten.
                 parent.remove_file(&last).and_then(|()| parent.open_with(&last, &options))
             }
             made => {
@@ -109,7 +108,7 @@ impl<'limits> Tree<'limits> {
         made.map_err(|cause| write_error(name, cause))
     }
 
-    /// Opens the directory that an entry lies in, made where it is missing, and gives the entry's own name in it.
+    /// Opens the parent directory of an entry, creating it if missing, and returns it with the last component of the name.
     fn parent(&mut self, name: &EntryName) -> Result<(Dir, OsString), UnpackError> {
         let last = name.path().file_name().unwrap_or_default().to_owned();
         let path = name.path().parent().unwrap_or_else(|| Path::new(""));
@@ -132,7 +131,7 @@ impl<'limits> Tree<'limits> {
         Ok(directory)
     }
 
-    /// Makes a directory and those above it. None of them may be a link.
+    /// Creates a directory and its missing parents. None of them may be a link.
     fn ensure(&mut self, path: &Path, entry: &EntryName) -> Result<(), UnpackError> {
         let mut missing: Vec<&Path> = path.ancestors().take_while(|above| !self.directories.contains(*above)).collect();
         missing.retain(|above| !above.as_os_str().is_empty());
@@ -140,7 +139,7 @@ impl<'limits> Tree<'limits> {
         builder.mode(0o755);
         for directory in missing.into_iter().rev() {
             match self.root.create_dir_with(directory, &builder) {
-                // A directory that no entry names costs as much as one that is named.
+                // Parent directories without an entry count toward the limit as well.
                 Ok(()) if directory != entry.path() => self.count()?,
                 Ok(()) => {}
                 Err(cause) if cause.kind() == ErrorKind::AlreadyExists => self.check_directory(directory, entry)?,
@@ -173,9 +172,9 @@ impl<'limits> Tree<'limits> {
     }
 }
 
-/// Why a file could not be unpacked.
+/// The reason why a file could not be unpacked.
 pub(super) enum FileError {
-    /// Reading the archive failed; its reader knows why.
+    /// Reading the archive failed; the caller determines the reason from its reader.
     Archive(io::Error),
     Refused(UnpackError),
 }

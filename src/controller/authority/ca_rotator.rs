@@ -1,4 +1,4 @@
-//! Looks at the authority's Secret again and again, does what is to be done, and tells the others what is in force.
+//! Polls the CA Secret, performs the due steps and publishes the CA in force.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,19 +20,19 @@ use crate::runtime::writes::{Created, Writer};
 use crate::telemetry::chain;
 use crate::telemetry::metrics::Metrics;
 
-/// How often the Secret is looked at. It is read by its name: no Secret is watched.
+/// Interval at which the Secret is read. It is read by name, because Secrets are not watched.
 const LOOK_INTERVAL: Duration = Duration::from_secs(20);
-/// More steps than any state of the Secret needs, unless somebody else changes it all the time.
+/// Maximum number of steps per pass. No state of the Secret needs more, unless another client changes it continuously.
 const MAX_STEPS: usize = 6;
 
-/// Where the Secret is.
+/// Namespace of the Secret, with the clients to read and write it.
 pub struct Place {
     pub reader: Reader,
     pub writer: Writer,
     pub namespace: String,
 }
 
-/// Keeps the authority. It alone writes the Secret.
+/// Maintains the CA. No other part of the controller writes the Secret.
 pub struct CaRotator {
     place: Place,
     events: Events,
@@ -40,12 +40,12 @@ pub struct CaRotator {
     agents: Agents,
     clients: Vec<Issued>,
     in_force: watch::Sender<Arc<Generations>>,
-    /// What was last found wrong, so that it is said once.
+    /// Last reported error, so that each error is reported once.
     trouble: Option<String>,
 }
 
 impl CaRotator {
-    /// Reads the authority, or makes it. Of two that make one at the same time, the first wins.
+    /// Reads or creates the CA. If two processes create it concurrently, the first one wins.
     pub async fn start(place: Place, events: Events, metrics: Metrics) -> Result<CaRotator, AuthorityError> {
         let now = Timestamp::now();
         let generations = match place.settle(None, now).await? {
@@ -61,23 +61,23 @@ impl CaRotator {
         Ok(CaRotator { place, events, metrics, agents, clients, in_force, trouble: None })
     }
 
-    /// The way to all agents, with the controller's certificates as they are in force.
+    /// Returns the connections to all agents, which use the controller's certificates in force.
     pub fn agents(&self) -> Agents {
         self.agents.clone()
     }
 
-    /// The authorities in force.
+    /// Returns a receiver of the CA generations in force.
     pub fn authority(&self) -> watch::Receiver<Arc<Generations>> {
         self.in_force.subscribe()
     }
 
-    /// The certificates that agents are shown.
+    /// Returns the client certificates that the controller presents to agents.
     #[cfg(test)]
     pub(super) fn clients(&self) -> Vec<String> {
         self.clients.iter().map(|client| client.certificate_pem.clone()).collect()
     }
 
-    /// Until `end` is cancelled.
+    /// Runs until `end` is canceled.
     pub async fn run(mut self, end: CancellationToken) {
         loop {
             tokio::select! {
@@ -88,7 +88,7 @@ impl CaRotator {
         }
     }
 
-    /// One look. Whatever is wrong, what was in force stays.
+    /// Performs one pass. If it fails, the CA in force stays in force.
     pub(super) async fn look(&mut self, now: Timestamp) {
         let known = self.in_force.borrow().clone();
         let (good, trouble, secret) = match self.place.settle(Some(&known), now).await {
@@ -107,7 +107,8 @@ impl CaRotator {
         self.metrics.authority(self.in_force.borrow().current().expiry(), self.trouble.is_none());
     }
 
-    /// Certificates first, then the word to Workspaces: whoever hears it can be called at once.
+    /// Replaces the client certificates before it publishes the CA, because the controller may call an agent as soon as its
+    /// Workspace has the new CA.
     fn put_in_force(&mut self, generations: Arc<Generations>, now: Timestamp) -> Result<(), AuthorityError> {
         let is_new = *generations != **self.in_force.borrow();
         let is_due = |client: &Issued| identity::renewal_due(&client.certificate_pem, now).unwrap_or(true);
@@ -141,15 +142,15 @@ impl CaRotator {
     }
 }
 
-/// What the Secret came to.
+/// Result of a pass over the Secret.
 enum Settled {
     Good(Generations),
     Bad { reason: String, secret: Box<Secret> },
 }
 
 impl Place {
-    /// Looks and acts until there is nothing to do now. What comes back was read from the Secret: nothing is in force that
-    /// would be forgotten with the process.
+    /// Reads the Secret and acts until nothing is due. The result always comes from the Secret, so the CA in force survives a
+    /// restart.
     async fn settle(&self, known: Option<&Generations>, now: Timestamp) -> Result<Settled, AuthorityError> {
         for _ in 0..MAX_STEPS {
             let secret = self.reader.get_opt::<Secret>(&self.namespace, SECRET).await?;
@@ -168,7 +169,7 @@ impl Place {
                 (_, _, _) => self.create(known, now).await,
             };
             match written {
-                // Somebody was quicker: another look.
+                // Another client wrote first: read the Secret again.
                 Err(AuthorityError::Write(error)) if error.is_conflict() || error.is_not_found() => {}
                 other => other?,
             }
@@ -194,7 +195,7 @@ impl Place {
     }
 }
 
-/// What the Secret shall hold after an action.
+/// Returns the content of the Secret after an action.
 fn after(
     action: &Action,
     found: &Generations,

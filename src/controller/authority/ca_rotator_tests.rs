@@ -1,4 +1,4 @@
-//! The authority's Secret as people and other processes change it, on an API that keeps one Secret.
+//! Changes of the CA Secret by users and other processes, with a fake API server that stores one Secret.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -22,7 +22,7 @@ use crate::telemetry::metrics::Metrics;
 
 const HOUR: Duration = Duration::from_secs(60 * 60);
 
-/// The one Secret of the API, and how often it was written.
+/// The stored Secret and the number of its writes.
 #[derive(Clone, Default)]
 struct Api(Arc<Mutex<(Option<Value>, u64)>>);
 
@@ -45,7 +45,7 @@ impl Api {
         }
     }
 
-    /// What somebody else does.
+    /// Changes the Secret as another client would.
     fn change(&self, change: impl FnOnce(&mut Option<Value>)) {
         let mut api = self.0.lock().unwrap();
         let mut secret = api.0.take();

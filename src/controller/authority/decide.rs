@@ -1,4 +1,4 @@
-//! What to do next about the authority. Pure and total: no client, no clock.
+//! Decides the next step for the CA. Pure functions: no client, no clock.
 
 use std::time::Duration;
 
@@ -7,48 +7,49 @@ use jiff::Timestamp;
 use super::generations::{Generations, Pending};
 use crate::rpc::identity::LEAF_VALIDITY;
 
-/// How long a next authority is trusted before it signs: Workspaces are told within minutes, their pods a few later.
+/// Time for which the next CA is trusted before it signs. Workspaces receive it within minutes, their pods a few minutes
+/// later.
 pub(super) const TRUSTED_BEFORE_IT_SIGNS: Duration = Duration::from_secs(60 * 60);
-/// How long a replaced authority is trusted: until the last of its certificates has expired, and a day for clocks.
+/// Time for which a replaced CA stays trusted: until the last of its certificates has expired, plus one day for clock skew.
 pub(super) const TRUSTED_AFTER_IT_SIGNED: Duration = Duration::from_secs(LEAF_VALIDITY.as_secs() + 24 * 60 * 60);
 
-/// What the Secret holds.
+/// Content of the Secret.
 #[derive(Clone, Debug)]
 pub(super) enum Found {
     Nothing,
-    /// It is there, and holds no authority that signs: why.
+    /// The Secret exists but contains no usable CA, for this reason.
     Unusable(String),
     Usable {
         generations: Box<Generations>,
-        /// A person asks for a new authority.
+        /// Whether a user has requested a new CA.
         rotation_requested: bool,
     },
 }
 
-/// The next step. All but `Use`, `KeepKnown` and `Refuse` write the Secret, and are followed by another look.
+/// Next step. All steps except `Use`, `KeepKnown` and `Refuse` write the Secret, which is then read again.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Action {
-    /// Makes the first authority.
+    /// Create the first CA.
     Make,
-    /// Somebody has deleted the Secret: writes what is known.
+    /// The Secret was deleted: write the known CA to a new one.
     WriteAgain,
-    /// Goes on with what is known, since the Secret cannot be used.
+    /// The Secret is unusable, for this reason: keep the known CA.
     KeepKnown(String),
-    /// The Secret cannot be used, and nothing else is known.
+    /// The Secret is unusable, for this reason, and no CA is known.
     Refuse(String),
-    /// Somebody has put another authority in place: the one that is known stays trusted for a while.
+    /// A user or another process replaced the CA: keep trusting the known one until `retire_at`.
     TrustReplaced { retire_at: Timestamp },
-    /// Makes the authority that comes next.
+    /// Create the next CA, which signs from `promote_at` on.
     AddNext { promote_at: Timestamp },
-    /// The next authority signs from now on.
+    /// Let the next CA sign, and keep trusting the current one until `retire_at`.
     Promote { retire_at: Timestamp },
-    /// The previous authority is not trusted any more.
+    /// Stop trusting the previous CA.
     Retire,
-    /// All is as it should be.
+    /// Nothing to change.
     Use,
 }
 
-/// Decides by what the Secret holds and what this process knows.
+/// Decides from the content of the Secret and the CA known to this process.
 pub(super) fn decide(found: &Found, known: Option<&Generations>, now: Timestamp) -> Action {
     let (generations, rotation_requested) = match (found, known) {
         (Found::Nothing, None) => return Action::Make,
@@ -65,7 +66,7 @@ pub(super) fn decide(found: &Found, known: Option<&Generations>, now: Timestamp)
     let is_due = |pending: &Pending| pending.until.is_some_and(|until| until <= now);
     match generations.next() {
         Some(next) if is_due(next) => return Action::Promote { retire_at },
-        // Who provides an authority renews it.
+        // The provider of an external CA renews it.
         None if rotation_requested || (current.is_made_here() && current.renewal_due(now)) => {
             return Action::AddNext { promote_at: now + TRUSTED_BEFORE_IT_SIGNS };
         }
@@ -74,8 +75,8 @@ pub(super) fn decide(found: &Found, known: Option<&Generations>, now: Timestamp)
     if generations.previous().is_some_and(is_due) { Action::Retire } else { Action::Use }
 }
 
-/// Whether another authority signs, and the known one is not trusted. One that a person removes from the previous ones
-/// is not missed: it did not sign any more.
+/// Returns whether another CA signs and the known one is not trusted. A user may remove a previous CA from the Secret,
+/// because that CA no longer signs.
 fn was_replaced(known: &Generations, found: &Generations) -> bool {
     !found.trusts(known.current().certificate())
 }
@@ -108,7 +109,7 @@ mod tests {
         Found::Usable { generations: Box::new(generations.clone()), rotation_requested: true }
     }
 
-    /// As another program makes it.
+    /// Returns a CA that another program created.
     fn foreign() -> Generations {
         let key = rcgen::KeyPair::generate().unwrap();
         let mut params = rcgen::CertificateParams::default();

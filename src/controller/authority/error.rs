@@ -1,4 +1,4 @@
-//! The errors of the certificate authority.
+//! Errors of the certificate authority.
 
 use super::secret::SECRET;
 use crate::rpc::client::ClientIdentityError;
@@ -6,7 +6,7 @@ use crate::rpc::identity::IdentityError;
 use crate::runtime::reads::ReadError;
 use crate::runtime::writes::WriteError;
 
-/// Why there is no authority, or none newer than the one in force.
+/// Reason why there is no CA, or why the CA in force cannot be updated.
 #[derive(Debug, thiserror::Error)]
 pub enum AuthorityError {
     #[error("cannot read the authority's Secret")]

@@ -1,4 +1,4 @@
-//! The authority that signs, with the one that will and the one that did: what is trusted at this moment.
+//! CA generations: the current CA, which signs, and the next and the previous CA, which are only trusted.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use rustls::pki_types::CertificateDer;
 
 use crate::rpc::identity::{Authority, IdentityError, Issued};
 
-/// The authorities of this moment. Cheap to clone.
+/// CA generations in force. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Generations {
     current: Arc<Authority>,
@@ -16,7 +16,7 @@ pub struct Generations {
     bundle: String,
 }
 
-/// An authority that does not sign, and when that changes or ends; without a time, somebody else sees to it.
+/// CA that does not sign, with the time of its promotion or retirement. Without a time, only a user promotes or removes it.
 #[derive(Clone, Debug)]
 pub(super) struct Pending {
     pub authority: Arc<Authority>,
@@ -24,7 +24,7 @@ pub(super) struct Pending {
 }
 
 impl Generations {
-    /// The first authority of a controller.
+    /// Creates the generations of a new controller, with only a current CA.
     pub fn first(authority: Authority) -> Self {
         Self::new(Arc::new(authority), None, None)
     }
@@ -35,18 +35,18 @@ impl Generations {
         Generations { current, next, previous, bundle }
     }
 
-    /// The one that signs.
+    /// Returns the CA that signs.
     pub fn current(&self) -> &Authority {
         &self.current
     }
 
-    /// The certificates of all of them: what both ends of a connection have to trust.
+    /// Returns the certificates of all generations, which both ends of a connection must trust.
     pub fn bundle_pem(&self) -> &str {
         &self.bundle
     }
 
-    /// Certificates for the controller: of the current authority, and of the previous one for pods that have not been
-    /// told yet.
+    /// Issues client certificates for the controller: from the current CA, and from the previous one for pods that do not
+    /// trust the current CA yet.
     pub(super) fn issue_clients(&self, now: Timestamp) -> Result<Vec<Issued>, IdentityError> {
         let previous = self.previous.as_ref().map(|pending| pending.authority.as_ref());
         std::iter::once(self.current.as_ref()).chain(previous).map(|authority| authority.issue_client(now)).collect()
@@ -60,19 +60,20 @@ impl Generations {
         self.previous.as_ref()
     }
 
-    /// Whether whoever has this bundle trusts what an authority has signed.
+    /// Returns whether the bundle contains this CA certificate.
     pub(super) fn trusts(&self, certificate: &CertificateDer<'_>) -> bool {
         let others = [&self.next, &self.previous].into_iter().flatten().map(|pending| &pending.authority);
         std::iter::once(&self.current).chain(others).any(|authority| authority.certificate() == certificate)
     }
 
-    /// With an authority that signs from `promote_at` on.
+    /// Returns the generations with a next CA that signs from `promote_at` on.
     pub(super) fn with_next(&self, next: Authority, promote_at: Timestamp) -> Self {
         let next = Pending { authority: Arc::new(next), until: Some(promote_at) };
         Self::new(self.current.clone(), Some(next), self.previous.clone())
     }
 
-    /// The next one signs, the current one is trusted until `retire_at`. Without a next one, all stays as it is.
+    /// Returns the generations after promotion of the next CA. The current CA stays trusted until `retire_at`. Without a next
+    /// CA, nothing changes.
     pub(super) fn promoted(&self, retire_at: Timestamp) -> Self {
         match &self.next {
             Some(next) => Self::new(next.authority.clone(), None, Some(self.outgoing(retire_at))),
@@ -80,12 +81,12 @@ impl Generations {
         }
     }
 
-    /// Only what signs, or will, is trusted.
+    /// Returns the generations without the previous CA.
     pub(super) fn retired(&self) -> Self {
         Self::new(self.current.clone(), self.next.clone(), None)
     }
 
-    /// The authority that signed until somebody replaced it is trusted until `retire_at`.
+    /// Returns the generations after a replacement. The replaced CA stays trusted until `retire_at`.
     pub(super) fn succeeding(&self, replaced: &Generations, retire_at: Timestamp) -> Self {
         Self::new(self.current.clone(), None, Some(replaced.outgoing(retire_at)))
     }
@@ -96,7 +97,7 @@ impl Generations {
 }
 
 impl PartialEq for Generations {
-    /// Whether the same certificates are trusted and the same one signs.
+    /// Whether both trust the same certificates and the same CA signs.
     fn eq(&self, other: &Self) -> bool {
         self.bundle == other.bundle && self.current.certificate() == other.current.certificate()
     }

@@ -1,7 +1,8 @@
-//! The controller's certificate authority, kept in a Secret of its own namespace: made, rotated, replaced by a person,
-//! and written again when it is deleted, without a connection cut.
+//! Certificate authority (CA) of the controller, stored in a Secret in the controller's namespace. The CA can be created,
+//! rotated, replaced by a user and restored after deletion without interrupting connections.
 //!
-//! `secret` is the form in the API, `decide` says what to do next, `ca_rotator` looks, does it, and tells the others.
+//! `secret` defines the format of the Secret, `decide` selects the next step, and `ca_rotator` reads the Secret, performs the
+//! steps and publishes the CA in force.
 
 mod ca_rotator;
 mod decide;

@@ -1,4 +1,4 @@
-//! The authority's Secret: three pairs of certificate and key, and two times as annotations.
+//! Format of the CA Secret: three pairs of certificate and key, and two times as annotations.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,23 +15,23 @@ use super::decide::Found;
 use super::generations::{Generations, Pending};
 use crate::rpc::identity::Authority;
 
-/// The Secret.
+/// Name of the Secret.
 pub const SECRET: &str = "pulumi-controller-authority";
 
-/// A certificate and the key that it belongs to. `ca.crt` may hold more certificates, which are trusted.
+/// Keys of a certificate and its private key in the Secret. `ca.crt` may contain further certificates, which are trusted too.
 type Pair = [&'static str; 2];
 const CURRENT: Pair = ["ca.crt", "ca.key"];
 const NEXT: Pair = ["next.crt", "next.key"];
 const PREVIOUS: Pair = ["previous.crt", "previous.key"];
 
-/// From when on the next authority signs.
+/// Time from which the next CA signs.
 const PROMOTE_AT: &str = "pulumi.com/promote-at";
-/// Until when the previous authority is trusted.
+/// Time until which the previous CA is trusted.
 const RETIRE_AT: &str = "pulumi.com/retire-at";
-/// A person asks for another authority.
+/// Set by a user to request a new CA.
 const ROTATE: &str = "pulumi.com/rotate";
 
-/// What the Secret holds. A next or a previous authority that cannot be read is as good as none.
+/// Parses the Secret. An unreadable next or previous CA is ignored.
 pub(super) fn read(secret: Option<&Secret>) -> Found {
     let Some(secret) = secret else {
         return Found::Nothing;
@@ -70,7 +70,6 @@ fn authority(secret: &Secret, [certificate, key]: Pair) -> Result<Authority, Str
     Authority::from_pem(text(certificate)?, text(key)?).map_err(|error| format!("{certificate}, {key}: {error}"))
 }
 
-/// A new Secret.
 pub(super) fn new(generations: &Generations, namespace: &str) -> Secret {
     let annotations = annotations(generations).into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?)));
     let data = data(generations)
@@ -88,7 +87,8 @@ pub(super) fn new(generations: &Generations, namespace: &str) -> Secret {
     }
 }
 
-/// The merge patch that makes a Secret hold this, if it is still as it was read. It answers a request to rotate.
+/// Returns the merge patch that stores these generations if the Secret is unchanged since it was read. The patch also removes
+/// a rotation request.
 pub(super) fn patch(generations: &Generations, found: &Secret) -> Value {
     let bytes = |pem: Option<Zeroizing<String>>| pem.map(|pem| ByteString(pem.as_bytes().to_vec()));
     let data: BTreeMap<_, _> = data(generations).into_iter().map(|(key, pem)| (key, bytes(pem))).collect();
@@ -117,7 +117,7 @@ fn annotations(generations: &Generations) -> BTreeMap<&'static str, Option<Strin
     [(PROMOTE_AT, time(generations.next())), (RETIRE_AT, time(generations.previous())), (ROTATE, None)].into()
 }
 
-/// As people write it.
+/// Formats a time in whole seconds, which are easier to read.
 fn in_seconds(time: Timestamp) -> String {
     Timestamp::from_second(time.as_second()).unwrap_or(time).to_string()
 }

@@ -1,6 +1,6 @@
-//! The errors of a merge.
+//! Errors of a merge.
 
-/// Why a patch cannot be merged. Each names the place in the patch.
+/// Reason why a patch cannot be merged. Each variant names the path in the patch.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum MergeError {
     #[error("{path} must be an object")]

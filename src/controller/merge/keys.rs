@@ -1,31 +1,30 @@
-//! What merges how: the merge keys of Kubernetes' pod template and of our Workspace, as data.
+//! Merge keys of the Kubernetes pod template and of the objects of `auto.pulumi.com`, as tables.
 
-/// How the fields of one kind of object merge. A field that is not named here merges if it is a map and is replaced
-/// if it is anything else.
+/// Merge rules for the fields of one kind of object. A field without a rule is merged if it is a map, and replaced otherwise.
 #[derive(Debug)]
 pub struct KeyTable(pub &'static [(&'static str, Rule)]);
 
-/// How one field merges.
+/// Merge rule of one field.
 #[derive(Debug)]
 pub enum Rule {
-    /// A map: field by field.
+    /// Map, merged field by field.
     Map(&'static KeyTable),
-    /// A list of maps: items with the same value under the key merge.
+    /// List of maps. Items with the same value of `key` are merged.
     List { key: &'static str, items: &'static KeyTable },
-    /// A list of scalars: the union.
+    /// List of scalars, merged as a union.
     Set,
-    /// Replaced as a whole, a map too.
+    /// Replaced as a whole, even if it is a map.
     Whole,
 }
 
 impl KeyTable {
-    /// The rule for a field; `None` for a field that the table does not name.
+    /// Returns the rule for a field, or `None` if the table does not name the field.
     pub fn rule(&self, field: &str) -> Option<&'static Rule> {
         self.0.iter().find(|(name, _)| *name == field).map(|(_, rule)| rule)
     }
 }
 
-/// Maps merge, lists are replaced.
+/// Merges maps and replaces lists.
 pub static PLAIN: KeyTable = KeyTable(&[]);
 
 static METADATA: KeyTable =
@@ -50,10 +49,10 @@ static POD_SPEC: KeyTable = KeyTable(&[
     ("volumes", Rule::List { key: "name", items: &PLAIN }),
 ]);
 
-/// core/v1 PodTemplateSpec, with the `patchMergeKey`s of Kubernetes.
+/// `PodTemplateSpec` of core/v1, with the `patchMergeKey`s of Kubernetes.
 pub static POD_TEMPLATE: KeyTable = KeyTable(&[("metadata", Rule::Map(&METADATA)), ("spec", Rule::Map(&POD_SPEC))]);
 
-/// core/v1 Service, as far as `serviceTemplate` reaches.
+/// `Service` of core/v1, limited to the fields of `serviceTemplate`.
 pub static SERVICE_TEMPLATE: KeyTable = KeyTable(&[("metadata", Rule::Map(&METADATA))]);
 
 static CONFIG_ITEM: KeyTable = KeyTable(&[("value", Rule::Whole)]);
@@ -66,8 +65,8 @@ static WORKSPACE_SPEC: KeyTable = KeyTable(&[
     ("stacks", Rule::List { key: "name", items: &STACK }),
 ]);
 
-/// Our Update.
+/// `Update` of `auto.pulumi.com`.
 pub static UPDATE: KeyTable = KeyTable(&[("metadata", Rule::Map(&METADATA))]);
 
-/// Our Workspace.
+/// `Workspace` of `auto.pulumi.com`.
 pub static WORKSPACE: KeyTable = KeyTable(&[("metadata", Rule::Map(&METADATA)), ("spec", Rule::Map(&WORKSPACE_SPEC))]);

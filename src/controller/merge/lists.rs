@@ -1,19 +1,19 @@
-//! Merging of sets of scalars, and the order of a merged list.
+//! Merging of scalar sets, and ordering of merged lists.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
 use serde_json::Value;
 
-/// The union of two lists of scalars.
+/// Returns the union of two lists of scalars.
 pub(super) fn merge_set(base: Vec<Value>, patch: &[Value]) -> Vec<Value> {
     let mut seen = HashSet::new();
     let union = base.iter().chain(patch).filter(|item| seen.insert(*item)).cloned().collect();
     in_order(union, patch, &base, None)
 }
 
-/// Puts a merged list in Kubernetes' order: items of the patch in the patch's order, the others in the base's order;
-/// one of the others comes first only where the base had it before the patch's next item. So a new item of the patch
-/// goes to the front.
+/// Orders a merged list as Kubernetes does. Items of the patch keep the order of the patch, and the other items keep the
+/// order of the base. One of the other items precedes the next patch item only if it precedes that item in the base, so new
+/// items of the patch move to the front.
 pub(super) fn in_order(merged: Vec<Value>, patch: &[Value], base: &[Value], key: Option<&str>) -> Vec<Value> {
     let (in_patch, in_base) = (positions(patch, key), positions(base, key));
     let index = |of: &HashMap<_, usize>, item: &Value| of.get(&identity(item, key)).copied();
@@ -33,9 +33,9 @@ pub(super) fn in_order(merged: Vec<Value>, patch: &[Value], base: &[Value], key:
     ordered
 }
 
-/// Where each item is in a list: a list of a template may have ten thousands.
+/// Returns the index of each item. A map, because a list in a template can have tens of thousands of items.
 pub(super) fn positions<'a>(list: &'a [Value], key: Option<&str>) -> HashMap<Option<&'a Value>, usize> {
-    // The first of those that share an identity is found.
+    // Reversed, so that the first of several items with the same identity wins.
     list.iter().enumerate().rev().map(|(index, item)| (identity(item, key), index)).collect()
 }
 

@@ -1,7 +1,7 @@
-//! Strategic merge of templates, as `kubectl patch --type=strategic` does it, on plain JSON.
+//! Strategic merge of templates on plain JSON, with the semantics of `kubectl patch --type=strategic`.
 //!
-//! Templates stay JSON from the resource to the apply: typed parsing would drop fields newer than our library. What a
-//! list merges by is a table (`keys`).
+//! Templates stay JSON from the resource to the apply, because typed parsing would drop fields that are newer than
+//! `k8s-openapi`. The merge keys of lists are tables (`keys`).
 
 mod error;
 mod keys;

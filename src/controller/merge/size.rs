@@ -1,10 +1,10 @@
-//! The size of a template. The schema does not know its fields, so the limit is checked here.
+//! Size limit of templates. The schema cannot enforce it because it does not define their fields.
 
 use std::io::{self, Write};
 
 use serde_json::Value;
 
-/// A template that is too large to be merged.
+/// Template that exceeds the size limit.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{field} has {bytes} bytes as JSON; the limit is {limit} bytes")]
 pub struct TooLarge {
@@ -13,13 +13,13 @@ pub struct TooLarge {
     limit: usize,
 }
 
-/// Refuses a template of more bytes than this.
+/// Returns an error if the template has more than `limit` bytes as JSON.
 pub fn check_size(field: &'static str, template: Option<&Value>, limit: usize) -> Result<(), TooLarge> {
     let bytes = template.map_or(0, size);
     if bytes > limit { Err(TooLarge { field, bytes, limit }) } else { Ok(()) }
 }
 
-/// Bytes of a value as JSON. Nothing is kept of them.
+/// Returns the number of bytes of a value as JSON, without storing the JSON.
 fn size(value: &Value) -> usize {
     let mut counter = Counter(0);
     match serde_json::to_writer(&mut counter, value) {

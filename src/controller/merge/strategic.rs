@@ -16,7 +16,7 @@ const DELETE_FROM_PRIMITIVE_LIST: &str = "$deleteFromPrimitiveList/";
 
 static PLAIN_MAP: Rule = Rule::Map(&PLAIN);
 
-/// What `$patch` asks for.
+/// Value of `$patch`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Directive {
     Merge,
@@ -24,7 +24,7 @@ enum Directive {
     Delete,
 }
 
-/// The place in the patch, for errors.
+/// Path in the patch, for error messages.
 #[derive(Clone, Debug)]
 struct Path(String);
 
@@ -48,7 +48,7 @@ impl fmt::Display for Path {
     }
 }
 
-/// Reads `$patch` of a map; none means merge.
+/// Reads the `$patch` directive of a map. The default is merge.
 fn directive(patch: &Map<String, Value>, path: &Path) -> Result<Directive, MergeError> {
     match patch.get(PATCH).map(|value| (value, value.as_str())) {
         None | Some((_, Some("merge"))) => Ok(Directive::Merge),
@@ -58,13 +58,13 @@ fn directive(patch: &Map<String, Value>, path: &Path) -> Result<Directive, Merge
     }
 }
 
-/// Merges `patch` over `base`. Maps merge, null deletes, lists merge by the keys of the table or are replaced; the
-/// directives `$patch`, `$retainKeys`, `$setElementOrder/…` and `$deleteFromPrimitiveList/…` are obeyed.
+/// Merges `patch` over `base`. Maps are merged, null deletes a field, and lists are merged by the keys of the table or
+/// replaced. The directives `$patch`, `$retainKeys`, `$setElementOrder/…` and `$deleteFromPrimitiveList/…` are supported.
 pub fn merge(base: Value, patch: &Value, keys: &'static KeyTable) -> Result<Value, MergeError> {
     merge_value(Some(base), patch, &Rule::Map(keys), &Path::root())
 }
 
-/// Merges one value over the existing one. A base of another type is replaced, as Kubernetes does.
+/// Merges one value over the existing one. A base of another type is replaced, as in Kubernetes.
 fn merge_value(base: Option<Value>, patch: &Value, rule: &Rule, path: &Path) -> Result<Value, MergeError> {
     match (rule, patch) {
         (Rule::Map(keys), Value::Object(patch)) => {
@@ -88,7 +88,7 @@ fn merge_value(base: Option<Value>, patch: &Value, rule: &Rule, path: &Path) -> 
     }
 }
 
-/// Merges a map over a map, with its directives.
+/// Merges a map over a map and applies the directives of the patch.
 fn merge_map(
     mut base: Map<String, Value>,
     patch: &Map<String, Value>,
@@ -114,7 +114,7 @@ fn merge_map(
     Ok(base)
 }
 
-/// The table's rule; for a field that it does not name, the value decides.
+/// Returns the rule of the table. For a field without a rule, the type of the value decides.
 fn rule_for(keys: &KeyTable, field: &str, value: &Value) -> &'static Rule {
     match keys.rule(field) {
         Some(rule) => rule,
@@ -123,8 +123,8 @@ fn rule_for(keys: &KeyTable, field: &str, value: &Value) -> &'static Rule {
     }
 }
 
-/// Merges items with the same key. An item with `$patch: delete` removes its like; one with `$patch: replace` makes
-/// the other items of the patch the whole list, as in Kubernetes.
+/// Merges items with the same key. An item with `$patch: delete` removes the items with its key. With an item `$patch:
+/// replace`, the other items of the patch replace the whole list, as in Kubernetes.
 fn merge_by_key(
     mut base: Vec<Value>,
     patch: &[Value],
@@ -156,8 +156,8 @@ fn merge_by_key(
     Ok(in_order(base, &patched, &order, Some(key)))
 }
 
-/// A patch where nothing was: its items, without directives. Items that share a key stay apart (two ports of one
-/// number, one for TCP and one for UDP).
+/// Returns the items of a patch that has no base list, with their directives applied. Items with the same key stay separate,
+/// such as a TCP port and a UDP port with the same number.
 fn take_by_key(patch: &[Value], key: &'static str, items: &KeyTable, path: &Path) -> Result<Vec<Value>, MergeError> {
     take(&Sorted::read(patch, key, path)?.merged, items)
 }
@@ -166,7 +166,7 @@ fn take(merged: &[(Path, &Map<String, Value>)], items: &KeyTable) -> Result<Vec<
     merged.iter().map(|(place, item)| merge_map(Map::new(), item, items, place).map(Value::Object)).collect()
 }
 
-/// The items of a patch by what they ask for.
+/// Items of a patch, grouped by directive.
 struct Sorted<'a> {
     merged: Vec<(Path, &'a Map<String, Value>)>,
     deleted: HashSet<Option<&'a Value>>,
@@ -201,7 +201,7 @@ impl<'a> Sorted<'a> {
     }
 }
 
-/// `$retainKeys`: fields of the base that are not named go; fields of the patch must be named.
+/// Applies `$retainKeys`: removes unlisted fields from the base and rejects unlisted fields in the patch.
 fn retain_keys(base: &mut Map<String, Value>, patch: &Map<String, Value>, path: &Path) -> Result<(), MergeError> {
     let Some(retained) = list_directive(patch, RETAIN_KEYS, path)? else {
         return Ok(());
@@ -216,7 +216,7 @@ fn retain_keys(base: &mut Map<String, Value>, patch: &Map<String, Value>, path: 
     Ok(())
 }
 
-/// `$deleteFromPrimitiveList/<field>`: the listed scalars are removed from the base's list.
+/// Applies `$deleteFromPrimitiveList/<field>`: removes the listed scalars from the list of the base.
 fn delete_from_primitive_lists(
     base: &mut Map<String, Value>,
     patch: &Map<String, Value>,
@@ -234,7 +234,7 @@ fn delete_from_primitive_lists(
     Ok(())
 }
 
-/// `$setElementOrder/<field>`: the merged list takes this order. A list that is replaced has its order already.
+/// Applies `$setElementOrder/<field>`: sorts the merged list. A replaced list already has the order of the patch.
 fn set_element_order(
     merged: &mut Map<String, Value>,
     patch: &Map<String, Value>,

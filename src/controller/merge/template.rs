@@ -1,13 +1,13 @@
-//! What templates in a Stack may hold, and what is said of one that holds anything else.
+//! Validation of the templates in a Stack.
 
 use serde_json::{Map, Value};
 
 use super::error::MergeError;
 
-/// The fields of metadata that a template may set.
+/// Metadata fields that a template may set.
 const METADATA_FIELDS: &[&str] = &["annotations", "labels"];
 
-/// Why a template cannot be used.
+/// Reason why a template cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TemplateError {
     #[error("{field} is not supported")]
@@ -26,7 +26,7 @@ pub enum TemplateError {
     Generated(#[source] serde_json::Error),
 }
 
-/// A kind of template: its field in a Stack's spec, and the fields of the object's spec that it may set.
+/// Kind of template: its field in the spec of a Stack, and the spec fields of the object that it may set.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Template {
     pub name: &'static str,
@@ -34,11 +34,12 @@ pub(super) struct Template {
 }
 
 impl Template {
-    /// Names the first field that a template must not have; a section that is null says nothing.
+    /// Returns the metadata and spec of a template, or an error that names the first unsupported field. Null sections are
+    /// ignored.
     pub(super) fn check(&self, template: &Value) -> Result<Map<String, Value>, TemplateError> {
         let not_an_object = || TemplateError::NotAnObject { field: self.name.to_owned() };
         let template = template.as_object().ok_or_else(not_an_object)?;
-        // InlineSource in the form of a whole object, as the operator's schema has it, it says nothing more.
+        // The schema of the operator allows a whole object. Its apiVersion, kind and status have no effect.
         let is_known = |field: &str| matches!(field, "apiVersion" | "kind" | "metadata" | "spec" | "status");
         if let Some(field) = template.keys().find(|field| !is_known(field)) {
             return Err(TemplateError::Unsupported { field: format!("{}.{field}", self.name) });
@@ -79,7 +80,7 @@ impl Template {
     }
 }
 
-/// The field that a directive such as `$setElementOrder/env` is about.
+/// Returns the field that a directive such as `$setElementOrder/env` refers to.
 fn plain_name(field: &str) -> &str {
     match field.strip_prefix('$').and_then(|directive| directive.split_once('/')) {
         Some((_, field)) => field,

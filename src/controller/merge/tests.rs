@@ -3,7 +3,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::api::auto::Workspace;
 
-/// What `kubectl patch --local --type=strategic` (Kubernetes 1.35) made of the same base and patch.
+/// Results of `kubectl patch --local --type=strategic` (Kubernetes 1.35) for the same bases and patches.
 const KUBERNETES: &str = include_str!("kubernetes.json");
 
 #[test]
@@ -165,7 +165,7 @@ fn fields_that_a_workspace_template_must_not_have_are_named() {
     assert!(error.to_string().starts_with("workspaceTemplate does not make a valid object: "), "{error}");
 }
 
-/// A tenant may write lists of ten thousands of items: what each costs must not depend on their number.
+/// Tenants can write lists with tens of thousands of items, so the cost per item must not depend on their number.
 #[test]
 fn lists_of_many_items_are_merged_in_linear_time() {
     let items = |count: usize, from: usize| -> Value {

@@ -1,4 +1,4 @@
-//! A Stack's `updateTemplate` over the Update that was generated for a run.
+//! Merge of a Stack's `updateTemplate` over the Update generated for a run.
 
 use serde_json::Value;
 
@@ -7,7 +7,7 @@ use super::strategic::merge;
 use super::template::{Template, TemplateError};
 use crate::api::auto::Update;
 
-/// What a run is about is not among them: the Stack decides it.
+/// Fields that identify the run, such as its type and artifact, are excluded because the Stack sets them.
 const TEMPLATE: Template = Template {
     name: "updateTemplate",
     spec_fields: &[

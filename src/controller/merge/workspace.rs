@@ -1,4 +1,4 @@
-//! A Stack's `workspaceTemplate` over the Workspace that was generated for it.
+//! Merge of a Stack's `workspaceTemplate` over its generated Workspace.
 
 use serde_json::Value;
 
@@ -7,7 +7,8 @@ use super::strategic::merge;
 use super::template::{Template, TemplateError};
 use crate::api::auto::Workspace;
 
-/// `artifact` is not among them: the Stack decides it. `flux`, `git`, `local` and `projectInfo` are what it decides by (`source::inline`).
+/// `artifact` is excluded because the Stack sets it. `flux`, `git`, `local` and `projectInfo` select the source
+/// (`source::inline`).
 const TEMPLATE: Template = Template {
     name: "workspaceTemplate",
     spec_fields: &[
@@ -33,8 +34,9 @@ const SERVICE_TEMPLATE_FIELD: &str = "serviceTemplate";
 
 /// Merges a Stack's `workspaceTemplate` (`metadata` and `spec`) over its generated Workspace.
 ///
-/// `podTemplate` is carried over as it is when the generated Workspace has none: its nulls and directives are meant for
-/// the pod template, over which it is merged later. So is `serviceTemplate`, which no generated Workspace has.
+/// If the generated Workspace has no `podTemplate`, the one of the template is copied unchanged: its nulls and directives
+/// apply to the pod template that it is merged over later. `serviceTemplate`, which no generated Workspace has, is always
+/// copied.
 pub fn workspace_template(generated: &Workspace, template: &Value) -> Result<Workspace, TemplateError> {
     let mut template = TEMPLATE.check(template)?;
     let generated = serde_json::to_value(generated).map_err(TemplateError::Generated)?;

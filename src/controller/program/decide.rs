@@ -1,20 +1,20 @@
-//! What is to be said of a Program. Pure.
+//! Decides the next action for a Program. Pure functions.
 
 use kube::ResourceExt;
 
 use crate::api::pulumi::Program;
 use crate::source::program;
 
-/// What becomes of a Program.
+/// Next action for a Program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// It is valid: what it was made into, and what it needs of stacks.
+    /// The Program is valid: its artifact, and the values that it requires from stacks.
     Publish { artifact: Published, needs: Option<String> },
-    /// It is not: where and why.
+    /// The Program is invalid: the location and reason of each problem.
     Refuse(String),
 }
 
-/// An artifact as the status names it.
+/// Artifact as recorded in the status.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Published {
     pub path: String,
@@ -23,7 +23,7 @@ pub struct Published {
     pub size: Option<i64>,
 }
 
-/// What is to be said of a Program as it is now.
+/// Decides the next action from the current Program.
 pub fn decide(program: &Program) -> Action {
     let made = match program::make(program) {
         Ok(made) => made,

@@ -1,6 +1,6 @@
-//! Program: says whether it is valid and what it is made into.
+//! Program controller: reports whether a Program is valid and which artifact it produces.
 //!
-//! Stacks do not wait for this status: they make the artifact of the Program themselves, and come to the same bytes.
+//! Stacks do not wait for this status: they build the artifact from the Program themselves, with identical bytes.
 
 mod decide;
 mod status;
@@ -24,7 +24,7 @@ use crate::runtime::watch;
 use crate::runtime::writes::Writer;
 use crate::telemetry::metrics::Metrics;
 
-/// What a Program's reconcile works with.
+/// Dependencies of a Program reconcile.
 #[derive(Clone)]
 pub struct Context {
     pub reader: Reader,
@@ -41,7 +41,7 @@ impl std::fmt::Debug for Context {
     }
 }
 
-/// Runs the controller until it is told to end.
+/// Runs the controller until `shutdown` completes.
 pub async fn controller(
     client: Client,
     scope: &Scope,
@@ -58,7 +58,7 @@ pub async fn controller(
             move |program, context| {
                 let runner = runner.clone();
                 let object = program.clone();
-                // On the heap once it begins: all that are due wait for a slot here.
+                // Boxed only on start: all due reconciles wait here for a slot, and waiting ones must stay small.
                 let work = async move { Box::pin(reconcile(object, context)).await };
                 async move { runner.run(program.as_ref(), work).await }
             },
@@ -69,13 +69,13 @@ pub async fn controller(
         .await;
 }
 
-/// A reconcile reads the Program anew; here they are only counted.
+/// Removes spec and status. Each reconcile reads the live object, and the cache is only used to count Programs.
 fn cut_down(program: &mut Program) {
     program.program = ProgramSpec::default();
     program.status = None;
 }
 
-/// Observe, decide, act: there is one thing to read and one to write.
+/// Observes, decides and acts. There is only one object to read and one to write.
 async fn reconcile(program: Arc<Program>, context: Arc<Context>) -> Result<Outcome, ReconcileError> {
     context.metrics.programs(context.programs.len());
     let namespace = program.namespace().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The only place that makes a Program's status. Pure.
+//! Builds the status of a Program. No other module does. Pure functions.
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -7,7 +7,7 @@ use crate::api::conditions::{self, Claim, READY, STALLED, Status, program_reason
 use crate::api::pulumi::{Program, ProgramArtifact, ProgramStatus};
 use crate::controller::program::decide::{Action, Published};
 
-/// The status of a Program of which this is to be said. Of one that is not valid the last good artifact stays.
+/// Returns the status of a Program after an action. An invalid Program keeps its last valid artifact.
 pub fn after(program: &Program, action: &Action, now: Timestamp) -> ProgramStatus {
     let mut status = program.status.clone().unwrap_or_default();
     let generation = program.metadata.generation.unwrap_or_default();
@@ -36,7 +36,7 @@ pub fn after(program: &Program, action: &Action, now: Timestamp) -> ProgramStatu
     status
 }
 
-/// The same artifact keeps the time at which it was seen first.
+/// Returns the artifact for the status. An unchanged artifact keeps its `lastUpdateTime`.
 fn published(artifact: &Published, before: Option<ProgramArtifact>, now: Timestamp) -> ProgramArtifact {
     let made = ProgramArtifact {
         path: artifact.path.clone(),

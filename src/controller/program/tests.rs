@@ -1,4 +1,4 @@
-//! What is said of Programs, as tables.
+//! Status of Programs, as tables.
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;

@@ -1,31 +1,31 @@
-//! What is to be said of a StackReceiver. Pure.
+//! Decides the next action for a StackReceiver. Pure functions.
 
 use std::time::Duration;
 
 use crate::api::duration;
 use crate::api::pulumi::{NoToken, ReceiverToken, StackReceiver};
 
-/// Nobody watches Secrets: one that is missing is looked for again after this long.
+/// Requeue interval for a missing token. Secrets are not watched.
 const LOOK_AGAIN: Duration = Duration::from_secs(30);
-/// The shortest interval: less would only read the Secret all the time.
+/// Minimum requeue interval in seconds. A shorter interval would only read the Secret more often.
 const MIN_INTERVAL: u64 = 10;
-/// For an interval that cannot be read, which the schema does not let through.
+/// Requeue interval in seconds for an unparsable `spec.interval`, which the schema rejects.
 const DEFAULT_INTERVAL: u64 = 600;
 
-/// What becomes of a StackReceiver.
+/// Next action for a StackReceiver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// It is suspended: it stays as it was.
+    /// The receiver is suspended: keep its conditions and path.
     Leave,
-    /// This controller takes no webhooks.
+    /// This controller does not serve webhooks.
     NotServed,
-    /// There is no token yet.
+    /// The token is not available, for the reason `why`. Requeue after `again`.
     Await { why: String, again: Duration },
-    /// This is its path, until there is another token.
+    /// The token is available: publish the webhook path and requeue after `again`.
     Publish { path: String, again: Duration },
 }
 
-/// What is to be said of a StackReceiver as it is now, with what its Secret holds.
+/// Decides the next action from the StackReceiver and the token in its Secret.
 pub fn decide(receiver: &StackReceiver, is_served: bool, token: &Result<ReceiverToken, NoToken>) -> Action {
     if receiver.is_suspended() {
         return Action::Leave;

@@ -1,6 +1,6 @@
-//! StackReceiver: gives each the path that belongs to its token, and says in its status what keeps it from having one.
+//! StackReceiver controller: publishes the webhook path derived from the token, or reports in the status why there is none.
 //!
-//! Calls to that path are taken elsewhere, in the room `receiver`, and by every replica.
+//! All replicas serve the webhooks themselves, in the module [`crate::receiver`].
 
 mod decide;
 mod status;
@@ -24,13 +24,13 @@ use crate::runtime::scope::Scope;
 use crate::runtime::watch;
 use crate::runtime::writes::Writer;
 
-/// What a StackReceiver's reconcile works with.
+/// Dependencies of a StackReceiver reconcile.
 #[derive(Clone)]
 pub struct Context {
     pub reader: Reader,
     pub writer: Writer,
     pub events: Events,
-    /// Whether this controller takes webhooks at all.
+    /// Whether this controller serves webhooks.
     pub is_served: bool,
 }
 
@@ -40,7 +40,7 @@ impl std::fmt::Debug for Context {
     }
 }
 
-/// Runs the controller until it is told to end.
+/// Runs the controller until `shutdown` completes.
 pub async fn controller(
     client: Client,
     scope: &Scope,
@@ -57,7 +57,7 @@ pub async fn controller(
             move |receiver, context| {
                 let runner = runner.clone();
                 let object = receiver.clone();
-                // On the heap once it begins: all that are due wait for a slot here.
+                // Boxed only on start: all due reconciles wait here for a slot, and waiting ones must stay small.
                 let work = async move { Box::pin(reconcile(object, context)).await };
                 async move { runner.run(receiver.as_ref(), work).await }
             },
@@ -68,7 +68,7 @@ pub async fn controller(
         .await;
 }
 
-/// A reconcile reads the StackReceiver anew.
+/// Removes the fields that the cache does not need. Each reconcile reads the live object.
 fn cut_down(receiver: &mut StackReceiver) {
     receiver.spec.resources.clear();
     receiver.status = None;
@@ -92,7 +92,7 @@ async fn reconcile(receiver: Arc<StackReceiver>, context: Arc<Context>) -> Resul
     })
 }
 
-/// The only read. That the Secret may not be read is an answer, and the user has to hear it.
+/// Reads the token. If the API server refuses the read, the user sees the reason in the status.
 async fn observe(
     receiver: &StackReceiver,
     context: &Context,
@@ -105,8 +105,8 @@ async fn observe(
     }
 }
 
-/// Says what is new. The path is not in it: events go to chats, and for a caller without a signature the path is all that
-/// it has to know.
+/// Publishes an event when the Ready condition changes. The event omits the path: events are forwarded to chats, and the path
+/// alone authorizes callers that do not sign their requests.
 fn announce(receiver: &StackReceiver, status: &StackReceiverStatus, events: &Events) {
     let Some(ready) = conditions::find(&status.conditions, READY) else { return };
     let before = receiver.status.as_ref().and_then(|status| conditions::find(&status.conditions, READY));

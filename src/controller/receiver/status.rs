@@ -1,4 +1,4 @@
-//! The only place that makes a StackReceiver's status. Pure.
+//! Builds the status of a StackReceiver. No other module does. Pure functions.
 
 use jiff::Timestamp;
 use kube::ResourceExt;
@@ -8,7 +8,7 @@ use crate::api::names::ANNOTATION_REQUESTED_AT;
 use crate::api::pulumi::{StackReceiver, StackReceiverStatus};
 use crate::controller::receiver::decide::Action;
 
-/// The status of a StackReceiver of which this is to be said.
+/// Returns the status of a StackReceiver after an action.
 pub fn after(receiver: &StackReceiver, action: &Action, now: Timestamp) -> StackReceiverStatus {
     let mut status = receiver.status.clone().unwrap_or_default();
     let generation = receiver.metadata.generation.unwrap_or_default();

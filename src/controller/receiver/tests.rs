@@ -1,4 +1,4 @@
-//! What is said of StackReceivers, as tables, and a reconcile against an API server.
+//! Status of StackReceivers, as tables, and a reconcile with a fake API server.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,7 +39,7 @@ fn missing() -> Result<ReceiverToken, NoToken> {
     Err(NoToken::NoSecret { secret: "apps/hook".to_owned() })
 }
 
-/// `[Ready, Reconciling, Stalled]` as `status/reason`.
+/// Returns `[Ready, Reconciling, Stalled]`, each as `status/reason`.
 fn said(status: &StackReceiverStatus) -> [Option<String>; 3] {
     [READY, RECONCILING, STALLED].map(|kind| {
         let condition = conditions::find(&status.conditions, kind)?;

@@ -1,4 +1,4 @@
-//! Checks whether each object that a run refers to exists and has keys.
+//! Checks that the objects that a run refers to exist and have keys.
 
 use std::collections::BTreeSet;
 use std::fmt::{self, Debug};
@@ -15,28 +15,28 @@ use super::poll::{Poll, Waiter};
 use super::reference::{Reference, ReferencedKind};
 use crate::runtime::reads::{ReadError, Reader};
 
-/// How many objects are read at the same time for one run.
+/// Maximum number of concurrent reads for one run.
 const READS_AT_ONCE: usize = 8;
-/// How many missing objects a message names.
+/// Maximum number of missing objects that a message lists.
 const MAX_NAMED: usize = 5;
-/// After this long the kubelet has mounted every change: it syncs each pod about once a minute, from a cache that is at most
-/// a minute old.
+/// Time after which the kubelet has mounted any change. The kubelet syncs each pod about once a minute, from a cache that is
+/// at most one minute old.
 const KUBELET_SYNC: SignedDuration = SignedDuration::from_secs(150);
-/// The column with the number of keys in the API server's table of Secrets and in that of ConfigMaps.
+/// Column with the number of keys in the API server's tables of Secrets and ConfigMaps.
 const KEYS_COLUMN: &str = "Data";
 
-/// The result of a check of all references of a run.
+/// Result of checking all references of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Checked {
     pub missing: Vec<Reference>,
-    /// Objects such as `ConfigMap/defaults` that exist and have no keys: their mounted directories are empty.
+    /// Objects, such as `ConfigMap/defaults`, that exist without keys. Their mounted directories are empty.
     pub empty: BTreeSet<String>,
-    /// Whether one of them has changed so recently that the kubelet may not have mounted it yet.
+    /// Whether any of the objects changed so recently that the kubelet may not have mounted the change yet.
     pub is_recent: bool,
 }
 
 impl Checked {
-    /// Which objects a run waits for. `None` when all of them exist.
+    /// Returns a message that lists the missing objects, or `None` if all exist.
     pub fn waits_for(&self, namespace: &str) -> Option<String> {
         let first = self.missing.first()?;
         let named = |reference: &Reference| format!("{} {:?} ({})", reference.kind, reference.name, reference.referrer);
@@ -52,7 +52,7 @@ impl Checked {
     }
 }
 
-/// Checks references, and wakes those that wait for missing objects. Cheap to clone.
+/// Checks references, and wakes objects that wait for missing references. Cheap to clone.
 #[derive(Clone)]
 pub struct References {
     reader: Reader,
@@ -70,7 +70,7 @@ impl References {
         References { reader, poll }
     }
 
-    /// Looks for all objects. `mounted_since` is when the pod that mounts them was created.
+    /// Checks all objects. `mounted_since` is the creation time of the pod that mounts them.
     pub async fn check(
         &self,
         namespace: &str,
@@ -94,7 +94,7 @@ impl References {
         Ok(checked)
     }
 
-    /// Wakes an object as soon as one of these references exists. To be repeated while it waits.
+    /// Wakes `waiter` as soon as one of the missing references exists. The caller repeats the call while it waits.
     pub fn wait(&self, namespace: &str, missing: &[Reference], waiter: &Waiter) {
         for reference in missing {
             self.poll.wait(namespace, reference.kind, &reference.name, waiter);
@@ -102,7 +102,7 @@ impl References {
     }
 }
 
-/// What was seen of one object.
+/// Observed state of one object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Look {
     presence: Presence,
@@ -113,7 +113,7 @@ struct Look {
 enum Presence {
     Missing,
     Empty,
-    /// Also when it cannot be seen: an empty directory in the pod is not used then.
+    /// Also assumed if the object is not readable. The agent then refuses a run with an empty directory.
     HasKeys,
 }
 
@@ -145,7 +145,7 @@ where
             let presence = if is_empty { Presence::Empty } else { Presence::HasKeys };
             Ok(Look { presence, is_recent: is_recent(&found.metadata, mounted_since, Timestamp::now()) })
         }
-        // The agent still refuses a run whose mounted directory is empty.
+        // Without this check, the agent still refuses a run whose mounted directory is empty.
         Err(error) if error.is_forbidden() => {
             tracing::warn!(
                 %error,
@@ -158,7 +158,7 @@ where
     }
 }
 
-/// Whether an object has changed so recently that a pod of that age may not have the change mounted yet.
+/// Returns whether an object changed so recently that a pod of this age may not have mounted the change yet.
 fn is_recent(metadata: &ObjectMeta, mounted_since: Option<Timestamp>, now: Timestamp) -> bool {
     let changes = metadata.managed_fields.iter().flatten().filter_map(|entry| entry.time.as_ref());
     let changed = changes.chain(metadata.creation_timestamp.as_ref()).map(|time| time.0).max();

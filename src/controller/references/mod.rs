@@ -1,4 +1,4 @@
-//! The Secrets and ConfigMaps that a run refers to: whether each of them exists and has keys. Objects are read one by one, by
+//! Secrets and ConfigMaps that a run refers to: whether each of them exists and has keys. Objects are read individually by
 //! name, without their content.
 
 mod check;

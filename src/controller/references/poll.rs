@@ -1,5 +1,5 @@
-//! Looks for missing objects and wakes those that wait for them. Each object is looked for once, however many wait for it;
-//! namespaces take turns, and the number of requests per second is bounded.
+//! Polls for missing objects and wakes the objects that wait for them. Each missing object is polled once regardless of the
+//! number of waiters, namespaces take turns, and the request rate is bounded.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -18,23 +18,23 @@ use super::reference::ReferencedKind;
 use crate::api::auto::{Update, Workspace};
 use crate::runtime::reads::{ReadError, Reader};
 
-/// Between two looks for the same object: an eighth of the time since the first, within these bounds.
+/// Bounds of the interval between two polls for an object, which is one eighth of the time since the first poll.
 const MIN_INTERVAL: Duration = Duration::from_secs(1);
 const MAX_INTERVAL: Duration = Duration::from_secs(3);
-/// A waiter that has not repeated its wish for this long is forgotten. Reconcilers repeat it every 30 seconds.
+/// Time after which a waiter that has not renewed its request is removed. Reconcilers renew it every 30 seconds.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(90);
-/// At most so many objects are looked for at once, and so much time passes between two rounds.
+/// Maximum number of objects per batch, and pause between two batches.
 const BATCH: usize = 10;
 const BATCH_INTERVAL: Duration = Duration::from_millis(100);
 
-/// An object that waits for references.
+/// Object that waits for references.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Waiter {
     Update(ObjectRef<Update>),
     Workspace(ObjectRef<Workspace>),
 }
 
-/// A missing object.
+/// Missing object to poll for.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct Object {
     namespace: String,
@@ -42,20 +42,20 @@ struct Object {
     name: String,
 }
 
-/// Who waits for an object, and when it is looked for next.
+/// Waiters for an object, and the time of its next poll.
 struct Entry {
     waiters: HashMap<Waiter, Instant>,
     since: Instant,
     due: Instant,
 }
 
-/// The missing objects that somebody waits for. Cheap to clone; all clones share them.
+/// Missing objects that have waiters. Cheap to clone; all clones share the same state.
 #[derive(Clone, Default)]
 pub struct Poll(Arc<Shared>);
 
 #[derive(Default)]
 struct Shared {
-    // Locked for short sections only, never across an await.
+    // Locked only for short sections, never across an await.
     entries: Mutex<HashMap<Object, Entry>>,
     added: Notify,
 }
@@ -67,7 +67,7 @@ impl fmt::Debug for Poll {
 }
 
 impl Poll {
-    /// Wakes a waiter once the object exists.
+    /// Wakes `waiter` once the object exists.
     pub(super) fn wait(&self, namespace: &str, kind: ReferencedKind, name: &str, waiter: &Waiter) {
         let now = Instant::now();
         let object = Object { namespace: namespace.to_owned(), kind, name: name.to_owned() };
@@ -76,7 +76,7 @@ impl Poll {
         self.0.added.notify_one();
     }
 
-    /// Looks for objects until the end.
+    /// Polls until `end` is canceled.
     pub async fn run(
         self,
         reader: Reader,
@@ -114,7 +114,7 @@ impl Poll {
         }
     }
 
-    /// Objects to look for now: one of each namespace, then a second one of each, and so on.
+    /// Returns the objects to poll now: one of each namespace, then a second one of each namespace, and so on.
     fn take_due(&self, now: Instant) -> Vec<Object> {
         let mut entries = self.lock();
         entries.retain(|_, entry| {
@@ -149,7 +149,7 @@ impl Poll {
     }
 }
 
-/// A queue that is full loses the wake-up: the waiter looks again by itself.
+/// Wakes a waiter. Dropping a wake-up is safe if the queue is full: the periodic requeue covers it.
 fn wake(waiter: Waiter, updates: &mpsc::Sender<ObjectRef<Update>>, workspaces: &mpsc::Sender<ObjectRef<Workspace>>) {
     let woken = match waiter {
         Waiter::Update(update) => updates.clone().try_send(update).is_ok(),

@@ -1,8 +1,8 @@
-//! What a run refers to: a Secret or a ConfigMap.
+//! References of a run to Secrets and ConfigMaps.
 
 use std::fmt::{self, Debug};
 
-/// The kind of an object that is referred to.
+/// Kind of a referenced object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ReferencedKind {
     Secret,
@@ -15,19 +15,19 @@ impl fmt::Display for ReferencedKind {
     }
 }
 
-/// A Secret or ConfigMap that must exist before a run starts.
+/// Secret or ConfigMap that must exist before a run starts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reference {
     pub kind: ReferencedKind,
     pub name: String,
-    /// What refers to it, such as `environment variable TOKEN`.
+    /// Field or variable that contains the reference, such as `environment variable TOKEN`.
     pub referrer: String,
-    /// Where it is mounted in the workspace pod.
+    /// Directory at which the object is mounted in the workspace pod.
     pub directory: String,
 }
 
 impl Reference {
-    /// Kind and name, such as `Secret/aws`.
+    /// Returns the kind and name, such as `Secret/aws`.
     pub fn object(&self) -> String {
         format!("{}/{}", self.kind, self.name)
     }

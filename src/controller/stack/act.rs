@@ -1,4 +1,4 @@
-//! The only writes of a Stack's reconcile.
+//! Performs the actions of a Stack's reconcile. Only this module and its helpers write.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,12 +24,11 @@ use crate::runtime::failpoint;
 use crate::runtime::reconcile::ReconcileError;
 use crate::runtime::writes::WriteError;
 
-/// The reason of an event that says what of a repository is not as people may expect it.
+/// Event reason for content of a Git repository that the artifact lacks, such as submodules and Git LFS files.
 const SOURCE_WARNING: &str = "SourceIncomplete";
-/// How many Updates of a Stack are kept.
+/// Maximum number of completed Updates that a Stack keeps.
 const MAX_UPDATES: usize = 5;
 
-/// Does one step.
 pub async fn act(
     observed: &Observed,
     action: Action,
@@ -87,7 +86,7 @@ pub async fn act(
         Action::VersionTooLow(message) => rest(stack, &State::VersionTooLow(message), None, context, now).await,
         Action::Start(current) => start(observed, &current, context, now).await,
         Action::WaitForOthers(message, stale) => wait_for_others(stack, message, &stale, context, now).await,
-        // The status stays: a change of it would be another question, whose answer is not known either.
+        // No status is written: the status is part of the Stack that the expression reads, so a change would require another evaluation.
         Action::AwaitExpression => Ok(Next::Rest(Some(context.requeue_dependency))),
         Action::RecordBaseline(first) => again(stack, &status::with_first_inputs(stack, &first), context).await,
         Action::ReclaimWorkspace => reclaim_workspace(observed, context, now).await,
@@ -96,7 +95,8 @@ pub async fn act(
     }
 }
 
-/// What the Stack has asked of Flux before is noted before the operator's marks go: without these it is not looked at again.
+/// Records the current values of the Flux annotations before the operator's field managers are renamed. Those field managers trigger the
+/// migration, so it does not run again afterwards.
 async fn take_over(stack: &Stack, context: &Context) -> Result<Next, ReconcileError> {
     let written = write(stack, &pko_migration::adopted(stack), context).await?;
     let stack = written.unwrap_or_else(|| stack.clone());
@@ -105,7 +105,7 @@ async fn take_over(stack: &Stack, context: &Context) -> Result<Next, ReconcileEr
     Ok(Next::Again(Box::new(taken.unwrap_or(stack))))
 }
 
-/// The run is announced in the status before its Update is made: whoever comes next makes the same one.
+/// Announces the run in the status before it creates the Update. After a crash, the next reconcile creates the same Update.
 async fn start(
     observed: &Observed,
     current: &CurrentUpdate,
@@ -135,7 +135,7 @@ async fn invalid(stack: &Stack, message: String, context: &Context, now: Timesta
     rest(stack, &State::Invalid(message), None, context, now).await
 }
 
-/// It is told once in an event, and stands in the status as long as it is so.
+/// Reports the conflict in one event, and in the conditions for as long as it lasts.
 async fn give_way(stack: &Stack, message: String, context: &Context, now: Timestamp) -> Result<Next, ReconcileError> {
     let stalled = stack.status.as_ref().and_then(|s| conditions::find(&s.conditions, conditions::STALLED));
     if stalled.is_none_or(|stalled| stalled.message != message) {
@@ -145,7 +145,8 @@ async fn give_way(stack: &Stack, message: String, context: &Context, now: Timest
     rest(stack, &State::Conflict(message), None, context, now).await
 }
 
-/// The Update goes only if it still has not started. It is marked first: a user who deletes it cancels the run, and this does not.
+/// Deletes the Update unless it has started meanwhile. The annotation is set first to tell a revocation from a deletion by a user, which
+/// cancels the run.
 async fn revoke_update(
     observed: &Observed,
     message: String,
@@ -163,7 +164,7 @@ async fn revoke_update(
     rest(&observed.stack, &State::Working(message), None, context, now).await
 }
 
-/// A person's answer to the open run goes to its Update: only that one's controller ends it.
+/// Passes the user's answer to the Update, because only the Update controller ends a run.
 async fn hand_on(observed: &Observed, answer: String, context: &Context) -> Result<Next, ReconcileError> {
     if let Some(update) = &observed.update {
         let mark = [(names::ANNOTATION_RESOLVE.to_owned(), Some(answer))].into();
@@ -172,7 +173,7 @@ async fn hand_on(observed: &Observed, answer: String, context: &Context) -> Resu
     Ok(Next::Rest(Some(WATCHED_RETRY)))
 }
 
-/// The Update is told first: its controller ends the run. A controller that dies before it records the value tells it again.
+/// Cancels the Update first, then records the value as handled. A crash in between repeats the annotation, which is idempotent.
 async fn cancel_update(observed: &Observed, value: String, context: &Context) -> Result<Next, ReconcileError> {
     if let Some(update) = &observed.update {
         let mark = [(names::ANNOTATION_CANCEL.to_owned(), Some(value.clone()))].into();
@@ -233,7 +234,7 @@ async fn apply_workspace(
     }
 }
 
-/// No word of it in the status: nothing of the Stack changes by it.
+/// Replaces the Workspace without a status write, because the state of the Stack does not change.
 async fn replace_workspace(
     observed: &Observed,
     wanted: &Workspace,
@@ -246,7 +247,8 @@ async fn replace_workspace(
     }
 }
 
-/// One that the operator has made becomes ours first: then what it had and ours has not goes with the apply.
+/// Applies the Workspace. Fields of a Workspace that the Pulumi Kubernetes Operator created are taken over first, so that the apply removes
+/// those that the Stack does not set.
 async fn put_workspace(observed: &Observed, wanted: &Workspace, context: &Context) -> Result<(), WriteError> {
     if let Some(workspace) = &observed.workspace {
         context.writer.take_over(workspace).await?;
@@ -269,8 +271,8 @@ async fn workspace_refused(
     refused(stack, error, context, now).await
 }
 
-/// What a run needs could not be made. That the API server forbids or rejects it (a quota, a policy, a missing right) is reported
-/// and tried again: the cause can be outside of the Stack.
+/// Handles a failed write of an Update or a Workspace. A rejection by the API server, such as a quota, a policy or missing RBAC
+/// permissions, is reported and retried, because its cause can be outside the Stack.
 async fn refused(stack: &Stack, error: WriteError, context: &Context, now: Timestamp) -> Result<Next, ReconcileError> {
     let Some(retry) = retry_of_refused(&error) else { return Err(error.into()) };
     tracing::warn!(error = &error as &dyn std::error::Error, "the API server forbids what a run needs");
@@ -285,7 +287,7 @@ async fn refused(stack: &Stack, error: WriteError, context: &Context, now: Times
     rest(stack, &state, Some(retry), context, now).await
 }
 
-/// Says what the run waits for, and asks for what has to run again first.
+/// Reports the unmet dependencies, and requests a run of the stale ones.
 async fn wait_for_others(
     stack: &Stack,
     message: String,
@@ -302,7 +304,7 @@ async fn wait_for_others(
     rest(stack, &State::PrerequisiteNotSatisfied(message), None, context, now).await
 }
 
-/// The Workspace goes once, and only after the status says that all is done.
+/// Deletes the Workspace once, and only after the status reports success.
 async fn reclaim_workspace(observed: &Observed, context: &Context, now: Timestamp) -> Result<Next, ReconcileError> {
     let stack = &observed.stack;
     let next = rest(stack, &State::Done, Some(WATCHED_RETRY), context, now).await?;
@@ -315,7 +317,7 @@ async fn reclaim_workspace(observed: &Observed, context: &Context, now: Timestam
     Ok(next)
 }
 
-/// The revision that was run last, if one was.
+/// Adds the last attempted revision to the event, if there is one.
 fn with_last_revision(stack: &Stack, event: Event) -> Event {
     let status = stack.status.as_ref();
     announce::with_revisions(event, status.and_then(|status| status.last_attempted_revision.as_deref()), None)
@@ -347,18 +349,18 @@ async fn settle(
     Ok(next)
 }
 
-/// Lets go of Updates whose result is in the status, and removes all but the newest.
+/// Removes the Stack's finalizer from completed Updates, whose result is in the status, and deletes all but the newest.
 async fn tidy_updates(observed: &Observed, context: &Context, kept: usize) -> Result<(), ReconcileError> {
     let mut complete: Vec<_> = observed.updates.iter().filter(|u| u.is_complete()).collect();
     complete.sort_by_key(|u| std::cmp::Reverse((u.creation_timestamp(), u.name_any())));
     for update in &complete {
         match context.writer.remove_finalizer(update.as_ref(), names::STACK_FINALIZER).await {
-            // Its own controller lets go of it at this moment; that wakes this Stack again.
+            // The Update controller removes its own finalizer at the same time. That change wakes this Stack again.
             Err(error) if error.is_invalid() || error.is_conflict() => {}
             other => other?,
         }
     }
-    // A time that a user has set is waited for.
+    // Updates with `ttlAfterCompleted` are kept until that time has passed.
     let is_ours = |update: &&&Arc<Update>| update.spec.ttl_after_completed.is_none();
     let older = complete.iter().filter(is_ours).skip(kept).filter(|u| u.metadata.deletion_timestamp.is_none());
     for update in older.filter(|u| !may_hold_a_lock(&observed.stack, u)) {
@@ -367,7 +369,7 @@ async fn tidy_updates(observed: &Observed, context: &Context, kept: usize) -> Re
     Ok(())
 }
 
-/// Whether a lock may be left that is known by this Update alone: until a run has succeeded.
+/// Whether the run of this Update may have left a lock that only this Update can identify. Such Updates are kept until a run has succeeded.
 fn may_hold_a_lock(stack: &Stack, update: &Update) -> bool {
     let last = stack.status.as_ref().and_then(|status| status.last_update.as_ref());
     last.is_some_and(|last| last.pending_creates.is_some()) && dead_run(update).is_some()
@@ -379,7 +381,7 @@ async fn delete_update(update: &Update, context: &Context) -> Result<(), Reconci
     Ok(())
 }
 
-/// Everything of ours goes away: Updates, Workspace, then the finalizer.
+/// Deletes the Updates and the Workspace of the Stack, then removes the finalizer from the Stack.
 async fn let_go(observed: &Observed, context: &Context) -> Result<Next, ReconcileError> {
     let stack = &observed.stack;
     for update in &observed.updates {

@@ -1,4 +1,4 @@
-//! The steps that a Stack can need.
+//! The actions of a Stack's reconcile.
 
 use std::time::Duration;
 
@@ -10,71 +10,71 @@ use crate::controller::stack::inputs::Baseline;
 use crate::controller::stack::prerequisites::Stale;
 use crate::source::Resolved;
 
-/// The next step.
+/// The next step of a reconcile.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
-    /// The Pulumi Kubernetes Operator has it: it becomes ours.
+    /// Takes over a Stack that the Pulumi Kubernetes Operator manages.
     TakeOver,
     AddFinalizer,
-    /// The last run was of what the source has now, though its record says otherwise.
+    /// Records that the last run used the artifact that the source has now, which the record of that run does not show yet.
     AdoptBaseline(Box<StackStatus>),
-    /// The Workspace becomes this one, though no run is due: it was the operator's, or its source was packed again.
+    /// Applies the Workspace although no run is due: the Pulumi Kubernetes Operator created it, or the source repacked its archive.
     ReplaceWorkspace(Box<Workspace>),
-    /// Others that need this Stack are destroyed first: why, and when to look again.
+    /// Waits until the dependents of this Stack are destroyed. Contains the message and the time until the next check.
     WaitForDependents(String, SignedDuration),
-    /// The status says that a run was asked for; its object is made now.
+    /// Creates the Update that the status announces.
     CreateUpdate(CurrentUpdate),
-    /// A run that was asked for, but never made, is for inputs that are gone.
+    /// Drops an announced run from the status because its inputs have changed and its Update was never created.
     ForgetUpdate,
-    /// A run that has not started is for inputs that are gone, or waits for what will not come.
+    /// Deletes an Update that has not started because its inputs have changed or it waits for something that cannot happen any more.
     RevokeUpdate(String),
     AwaitUpdate(String),
-    /// It is not known whether the open run is still running: why.
+    /// Reports that the controller cannot tell whether the open run is still running. Contains the message of the Update.
     Doubt(String),
-    /// A person has answered to the doubt: the answer goes to the Update.
+    /// Passes the user's answer about a run in doubt to the Update.
     Answer(String),
-    /// The value of the annotation that cancels the open run.
+    /// Cancels the open run. Contains the value of the annotation.
     CancelUpdate(String),
-    /// The value of an annotation that cancels nothing, and why.
+    /// Rejects a cancel request. Contains the value of the annotation and the message.
     RejectCancel(String, String),
-    /// The run has ended: its result goes into the status.
+    /// Records the result of the completed run in the status.
     RecordResult,
-    /// The spec, or something that it names, is not valid.
+    /// Reports that the spec or an object that it names is invalid.
     Invalid(String),
-    /// It names something in another namespace, where that is not allowed.
+    /// Reports a reference to another namespace that the controller does not allow.
     Denied(String),
-    /// There is no artifact: why, and when to look again if that is known.
+    /// Waits for an artifact. Contains the message and the time until the next retry, if known.
     WaitForSource(String, Option<Duration>),
-    /// The source does not exist, or cannot be used as it is: a user has to change something.
+    /// Reports a source that does not exist or is not usable, and requires a change by a user.
     SourceStalled(String),
-    /// The source is being looked at; the Stack is woken by the answer.
+    /// Waits for the lookup of the source, which wakes the Stack when it completes.
     AwaitSource(String),
-    /// Another Stack manages the same Pulumi stack, and is before this one.
+    /// Reports another Stack that manages the same Pulumi stack and takes precedence.
     Conflict(String),
-    /// Other Stacks have to be done first: why, and which of them are to be run again for it.
+    /// Waits for dependencies. Contains the message and the dependencies to run again.
     WaitForOthers(String, Vec<Stale>),
-    /// The expression of a dependency is being evaluated; the Stack is woken by the answer.
+    /// Waits for the evaluation of a dependency's expression, which wakes the Stack when it completes.
     AwaitExpression,
     Fetch(Resolved),
     ApplyWorkspace(Box<Workspace>, String),
     WaitForWorkspace(String),
-    /// The pod cannot start.
+    /// Reports that the pod cannot start.
     WorkspaceFailed(String),
-    /// The Pulumi CLI in the image is too old.
+    /// Reports that the Pulumi CLI in the image is too old.
     VersionTooLow(String),
     Start(CurrentUpdate),
-    /// The values behind the configuration are seen for the first time: a later change of them is a reason to run.
+    /// Records the first observed hashes of configuration values and mounted objects. A later change of these values triggers a run.
     RecordBaseline(Baseline),
-    /// The last run has succeeded, and its workspace is not to be kept.
+    /// Deletes the Workspace after a successful run, according to the reclaim policy.
     ReclaimWorkspace,
-    /// Nothing is due.
+    /// Reports that no run is due.
     Settled(Settled),
-    /// Ours goes away, then the finalizer.
+    /// Deletes the Updates and the Workspace of the Stack, then removes the finalizer.
     RemoveFinalizer,
 }
 
 impl Action {
-    /// What the log says of it. Not all that it carries: config and environment may hold secrets.
+    /// Returns the name of the action for the log. The payload is not logged because config and environment variables may contain secrets.
     pub fn name(&self) -> &'static str {
         match self {
             Action::TakeOver => "TakeOver",
@@ -113,20 +113,20 @@ impl Action {
     }
 }
 
-/// How a Stack stands when nothing is due.
+/// State of a Stack for which no run is due.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Settled {
-    /// When the next run is due, if it comes without a change.
+    /// Time until the next run, if the Stack runs at an interval.
     Done(Option<SignedDuration>),
     Suspended,
-    /// Deleted while suspended, with something to destroy.
+    /// The Stack was deleted while suspended, and its resources are not destroyed yet.
     DeletionSuspended,
     RetryAfter(SignedDuration),
     GivenUp,
-    /// The last run ended for this reason: a person has to decide what happens next.
+    /// The outcome of the last run requires a decision by a user. Contains the reason.
     Unanswered(&'static str),
-    /// A person has given up the last run.
+    /// The last run was abandoned by a user.
     Abandoned,
-    /// A user has canceled the last run.
+    /// The last run was canceled by a user.
     Canceled,
 }

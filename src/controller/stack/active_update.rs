@@ -1,4 +1,4 @@
-//! What to do about the run that a Stack's status names. Pure.
+//! Decides the next action while the status names a run.
 
 use crate::api::auto::{Update, UpdateKind, UpdatePhase};
 use crate::api::conditions::{self, update_reason};
@@ -15,7 +15,7 @@ use crate::source::Resolved;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
 
-/// What to do about the run that the status names.
+/// Returns the action for the run named in the status.
 pub fn decide(observed: &Observed) -> Option<Action> {
     let current = observed.stack.status.as_ref()?.current_update.as_ref()?;
     let Some(update) = &observed.update else {
@@ -58,7 +58,7 @@ pub fn decide(observed: &Observed) -> Option<Action> {
     }))
 }
 
-/// How far an open run is. How many resources there will be in the end the run before tells.
+/// Returns the message about the progress of an open run. The number of resources is estimated from the previous run.
 fn running(what: &str, current: &CurrentUpdate, update: &Update, last: Option<&LastUpdate>) -> String {
     let status = update.status.as_ref();
     let word = match status.and_then(|status| status.phase) {
@@ -70,29 +70,29 @@ fn running(what: &str, current: &CurrentUpdate, update: &Update, last: Option<&L
     if so_far == 0 {
         return format!("{word} {what} ({})", current.name);
     }
-    // The stack itself is among the changes of a run.
+    // The changes of a run include the Pulumi stack resource itself, which the progress does not count.
     let before = last.map_or(0, |last| last.changes.values().fold(0_i64, |sum, count| sum.saturating_add(*count)) - 1);
     format!("{word} {what} ({}): {done} of {} resources", current.name, so_far.max(before))
 }
 
-/// Why nobody knows whether an open run still goes on, in its Update's words.
+/// Returns the message of the Update if the controller cannot tell whether the open run is still running.
 fn doubt(update: &Update) -> Option<&str> {
     let progressing = conditions::find(&update.status.as_ref()?.conditions, conditions::PROGRESSING)?;
     (progressing.reason == update_reason::RUN_OUTCOME_UNKNOWN).then_some(progressing.message.as_str())
 }
 
-/// The condition of an Update that has not begun, which says why.
+/// Returns the `Progressing` condition of an Update that has not started.
 fn waiting(update: &Update) -> Option<&Condition> {
     let progressing = conditions::find(&update.status.as_ref()?.conditions, conditions::PROGRESSING);
     progressing.filter(|progressing| progressing.status == "False")
 }
 
-/// Whether the message of a condition begins with the word.
+/// Whether the condition's message already starts with a verb, such as "is queued".
 fn says_that_it_waits(waits: &Condition) -> bool {
     [update_reason::QUEUED, update_reason::REFERENCE_NOT_FOUND].contains(&waits.reason.as_str())
 }
 
-/// Why a run that has not started shall not start any more.
+/// Returns the reason to revoke a run that has not started.
 fn revocation(observed: &Observed, current: &CurrentUpdate) -> Option<&'static str> {
     let stack = &observed.stack;
     let deleting = stack.metadata.deletion_timestamp.is_some();
@@ -113,8 +113,9 @@ fn revocation(observed: &Observed, current: &CurrentUpdate) -> Option<&'static s
     }
 }
 
-/// Whether the source has something else for the run. An artifact with the same selected files, or another archive of the same revision, is
-/// nothing else while the pod has the older one: nobody else can bring that one any more.
+/// Whether the source has moved on from the artifact of the run. An artifact with the same selected files, or a repacked archive of the
+/// same revision, does not count if the pod already has the artifact of the run. Otherwise the run cannot start, because the source no
+/// longer offers its artifact.
 fn has_moved_on(observed: &Observed, resolved: &Resolved, current: &CurrentUpdate) -> bool {
     let is_of_run = |artifact: &Resolved| Some(artifact.digest.to_string()) == current.digest;
     let is_same_selection = current.paths_digest.is_some() && resolved.selection() == current.paths_digest.as_deref();
@@ -125,7 +126,7 @@ fn has_moved_on(observed: &Observed, resolved: &Resolved, current: &CurrentUpdat
     !(is_of_run(resolved) || (is_same_selection || is_packed_again) && is_placed)
 }
 
-/// A new pod may need bytes that the store has no more.
+/// Fetches the artifact of the run if a new pod needs it and the store has lost it.
 fn missing_bytes(observed: &Observed, current: &CurrentUpdate) -> Option<Action> {
     let placed = observed.workspace.as_ref().and_then(in_place).is_some();
     let is_wanted = |resolved: &&Resolved| Some(resolved.digest.to_string()) == current.digest;
@@ -135,7 +136,7 @@ fn missing_bytes(observed: &Observed, current: &CurrentUpdate) -> Option<Action>
     missing.filter(|_| !placed).cloned().map(Action::Fetch)
 }
 
-/// Whether the Workspace still asks for the artifact of a run that was announced, but not made.
+/// Whether an announced run whose Update was never created still matches the Stack and the artifact in the Workspace's spec.
 fn still_wanted(observed: &Observed, current: &CurrentUpdate) -> bool {
     let deleting = observed.stack.metadata.deletion_timestamp.is_some();
     let kind = if deleting { UpdateKind::Destroy } else { forward(&observed.stack) };
@@ -146,7 +147,8 @@ fn still_wanted(observed: &Observed, current: &CurrentUpdate) -> bool {
     current.kind == kind && asked == Some(&artifact_of(current))
 }
 
-/// A run that the operator has started is over when its pod has gone, and that goes only when the Workspace has become ours.
+/// Takes over the Workspace while a run that the Pulumi Kubernetes Operator started is open. Such a run counts as ended when its pod is
+/// gone, and the takeover replaces the pod.
 fn workspace_of_operators_run(observed: &Observed, update: &Update) -> Option<Action> {
     if !update.is_started_by_operator() {
         return None;

@@ -1,4 +1,4 @@
-//! What is told of a run, as events. Pure.
+//! Events about the runs of a Stack.
 
 use crate::api::auto::UpdateKind;
 use crate::api::conditions::{stack_reason, update_reason};
@@ -7,19 +7,19 @@ use crate::controller::stack::inputs::inputs_of;
 use crate::controller::stack::{identity, schedule, status};
 use crate::runtime::events::{Event, EventKind};
 
-/// The metadata of an event is named under the group of its object, as in Flux.
+/// The metadata keys of an event start with the API group of the object, as in Flux.
 const REVISION: &str = "pulumi.com/revision";
 const ORIGIN_REVISION: &str = "pulumi.com/originRevision";
-/// Resources remain in a Pulumi stack that the Stack no longer works on.
+/// Event reason: resources remain in a Pulumi stack that the Stack no longer uses.
 const RESOURCES_ORPHANED: &str = "ResourcesOrphaned";
-/// A user has canceled a run.
+/// Event reason: a user canceled a run.
 const CANCELED: &str = "StackUpdateCanceled";
-/// Another update holds the lock of the stack, or another Stack manages it.
+/// Event reason: another update holds the lock of the Pulumi stack, or another Stack manages it.
 pub const CONFLICT: &str = "StackUpdateConflictDetected";
-/// With it an event is the new status of a commit, and Alerts do not bring it to a chat.
+/// Event metadata with which Flux's notification-controller updates the status of the commit and sends no chat message.
 const COMMIT_STATUS: (&str, &str) = ("pulumi.com/commit_status", "update");
 
-/// A run begins. Nobody is notified of one that comes by itself, in its interval or because the last one has failed.
+/// Returns the event for the start of a run. Scheduled runs and retries send no notification.
 pub fn begun(stack: &Stack, current: &CurrentUpdate) -> Event {
     let last = stack.status.as_ref().and_then(|status| status.last_update.as_ref());
     let comes_by_itself = schedule::is_repetition(last, &inputs_of(current));
@@ -28,7 +28,7 @@ pub fn begun(stack: &Stack, current: &CurrentUpdate) -> Event {
     with_revisions(event, current.commit.as_deref(), current.origin_revision.as_deref())
 }
 
-/// The run that is announced works on another Pulumi stack than the last one: its resources remain.
+/// Returns the warning event if the announced run uses another Pulumi stack than the last one, whose resources remain.
 pub fn left_behind(stack: &Stack, current: &CurrentUpdate) -> Option<Event> {
     resources_remain(stack, current, current.pulumi_stack.as_ref()?, None)
 }
@@ -57,10 +57,10 @@ fn resources_remain(
     Some(with_revisions(event, current.commit.as_deref(), current.origin_revision.as_deref()))
 }
 
-/// A run has ended so. `stack` still has the run that was open, and the one before.
+/// Returns the events for the end of a run. `stack` is the Stack before the result is recorded.
 pub fn ended(stack: &Stack, last: &LastUpdate) -> Vec<Event> {
     let current = stack.status.as_ref().and_then(|status| status.current_update.as_ref());
-    // Only the agent knows a backend whose URL is in a Secret.
+    // Only the agent knows a backend URL that is in a Secret, so the change may show only after the run.
     let orphaned = current
         .zip(last.pulumi_stack.as_ref())
         .and_then(|(current, next)| resources_remain(stack, current, next, current.pulumi_stack.as_ref()));
@@ -70,7 +70,7 @@ pub fn ended(stack: &Stack, last: &LastUpdate) -> Vec<Event> {
 fn outcome(stack: &Stack, last: &LastUpdate) -> Vec<Event> {
     let before = stack.status.as_ref();
     let current = before.and_then(|status| status.current_update.as_ref());
-    // The record of the last update may have the revision in the operator's form.
+    // The record of the last update may have the revision in the format of the Pulumi Kubernetes Operator.
     let revision = current.and_then(|current| current.commit.as_deref());
     let origin = current.and_then(|current| current.origin_revision.as_deref());
     let tell = |kind, reason: &str, message: String| {
@@ -102,12 +102,12 @@ fn outcome(stack: &Stack, last: &LastUpdate) -> Vec<Event> {
     std::iter::once(done).chain(summary).collect()
 }
 
-/// A lock is reported once. Its message is the same as long as it is the same lock.
+/// Whether both runs found the same lock, which is reported only once. The message identifies the lock.
 fn is_same_lock(previous: &LastUpdate, last: &LastUpdate) -> bool {
     status::is_conflict(previous) && previous.message == last.message
 }
 
-/// Adds the revisions that are known.
+/// Adds the known revisions to the metadata of the event.
 pub fn with_revisions(event: Event, revision: Option<&str>, origin: Option<&str>) -> Event {
     [(REVISION, revision), (ORIGIN_REVISION, origin)].into_iter().fold(event, |event, (key, value)| match value {
         Some(value) => event.with(key, value),
@@ -129,8 +129,8 @@ fn succeeded(last: &LastUpdate) -> String {
     }
 }
 
-/// What people want to be told of a success: that something has changed, or would, or that it works again. Alerts bring this one to chats
-/// and pull requests.
+/// Returns the notification about a successful run, if it changed resources, would change some, or succeeded after a failure. Alerts send
+/// it to chats and pull requests.
 fn summary(last: &LastUpdate, failed_before: bool) -> Option<String> {
     let changed = if is_kind(last, UpdateKind::Preview) {
         Some(format!("The preview says: {}", status::changes(last)))
@@ -144,14 +144,14 @@ fn summary(last: &LastUpdate, failed_before: bool) -> Option<String> {
     }
 }
 
-/// What a run has changed, such as `2 created, 1 deleted`.
+/// Returns the changes of a run, such as `2 created, 1 deleted`.
 fn changed(last: &LastUpdate) -> Option<String> {
     let told = last.changes.iter().filter(|(operation, count)| *operation != "same" && **count > 0);
     let told: Vec<String> = told.map(|(operation, count)| format!("{count} {}", past(operation))).collect();
     (!told.is_empty()).then(|| told.join(", "))
 }
 
-/// The engine's word for an operation, once it was done.
+/// Returns the past participle of an engine operation.
 fn past(operation: &str) -> &str {
     match operation {
         "create" => "created",

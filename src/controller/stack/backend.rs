@@ -1,4 +1,4 @@
-//! Where a Stack's state is, as far as the Stack itself says it. Pure.
+//! The location of a Stack's state, as far as the Stack itself names it.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -12,20 +12,21 @@ use crate::pulumi::{backend, stack_name};
 
 const URL: &str = backend::URL_VARIABLE;
 const TOKEN: &str = "PULUMI_ACCESS_TOKEN";
-/// A name with fewer labels may be one of the pod's own namespace: the cluster's DNS completes `minio`, and `minio-0.minio`.
+/// Minimum number of labels of an absolute host name. Cluster DNS completes shorter names, such as `minio` and `minio-0.minio`, with the
+/// namespace of the pod.
 const LABELS_OF_ABSOLUTE_NAME: usize = 3;
 
-/// The Pulumi stack that a Stack manages, but for the project: backend, organization and name in one text.
+/// Backend, organization and name of a Pulumi stack in one string. The project is compared separately.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Address {
-    /// Equal for Stacks of one namespace that say the same.
+    /// Equal for Stacks of one namespace with the same settings.
     pub(super) in_namespace: String,
-    /// Equal for Stacks of all namespaces that manage the same Pulumi stack. None where that is not certain: if the Stack does not say
-    /// itself where the backend is, or says it relative to its namespace or its pod.
+    /// Equal for Stacks in any namespace that manage the same Pulumi stack. `None` if that is uncertain: the Stack does not name the
+    /// backend, or the location is relative to the namespace or the pod.
     pub(super) in_cluster: Option<String>,
 }
 
-/// None where nobody but this Stack can reach the state: in a file of its own pod.
+/// Returns the address of a Stack; `None` if only this Stack can reach the state, which is in a file of its own pod.
 pub(super) fn address(stack: &Stack) -> Option<Address> {
     let stack_name::Parts { organization, stack: name, .. } = stack_name::parts(&stack.spec.stack);
     let variables = variables(stack);
@@ -35,13 +36,13 @@ pub(super) fn address(stack: &Stack) -> Option<Address> {
     }
     let (scheme, rest) = url.as_str().and_then(|url| url.split_once("://")).unwrap_or_default();
     let with = |prefix: &str| json!(variables.iter().filter(|(name, _)| name.starts_with(prefix)).collect::<Vec<_>>());
-    // What the URL does not say, the environment may.
+    // The environment variables can complete the URL.
     let beside = match scheme {
         "file" => return None,
         "s3" => with("AWS_ENDPOINT"),
         "azblob" => with("AZURE_STORAGE"),
         "gs" => with("STORAGE_EMULATOR"),
-        // The token says which organization is meant.
+        // Without an explicit organization, the access token determines it.
         "" | "http" | "https" if organization.is_none() => json!(variables.get(TOKEN)),
         "" | "http" | "https" => json!(organization),
         _ => Value::Null,
@@ -65,8 +66,8 @@ pub(super) fn address(stack: &Stack) -> Option<Address> {
     Some(Address { in_namespace: in_namespace.to_string(), in_cluster })
 }
 
-/// Equal for the Stacks of one namespace that have applied the same Pulumi stack, wherever each of them has the URL of the backend from. None
-/// where the URL does not say all of where the state is.
+/// Returns an address that is equal for Stacks of one namespace that have applied the same Pulumi stack, regardless of where the backend
+/// URL is set. `None` if the URL does not completely define the location.
 pub(super) fn applied_address(applied: &PulumiStack) -> Option<String> {
     let url = applied.backend.as_deref()?;
     let stack_name::Parts { organization, stack: name, .. } = stack_name::parts(&applied.name);
@@ -81,13 +82,13 @@ pub(super) fn applied_address(applied: &PulumiStack) -> Option<String> {
     is_whole.then(|| json!(["applied", backend::sorted(url), organization, name]).to_string())
 }
 
-/// The values of a query parameter.
+/// Returns the values of a query parameter.
 fn parameters<'a>(url: &'a str, parameter: &'static str) -> impl Iterator<Item = &'a str> {
     let query = url.split_once('?').map(|(_, query)| query).unwrap_or_default();
     query.split('&').filter_map(move |pair| pair.strip_prefix(parameter)?.strip_prefix('='))
 }
 
-/// The values in a list of variables. One whose value is not in the Stack has an empty one, which names no host.
+/// Returns the values in a list of variables; empty for a value that is not in the Stack, which is no valid host.
 fn values(variables: &Value) -> impl Iterator<Item = &str> {
     variables
         .as_array()
@@ -96,7 +97,7 @@ fn values(variables: &Value) -> impl Iterator<Item = &str> {
         .map(|variable| variable.get(1).and_then(Value::as_str).unwrap_or_default())
 }
 
-/// Whether the host of a URL, with or without its scheme, is the same one in every pod of the cluster.
+/// Whether the host of a URL, with or without a scheme, is the same in every pod of the cluster.
 fn is_absolute(url: &str) -> bool {
     let location = url.split_once("://").map_or(url, |(_, rest)| rest);
     let authority = location.split(['/', '?', '#']).next().unwrap_or_default();
@@ -115,12 +116,12 @@ fn is_absolute(url: &str) -> bool {
         && (labels >= LABELS_OF_ABSOLUTE_NAME || name.len() < host.len())
 }
 
-/// The URL of the backend, without credentials, where the Stack itself has it.
+/// Returns the URL of the backend without credentials, if the Stack itself contains it.
 pub(super) fn url(stack: &Stack) -> Option<String> {
     backend::without_credentials(variables(stack).get(URL)?.as_str()?)
 }
 
-/// The variables that the Stack gives one by one: their values, or where these are kept.
+/// Returns the individual environment variables of the Stack, each with its value or the reference to it.
 fn variables(stack: &Stack) -> BTreeMap<String, Value> {
     let namespace = stack.namespace().unwrap_or_default();
     let mut variables = BTreeMap::new();
@@ -150,7 +151,7 @@ fn variables(stack: &Stack) -> BTreeMap<String, Value> {
     variables
 }
 
-/// What decides about the backend and is not in the Stack: sources of whole sets of variables, and names that the pod resolves itself.
+/// Returns settings whose effect on the backend is not visible in the Stack: `envFrom` sources and the pod's name resolution.
 fn unseen(stack: &Stack) -> Value {
     let sources: Vec<&Value> = in_template(stack, "envFrom").collect();
     let pod = pod_template(stack);
@@ -162,7 +163,7 @@ fn unseen(stack: &Stack) -> Value {
     json!([stack.spec.envs, stack.spec.env_secrets, sources, names])
 }
 
-/// The entries of a list of the Workspace's template, then those of its pod's template, which take precedence.
+/// Returns the items of a list in the workspace template, then those in its pod template, which take precedence.
 fn in_template<'a>(stack: &'a Stack, list: &'a str) -> impl Iterator<Item = &'a Value> {
     let of_workspace = workspace_template(stack).and_then(|spec| spec.get(list)?.as_array());
     let containers = pod_template(stack).and_then(|spec| spec.get("containers")?.as_array());
@@ -221,7 +222,7 @@ mod tests {
         let both = |spec: Value| (spec.clone(), spec);
         let with_env =
             |value: &str| pod(&json!({"containers": [{"name": "pulumi", "env": [{"name": URL, "value": value}]}]}));
-        // Two specs, whether they are the same in one namespace, and whether in two.
+        // Two specs, and whether they are equal in one namespace and across namespaces.
         let rows = [
             ("one bucket", (json!({"backend": "gs://state/"}), json!({"backend": "gs://state"})), true, true),
             ("two buckets", (json!({"backend": "gs://state"}), json!({"backend": "gs://other"})), false, false),

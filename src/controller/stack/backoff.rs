@@ -1,5 +1,4 @@
-//! How long a Stack waits between two runs, by its own words. Pure: the numbers of the Pulumi Kubernetes Operator v2 unless the
-//! Stack says otherwise.
+//! Pauses between the runs of a Stack. The defaults are those of the Pulumi Kubernetes Operator v2.
 
 use jiff::SignedDuration;
 use sha2::{Digest as _, Sha256};
@@ -8,15 +7,15 @@ use crate::api::conditions::{stack_reason, update_reason};
 use crate::api::duration;
 use crate::api::pulumi::{LastUpdate, Stack, StackSpec};
 
-/// The first wait after a failure; each further failure waits three times as long.
+/// Backoff after the first failure. It triples with each further failure.
 const FIRST_COOLDOWN: SignedDuration = SignedDuration::from_secs(10);
-/// No wait is longer, unless the Stack says how long it may be.
+/// Default upper bound of the backoff.
 const MAX_COOLDOWN: SignedDuration = SignedDuration::from_hours(24);
-/// The first wait after a run that found a lock of another update; each further run that finds the same lock waits twice as long.
+/// Pause after the first run that finds a lock of another update. It doubles with each further run that finds the same lock.
 const FIRST_CONFLICT_RETRY: SignedDuration = SignedDuration::from_secs(30);
-/// No wait for a lock is longer.
+/// Upper bound of the pause after a lock.
 const MAX_CONFLICT_RETRY: SignedDuration = SignedDuration::from_mins(5);
-/// How long a run waits that follows so many interruptions: at once the first time, and never longer than the last of these.
+/// Pause after 1, 2, 3, … interruptions in a row. The last value applies to all further interruptions.
 const INTERRUPTION_PAUSES: [SignedDuration; 5] = [
     SignedDuration::ZERO,
     SignedDuration::from_secs(10),
@@ -24,27 +23,28 @@ const INTERRUPTION_PAUSES: [SignedDuration; 5] = [
     SignedDuration::from_secs(90),
     SignedDuration::from_mins(5),
 ];
-/// No wait for a workspace that a run could not start in is longer.
+/// Upper bound of the backoff after a run that could not start in its workspace.
 const MAX_REFUSAL: SignedDuration = SignedDuration::from_secs(60);
-/// `resyncFrequencySeconds` is never taken to be shorter.
+/// Lower bound of `resyncFrequencySeconds`.
 const MIN_RESYNC: i64 = 60;
 
-/// What a Stack says of the time between runs.
+/// The intervals and the backoff of a Stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StackBackoff {
-    /// Run again so long after the last run, though nothing has changed.
+    /// Interval at which a run is repeated without a change of its inputs.
     pub resync: Option<SignedDuration>,
-    /// So much later than that, or earlier: not all Stacks that were made together run again together.
+    /// Jitter that is added to `resync`; may be negative. It keeps Stacks that were created together from running together.
     pub spread: SignedDuration,
-    /// Try what has failed again so long after it, for ever.
+    /// Fixed retry interval for failed runs. Retries continue indefinitely.
     retry: Option<SignedDuration>,
     longest_cooldown: SignedDuration,
-    /// Whether a lock of another is waited for, or a failure like any other.
+    /// Whether to wait for a lock of another update, instead of counting it as a failure.
     pub waits_for_locks: bool,
 }
 
 impl StackBackoff {
-    /// As a Stack says it. What is destroyed stays so, and what is not is tried again, later each time.
+    /// Returns the backoff of a Stack. A deleted Stack has no resync interval: a successful destroy is not repeated, a failed one is
+    /// retried with backoff.
     pub fn of_stack(stack: &Stack) -> StackBackoff {
         let backoff = StackBackoff::of(&stack.spec);
         match stack.metadata.deletion_timestamp {
@@ -53,7 +53,7 @@ impl StackBackoff {
         }
     }
 
-    /// As the spec says it. A duration that cannot be read is as if it was not there: `plan` names it before anything runs.
+    /// Returns the backoff of a spec. Invalid durations are ignored here; `build_workspace::check_times` rejects them before a run.
     pub fn of(spec: &StackSpec) -> StackBackoff {
         let longest = spec.retry_max_backoff_duration_seconds.map(SignedDuration::from_secs);
         StackBackoff {
@@ -65,8 +65,8 @@ impl StackBackoff {
         }
     }
 
-    /// With the interval made longer or shorter by up to so many percent: another one after each run, and the same whenever it is
-    /// asked for. What the operator's fields say is kept to.
+    /// Adds jitter of up to this percentage to `interval`. The jitter is derived from the name of the last Update, so it is stable between
+    /// reconciles and differs after each run. `resyncFrequencySeconds` has no jitter.
     #[must_use]
     pub fn spread(self, percentage: u8, spec: &StackSpec, last: Option<&LastUpdate>) -> StackBackoff {
         let name = last.and_then(|last| last.name.as_deref());
@@ -82,7 +82,7 @@ impl StackBackoff {
         StackBackoff { spread, ..self }
     }
 
-    /// How long to wait after a run that failed.
+    /// Returns the pause after a failed run.
     pub fn pause_after(&self, last: &LastUpdate) -> SignedDuration {
         match last.reason.as_deref() {
             Some(stack_reason::UPDATE_CONFLICT) if self.waits_for_locks => pause_after_conflicts(last.conflicts),
@@ -90,14 +90,14 @@ impl StackBackoff {
             Some(update_reason::ABORTED) => pause_after_interruptions(last.interruptions),
             _ => match (self.retry, self.resync) {
                 (Some(retry), _) => retry,
-                // A failure does not make the Stack run less often than it runs anyway.
+                // A failing Stack runs at least as often as a healthy one.
                 (None, Some(resync)) => self.cooldown(last.failures).min(resync),
                 (None, None) => self.cooldown(last.failures),
             },
         }
     }
 
-    /// How long to wait after so many failures in a row.
+    /// Returns the backoff after this number of failures in a row.
     fn cooldown(&self, failures: i64) -> SignedDuration {
         let factor = u32::try_from(failures.saturating_sub(1).max(0))
             .ok()
@@ -108,24 +108,24 @@ impl StackBackoff {
     }
 }
 
-/// A duration that is worth waiting for.
+/// Parses a duration; `None` if it is invalid or zero.
 fn interval(text: &Option<String>) -> Option<SignedDuration> {
     let seconds = duration::seconds(text.as_deref()?).filter(|seconds| *seconds > 0)?;
     Some(SignedDuration::from_secs(i64::try_from(seconds).unwrap_or(i64::MAX)))
 }
 
-/// The interval as the operator's fields say it.
+/// Returns the resync interval from the fields of the Pulumi Kubernetes Operator.
 fn operators_resync(spec: &StackSpec) -> Option<SignedDuration> {
     let seconds = spec.resync_frequency_seconds.unwrap_or_default().max(MIN_RESYNC);
     spec.continue_resync_on_commit_match.unwrap_or_default().then(|| SignedDuration::from_secs(seconds))
 }
 
-/// Whether the last run could not start, because of what its workspace was in.
+/// Whether the last run could not start because of the state of its workspace.
 pub fn was_refused(last: &LastUpdate) -> bool {
     last.reason.as_deref() == Some(update_reason::RUN_REFUSED)
 }
 
-/// How long a run waits that follows so many that found the same lock.
+/// Returns the pause after this number of runs in a row that found the same lock.
 fn pause_after_conflicts(conflicts: i64) -> SignedDuration {
     let doublings = u32::try_from(conflicts.saturating_sub(1).max(0)).unwrap_or(u32::MAX);
     let factor = 2_i32.checked_pow(doublings).unwrap_or(i32::MAX);
@@ -133,8 +133,8 @@ fn pause_after_conflicts(conflicts: i64) -> SignedDuration {
     wait.min(MAX_CONFLICT_RETRY)
 }
 
-/// A pod that goes away is nobody's failure: the first run after it starts at once. One that goes away each time does not
-/// keep the cluster busy.
+/// Returns the pause after this number of interruptions in a row. The first retry is immediate because an evicted pod is no fault of the
+/// program. Later ones are delayed so that a pod that is evicted each time does not load the cluster.
 fn pause_after_interruptions(interruptions: i64) -> SignedDuration {
     let before = usize::try_from(interruptions.saturating_sub(1)).unwrap_or_default();
     let longest = INTERRUPTION_PAUSES.last().copied().unwrap_or_default();

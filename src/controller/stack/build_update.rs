@@ -1,4 +1,4 @@
-//! The Update that a Stack makes for a run. Pure.
+//! Builds the Update for a run of a Stack.
 
 use kube::ResourceExt;
 
@@ -10,8 +10,12 @@ use crate::controller::stack::build_workspace::{self, PlanError};
 use crate::controller::stack::ownership;
 use crate::controller::stack::run::artifact_of;
 
-/// The Update of an announced run. Its two finalizers are there from the first moment: it cannot go away before its run has
-/// ended and its result is in the Stack's status. An error says what is wrong with `updateTemplate`.
+/// Returns the Update of an announced run. Both finalizers are set on creation, so that the Update exists until its run has ended and its
+/// result is in the Stack's status.
+///
+/// # Errors
+///
+/// `updateTemplate` is invalid or too large.
 pub fn update(stack: &Stack, current: &CurrentUpdate) -> Result<Update, PlanError> {
     let is_destroy = current.kind == UpdateKind::Destroy;
     let refreshes = stack.spec.refresh.unwrap_or_default() && !is_destroy;
@@ -48,7 +52,7 @@ pub fn update(stack: &Stack, current: &CurrentUpdate) -> Result<Update, PlanErro
         None => generated,
     };
     if is_destroy {
-        // A destroy of a part would leave the other resources behind without a Stack.
+        // A targeted destroy would leave the remaining resources without a Stack.
         (update.spec.target, update.spec.target_dependents) = (Vec::new(), None);
     }
     update.metadata.namespace = stack.namespace();
@@ -57,7 +61,7 @@ pub fn update(stack: &Stack, current: &CurrentUpdate) -> Result<Update, PlanErro
     Ok(update)
 }
 
-/// What the backend's history says of the run: why it was started, and of what its artifact was made.
+/// Returns the message for the backend's update history: the reason of the run and the origin of its artifact.
 fn message(current: &CurrentUpdate) -> String {
     match &current.origin_revision {
         Some(origin) => format!("{} (made from {origin})", current.message),

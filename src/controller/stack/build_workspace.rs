@@ -1,4 +1,4 @@
-//! The Workspace that a Stack wants. Pure.
+//! Builds the Workspace of a Stack.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use crate::controller::merge;
 use crate::controller::stack::ownership;
 use crate::pulumi::{backend, stack_name};
 
-/// Why no Workspace can be made of a Stack; only a change of its spec mends it.
+/// Error in the spec of a Stack that prevents a run. Only a change of the spec resolves it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
     #[error("spec.{field}.{name}: {what}")]
@@ -38,7 +38,7 @@ pub enum PlanError {
     Metadata(&'static str),
 }
 
-/// The Workspace with this artifact, ready to be applied.
+/// Returns the Workspace with this artifact, ready for server-side apply.
 pub fn workspace(stack: &Stack, artifact: &ArtifactReference) -> Result<Workspace, PlanError> {
     let spec = WorkspaceSpec {
         service_account_name: Some(stack.spec.service_account_name.clone().unwrap_or_else(|| "default".to_owned())),
@@ -67,12 +67,12 @@ pub fn workspace(stack: &Stack, artifact: &ArtifactReference) -> Result<Workspac
     finish(stack, merged)
 }
 
-/// Whether the stack has to be in the backend.
+/// Whether a run fails if the Pulumi stack does not exist in the backend.
 fn must_exist(spec: &StackSpec) -> bool {
     spec.use_local_stack_only.unwrap_or_default() || spec.init_on_create == Some(false)
 }
 
-/// Whether stack and backend are what the CLI takes. It would find out only once a pod is there, and again with every retry.
+/// Checks the names of stack and backend. The CLI would report an error only after the pod has started, and again with each retry.
 pub fn check_address(stack: &Stack) -> Result<(), PlanError> {
     let field = |field| move |what| PlanError::Field { field, what };
     stack_name::check(&stack.spec.stack).map_err(field("stack"))?;
@@ -80,7 +80,7 @@ pub fn check_address(stack: &Stack) -> Result<(), PlanError> {
     url.map_or(Ok(()), backend::check).map_err(field("backend"))
 }
 
-/// Whether the limits of runs, and what is said of the time between them, can be read.
+/// Checks that the timeouts and intervals of the spec are valid durations.
 pub fn check_times(stack: &Stack) -> Result<(), PlanError> {
     let spec = &stack.spec;
     let times = [
@@ -102,7 +102,8 @@ pub fn check_times(stack: &Stack) -> Result<(), PlanError> {
     Ok(())
 }
 
-/// Puts name, owner and hash where no template can reach them. The source of a template is in the artifact by now.
+/// Sets name, namespace, owner and hash after the template is merged, so that a template cannot override them. Also removes the template's
+/// source fields, because the source is delivered as an artifact.
 fn finish(stack: &Stack, mut workspace: Workspace) -> Result<Workspace, PlanError> {
     workspace.spec = WorkspaceSpec { git: None, flux: None, local: None, project_info: None, ..workspace.spec };
     let hash = hex::encode(Sha256::digest(json!([workspace.metadata, workspace.spec]).to_string()));
@@ -114,7 +115,7 @@ fn finish(stack: &Stack, mut workspace: Workspace) -> Result<Workspace, PlanErro
     Ok(workspace)
 }
 
-/// Labels of everything that belongs to a Stack.
+/// Returns the labels of all objects that belong to a Stack.
 pub fn labels(stack: &Stack) -> BTreeMap<String, String> {
     let shard = stack.labels().get_key_value(names::LABEL_SHARD).map(|(key, value)| (key.clone(), value.clone()));
     let own = [
@@ -147,14 +148,14 @@ fn environment_from(stack: &Stack) -> Vec<Value> {
     config_maps.chain(stack.spec.env_secrets.iter().map(|name| json!({"secretRef": {"name": name}}))).collect()
 }
 
-/// Where a value is.
+/// Location of a value.
 enum Place<'a> {
     Here(&'a str),
     Secret(&'a SecretSelector),
     ConfigMap(&'a ConfigMapSelector),
 }
 
-/// Where a reference leads to; an error says why it leads nowhere.
+/// Returns the location of the referenced value, or the reason why the reference is invalid.
 fn place<'a>(reference: &'a ResourceRef, namespace: &str) -> Result<Place<'a>, &'static str> {
     match reference.kind.as_str() {
         "Literal" => match &reference.literal {
@@ -192,7 +193,7 @@ fn variable(name: &str, reference: &ResourceRef, namespace: &str) -> Result<Valu
     })
 }
 
-/// All configuration, of whatever field; no key may be in two of them.
+/// Returns the merged configuration of all fields. A key may appear in only one field.
 fn config(stack: &Stack) -> Result<Vec<ConfigItem>, PlanError> {
     let namespace = stack.namespace().unwrap_or_default();
     let mut items: BTreeMap<String, (&'static str, ConfigItem)> = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! A Stack is not reconciled before the lists that it is decided on are there.
+//! Tests that a reconcile waits until the caches are synced.
 
 use std::sync::Arc;
 use std::time::Duration;

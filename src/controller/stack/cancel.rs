@@ -1,4 +1,4 @@
-//! The annotation that asks to cancel the open run. Pure.
+//! The annotation that cancels the open run.
 
 use kube::ResourceExt;
 
@@ -12,8 +12,8 @@ use crate::controller::stack::observed::Observed;
 /// Maximum length of the recorded value in bytes. It is written to the status, an event and the Update; longer values are cut.
 const MAX_VALUE: usize = 256;
 
-/// What to do about a value of the annotation that has not been handled. Each value is handled once: the name of an Update cancels that
-/// Update, any other value cancels the run that is open when it is seen.
+/// Returns the action for a new value of the annotation. Each value is handled once: the name of an Update cancels that Update, any other
+/// value cancels the currently open run.
 pub fn decide(observed: &Observed) -> Option<Action> {
     let stack = &observed.stack;
     let value = asked(stack)?;
@@ -31,7 +31,7 @@ pub fn decide(observed: &Observed) -> Option<Action> {
         );
         return Some(Action::RejectCancel(value, message));
     }
-    // One that is announced and not made yet is made first, and the end of one that is over is recorded first.
+    // An announced run is created before it is canceled, and a completed run is recorded first.
     observed.update.as_ref().filter(|update| !update.is_complete())?;
     Some(Action::CancelUpdate(value))
 }
@@ -42,14 +42,14 @@ fn asked(stack: &Stack) -> Option<String> {
     (handled != Some(&value)).then_some(value)
 }
 
-/// Whether a value has the form of the names of this Stack's Updates.
+/// Whether the value has the format of an Update name of this Stack.
 fn names_update(stack: &Stack, value: &str) -> bool {
     let hash = value.strip_prefix(&stack.name_any()).and_then(|rest| rest.strip_prefix('-')).unwrap_or_default();
     hash.len() == names::UPDATE_HASH_LENGTH && hash.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// Whether a run was canceled by a user: its Update was annotated, or deleted. The deletion of an Update together with its Stack is not a
-/// cancel, and neither is that of an Update that the Stack revoked: only one without a run is revoked.
+/// Whether a user canceled the run by annotating or deleting its Update. The deletion of an Update together with its Stack does not count,
+/// nor does that of an Update that the controller revoked. The controller revokes only Updates without a run.
 pub fn is_by_user(stack: &Stack, update: &Update) -> bool {
     let has = |name: &str| update.annotations().contains_key(name);
     let is_deleted = update.metadata.deletion_timestamp.is_some() && stack.metadata.deletion_timestamp.is_none();

@@ -26,7 +26,6 @@ use crate::source::git::Git;
 use crate::source::kinds::GroupKind;
 use crate::telemetry::metrics::Metrics;
 
-/// The dependencies of a Stack's reconcile.
 pub struct Context {
     pub sources: Sources,
     pub source_watches: SourceWatches,
@@ -42,27 +41,27 @@ pub struct Context {
     pub store: Store,
     pub events: Events,
     pub metrics: Metrics,
-    /// All Stacks that the controller watches, cut down.
+    /// Cache of all Stacks in the scope of the controller. Each Stack is reduced to its references and its readiness.
     pub stacks: Stacks,
-    /// All Updates that the controller watches.
+    /// Cache of all Updates in the scope of the controller.
     pub updates: Updates,
-    /// Waits until all of both are there.
+    /// Waits until both caches are synced.
     pub caches: CacheSync,
-    /// The labels of Secrets and ConfigMaps whose change is a reason to run.
+    /// Label selector for Secrets and ConfigMaps whose change triggers a run.
     pub watched: Option<Selector>,
-    /// By how many percent intervals are spread.
+    /// Maximum jitter of intervals, in percent.
     pub interval_jitter: u8,
-    /// The ServiceAccount of pods whose Stack names none.
+    /// ServiceAccount for the pods of Stacks that do not name one.
     pub default_service_account: Option<String>,
-    /// What of the cluster is watched.
+    /// Namespaces and shard that the controller watches.
     pub scope: Scope,
-    /// Whether a Stack may name nothing in other namespaces.
+    /// Whether a Stack may not refer to objects in other namespaces.
     pub no_cross_namespace_refs: bool,
-    /// Kinds of sources of which another digest of the same revision is the same content.
+    /// Kinds of sources whose artifacts of one revision have equal content, even if their digests differ.
     pub same_revision_kinds: Arc<[GroupKind]>,
-    /// How soon a Stack looks again at what it waits for, if nothing wakes it sooner.
+    /// Requeue interval for unmet dependencies and unavailable sources.
     pub requeue_dependency: std::time::Duration,
-    /// Wakes the Workspaces that wait for bytes.
+    /// Wakes Workspaces that wait for artifact bytes.
     pub wake_workspace: mpsc::Sender<ObjectRef<Workspace>>,
 }
 
@@ -73,12 +72,12 @@ impl std::fmt::Debug for Context {
 }
 
 impl Context {
-    /// The Updates of a Stack.
+    /// Returns the cached Updates of a Stack.
     pub fn updates_of(&self, namespace: &str, stack: &str) -> Vec<Arc<Update>> {
         self.updates.in_group(&UpdateGroup::stack(namespace, stack))
     }
 
-    /// Wakes a Workspace. A full queue is no loss: it looks again by itself.
+    /// Wakes a Workspace. Dropping the wake-up when the queue is full is safe: the periodic requeue of the Workspace covers it.
     pub fn artifact_arrived(&self, namespace: &str, workspace: &str) {
         let reference = ObjectRef::new(workspace).within(namespace);
         if self.wake_workspace.clone().try_send(reference).is_err() {

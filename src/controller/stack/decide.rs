@@ -1,4 +1,4 @@
-//! What a Stack needs next. Pure and total: no client, no clock.
+//! Decides the next action of a Stack. A pure function without I/O or clock that covers every observed state.
 
 use std::time::Duration;
 
@@ -17,10 +17,10 @@ use crate::controller::stack::{active_update, build_workspace, cancel, deletion,
 use crate::runtime::field_managers;
 use crate::source::Unavailable;
 
-/// A source may be missing for so long before its Stack is stalled.
+/// Time for which a missing source does not stall the Stack.
 const SOURCE_GRACE: SignedDuration = SignedDuration::from_secs(10);
 
-/// The next step for what was observed.
+/// Returns the next action for the observed state.
 pub fn decide(observed: &Observed, now: Timestamp) -> Action {
     let stack = &observed.stack;
     let deleting = stack.metadata.deletion_timestamp.is_some();
@@ -62,7 +62,8 @@ fn desired(observed: &Observed, now: Timestamp) -> Action {
     }
 }
 
-/// A source that is created together with its Stack may come a moment after it, so one that is missing does not stall the Stack at once.
+/// Waits for a missing source during the grace period: the source may be created shortly after the Stack, for example in the same `kubectl
+/// apply`.
 fn stalled_source(stack: &Stack, message: &str, now: Timestamp) -> Action {
     let ready = stack.status.as_ref().and_then(|status| conditions::find(&status.conditions, conditions::READY));
     let is_known = |ready: &&Condition| {

@@ -1,4 +1,4 @@
-//! The end of a Stack: what is destroyed, with what, and after whom. Pure.
+//! Deletion of a Stack: whether it is destroyed, with which artifact, and after which dependents.
 
 use std::sync::Arc;
 
@@ -20,14 +20,14 @@ use crate::controller::stack::{identity, resolve};
 use crate::pulumi::project;
 use crate::source::{Origin, Resolved, Unavailable};
 
-/// What stands for the revision where a stack is destroyed without a source.
+/// Placeholder for the revision of a destroy without a source.
 const STATE_ALONE: &str = "state-alone";
-/// Who deletes several Stacks at once needs a moment for it.
+/// Time to wait for the deletion of dependents. A client that deletes several Stacks deletes them one after the other.
 const MOMENT: SignedDuration = SignedDuration::from_secs(3);
-/// How soon Stacks that go first are looked at again, if nothing says so before.
+/// Requeue interval while dependents are being deleted; watch events normally wake the Stack earlier.
 const DEPENDENTS_RETRY: SignedDuration = SignedDuration::from_secs(10);
 
-/// The next step of a Stack that is being deleted, with no run open.
+/// Returns the next action of a Stack that is being deleted and has no open run.
 pub fn decide(observed: &Observed, now: Timestamp) -> Action {
     let stack = &observed.stack;
     if !has_to_destroy(stack) {
@@ -58,8 +58,8 @@ pub fn decide(observed: &Observed, now: Timestamp) -> Action {
     }
 }
 
-/// Whether a Stack that is being deleted destroys its resources first. If no run has changed resources, or a destroy has succeeded, the
-/// Pulumi stack that the spec names may be managed by another Stack.
+/// Whether a deleted Stack destroys its resources. It does not if no run has changed resources or a destroy has succeeded, because another
+/// Stack may manage the Pulumi stack that the spec names.
 pub fn has_to_destroy(stack: &Stack) -> bool {
     stack.finalizers().iter().any(|finalizer| finalizer == names::STACK_FINALIZER)
         && stack.spec.destroy_on_finalize.unwrap_or_default()
@@ -74,8 +74,12 @@ pub fn left_by_preview(stack: &Stack) -> Option<PulumiStack> {
     is_kept.then(|| identity::recorded(stack)).flatten()
 }
 
-/// What the stack is destroyed with, and whether its bytes are at hand: the source that is in the pod, else the one that the
-/// Workspace asks for, else what the source has, else the state alone. An error says why there is none of them.
+/// Returns the artifact for the destroy, and whether its bytes are available. Prefers the artifact in the pod, then that in the Workspace's
+/// spec, then that of the source, then the generated project, which destroys from the state alone.
+///
+/// # Errors
+///
+/// None of them is available; the message names the reason.
 pub fn source(observed: &Observed) -> Result<(Resolved, bool), String> {
     if let Some(placed) = observed.workspace.as_ref().and_then(last_in_place) {
         return Ok((placed, true));
@@ -91,7 +95,8 @@ pub fn source(observed: &Observed) -> Result<(Resolved, bool), String> {
     chosen.ok_or_else(|| no_source(observed))
 }
 
-/// What a repository is being asked, if nothing is at hand before it has answered: the state alone is for when there is no source.
+/// Returns the message about a pending source lookup that the destroy has to wait for. The destroy from the state alone is only for a
+/// source that does not exist.
 fn awaited(observed: &Observed) -> Option<&str> {
     let placed = observed.workspace.as_ref().and_then(last_in_place).is_some();
     let asked = observed.deletion.as_ref().and_then(|deletion| deletion.asked.as_ref());
@@ -103,7 +108,7 @@ fn awaited(observed: &Observed) -> Option<&str> {
     }
 }
 
-/// Whether the pod cannot work with an artifact: it was refused, or what it needs cannot be installed.
+/// Whether the pod cannot use the artifact because it rejected the archive or could not install the dependencies.
 fn is_unfit(observed: &Observed, resolved: &Resolved) -> bool {
     let asked = observed.workspace.as_ref().filter(|w| w.spec.artifact.as_ref() == Some(&reference(resolved)));
     let is_made = observed.deletion.as_ref().and_then(|deletion| deletion.without_source.as_ref()) == Some(resolved);
@@ -128,8 +133,8 @@ fn no_source(observed: &Observed) -> String {
     format!("{why}; {how}")
 }
 
-/// A project without a program: a destroy reads what there is from the state. None where the program has to run, or where
-/// the project's name is not known.
+/// Returns a generated project without a program: a destroy reads the resources from the state. `None` if the destroy has to run the
+/// program, or the name of the project is unknown.
 pub fn without_source(stack: &Stack) -> Option<Resolved> {
     if stack.spec.run_program.unwrap_or_default() {
         return None;
@@ -139,7 +144,7 @@ pub fn without_source(stack: &Stack) -> Option<Resolved> {
     let name = known.filter(|name| !name.is_empty()).or_else(named)?;
     let purpose = format!("Made to destroy the stack of {} without its source", stack.uid().unwrap_or_default());
     let applied = stack.status.as_ref().and_then(|status| status.applied_stack.as_ref()?.backend.clone());
-    // The environment of the run takes precedence over it.
+    // The environment of the run takes precedence over this URL.
     let backend = applied.map(|url| ("backend", json!({"url": url})));
     let sections: Vec<_> = [("description", Value::from(purpose))].into_iter().chain(backend).collect();
     let text = project::yaml_program(&name, &sections);
@@ -154,23 +159,23 @@ pub fn without_source(stack: &Stack) -> Option<Resolved> {
     })
 }
 
-/// Whether a destroy that has not begun asks for a source that cannot be had any more, and there is another one.
+/// Whether a destroy that has not started needs an artifact that is no longer available, while another one is.
 pub fn has_another_source(observed: &Observed, current: &CurrentUpdate) -> bool {
     let is_another = |chosen: &Resolved| Some(chosen.digest.to_string()) != current.digest;
     awaited(observed).is_none() && source(observed).is_ok_and(|(chosen, _)| is_another(&chosen))
 }
 
-/// The made project, if a run may need its bytes and the store has them no more.
+/// Returns the generated project if the store does not have its bytes.
 pub fn missing(observed: &Observed) -> Option<&Resolved> {
     observed.deletion.as_ref().filter(|deletion| !deletion.is_stored)?.without_source.as_ref()
 }
 
-/// Whether Stacks that need this one are being destroyed, too.
+/// Whether Stacks that depend on this one are being deleted too.
 pub fn has_others_first(observed: &Observed) -> bool {
     observed.deletion.as_ref().is_some_and(|deletion| deletion.dependents.iter().any(|dependent| is_going(dependent)))
 }
 
-/// What was built upon this Stack goes before it: but only if it is being deleted itself.
+/// Waits for dependents that are being deleted. Other dependents do not delay the deletion after a short grace period.
 fn others_first(observed: &Observed, now: Timestamp) -> Option<Action> {
     let dependents = &observed.deletion.as_ref()?.dependents;
     let names = |dependents: &[&Arc<Stack>]| dependents.iter().map(|s| s.name_any()).collect::<Vec<_>>().join(", ");
@@ -190,7 +195,7 @@ fn others_first(observed: &Observed, now: Timestamp) -> Option<Action> {
     Some(Action::WaitForDependents(message, left))
 }
 
-/// Whether it is being deleted, and still has something to do before it goes.
+/// Whether the Stack is being deleted and still has its finalizer.
 fn is_going(dependent: &Stack) -> bool {
     dependent.metadata.deletion_timestamp.is_some()
         && dependent.finalizers().iter().any(|finalizer| finalizer == names::STACK_FINALIZER)

@@ -1,14 +1,14 @@
-//! Finds a path from a Stack over its dependencies back to itself. Pure.
+//! Finds dependency cycles.
 
 use std::collections::{HashMap, HashSet};
 
 use crate::runtime::backoff::ObjectKey;
 
-/// The shortest path from a Stack back to itself. `needs` passes the namespace and name of every dependency of a Stack to its second
-/// argument. Takes time in proportion to the number of dependencies: each Stack is visited once, and names are copied only then.
+/// Returns the shortest path from a Stack through its dependencies back to itself. `needs` passes namespace and name of each dependency of
+/// a Stack to its second argument. Runs in linear time: each Stack is visited once, and its name is copied only on that visit.
 pub fn find(of: &ObjectKey, needs: impl Fn(&ObjectKey, &mut dyn FnMut(&str, &str))) -> Option<Vec<ObjectKey>> {
     let mut visited: HashMap<String, HashSet<String>> = HashMap::new();
-    // Every Stack that was reached, and the position of the one that it was reached from.
+    // All visited Stacks, each with the position of its predecessor.
     let mut reached: Vec<(ObjectKey, usize)> = vec![(of.clone(), 0)];
     let mut position = 0;
     while let Some((at, _)) = reached.get(position).cloned() {
@@ -28,7 +28,7 @@ pub fn find(of: &ObjectKey, needs: impl Fn(&ObjectKey, &mut dyn FnMut(&str, &str
     None
 }
 
-/// The path from the start to the Stack at this position, and from there to the start.
+/// Returns the path from the start to the Stack at this position and back to the start.
 fn path(of: &ObjectKey, reached: &[(ObjectKey, usize)], mut position: usize) -> Vec<ObjectKey> {
     let mut path = vec![of.clone()];
     while let Some((key, from)) = reached.get(position).filter(|_| position > 0) {

@@ -1,4 +1,4 @@
-//! Wakes Stacks that wait for another Stack, which they name in `dependsOn` or `prerequisites`, and finds dependency cycles.
+//! Wakes Stacks when a dependency named in `dependsOn` or `prerequisites` changes, and finds dependency cycles.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -17,16 +17,16 @@ use crate::controller::stack::groups::{StackGroup, Stacks};
 use crate::controller::stack::prerequisites;
 use crate::runtime::backoff::ObjectKey;
 
-/// Length of the queue of Stacks to wake. A Stack for which there is no room is requeued by its own interval.
+/// Capacity of the queue of Stacks to wake. If it is full, the periodic requeue wakes the Stack.
 const WAITING: usize = 1024;
-/// Maximum number of Stacks that the message about a cycle names.
+/// Maximum number of Stacks in the message about a cycle.
 const NAMED: usize = 10;
 
-/// Finds the Stacks that depend on a Stack. Cheap to clone.
+/// Index of the dependents of each Stack. Cheap to clone.
 #[derive(Clone)]
 pub struct Dependents {
     stacks: Stacks,
-    /// Ignores references to other namespaces. Otherwise a user of one namespace could delay the deletion of a Stack in another.
+    /// Whether references to other namespaces are ignored. Otherwise a user could delay the deletion of a Stack in another namespace.
     no_cross_namespace_refs: bool,
     /// Locked for short sections only, never across an await.
     known: Arc<Mutex<Known>>,
@@ -35,9 +35,9 @@ pub struct Dependents {
 
 #[derive(Default)]
 struct Known {
-    /// A hash per Stack of what its dependents wait for.
+    /// Hash of the fields of each Stack that its dependents wait for.
     standings: HashMap<ObjectKey, u64>,
-    /// While the watch lists all Stacks: the Stacks from before the list.
+    /// The cached Stacks from before a relist, while the relist is in progress.
     before_list: Vec<Arc<Stack>>,
 }
 
@@ -48,7 +48,7 @@ impl fmt::Debug for Dependents {
 }
 
 impl Dependents {
-    /// Returns the stream of Stacks to wake, too, which the Stack controller reads.
+    /// Returns the index and the stream of Stacks to wake, which the Stack controller consumes.
     pub fn new(
         stacks: Stacks,
         no_cross_namespace_refs: bool,
@@ -57,12 +57,12 @@ impl Dependents {
         (Dependents { stacks, no_cross_namespace_refs, known: Arc::default(), wake }, woken)
     }
 
-    /// The sender with which others wake Stacks.
+    /// Returns a sender that wakes Stacks.
     pub fn waker(&self) -> mpsc::Sender<ObjectRef<Stack>> {
         self.wake.clone()
     }
 
-    /// Handles an event of the watch after the store has applied it: wakes the Stacks that it concerns.
+    /// Handles a watch event after the store has applied it, and wakes the affected Stacks.
     pub fn note(&self, event: &Event<Stack>) {
         let mut known = self.lock();
         let woken = match event {
@@ -79,14 +79,14 @@ impl Dependents {
         woken.iter().for_each(|stack| self.wake_one(stack));
     }
 
-    /// Whom a deleted Stack concerns: its dependents, and those that it needed, which may have waited for it to go first.
+    /// Returns the Stacks that the deletion of a Stack affects: its dependents, and its dependencies, which may wait for its deletion.
     fn gone(&self, known: &mut Known, stack: &Stack) -> Vec<ObjectKey> {
         known.standings.remove(&key(stack));
         let needed = self.needs(stack).map(|(namespace, name)| (namespace.to_owned(), name.to_owned()));
         needed.chain(self.keys_of(stack)).collect()
     }
 
-    /// Whom a complete list concerns. A Stack that is missing in it was deleted while the watch was interrupted.
+    /// Returns the Stacks that a relist affects. A Stack that is missing from the list was deleted while the watch was interrupted.
     fn listed(&self, known: &mut Known) -> Vec<ObjectKey> {
         let mut woken = Vec::new();
         for stack in std::mem::take(&mut known.before_list) {
@@ -104,7 +104,7 @@ impl Dependents {
         woken
     }
 
-    /// The Stacks that need this one, as the watch has them.
+    /// Returns the cached dependents of a Stack.
     pub fn of(&self, stack: &Stack) -> Vec<Arc<Stack>> {
         let own = stack.metadata.namespace.as_deref();
         let mut dependents = self.stacks.in_group(&StackGroup::Needs(key(stack)));
@@ -116,7 +116,7 @@ impl Dependents {
         self.of(stack).iter().map(|dependent| key(dependent)).collect()
     }
 
-    /// A Stack as the watch has it, cut down.
+    /// Returns a Stack from the cache, reduced to some fields.
     pub fn cached(&self, (namespace, name): &ObjectKey) -> Option<Arc<Stack>> {
         self.stacks.store().get(&ObjectRef::new(name).within(namespace))
     }
@@ -127,11 +127,11 @@ impl Dependents {
         }
     }
 
-    /// The shortest path from a Stack over its dependencies back to itself, by the names that the Stack uses.
+    /// Returns the names in the shortest dependency cycle that contains the Stack, relative to its namespace.
     pub fn cycle(&self, stack: &Stack) -> Option<Vec<String>> {
         let of = key(stack);
         let is_needed = self.stacks.has_group(&StackGroup::Needs(of.clone()));
-        // Most Stacks are needed by no other Stack: a walk could not come back to them.
+        // Most Stacks have no dependents and so are in no cycle, which saves the search.
         if !is_needed && !self.needs(stack).any(|(namespace, name)| (namespace, name) == (&*of.0, &*of.1)) {
             return None;
         }
@@ -150,7 +150,7 @@ impl Dependents {
         Some(named)
     }
 
-    /// The Stacks that a Stack needs and may name.
+    /// Returns the dependencies of a Stack that it is allowed to name.
     fn needs<'a>(&self, stack: &'a Stack) -> impl Iterator<Item = (&'a str, &'a str)> {
         let own = stack.metadata.namespace.as_deref().unwrap_or_default();
         let own_only = self.no_cross_namespace_refs;
@@ -163,7 +163,7 @@ impl Dependents {
 }
 
 impl Known {
-    /// Whether anything that dependents wait for has changed since the last event of this Stack.
+    /// Whether the fields that dependents wait for have changed since the last event of this Stack.
     fn is_news(&mut self, stack: &Stack) -> bool {
         let standing = standing(stack);
         self.standings.insert(key(stack), standing) != Some(standing)
@@ -174,8 +174,8 @@ fn key(stack: &Stack) -> ObjectKey {
     (stack.namespace().unwrap_or_default(), stack.name_any())
 }
 
-/// Hash of what dependents wait for. The reason of a Stack that is not ready is not part of it: it changes often and lets no other
-/// Stack start.
+/// Returns the hash of the fields that dependents wait for. The reason of the `Ready` condition is excluded: it changes often and unblocks
+/// no dependent.
 fn standing(stack: &Stack) -> u64 {
     let mut hasher = DefaultHasher::new();
     (stack.metadata.generation, stack.metadata.deletion_timestamp.is_some(), stack.finalizers()).hash(&mut hasher);
@@ -206,7 +206,7 @@ mod tests {
         Stack { status: serde_json::from_value(json!({"conditions": [ready]})).unwrap(), ..stack("apps", name, &[]) }
     }
 
-    /// What the events wake, in order.
+    /// Returns the Stacks that the events wake, in order.
     async fn woken(no_cross_namespace_refs: bool, events: Vec<Event<Stack>>) -> Vec<String> {
         let (store, mut writer) = stacks();
         let (dependents, woken) = Dependents::new(store, no_cross_namespace_refs);
@@ -229,7 +229,7 @@ mod tests {
         let others = others.map(|(namespace, name, needs)| Event::Apply(stack(namespace, name, &needs)));
         let base = [
             Event::Apply(ready("base", "False", "UpdateFailed")),
-            // Another reason lets nobody start.
+            // A change of the reason unblocks no dependent.
             Event::Apply(ready("base", "False", "NotReadyInProgress")),
             Event::Apply(ready("base", "True", "ProcessingCompleted")),
             Event::Apply(ready("base", "True", "ProcessingCompleted")),

@@ -1,11 +1,13 @@
-//! The next step of a Stack whose Pulumi stack is managed by another Stack that precedes it. Pure.
+//! The next step of a Stack if another Stack manages its Pulumi stack and takes precedence.
 
 use crate::controller::stack::action::Action;
 use crate::controller::stack::observed::Observed;
 use crate::controller::stack::{deletion, identity};
 
-/// A duplicate runs nothing. When it is deleted, it destroys the Pulumi stack that it has applied itself, unless a Stack of its namespace has
-/// applied it as well; a Stack of another namespace cannot prevent the destroy. `None` if the Stack continues as any other.
+/// Returns the action for a duplicate, or `None` if the Stack continues normally.
+///
+/// A duplicate does not run. When it is deleted, it destroys the Pulumi stack if it has applied it itself, unless a Stack in the same
+/// namespace has applied it too. A Stack in another namespace cannot prevent the destroy.
 pub fn decide(observed: &Observed) -> Option<Action> {
     let (stack, first) = (&observed.stack, observed.duplicate.as_ref()?);
     let managed =

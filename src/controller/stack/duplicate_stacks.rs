@@ -1,9 +1,9 @@
-//! Duplicates: Stacks that manage the same Pulumi stack. They would undo each other's work, so only one of them runs: one that has
-//! applied it before one that has not, then the one that was created first. The others are stalled until it is gone or manages another
-//! Pulumi stack.
+//! Detects duplicates: Stacks that manage the same Pulumi stack and would revert each other's changes. Only one of them runs: a Stack that
+//! has applied the Pulumi stack takes precedence, then the oldest. The others are stalled until it is deleted or manages another Pulumi
+//! stack.
 //!
-//! Between namespaces only a Stack that has applied the Pulumi stack counts, and none at all where Stacks may not refer to other
-//! namespaces: nobody can block a Stack of another namespace by writing down its name.
+//! A Stack in another namespace takes precedence only if it has applied the Pulumi stack, and never with `--no-cross-namespace-refs`.
+//! Otherwise a user could block a Stack in another namespace by naming its Pulumi stack.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -21,17 +21,17 @@ use crate::controller::stack::identity;
 use crate::runtime::backoff::ObjectKey;
 use crate::runtime::reads::{ReadError, Reader};
 
-/// The Pulumi stack that a Stack manages, as far as the Stack itself says it.
+/// The Pulumi stack that a Stack manages, as far as the Stack itself names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Claim {
-    /// Two Stacks with the same address manage the same Pulumi stack if their projects are the same.
+    /// Two Stacks with the same address and the same project manage the same Pulumi stack.
     address: Address,
-    /// The same for Stacks of one namespace by what they have applied: the URL of the backend may be in a Secret.
+    /// Address derived from the applied Pulumi stack, comparable within a namespace. It covers backend URLs from Secrets.
     applied_address: Option<String>,
     project: Option<String>,
-    /// Whether the Stack itself names the project; else its source does.
+    /// Whether the Stack itself names the project, instead of its source.
     names_project: bool,
-    /// Whether its Workspace was asked for the project. From then on its own reconciles tell.
+    /// Whether the project was already looked up in the Workspace. Later changes arrive with the reconciles of that Stack.
     was_asked: bool,
     /// Whether the Stack has completed an `up` of this Pulumi stack.
     has_applied: bool,
@@ -39,13 +39,13 @@ struct Claim {
 }
 
 impl Claim {
-    /// The smallest one is first.
+    /// Returns the sort key. The smallest claim takes precedence.
     fn order<'a>(&self, key: &'a ObjectKey) -> (bool, Timestamp, &'a ObjectKey) {
         (!self.has_applied, self.created, key)
     }
 }
 
-/// The Stack that is first.
+/// The Stack that takes precedence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DuplicateStack {
     pub namespace: String,
@@ -59,14 +59,14 @@ impl fmt::Display for DuplicateStack {
     }
 }
 
-/// The claims of all Stacks, and which of them may be of the same Pulumi stack.
+/// The claims of all Stacks, indexed by address.
 #[derive(Default)]
 struct Claims {
     by_key: HashMap<ObjectKey, Claim>,
     by_place: HashMap<Place, HashSet<ObjectKey>>,
 }
 
-/// Where claims are compared: an address within one namespace, or one of the whole cluster.
+/// Scope in which claims are compared, a namespace or the whole cluster (`None`), and the address.
 type Place = (Option<String>, String);
 
 impl Claims {
@@ -103,13 +103,13 @@ fn places(key: &ObjectKey, claim: &Claim) -> Vec<Place> {
     [in_namespace(&claim.address.in_namespace)].into_iter().chain(applied).chain(in_cluster).collect()
 }
 
-/// Which Stack manages which Pulumi stack. Cheap to clone.
+/// Index of the Pulumi stacks that Stacks manage. Cheap to clone.
 #[derive(Clone)]
 pub struct DuplicateStacks {
-    /// Whether Stacks of different namespaces are never compared.
+    /// Whether Stacks in different namespaces are never compared.
     no_cross_namespace_refs: bool,
     claims: Arc<Mutex<Claims>>,
-    /// By the first one: those that wait for it to go.
+    /// The Stacks that wait for each Stack that takes precedence.
     waiting: Arc<Mutex<HashMap<ObjectKey, HashSet<ObjectKey>>>>,
     wake: mpsc::Sender<ObjectRef<Stack>>,
 }
@@ -121,12 +121,12 @@ impl fmt::Debug for DuplicateStacks {
 }
 
 impl DuplicateStacks {
-    /// Stacks are woken through `wake`.
+    /// Creates an empty index. `wake` is the sender that wakes Stacks.
     pub fn new(wake: mpsc::Sender<ObjectRef<Stack>>, no_cross_namespace_refs: bool) -> DuplicateStacks {
         DuplicateStacks { no_cross_namespace_refs, claims: Arc::default(), waiting: Arc::default(), wake }
     }
 
-    /// Takes note of which Pulumi stack a Stack manages now.
+    /// Records the Pulumi stack that a Stack manages.
     pub fn note(&self, stack: &Stack) {
         let key = key(stack);
         let mut claims = lock(&self.claims);
@@ -138,13 +138,13 @@ impl DuplicateStacks {
         }
     }
 
-    /// A Stack is gone.
+    /// Removes a deleted Stack.
     pub fn forget(&self, key: &ObjectKey) {
         lock(&self.claims).replace(key, None);
         self.wake_those_behind(key);
     }
 
-    /// The Stack that is before this one, if one is. As long as the project of one of them is not known, none is.
+    /// Returns the Stack that takes precedence over this one, if any. A Stack whose project is unknown is not compared.
     pub async fn first(
         &self,
         stack: &Stack,
@@ -171,7 +171,7 @@ impl DuplicateStacks {
         Ok(None)
     }
 
-    /// The claim of a Stack, with the project that its source has turned out to be.
+    /// Records the project of a Stack's source and returns the claim.
     fn learn(&self, key: &ObjectKey, project: Option<String>) -> Option<Claim> {
         let mut claims = lock(&self.claims);
         let claim = claims.by_key.get_mut(key)?;
@@ -182,7 +182,7 @@ impl DuplicateStacks {
         Some(claim.clone())
     }
 
-    /// Those with the same address that are before this one, the first one first.
+    /// Returns the claims with the same address that take precedence over this one, in order of precedence.
     fn before(&self, key: &ObjectKey, own: &Claim) -> Vec<(ObjectKey, Claim)> {
         let claims = lock(&self.claims);
         let is_same = |place: &Place, other: &ObjectKey, claim: &Claim| match place.0 {
@@ -221,7 +221,7 @@ fn project_in(workspace: Option<&Workspace>) -> Option<String> {
     workspace?.status.as_ref()?.project_name.clone()
 }
 
-/// A preview changes nothing, and may be of what another Stack changes.
+/// Returns the claim of a Stack. A preview has none: it changes nothing, and may cover a Pulumi stack that another Stack manages.
 fn claim(stack: &Stack, before: Option<&Claim>) -> Option<Claim> {
     if stack.spec.preview.unwrap_or_default() {
         return None;
@@ -230,7 +230,7 @@ fn claim(stack: &Stack, before: Option<&Claim>) -> Option<Claim> {
     let named = identity::parts(&stack.spec.stack).project.map(str::to_owned);
     let names_project = named.is_some();
     let status = stack.status.as_ref();
-    // After a restart of the controller it is the last run that tells: its workspace may be gone.
+    // After a controller restart the Workspace may be gone, so the last run provides the project.
     let of_last_run = || status?.project_info.as_ref().map(|info| info.name.clone());
     let learned = before.and_then(|before| before.project.clone()).or_else(of_last_run).filter(|_| !names_project);
     let was_asked = before.is_some_and(|before| before.was_asked);

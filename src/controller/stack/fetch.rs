@@ -1,4 +1,4 @@
-//! Brings the bytes of a Stack's artifact into the store.
+//! Fetches the artifact of a Stack into the store.
 
 use std::time::Duration;
 
@@ -20,19 +20,19 @@ use crate::runtime::reconcile::ReconcileError;
 use crate::source::{Origin, Resolved};
 use crate::telemetry::metrics::FetchResult;
 
-/// No server is asked again sooner, whatever patience it asks for.
+/// Lower bound of the delay that a server requests with `Retry-After`.
 const MIN_RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// When it is tried again after a fetch that failed.
+/// Retry policy after a failed fetch.
 #[derive(Debug, PartialEq, Eq)]
 enum TryAgain {
-    /// After so long, where a server asks for patience; else after as long as one waits for a source.
+    /// After the delay that the server requests, else after the requeue interval of a missing source.
     After(Option<Duration>),
-    /// Later each time: all of it is downloaded, and it will hardly be another the next time.
+    /// With backoff: the whole artifact was downloaded and is invalid, and the next download is likely the same.
     LaterEachTime,
 }
 
-/// A source that changes in the meantime is read again before the next try.
+/// Fetches the artifact and continues, or reports the failure. The source is resolved again before each retry.
 pub(super) async fn fetch(
     observed: &Observed,
     resolved: &Resolved,
@@ -52,7 +52,7 @@ pub(super) async fn fetch(
             context.git.fetch_again(origin);
             return rest(stack, &State::Working(what), None, context, now).await;
         }
-        // Nothing is missing, so nothing is ever asked for.
+        // The source is inside the pod, so nothing can be missing.
         Origin::InPod => return Ok(Next::Rest(Some(WATCHED_RETRY))),
     };
     match fetched {
@@ -86,7 +86,7 @@ pub(super) async fn fetch(
     }
 }
 
-/// For a destroy whose source cannot be had: the project that is made in its place. Whether it is in the store from now on.
+/// Stores the generated project for a destroy whose source cannot be fetched. Returns whether the store now has it.
 async fn keep_project(observed: &Observed, failed: &Resolved, context: &Context) -> bool {
     let made = observed.deletion.as_ref().and_then(|deletion| deletion.without_source.as_ref());
     let Some(made) = made.filter(|made| *made != failed) else { return false };
@@ -97,12 +97,12 @@ async fn keep_project(observed: &Observed, failed: &Resolved, context: &Context)
     }
 }
 
-/// Whether a user has to change the source, its size or its address.
+/// Whether a user has to change the source, its size or its URL.
 fn is_stalled(error: &FetchError) -> bool {
     matches!(error, FetchError::TooLarge { .. } | FetchError::RefusedHost { .. } | FetchError::Url { .. })
 }
 
-/// A server that asks for patience gets it; the fetcher bounds what it may ask for.
+/// Returns the retry policy for the error. The fetcher limits the delay that a server may request.
 fn try_again(error: &FetchError) -> TryAgain {
     match error.is_about_content() {
         true => TryAgain::LaterEachTime,
@@ -110,7 +110,7 @@ fn try_again(error: &FetchError) -> TryAgain {
     }
 }
 
-/// What is known of the Stack stands until more is known of its source: a controller that starts asks for what is the same as before.
+/// Keeps the current conditions while the lookup is in progress: after a controller restart, the lookup usually confirms the known state.
 pub(super) async fn await_source(
     stack: &Stack,
     message: String,
@@ -124,7 +124,7 @@ pub(super) async fn await_source(
     rest(stack, &State::Working(message), None, context, now).await
 }
 
-/// What is not as people may expect it in the files of a repository.
+/// Returns the warnings about the content of a Git repository.
 pub(super) fn warnings(observed: &Observed) -> &[String] {
     match &observed.source {
         Some(Ok(Resolved { origin: Origin::Git(origin), .. })) => &origin.warnings,

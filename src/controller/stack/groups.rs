@@ -1,4 +1,4 @@
-//! What Stacks are looked up by.
+//! Indexes of the Stack cache.
 
 use kube::ResourceExt;
 
@@ -9,21 +9,21 @@ use crate::runtime::index::{IndexWriter, Indexed, indexed};
 use crate::source;
 use crate::source::kinds::GroupKind;
 
-/// What a Stack names.
+/// Object or kind that a Stack refers to.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum StackGroup {
-    /// A Stack that has to be done first.
+    /// A dependency.
     Needs(ObjectKey),
-    /// Its source.
+    /// The source.
     Source(GroupKind, ObjectKey),
-    /// The kind of its source.
+    /// The kind of the source.
     SourceKind(GroupKind),
 }
 
-/// Stacks by what they name.
+/// The Stack cache, indexed by references.
 pub type Stacks = Indexed<Stack, StackGroup>;
 
-/// An empty store of Stacks, and what fills it.
+/// Creates an empty Stack cache and its writer.
 pub fn stacks() -> (Stacks, IndexWriter<Stack, StackGroup>) {
     indexed(groups_of)
 }

@@ -1,4 +1,4 @@
-//! The runs of late, merged as Flux merges them. Pure.
+//! The history of recent runs in the status, merged as in Flux.
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -7,10 +7,10 @@ use crate::api::auto::UpdateStatus;
 use crate::api::duration;
 use crate::api::pulumi::{CurrentUpdate, Snapshot};
 
-/// How many snapshots are kept.
+/// Maximum number of snapshots in the history.
 const MAX_SNAPSHOTS: usize = 5;
 
-/// Adds a run that has ended so. A snapshot of the same artifact with the same outcome is counted up and becomes the newest.
+/// Adds a completed run. If a snapshot with the same artifact and outcome exists, its count is increased and it becomes the newest.
 pub fn add(history: &mut Vec<Snapshot>, run: &CurrentUpdate, result: &UpdateStatus, outcome: &str, now: Timestamp) {
     let Some(digest) = run.digest.clone() else { return };
     let is_same = |known: &Snapshot| known.digest == digest && known.last_reconciled_status == outcome;
@@ -31,7 +31,7 @@ pub fn add(history: &mut Vec<Snapshot>, run: &CurrentUpdate, result: &UpdateStat
     history.truncate(MAX_SNAPSHOTS);
 }
 
-/// How long a run took; nothing if it never started.
+/// Returns the duration of a run; zero if it never started.
 fn took(result: &UpdateStatus) -> SignedDuration {
     match (&result.start_time, &result.end_time) {
         (Some(start), Some(end)) => end.0.duration_since(start.0),

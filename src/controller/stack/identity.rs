@@ -1,4 +1,4 @@
-//! Which Pulumi stack a Stack works on, and whether it may have resources in one. Pure.
+//! The Pulumi stack that a Stack uses, and whether it may have resources there.
 
 use crate::api::auto::{TerminationEvidence, Update, UpdateKind, UpdateStatus, Workspace};
 use crate::api::conditions;
@@ -7,7 +7,7 @@ pub use crate::controller::pulumi_stack::differ;
 use crate::controller::stack::backend;
 pub use crate::pulumi::stack_name::parts;
 
-/// The Pulumi stack that the next run works on, as far as the Stack and its Workspace say it.
+/// Returns the Pulumi stack of the next run, as far as the Stack and its Workspace name it.
 pub fn wanted(stack: &Stack, workspace: Option<&Workspace>) -> PulumiStack {
     let in_place = workspace.and_then(|workspace| workspace.status.as_ref()?.project_name.clone());
     PulumiStack {
@@ -17,8 +17,8 @@ pub fn wanted(stack: &Stack, workspace: Option<&Workspace>) -> PulumiStack {
     }
 }
 
-/// The Pulumi stack that a run has worked on: what the agent reports, completed with what was announced. The environment of the run may
-/// name another backend than the Stack does.
+/// Returns the Pulumi stack of a completed run: the agent's report, completed with the announcement. The environment of the run may name
+/// another backend than the Stack.
 pub fn reported(stack: &Stack, current: &CurrentUpdate, result: &UpdateStatus) -> PulumiStack {
     let announced = current.pulumi_stack.clone().unwrap_or_else(|| wanted(stack, None));
     PulumiStack {
@@ -28,7 +28,7 @@ pub fn reported(stack: &Stack, current: &CurrentUpdate, result: &UpdateStatus) -
     }
 }
 
-/// Whether the Stack may have resources: it has completed an `up`, or one that failed may have changed something.
+/// Whether the Stack may have resources: an `up` has succeeded, or a failed one may have changed resources.
 pub fn has_applied(stack: &Stack) -> bool {
     let Some(status) = &stack.status else { return false };
     let last = status.last_update.as_ref();
@@ -36,7 +36,7 @@ pub fn has_applied(stack: &Stack) -> bool {
         return false;
     }
     status.applied_stack.is_some()
-        // Records that are older than `appliedStack`, and those of the Pulumi Kubernetes Operator, which have no digest.
+        // Earlier versions do not record `appliedStack`, and the Pulumi Kubernetes Operator records no digest.
         || status.last_applied_revision.is_some()
         || !status.outputs.is_empty()
         || last.is_some_and(|last| last.digest.is_none() && (last.kind.is_none() || is(last, UpdateKind::Up)))
@@ -46,8 +46,8 @@ fn is(last: &LastUpdate, kind: UpdateKind) -> bool {
     last.kind.as_deref() == Some(kind.as_str())
 }
 
-/// The Pulumi stack in which the Stack may have resources, by a status that does not name it yet. Such a status is of the spec as it
-/// is now, if the spec has not changed since.
+/// Returns the Pulumi stack in which the Stack may have resources. For a status without `appliedStack`, this is the Pulumi stack of the
+/// spec if the spec has not changed since the last run.
 pub fn recorded(stack: &Stack) -> Option<PulumiStack> {
     let status = stack.status.as_ref()?;
     let is_of_spec = status.last_update.as_ref().is_some_and(|last| Some(last.generation) == stack.metadata.generation);
@@ -56,8 +56,8 @@ pub fn recorded(stack: &Stack) -> Option<PulumiStack> {
     status.applied_stack.clone().or_else(|| (is_of_spec && has_applied(stack)).then_some(of_spec))
 }
 
-/// The Pulumi stack in which a run may have changed resources. A run that was interrupted does not always report project and backend: they
-/// are those of the Pulumi stack that was applied before, unless it is known to be another one.
+/// Returns the Pulumi stack to record after a run that may have changed resources. An interrupted run may not report project and backend;
+/// they are copied from the recorded Pulumi stack unless that is known to be another one.
 pub fn applied_by(stack: &Stack, worked_on: PulumiStack) -> PulumiStack {
     match recorded(stack) {
         Some(before) if !differ(&before, &worked_on) => PulumiStack {
@@ -69,12 +69,12 @@ pub fn applied_by(stack: &Stack, worked_on: PulumiStack) -> PulumiStack {
     }
 }
 
-/// Whether the Stack may have resources in the Pulumi stack that the next run works on.
+/// Whether the Stack may have resources in the Pulumi stack of the next run.
 pub fn has_applied_here(stack: &Stack, workspace: Option<&Workspace>) -> bool {
     recorded(stack).is_some_and(|applied| !differ(&applied, &wanted(stack, workspace)))
 }
 
-/// Whether a run may have changed resources. A run whose agent did not report to the end may have.
+/// Whether a run may have changed resources. A run that the agent did not report to its end counts.
 pub fn may_have_changed(update: &Update) -> bool {
     let result = update.status.clone().unwrap_or_default();
     update.spec.kind == UpdateKind::Up
@@ -84,7 +84,8 @@ pub fn may_have_changed(update: &Update) -> bool {
             || result.changes.iter().any(|(operation, count)| operation != "same" && *count > 0))
 }
 
-/// Whether a destroy may have removed the stack from the backend though its result is not known: it was cut off, or nobody has seen its end.
+/// Whether a destroy with an unknown result may have removed the Pulumi stack from the backend, because it was interrupted or its end was
+/// not observed.
 pub fn may_have_removed(update: &Update) -> bool {
     let result = update.status.clone().unwrap_or_default();
     update.spec.kind == UpdateKind::Destroy
@@ -93,9 +94,11 @@ pub fn may_have_removed(update: &Update) -> bool {
             || result.termination_evidence.is_some_and(|proof| proof != TerminationEvidence::Agent))
 }
 
-/// Whether an earlier destroy has removed the stack that this one did not find: that one may have, and both worked on the Pulumi stack that
-/// has the resources. What is not known of one of them may differ, so only equal names, projects and backends count. A service such as
-/// Pulumi Cloud does not find a stack either that the access token may not read, so only a user can tell there.
+/// Whether an earlier destroy removed the Pulumi stack that this destroy did not find.
+///
+/// The earlier destroy must be a failed one that may have removed it, and name, project and backend of both runs and of the recorded Pulumi
+/// stack must be equal. Services such as Pulumi Cloud also return "not found" for stacks that the access token cannot read, so there a user
+/// has to decide.
 pub fn was_removed_before(
     stack: &Stack,
     kind: UpdateKind,
@@ -104,7 +107,7 @@ pub fn was_removed_before(
 ) -> bool {
     let removed = previous.filter(|last| is(last, UpdateKind::Destroy) && last.stack_may_be_removed == Some(true));
     let is_same = |last: &LastUpdate| last.pulumi_stack.as_ref().is_some_and(|removed| !differ(removed, looked_up));
-    // The state of a file backend may be lost with its volume.
+    // The state of a file backend may be lost together with its volume.
     let is_storage = looked_up.backend.as_ref().is_some_and(|url| !url.starts_with("http") && !url.starts_with("file"));
     kind == UpdateKind::Destroy
         && is_storage
@@ -112,8 +115,8 @@ pub fn was_removed_before(
         && recorded(stack).as_ref() == Some(looked_up)
 }
 
-/// The Pulumi stack in which resources remain when a run works on another one. None if an earlier run on that other one, or what was
-/// announced of this run, has shown it already: it is reported once.
+/// Returns the Pulumi stack whose resources remain when a run uses another one. `None` if the last run or the announcement of this one has
+/// already shown the change, so that it is reported once.
 pub fn left_behind<'a>(
     status: &'a StackStatus,
     next: &PulumiStack,

@@ -1,5 +1,5 @@
-//! Whether a Secret or a ConfigMap has another content than when the last run was started, and whether that is a reason to run.
-//! What is known of contents is a word for each, from the agent: so a run starts when the pod has the new value. Pure.
+//! Detects changes of Secrets and ConfigMaps since the last run, and whether they trigger a run. The agent reports a keyed hash of each, so
+//! a run starts only after the kubelet has updated the pod.
 
 use std::collections::BTreeMap;
 
@@ -8,13 +8,13 @@ use crate::api::pulumi::{LastUpdate, Stack};
 use crate::controller::stack::inputs::{Baseline, Inputs};
 use crate::controller::stack::observed::Observed;
 
-/// The word for the values behind the configuration.
+/// Returns the hash of the values that the configuration refers to.
 pub fn config(observed: &Observed) -> Option<String> {
     status(observed.workspace.as_ref())?.config_inputs.clone()
 }
 
-/// The words for what the pod mounts. What has changed without being watched keeps the word of the last run: it is no reason
-/// to run, and no new input of a run that comes for another reason.
+/// Returns the hashes of the mounted objects. A changed object that is not watched keeps the hash of the last run, so that its change
+/// neither triggers a run nor counts as a new input of a run.
 pub fn mounted(observed: &Observed) -> BTreeMap<String, String> {
     let before = last(&observed.stack).map(|last| &last.mounted_inputs);
     let counts = |(object, word): (&String, &String)| {
@@ -24,7 +24,7 @@ pub fn mounted(observed: &Observed) -> BTreeMap<String, String> {
     status(observed.workspace.as_ref()).map(|now| now.mounted_inputs.iter().map(counts).collect()).unwrap_or_default()
 }
 
-/// What the pod mounts with another content than at the last run, watched or not.
+/// Returns the mounted objects whose content differs from that of the last run, watched or not.
 pub fn changed<'a>(stack: &Stack, workspace: Option<&'a Workspace>) -> Vec<&'a str> {
     let (Some(now), Some(last)) = (status(workspace), last(stack)) else { return Vec::new() };
     let differs = |object: &str, word: &str| last.mounted_inputs.get(object).is_some_and(|before| before != word);
@@ -35,8 +35,7 @@ pub fn changed<'a>(stack: &Stack, workspace: Option<&'a Workspace>) -> Vec<&'a s
         .collect()
 }
 
-/// Why a run is due, if one of the inputs that count is another one than the last run was started for. What nobody had seen then
-/// is no change.
+/// Returns the message of a run if a Secret or ConfigMap has changed since the last run. An object without a recorded hash has not changed.
 pub fn reason(last: &LastUpdate, inputs: &Inputs) -> Option<String> {
     let has_read = |now: &String| last.run_config_inputs.as_ref() == Some(now);
     if matches!((&last.config_inputs, &inputs.config_inputs), (Some(before), Some(now)) if before != now && !has_read(now))
@@ -48,12 +47,12 @@ pub fn reason(last: &LastUpdate, inputs: &Inputs) -> Option<String> {
     Some(format!("{} has changed", object.replacen('/', " ", 1)))
 }
 
-/// What is seen for the first time, if a run has ended before.
+/// Returns the hashes that the record of the last run lacks; `None` if there are none or no run has ended.
 pub fn baseline(observed: &Observed) -> Option<Baseline> {
     let (now, last) = (status(observed.workspace.as_ref())?, last(&observed.stack)?);
     let is_new = |object: &String| !last.mounted_inputs.contains_key(object);
     let mounted = now.mounted_inputs.iter().filter(|(object, _)| is_new(object));
-    // The Workspace reports later than the run what the run has read.
+    // The Workspace may report the values that the run has read only after the run has ended.
     let is_first = |now: &String| match &last.config_inputs {
         None => true,
         Some(before) => before != now && last.run_config_inputs.as_ref() == Some(now),

@@ -1,10 +1,9 @@
-//! The inputs of a run: what it answers, and what later runs are compared with. Pure.
+//! The inputs of a run. Later runs compare their inputs with them.
 
 use std::collections::BTreeMap;
 
 use crate::api::pulumi::CurrentUpdate;
 
-/// The inputs that a run answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inputs {
     pub generation: i64,
@@ -14,24 +13,25 @@ pub struct Inputs {
     pub reset_at: Option<String>,
     pub revision: String,
     pub digest: String,
-    /// Equal for artifacts of one revision with the same content, where the source tells.
+    /// Equal for artifacts of one revision with the same content, if the source reports it.
     pub content_id: Option<String>,
-    /// A digest of the files that matter, where the Stack says which do: then nothing else of the source counts.
+    /// Digest of the files that the Stack selects with `spec.paths`. If set, changes of other files in the source do not trigger a run.
     pub selection: Option<String>,
-    /// The values in Secrets and ConfigMaps that the configuration refers to, in one word; `None` where that is not known.
+    /// Keyed hash of the values in Secrets and ConfigMaps that the configuration refers to. `None` if unknown.
     pub config_inputs: Option<String>,
-    /// The words for the Secrets and ConfigMaps that the pod mounts, as far as a change of them counts.
+    /// Keyed hash of each Secret and ConfigMap that the pod mounts. A changed object that does not trigger a run keeps the hash of the last
+    /// run.
     pub mounted_inputs: BTreeMap<String, String>,
 }
 
-/// Words that were not known when the last run was started: later ones are compared with them.
+/// Hashes that were unknown when the last run started. Later hashes are compared with them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Baseline {
     pub config: Option<String>,
     pub mounted: BTreeMap<String, String>,
 }
 
-/// The inputs that a run was announced for.
+/// Returns the inputs of an announced run.
 pub fn inputs_of(current: &CurrentUpdate) -> Inputs {
     Inputs {
         generation: current.generation,

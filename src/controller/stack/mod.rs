@@ -1,4 +1,4 @@
-//! Stack: resolves the source, keeps the Workspace, starts Updates, records their results.
+//! The Stack controller: resolves the source, applies the Workspace, creates Updates and records their results.
 
 mod act;
 mod action;

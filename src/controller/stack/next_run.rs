@@ -1,4 +1,4 @@
-//! The steps to the next run of a Stack: bytes, Workspace, Update. Pure.
+//! The steps that lead to the next run of a Stack: fetch the artifact, apply the Workspace, create the Update.
 
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
@@ -22,7 +22,7 @@ use crate::controller::stack::{
 };
 use crate::source::Resolved;
 
-/// The steps to a run: bytes, Workspace, Update.
+/// Returns the next step towards a run if one is due, else the action for a settled Stack.
 pub fn run_if_due(
     observed: &Observed,
     resolved: &Resolved,
@@ -56,7 +56,7 @@ pub fn run_if_due(
     }
 }
 
-/// The operator's Workspace becomes ours though no run is due, unless it is not to be kept.
+/// Takes over a Workspace that the Pulumi Kubernetes Operator created although no run is due, unless the reclaim policy deletes it anyway.
 pub fn operators_workspace(observed: &Observed, resolved: &Resolved, in_store: bool, due: &Due) -> Option<Action> {
     pko_migration::workspace(observed.workspace.as_ref())?;
     let is_kept = observed.stack.spec.workspace_reclaim_policy == WorkspaceReclaimPolicy::Retain;
@@ -74,7 +74,7 @@ fn replace_workspace(observed: &Observed, resolved: &Resolved, in_store: bool) -
     }
 }
 
-/// The source has another archive of what the last run was of: it is placed, then recorded, and nothing runs.
+/// Delivers and records another archive with the content of the last run. No run is needed.
 fn packed_again(observed: &Observed, resolved: &Resolved, in_store: bool, kind: UpdateKind) -> Option<Action> {
     let (stack, inputs) = (&observed.stack, inputs(observed, resolved));
     let last = stack.status.as_ref()?.last_update.as_ref()?;
@@ -90,7 +90,7 @@ fn packed_again(observed: &Observed, resolved: &Resolved, in_store: bool, kind: 
     })
 }
 
-/// The steps to a run that is due.
+/// Returns the next step towards a run that is due.
 fn run(
     observed: &Observed,
     resolved: &Resolved,
@@ -101,7 +101,7 @@ fn run(
 ) -> Action {
     let stack = &observed.stack;
     let artifact = reference(resolved);
-    // Nothing is begun that cannot be carried through.
+    // The Update and the durations are validated before the Workspace is touched.
     let current = current_update(observed, resolved, kind, reason);
     let run = || build_update::update(stack, &current).map(drop);
     if let Err(error) = build_workspace::check_times(stack).and_then(|()| run()) {
@@ -147,7 +147,7 @@ fn run(
     }
 }
 
-/// What keeps a run from being started before other Stacks are done. A destroy waits for no other Stack.
+/// Returns the action to take while a dependency is unmet or invalid. A destroy does not wait for dependencies.
 fn others_first(observed: &Observed, revision: &str, kind: UpdateKind, now: Timestamp) -> Option<Action> {
     if kind == UpdateKind::Destroy {
         return None;
@@ -167,8 +167,8 @@ fn others_first(observed: &Observed, revision: &str, kind: UpdateKind, now: Time
     }
 }
 
-/// Nothing is due. A workspace that still asks for a source that was refused is pointed back to the one that it has; one that
-/// is not to be kept goes; one whose pod has lost its source gets it again, though the store has lost it, too.
+/// Returns the action when no run is due. Deletes the Workspace if the reclaim policy requires it, delivers the source again to a pod that
+/// has lost it, and resets a Workspace whose pod rejected a newer source to the source of the last run.
 fn settled_on(
     observed: &Observed,
     resolved: &Resolved,
@@ -178,7 +178,7 @@ fn settled_on(
 ) -> Action {
     let is_kept = observed.stack.spec.workspace_reclaim_policy == WorkspaceReclaimPolicy::Retain;
     let is_there = observed.workspace.as_ref().is_some_and(|w| w.metadata.deletion_timestamp.is_none());
-    // After a destroy the Stack goes, and its Workspace with it.
+    // A destroyed Stack is finalized, which deletes its Workspace.
     let stays = is_there && kind != UpdateKind::Destroy;
     if !is_kept && stays {
         return Action::ReclaimWorkspace;
@@ -199,7 +199,7 @@ fn settled_on(
     }
 }
 
-/// The inputs that a run of this Stack on this artifact answers.
+/// Returns the inputs of a run of this Stack with this artifact.
 pub fn inputs(observed: &Observed, resolved: &Resolved) -> Inputs {
     let stack = &observed.stack;
     let (reconcile_request, requested_at) = requests(stack);
@@ -219,7 +219,7 @@ pub fn inputs(observed: &Observed, resolved: &Resolved) -> Inputs {
     }
 }
 
-/// The run that is announced for this artifact.
+/// Returns the announcement of a run with this artifact.
 pub fn current_update(observed: &Observed, resolved: &Resolved, kind: UpdateKind, message: String) -> CurrentUpdate {
     let stack = &observed.stack;
     let inputs = inputs(observed, resolved);
@@ -246,7 +246,7 @@ pub fn current_update(observed: &Observed, resolved: &Resolved, kind: UpdateKind
     }
 }
 
-/// What the next run does about creations that were cut off: what a person has said, else what follows from the last run.
+/// Returns the handling of interrupted creations in the next run: the user's answer, else the value recorded by the last run.
 fn pending_creates(stack: &Stack) -> Option<PendingCreates> {
     match resolve::in_force(stack) {
         Some(Answer::Retry) if !resolve::is_not_found(stack) => Some(PendingCreates::Keep),

@@ -1,4 +1,4 @@
-//! The only reads of a Stack's reconcile.
+//! Reads the state that a reconcile of a Stack needs. Only this module reads from the API server before a decision.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
@@ -25,7 +25,7 @@ use crate::runtime::reads::ReadError;
 use crate::source::git::{Known, Question};
 use crate::source::{self, Resolved, Unavailable};
 
-/// Reads what a pass needs, and no more.
+/// Reads the state for one reconcile step and nothing else.
 pub async fn observe(mut stack: Stack, context: &Context) -> Result<Observed, ReadError> {
     let account = &mut stack.spec.service_account_name;
     *account = account.take().filter(|name| !name.is_empty()).or_else(|| context.default_service_account.clone());
@@ -81,7 +81,7 @@ pub async fn observe(mut stack: Stack, context: &Context) -> Result<Observed, Re
     })
 }
 
-/// What the Stack's source has, if the pass needs one.
+/// Resolves the source of the Stack, if this step needs it.
 async fn look_at_source(
     stack: &Stack,
     update: Option<&Update>,
@@ -91,14 +91,14 @@ async fn look_at_source(
     if needs_source(stack, update, workspace) {
         return Some(resolve(stack, context).await);
     }
-    // What is suspended or goes away asks nobody.
+    // A suspended or deleted Stack does not poll its repository.
     if stack.spec.suspend.unwrap_or_default() || stack.metadata.deletion_timestamp.is_some() {
         context.git.forget(&(stack.namespace().unwrap_or_default(), stack.name_any()));
     }
     None
 }
 
-/// What a destroy needs to know: what it can do without its source, and who goes first.
+/// Reads the state for a destroy: the artifacts that it can use, and the dependents that have to be destroyed first.
 async fn look_at_deletion(
     stack: &Stack,
     workspace: Option<&Workspace>,
@@ -122,8 +122,7 @@ async fn look_at_deletion(
     })
 }
 
-/// Which of the Secrets and ConfigMaps that have changed in the pod carry the label that makes it a reason to run. Nothing is read
-/// but their metadata, each by its name.
+/// Returns the changed Secrets and ConfigMaps that match the watch selector. Reads only their metadata, with one GET per object.
 async fn look_at_changed(
     stack: &Stack,
     workspace: Option<&Workspace>,
@@ -145,7 +144,7 @@ async fn look_at_changed(
     Ok(watched)
 }
 
-/// The labels of an object; none of one that is gone, or may not be read.
+/// Returns the labels of an object; `None` if it does not exist or reading it is forbidden.
 async fn labels<K>(
     namespace: &str,
     name: &str,
@@ -164,7 +163,7 @@ where
     }
 }
 
-/// The Stacks that have to be done first, as the watch has them: a change of one wakes this Stack.
+/// Returns the dependencies of the Stack. Most come from the cache, whose watch wakes this Stack when they change.
 async fn look_at_needed(stack: &Stack, context: &Context) -> Result<Vec<Needed>, ReadError> {
     let own = stack.namespace().unwrap_or_default();
     let mut needed = Vec::new();
@@ -179,8 +178,8 @@ async fn look_at_needed(stack: &Stack, context: &Context) -> Result<Vec<Needed>,
     Ok(needed)
 }
 
-/// Only what the watch has cut off is read from the API: an expression may ask for any field, and the Stacks of another shard are
-/// not watched at all.
+/// Reads a dependency from the API server only if the cache cannot provide it: an expression may use any field, the cache holds only some
+/// fields, and Stacks of other shards are not cached.
 async fn look_at_one(key: &ObjectKey, rule: &Rule, context: &Context) -> Result<Option<Arc<Stack>>, ReadError> {
     let cached = context.dependents.cached(key);
     let is_gone = cached.is_none() && context.scope.watches_all_of(&key.0);
@@ -196,7 +195,7 @@ async fn look_at_one(key: &ObjectKey, rule: &Rule, context: &Context) -> Result<
     Ok(whole)
 }
 
-/// What the Stack's source has. A change of it wakes the Stack from then on.
+/// Resolves the source of the Stack and watches it from then on.
 async fn resolve(stack: &Stack, context: &Context) -> Result<Resolved, Unavailable> {
     let follower = (stack.namespace().unwrap_or_default(), stack.name_any());
     let without_object = source::without_object(&stack.spec);
@@ -229,7 +228,7 @@ async fn resolve(stack: &Stack, context: &Context) -> Result<Resolved, Unavailab
     Ok(resolved)
 }
 
-/// What a repository is asked for this Stack.
+/// Returns the parameters of the repository lookup.
 fn question(stack: &Stack) -> Question {
     let (reconcile_request, requested_at) = requests(stack);
     let last = stack.status.as_ref().and_then(|status| status.last_update.as_ref());
@@ -245,22 +244,20 @@ fn question(stack: &Stack) -> Question {
     Question { request: Some(request), is_new, known }
 }
 
-/// Name of the open run's Update.
 pub fn current_update_name(stack: &Stack) -> Option<&str> {
     Some(stack.status.as_ref()?.current_update.as_ref()?.name.as_str())
 }
 
-/// The Secret that an Update names, if it is its own.
+/// Returns the outputs Secret of an Update, if the Update owns it.
 async fn outputs_of(update: &Update, namespace: &str, context: &Context) -> Result<Option<Secret>, ReadError> {
     let Some(name) = update.status.as_ref().and_then(pko_migration::outputs_name) else { return Ok(None) };
     let secret = context.reader.get_opt::<Secret>(namespace, name).await?;
     Ok(secret.filter(|secret| is_outputs_of(secret, update)))
 }
 
-/// A run that is there is awaited whatever the source says; a Stack that is being deleted goes on with the source that
-/// its pod has.
+/// Whether this step needs the source. A run that has started does not, and a deleted Stack prefers the artifact that its pod has.
 fn needs_source(stack: &Stack, update: Option<&Update>, workspace: Option<&Workspace>) -> bool {
-    // An Update that has not started may still be taken back; one that has is awaited whatever the source says.
+    // An Update that has not started may be revoked when the source changes. A started one runs to its end with its own artifact.
     if update.is_some_and(|u| u.is_complete() || u.status.as_ref().is_some_and(|s| s.run.is_some())) {
         return false;
     }

@@ -1,4 +1,4 @@
-//! The state that a pass of a Stack starts from: the Stack itself, its source, its Workspace and its Updates.
+//! The observed state of a Stack: the Stack itself, its source, its Workspace and its Updates.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,42 +11,42 @@ use crate::controller::stack::duplicate_stacks::DuplicateStack;
 use crate::controller::stack::prerequisites::Needed;
 use crate::source::{Resolved, Unavailable};
 
-/// The state at the start of a pass.
+/// The observed state at the start of a reconcile step.
 #[derive(Clone, Debug)]
 pub struct Observed {
     pub stack: Stack,
-    /// What the source has; `None` when the pass needs no source.
+    /// The resolved source; `None` if this step needs no source.
     pub source: Option<Result<Resolved, Unavailable>>,
-    /// Whether the wanted artifact's bytes are in the store, if it has any.
+    /// Whether the store or the pod has the bytes of the resolved artifact.
     pub in_store: bool,
     pub workspace: Option<Workspace>,
-    /// Whether admission changed the Workspace when it was last applied, and it has not changed since.
+    /// Whether admission changed the Workspace at the last apply, and the Workspace has not changed since.
     pub is_workspace_mutated: bool,
     /// The Update named in `status.currentUpdate`.
     pub update: Option<Update>,
-    /// Its outputs, once it is complete.
+    /// The outputs of that Update, once it is complete.
     pub outputs: Option<Secret>,
-    /// The Stacks that have to be done before a run.
+    /// The Stacks named in `dependsOn` and `prerequisites`.
     pub needed: Vec<Needed>,
-    /// The way over these back to this Stack itself.
+    /// The dependency cycle that contains this Stack.
     pub cycle: Option<Vec<String>>,
-    /// What it needs of other namespaces, where that is not allowed.
+    /// Message about a dependency in another namespace that the controller does not allow.
     pub elsewhere: Option<String>,
-    /// Of the Secrets and ConfigMaps that have changed in the pod since the last run, those whose change is a reason to run.
+    /// Secrets and ConfigMaps that have changed in the pod since the last run and whose change triggers a run.
     pub watched: BTreeSet<String>,
-    /// By how many percent an interval may be longer or shorter.
+    /// Maximum jitter of intervals, in percent.
     pub interval_jitter: u8,
-    /// The Stack that manages the same Pulumi stack and is before this one.
+    /// The Stack that manages the same Pulumi stack and takes precedence over this one.
     pub duplicate: Option<DuplicateStack>,
-    /// Every Update of this Stack that the controller knows of.
+    /// All cached Updates of this Stack.
     pub updates: Vec<Arc<Update>>,
-    /// Observed only while the Stack is being deleted.
+    /// Set only while the Stack is being deleted.
     pub deletion: Option<Deletion>,
 }
 
 #[cfg(test)]
 impl Observed {
-    /// A Stack of which nothing else is known.
+    /// Returns the state of a Stack about which nothing else is known.
     pub fn of(stack: Stack) -> Self {
         Observed {
             stack,
@@ -68,15 +68,15 @@ impl Observed {
     }
 }
 
-/// What was looked at because the Stack is being deleted.
+/// State that is observed only because the Stack is being deleted.
 #[derive(Clone, Debug, Default)]
 pub struct Deletion {
-    /// The artifact that the Workspace asks for, if the store has its bytes.
+    /// The artifact in the Workspace's spec, if its bytes are available.
     pub asked: Option<Resolved>,
-    /// The project that is made to destroy the stack when its source is gone, if the project's name is known.
+    /// The generated project that destroys the stack without its source, if the name of the project is known.
     pub without_source: Option<Resolved>,
-    /// Whether the store has its bytes: then the source could not be had.
+    /// Whether the store has the bytes of the generated project. They are stored only after a fetch of the source failed.
     pub is_stored: bool,
-    /// The Stacks that need this one.
+    /// The Stacks that depend on this one.
     pub dependents: Vec<Arc<Stack>>,
 }

@@ -1,4 +1,4 @@
-//! The outputs in a Stack's status. Pure.
+//! The outputs in a Stack's status.
 
 use std::collections::BTreeMap;
 
@@ -9,15 +9,15 @@ use serde_json::Value;
 
 use crate::api::{bounds, names};
 
-/// What an output that is secret reads in the status.
+/// Replaces secret outputs in the status.
 const SECRET: &str = "[secret]";
-/// What all outputs in a status may have, in bytes: an object in the API has little room.
+/// Maximum size of all outputs in the status, in bytes. It leaves room for other fields below the size limit of etcd.
 const MAX_STATUS_BYTES: usize = 256 * 1024;
-/// The most outputs in a status; the schema allows no more. The others are in the Secret only.
+/// Maximum number of outputs in the status, which the schema limits. The Secret has all outputs.
 const MAX_OUTPUTS: usize = bounds::ENTRIES as usize;
 
-/// The outputs of an outputs Secret, with `[secret]` in place of what is secret. Of many large ones the largest are left in the
-/// Secret.
+/// Returns the outputs of a Secret for the status. Secret values are replaced with `[secret]`. If the outputs exceed the maximum size, the
+/// largest values are replaced with a reference to the Secret.
 pub(super) fn masked(outputs: Option<&Secret>) -> BTreeMap<String, Value> {
     let Some(secret) = outputs else { return BTreeMap::new() };
     let secret_keys: Vec<String> = secret

@@ -1,4 +1,4 @@
-//! What belongs to a Stack, and how it is told. Pure.
+//! Ownership of the objects of a Stack.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::{Resource, ResourceExt};
@@ -7,11 +7,12 @@ use crate::api::auto::Workspace;
 use crate::api::names;
 use crate::api::pulumi::Stack;
 
-/// On a Workspace: a hash of what its Stack wants of it.
+/// Annotation of a Workspace with the hash of the wanted metadata and spec.
 pub const ANNOTATION_WANTED: &str = "pulumi.com/wanted-hash";
 
-/// The ownerReferences of what a Stack makes. One that is being deleted gives none: in a foreground deletion the garbage collector
-/// would at once take away what a destroy needs. The Stack removes all of it before it lets go.
+/// Returns the ownerReferences for the objects of a Stack. `None` for a Stack that is being deleted: with foreground deletion the garbage
+/// collector would immediately delete the objects that the destroy needs. The Stack deletes these objects itself before it removes its
+/// finalizer.
 pub fn references(stack: &Stack) -> Option<Vec<OwnerReference>> {
     let reference = OwnerReference {
         api_version: Stack::api_version(&()).into_owned(),
@@ -24,8 +25,8 @@ pub fn references(stack: &Stack) -> Option<Vec<OwnerReference>> {
     stack.metadata.deletion_timestamp.is_none().then(|| vec![reference])
 }
 
-/// The name of the Stack that an object belongs to: its owner's, else by the labels of what a Stack makes. A deletion that
-/// orphans takes the references away.
+/// Returns the name of the Stack that owns an object. Falls back to the labels, because a deletion with orphaned dependents removes the
+/// ownerReferences.
 pub fn stack_of<K: Resource>(object: &K) -> Option<String> {
     let is_stack = |o: &&OwnerReference| o.kind == "Stack" && o.api_version.starts_with("pulumi.com/");
     let owner = object.owner_references().iter().find(is_stack).map(|owner| owner.name.clone());
@@ -34,12 +35,12 @@ pub fn stack_of<K: Resource>(object: &K) -> Option<String> {
     owner.or_else(|| label(names::LABEL_WORKSPACE_NAME).filter(|_| is_made).cloned())
 }
 
-/// Whether the Workspace of a Stack's name is the Stack's.
+/// Whether the Workspace with the name of a Stack belongs to the Stack.
 pub fn is_of(stack: &Stack, workspace: &Workspace) -> bool {
     wanted_hash(workspace).is_some() || stack_of(workspace) == Some(stack.name_any())
 }
 
-/// The hash that a planned or a live Workspace carries.
+/// Returns the hash that a generated or live Workspace carries.
 pub fn wanted_hash(workspace: &Workspace) -> Option<&str> {
     workspace.metadata.annotations.as_ref()?.get(ANNOTATION_WANTED).map(String::as_str)
 }

@@ -1,4 +1,5 @@
-//! What the Pulumi Kubernetes Operator has left of a Stack, understood: no run starts that it would not have started. Pure.
+//! Interprets the state that the Pulumi Kubernetes Operator has recorded, so that the migration starts no run that the operator would not
+//! have started.
 
 use crate::api::auto::{UpdateKind, UpdateStatus, Workspace};
 use crate::api::pulumi::{CurrentUpdate, LastUpdate, Stack, StackStatus};
@@ -8,19 +9,19 @@ use crate::controller::stack::requests::{requests, requests_beside};
 use crate::runtime::field_managers;
 use crate::source::Resolved;
 
-/// After so many failures the operator does not try again.
+/// Value of `failures` at which the operator stops retrying.
 const PKO_MAX_FAILURES: i64 = 3;
 
-/// The shortest text that is taken for the hash of a commit or of an archive.
+/// Minimum length of the hash of a commit or archive.
 const MIN_HASH: usize = 40;
 
-/// Whether the last run was of this artifact, or of another archive with the same content. The operator's records have no digest: their
-/// commit is a revision of Flux, a bare commit, a digest or the generation of a Program.
+/// Whether the last run used this artifact, or another archive with the same content. The operator records no digest; its commit is a Flux
+/// revision, a bare commit, a digest or the generation of a Program.
 pub fn is_same_artifact(last: &LastUpdate, revision: &str, digest: &str, content_id: Option<&str>) -> bool {
-    // What has no source object has no revision.
+    // A source without a source object has no revision.
     let commit = last.last_attempted_commit.as_deref().unwrap_or_default();
     match &last.digest {
-        // Of a repository that the controller follows itself, the hash of the commit alone is recorded.
+        // For a Git repository that the controller polls itself, only the commit hash is recorded.
         Some(last_digest) => {
             (commit == revision || hash(revision) == Some(commit))
                 && (last_digest == digest || is_same_content(last, revision, content_id))
@@ -29,7 +30,8 @@ pub fn is_same_artifact(last: &LastUpdate, revision: &str, digest: &str, content
     }
 }
 
-/// Records of earlier versions have no content ID: they count as those of a source without options.
+/// Records of earlier versions have no content ID. For these the checksum of the revision is compared, which is the content ID of a source
+/// without options.
 fn is_same_content(last: &LastUpdate, revision: &str, content_id: Option<&str>) -> bool {
     let revision = Revision::parse(revision);
     content_id.is_some() && last.content_id.as_deref().or_else(|| revision.checksum()) == content_id
@@ -39,13 +41,14 @@ fn is_same_revision(commit: &str, revision: &str) -> bool {
     commit == revision || hash(commit).is_some_and(|hash_of_commit| hash(revision) == Some(hash_of_commit))
 }
 
-/// The hash in `main@sha1:<hash>`, `main/<hash>`, `sha256:<hash>` or `<hash>`.
+/// Returns the hash in `main@sha1:<hash>`, `main/<hash>`, `sha256:<hash>` or `<hash>`.
 fn hash(revision: &str) -> Option<&str> {
     let hash = revision.rsplit(['@', ':', '/']).next()?;
     (hash.len() >= MIN_HASH && hash.bytes().all(|byte| byte.is_ascii_hexdigit())).then_some(hash)
 }
 
-/// The status with which a Stack becomes ours. Flux's request was nothing to the operator: one that is there has been seen, no more.
+/// Returns the status for the takeover of a Stack. The operator ignored Flux's annotations, so their current values are recorded as
+/// handled.
 pub fn adopted(stack: &Stack) -> StackStatus {
     let mut status = stack.status.clone().unwrap_or_default();
     if let Some(last) = status.last_update.as_mut().filter(|last| is_operators(last) && last.requested_at.is_none()) {
@@ -56,7 +59,8 @@ pub fn adopted(stack: &Stack) -> StackStatus {
     status
 }
 
-/// The status that says what the operator's last run was of, when the source still has it: from then on another digest is news.
+/// Returns the status with the digest of the operator's last run, if the source still has that revision. From then on another digest
+/// triggers a run.
 pub fn baseline(stack: &Stack, resolved: &Resolved) -> Option<StackStatus> {
     let mut status = stack.status.clone()?;
     let digest = resolved.digest.to_string();
@@ -74,7 +78,7 @@ pub fn baseline(stack: &Stack, resolved: &Resolved) -> Option<StackStatus> {
     Some(status)
 }
 
-/// Whether the operator has given up a run: it does after as many failures, and records no reason.
+/// Whether the operator stopped retrying, which it does after a fixed number of failures and without recording a reason.
 pub fn has_given_up(last: &LastUpdate) -> bool {
     last.state.as_deref() == Some("failed") && last.reason.is_none() && last.failures >= PKO_MAX_FAILURES
 }
@@ -83,24 +87,24 @@ fn is_operators(last: &LastUpdate) -> bool {
     last.digest.is_none()
 }
 
-/// Whether the operator has announced this run: what we announce is bound to a digest.
+/// Whether the operator announced this run. Runs of this controller have a digest.
 pub fn is_operators_run(current: &CurrentUpdate) -> bool {
     current.digest.is_none()
 }
 
-/// The run that has ended, out of the status. What ran, the operator says in the Update alone.
+/// Takes the completed run out of the status. The operator records the type of the run only in the Update.
 pub fn take_run(status: &mut StackStatus, of_update: UpdateKind) -> Option<CurrentUpdate> {
     let current = status.current_update.take()?;
     let kind = if is_operators_run(&current) { of_update } else { current.kind };
     Some(CurrentUpdate { kind, ..current })
 }
 
-/// The Workspace that the operator has made for a Stack, if it still is the operator's.
+/// Returns the Workspace if the operator still manages it.
 pub fn workspace(workspace: Option<&Workspace>) -> Option<&Workspace> {
     workspace.filter(|w| w.metadata.deletion_timestamp.is_none() && field_managers::is_applied_by_operator(*w))
 }
 
-/// The name of the Secret with an Update's outputs. The operator writes an empty one where there is none.
+/// Returns the name of the outputs Secret of an Update. The operator writes an empty name if there is none.
 pub fn outputs_name(status: &UpdateStatus) -> Option<&str> {
     status.outputs.as_deref().filter(|name| !name.is_empty())
 }

@@ -1,21 +1,21 @@
-//! The artifact that the pod of a Workspace has in place. Pure.
+//! The artifact that is installed in the pod of a Workspace.
 
 use crate::api::auto::{ArtifactReference, Workspace};
 use crate::source::{Origin, Resolved};
 
-/// The artifact that a Workspace's pod has in place, if it is the one that the Workspace asks for.
+/// Returns the artifact that is in the pod, if it is the artifact in the Workspace's spec.
 pub fn in_place(workspace: &Workspace) -> Option<Resolved> {
     let reference = workspace.status.as_ref()?.artifact.as_ref()?;
     (workspace.spec.artifact.as_ref() == Some(reference)).then_some(())?;
     from_reference(reference)
 }
 
-/// The artifact that a Workspace's pod has in place, whatever the Workspace asks for: a newer one may have been refused.
+/// Returns the artifact that is in the pod. It can differ from the artifact in the spec, because the pod may have rejected a newer one.
 pub fn last_in_place(workspace: &Workspace) -> Option<Resolved> {
     from_reference(workspace.status.as_ref()?.artifact.as_ref()?)
 }
 
-/// An artifact by its reference, without a place to fetch it from.
+/// Converts a reference to an artifact without an origin, which cannot be fetched.
 pub fn from_reference(reference: &ArtifactReference) -> Option<Resolved> {
     Some(Resolved {
         origin: Origin::Url(String::new()),

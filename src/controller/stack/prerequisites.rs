@@ -1,4 +1,4 @@
-//! Whether the Stacks that have to be done before a run are so. Pure.
+//! Checks the dependencies of a Stack before a run.
 
 pub mod evaluator;
 pub mod expression;
@@ -17,51 +17,51 @@ use crate::runtime::backoff::ObjectKey;
 use crate::source;
 use expression::ExpressionError;
 
-/// Another Stack that has to be done first, and how it was found; `None` when it is not there.
+/// A dependency. `stack` is `None` if it does not exist.
 #[derive(Clone, Debug)]
 pub struct Needed {
-    /// With its namespace, where that is another one.
+    /// The name, with the namespace if that differs from the namespace of the Stack.
     pub name: String,
     pub rule: Rule,
     pub stack: Option<Arc<Stack>>,
-    /// What the expression says of it, where there is one and the answer is known.
+    /// The result of the expression, if the rule has one and the result is known.
     pub answer: Option<Result<bool, ExpressionError>>,
 }
 
-/// What is asked of another Stack.
+/// The condition that a dependency has to meet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Rule {
-    /// Its last run has succeeded on what it asks for now, and, if it says so, not longer ago than this.
+    /// The last run succeeded for the current spec and request, and ended within this time.
     Succeeded { within: Option<SignedDuration> },
-    /// It is Ready, has seen its own spec, and, if it has the same source, has applied the same revision.
+    /// The Stack is Ready for its current generation and, if both use the same source, has applied the same revision.
     Ready,
-    /// This expression says that it is.
+    /// The expression evaluates to true.
     Expression(String),
 }
 
-/// What follows from how they are.
+/// Result of the check of all dependencies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Standing {
     Satisfied,
-    /// A run has to wait: why, and which of them are to be run again for it.
+    /// A dependency is unmet. Contains the message and the stale dependencies to run again.
     Waits {
         message: String,
         stale: Vec<Stale>,
     },
-    /// An expression is being evaluated: the Stack is woken by the answer.
+    /// An expression is being evaluated. The Stack is woken when the result is known.
     Evaluating,
-    /// An expression can never say so.
+    /// An expression is invalid and can never become true.
     Invalid(String),
 }
 
-/// A Stack that is to be run again, and the request that asks for it: the same as long as its last run is the same.
+/// A dependency to run again. The value of the request depends only on its last run, so repeated requests have no effect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stale {
     pub name: String,
     pub request: String,
 }
 
-/// What the spec of a Stack in the namespace `own` asks of other Stacks: who they are, and what is asked.
+/// Returns the dependencies in a spec and their rules. `own` is the namespace of the Stack.
 pub fn asked(spec: &StackSpec, own: &str) -> Vec<(ObjectKey, Rule)> {
     let prerequisites = spec.prerequisites.iter().map(|prerequisite| {
         let within = prerequisite.requirement.as_ref().and_then(|r| r.succeeded_within_duration.as_deref());
@@ -79,7 +79,7 @@ pub fn asked(spec: &StackSpec, own: &str) -> Vec<(ObjectKey, Rule)> {
     prerequisites.chain(dependencies).collect()
 }
 
-/// Namespace and name of every Stack that the spec of a Stack in the namespace `own` names.
+/// Returns namespace and name of each dependency in a spec. `own` is the namespace of the Stack.
 pub fn named<'a>(spec: &'a StackSpec, own: &'a str) -> impl Iterator<Item = (&'a str, &'a str)> {
     let prerequisites = spec.prerequisites.iter().map(move |prerequisite| (own, prerequisite.name.as_str()));
     let dependencies = spec.depends_on.iter();
@@ -87,7 +87,7 @@ pub fn named<'a>(spec: &'a StackSpec, own: &'a str) -> impl Iterator<Item = (&'a
     prerequisites.chain(dependencies)
 }
 
-/// The part of a Stack's status that `judge` reads of it.
+/// Returns the fields of a dependency's status that `judge` reads.
 pub fn part_of_status(status: StackStatus) -> StackStatus {
     let ready = status.conditions.into_iter().filter(|condition| condition.type_ == READY);
     let last = status.last_update.map(|last| LastUpdate {
@@ -107,7 +107,7 @@ pub fn part_of_status(status: StackStatus) -> StackStatus {
     }
 }
 
-/// What can let a Stack start that waits for this one.
+/// Returns the fields of a Stack whose change can unblock its dependents.
 pub fn standing(stack: &Stack) -> impl Hash {
     let status = stack.status.as_ref();
     let last = status.and_then(|status| status.last_update.as_ref());
@@ -121,18 +121,18 @@ pub fn standing(stack: &Stack) -> impl Hash {
     (request, seen, ended)
 }
 
-/// What the spec of a Stack in the namespace `own` names in other namespaces, which is refused where nobody may refer there.
+/// Returns a message if the spec names a dependency in another namespace. The caller checks whether that is allowed.
 pub fn named_elsewhere(spec: &StackSpec, own: &str) -> Option<String> {
     let elsewhere = named(spec, own).find(|(namespace, _)| *namespace != own);
     elsewhere.map(|(namespace, name)| format!("spec.dependsOn: Stack {namespace}/{name} is in another namespace"))
 }
 
-/// A Stack's name as those in the namespace `own` call it.
+/// Returns the name of a Stack for messages; the namespace is added if it differs from `own`.
 pub fn called((namespace, name): &ObjectKey, own: &str) -> String {
     if namespace == own { name.clone() } else { format!("{namespace}/{name}") }
 }
 
-/// Whether a run of this Stack, of this revision, may begin now. All of them are looked at: every stale one is asked to run at once.
+/// Checks whether a run of this Stack with this revision may start. Checks all dependencies, so that all stale ones are requested at once.
 pub fn judge(of: &Stack, revision: &str, needed: &[Needed], now: Timestamp) -> Standing {
     let mut stale = Vec::new();
     let mut problems = Vec::new();
@@ -180,7 +180,7 @@ fn not_ready(stack: &Stack) -> Option<String> {
     }
 }
 
-/// One source, one revision after the other: the Stack that comes first has to have applied what this one is about to run.
+/// Checks that a dependency with the same source has applied the revision of the run.
 fn is_behind(of: &Stack, revision: &str, stack: &Stack) -> Option<String> {
     let source = |stack: &Stack| {
         let source = stack.spec.flux_source.as_ref()?;

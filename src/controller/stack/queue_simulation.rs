@@ -1,5 +1,4 @@
-//! A simulation of many Stacks on one source, in virtual time, over the code that decides: the queue for run slots, the
-//! Stack's status and the Updates that it makes.
+//! Simulates many Stacks with one source in virtual time. The simulation uses the real queue for run slots, status and Updates.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -24,26 +23,26 @@ const STACKS: usize = 1000;
 const SLOTS: usize = 10;
 /// Seconds between two commits.
 const COMMIT_EVERY: u64 = 600;
-/// Seconds that a run takes, on average.
+/// Mean duration of a run in seconds.
 const RUN: u64 = 60;
 /// Seconds in which every Stack can run once.
 const PASS: u64 = STACKS as u64 * RUN / SLOTS as u64;
 
 enum Event {
     Commit,
-    /// The Workspace of a Stack has the source of this commit in place.
+    /// The Workspace of a Stack has the source of this commit.
     Placed(usize, u64),
     Ended(usize),
 }
 
 struct Member {
     stack: Stack,
-    /// The Update that is queued or open.
+    /// The queued or open Update.
     update: Option<Update>,
     is_open: bool,
     /// The commit of the Update.
     commit: u64,
-    /// When its runs started.
+    /// Start times of all runs, in seconds.
     starts: Vec<u64>,
 }
 
@@ -110,7 +109,7 @@ impl Simulation {
         }
     }
 
-    /// Every queued run is taken back, and every Workspace gets the new source, in whatever order.
+    /// Revokes all queued runs and delivers the new source to all Workspaces, in random order.
     fn commit(&mut self) {
         self.commit += 1;
         self.after(COMMIT_EVERY, Event::Commit);
@@ -139,7 +138,7 @@ impl Simulation {
         self.after(seconds, Event::Placed(number, self.commit));
     }
 
-    /// The run is announced, and its Update asks for a slot.
+    /// Announces the run and requests a slot for its Update.
     fn placed(&mut self, number: usize, commit: u64) {
         if commit != self.commit || self.members[number].update.is_some() {
             return;
@@ -169,7 +168,7 @@ impl Simulation {
         }
     }
 
-    /// The result is with_result. Now and then it is a failure, which is tried again at once.
+    /// Records the result. One in twenty runs fails and is repeated immediately.
     fn ended(&mut self, number: usize) {
         let (now, instant) = (self.now(), self.instant());
         let member = &mut self.members[number];
@@ -194,7 +193,7 @@ fn a_thousand_stacks_each_run_within_one_and_a_half_passes() {
         simulation.run_until(end);
         let mut longest = 0;
         for member in &simulation.members {
-            // There is always something to apply: a commit comes ten times in a pass.
+            // A commit arrives ten times per pass, so every Stack always has something to apply.
             let times = std::iter::once(&0).chain(&member.starts).chain(std::iter::once(&end));
             let gaps = times.clone().zip(times.skip(1)).map(|(from, to)| to - from);
             longest = gaps.max().unwrap_or(end).max(longest);

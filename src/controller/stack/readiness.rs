@@ -1,4 +1,4 @@
-//! What a Workspace's conditions say about a run that is to start in it. Pure.
+//! Readiness of a Workspace for a run, derived from its conditions.
 
 use crate::api::auto::{ArtifactReference, Workspace};
 use crate::api::conditions::{self, workspace_reason};
@@ -8,11 +8,11 @@ pub enum Readiness {
     Waiting(String),
     Failed(String),
     VersionTooLow(String),
-    /// What the source needs cannot be installed.
+    /// The installation of the source's dependencies failed.
     NotInstalled(String),
-    /// The pod is well and keeps the source that it has: the new one is not fit to be put in place.
+    /// The pod is ready with its current source, and rejected the new one as unusable.
     SourceRefused(String),
-    /// The pod waits for bytes that are not here, or not any more.
+    /// The pod waits for bytes that the store does not have.
     LacksSource(String),
 }
 
@@ -23,7 +23,7 @@ pub fn readiness(workspace: &Workspace) -> Readiness {
         return Readiness::Waiting(String::new());
     };
     let message = format!("{}: {}", ready.reason, ready.message);
-    // The cause comes first: `kubectl get` prints the begin of the message.
+    // The cause comes first because `kubectl get` truncates the message.
     let waiting = format!("{} ({}); ", ready.message, ready.reason);
     match ready.reason.as_str() {
         _ if ready.status == "True" && status.artifact == workspace.spec.artifact => Readiness::Ready,
@@ -36,8 +36,8 @@ pub fn readiness(workspace: &Workspace) -> Readiness {
     }
 }
 
-/// Whether a Workspace cannot get this artifact into its pod with what the pod has: another directory of the same archive is not there, and a
-/// new pod has nothing.
+/// Whether the pod of a Workspace needs the bytes of this artifact. A new pod has no artifact, and a running one keeps only one directory
+/// of an archive, so another directory of the same archive has to be delivered too.
 pub fn needs_bytes(workspace: &Workspace, artifact: &ArtifactReference) -> bool {
     let placed = workspace.status.as_ref().and_then(|status| status.artifact.as_ref());
     let is_placed = placed.is_some_and(|placed| placed.digest == artifact.digest && placed.dir == artifact.dir);

@@ -1,4 +1,4 @@
-//! One pass of a Stack: observe, decide, act.
+//! The reconcile loop of a Stack: observe, decide, act.
 
 use std::sync::Arc;
 
@@ -13,14 +13,14 @@ use crate::controller::stack::observe::observe;
 use crate::controller::stack::step::Next;
 use crate::runtime::reconcile::{Outcome, ReconcileError};
 
-/// How many steps one reconcile takes at most before it lets others have their turn.
+/// Maximum number of steps before the Stack is requeued, so that other Stacks get their turn.
 const STEPS: usize = 8;
 
-/// Brings a Stack forward: observe, decide, act; status is part of each act.
+/// Reconciles a Stack: observe, decide, act. Each action also writes the status.
 pub async fn reconcile(stack: Arc<Stack>, context: Arc<Context>) -> Result<Outcome, ReconcileError> {
     context.caches.wait().await?;
     context.metrics.stacks(context.stacks.store().len());
-    // The cache may lag behind our own last write; the run's bookkeeping must not.
+    // The cache may lag behind the controller's own last write, but the record of runs has to be current.
     let namespace = stack.namespace().unwrap_or_default();
     let Some(live) = context.reader.get_opt::<Stack>(&namespace, &stack.name_any()).await? else {
         return Ok(Outcome::Settled);

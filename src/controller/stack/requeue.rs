@@ -1,19 +1,19 @@
-//! How long a Stack rests that stands as it does, if nothing wakes it sooner. Pure.
+//! Requeue intervals of the states of a Stack.
 
 use std::time::Duration;
 
 use crate::controller::stack::state::State;
 use crate::runtime::writes::WriteError;
 
-/// How soon something is looked at again that a watch normally announces.
+/// Requeue interval for changes that a watch normally reports.
 pub const WATCHED_RETRY: Duration = Duration::from_secs(60);
-/// How soon something is tried again that the API server has forbidden; nothing tells when it would allow it.
+/// Retry interval after the API server has forbidden a write. No watch reports when the permission is granted.
 pub const REFUSED_RETRY: Duration = Duration::from_secs(30);
 
-/// How soon something is tried again that the API server has rejected, which an admission policy may have caused.
+/// Retry interval after the API server has rejected an object as invalid, possibly because of an admission policy.
 pub const REJECTED_RETRY: Duration = Duration::from_secs(3 * 60);
 
-/// How soon a write is tried again that the API server has refused; none for errors that tell nothing about what was written.
+/// Returns the retry interval after a rejected write. `None` for errors that are unrelated to the object, such as a lost connection.
 pub fn retry_of_refused(error: &WriteError) -> Option<Duration> {
     match error {
         error if error.is_invalid() || error.is_denied_by_admission() => Some(REJECTED_RETRY),
@@ -22,11 +22,11 @@ pub fn retry_of_refused(error: &WriteError) -> Option<Duration> {
     }
 }
 
-/// None is for ever: only a change wakes it. `known` is a time that somebody knows better, such as when the next run is due, or how
-/// long a server asks to be left alone.
+/// Returns the requeue interval of a state; `None` to wait for a watch event. `known` overrides the default of the state, for example with
+/// the time of the next run or the `Retry-After` of a server.
 pub fn rest_after(state: &State, known: Option<Duration>, requeue_dependency: Duration) -> Option<Duration> {
     match state {
-        // To look again would find the same.
+        // A retry would find the same state; a watch event wakes the Stack.
         State::Denied(_)
         | State::GivenUp
         | State::Unanswered(_)
@@ -80,7 +80,7 @@ mod tests {
     fn s3_s4_r6_c6_s19_how_long_a_stack_rests_that_stands_so() {
         let why = || "why".to_owned();
         let reason = "RunOutcomeUnknown";
-        // How it stands, the seconds that somebody knows better, and for how many it rests.
+        // The state, the known time in seconds, and the expected requeue interval in seconds.
         let rows = [
             (State::SourceUnavailable(why()), None, Some(7)),
             (State::SourceUnavailable(why()), Some(120), Some(120)),

@@ -1,4 +1,4 @@
-//! What a person has answered to a run that is in doubt. Pure.
+//! The user's decision about a run in doubt: the annotation `pulumi.com/resolve`.
 
 use kube::ResourceExt;
 
@@ -7,7 +7,7 @@ use crate::api::names::ANNOTATION_RESOLVE;
 use crate::api::pulumi::{LastUpdate, Stack};
 use crate::api::resolve::{Answer, parse};
 
-/// Failures that a person may answer.
+/// Failure reasons for which a user may set the annotation.
 const ANSWERABLE: [&str; 4] = [
     update_reason::RUN_OUTCOME_UNKNOWN,
     update_reason::PENDING_CREATES,
@@ -15,7 +15,7 @@ const ANSWERABLE: [&str; 4] = [
     update_reason::ABORTED,
 ];
 
-/// The reason for which a Stack waits for an answer after a run that failed for this reason.
+/// Returns the reason for which a Stack waits for a decision after a run that failed with `failure`.
 pub fn question(failure: &str) -> Option<&'static str> {
     match failure {
         update_reason::RUN_OUTCOME_UNKNOWN => Some(stack_reason::RUN_OUTCOME_UNKNOWN),
@@ -25,7 +25,8 @@ pub fn question(failure: &str) -> Option<&'static str> {
     }
 }
 
-/// The answer that is in force for the last run. One that was acted on counts no more, but that a run was abandoned stays so.
+/// Returns the decision about the last run that is in force. A handled decision is no longer in force, except for an abandoned run, which
+/// stays abandoned.
 pub fn in_force(stack: &Stack) -> Option<Answer> {
     let value = value(stack)?;
     let resolution = parse(value).ok()?;
@@ -37,27 +38,27 @@ pub fn in_force(stack: &Stack) -> Option<Answer> {
     (!is_handled(stack, value) || resolution.answer == Answer::Abandon).then_some(resolution.answer)
 }
 
-/// Whether the stack to destroy was not found, and the decision is to leave the resources.
+/// Whether the destroy did not find the Pulumi stack, and the user decided to leave the resources.
 pub fn is_abandoned_destroy(stack: &Stack) -> bool {
     is_not_found(stack) && in_force(stack) == Some(Answer::Abandon)
 }
 
-/// Whether the last run found no stack to destroy.
+/// Whether the last run did not find the Pulumi stack to destroy.
 pub fn is_not_found(stack: &Stack) -> bool {
     last(stack).is_some_and(|last| last.reason.as_deref() == Some(update_reason::STACK_NOT_FOUND))
 }
 
-/// The value that is acted on with this answer.
+/// Returns the annotation value to record as handled.
 pub fn acted_on(stack: &Stack) -> Option<String> {
     in_force(stack).and_then(|_| value(stack)).map(str::to_owned)
 }
 
-/// The value, if it answers this Update, whose run is open.
+/// Returns the annotation value if it names this Update, whose run is open.
 pub fn for_open<'a>(stack: &'a Stack, update: &str) -> Option<&'a str> {
     value(stack).filter(|value| parse(value).is_ok_and(|resolution| resolution.update == update))
 }
 
-/// What is wrong with an answer that nothing can be done about, for people.
+/// Returns the message about an annotation value that has no effect.
 pub fn complaint(stack: &Stack) -> Option<String> {
     let value = value(stack).filter(|value| !is_handled(stack, value))?;
     let resolution = match parse(value) {

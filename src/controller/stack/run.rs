@@ -1,10 +1,10 @@
-//! What a run does, on which artifact, and how messages name it. Pure.
+//! Helpers for runs: type, artifact and the name of a run in messages.
 
 use crate::api::auto::{ArtifactReference, UpdateKind};
 use crate::api::pulumi::{CurrentUpdate, Stack};
 use crate::source::Resolved;
 
-/// The name of a run in messages. A source in a Workspace or from its init containers has no revision.
+/// Returns the name of a run for messages. A source that is already in the pod has no revision.
 pub fn named(kind: UpdateKind, revision: &str) -> String {
     match revision {
         "" => kind.as_str().to_owned(),
@@ -12,17 +12,17 @@ pub fn named(kind: UpdateKind, revision: &str) -> String {
     }
 }
 
-/// The message for a run that was requested, as long as its Update says nothing.
+/// Returns the message about an announced run whose Update has no condition yet.
 pub fn queued(current: &CurrentUpdate) -> String {
     format!("{} ({}) is queued", named(current.kind, current.commit.as_deref().unwrap_or("unknown")), current.name)
 }
 
-/// What a Stack runs as long as it lives.
+/// Returns the type of run for a Stack that is not being deleted.
 pub fn forward(stack: &Stack) -> UpdateKind {
     if stack.spec.preview.unwrap_or_default() { UpdateKind::Preview } else { UpdateKind::Up }
 }
 
-/// The artifact that a run is bound to.
+/// Returns the reference to the artifact of a run.
 pub fn artifact_of(current: &CurrentUpdate) -> ArtifactReference {
     ArtifactReference {
         digest: current.digest.clone().unwrap_or_default(),
@@ -31,7 +31,6 @@ pub fn artifact_of(current: &CurrentUpdate) -> ArtifactReference {
     }
 }
 
-/// The reference to an artifact.
 pub fn reference(resolved: &Resolved) -> ArtifactReference {
     ArtifactReference {
         digest: resolved.digest.to_string(),

@@ -1,5 +1,5 @@
-//! Whether a run is due, and when to look again. Pure: the table of the Pulumi Kubernetes Operator v2, with these
-//! corrections: a new artifact after the limit gets the whole budget, and an artifact is its revision and its digest.
+//! Decides whether a run is due and when the next one is. Follows the Pulumi Kubernetes Operator v2, with these differences: retries have
+//! no limit, a new artifact resets the backoff, and an artifact is identified by both its revision and its digest.
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -12,28 +12,28 @@ use crate::controller::stack::backoff::{self, StackBackoff};
 use crate::controller::stack::inputs::Inputs;
 use crate::controller::stack::{input_changes, pko_migration, resolve};
 
-/// Whether a run is due.
+/// Decision about the next run of a Stack.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Due {
-    /// Run now; the text says why and becomes the update's message.
+    /// A run is due. The text is the reason and becomes the message of the Update.
     Now(String),
-    /// The last run failed; try again after this time.
+    /// The last run failed. Retry after this time.
     After(SignedDuration),
-    /// The Pulumi Kubernetes Operator gave up the last run; only a changed input starts another one.
+    /// The Pulumi Kubernetes Operator stopped retrying the last run. Only a changed input triggers another run.
     GivenUp,
-    /// The last run could not be made for this reason; only a change of the spec mends it.
+    /// The last run could not start because of this error. Only a change of the spec resolves it.
     Invalid(String),
-    /// The last run ended for this reason; only a changed input starts another one, or an answer by the annotation `pulumi.com/resolve`.
+    /// The last run ended for this reason. Only a changed input or the annotation `pulumi.com/resolve` triggers another run.
     Unanswered(&'static str),
-    /// A person has given up the last run; only a changed input starts another one.
+    /// The last run was abandoned by a user. Only a changed input triggers another run.
     Abandoned,
-    /// A user has canceled the last run; only a changed input starts another one.
+    /// The last run was canceled by a user. Only a changed input triggers another run.
     Canceled,
-    /// The last run succeeded on these inputs. When it runs again without any change of them, if it does.
+    /// The last run succeeded with these inputs. Contains the time until the next run, if the Stack runs at an interval.
     Done(Option<SignedDuration>),
 }
 
-/// Whether a run of this kind is due, given the last one and what a person has answered to it.
+/// Decides whether a run of this type is due, given the last run and the user's decision about it.
 pub fn due(
     last: Option<&LastUpdate>,
     answer: Option<Answer>,
@@ -46,7 +46,7 @@ pub fn due(
     if let Some(reason) = changed_request(last, inputs, kind) {
         return Due::Now(reason);
     }
-    // A destroy runs on the artifact that is in place: a newer one is no reason to run.
+    // A destroy uses the artifact in the pod. A newer artifact does not trigger another destroy.
     if kind != UpdateKind::Destroy && !is_same_source(last, inputs) {
         let name = if inputs.revision.is_empty() { &inputs.digest } else { &inputs.revision };
         return Due::Now(format!("New commit detected: \"{name}\""));
@@ -77,7 +77,7 @@ pub fn due(
     }
 }
 
-/// A reason to run that comes from the object itself.
+/// Returns the message of a run that a change of the Stack or its annotations triggers, if any.
 fn changed_request(last: &LastUpdate, inputs: &Inputs, kind: UpdateKind) -> Option<String> {
     if kind == UpdateKind::Destroy && last.kind.as_deref() != Some(UpdateKind::Destroy.as_str()) {
         return Some("Stack marked for deletion".to_owned());
@@ -97,7 +97,7 @@ fn changed_request(last: &LastUpdate, inputs: &Inputs, kind: UpdateKind) -> Opti
     None
 }
 
-/// Whether the last run is so long ago.
+/// Checks whether the interval since the last run has elapsed.
 fn resync(last: &LastUpdate, every: SignedDuration, spread: SignedDuration, now: Timestamp) -> Due {
     let pause = every.saturating_add(spread);
     match pause.saturating_sub(since(last, now).unwrap_or(pause)) {
@@ -106,7 +106,7 @@ fn resync(last: &LastUpdate, every: SignedDuration, spread: SignedDuration, now:
     }
 }
 
-/// How long ago the last run's result was recorded.
+/// Returns the time since the result of the last run was recorded.
 fn since(last: &LastUpdate, now: Timestamp) -> Option<SignedDuration> {
     last.last_resync_time.as_ref().map(|time| now.duration_since(time.0))
 }
@@ -125,8 +125,8 @@ fn retry(last: &LastUpdate, backoff: &StackBackoff, now: Timestamp) -> Due {
     Due::After(wait - since)
 }
 
-/// Interruptions in a row after a run that ended for this reason. What could not run for a lock, or for what its workspace is
-/// in, is between them.
+/// Returns the number of interruptions in a row after a run that ended for this reason. Runs that found a lock or could not start in their
+/// workspace neither increase nor reset the number.
 pub fn interruptions_after(previous: Option<&LastUpdate>, current: &Inputs, reason: Option<&str>) -> i64 {
     let before = previous.filter(|last| answers(last, current)).map_or(0, |last| last.interruptions);
     match reason {
@@ -136,7 +136,8 @@ pub fn interruptions_after(previous: Option<&LastUpdate>, current: &Inputs, reas
     }
 }
 
-/// Failures that do not count: an interruption, and what waits for an answer. A lock does not either, where it is waited for.
+/// Reasons that do not increase the failure count: interruptions, and failures that wait for a decision. Locks do not either, if the Stack
+/// waits for them.
 const UNCOUNTED: [&str; 4] = [
     update_reason::ABORTED,
     update_reason::PENDING_CREATES,
@@ -144,8 +145,8 @@ const UNCOUNTED: [&str; 4] = [
     update_reason::STACK_NOT_FOUND,
 ];
 
-/// The number of failures in a row after a run that failed for this reason. A changed input starts at 0 again, and so does a failure
-/// after runs that could not start, or the other way around.
+/// Returns the number of failures in a row after a run that failed for this reason. The count restarts after a changed input. Runs that
+/// could not start are counted separately from runs that failed.
 pub fn failures_after(previous: Option<&LastUpdate>, current: &Inputs, reason: &str, backoff: &StackBackoff) -> i64 {
     let same_kind = |last: &&LastUpdate| backoff::was_refused(last) == (reason == update_reason::RUN_REFUSED);
     let counts = match reason {
@@ -156,12 +157,12 @@ pub fn failures_after(previous: Option<&LastUpdate>, current: &Inputs, reason: &
     before.map_or(0, |last| last.failures).saturating_add(i64::from(counts))
 }
 
-/// Whether a run comes by itself: nothing that it answers is new.
+/// Whether the run has the same inputs as the last one, so that it is scheduled or a retry.
 pub fn is_repetition(last: Option<&LastUpdate>, inputs: &Inputs) -> bool {
     last.is_some_and(|last| answers(last, inputs))
 }
 
-/// Whether a run was made for exactly these inputs.
+/// Whether the run had exactly these inputs.
 fn answers(last: &LastUpdate, inputs: &Inputs) -> bool {
     last.generation == inputs.generation
         && last.reconcile_request == inputs.reconcile_request
@@ -172,7 +173,7 @@ fn answers(last: &LastUpdate, inputs: &Inputs) -> bool {
         && input_changes::reason(last, inputs).is_none()
 }
 
-/// Whether a run was of this artifact, or of one that is the same in all that matters.
+/// Whether the run used this artifact, or one with the same selected files or content.
 fn is_same_source(last: &LastUpdate, inputs: &Inputs) -> bool {
     let is_same_selection = inputs.selection.is_some() && last.paths_digest == inputs.selection;
     is_same_selection || is_same_artifact(last, inputs)
@@ -182,7 +183,7 @@ fn is_same_artifact(last: &LastUpdate, inputs: &Inputs) -> bool {
     pko_migration::is_same_artifact(last, &inputs.revision, &inputs.digest, inputs.content_id.as_deref())
 }
 
-/// Whether the source has another archive of what the last run was of. It is placed without a run.
+/// Whether the source has another archive with the content of the last run. It is delivered without a run.
 pub fn is_packed_again(last: &LastUpdate, inputs: &Inputs) -> bool {
     last.digest.as_ref().is_some_and(|digest| *digest != inputs.digest) && is_same_artifact(last, inputs)
 }

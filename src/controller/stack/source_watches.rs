@@ -1,5 +1,5 @@
-//! Watches on the kinds of sources that Stacks name, one for each kind. A watch begins when a Stack has read a source of its
-//! kind, and ends when no Stack names the kind any more or the API server does not serve it any more.
+//! Watches the kinds of sources that Stacks refer to. A watch starts when a Stack reads a source of that kind, and stops when no Stack
+//! refers to the kind or the API server no longer serves it.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -27,9 +27,9 @@ use crate::source::Unavailable;
 use crate::source::flux::{self, Sources};
 use crate::source::kinds::GroupKind;
 
-/// How many Stacks may wait to be woken; a watch that has more waits until there is room.
+/// Capacity of the queue of Stacks to wake. If it is full, the watch blocks.
 const WAITING: usize = 1024;
-/// How often a watch asks whether a Stack still names its kind.
+/// Interval at which a watch checks whether a Stack still refers to its kind.
 const REVIEW: Duration = Duration::from_secs(5 * 60);
 
 /// The watches. Cheap to clone; all clones share them.
@@ -48,19 +48,19 @@ struct Shared {
     watched: Mutex<HashMap<GroupKind, Watched>>,
 }
 
-/// How the watch on a kind stands.
+/// State of the watch on a kind.
 #[derive(Debug, Default)]
 struct Watched {
-    /// What the API server said when it refused the watch, until it allows it.
+    /// Message of the API server while it refuses the watch.
     refused: Option<String>,
 }
 
-/// Why a watch ends.
+/// Reason why a watch stopped.
 #[derive(Debug, PartialEq, Eq)]
 enum Ended {
-    /// Nobody names its kind any more, or the controller ends.
+    /// No Stack refers to the kind any more.
     Unneeded,
-    /// The API server does not serve the kind any more.
+    /// The API server no longer serves the kind.
     NotServed,
 }
 
@@ -71,7 +71,7 @@ impl fmt::Debug for SourceWatches {
 }
 
 impl SourceWatches {
-    /// No watch yet, and the stream of Stacks that watches will wake.
+    /// Creates the watches, and returns the stream of Stacks to wake.
     pub fn new(
         client: Client,
         scope: Scope,
@@ -85,7 +85,11 @@ impl SourceWatches {
         (SourceWatches(Arc::new(shared)), woken)
     }
 
-    /// From now on changes of sources of this kind wake their Stacks. The answer is an error while the watch is refused.
+    /// Watches this kind of source and wakes its Stacks on changes.
+    ///
+    /// # Errors
+    ///
+    /// The API server refuses the watch.
     pub fn keep(&self, resource: &ApiResource) -> Result<(), Unavailable> {
         let kind = GroupKind::new(&resource.group, &resource.kind);
         let mut watched = self.0.lock();
@@ -111,7 +115,7 @@ impl Shared {
         if ended == Ended::NotServed {
             self.lock().remove(kind);
             self.sources.doubt().await;
-            // They find out what has become of the kind, and of their sources.
+            // Each Stack then looks up the kind and its source again.
             let stacks = StackGroup::SourceKind(kind.clone());
             tokio::select! {
                 () = self.end.cancelled() => {}
@@ -137,7 +141,7 @@ impl Shared {
                 Some(Ok(Event::Apply(source) | Event::Delete(source))) => {
                     self.wake(&StackGroup::Source(kind.clone(), key(&source))).await;
                 }
-                // Sources may have come and gone while nobody watched.
+                // Sources may have been created or deleted while the watch was interrupted.
                 Some(Ok(Event::InitDone)) => {
                     self.set_refused(kind, None);
                     self.wake(&StackGroup::SourceKind(kind.clone())).await;
@@ -157,7 +161,7 @@ impl Shared {
         }
     }
 
-    /// Notes what the API server says, and whether that is news.
+    /// Records the API server's refusal. Returns whether the watch became refused or allowed.
     fn set_refused(&self, kind: &GroupKind, said: Option<String>) -> bool {
         let mut watched = self.lock();
         let Some(watch) = watched.get_mut(kind) else { return false };
@@ -166,7 +170,7 @@ impl Shared {
         news
     }
 
-    /// One step with the lock held: a Stack that comes now finds either this watch or none.
+    /// Checks and removes under one lock, so that a concurrent `keep` finds either a running watch or none.
     fn forget_if_unneeded(&self, kind: &GroupKind) -> bool {
         let mut watched = self.lock();
         let needed = self.stacks.has_group(&StackGroup::SourceKind(kind.clone()));
@@ -176,11 +180,11 @@ impl Shared {
         !needed
     }
 
-    /// Wakes Stacks. When there is no room it waits: a Stack at rest would not look again by itself.
+    /// Wakes Stacks, and blocks while the queue is full: a settled Stack has no periodic requeue.
     async fn wake(&self, group: &StackGroup) {
         let mut wake = self.wake.clone();
         for stack in self.stacks.in_group(group) {
-            // Nobody listens any more only when the controller ends.
+            // The receiver is closed only on shutdown.
             if wake.send(ObjectRef::from_obj(stack.as_ref())).await.is_err() {
                 return;
             }
@@ -196,7 +200,7 @@ fn key(source: &PartialObjectMeta) -> ObjectKey {
     (source.metadata.namespace.clone().unwrap_or_default(), source.metadata.name.clone().unwrap_or_default())
 }
 
-/// The code and the words with which the API server has refused a watch.
+/// Returns status code and message of the API server's refusal of a watch.
 fn refusal(error: &watcher::Error) -> Option<(u16, String)> {
     match error {
         watcher::Error::InitialListFailed(Error::Api(status))

@@ -1,4 +1,4 @@
-//! Whole Stacks that expressions have asked for, as long as they do not change: the watch's cache holds only a part of each.
+//! Cache of complete Stacks for expressions. The watch cache holds only some fields of each Stack.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,23 +8,23 @@ use kube::ResourceExt;
 use crate::api::pulumi::Stack;
 use crate::runtime::backoff::ObjectKey;
 
-/// The most Stacks that are kept, and the most bytes of one. A larger one is read each time.
+/// Limits of the cache. A Stack that exceeds the size, in bytes of JSON, is read each time.
 const MAX_STACKS: usize = 256;
 const MAX_STACK_SIZE: usize = 32 * 1024;
 
-/// The Stacks, each in one version. Cheap to clone; all clones share them.
+/// Cache with one version per Stack. Cheap to clone; all clones share the entries.
 #[derive(Clone, Default)]
 pub struct StackCache(Arc<Mutex<HashMap<ObjectKey, Arc<Stack>>>>);
 
 impl StackCache {
-    /// The Stack, if it is kept in the version of this part of it.
+    /// Returns the Stack if the cached version is that of `part`.
     pub fn get(&self, key: &ObjectKey, part: &Stack) -> Option<Arc<Stack>> {
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner).get(key).cloned()?;
         let version = |stack: &Stack| (stack.uid(), stack.resource_version());
         (version(&known) == version(part)).then_some(known)
     }
 
-    /// Keeps a Stack that was read.
+    /// Caches a Stack, replacing an older version.
     pub fn keep(&self, key: &ObjectKey, stack: &Arc<Stack>) {
         if serde_json::to_vec(stack.as_ref()).map_or(usize::MAX, |bytes| bytes.len()) > MAX_STACK_SIZE {
             return;

@@ -1,6 +1,6 @@
-//! The states of a Stack, of which its conditions are made.
+//! The states of a Stack from which its conditions are derived.
 
-/// How a Stack stands: one row of the table of conditions.
+/// State of a Stack: one row of the table of conditions in `docs/spec/v1/stack.md`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
     /// The message names the step and the revision.
@@ -9,25 +9,25 @@ pub enum State {
     /// The Pulumi CLI in the image is too old.
     VersionTooLow(String),
     SourceUnavailable(String),
-    /// The source does not exist, or cannot be used as it is: a user has to change something.
+    /// The source does not exist or is not usable, and requires a change by a user.
     SourceStalled(String),
-    /// Nothing can be created in the namespace, and its objects are being deleted.
+    /// The namespace is terminating: no object can be created in it, and its objects are being deleted.
     NamespaceTerminating(String),
     /// Another Stack manages the same Pulumi stack.
     Conflict(String),
-    /// Other Stacks have to be done first.
+    /// A dependency is not ready or has not run yet.
     PrerequisiteNotSatisfied(String),
-    /// The last run failed and will be tried again.
+    /// The last run failed and is retried.
     Failed,
-    /// The Pulumi Kubernetes Operator gave up the last run.
+    /// The Pulumi Kubernetes Operator stopped retrying the last run.
     GivenUp,
-    /// It is not known whether the open run is still running: the reason, and the Update's words.
+    /// The controller cannot tell whether the open run is still running. Contains the reason and the message of the Update.
     InDoubt(&'static str, String),
-    /// The last run is in doubt for this reason, and waits for a person's answer.
+    /// The outcome of the last run requires a decision by a user. Contains the reason.
     Unanswered(&'static str),
-    /// A person has given up the last run.
+    /// The last run was abandoned by a user.
     Abandoned,
-    /// A user has canceled the last run.
+    /// The last run was canceled by a user.
     Canceled,
     Invalid(String),
     Denied(String),

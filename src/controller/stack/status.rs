@@ -1,4 +1,4 @@
-//! The only place that makes a Stack's status. Pure.
+//! Builds the status of a Stack.
 
 use jiff::Timestamp;
 
@@ -17,12 +17,12 @@ mod ended;
 pub use claims::{WITHOUT_DESTROY, changes, is_conflict, with_state};
 pub use ended::with_result;
 
-/// How a Stack with this status stands, for the metrics.
+/// Returns the state of a Stack with this status for the metrics.
 pub fn standing(status: &StackStatus) -> Standing {
     let ready = conditions::find(&status.conditions, READY);
     let stalled = conditions::find(&status.conditions, STALLED).filter(|stalled| stalled.status == "True");
     let last_failed = status.last_update.as_ref().is_some_and(|last| last.state.as_deref() == Some("failed"));
-    // To wait for another Stack, or for a person who has suspended this one, is no failure.
+    // Waiting for a dependency, or suspension by a user, is no failure.
     let waits = |reason: &str| {
         let waiting = [
             stack_reason::NOT_READY_IN_PROGRESS,
@@ -41,7 +41,7 @@ pub fn standing(status: &StackStatus) -> Standing {
     }
 }
 
-/// The status once a run has been asked for, before its Update is made.
+/// Returns the status that announces a run, before its Update is created.
 pub fn started(stack: &Stack, current: &CurrentUpdate, now: Timestamp) -> StackStatus {
     let mut status = with_state(stack, &State::Working(queued(current)), now);
     status.attempts = Some(status.attempts.unwrap_or_default() + 1);
@@ -51,17 +51,17 @@ pub fn started(stack: &Stack, current: &CurrentUpdate, now: Timestamp) -> StackS
     status
 }
 
-/// The status once a run that was announced is given up before it was made.
+/// Returns the status without an announced run whose Update was never created.
 pub fn forgotten(stack: &Stack) -> StackStatus {
     StackStatus { current_update: None, ..stack.status.clone().unwrap_or_default() }
 }
 
-/// The status once the annotation that cancels a run was handled.
+/// Returns the status after the value of the cancel annotation was handled.
 pub fn with_handled_cancel(stack: &Stack, value: String) -> StackStatus {
     StackStatus { handled_cancel: Some(value), ..stack.status.clone().unwrap_or_default() }
 }
 
-/// The status with the first words for Secrets and ConfigMaps: later ones are compared with them.
+/// Returns the status with the first hashes of Secrets and ConfigMaps, with which later hashes are compared.
 pub fn with_first_inputs(stack: &Stack, first: &Baseline) -> StackStatus {
     let mut status = stack.status.clone().unwrap_or_default();
     if let Some(last) = &mut status.last_update {
@@ -71,7 +71,7 @@ pub fn with_first_inputs(stack: &Stack, first: &Baseline) -> StackStatus {
     status
 }
 
-/// The status once the source has moved on without a change of what matters to the Stack, where that is news.
+/// Returns the status after the source has a new revision with the same selected files; `None` if the status already has it.
 pub fn moved_on(stack: &Stack, revision: &str) -> Option<StackStatus> {
     let status = stack.status.as_ref()?;
     let last = status.last_update.as_ref()?;
@@ -85,7 +85,7 @@ pub fn moved_on(stack: &Stack, revision: &str) -> Option<StackStatus> {
     Some(StackStatus { last_attempted_revision: revision.clone(), last_applied_revision: revision, ..status.clone() })
 }
 
-/// The status once another archive of what the last run was of has taken its place.
+/// Returns the status after a repacked archive has replaced that of the last run.
 pub fn packed_again(stack: &Stack, inputs: &Inputs) -> StackStatus {
     let mut status = stack.status.clone().unwrap_or_default();
     if let Some(last) = &mut status.last_update {

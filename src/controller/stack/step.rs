@@ -1,4 +1,4 @@
-//! The end of a step: the status is written, then comes another pass or a rest.
+//! Helpers that end a reconcile step: they write the status, then continue or requeue.
 
 use std::time::Duration;
 
@@ -13,16 +13,16 @@ use crate::controller::stack::status;
 use crate::runtime::reconcile::ReconcileError;
 use crate::runtime::writes::WriteError;
 
-/// What comes after a step.
+/// Continuation after a reconcile step.
 #[derive(Debug)]
 pub enum Next {
-    /// Another pass at once, with the Stack as it is now.
+    /// Start another step immediately with this version of the Stack.
     Again(Box<Stack>),
-    /// Nothing to do until something changes, or this time has passed.
+    /// End the reconcile until a watch event arrives or this time has passed.
     Rest(Option<Duration>),
 }
 
-/// Writes a status; the answer is the Stack as it is then, if that was news.
+/// Writes the status. Returns the Stack from the API server if the write changed it.
 pub async fn write(stack: &Stack, status: &StackStatus, context: &Context) -> Result<Option<Stack>, WriteError> {
     let written = context.writer.status(stack, status).await?;
     let namespace = stack.namespace().unwrap_or_default();
@@ -30,13 +30,13 @@ pub async fn write(stack: &Stack, status: &StackStatus, context: &Context) -> Re
     Ok(written)
 }
 
-/// Writes a status and continues with the Stack as the API server returns it.
+/// Writes the status and continues with the Stack as the API server returns it.
 pub async fn again(stack: &Stack, status: &StackStatus, context: &Context) -> Result<Next, ReconcileError> {
     let written = write(stack, status, context).await?;
     Ok(Next::Again(Box::new(written.unwrap_or_else(|| stack.clone()))))
 }
 
-/// Writes how the Stack stands and rests, until the time that is known or as long as one rests that stands so.
+/// Writes the conditions of the state and requeues after `known`, or after the default interval of the state.
 pub async fn rest(
     stack: &Stack,
     state: &State,

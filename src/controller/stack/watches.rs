@@ -1,4 +1,4 @@
-//! What wakes a Stack: itself, its source, its Workspace, its Updates, the Stacks that it needs.
+//! Watches that trigger a Stack's reconcile: Stacks, sources, Workspaces and Updates.
 
 use std::sync::Arc;
 
@@ -23,13 +23,13 @@ use crate::runtime::scope::Scope;
 use crate::runtime::tolerant_watcher::watcher;
 use crate::runtime::watch;
 
-/// What the controller is fed with.
+/// Cache writer and wake-up streams of the controller.
 pub struct Feeds<W, D> {
-    /// Where the watched Stacks are kept.
+    /// Writer of the Stack cache.
     pub store: IndexWriter<Stack, StackGroup>,
     /// Stacks whose sources have changed.
     pub woken: W,
-    /// Stacks that may have waited for another one.
+    /// Stacks whose dependencies or dependents have changed.
     pub dependents: D,
 }
 
@@ -39,7 +39,7 @@ impl<W, D> std::fmt::Debug for Feeds<W, D> {
     }
 }
 
-/// Runs the controller until it is told to end.
+/// Runs the controller until shutdown.
 pub async fn controller(
     client: Client,
     scope: &Scope,
@@ -67,7 +67,7 @@ pub async fn controller(
             owner(&update).filter(|_| !is_untouched(&update))
         })
         .watches_stream(news(workspaces.default_backoff(), workspace_state), |workspace: Workspace| {
-            // One that is another's stands in the way of the Stack of its name.
+            // A foreign Workspace blocks the Stack of the same name.
             owner(&workspace).or_else(|| Some(ObjectRef::new(&workspace.name_any()).within(&workspace.namespace()?)))
         })
         .reconcile_on(feeds.woken)
@@ -77,7 +77,7 @@ pub async fn controller(
             move |stack, context| {
                 let runner = runner.clone();
                 let object = stack.clone();
-                // On the heap once it begins: all that are due wait for a slot here.
+                // Boxed when it starts, because all due reconciles wait here for a slot.
                 let work = async move { Box::pin(reconcile(object, context)).await };
                 async move { runner.run(stack.as_ref(), work).await }
             },
@@ -88,8 +88,8 @@ pub async fn controller(
         .await;
 }
 
-/// Of an Update that is open, what its Stack says of it: whether it waits or is in doubt, and why; whether it has begun, is to be
-/// cancelled, and how far it is. Of one that is to be let go, everything.
+/// Returns the fields of an Update that the Stack's status reflects: for an open Update the waiting condition, start, cancellation and
+/// progress; for a completed or deleted one the resource version.
 fn update_state(update: &Update) -> String {
     if update.is_complete() || update.metadata.deletion_timestamp.is_some() {
         return format!("{:?}", update.metadata.resource_version);
@@ -104,26 +104,26 @@ fn update_state(update: &Update) -> String {
     format!("{:?}", (waits, has_begun, is_canceling, resources.unwrap_or_default()))
 }
 
-/// The Stack that made it knows as much of it.
+/// Whether the Update is as the Stack created it, so that the event brings no change.
 fn is_untouched(update: &Update) -> bool {
     let conditions = update.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
     conditions.is_empty() && update.metadata.deletion_timestamp.is_none()
 }
 
-/// What a Stack reads of its Workspace.
+/// Returns the fields of a Workspace that a Stack reads.
 fn workspace_state(workspace: &Workspace) -> String {
     let metadata = &workspace.metadata;
     format!("{:?}", (metadata.generation, &metadata.annotations, &metadata.deletion_timestamp, &workspace.status))
 }
 
-/// Leaves what tells which source feeds a Stack, which Stacks have to be done before it, and whether it is done itself.
+/// Keeps only the fields that determine the source of a Stack, its dependencies, and its readiness for dependents.
 fn cut_down(stack: &mut Stack) {
     let StackSpec { flux_source, program_ref, prerequisites, depends_on, .. } = std::mem::take(&mut stack.spec);
     stack.spec = StackSpec { flux_source, program_ref, prerequisites, depends_on, ..StackSpec::default() };
     stack.status = stack.status.take().map(prerequisites::part_of_status);
 }
 
-/// The Stack that an object belongs to.
+/// Returns the Stack that an object belongs to.
 fn owner<K: Resource>(object: &K) -> Option<ObjectRef<Stack>> {
     Some(ObjectRef::new(&ownership::stack_of(object)?).within(&object.namespace()?))
 }

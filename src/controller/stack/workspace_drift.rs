@@ -1,4 +1,5 @@
-//! Changes of a Stack's Workspace by others. A field that the Stack sets is set again before the next run; fields that others add stay.
+//! Detects changes that others make to a Stack's Workspace. The next run restores the fields that the Stack sets and keeps additional
+//! fields.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,16 +9,16 @@ use serde_json::{Value, json};
 
 use crate::api::auto::Workspace;
 
-/// Maximum number of Workspaces that are remembered. A forgotten one is applied once more.
+/// Maximum number of remembered Workspaces. A forgotten Workspace is applied once more.
 const MAX_REMEMBERED: usize = 1000;
 
-/// Workspaces that differ from what was applied right after the apply, as with a mutating webhook, each in one generation: to apply them
-/// again would not help. Cheap to clone.
+/// UIDs of Workspaces that admission changed during an apply, for example with a mutating webhook, and the resulting generation. Applying
+/// such a Workspace again would have no effect. Cheap to clone.
 #[derive(Clone, Default)]
 pub struct MutatedWorkspaces(Arc<Mutex<HashMap<String, Option<i64>>>>);
 
 impl MutatedWorkspaces {
-    /// Records the answer to an apply.
+    /// Records the API server's response to an apply.
     pub fn record(&self, wanted: &Workspace, applied: &Workspace) {
         let Some(uid) = applied.uid() else { return };
         let mut generations = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -31,7 +32,7 @@ impl MutatedWorkspaces {
         generations.insert(uid, applied.metadata.generation);
     }
 
-    /// Whether the Workspace is as it was right after it was applied last.
+    /// Whether the Workspace is still in the state that admission produced at the last apply.
     pub fn contains(&self, workspace: &Workspace) -> bool {
         let generations = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         workspace.uid().and_then(|uid| generations.get(&uid).copied()) == Some(workspace.metadata.generation)
@@ -43,13 +44,12 @@ pub fn has_drifted(wanted: &Workspace, live: &Workspace) -> bool {
     !is_part_of(&json!(wanted.spec), &json!(live.spec))
 }
 
-/// Whether all of `wanted` is in `live`, which may have more fields and more items. Items of lists are found by their name, if they have
-/// one.
+/// Whether `live` contains `wanted`; additional fields and list items are allowed. List items with a name are compared by name.
 fn is_part_of(wanted: &Value, live: &Value) -> bool {
     match (wanted, live) {
         (Value::Object(wanted), Value::Object(live)) => wanted.iter().all(|(key, value)| match live.get(key) {
             Some(live) => is_part_of(value, live),
-            // The API server drops them.
+            // The API server drops null fields.
             None => value.is_null(),
         }),
         (Value::Array(wanted), Value::Array(live)) => {

@@ -1,4 +1,4 @@
-//! The only writes of an Update's reconcile.
+//! Performs the actions of an Update reconcile, including all its writes.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -29,31 +29,30 @@ use crate::runtime::events::{Event, EventKind};
 use crate::runtime::failpoint;
 use crate::runtime::reconcile::ReconcileError;
 
-/// How soon something is looked at again that a watch or a task normally announces.
+/// Requeue interval if a watch or an attached task normally wakes the Update earlier.
 const WATCHED_RETRY: Duration = Duration::from_secs(30);
-/// How soon a queued run looks again whether the one before it has ended.
+/// Requeue interval of a queued run that waits for the end of the preceding run.
 const QUEUE_RETRY: Duration = Duration::from_secs(2);
-/// How soon a run looks again for a free slot. The run_limiter wakes it when it may start.
+/// Requeue interval of a run that waits for a slot. The run limiter wakes it when it may start.
 const SLOT_RETRY: Duration = Duration::from_secs(300);
-/// How soon a run is looked at again whose agent tells of it: its task wakes the reconciler.
+/// Requeue interval of a run whose agent reports on it: the attached task wakes the reconciler earlier.
 const TOLD_RETRY: Duration = Duration::from_secs(120);
-/// How soon the witnesses of a run in doubt are asked again.
+/// Requeue interval of a run whose end is not proven.
 const DOUBT_RETRY: Duration = Duration::from_secs(30);
-/// How soon an agent that could not be asked to cancel is asked again.
+/// Retry interval for canceling a run if the agent cannot be reached.
 const CANCEL_RETRY: Duration = Duration::from_secs(5);
-/// How soon something is tried again that the API server has forbidden; nothing tells when it would allow it.
+/// Retry interval after the API server has forbidden a write. No watch reports when it would allow the write.
 const REFUSED_RETRY: Duration = Duration::from_secs(30);
 
-/// What comes after a step.
+/// Continuation after a step.
 #[derive(Debug)]
 pub enum Next {
-    /// Another pass at once, with the Update as it is now.
+    /// Run another pass immediately with the current Update.
     Again(Box<Update>),
-    /// Nothing to do until something changes, or this time has passed.
+    /// Requeue after a change, or after this time.
     Rest(Option<Duration>),
 }
 
-/// Does one step.
 pub async fn act(
     observed: &Observed,
     action: Action,
@@ -69,7 +68,7 @@ pub async fn act(
             Ok(live.map_or(Next::Rest(None), |update| Next::Again(Box::new(update))))
         }
         Action::Wait(reason, message) => {
-            // A place that was taken for a pod that is gone is given back, and none is kept for a run that cannot begin.
+            // Releases the slot of a pod that is gone. A run that cannot start does not hold a slot.
             context.forget(update);
             context.writer.status(update, &status::waiting(update, reason, &message, now)).await?;
             let queued = reason == update_reason::QUEUED;
@@ -110,8 +109,8 @@ pub async fn act(
     }
 }
 
-/// The references are polled while the Update waits for them. The kubelet takes a deleted one out of the pod now, so that its
-/// directory is filled only with the new object.
+/// Polls for the missing references. If a referenced object was deleted, the kubelet removes it from the pod now, so that its
+/// directory is filled only by the new object.
 async fn await_references(
     observed: &Observed,
     message: &str,
@@ -146,13 +145,13 @@ async fn expire(update: &Update, context: &Context) -> Result<Next, ReconcileErr
     Ok(Next::Rest(None))
 }
 
-/// Writes a status and goes on with what the API has then.
+/// Writes a status and continues with the resulting object.
 async fn again(update: &Update, status: &UpdateStatus, context: &Context) -> Result<Next, ReconcileError> {
     let written = context.writer.status(update, status).await?;
     Ok(Next::Again(Box::new(written.unwrap_or_else(|| update.clone()))))
 }
 
-/// Marks the pod, then writes down where the run will be. Only after both may it start.
+/// Marks the pod, then records in the status where the run takes place. The run may start only after both writes.
 async fn announce(
     observed: &Observed,
     binding: &RunBinding,
@@ -185,8 +184,8 @@ async fn announce(
     Ok(next)
 }
 
-/// The finalizer keeps a force-deleted pod readable; the annotations keep autoscalers away, and the label makes the
-/// Workspace's PodDisruptionBudget hold a drain.
+/// Marks the pod of a run. The finalizer keeps a force-deleted pod readable, the annotations keep autoscalers from evicting
+/// the pod, and the label makes the Workspace's PodDisruptionBudget block a drain.
 async fn mark_pod(pod: &Pod, uid: &str, context: &Context) -> Result<(), ReconcileError> {
     let mut finalizers = pod.finalizers().to_vec();
     if !finalizers.iter().any(|f| f == names::RUN_FINALIZER) {
@@ -228,7 +227,7 @@ async fn patch_pod(
     Ok(())
 }
 
-/// Attaches to the announced run. The agent starts it only if it does not know it.
+/// Attaches to the announced run. The agent starts the run only if it does not know it yet.
 fn attach(observed: &Observed, binding: &RunBinding, context: &Context) -> Result<Next, ReconcileError> {
     let update = &observed.update;
     let (Some(workspace), Some(pod), Some(address)) = (&observed.workspace, &observed.pod, address(observed)) else {
@@ -247,7 +246,7 @@ fn attach(observed: &Observed, binding: &RunBinding, context: &Context) -> Resul
     Ok(Next::Rest(Some(WATCHED_RETRY)))
 }
 
-/// Where the agent of the observed pod answers.
+/// Returns the address of the agent in the observed pod.
 fn address(observed: &Observed) -> Option<AgentAddress> {
     let pod = observed.pod.as_ref()?;
     let ip: IpAddr = pod.status.as_ref()?.pod_ip.as_deref()?.parse().ok()?;
@@ -275,7 +274,7 @@ async fn cancel(observed: &Observed, context: &Context, now: Timestamp) -> Resul
     Ok(Next::Rest(Some(WATCHED_RETRY)))
 }
 
-/// Nothing proves how the run ended: it stays open. A pod that is gone is asked no more, and its place is free.
+/// Keeps a run open whose end is not proven. If its pod is gone, its task ends and its slot is released.
 async fn hesitate(observed: &Observed, doubt: &str, context: &Context, now: Timestamp) -> Result<Next, ReconcileError> {
     let update = &observed.update;
     let bound_to = binding(update).map(|binding| binding.pod_uid.as_str());
@@ -295,7 +294,7 @@ async fn hesitate(observed: &Observed, doubt: &str, context: &Context, now: Time
     Ok(Next::Rest(Some(DOUBT_RETRY)))
 }
 
-/// The outputs are written before the status that names them.
+/// Records the result. The outputs are written before the status that names them.
 async fn record(
     observed: &Observed,
     outcome: &RunOutcome,
@@ -316,7 +315,7 @@ async fn record(
     failpoint::hit("update-outputs-written");
     let mut status = status::recorded(update, &outcome, progress, now);
     let written = match context.writer.status(update, &status).await {
-        // A result that is never recorded would leave the run open for ever.
+        // Without this fallback, a rejected result would leave the run open forever.
         Err(error) if error.is_content_rejected() => {
             tracing::warn!(error = &error as &dyn std::error::Error, "the result is recorded without its details");
             status = status::recorded_without_details(update, &outcome, &error.to_string(), now);
@@ -329,7 +328,7 @@ async fn record(
     let event = match outcome.failure {
         None => Event::new(update, EventKind::Normal, "UpdateSucceeded", succeeded(update)),
         Some(reason) => {
-            // A Stack retries as long as the lock is there, each time by another Update, and reports the lock once.
+            // A Stack retries with a new Update while the lock exists, and reports the lock once itself.
             let is_reported = reason == update_reason::UPDATE_CONFLICT && is_of_stack(update);
             let kind = if is_reported { EventKind::Trace } else { EventKind::Warning };
             Event::new(update, kind, "UpdateFailed", format!("{reason}: {}", outcome.message))
@@ -340,12 +339,12 @@ async fn record(
     Ok(next)
 }
 
-/// A run has ended, and its result is written.
+/// Reports the end of a run in metrics and log after its result is written.
 fn tell_end(update: &Update, status: &UpdateStatus, outcome: &'static str, context: &Context) {
     let (started, ended) = (status.start_time.as_ref(), status.end_time.as_ref());
     let lasted = started.zip(ended).map(|(started, ended)| ended.0.duration_since(started.0)).unwrap_or_default();
     let kind = update.spec.kind.as_str();
-    // One that never began says nothing of how long runs take.
+    // A run that never started has no duration.
     if status.run.is_some() {
         context.metrics.runs().ended(kind, outcome, Duration::try_from(lasted).unwrap_or_default());
     }
@@ -354,7 +353,7 @@ fn tell_end(update: &Update, status: &UpdateStatus, outcome: &'static str, conte
     tracing::info!(stack, revision, "type" = kind, outcome, duration, "run finished");
 }
 
-/// The name of the Stack that an Update is of or, of one by hand, of its Workspace.
+/// Returns the name of the Stack of an Update, or the name of the Workspace for an Update created by a user.
 fn stack_name(update: &Update) -> String {
     stack_of(update).unwrap_or_else(|| update.spec.workspace_name.clone())
 }
@@ -363,7 +362,7 @@ fn revision(artifact: Option<&ArtifactReference>) -> &str {
     artifact.map(|artifact| artifact.revision.as_str()).unwrap_or_default()
 }
 
-/// Metadata of an event is named under the group of its object, as in Flux.
+/// Adds the revision. Event metadata keys use the API group of the object, as in Flux.
 fn with_revision(update: &Update, event: Event) -> Event {
     match update.artifact() {
         Some(artifact) => event.with("auto.pulumi.com/revision", artifact.revision.as_str()),
@@ -382,7 +381,7 @@ fn succeeded(update: &Update) -> String {
     format!("{word} stack {}", update.spec.stack_name)
 }
 
-/// The agent may forget the run, the pod may go, the object may go.
+/// Releases the run: the agent may delete its journal, and the pod and the Update may be deleted.
 async fn release(observed: &Observed, context: &Context) -> Result<Next, ReconcileError> {
     let update = &observed.update;
     let uid = update.uid().unwrap_or_default();

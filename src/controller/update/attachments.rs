@@ -1,6 +1,6 @@
-//! The light tasks that are attached to open runs: one for each, in memory only.
+//! Tasks that are attached to open runs: one task per run, in memory only.
 //!
-//! A task reads what the agent says and wakes the reconciler; it never writes to the API.
+//! A task reads the messages of the agent and wakes the reconciler. It never writes to the API.
 
 mod rate_limit;
 
@@ -25,74 +25,74 @@ use crate::rpc::proto::{self, attach_reply::Part};
 use crate::runtime::run_limiter::Permit;
 use rate_limit::RateLimit;
 
-/// The first wait before an agent that did not answer is called again; it doubles up to the longest.
+/// Initial delay before an unresponsive agent is called again. It doubles up to `MAX_RETRY`.
 const FIRST_RETRY: Duration = Duration::from_millis(250);
 const MAX_RETRY: Duration = Duration::from_secs(5);
-/// How soon a run is asked for again that waits for a person in the pod.
+/// Retry interval for a run that the agent delays because of an interactive session.
 const HELD_RETRY: Duration = Duration::from_secs(3);
-/// Progress is told at most this often.
+/// Minimum interval between two progress reports.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
-/// What has to be told at once is told at most this often.
+/// Minimum interval between two urgent reports.
 const URGENT_INTERVAL: Duration = Duration::from_secs(1);
-/// The longest that the agent is given to take note of a recorded result.
+/// Timeout for acknowledging a recorded result to the agent.
 const ACKNOWLEDGE_TIMEOUT: Duration = Duration::from_secs(5);
-/// The longest of an agent's words that end up in a condition, in bytes.
+/// Maximum length of a text from the agent in a condition, in bytes.
 const MAX_WORDS: usize = 1024;
 
-/// What a task knows of its run.
+/// State of a run as seen by its task.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Seen {
-    /// Nothing yet.
+    /// No answer yet.
     Connecting,
-    /// The run goes on, and the agent tells of it.
+    /// The run is in progress, and the agent reports on it.
     Running,
-    /// The agent will start it, but not yet: why, in its words.
+    /// The agent delays the start, for this reason.
     Held(String),
-    /// The agent does not have this run, and was not asked to start it.
+    /// The agent does not know this run and was not asked to start it.
     NeverStarted,
-    /// The agent does not answer.
+    /// The agent does not respond, for this reason.
     Unreachable(String),
-    /// The agent does not have this run and will not start it.
+    /// The agent does not know this run and refuses to start it.
     Refused(String),
-    /// The same, because of the state that the workspace is in now: a Secret is missing, for example.
+    /// The agent refuses to start the run in the present state of the workspace, for example without a Secret.
     NotNow(String),
     /// The run has ended.
     Ended(Box<proto::Result>),
 }
 
-/// What is known of a run that a task is attached to.
+/// State of a run that has an attached task.
 #[derive(Clone, Debug)]
 pub struct Look {
     pub seen: Seen,
-    /// How far it is, as it was told last.
+    /// Last reported progress.
     pub progress: Option<RunProgress>,
-    /// Where the agent is asked.
+    /// IP address at which the task calls the agent.
     pub ip: IpAddr,
 }
 
-/// All attachments of this process, by the Update's UID.
+/// All attachments of this process, by the UID of the Update.
 #[derive(Clone)]
 pub struct Attachments {
     agents: Agents,
     wake: mpsc::Sender<ObjectRef<Update>>,
     tasks: TaskTracker,
-    /// Runs go on without a task; the next controller attaches again.
+    /// Ends the tasks on shutdown. The runs continue, and the next controller attaches to them.
     end: CancellationToken,
-    // A std mutex: held for moments only, never across an await.
+    // A std mutex: held briefly, never across an await.
     open: Arc<Mutex<HashMap<String, Attachment>>>,
-    /// The places of open runs, given back when a run is detached. The same kind of mutex.
+    /// Slots of open runs, released on detach. Also locked only briefly.
     places: Arc<Mutex<HashMap<String, Place>>>,
     serials: Arc<AtomicU64>,
 }
 
-/// The place of an open run, and whose it is.
+/// Slot of an open run, with its Update.
 struct Place {
     update: ObjectRef<Update>,
     _permit: Permit<ObjectRef<Update>>,
 }
 
 struct Attachment {
-    /// Of its task: one that was replaced says nothing any more.
+    /// Serial number of the task. A replaced task can no longer change the attachment.
     serial: u64,
     seen: Seen,
     progress: Option<RunProgress>,
@@ -102,14 +102,14 @@ struct Attachment {
     _guard: DropGuard,
 }
 
-/// A run to attach to.
+/// Run to attach to.
 #[derive(Clone, Debug)]
 pub struct Target {
     pub update: ObjectRef<Update>,
     pub address: AgentAddress,
-    /// What starts the run if the agent does not know it yet.
+    /// Starts the run if the agent does not know it yet.
     pub request: proto::RunRequest,
-    /// Whether it shall start at all; else it is only looked for.
+    /// Whether the run may start. Otherwise, the task only attaches to it.
     pub may_start: bool,
 }
 
@@ -129,7 +129,7 @@ impl Attachments {
         Attachments { agents, wake, tasks, end, open: Arc::default(), places: Arc::default(), serials: Arc::default() }
     }
 
-    /// What is known of a run; `None` when nothing is attached to it.
+    /// Returns the state of a run, or `None` if no task is attached to it.
     pub fn look(&self, uid: &str) -> Option<Look> {
         let open = self.lock();
         let attachment = open.get(uid)?;
@@ -137,7 +137,7 @@ impl Attachments {
         Some(Look { seen, progress, ip: attachment.address.ip })
     }
 
-    /// Attaches to a run. Does nothing when a task is there already that asks at this address for the same.
+    /// Attaches a task to a run. Does nothing if a task with the same address and the same `may_start` exists.
     pub fn attach(&self, target: Target) {
         let uid = target.request.id.clone();
         let token = self.end.child_token();
@@ -163,19 +163,19 @@ impl Attachments {
         });
     }
 
-    /// Keeps the place of a run until it is detached.
+    /// Holds the slot of a run until the run is detached.
     pub fn keep(&self, uid: &str, update: ObjectRef<Update>, permit: Permit<ObjectRef<Update>>) {
         self.places().insert(uid.to_owned(), Place { update, _permit: permit });
     }
 
-    /// Forgets a run, ends its task and gives its place back.
+    /// Ends the task of a run and releases its slot.
     pub fn detach(&self, uid: &str) {
         self.lock().remove(uid);
         self.places().remove(uid);
     }
 
-    /// The same for whatever is open of an Update that is gone: whoever has removed it did so without this process. A run that is
-    /// attached to has its place.
+    /// Detaches the runs of an Update that was removed without this process. Every attached run has a slot, so the slots
+    /// suffice to find them.
     pub fn forget(&self, namespace: &str, name: &str) {
         let is_its = |update: &ObjectRef<Update>| update.name == name && update.namespace.as_deref() == Some(namespace);
         let places = self.places();
@@ -185,13 +185,13 @@ impl Attachments {
         gone.iter().for_each(|uid| self.detach(uid));
     }
 
-    /// Asks the agent to end a run.
+    /// Asks the agent to cancel a run.
     pub async fn cancel(&self, address: &AgentAddress, uid: &str) -> Result<(), RpcError> {
         self.agents.connect(address).await?.cancel(uid).await
     }
 
-    /// Tells the agent that the result is recorded. Nobody waits for it: an agent that does not answer keeps its journal, and
-    /// holds nothing up.
+    /// Tells the agent in the background that the result is recorded. An agent that does not respond keeps its journal and
+    /// delays nothing.
     pub fn acknowledge(&self, address: AgentAddress, uid: String) {
         let agents = self.agents.clone();
         self.tasks.spawn(async move {
@@ -231,7 +231,7 @@ impl Attachments {
         }
     }
 
-    /// One connection: attach, start the run if it is not known, read until it ends.
+    /// Handles one connection: attaches, starts the run if the agent does not know it, and reads until the end.
     async fn follow_once(&self, following: &mut Following) -> Result<Seen, RpcError> {
         let agent = self.agents.connect(&following.target.address).await?;
         let id = following.target.request.id.clone();
@@ -261,7 +261,7 @@ impl Attachments {
         Ok(Seen::Unreachable("the agent ended the stream without a result".to_owned()))
     }
 
-    /// The next message. Progress that has waited long enough is told meanwhile.
+    /// Returns the next message. Reports due progress in the meantime.
     async fn next(
         &self,
         attachment: &mut rpc::Attachment,
@@ -283,7 +283,7 @@ impl Attachments {
         match following.progress.observe(progress) {
             ChangeFilter::None => {}
             ChangeFilter::Urgent => {
-                // An agent that tells of another process again and again is not obeyed each time.
+                // An agent that reports new processes continuously must not trigger a write each time.
                 let due = following.told.map_or(now, |told| told + URGENT_INTERVAL);
                 following.due = Some(following.due.map_or(due, |before| before.min(due)));
                 if due <= now {
@@ -297,7 +297,7 @@ impl Attachments {
         }
     }
 
-    /// Lets the reconciler see the progress, and wakes it.
+    /// Publishes the progress to the reconciler and wakes it.
     fn tell_progress(&self, following: &mut Following) {
         (following.told, following.due) = (Some(Instant::now()), None);
         let progress = following.progress.status();
@@ -306,7 +306,7 @@ impl Attachments {
         }
     }
 
-    /// Keeps what was seen and wakes the reconciler if it is news. The last progress goes with an end.
+    /// Stores the state and wakes the reconciler if the state has changed. The end of a run includes its last progress.
     fn tell(&self, following: &mut Following, seen: Seen) {
         let progress = matches!(seen, Seen::Ended(_)).then(|| following.progress.status());
         let is_news = self.keep_seen(following, |attachment| {
@@ -320,7 +320,7 @@ impl Attachments {
         }
     }
 
-    /// Changes what is kept of a run; false when another task follows it now, or none shall.
+    /// Changes the attachment of a run. Returns false if another task or no task is attached now.
     fn keep_seen(&self, following: &Following, change: impl FnOnce(&mut Attachment) -> bool) -> bool {
         let mut open = self.lock();
         open.get_mut(&following.target.request.id).filter(|a| a.serial == following.serial).is_some_and(change)
@@ -333,18 +333,18 @@ impl Attachments {
     }
 }
 
-/// A run that a task follows.
+/// Run of one task.
 struct Following {
     target: Target,
     serial: u64,
-    /// The next sequence number.
+    /// Sequence number of the next message.
     from: u64,
     progress: Progress,
-    /// When progress was told last.
+    /// Time of the last progress report.
     told: Option<Instant>,
-    /// When it is to be told next; none while there is nothing new.
+    /// Time at which progress is due to be reported, or `None` if nothing has changed.
     due: Option<Instant>,
-    /// It stays with the task: a new connection gives the agent nothing.
+    /// Belongs to the task, so that an agent cannot reset the limit by reconnecting.
     rate: RateLimit,
 }
 
@@ -355,7 +355,7 @@ impl Following {
     }
 }
 
-/// What the agent says to people, bounded and on one line.
+/// Returns a text from the agent for users, bounded and on one line.
 fn words(text: &str) -> String {
     let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     conditions::shorten(&line, MAX_WORDS)

@@ -1,4 +1,4 @@
-//! What the reconcile of an Update works with.
+//! Dependencies of an Update reconcile.
 
 use std::sync::{Arc, Once};
 
@@ -17,7 +17,7 @@ use crate::runtime::run_limiter::RunLimiter;
 use crate::runtime::writes::Writer;
 use crate::telemetry::metrics::Metrics;
 
-/// What an Update's reconcile works with.
+/// Dependencies of an Update reconcile. Cheap to clone.
 #[derive(Clone)]
 pub struct Context {
     pub reader: Reader,
@@ -29,7 +29,7 @@ pub struct Context {
     pub metrics: Metrics,
     /// All Updates that the controller watches.
     pub updates: Updates,
-    /// Whether the runs that are open from before this process have their slots.
+    /// Whether the runs that an earlier process started have their slots.
     pub adopted: Arc<Once>,
     pub timeouts: RunTimeouts,
 }
@@ -41,14 +41,14 @@ impl std::fmt::Debug for Context {
 }
 
 impl Context {
-    /// All Updates of the Workspace of an Update, itself included.
+    /// Returns all Updates of the same Workspace, including this one.
     pub fn siblings(&self, update: &Update) -> Vec<Arc<Update>> {
         let namespace = update.namespace().unwrap_or_default();
         self.updates.in_group(&UpdateGroup::workspace(&namespace, &update.spec.workspace_name))
     }
 
-    /// Before the first run is started, those that are open from before this process get their slots: else more would be open
-    /// than may be.
+    /// Assigns slots to the open runs of an earlier process before the first run starts. Otherwise, more runs than allowed
+    /// would be open.
     pub fn adopt_open_runs(&self) {
         self.adopted.call_once(|| {
             for (run, update) in open_runs(&self.updates.store().state()) {
@@ -58,7 +58,7 @@ impl Context {
         });
     }
 
-    /// Keeps neither a task nor a place for a run that is not open: another leader may have recorded its end.
+    /// Releases the task and the slot of a run that is not open. Another leader may have recorded its end.
     pub fn forget(&self, update: &Update) {
         let uid = update.uid().unwrap_or_default();
         self.attachments.detach(&uid);

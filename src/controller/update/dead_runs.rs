@@ -1,4 +1,5 @@
-//! The runs of a stack that are proven dead: a lock that is exactly one of theirs belongs to nobody. Pure.
+//! Runs of a Pulumi stack that are proven to have ended without cleanup ("dead"). A lock that matches one of them is stale.
+//! Pure functions.
 
 use std::sync::Arc;
 
@@ -7,10 +8,10 @@ use jiff::Timestamp;
 use crate::api::auto::{LockRecovery, TerminationEvidence, Update};
 use crate::rpc::proto;
 
-/// The most that the agent is told of, the latest ones.
+/// Maximum number of runs sent to the agent, latest first.
 const MAX_DEAD_RUNS: usize = 5;
 
-/// The dead runs of the stack that an Update is about to run.
+/// Returns the dead runs of the Pulumi stack that an Update is about to run.
 pub fn dead_runs(update: &Update, all: &[Arc<Update>]) -> Vec<proto::DeadRun> {
     if update.spec.lock_recovery == LockRecovery::Manual {
         return Vec::new();
@@ -27,7 +28,7 @@ pub fn dead_runs(update: &Update, all: &[Arc<Update>]) -> Vec<proto::DeadRun> {
     dead
 }
 
-/// The run of an Update, if it was cut off, is proven dead, and its lock can be recognized.
+/// Returns the run of an Update if it was interrupted, is proven dead and has a recognizable lock.
 pub fn dead_run(update: &Update) -> Option<proto::DeadRun> {
     let status = update.status.as_ref().filter(|_| update.is_complete())?;
     let is_proven = status.termination_evidence.is_some_and(|proof| proof != TerminationEvidence::User);

@@ -1,4 +1,4 @@
-//! What an Update needs next. Pure and total: no client, no clock.
+//! Decides the next action for an Update. Pure functions: no client, no clock.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -20,47 +20,47 @@ use crate::controller::update::timeouts::{RunTimeout, TimeoutSource};
 use crate::controller::workspace::is_operators_pod;
 use crate::rpc::proto;
 
-/// How long the cluster is given to say why a pod was told to end. The agent goes half a minute after its result at the latest.
+/// Time to wait for the cluster to report why a pod was terminated. The agent exits at most 30 seconds after its result.
 const EXPLANATION_TIMEOUT: SignedDuration = SignedDuration::from_secs(60);
-/// Interval at which a deleted Update checks that the Stack that has to record its result still exists.
+/// Interval at which a deleted Update checks that the Stack that must record its result still exists.
 const OWNER_CHECK_INTERVAL: SignedDuration = SignedDuration::from_secs(60);
 
-/// The next step.
+/// Next action for an Update.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
-    /// Made by hand: it must not go away before its run has ended.
+    /// A user created the Update: protect it from deletion until its run has ended.
     AddFinalizer,
-    /// The run cannot start yet.
+    /// The run cannot start yet: reason and message.
     Wait(&'static str, String),
-    /// The run cannot start before Secrets or ConfigMaps exist: which ones.
+    /// The run cannot start until the Secrets or ConfigMaps in this message exist.
     AwaitReferences(String),
-    /// The pod is marked and the run is written down; then it may start.
+    /// Mark the pod and record the binding. The run may start only afterwards.
     Announce(RunBinding),
-    /// The run was announced: find it, or start it.
+    /// The run is announced: attach to it, or start it.
     Attach(RunBinding),
-    /// The run goes on.
+    /// The run is in progress.
     Await(String),
-    /// The agent will start the run, but not yet.
+    /// The agent delays the start of the run, for this reason.
     Hold(String),
-    /// Nobody knows whether the run still goes on.
+    /// It is unknown whether the run is still in progress.
     Doubt(String),
-    /// The run is to be ended.
+    /// Cancel the run.
     Cancel,
-    /// The run has ended: its result goes into the status.
+    /// The run has ended: record its result in the status.
     Record(Box<RunOutcome>),
-    /// The result is recorded: pod and object are let go.
+    /// The result is recorded: release the pod and the Update.
     Release,
-    /// It is being deleted, and the Stack that would let go of it is gone.
+    /// The Update is being deleted, and the Stack that would remove its finalizer is gone.
     Abandon,
-    /// It is kept for so long.
+    /// Keep the completed Update and requeue after this time.
     Keep(SignedDuration),
-    /// The time is over for which it is kept.
+    /// The TTL of the Update has expired.
     Expire,
     Nothing,
 }
 
 impl Action {
-    /// What the log says of it. Not all that it carries: outputs may be secret.
+    /// Returns the name for the log. The values are not logged, because outputs may be secret.
     pub fn name(&self) -> &'static str {
         match self {
             Action::AddFinalizer => "AddFinalizer",
@@ -82,7 +82,7 @@ impl Action {
     }
 }
 
-/// The next step for what was observed.
+/// Decides the next action from the observed state.
 pub fn decide(observed: &Observed, now: Timestamp) -> Action {
     let update = &observed.update;
     if update.is_complete() {
@@ -90,7 +90,7 @@ pub fn decide(observed: &Observed, now: Timestamp) -> Action {
         return match update.metadata.deletion_timestamp {
             _ if has(names::UPDATE_FINALIZER) => Action::Release,
             Some(_) if has(names::STACK_FINALIZER) && observed.stack == Owner::Gone => Action::Abandon,
-            // Nothing wakes the Update when its Stack goes away.
+            // No watch wakes the Update when its Stack is deleted.
             Some(_) if has(names::STACK_FINALIZER) => Action::Keep(OWNER_CHECK_INTERVAL),
             Some(_) => Action::Nothing,
             None => expiry(update, now),
@@ -110,7 +110,8 @@ pub fn decide(observed: &Observed, now: Timestamp) -> Action {
     }
 }
 
-/// The Pulumi Kubernetes Operator has started the run, and its agent tells nobody else of it. It ends with its pod at the latest.
+/// Handles a run that the Pulumi Kubernetes Operator started. Its agent reports only to the operator. The run ends with its
+/// pod at the latest.
 fn operators_run(observed: &Observed) -> Action {
     if observed.pod.as_ref().is_some_and(is_operators_pod) {
         let message = "the Pulumi Kubernetes Operator has started it; how it ends is not known before its pod has gone";
@@ -120,7 +121,7 @@ fn operators_run(observed: &Observed) -> Action {
     Action::Record(Box::new(RunOutcome::interrupted(why, TerminationEvidence::Container, None)))
 }
 
-/// Whether the time is over for which an Update is kept.
+/// Decides whether the TTL of a completed Update has expired.
 fn expiry(update: &Update, now: Timestamp) -> Action {
     let ttl = update.spec.ttl_after_completed.as_deref().and_then(duration::seconds);
     let conditions = update.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
@@ -133,14 +134,14 @@ fn expiry(update: &Update, now: Timestamp) -> Action {
     }
 }
 
-/// The run was written down: it is in that pod, or it is nowhere.
+/// Handles an announced run, which is in the recorded pod or nowhere.
 fn announced(observed: &Observed, binding: &RunBinding, now: Timestamp) -> Action {
     match &observed.seen {
         Some(Seen::Ended(result)) if is_to_be_explained(observed, binding, result, now) => {
             return Action::Await("its pod was told to end; the cluster is about to say why".to_owned());
         }
         Some(Seen::Ended(result)) => return Action::Record(Box::new(told(observed, binding, result))),
-        // The agent tells: nobody knows better.
+        // The report of the agent is the best evidence.
         Some(Seen::Running | Seen::Held(_)) => return by_task(observed, binding, None),
         _ => {}
     }
@@ -158,7 +159,7 @@ fn announced(observed: &Observed, binding: &RunBinding, now: Timestamp) -> Actio
     }
 }
 
-/// What the agent said of the end, with what the cluster knows of it.
+/// Combines the result of the agent with the cause of the end that the cluster reports.
 fn told(observed: &Observed, binding: &RunBinding, result: &proto::Result) -> RunOutcome {
     let pod = observed.pod.as_ref();
     let spec = &observed.update.spec;
@@ -173,19 +174,19 @@ fn told(observed: &Observed, binding: &RunBinding, result: &proto::Result) -> Ru
     outcome.because(pod_termination::cause(binding, pod))
 }
 
-/// Where the timeout comes from that has ended the run, if one has.
+/// Returns the source of the timeout if a timeout ended the run.
 fn timeout_that_ended(observed: &Observed, result: &proto::Result) -> Option<TimeoutSource> {
     let (spec, _) = request::limits(&observed.update).ok()?;
     let RunTimeout { duration: limit, source } = observed.timeouts.of(spec);
     let lasted = Duration::from_millis(u64::try_from(result.ended.saturating_sub(result.started)).unwrap_or_default());
     let is_canceled = result.outcome() == proto::Outcome::Canceled && !result.pod_terminated;
-    // The agent counts from the moment at which it accepted the run.
+    // The agent measures the time from the moment at which it accepted the run.
     let has_expired = !limit.is_zero() && lasted + Duration::from_secs(1) >= limit;
     (has_expired && is_canceled && !was_asked_to_end(observed)).then_some(source)
 }
 
-/// Whether the pod was told to end and does not say why yet, as it would have if it had been deleted: the kubelet tells of an
-/// eviction only when the containers are gone, and the agent waits a while to be heard before it goes.
+/// Returns whether to wait for the reason why the pod was terminated. A deletion is visible at once, but the kubelet reports
+/// an eviction only after the containers have ended. The agent stays for a while so that its result can be read.
 fn is_to_be_explained(observed: &Observed, binding: &RunBinding, result: &proto::Result, now: Timestamp) -> bool {
     let pod = observed.pod.as_ref();
     let is_explained = pod_termination::is_pod_ending(binding, pod) || pod_termination::cause(binding, pod).is_some();
@@ -194,14 +195,14 @@ fn is_to_be_explained(observed: &Observed, binding: &RunBinding, result: &proto:
     result.pod_terminated && !was_asked_to_end(observed) && !is_explained && is_recent
 }
 
-/// Whether a user has canceled the run: by the annotation, or by deleting the Update.
+/// Returns whether a user canceled the run, with the annotation or by deleting the Update.
 fn was_asked_to_end(observed: &Observed) -> bool {
     let update = &observed.update;
     let is_deleted = update.metadata.deletion_timestamp.is_some() && observed.stack != Owner::Deleting;
     is_deleted || is_cancel_requested(update)
 }
 
-/// Nothing proves how the run ended. It stays open until something does, or a person says so.
+/// Handles a run whose end is not proven. It stays open until there is proof or a user resolves it.
 fn in_doubt(update: &Update, doubt: &str) -> Action {
     let how = format!(
         "If you know that the run is over, answer with the annotation {}: {}=retry, =clear or =abandon",
@@ -220,7 +221,7 @@ fn in_doubt(update: &Update, doubt: &str) -> Action {
     }
 }
 
-/// What the attached task says of a run that may go on.
+/// Decides from the report of the attached task about a run that may be in progress.
 fn by_task(observed: &Observed, binding: &RunBinding, known: Option<&str>) -> Action {
     let cancels = was_asked_to_end(observed);
     match &observed.seen {
@@ -236,7 +237,7 @@ fn by_task(observed: &Observed, binding: &RunBinding, known: Option<&str>) -> Ac
             let message = format!("it could not start: {why}");
             Action::Record(Box::new(RunOutcome::failed(update_reason::RUN_REFUSED, &message)))
         }
-        // It shall not start any more: it is looked for, and no more.
+        // The run must no longer start, so attach to it without starting it.
         Some(Seen::Held(_)) if cancels => Action::Attach(binding.clone()),
         Some(Seen::Held(why)) => Action::Hold(why.clone()),
         Some(Seen::Unreachable(_) | Seen::Connecting) if has_moved(observed) => Action::Attach(binding.clone()),
@@ -249,7 +250,7 @@ fn by_task(observed: &Observed, binding: &RunBinding, known: Option<&str>) -> Ac
     }
 }
 
-/// Whether the pod has another address now: a sandbox that was made anew has one.
+/// Returns whether the pod has a new IP address. A recreated pod sandbox gets a new one.
 fn has_moved(observed: &Observed) -> bool {
     let ip = observed.pod.as_ref().and_then(|pod| pod.status.as_ref()?.pod_ip.as_deref()?.parse::<IpAddr>().ok());
     ip.is_some() && observed.asked.is_some() && ip != observed.asked
@@ -284,7 +285,7 @@ fn waiting(observed: &Observed) -> Action {
     }
 }
 
-/// Starts the run once every Secret and ConfigMap that it refers to exists.
+/// Starts the run once all Secrets and ConfigMaps that it refers to exist.
 fn with_references(observed: &Observed, binding: RunBinding) -> Action {
     let not_yet = |why: &str| Action::Wait(update_reason::WORKSPACE_NOT_READY, why.to_owned());
     let Some(checked) = &observed.references else {
@@ -300,7 +301,8 @@ fn with_references(observed: &Observed, binding: RunBinding) -> Action {
     }
 }
 
-/// Nobody takes back what was made by hand for a source that its Workspace does not ask for: others would queue behind it for ever.
+/// Returns an error if a user-created Update asks for a source that its Workspace does not have. No controller deletes such
+/// an Update, so it would block the queue forever.
 fn is_on_another_source(workspace: &Workspace, update: &Update) -> Option<String> {
     let wanted = update.spec.artifact.as_ref().filter(|_| !is_of_stack(update))?;
     let status = workspace.status.as_ref()?;
@@ -312,7 +314,7 @@ fn is_on_another_source(workspace: &Workspace, update: &Update) -> Option<String
     Some(format!("it asks for the source {}, and workspace {name} has {}", describe(wanted), describe(other)))
 }
 
-/// Whether the artifact in place is the one that is asked for. A person need not know the revision's name.
+/// Returns whether the artifact in place is the requested one. Users may omit the revision.
 fn is_meant(wanted: &ArtifactReference, found: &ArtifactReference) -> bool {
     let directory = |artifact: &ArtifactReference| artifact.dir.parse::<Directory>().ok();
     wanted.digest == found.digest
@@ -320,7 +322,7 @@ fn is_meant(wanted: &ArtifactReference, found: &ArtifactReference) -> bool {
         && (wanted.revision.is_empty() || wanted.revision == found.revision)
 }
 
-/// Why a run cannot start in a Workspace now.
+/// Returns why a run cannot start in a Workspace now.
 fn not_ready(workspace: &Workspace, observed: &Observed) -> Option<String> {
     let status = workspace.status.clone().unwrap_or_default();
     if workspace.metadata.deletion_timestamp.is_some() {

@@ -1,4 +1,4 @@
-//! What Updates are looked up by.
+//! Groups by which Updates are indexed.
 
 use kube::ResourceExt;
 
@@ -7,12 +7,12 @@ use crate::controller::stack::stack_of;
 use crate::runtime::backoff::ObjectKey;
 use crate::runtime::index::{IndexWriter, Indexed, indexed};
 
-/// What an Update belongs to.
+/// Group that an Update belongs to.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum UpdateGroup {
-    /// The Workspace that it runs in.
+    /// Workspace in which the Update runs.
     Workspace(ObjectKey),
-    /// The Stack that has made it.
+    /// Stack that created the Update.
     Stack(ObjectKey),
 }
 
@@ -26,10 +26,10 @@ impl UpdateGroup {
     }
 }
 
-/// Updates by what they belong to.
+/// Updates, indexed by group.
 pub type Updates = Indexed<Update, UpdateGroup>;
 
-/// An empty store of Updates, and what fills it.
+/// Returns an empty store of Updates with its writer.
 pub fn updates() -> (Updates, IndexWriter<Update, UpdateGroup>) {
     indexed(groups_of)
 }

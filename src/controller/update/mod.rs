@@ -1,4 +1,5 @@
-//! Update: one run, written ahead, attached to, recorded once.
+//! Update controller: an Update is one run, which is announced in the status before it starts, attached to, and recorded
+//! once.
 
 mod act;
 mod attachments;

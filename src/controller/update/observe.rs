@@ -1,4 +1,4 @@
-//! The only reads of an Update's reconcile.
+//! Reads the state for an Update reconcile.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -19,42 +19,42 @@ use crate::controller::update::timeouts::RunTimeouts;
 use crate::controller::workspace::references;
 use crate::runtime::reads::ReadError;
 
-/// What is known at the start of a pass.
+/// State at the start of a pass.
 #[derive(Clone, Debug)]
 pub struct Observed {
     pub update: Update,
-    /// Not read while the agent tells of the run.
+    /// Not read while the agent reports on the run.
     pub workspace: Option<Workspace>,
-    /// The same.
+    /// Not read while the agent reports on the run.
     pub pod: Option<Pod>,
-    /// Read only in doubt.
+    /// Read only if the end of the run is in doubt.
     pub node: NodeState,
-    /// Another Update of the Workspace that goes first.
+    /// Name of another Update of the Workspace that runs first.
     pub ahead: Option<String>,
     pub timeouts: RunTimeouts,
-    /// What the attached task knows.
+    /// State reported by the attached task.
     pub seen: Option<Seen>,
-    /// How far the run is, as the attached task knows it.
+    /// Progress reported by the attached task.
     pub progress: Option<RunProgress>,
-    /// Where the attached task asks.
+    /// Address at which the attached task calls the agent.
     pub asked: Option<IpAddr>,
-    /// How the Stack stands that owns the Update. It matters only once the Update is being deleted.
+    /// State of the Stack that owns the Update. Read only once the Update is being deleted.
     pub stack: Owner,
-    /// What is known of the Secrets and ConfigMaps that the run refers to. Not read once it is bound, nor before it is its turn.
+    /// State of the Secrets and ConfigMaps that the run refers to. Read only for an unbound run that is first in its queue.
     pub references: Option<Checked>,
 }
 
-/// How an Update's Stack stands.
+/// State of the Stack that owns an Update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
-    /// It lives, or nobody has asked.
+    /// The Stack exists, or was not read.
     Lives,
     Deleting,
-    /// It is gone, or another one has its name.
+    /// The Stack does not exist, or another Stack has its name.
     Gone,
 }
 
-/// Reads what a pass needs, and no more.
+/// Reads only the state that the pass needs.
 pub async fn observe(update: Update, context: &Context) -> Result<Observed, ReadError> {
     let namespace = update.namespace().unwrap_or_default();
     let name = update.spec.workspace_name.clone();
@@ -91,20 +91,21 @@ pub async fn observe(update: Update, context: &Context) -> Result<Observed, Read
     Ok(Observed { update, workspace, pod, node, ahead, timeouts, seen, progress, asked, stack, references })
 }
 
-/// Whether the run is not bound yet and nothing of its Workspace goes first.
+/// Returns whether the run is not bound yet and no other Update of its Workspace runs first.
 fn may_be_next(update: &Update, ahead: Option<&String>) -> bool {
     let is_open = !update.is_complete() && update.metadata.deletion_timestamp.is_none();
     is_open && binding(update).is_none() && ahead.is_none()
 }
 
-/// Whether the agent tells of an open run at this moment: then it needs no other witness. To end it, its pod is needed.
+/// Returns whether the agent currently reports on an open run, so that no other evidence is needed. Canceling the run needs
+/// its pod.
 fn is_told_of(update: &Update, look: Option<&Look>) -> bool {
     let tells = look.is_some_and(|look| matches!(look.seen, Seen::Running | Seen::Held(_)));
     let is_to_end = update.metadata.deletion_timestamp.is_some() || is_cancel_requested(update);
     tells && binding(update).is_some() && !update.is_complete() && !is_to_end
 }
 
-/// How the node of a run is that nobody tells of.
+/// Reads the node of a run without a reporting agent.
 async fn node(
     update: &Update,
     pod: Option<&Pod>,
@@ -124,8 +125,8 @@ async fn node(
     }
 }
 
-/// Name and UID of the Stack that an Update belongs to. Where the reference was taken away, or never was because its Stack was
-/// being deleted, the finalizer tells that there is one.
+/// Returns the name and UID of the Stack that owns an Update. If the owner reference was removed, or never set because the
+/// Stack was being deleted, the finalizer shows that there is an owner.
 fn owner(update: &Update) -> Option<(String, Option<String>)> {
     let referred = update.owner_references().iter().find(|o| o.kind == "Stack");
     let is_held = update.finalizers().iter().any(|finalizer| finalizer == names::STACK_FINALIZER);
@@ -134,7 +135,7 @@ fn owner(update: &Update) -> Option<(String, Option<String>)> {
         .or_else(|| is_held.then(|| (update.spec.workspace_name.clone(), None)))
 }
 
-/// Updates of one Workspace queue: a run that is open goes first, then the oldest; equal times queue by name.
+/// Returns the Update of the same Workspace that runs first: an open run, then the oldest Update, then by name.
 fn ahead(update: &Update, all: &[Arc<Update>]) -> Option<String> {
     let place = |u: &Update| (binding(u).is_none(), u.creation_timestamp(), u.name_any());
     let mine = place(update);

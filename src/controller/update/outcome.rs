@@ -1,4 +1,4 @@
-//! How a run ended, in the words of an Update's status. Pure.
+//! Outcome of a run, in the terms of an Update's status. Pure functions.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -15,17 +15,17 @@ use crate::controller::update::timeouts::TimeoutSource;
 use crate::pulumi::backend;
 use crate::rpc::proto;
 
-/// The most of the CLI's last output that is kept, in bytes.
+/// Maximum length of the last output of the CLI, in bytes.
 const MAX_OUTPUT: usize = 2048;
-/// The most creations in doubt, and holders of a lock, that are named.
+/// Maximum number of pending creates, and of lock holders, that are listed.
 const MAX_NAMED: usize = 50;
-/// The longest word of an agent's that is kept, in bytes.
+/// Maximum length of a string from the agent, in bytes.
 const MAX_WORD: usize = 512;
 
-/// How a run ended.
+/// Outcome of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunOutcome {
-    /// `None` when it succeeded, else the reason of the failure.
+    /// Reason of the failure, or `None` on success.
     pub failure: Option<&'static str>,
     pub message: String,
     pub started: Option<Timestamp>,
@@ -34,23 +34,23 @@ pub struct RunOutcome {
     pub changes: BTreeMap<String, i64>,
     pub permalink: Option<String>,
     pub last_output: Option<String>,
-    /// URNs of creations in doubt.
+    /// URNs of resources whose creation may be incomplete.
     pub pending_creates: Vec<String>,
-    /// Whether the state may name operations that were under way.
+    /// Whether the state may contain pending operations.
     pub interrupted: bool,
-    /// Whether the values of its outputs are nowhere.
+    /// Whether the output values are lost.
     pub outputs_unavailable: bool,
-    /// By what its end is known; `None` when it never began.
+    /// Evidence for the end of the run, or `None` if it never started.
     pub proof: Option<TerminationEvidence>,
-    /// What was run.
+    /// Project that was run.
     pub project: Option<RunProject>,
-    /// Where the state is.
+    /// Backend that stores the state.
     pub backend: Option<String>,
-    /// The word for the values behind the configuration that it has read.
+    /// Keyed hash of the values that the configuration has read from Secrets and ConfigMaps.
     pub config_inputs: Option<String>,
 }
 
-/// What the agent writes as the container's termination message.
+/// Termination message that the agent writes for its container.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct TerminationMessage {
@@ -58,12 +58,12 @@ struct TerminationMessage {
     outcome: String,
     #[serde(default)]
     message: String,
-    /// Agents of old do not say it.
+    /// Not set by older agents.
     interrupted: Option<bool>,
 }
 
 impl RunOutcome {
-    /// A failure that the controller itself has to tell: nothing has run.
+    /// Returns a failure that the controller itself detected, without a run.
     pub fn failed(reason: &'static str, message: &str) -> Self {
         RunOutcome {
             failure: Some(reason),
@@ -84,7 +84,7 @@ impl RunOutcome {
         }
     }
 
-    /// What the agent said. Nothing of it is trusted: an outcome that is not known is a failure.
+    /// Converts the result of the agent, which is not trusted: an unknown outcome counts as a failure.
     pub fn of(result: &proto::Result) -> Self {
         let mut outcome = RunOutcome {
             failure: failure(result.outcome()),
@@ -111,7 +111,8 @@ impl RunOutcome {
         outcome
     }
 
-    /// With the stack that was looked up, and where, if that is why it failed. The agent cannot say it: it hides what is in Secrets.
+    /// Names the Pulumi stack and its backend if the stack was not found. The agent cannot do so, because it redacts values
+    /// from Secrets.
     pub fn of_stack(mut self, name: &str, applied: Option<&PulumiStack>) -> Self {
         if self.failure == Some(update_reason::STACK_NOT_FOUND) {
             let project = self.project.as_ref().map(|project| project.name.clone());
@@ -124,7 +125,7 @@ impl RunOutcome {
         self
     }
 
-    /// The agent's last words, if it wrote them for this run. They have room for little.
+    /// Parses the termination message if the agent wrote it for this run. The message is short and contains no outputs.
     pub fn of_last_words(terminated: &ContainerStateTerminated, id: &str) -> Option<Self> {
         let words: TerminationMessage = serde_json::from_str(terminated.message.as_deref()?).ok()?;
         if words.id != id {
@@ -145,7 +146,7 @@ impl RunOutcome {
         Some(outcome)
     }
 
-    /// It was cut off, and this proves that nothing of it is left.
+    /// Returns the outcome of an interrupted run. The evidence shows that no process of the run is left.
     pub fn interrupted(why: &str, proof: TerminationEvidence, ended: Option<Timestamp>) -> Self {
         let message = format!("the run was cut off: {why}");
         RunOutcome {
@@ -156,7 +157,7 @@ impl RunOutcome {
         }
     }
 
-    /// A person has decided that it is over.
+    /// Returns the outcome of a run that a user declared as ended.
     pub fn answered(answer: &str, doubt: &str) -> Self {
         let message = format!("a person has answered {}: {answer}; {doubt}", names::ANNOTATION_RESOLVE);
         RunOutcome {
@@ -166,19 +167,19 @@ impl RunOutcome {
         }
     }
 
-    /// Its outputs cannot be kept. That is no failure: what it was to do is done.
+    /// Removes outputs that cannot be stored. This is not a failure, because the operation itself is complete.
     pub fn without_outputs(self, why: &str) -> Self {
         let lost = format!("its outputs are not kept, those of the next run will be: {why}");
         let message = if self.message.is_empty() { lost } else { format!("{}; {lost}", self.message) };
         RunOutcome { message, outputs: Vec::new(), outputs_unavailable: true, ..self }
     }
 
-    /// With the time of the end, where it is not known yet.
+    /// Sets the end time if it is unknown.
     pub fn ended_by(self, ended: Option<Timestamp>) -> Self {
         RunOutcome { ended: self.ended.or(ended), ..self }
     }
 
-    /// An end in order that nobody asked for: the pod was told to end. It is nobody's failure.
+    /// Changes a cancellation to an interruption: the pod was terminated, and no user canceled the run.
     pub fn with_its_pod(mut self) -> Self {
         if self.failure == Some(update_reason::CANCELED) {
             self.failure = Some(update_reason::ABORTED);
@@ -187,7 +188,7 @@ impl RunOutcome {
         self
     }
 
-    /// With advice about the timeout that has ended the run.
+    /// Adds advice about the timeout that ended the run.
     pub fn with_timeout_advice(mut self, source: TimeoutSource) -> Self {
         if let Some(advice) = source.advice() {
             self.message = format!("{}; {advice}", self.message);
@@ -195,7 +196,7 @@ impl RunOutcome {
         self
     }
 
-    /// With the cluster's own reason for an end that the agent could only see from inside.
+    /// Adds the cause that the cluster reports for an interruption, which the agent cannot see.
     pub fn because(mut self, cause: Option<String>) -> Self {
         let is_news = |cause: &String| !self.message.contains(cause.as_str());
         if let Some(cause) = cause.filter(|_| self.failure == Some(update_reason::ABORTED)).filter(is_news) {
@@ -205,13 +206,13 @@ impl RunOutcome {
     }
 }
 
-/// How many resources of each kind of change there were.
+/// Returns the number of resources per operation.
 fn changes(told: &HashMap<String, u32>) -> BTreeMap<String, i64> {
     let most = usize::try_from(bounds::OPERATIONS).unwrap_or(usize::MAX);
     told.iter().take(most).map(|(operation, count)| (word(operation), i64::from(*count))).collect()
 }
 
-/// Whose lock it is. The text is the same each time that the same lock is found, so it has no age.
+/// Describes the holders of a lock. The text omits the age of the lock so that it stays the same for the same lock.
 fn conflict(said: &str, holders: &[proto::LockHolder]) -> String {
     if holders.is_empty() {
         return said.to_owned();
@@ -239,7 +240,7 @@ fn project(project: &proto::Project) -> RunProject {
     RunProject { name: word(&project.name), runtime: word(&project.runtime) }
 }
 
-/// The last lines of an output.
+/// Returns the last lines of an output.
 fn tail(output: &str) -> String {
     let output = output.trim_end();
     let begin = output.ceil_char_boundary(output.len().saturating_sub(MAX_OUTPUT));
@@ -250,7 +251,7 @@ fn tail(output: &str) -> String {
     }
 }
 
-/// A word of the agent's, bounded and on one line.
+/// Returns a string from the agent, bounded and on one line.
 fn word(text: &str) -> String {
     let line: String = text.chars().take(MAX_WORD).map(|c| if c.is_control() { ' ' } else { c }).collect();
     conditions::shorten(&line, MAX_WORD)

@@ -1,4 +1,4 @@
-//! The Secret that holds the outputs of an Update, in the operator's form. That it cannot be written fails no run.
+//! Secret with the outputs of an Update, in the format of the operator. A failed write of the Secret does not fail the run.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -14,21 +14,21 @@ use crate::controller::update::outcome::RunOutcome;
 use crate::runtime::reconcile::ReconcileError;
 use crate::runtime::writes::{Created, WriteError};
 
-/// How long after the end of its run a Secret is tried again that a quota or a policy forbids.
+/// Time after the end of a run during which a Secret that a quota or policy forbids is retried.
 const RETRY_TIMEOUT: SignedDuration = SignedDuration::from_mins(5);
 
-/// What came of the outputs.
+/// Result of storing the outputs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Kept {
-    /// They are in their Secret, or there are none.
+    /// The outputs are in their Secret, or there are none.
     Yes,
-    /// It is tried again: why.
+    /// Not stored yet, for this reason. The write is retried.
     NotYet(String),
-    /// They are not kept: why, and what to do.
+    /// Not stored, with the reason and a remedy.
     No(String),
 }
 
-/// Writes the outputs of a run that has ended.
+/// Writes the outputs of a completed run.
 pub(super) async fn keep(
     update: &Update,
     outcome: &RunOutcome,
@@ -49,7 +49,7 @@ pub(super) async fn keep(
     }
 }
 
-/// What a refusal means. All that a retry can mend soon is an error.
+/// Handles a refused write. Refusals that an early retry can overcome are returned as errors.
 fn refused(error: WriteError, ended: Option<Timestamp>, now: Timestamp) -> Result<Kept, ReconcileError> {
     let may_be_allowed_soon = ended.is_some_and(|ended| now.duration_since(ended) < RETRY_TIMEOUT);
     match error {
@@ -62,13 +62,13 @@ fn refused(error: WriteError, ended: Option<Timestamp>, now: Timestamp) -> Resul
     }
 }
 
-/// Whether a Secret is that of this Update's outputs.
+/// Returns whether a Secret contains the outputs of this Update.
 pub fn is_of(secret: &Secret, update: &Update) -> bool {
     let is_its = |uid: &String| Some(uid) == update.metadata.uid.as_ref();
     secret.owner_references().iter().any(|owner| owner.kind == Update::kind(&()) && is_its(&owner.uid))
 }
 
-/// One key for each output, JSON in each; the annotation names what is secret.
+/// Builds the Secret, with the JSON value of each output under its own key. An annotation lists the secret outputs.
 fn secret(update: &Update, outcome: &RunOutcome) -> Secret {
     let data: serde_json::Map<String, Value> =
         outcome.outputs.iter().map(|o| (key(&o.name), json!(STANDARD.encode(&o.value)))).collect();
@@ -92,7 +92,7 @@ fn secret(update: &Update, outcome: &RunOutcome) -> Secret {
     serde_json::from_value(secret).unwrap_or_default()
 }
 
-/// A Secret's key made of an output's name.
+/// Returns the Secret key for an output name.
 fn key(name: &str) -> String {
     name.chars().map(|c| if c.is_ascii_alphanumeric() || "-._".contains(c) { c } else { '_' }).collect()
 }

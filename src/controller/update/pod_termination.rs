@@ -1,4 +1,4 @@
-//! What the pod and its node say of a run that no agent tells of: whether it is proven that nothing of it is left. Pure.
+//! Evidence from the pod and node of a run without a reporting agent: whether its end is proven. Pure functions.
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, Node, Pod};
@@ -9,27 +9,27 @@ use crate::api::names;
 use crate::controller::update::outcome::RunOutcome;
 use crate::pulumi::advice::MORE_MEMORY;
 
-/// How long a container that has ended is given to be started again: the agent's journal knows more than the kubelet. The
-/// kubelet waits five minutes at most between two starts.
+/// Time that an exited container has to restart, because the journal of the agent contains more than the kubelet reports. The
+/// kubelet's restart backoff is at most five minutes.
 const RESTART_TIMEOUT: SignedDuration = SignedDuration::from_mins(10);
 
-/// What is known of the node that a run is on.
+/// State of the node of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NodeState {
-    /// Nobody has asked: there is no doubt.
+    /// Not read, because the state of the run is not in doubt.
     NotAsked,
     Ready,
-    /// Why, in the node's own words.
+    /// Not ready, with the message of the node's condition.
     NotReady(String),
-    /// An administrator says that nothing runs on it any more.
+    /// An administrator has declared by a taint that nothing runs on the node.
     OutOfService,
     Gone,
-    /// It cannot be read: with a Role there is no right to Nodes.
+    /// Not readable: a namespaced Role cannot grant access to Nodes.
     Unreadable(String),
 }
 
 impl NodeState {
-    /// What a Node object says.
+    /// Returns the state of a Node object.
     pub fn of(node: Option<&Node>) -> Self {
         let Some(node) = node else { return NodeState::Gone };
         let mut taints = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
@@ -45,18 +45,18 @@ impl NodeState {
     }
 }
 
-/// What is to be made of it.
+/// Conclusion from the evidence.
 #[derive(Clone, Debug, PartialEq)]
 pub enum End {
-    /// It goes on, or its agent will tell; with what is known besides.
+    /// The run is in progress or its agent will report, with additional information for the user.
     Open(Option<String>),
-    /// Nothing of it is left.
+    /// The run has ended: none of its processes is left.
     Proven(Box<RunOutcome>),
-    /// Nobody knows: why, for people.
+    /// The state is unknown, for this reason.
     Unknown(String),
 }
 
-/// A run, as it was written down, and the moment.
+/// Recorded run, with the current time.
 #[derive(Clone, Copy, Debug)]
 pub struct Recorded<'a> {
     /// UID of the Update.
@@ -66,7 +66,7 @@ pub struct Recorded<'a> {
     pub now: Timestamp,
 }
 
-/// Judges by the pod, if it is the one that the run is bound to, and by its node.
+/// Judges by the pod, if the run is bound to it, and by the node of the run.
 pub fn judge(run: Recorded<'_>, pod: Option<&Pod>, node: &NodeState) -> End {
     let pod = pod.filter(|pod| pod.uid().as_deref() == Some(run.binding.pod_uid.as_str()));
     let by_container = pod.map_or(End::Open(None), |pod| by_container(run, pod));
@@ -97,14 +97,14 @@ pub fn judge(run: Recorded<'_>, pod: Option<&Pod>, node: &NodeState) -> End {
     }
 }
 
-/// Whether a look at the node may decide.
+/// Returns whether the state of the node can change the conclusion.
 pub fn needs_node(binding: &RunBinding, pod: Option<&Pod>, is_unreachable: bool) -> bool {
     let pod = pod.filter(|pod| pod.uid().as_deref() == Some(binding.pod_uid.as_str()));
     let is_over = |pod: &Pod| matches!(phase(pod), Some("Failed" | "Succeeded" | "Unknown"));
     !binding.node_name.is_empty() && (is_unreachable || pod.is_none_or(is_over))
 }
 
-/// What the kubelet has said of the container in which the run was started.
+/// Judges by the kubelet's report on the container in which the run started.
 fn by_container(run: Recorded<'_>, pod: &Pod) -> End {
     let Some(container) = pulumi_container(pod) else { return End::Open(None) };
     let state = container.state.as_ref();
@@ -131,7 +131,7 @@ fn by_container(run: Recorded<'_>, pod: &Pod) -> End {
     End::Proven(Box::new(outcome.ended_by(finished(terminated))))
 }
 
-/// The ends of the container in which the run was started. Where that was not written down, it is the one that has ended.
+/// Returns the terminations of the container in which the run started. Empty if the binding names no container.
 fn ends_of<'a>(
     binding: &'a RunBinding,
     container: &'a ContainerStatus,
@@ -141,20 +141,20 @@ fn ends_of<'a>(
     ends.filter(|end| end.container_id.as_deref() == Some(binding.container_id.as_str()))
 }
 
-/// Why the container of a run ended, in the cluster's own words, if it did.
+/// Returns why the container of a run ended, as the cluster reports it.
 pub fn cause(binding: &RunBinding, pod: Option<&Pod>) -> Option<String> {
     let pod = pod.filter(|pod| pod.uid().as_deref() == Some(binding.pod_uid.as_str()))?;
     let end = ends_of(binding, pulumi_container(pod)?).next()?;
     Some(why(end, pod))
 }
 
-/// Whether the pod of a run has ended, or was told to: by a deletion, an eviction, a drain.
+/// Returns whether the pod of a run has ended or is terminating, for example after a deletion, an eviction or a drain.
 pub fn is_pod_ending(binding: &RunBinding, pod: Option<&Pod>) -> bool {
     let pod = pod.filter(|pod| pod.uid().as_deref() == Some(binding.pod_uid.as_str()));
     pod.is_none_or(|pod| pod.metadata.deletion_timestamp.is_some() || phase(pod) == Some("Failed"))
 }
 
-/// The container that runs Pulumi.
+/// Returns the status of the container that runs Pulumi.
 pub fn pulumi_container(pod: &Pod) -> Option<&ContainerStatus> {
     let mut containers = pod.status.iter().flat_map(|status| status.container_statuses.iter().flatten());
     containers.find(|container| container.name == names::PULUMI_CONTAINER)
@@ -164,7 +164,7 @@ fn is_given_up(terminated: &ContainerStateTerminated, now: Timestamp) -> bool {
     finished(terminated).is_none_or(|finished| now.duration_since(finished) > RESTART_TIMEOUT)
 }
 
-/// The kubelet writes whole seconds: the container may have lived a little longer.
+/// Returns the end time, rounded up. The kubelet reports whole seconds, so the container may have run a little longer.
 fn finished(terminated: &ContainerStateTerminated) -> Option<Timestamp> {
     terminated.finished_at.as_ref()?.0.checked_add(SignedDuration::from_secs(1)).ok()
 }
@@ -173,7 +173,8 @@ fn phase(pod: &Pod) -> Option<&str> {
     pod.status.as_ref()?.phase.as_deref()
 }
 
-/// Why a container ended: the pod's reason, such as an eviction, then the kubelet's, with the limit where memory ran out.
+/// Describes why a container ended: the reason of the pod, such as an eviction, then the reason of the kubelet, with the
+/// memory limit after an OOM kill.
 fn why(terminated: &ContainerStateTerminated, pod: &Pod) -> String {
     let reason = terminated.reason.as_deref().unwrap_or("unknown reason");
     let code = terminated.exit_code;
@@ -192,7 +193,7 @@ fn why(terminated: &ContainerStateTerminated, pod: &Pod) -> String {
     }
 }
 
-/// Why the pod is over, in its own words.
+/// Returns the reason and message of the pod.
 fn pod_words(pod: &Pod) -> Option<String> {
     let status = pod.status.as_ref()?;
     let reason = status.reason.as_deref()?;
@@ -208,7 +209,7 @@ fn memory_limit(pod: &Pod) -> Option<String> {
     Some(container.resources.as_ref()?.limits.as_ref()?.get("memory")?.0.clone())
 }
 
-/// What is known of a node that proves nothing.
+/// Describes a node whose state proves nothing.
 fn about(node: &NodeState, name: &str) -> String {
     match node {
         NodeState::NotReady(why) => format!("; its node {name} is not ready: {why}"),

@@ -1,4 +1,4 @@
-//! How far an open run is, made of what its agent says: bounded, and told in one line. Pure.
+//! Progress of an open run, computed from the messages of its agent: bounded, with a one-line summary. Pure functions.
 
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -10,37 +10,37 @@ use crate::api::auto::RunProgress;
 use crate::api::{columns, conditions};
 use crate::rpc::proto::{self, StepState, progress};
 
-/// The most resources in work that are kept; more are worked on, and not counted.
+/// Maximum number of resources in progress that are tracked. Operations on further resources are not counted.
 const MAX_IN_WORK: usize = 64;
-/// The most resources that are counted.
+/// Maximum number of resources that are counted.
 const MAX_RESOURCES: usize = 10_000;
-/// The longest word of the agent's that is kept, in bytes.
+/// Maximum length of a string from the agent, in bytes.
 const MAX_WORD: usize = 128;
 
-/// What a piece of news is worth.
+/// Urgency of a progress change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChangeFilter {
     None,
     Some,
-    /// It has to be written down at once: a lock is recognized by it.
+    /// The change must be written immediately, because it identifies a lock.
     Urgent,
 }
 
-/// How far a run is.
+/// Progress of a run.
 #[derive(Debug, Default)]
 pub struct Progress {
     told: Told,
     resources: Resources,
 }
 
-/// The resources of a run, by hashes of their URNs; a bounded number of them.
+/// Resources of a run, as hashes of their URNs. Their number is bounded.
 #[derive(Debug, Default)]
 struct Resources {
     registered: HashSet<u64>,
     done: HashSet<u64>,
 }
 
-/// What is told of a run.
+/// Reported progress of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Told {
     pid: Option<u32>,
@@ -52,10 +52,10 @@ struct Told {
     resources_total: usize,
 }
 
-/// A resource that is being worked on.
+/// Resource with an operation in progress.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Work {
-    /// Of its URN, which may be long.
+    /// Hash of the URN, which may be long.
     hash: u64,
     operation: String,
     kind: String,
@@ -63,11 +63,11 @@ struct Work {
     since: Option<Timestamp>,
 }
 
-/// The resource that stands for the whole stack.
+/// Type of the resource that represents the whole stack.
 const STACK_ITSELF: &str = "pulumi:pulumi:Stack";
 
 impl Progress {
-    /// Takes note of what the agent says.
+    /// Processes a message from the agent.
     pub fn observe(&mut self, progress: &proto::Progress) -> ChangeFilter {
         let before = self.told.clone();
         match &progress.event {
@@ -92,7 +92,7 @@ impl Progress {
 
     fn step(&mut self, step: &proto::ResourceStep, time: i64) {
         let (kind, name) = kind_and_name(&step.urn);
-        // It is in work from the beginning to the end, and says nothing.
+        // The operation on the stack resource lasts for the whole run and carries no information.
         if kind == STACK_ITSELF {
             return;
         }
@@ -115,7 +115,7 @@ impl Progress {
         }
     }
 
-    /// As the status has it.
+    /// Returns the progress for the status.
     pub fn status(&self) -> RunProgress {
         self.told.status()
     }
@@ -166,7 +166,7 @@ impl Told {
     }
 }
 
-/// What a run did, in one line: `2 create, 5 same`.
+/// Returns the changes of a run in one line: `2 create, 5 same`.
 pub fn summary_of_changes<'a>(changes: impl Iterator<Item = (&'a String, &'a i64)>) -> String {
     let changes: Vec<String> = changes.map(|(word, count)| format!("{count} {word}")).collect();
     columns::text(&changes.join(", "), columns::MAX_PROGRESS)
@@ -178,7 +178,7 @@ fn hash(urn: &str) -> u64 {
     hasher.finish()
 }
 
-/// Type and name of a resource, from `urn:pulumi:<stack>::<project>::<types of its parents>$<type>::<name>`.
+/// Returns the type and name of a resource, from `urn:pulumi:<stack>::<project>::<types of its parents>$<type>::<name>`.
 fn kind_and_name(urn: &str) -> (String, String) {
     let mut parts = urn.splitn(4, "::").skip(2);
     match (parts.next(), parts.next()) {
@@ -187,7 +187,7 @@ fn kind_and_name(urn: &str) -> (String, String) {
     }
 }
 
-/// `aws:s3:Bucket` for `aws:s3/bucket:Bucket`, as the CLI shows it.
+/// Shortens `aws:s3/bucket:Bucket` to `aws:s3:Bucket`, as the CLI does.
 fn short(kind: &str) -> String {
     let parts: Vec<&str> = kind.split(':').collect();
     match parts.as_slice() {
@@ -199,13 +199,13 @@ fn short(kind: &str) -> String {
     }
 }
 
-/// A word of the agent's, bounded and on one line: it is not trusted.
+/// Returns an untrusted string from the agent, bounded and on one line.
 fn word(text: &str) -> String {
     let line: String = text.chars().take(MAX_WORD).map(|c| if c.is_control() { ' ' } else { c }).collect();
     conditions::shorten(&line, MAX_WORD)
 }
 
-/// The engine's word for what it does, as something that is going on.
+/// Returns the present participle for an operation of the engine.
 fn doing(operation: &str) -> &str {
     match operation {
         "create" | "create-replacement" => "creating",

@@ -1,4 +1,4 @@
-//! The position of an Update's run in the queue for run slots. Pure.
+//! Position of an Update's run in the queue for run slots. Pure functions.
 
 use std::sync::Arc;
 
@@ -10,13 +10,14 @@ use kube::runtime::reflector::ObjectRef;
 use crate::api::auto::Update;
 use crate::runtime::run_limiter::Run;
 
-/// The run of an Update in a pod, as the run_limiter for runs counts and orders it. `siblings` are the Updates of its Workspace.
+/// Returns the run of an Update in a pod, as the run limiter counts and orders it. `siblings` are the Updates of its
+/// Workspace.
 pub fn run_in(pod: &Pod, update: &Update, siblings: &[Arc<Update>]) -> Run {
     let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
     run_on(node.unwrap_or_default(), update, siblings)
 }
 
-/// The same on a node.
+/// Returns the run of an Update on a node.
 fn run_on(node: &str, update: &Update, siblings: &[Arc<Update>]) -> Run {
     Run {
         uid: update.uid().unwrap_or_default(),
@@ -28,7 +29,7 @@ fn run_on(node: &str, update: &Update, siblings: &[Arc<Update>]) -> Run {
     }
 }
 
-/// The runs that are open from before this process, each with its Update.
+/// Returns the open runs that an earlier process started, each with its Update.
 pub fn open_runs(updates: &[Arc<Update>]) -> Vec<(Run, ObjectRef<Update>)> {
     let open = updates.iter().filter(|update| !update.is_complete());
     let bound = open.filter_map(|update| Some((update, update.status.as_ref()?.run.as_ref()?)));
@@ -37,8 +38,8 @@ pub fn open_runs(updates: &[Arc<Update>]) -> Vec<(Run, ObjectRef<Update>)> {
         .collect()
 }
 
-/// Since when the run has been pending. A Stack tells its Update. The Updates of a Workspace that is used alone share one
-/// position: each of them is pending since the one before started, however many were created at once.
+/// Returns the time since which the run is pending. A Stack sets it in its Update. The Updates of a Workspace without a Stack
+/// share one position: each is pending since the preceding one started, regardless of how many were created at once.
 fn pending_since(update: &Update, siblings: &[Arc<Update>]) -> Timestamp {
     if let Some(told) = &update.spec.pending_since {
         return told.0;

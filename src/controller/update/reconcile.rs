@@ -1,4 +1,4 @@
-//! One pass of an Update: observe, decide, act.
+//! Reconcile loop of an Update: observe, decide, act.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,13 +13,13 @@ use crate::controller::update::decide::decide;
 use crate::controller::update::observe::observe;
 use crate::runtime::reconcile::{Outcome, ReconcileError};
 
-/// How many steps one reconcile takes at most before it lets others have their turn.
+/// Maximum number of steps per reconcile, so that other Updates get their turn.
 const STEPS: usize = 6;
 
-/// Brings an Update forward: observe, decide, act; status is part of each act.
+/// Reconciles an Update step by step. Each action writes the status itself.
 pub async fn reconcile(update: Arc<Update>, context: Arc<Context>) -> Result<Outcome, ReconcileError> {
     context.adopt_open_runs();
-    // The cache may lag behind our own last write; what a run is bound to must not.
+    // The cache may lag behind the last write of this controller, but the binding of a run must be current.
     let namespace = update.namespace().unwrap_or_default();
     let Some(live) = context.reader.get_opt::<Update>(&namespace, &update.name_any()).await? else {
         context.forget(&update);

@@ -1,4 +1,4 @@
-//! A result that the API server rejects is recorded without its details, and the run is over.
+//! A result that the API server rejects is recorded without its details, and the run is complete.
 
 use std::sync::{Arc, Mutex, Once};
 
@@ -35,7 +35,7 @@ fn stored() -> Value {
     })
 }
 
-/// An API server that rejects so many statuses, and keeps the next one.
+/// Returns an API server that rejects the given number of statuses and stores the next one.
 fn rejecting(times: usize, answer: Answer) -> (kube::Client, Arc<Mutex<Value>>) {
     let object = Arc::new(Mutex::new(stored()));
     let (kept, left) = (object.clone(), Mutex::new(times));

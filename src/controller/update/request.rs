@@ -1,4 +1,4 @@
-//! What the agent is asked to run. Pure.
+//! Builds the request that starts a run. Pure functions.
 
 use std::time::Duration;
 
@@ -18,10 +18,10 @@ use crate::rpc::capabilities;
 use crate::rpc::proto;
 use crate::rpc::settings::settings_digest;
 
-/// What a label's value may have.
+/// Maximum length of a label value.
 const MAX_NAME: usize = 63;
 
-/// Why no run can be asked for.
+/// Reason why a run cannot be requested.
 #[derive(Debug, thiserror::Error)]
 pub enum RequestError {
     #[error(transparent)]
@@ -40,7 +40,7 @@ pub enum RequestError {
     Kind,
 }
 
-/// What a run of this Update would be bound to in this pod.
+/// Returns the binding of this Update's run in this pod, or `None` if the Workspace has no agent yet.
 pub fn binding(update: &Update, workspace: &Workspace, pod: &Pod) -> Option<RunBinding> {
     let status = workspace.status.as_ref()?;
     let spec = pod.spec.as_ref();
@@ -57,7 +57,7 @@ pub fn binding(update: &Update, workspace: &Workspace, pod: &Pod) -> Option<RunB
     })
 }
 
-/// What the CLI takes for the name of its machine; empty where processes of others have it, too.
+/// Returns the hostname that the CLI reports. Empty with host networking, where unrelated processes have the same hostname.
 fn host(pod: &Pod) -> String {
     let spec = pod.spec.as_ref();
     if spec.is_some_and(|spec| spec.host_network.unwrap_or_default()) {
@@ -66,7 +66,7 @@ fn host(pod: &Pod) -> String {
     spec.and_then(|spec| spec.hostname.clone()).filter(|name| !name.is_empty()).unwrap_or_else(|| pod.name_any())
 }
 
-/// Whether it is said what is to be run, and where. The schema asks for it; what was stored before the schema may lack it.
+/// Validates the fields that define the run. The schema requires them, but objects stored before the schema may lack them.
 pub fn check(update: &Update) -> Result<(), RequestError> {
     let spec = &update.spec;
     for (field, value) in [("workspaceName", &spec.workspace_name), ("stackName", &spec.stack_name)] {
@@ -85,7 +85,8 @@ pub fn check(update: &Update) -> Result<(), RequestError> {
     limits(update).map(drop)
 }
 
-/// Whether what an Update names can be the name of a Workspace. It becomes part of an address: nothing else is asked for.
+/// Returns whether `spec.workspaceName` is a valid object name. Other values are not used, because the name becomes part of
+/// request paths.
 pub fn names_workspace(update: &Update) -> bool {
     names::is_object_name(&update.spec.workspace_name)
 }
@@ -100,7 +101,8 @@ fn kind(kind: UpdateKind) -> Result<proto::OperationKind, RequestError> {
     }
 }
 
-/// `timeout`, where it is set, and `idleTimeout` in seconds; 0 is no limit. An error names the field with an invalid duration.
+/// Returns `timeout`, if set, and `idleTimeout` in seconds. Zero means no limit. An error names the field with an invalid
+/// duration.
 pub fn limits(update: &Update) -> Result<(Option<Duration>, u64), RequestError> {
     let seconds = |field, value: &Option<String>| match value {
         None => Ok(0),
@@ -120,35 +122,36 @@ fn pending_creates(update: &Update) -> proto::PendingCreates {
     }
 }
 
-/// What an agent has to understand for this run; nothing for one that cannot be asked for.
+/// Returns the protocol version of the agent that this run requires. Zero if the run cannot be requested.
 pub fn required_protocol_version(update: &Update, workspace: &Workspace) -> u32 {
     let request = run(update, workspace, &RunBinding::default(), Vec::new(), RunTimeouts::default());
     let needed = request.map_or(0, |request| capabilities::needed(&request));
-    // The objects are created while the pod is there: the agent has to know when they are mounted.
+    // The objects are created while the pod exists, so the agent must check that they are mounted.
     if waits_for_references(update) { needed.max(capabilities::REQUIRED_DIRECTORIES) } else { needed }
 }
 
-/// Whether an Update says that it waits for Secrets or ConfigMaps to be created.
+/// Returns whether an Update waits for Secrets or ConfigMaps to be created.
 pub fn waits_for_references(update: &Update) -> bool {
     let conditions = update.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
     let progressing = conditions::find(conditions, conditions::PROGRESSING);
     progressing.is_some_and(|progressing| progressing.reason == update_reason::REFERENCE_NOT_FOUND)
 }
 
-/// The mounted directories that must not be empty when the run starts.
+/// Returns the mounted directories that must not be empty when the run starts.
 fn required_directories(update: &Update, workspace: &Workspace, binding: &RunBinding) -> Vec<String> {
     let required = references(&workspace.spec, Some(&update.spec.stack_name)).into_iter();
     let required = required.filter(|reference| !binding.empty_references.contains(&reference.object()));
     required.map(|reference| reference.directory).collect()
 }
 
-/// Whether the agent in the pod would leave out, without a word, something that this run is about.
+/// Returns whether the agent in the pod would silently ignore a part of this run.
 pub fn exceeds_protocol_version(update: &Update, workspace: &Workspace) -> bool {
     let understood = workspace.status.as_ref().and_then(|status| status.agent_protocol_version).unwrap_or_default();
     required_protocol_version(update, workspace) > understood
 }
 
-/// The request that starts a run with this binding. `timeouts` are the controller's limits for its duration.
+/// Returns the request that starts a run with this binding. `timeouts` are the controller's limits for the duration of the
+/// run.
 pub fn run(
     update: &Update,
     workspace: &Workspace,
@@ -263,11 +266,11 @@ mod tests {
         let binding = binding(&update, &workspace, &pod(json!({"containers": []}))).expect("it can be bound");
         assert_eq!(binding.artifact, Some(artifact("sha256:a")));
         update.status = Some(UpdateStatus { run: Some(binding.clone()), ..UpdateStatus::default() });
-        // The Workspace moves on; the run does not.
+        // The artifact of the Workspace changes, but not that of the run.
         workspace.status.as_mut().expect("there").artifact = Some(artifact("sha256:b"));
         let request = run(&update, &workspace, &binding, Vec::new(), RunTimeouts::default()).expect("valid");
         assert_eq!(request.artifact.map(|artifact| artifact.digest).as_deref(), Some("sha256:a"));
-        // Started by a controller that did not write it down there.
+        // The run was started by a controller that did not record the artifact in the binding.
         update.spec.artifact = Some(artifact("sha256:c"));
         update.status = Some(UpdateStatus { run: Some(RunBinding::default()), ..UpdateStatus::default() });
         assert_eq!(update.artifact(), Some(&artifact("sha256:c")));

@@ -1,4 +1,4 @@
-//! The only place that makes an Update's status. Pure.
+//! Builds the status of an Update. No other module does. Pure functions.
 
 use std::collections::BTreeMap;
 
@@ -12,12 +12,12 @@ use crate::api::{columns, duration, names};
 use crate::controller::update::outcome::RunOutcome;
 use crate::controller::update::progress::summary_of_changes;
 
-/// The longest message that the status keeps.
+/// Maximum length of a message in the status, in bytes.
 const MAX_MESSAGE: usize = 8 * 1024;
-/// The longest part of a message where the status has to be small.
+/// Maximum length of each part of a message in a reduced status, in bytes.
 const SHORT_MESSAGE: usize = 512;
 
-/// Three conditions at once.
+/// Type, status, reason and message of the three conditions.
 type Claims<'a> = [(&'a str, Status, &'a str, &'a str); 3];
 
 fn with(update: &Update, claims: Claims<'_>, now: Timestamp) -> UpdateStatus {
@@ -32,14 +32,14 @@ fn with(update: &Update, claims: Claims<'_>, now: Timestamp) -> UpdateStatus {
     status
 }
 
-/// The run cannot start yet.
+/// Returns the status of a run that cannot start yet.
 pub fn waiting(update: &Update, reason: &str, message: &str, now: Timestamp) -> UpdateStatus {
     let mut status = open(update, Status::False, reason, message, now);
     status.phase = Some(UpdatePhase::Waiting);
     status
 }
 
-/// The run may start: this is written before it does.
+/// Returns the status of an announced run, which is written before the run starts.
 pub fn announced(update: &Update, binding: &RunBinding, now: Timestamp) -> UpdateStatus {
     let mut status = running(update, None, "the run is starting", now);
     status.run = Some(binding.clone());
@@ -47,7 +47,7 @@ pub fn announced(update: &Update, binding: &RunBinding, now: Timestamp) -> Updat
     status
 }
 
-/// The run goes on.
+/// Returns the status of a run in progress.
 pub fn running(update: &Update, progress: Option<&RunProgress>, message: &str, now: Timestamp) -> UpdateStatus {
     let mut status = open(update, Status::True, update_reason::PROGRESSING, message, now);
     status.progress = progress.cloned().or(status.progress);
@@ -56,14 +56,14 @@ pub fn running(update: &Update, progress: Option<&RunProgress>, message: &str, n
     status
 }
 
-/// The run was asked to end.
+/// Returns the status of a run that is being canceled.
 pub fn canceling(update: &Update, progress: Option<&RunProgress>, message: &str, now: Timestamp) -> UpdateStatus {
     let mut status = running(update, progress, message, now);
     status.phase = Some(UpdatePhase::Canceling);
     status
 }
 
-/// Nobody knows whether the run still goes on.
+/// Returns the status of a run whose state is unknown.
 pub fn doubtful(update: &Update, message: &str, now: Timestamp) -> UpdateStatus {
     let mut status = open(update, Status::Unknown, update_reason::RUN_OUTCOME_UNKNOWN, message, now);
     status.phase = Some(UpdatePhase::OutcomeUnknown);
@@ -81,7 +81,7 @@ fn open(update: &Update, progressing: Status, reason: &str, message: &str, now: 
     with(update, claims, now)
 }
 
-/// The run has ended.
+/// Returns the status of a completed run.
 pub fn recorded(update: &Update, outcome: &RunOutcome, progress: Option<&RunProgress>, now: Timestamp) -> UpdateStatus {
     let message = conditions::shorten(&outcome.message, MAX_MESSAGE);
     let claims = match outcome.failure {
@@ -123,7 +123,7 @@ pub fn recorded(update: &Update, outcome: &RunOutcome, progress: Option<&RunProg
     status
 }
 
-/// The same without all that may be long, where the API server rejects the whole: `error` says why.
+/// Returns a reduced status for a completed run, after the API server rejected the full status with `error`.
 pub fn recorded_without_details(update: &Update, outcome: &RunOutcome, error: &str, now: Timestamp) -> UpdateStatus {
     let said = conditions::shorten(&outcome.message, SHORT_MESSAGE);
     let why =
@@ -141,13 +141,13 @@ pub fn recorded_without_details(update: &Update, outcome: &RunOutcome, error: &s
         ..outcome.clone()
     };
     let mut status = recorded(update, &brief, None, now);
-    // By its process a lock is recognized.
+    // The process ID identifies the lock of the run.
     let pid = status.progress.take().and_then(|progress| progress.pid);
     status.progress = pid.map(|pid| RunProgress { pid: Some(pid), ..RunProgress::default() });
     status
 }
 
-/// The time of an agent's clock, if it can be one of this run's: clocks differ, but not by a day.
+/// Returns the time that the agent reports, unless it is more than one day outside the lifetime of the Update.
 fn plausible(time: Option<Timestamp>, update: &Update, now: Timestamp) -> Option<Timestamp> {
     let day = SignedDuration::from_hours(24);
     let created = update.creation_timestamp().map_or(now, |created| created.0);
@@ -156,7 +156,7 @@ fn plausible(time: Option<Timestamp>, update: &Update, now: Timestamp) -> Option
     time.filter(|time| (earliest..=latest).contains(time))
 }
 
-/// What is left of the progress: nothing is in work any more, and a lock may still name the process.
+/// Returns the progress of a completed run: no operation is in progress, but a lock may still name the process.
 fn ended(last: Option<&RunProgress>, written: Option<&RunProgress>, outcome: &RunOutcome) -> Option<RunProgress> {
     let pid = last.and_then(|last| last.pid).or_else(|| written.and_then(|written| written.pid));
     let changes = summary_of_changes(outcome.changes.iter());
@@ -190,7 +190,7 @@ mod tests {
         }
     }
 
-    /// An Update with this status.
+    /// Returns an Update with this status.
     fn so(status: UpdateStatus) -> Update {
         let mut update = Update::new("app-1", UpdateSpec::default());
         update.status = Some(status);
@@ -205,7 +205,7 @@ mod tests {
         assert_eq!(announced.phase, Some(UpdatePhase::Starting));
         let runs = running(&so(announced), Some(&progress(Some(42))), "the run goes on", at(3));
         assert_eq!((runs.phase, runs.progress.clone()), (Some(UpdatePhase::Running), Some(progress(Some(42)))));
-        // The next controller has seen nothing yet.
+        // A new controller has no progress of its own yet.
         let runs = running(&so(runs), None, "the run goes on", at(4));
         assert_eq!((runs.phase, runs.progress.clone()), (Some(UpdatePhase::Running), Some(progress(Some(42)))));
         let changes = [("create".to_owned(), 2), ("same".to_owned(), 1)].into();

@@ -1,24 +1,24 @@
-//! Maximum duration of a run, from `spec.timeout` and the flags of the controller. Pure.
+//! Maximum duration of a run, from `spec.timeout` and the controller's flags. Pure functions.
 
 use std::time::Duration;
 
-/// The limits that the controller's flags set. Zero is no limit.
+/// Limits set by the controller's flags. Zero means no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RunTimeouts {
-    /// For a run without `spec.timeout`.
+    /// Timeout of runs without `spec.timeout`.
     pub default: Duration,
     /// Upper limit for every run.
     pub maximum: Duration,
 }
 
-/// The timeout of one run. A duration of zero is no limit.
+/// Timeout of one run. A duration of zero means no limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RunTimeout {
     pub duration: Duration,
     pub source: TimeoutSource,
 }
 
-/// Where the timeout of a run comes from.
+/// Origin of the timeout of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TimeoutSource {
     Spec,
@@ -27,7 +27,7 @@ pub enum TimeoutSource {
 }
 
 impl RunTimeouts {
-    /// The timeout of a run with this `spec.timeout`.
+    /// Returns the timeout of a run with this `spec.timeout`.
     pub fn of(&self, spec: Option<Duration>) -> RunTimeout {
         let wanted = match spec {
             Some(duration) => RunTimeout { duration, source: TimeoutSource::Spec },
@@ -42,7 +42,7 @@ impl RunTimeouts {
 }
 
 impl TimeoutSource {
-    /// What a user can do about a timeout that `spec.timeout` does not show.
+    /// Returns advice about a timeout that does not come from `spec.timeout`.
     pub fn advice(self) -> Option<&'static str> {
         match self {
             TimeoutSource::Spec => None,

@@ -1,4 +1,5 @@
-//! What wakes an Update: itself, its Workspace, the end of the Update before it, its attached task, a free place.
+//! Triggers of an Update reconcile: the Update, its Workspace, the end of the preceding Update, its attached task, and a free
+//! run slot.
 
 use std::sync::Arc;
 
@@ -20,13 +21,13 @@ use crate::runtime::scope::Scope;
 use crate::runtime::tolerant_watcher::watcher;
 use crate::runtime::watch;
 
-/// What the controller is fed with.
+/// Inputs of the controller.
 pub struct Feeds<G> {
-    /// Where the watched Updates are kept; the other controllers read them too.
+    /// Store of the watched Updates. The other controllers read it too.
     pub store: IndexWriter<Update, UpdateGroup>,
-    /// Updates whose attached task has news.
+    /// Updates whose attached task reports a change.
     pub news: mpsc::Receiver<ObjectRef<Update>>,
-    /// Updates that may take a free place.
+    /// Updates that may take a free run slot.
     pub places: G,
 }
 
@@ -36,7 +37,7 @@ impl<G> std::fmt::Debug for Feeds<G> {
     }
 }
 
-/// Runs the controller until it is told to end.
+/// Runs the controller until `shutdown` completes.
 pub async fn controller(
     client: Client,
     scope: &Scope,
@@ -53,7 +54,7 @@ pub async fn controller(
     let siblings = updates.clone();
     Controller::for_stream(stream, updates.store().clone())
         .watches_stream(ended.default_backoff().touched_objects(), move |update: Update| {
-            // One that was released long ago wakes nobody, when the controller starts.
+            // An Update that was released earlier wakes no others when the controller starts.
             match update.is_complete() && update.finalizers().iter().any(|f| f == names::UPDATE_FINALIZER) {
                 true => waiting(&siblings, update.namespace(), &update.spec.workspace_name),
                 false => Vec::new(),
@@ -69,7 +70,7 @@ pub async fn controller(
             move |update, context| {
                 let runner = runner.clone();
                 let object = update.clone();
-                // On the heap once it begins: all that are due wait for a slot here.
+                // Boxed only on start: all due reconciles wait here for a slot, and waiting ones must stay small.
                 let work = async move { Box::pin(reconcile(object, context)).await };
                 async move { runner.run(update.as_ref(), work).await }
             },
@@ -80,7 +81,7 @@ pub async fn controller(
         .await;
 }
 
-/// The open Updates of a Workspace.
+/// Returns the open Updates of a Workspace.
 fn waiting(updates: &Updates, namespace: Option<String>, workspace: &str) -> Vec<ObjectRef<Update>> {
     let of_workspace = updates.in_group(&UpdateGroup::workspace(&namespace.unwrap_or_default(), workspace));
     of_workspace.iter().filter(|u| !u.is_complete()).map(|u| ObjectRef::from_obj(u.as_ref())).collect()

@@ -1,4 +1,4 @@
-//! The only writes: carries out one decision.
+//! Performs the actions of a Workspace reconcile, including all its writes.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -33,17 +33,17 @@ use crate::runtime::writes::{Object, WriteError};
 use crate::source::Origin;
 use crate::telemetry::metrics::FetchResult;
 
-/// A source that is not in place after this long is worth a word in the status.
+/// Time after which the status reports that the delivery of a source is in progress.
 const WORTH_SAYING: Duration = Duration::from_secs(1);
 
-/// What follows an action.
+/// Continuation after an action.
 pub(super) enum Step {
-    /// Another look.
+    /// Run another pass.
     Again,
     Done(Outcome),
 }
 
-/// One decision to carry out, and what it is about.
+/// Action to perform, with its inputs.
 pub(super) struct Act<'a> {
     pub observed: &'a Observed,
     pub agent: Option<&'a AgentClient>,
@@ -52,7 +52,6 @@ pub(super) struct Act<'a> {
 }
 
 impl Act<'_> {
-    /// Carries out one decision.
     pub(super) async fn perform(&self, action: Action) -> Result<Step, ReconcileError> {
         let writer = &self.context.writer;
         let workspace = &self.observed.workspace;
@@ -95,7 +94,7 @@ impl Act<'_> {
         status::write(self.observed, report, self.context, self.now).await?;
         Ok(Step::Done(match report.again {
             None => Outcome::Settled,
-            // At rest not all at once; else as soon as said.
+            // Jitter spreads the polls of ready Workspaces. In other states, the given time applies.
             Some(again) if report.state == State::Ready => {
                 let workspace = &self.observed.workspace;
                 let namespace = workspace.namespace().unwrap_or_default();
@@ -129,7 +128,7 @@ impl Act<'_> {
         }
     }
 
-    /// Counts an apply over objects that differed, for those that something else changes back each time.
+    /// Counts an apply over objects that differed, to detect objects that another client changes back each time.
     fn note_applied(&self, [service, _, budget, stateful_set]: [bool; 4]) {
         let Observed { workspace, wanted: Ok(wanted), .. } = self.observed else { return };
         let parts = [
@@ -143,7 +142,8 @@ impl Act<'_> {
         }
     }
 
-    /// What follows is applied over an object that is ours: what the operator had in it and we have not goes.
+    /// Takes over an object that is then applied. The apply removes the operator's fields that the rendered object does not
+    /// have.
     async fn take_over<K: Object>(&self) -> Result<(), ReconcileError> {
         let workspace = &self.observed.workspace;
         let (namespace, name) = (workspace.namespace().unwrap_or_default(), workspace.name_any());
@@ -154,7 +154,8 @@ impl Act<'_> {
         Ok(())
     }
 
-    /// Of Service, certificate, PodDisruptionBudget and StatefulSet those that are to be applied; the certificate as it is.
+    /// Applies the selected ones of Service, certificate, PodDisruptionBudget and StatefulSet. `certificate` is the existing
+    /// Secret.
     async fn apply_parts(
         &self,
         [service, tls, budget, stateful_set]: [bool; 4],
@@ -166,7 +167,7 @@ impl Act<'_> {
         let writer = &self.context.writer;
         let rendered = &wanted.rendered;
         if stateful_set {
-            // An unknown field in the user's part is an error here; an apply would drop it in silence.
+            // The check rejects unknown fields in the user's part, which an apply would drop silently.
             writer.check::<StatefulSet>(&rendered.stateful_set).await?;
         }
         if service {
@@ -244,7 +245,7 @@ impl Act<'_> {
         });
         let Err(error) = fetched else { return Ok(Step::Again) };
         let step = self.report(&Report::artifact_not_fetched(&source.artifact, &error)).await?;
-        // Tried again later each time: all of it is downloaded, and it will hardly be another the next time.
+        // Return an error so that retries back off: a retry downloads everything, and the content is unlikely to change.
         if error.is_about_content() { Err(ReconcileError::transient(error)) } else { Ok(step) }
     }
 
@@ -286,7 +287,8 @@ impl Act<'_> {
         let mut noted = None;
         let result = match tokio::time::timeout(WORTH_SAYING, &mut put).await {
             Ok(result) => result,
-            // One that was refused is said to be refused until it is not: the two words would alternate with each retry.
+            // Keep a reported refusal in the status until the source is accepted. Otherwise, two messages would alternate
+            // with each retry.
             Err(_) if self.was_refused() => put.await,
             Err(_) => {
                 noted = status::write(self.observed, &Report::installing(artifact), self.context, self.now).await?;
@@ -302,7 +304,8 @@ impl Act<'_> {
         }
     }
 
-    /// The mounted directories that an installation needs, or what has to exist first: the Workspace is woken when it does.
+    /// Returns the mounted directories that an installation needs, or a message about missing objects. The Workspace is woken
+    /// once they exist.
     async fn required_directories(&self) -> Result<Result<Vec<String>, String>, ReconcileError> {
         let workspace = &self.observed.workspace;
         let namespace = workspace.namespace().unwrap_or_default();
@@ -329,12 +332,12 @@ impl Act<'_> {
         Ok(Ok(wanted.into_iter().map(|reference| reference.directory).collect()))
     }
 
-    /// Whether the status says of the present spec that its source is refused.
+    /// Returns whether the status reports for the current spec that the source is refused.
     fn was_refused(&self) -> bool {
         self.has_reason(workspace_reason::ARTIFACT_REFUSED)
     }
 
-    /// Whether `Ready` has this reason for the present spec.
+    /// Returns whether `Ready` has this reason for the current spec.
     fn has_reason(&self, reason: &str) -> bool {
         let workspace = &self.observed.workspace;
         let conditions = workspace.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
@@ -342,7 +345,8 @@ impl Act<'_> {
             .is_some_and(|ready| ready.reason == reason && ready.observed_generation == workspace.metadata.generation)
     }
 
-    /// The init container `fetch` ends now; what follows is announced by the pod.
+    /// Reports that the source is delivered. If the init container `fetch` took it, it exits now, and the pod watch reports
+    /// further progress.
     async fn source_placed(&self, noted: Option<Workspace>) -> Result<Step, ReconcileError> {
         let Some(pod) = self.observed.pod.as_ref().filter(|pod| pod.fetching.is_some()) else {
             return Ok(Step::Again);
@@ -353,7 +357,7 @@ impl Act<'_> {
         act.report(&Report::initializing(&pod.name, None)).await
     }
 
-    /// `noted` is the Workspace as it is after a word in its status about the source.
+    /// Reports a failed delivery. `noted` is the Workspace after the status was last written during the delivery.
     async fn source_failed(
         &self,
         artifact: &ArtifactReference,
@@ -365,11 +369,12 @@ impl Act<'_> {
         let act = Act { observed: &observed, ..*self };
         if error.is_unavailable() {
             let step = act.report(&Report::unreachable(&error.to_string())).await?;
-            // Later each time: an agent that is too slow on purpose would hold a slot for streams most of the time.
+            // Return an error so that retries back off: a deliberately slow agent would otherwise hold a stream slot most of
+            // the time.
             return if error.is_timeout() { Err(ReconcileError::transient(error)) } else { Ok(step) };
         }
         act.report(&Report::artifact_refused(artifact, &error.message)).await?;
-        // Tried again later each time: the same bytes will hardly be taken the next time.
+        // Return an error so that retries back off: the agent is unlikely to accept the same bytes on the next attempt.
         Err(ReconcileError::transient(error))
     }
 
@@ -377,14 +382,14 @@ impl Act<'_> {
         let digest = Digest::from_str(&artifact.digest).map_err(ReconcileError::transient)?;
         let artifacts = self.context.artifacts.clone();
         let namespace = self.observed.workspace.namespace().unwrap_or_default();
-        // The first time after a start, all of it is read.
+        // The first access after a start reads the whole file.
         let opened: Result<Result<Option<Pinned>, StoreError>, _> =
             tokio::task::spawn_blocking(move || artifacts.open_granted(&digest, &namespace)).await;
         opened.map_err(ReconcileError::transient)?.map_err(ReconcileError::transient)
     }
 }
 
-/// Holds the slot for streams until all is sent: what the agent does with a source takes its own time.
+/// Holds the stream slot until all bytes are sent. The agent processes the source without the slot.
 async fn holding<T>(slot: Slot, sending: &Sending, call: impl Future<Output = T>) -> T {
     let mut call = std::pin::pin!(call);
     tokio::select! {
@@ -394,14 +399,13 @@ async fn holding<T>(slot: Slot, sending: &Sending, call: impl Future<Output = T>
     call.await
 }
 
-/// Whether the API server found fault with the content. For fields that it does not know, and for values of another type than a
-/// field has, it says so with code 500.
+/// Returns whether the API server rejected the content. It reports unknown fields and values of the wrong type with code 500.
 fn is_invalid(error: &WriteError) -> bool {
     let words = ["field not declared in schema", "failed to create typed patch object"];
     error.is_invalid() || error.server_message().is_some_and(|message| words.iter().any(|word| message.contains(word)))
 }
 
-/// What is reported of an object that the API server does not take; none for errors that are retried at once.
+/// Returns the report for an object that the API server rejects, or `None` for errors that are retried.
 fn rejection(error: &WriteError) -> Option<Report> {
     let message = || refusal(error);
     match error {

@@ -1,6 +1,6 @@
-//! AgentProbes at agents that are about to start. The kubelet says that a container runs up to two seconds after it does: it
-//! looks at its containers once a second, and again at their probes. Here somebody probes at the port until the agent
-//! opens, and wakes its Workspace.
+//! Probes agents that are about to start. The kubelet reports the start of a container up to two seconds late: it checks
+//! containers once per second, and their probes after that. A task probes the port until the agent opens it and then wakes
+//! the Workspace.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -17,11 +17,11 @@ use tokio_util::task::TaskTracker;
 use crate::api::auto::Workspace;
 use crate::api::names::AGENT_PORT;
 
-/// The pause between two probes. It costs a packet or two.
+/// Interval between two probes. A probe costs one or two packets.
 const PROBE_INTERVAL: Duration = Duration::from_millis(100);
-/// How long one knock waits for an answer.
+/// Timeout of one probe.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long it is knocked: from then on the kubelet's word is waited for.
+/// Maximum duration of probing. After it, the controller waits for the kubelet's report.
 const PROBE_DURATION: Duration = Duration::from_secs(20);
 
 /// All probes of this process. Cheap to clone.
@@ -30,7 +30,7 @@ pub struct AgentProbes {
     wake: mpsc::Sender<ObjectRef<Workspace>>,
     tasks: TaskTracker,
     end: CancellationToken,
-    /// By UID of the pod. Locked for short sections only.
+    /// Probes by UID of the pod. Locked only for short sections.
     doors: Arc<Mutex<HashMap<String, Probe>>>,
 }
 
@@ -40,12 +40,12 @@ struct Probe {
 }
 
 impl AgentProbes {
-    /// `wake` takes the Workspaces whose agent has opened; tasks run until `end`.
+    /// Creates the probes. `wake` receives the Workspaces whose agent has opened its port. Tasks run until `end` is canceled.
     pub fn new(wake: mpsc::Sender<ObjectRef<Workspace>>, tasks: TaskTracker, end: CancellationToken) -> Self {
         AgentProbes { wake, tasks, end, doors: Arc::default() }
     }
 
-    /// Whether the agent of this pod has opened. The first question begins to knock.
+    /// Returns whether the agent of this pod has opened its port. The first call starts probing.
     pub(super) fn is_open(&self, workspace: ObjectRef<Workspace>, pod_uid: &str, ip: IpAddr) -> bool {
         let mut doors = self.lock();
         if let Some(probe) = doors.get(pod_uid) {
@@ -93,7 +93,7 @@ mod tests {
 
     use super::*;
 
-    /// One of its own for each test: the port is the same for all agents.
+    /// Separate address for this test, because all agents use the same port.
     const ADDRESS: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(127, 83, 7, 1));
 
     #[tokio::test]

@@ -1,5 +1,5 @@
-//! Objects of a Workspace that something else rewrites after each apply, such as a mutating webhook or another controller. To apply
-//! them again and again would keep the controller and the API server busy and change nothing.
+//! Objects of a Workspace that another client rewrites after each apply, such as a mutating webhook or a controller.
+//! Continuous applies would load the controller and the API server without any effect.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,31 +13,31 @@ use tokio::time::Instant;
 
 use crate::api::names::FIELD_MANAGER;
 
-/// How many times the same content is applied over objects that differ, before there are pauses.
+/// Number of applies of the same content over objects that differ, before backoff starts.
 const MAX_APPLIES: u32 = 5;
-/// The first pause; each further apply doubles it.
+/// Initial backoff. Each further apply doubles it.
 const MIN_BACKOFF: Duration = Duration::from_secs(60);
 const MAX_BACKOFF: Duration = Duration::from_secs(30 * 60);
-/// Applies that are further apart than this, and than twice the pause, do not count together.
+/// Applies are counted separately if they are further apart than this and than twice the backoff.
 const APART: Duration = Duration::from_secs(10 * 60);
-/// Maximum number of fields that are named for each object.
+/// Maximum number of fields that are listed for each object.
 const MAX_FIELDS: usize = 5;
-/// Maximum length of what is said of one object, in characters.
+/// Maximum length of the description of one object, in characters.
 const MAX_TEXT: usize = 500;
 
 /// Objects that are not applied again yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Contested {
-    /// The objects with the fields that differ, and who manages these.
+    /// Description of the objects with the fields that differ and their managers.
     pub message: String,
-    /// When they are applied again.
+    /// Time until the next apply.
     pub pause: Duration,
-    /// Whether the StatefulSet is among them: its next pod may not be as the spec wants it.
+    /// Whether the StatefulSet is one of the objects. A new pod might then not match the spec.
     pub stateful_set: bool,
 }
 
 impl Contested {
-    /// `objects` is what [`describe`] says of each.
+    /// Creates the message from the descriptions of the objects, as returned by [`describe`].
     pub(super) fn new(objects: &[String], pause: Duration, stateful_set: bool) -> Self {
         let message = format!(
             "objects of the Workspace are changed each time they are applied, so they are applied less often: {}. Exclude them \
@@ -48,7 +48,8 @@ impl Contested {
     }
 }
 
-/// The applies over objects that differed, by namespace and name of the Workspace. Nothing is lost with them: they are counted anew.
+/// Applies over objects that differed, by namespace and name of the Workspace. In memory only: after a restart, counting
+/// starts again.
 #[derive(Default)]
 pub(super) struct Applies(Mutex<HashMap<(String, String), Applied>>);
 
@@ -70,7 +71,7 @@ impl Applied {
 }
 
 impl Applies {
-    /// Objects that were there and differed were applied with this content.
+    /// Records an apply of this content over existing objects that differed.
     pub(super) fn note(&self, (namespace, name): (&str, &str), parts_hash: &str) {
         let mut known = self.lock();
         known.retain(|_, applied| !applied.is_over());
@@ -80,7 +81,7 @@ impl Applies {
         known.insert(key, Applied { parts_hash: parts_hash.to_owned(), count, last: Instant::now() });
     }
 
-    /// How long to wait before this content is applied again; none if that can be done now.
+    /// Returns the time until this content may be applied again, or `None` if it may be applied now.
     pub(super) fn pause(&self, (namespace, name): (&str, &str), parts_hash: &str) -> Option<Duration> {
         let known = self.lock();
         let applied = known.get(&(namespace.to_owned(), name.to_owned()))?;
@@ -93,7 +94,7 @@ impl Applies {
     }
 }
 
-/// The kind and name of an object, with the fields that are not as they were applied and who manages these.
+/// Describes an object: its kind and name, and the fields that differ from the applied ones with their managers.
 pub(super) fn describe<K: Resource<DynamicType = ()> + Serialize>(found: &K, wanted: &Value) -> String {
     let value = serde_json::to_value(found).unwrap_or_default();
     let mut paths = BTreeSet::new();
@@ -114,7 +115,8 @@ fn field(path: &[String], managed: &[ManagedFieldsEntry]) -> String {
     format!("{} ({})", path.join("."), changed_by(&managers(managed, path)))
 }
 
-/// What admission changes in a request counts as managed by whoever made the request.
+/// Describes the managers of a field. The API server attributes changes by admission to the client of the request, so they
+/// show no other manager.
 fn changed_by(managers: &BTreeSet<&str>) -> String {
     match managers.is_empty() {
         true => "changed by an admission webhook or policy".to_owned(),
@@ -122,9 +124,9 @@ fn changed_by(managers: &BTreeSet<&str>) -> String {
     }
 }
 
-/// The paths of fields that are not as wanted; a list is one field. More fields than the wanted ones may be there.
+/// Collects the paths of fields that differ from `wanted`. A list counts as one field, and additional fields are ignored.
 fn differences(found: &Value, wanted: &Value, path: &mut Vec<String>, paths: &mut BTreeSet<Vec<String>>) {
-    // The API server writes quantities in its own form.
+    // The API server normalizes quantities.
     if path.last().is_some_and(|field| field == "resources") {
         return;
     }
@@ -151,7 +153,7 @@ fn differences(found: &Value, wanted: &Value, path: &mut Vec<String>, paths: &mu
     }
 }
 
-/// Who else manages the field, or something in it.
+/// Returns the other managers of the field or of its subfields.
 fn managers<'a>(managed: &'a [ManagedFieldsEntry], path: &[String]) -> BTreeSet<&'a str> {
     let owns = |entry: &&ManagedFieldsEntry| {
         let mut fields = entry.fields_v1.as_ref().map(|fields| &fields.0);

@@ -1,4 +1,4 @@
-//! Objects that something else rewrites are applied a few times, reported, and keep nothing from going on that can go on.
+//! Objects that another client rewrites are applied a few times and reported, and they do not block other work.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -24,7 +24,7 @@ use crate::runtime::index::StoreWriter as _;
 
 const WORKSPACE: &str = "/apis/auto.pulumi.com/v1alpha1/namespaces/apps/workspaces/web";
 
-/// An API server that keeps what is applied, with a webhook that changes a label of every Service.
+/// Fake API server that stores applied objects, with a webhook that changes a label of every Service.
 fn answer(objects: &Mutex<HashMap<String, Value>>, asked: &RecordedRequest) -> Answer {
     let mut objects = objects.lock().unwrap();
     let path = asked.path.trim_end_matches("/status");
@@ -87,7 +87,7 @@ async fn a_service_that_a_webhook_rewrites_is_applied_a_few_times_and_reported()
         asked.method == "PATCH" && asked.path.contains("/services/") && !asked.query.contains("dryRun")
     };
     let applies = log.all().iter().filter(|asked| is_apply(asked)).count();
-    // The first one makes it.
+    // The first apply creates the object.
     assert_eq!(applies, 6, "{:?}", log.verbs());
     let status = objects.lock().unwrap()[WORKSPACE]["status"].clone();
     let ready = status["conditions"].as_array().unwrap().iter().find(|condition| condition["type"] == "Ready").unwrap();

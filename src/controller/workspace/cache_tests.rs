@@ -1,4 +1,4 @@
-//! A pod with an open run is not let go because the list of Updates is late, or behind.
+//! A pod with an open run is not released while the cache of Updates is incomplete or stale.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,10 +16,11 @@ use crate::runtime::cache_sync::CacheSync;
 use crate::runtime::fake_api::{Answer, Log, RecordedRequest, client};
 use crate::runtime::reconcile::ReconcileRunner;
 
-/// Longer than everything but the wait for a cache.
+/// Longer than all operations except the wait for a cache.
 const WHILE: Duration = Duration::from_secs(25);
 
-/// A Workspace that is being deleted. Its pod goes away, and carries the finalizer of the run of the Update `uid`.
+/// Returns the object at a path: a Workspace that is being deleted, or its terminating pod, which has the finalizer of the
+/// run of Update `uid`.
 fn object_at(path: &str) -> Option<Value> {
     let deleted = "2026-01-01T00:00:00Z";
     match path {
@@ -45,7 +46,7 @@ fn object_at(path: &str) -> Option<Value> {
     }
 }
 
-/// The Update `uid`, whose run is bound to the pod or not.
+/// Returns the Update `uid`, whose run is bound to the pod or not.
 fn update(is_bound: bool) -> Value {
     let run = is_bound.then(|| json!({"podUID": "pod", "agentStartID": "start", "settingsDigest": "s"}));
     json!({
@@ -60,7 +61,7 @@ fn list(items: &[Value]) -> Answer {
     Answer::Json(200, json!({"apiVersion": "v1", "kind": "List", "metadata": metadata, "items": items}))
 }
 
-/// The API server, with the Updates that it lists for the cache, and those that it has.
+/// Answers as the API server, with separate Updates for the cache and for live reads.
 fn answer(asked: &RecordedRequest, cached: &Answer, live: &[Value]) -> Answer {
     let updates = "/apis/auto.pulumi.com/v1alpha1/namespaces/apps/updates";
     match asked.path.as_str() {
@@ -81,7 +82,6 @@ fn answer(asked: &RecordedRequest, cached: &Answer, live: &[Value]) -> Answer {
     }
 }
 
-/// What the reconciler works with in a test.
 pub(super) fn context(
     parts: &TestParts,
     updates: update::Updates,
@@ -115,7 +115,6 @@ pub(super) fn context(
     }
 }
 
-/// Starts the controller of Workspaces.
 fn start(cached: Answer, live: Vec<Value>) -> (Log, tokio::task::JoinHandle<()>) {
     let (client, log) = client(move |asked| answer(asked, &cached, &live));
     let parts = TestParts::new(client);
@@ -130,7 +129,6 @@ fn start(cached: Answer, live: Vec<Value>) -> (Log, tokio::task::JoinHandle<()>)
     (log, task)
 }
 
-/// Whether the pod was let go.
 fn released(log: &Log) -> bool {
     log.verbs().iter().any(|verb| verb == "PATCH /api/v1/namespaces/apps/pods/web-workspace-0")
 }
@@ -140,7 +138,6 @@ fn said(log: &Log) -> String {
     statuses.map(|asked| asked.body.to_string()).collect()
 }
 
-/// Waits until something is so.
 async fn until(what: &str, log: &Log, is_so: impl Fn(&Log) -> bool) {
     let limit = tokio::time::Instant::now() + Duration::from_secs(60);
     while !is_so(log) {
@@ -153,7 +150,7 @@ async fn until(what: &str, log: &Log, is_so: impl Fn(&Log) -> bool) {
 async fn nothing_is_decided_before_the_updates_are_listed() {
     let (let_out, is_out) = watch::channel(false);
     let held = Answer::Held(is_out, Box::new(list(&[update(true)])));
-    // If it were asked for, it would not be open.
+    // There is no live Update, so a direct read would not find the open run.
     let (log, task) = start(held, Vec::new());
     until("started", &log, |log| log.verbs().iter().any(|verb| verb.ends_with("v1alpha1/workspaces"))).await;
     tokio::time::sleep(WHILE).await;

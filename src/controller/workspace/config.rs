@@ -1,4 +1,4 @@
-//! The configuration of a Workspace's stacks: what is mounted for it, and what a run is told of it. Pure.
+//! Configuration of a Workspace's stacks: mounted objects, and settings for a run. Pure functions.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,13 +8,13 @@ use crate::api::auto::{ConfigItem, ConfigValueFrom, WorkspaceSpec};
 use crate::controller::references::Reference;
 use crate::rpc::proto;
 
-/// The Secrets and ConfigMaps behind the configuration of all stacks.
+/// Returns the Secrets and ConfigMaps that the configuration of all stacks refers to.
 pub(super) fn mounted(spec: &WorkspaceSpec) -> BTreeSet<Mounted<'_>> {
     let items = spec.stacks.iter().flat_map(|stack| &stack.config);
     items.filter_map(|item| key_of(item.value_from.as_ref()?)).map(|(mounted, _)| mounted).collect()
 }
 
-/// The objects that must exist before a run of this stack starts.
+/// Returns the objects that must exist before a run of this stack starts.
 pub(super) fn required(spec: &WorkspaceSpec, stack: &str) -> Vec<Reference> {
     let stack = spec.stacks.iter().find(|found| found.name == stack);
     let items = stack.into_iter().flat_map(|stack| &stack.config);
@@ -25,15 +25,15 @@ pub(super) fn required(spec: &WorkspaceSpec, stack: &str) -> Vec<Reference> {
     required.collect()
 }
 
-/// The files that the configuration of all stacks is read from, in mounted Secrets and ConfigMaps: a change of one is a reason to
-/// run. Files of other volumes are the user's own affair, and so are variables.
+/// Returns the files in mounted Secrets and ConfigMaps from which the configuration of all stacks is read. A change of one of
+/// them triggers a run. Variables and files of other volumes are not included.
 pub fn config_files(spec: &WorkspaceSpec) -> BTreeSet<String> {
     let items = spec.stacks.iter().flat_map(|stack| &stack.config);
     let keys = items.filter_map(|item| key_of(item.value_from.as_ref()?));
     keys.map(|(mounted, key)| format!("{}/{key}", mounted.directory())).collect()
 }
 
-/// The settings of one stack, as a whole.
+/// Returns the complete settings of one stack.
 pub fn settings(spec: &WorkspaceSpec, stack: &str) -> Result<proto::Settings, SpecError> {
     let Some(found) = spec.stacks.iter().find(|found| found.name == stack) else {
         return Ok(proto::Settings { stack: stack.to_owned(), ..proto::Settings::default() });
@@ -42,7 +42,7 @@ pub fn settings(spec: &WorkspaceSpec, stack: &str) -> Result<proto::Settings, Sp
     Ok(proto::Settings { stack: stack.to_owned(), config, environments: found.environment.clone() })
 }
 
-/// Whether all configuration can be told.
+/// Validates the configuration of all stacks.
 pub(super) fn check(spec: &WorkspaceSpec) -> Result<(), SpecError> {
     for stack in &spec.stacks {
         settings(spec, &stack.name)?;
@@ -91,8 +91,8 @@ fn key_of(from: &ConfigValueFrom) -> Option<(Mounted<'_>, &str)> {
     secret.or_else(config_map)
 }
 
-/// Whether a key can be written into the settings file of a stack: `<name>`, `<namespace>:<name>` or, if it is a path, that with steps
-/// into the value. The agent reads the path itself.
+/// Validates a key for the settings file of a stack: `<name>`, `<namespace>:<name>` or, for a path, one of these followed by
+/// steps into the value. The agent parses the path.
 fn check_config_key(item: &ConfigItem) -> Result<(), &'static str> {
     let key = item.key.as_str();
     if key.trim().is_empty() {
@@ -116,7 +116,7 @@ fn check_config_key(item: &ConfigItem) -> Result<(), &'static str> {
             return Err("the namespace in the key has white space in it");
         }
     }
-    // A colon and a space end a key of the settings file, also in the middle of a name.
+    // A colon followed by a space ends a key of the settings file, even within a name.
     if full_name.split(':').any(is_padded) || key.contains(": ") {
         return Err("the key has white space next to a colon");
     }

@@ -1,4 +1,4 @@
-//! What the reconciler of Workspaces works with.
+//! Dependencies of a Workspace reconcile.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -25,35 +25,35 @@ use crate::runtime::writes::Writer;
 use crate::source::git::Git;
 use crate::telemetry::metrics::Metrics;
 
-/// How many sources are streamed to agents at the same time, in all and to those of one namespace. A reconcile waits for its
-/// slot, so the number of those is the limit for those that wait.
+/// Limits for concurrent source streams to agents, in total and per namespace. A waiting reconcile occupies a reconcile slot,
+/// so the number of these slots bounds the queue.
 const STREAMS: Limits = Limits { total: 8, per_key: 3, waiting_per_key: 1024 };
 
-/// What the reconciler of Workspaces works with.
+/// Dependencies of a Workspace reconcile.
 pub struct Context {
-    /// For lists of events, which the reader does not have.
+    /// Lists events, which the reader does not support.
     pub client: Client,
     pub reader: Reader,
     pub writer: Writer,
     pub agents: Agents,
-    /// Signs the agents' certificates. When it changes, all Workspaces are looked at.
+    /// Signs the certificates of agents. A change triggers a reconcile of all Workspaces.
     pub authority: watch::Receiver<Arc<Generations>>,
-    /// Holds the artifacts' bytes.
+    /// Stores the bytes of artifacts.
     pub artifacts: artifact::Store,
-    /// What agents may take.
+    /// Size limits for agents.
     pub artifact_limits: artifact::Limits,
-    /// Brings those that nobody else does.
+    /// Fetches artifacts that no other controller provides.
     pub fetcher: artifact::Fetcher,
-    /// Follows the repositories of Workspaces that name one.
+    /// Polls the Git repositories of Workspaces.
     pub git: Git,
     pub metrics: Metrics,
-    /// The Updates in scope, to see which runs are open; the controller fills it.
+    /// Updates in scope, which show the open runs. The controller fills it.
     pub updates: Updates,
-    /// Waits until they are all there.
+    /// Waits until the cache of Updates is complete.
     pub caches: CacheSync,
     pub events: Events,
     pub pods: PodSettings,
-    /// The ServiceAccount of pods whose Workspace names none.
+    /// ServiceAccount of pods whose Workspace does not specify one.
     pub default_service_account: Option<String>,
     pub probes: AgentProbes,
     pub inputs: InputWatch,
@@ -61,12 +61,12 @@ pub struct Context {
     pub memory: Memory,
 }
 
-/// What is kept between reconciles. Nothing is lost with it: it saves work, and bounds it.
+/// State between reconciles. It only saves or limits work, so losing it is safe.
 pub struct Memory {
-    /// Each StatefulSet after our last apply, by namespace and name. Locked for short sections only.
+    /// Version of each StatefulSet after the last apply, by namespace and name. Locked only for short sections.
     applied: Mutex<HashMap<(String, String), Version>>,
     streams: FairSlots,
-    /// The Workspaces whose Service, certificate and StatefulSet need not be read again yet.
+    /// Workspaces whose objects need not be read again yet.
     pub(super) verified_parts: VerifiedParts,
     pub(super) applies: Applies,
 }
@@ -83,7 +83,8 @@ impl Default for Memory {
 }
 
 impl Memory {
-    /// Whether a StatefulSet is as our last apply left it. One that is seen for the first time is believed to be.
+    /// Returns whether a StatefulSet is unchanged since the last apply. A StatefulSet without a known version counts as
+    /// unchanged.
     pub(super) fn is_unchanged(&self, found: &StatefulSet) -> bool {
         let version = Version::of(found);
         self.lock().entry(key(found)).or_insert_with(|| version.clone()) == &version
@@ -101,13 +102,13 @@ impl Memory {
         self.applied.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Slots to stream a source to an agent, by namespace.
+    /// Returns the slots for source streams to agents, by namespace.
     pub(super) fn streams(&self) -> &FairSlots {
         &self.streams
     }
 }
 
-/// Tells whether an object's spec was changed since, or the object made anew.
+/// Detects whether the spec of an object has changed or the object was recreated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Version {
     uid: String,

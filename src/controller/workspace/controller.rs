@@ -1,4 +1,4 @@
-//! What makes a Workspace's reconcile run: changes of it, of its pod and StatefulSet, of its runs, and wakes.
+//! Triggers of a Workspace reconcile: changes of the Workspace, its pod, its StatefulSet and its runs, and explicit wake-ups.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
@@ -26,18 +26,18 @@ use crate::runtime::reconcile::{ReconcileRunner, no_errors};
 use crate::runtime::scope::Scope;
 use crate::runtime::{tolerant_watcher, watch};
 
-/// What the controller watches, and the stores that it fills.
+/// Watches of the controller, and the stores that they fill.
 pub struct Watches<W> {
     pub scope: Scope,
-    /// Takes all Workspaces in scope.
+    /// Receives all Workspaces in scope.
     pub workspaces: Writer<Workspace>,
-    /// Takes all Updates in scope, cut down to what tells whether a run is open; `Context::updates` reads it.
+    /// Receives all Updates in scope, reduced to the fields that show whether a run is open. `Context::updates` reads it.
     pub updates: IndexWriter<Update, UpdateGroup>,
-    /// Workspaces to look at now, for instance because the bytes of their artifact have arrived.
+    /// Workspaces to reconcile now, for example because the bytes of their artifact have arrived.
     pub wakes: W,
 }
 
-/// Reconciles all Workspaces in scope until `end`, then finishes what has begun.
+/// Reconciles all Workspaces in scope until `end` is canceled, then finishes the reconciles in progress.
 pub async fn controller<W>(
     context: Arc<Context>,
     watches: Watches<W>,
@@ -74,7 +74,7 @@ pub async fn controller<W>(
             move |workspace, context| {
                 let runner = runner.clone();
                 let object = workspace.clone();
-                // On the heap once it begins: all that are due wait for a slot here.
+                // Boxed only on start: all due reconciles wait here for a slot, and waiting ones must stay small.
                 let work = async move { Box::pin(reconcile(object, context)).await };
                 async move { runner.run(&*workspace, work).await }
             },
@@ -82,7 +82,7 @@ pub async fn controller<W>(
             context,
         )
         .for_each(|result| async move {
-            // A pod of a Workspace that is gone or of another shard; failing watches are tried again.
+            // The pod belongs to a deleted Workspace or to another shard. Failed watches are retried.
             if let Err(error) = result {
                 tracing::debug!(error = &error as &dyn std::error::Error, "workspace controller");
             }
@@ -90,7 +90,7 @@ pub async fn controller<W>(
         .await;
 }
 
-/// Each time that certificates have to be made anew.
+/// Emits an item each time that certificates must be issued again.
 fn authority_changes(
     authority: tokio::sync::watch::Receiver<Arc<Generations>>,
 ) -> impl Stream<Item = ()> + Send + 'static {
@@ -100,13 +100,13 @@ fn authority_changes(
     })
 }
 
-/// Nobody looks into the store: a reconcile reads all that it needs.
+/// Removes spec and status: each reconcile reads the live object.
 fn cut_down(workspace: &mut Workspace) {
     workspace.spec = WorkspaceSpec::default();
     workspace.status = None;
 }
 
-/// Updates whose run was opened or has ended. They are in the store before they come out here.
+/// Returns Updates whose run was opened or has ended, after they are in the store.
 fn run_changes(
     scope: &Scope,
     context: &Context,
@@ -131,12 +131,12 @@ fn run_state(update: &Update) -> Option<u64> {
     Some(hasher.finish())
 }
 
-/// What decisions are made of; the kubelet writes much else while a pod starts.
+/// Returns the fields of a pod that decisions use. The kubelet writes many others while a pod starts.
 fn decisive(pod: &Pod) -> String {
     format!("{:?}", pod_state::read(pod))
 }
 
-/// What an edit changes. The status is the StatefulSet controller's: the pod says more.
+/// Returns the fields of a StatefulSet that an edit changes. Its status is ignored, because the pod provides more detail.
 fn spec_state(stateful_set: &StatefulSet) -> String {
     let metadata = &stateful_set.metadata;
     format!(

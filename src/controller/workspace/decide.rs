@@ -1,4 +1,4 @@
-//! What to do next about a Workspace. Pure and total: no client, no clock.
+//! Decides the next action for a Workspace. Pure functions: no client, no clock.
 
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
@@ -14,36 +14,36 @@ use crate::api::names::WORKSPACE_FINALIZER;
 use crate::pulumi::version;
 use crate::runtime::field_managers;
 
-/// A pod that is stale and whose agent has not answered for this long is replaced without having been drained.
+/// Seconds without an answer after which a stale pod is replaced without draining its agent.
 const SILENT_SECONDS: i64 = 120;
 
-/// How long the init container `fetch` may take until it answers.
+/// Seconds that the init container `fetch` may take until it answers.
 const FETCH_START_SECONDS: i64 = 10;
 
-/// The next step. All but `Report` and `Ignore` are followed by another look.
+/// Next action. All actions except `Report` and `Ignore` are followed by another pass.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Action {
-    /// It is gone, its deletion is no longer ours, or it is the Pulumi Kubernetes Operator's.
+    /// The Workspace is gone, has lost its finalizer during deletion, or belongs to the Pulumi Kubernetes Operator.
     Ignore,
-    /// The operator still manages its status: that is ours now.
+    /// The operator still manages the status: take over its fields.
     TakeOver,
     AddFinalizer,
-    /// Applies what is missing or differs.
+    /// Apply the objects that are missing or differ.
     Apply {
         service: bool,
         tls: bool,
         budget: bool,
         stateful_set: bool,
     },
-    /// Tells the agent to start no new run.
+    /// Ask the agent to start no new run.
     Drain,
-    /// Deletes the pod; the StatefulSet makes another one.
+    /// Delete the pod. The StatefulSet creates a new one.
     DeletePod {
         uid: String,
     },
-    /// Takes the finalizer of a run that is over off a pod that is going away.
+    /// Remove the finalizer of a completed run from a pod that is being deleted.
     ReleasePod,
-    /// Brings the bytes of the wanted source into the store.
+    /// Download the bytes of the requested source into the store.
     Fetch,
     PutSource {
         artifact: ArtifactReference,
@@ -53,11 +53,11 @@ pub(super) enum Action {
     DeleteTlsSecret,
     DeleteBudget,
     RemoveFinalizer,
-    /// Nothing to do now but to say how things are.
+    /// Report the state and wait.
     Report(Report),
 }
 
-/// Decides by what was seen.
+/// Decides from the observed state.
 pub(super) fn decide(observed: &Observed, now: Timestamp) -> Action {
     let workspace = &observed.workspace;
     let has_finalizer = workspace.finalizers().iter().any(|finalizer| finalizer == WORKSPACE_FINALIZER);
@@ -65,7 +65,7 @@ pub(super) fn decide(observed: &Observed, now: Timestamp) -> Action {
         return if has_finalizer { clean_up(observed, now) } else { Action::Ignore };
     }
     if field_managers::is_applied_by_operator(workspace) {
-        // Its Stack makes it ours, and that wakes us. Until then nothing of it changes.
+        // Its Stack takes over the Workspace later, which wakes this controller. Until then, the Workspace stays unchanged.
         return Action::Ignore;
     }
     if field_managers::is_due(workspace) {
@@ -101,7 +101,7 @@ pub(super) fn decide(observed: &Observed, now: Timestamp) -> Action {
     }
 }
 
-/// What to do about the pod and its source. All other objects are as they can be.
+/// Decides about the pod and its source. All other objects are current or contested.
 fn workspace_pod(observed: &Observed, wanted: &RepositorySpec, now: Timestamp) -> Action {
     let Some(pod) = &observed.pod else {
         return Action::Report(Report::no_pod(observed.warning.as_deref()));
@@ -140,7 +140,7 @@ fn workspace_pod(observed: &Observed, wanted: &RepositorySpec, now: Timestamp) -
     }
 }
 
-/// The agent of the pod answers. Without a CLI that runs can use, the source is of no use.
+/// Handles a pod whose agent answers. Without a supported CLI, no source is delivered.
 fn answered(observed: &Observed, cli: &str, source: &WantedSource) -> Action {
     match version::is_too_old(cli) {
         true => Action::Report(Report::cli_too_old(cli)),
@@ -152,7 +152,8 @@ fn another_pod(uid: &str) -> Report {
     Report::unreachable(&format!("the agent that answers is that of another pod ({uid})"))
 }
 
-/// The init container `fetch` runs. It is given the source, whatever is in place: else it would not end.
+/// Handles a running init container `fetch`. It always needs the source, even if the source is in place, because it does not
+/// exit without one.
 fn fetching(observed: &Observed, pod: &PodState, since: Timestamp, wanted: &WantedSource, now: Timestamp) -> Action {
     let starting = || Action::Report(Report::fetch_starting(&pod.name));
     let given = observed.workspace.status.as_ref().is_some_and(|status| {
@@ -162,7 +163,7 @@ fn fetching(observed: &Observed, pod: &PodState, since: Timestamp, wanted: &Want
     match &observed.agent {
         Agent::Answered(reply) if reply.pod_uid != pod.uid => Action::Report(another_pod(&reply.pod_uid)),
         Agent::Answered(_) => bring(observed, wanted),
-        // It has ended, and the kubelet has not said so yet.
+        // The container has exited, but the kubelet has not reported it yet.
         _ if given => Action::Report(Report::initializing(&pod.name, None)),
         Agent::Unreachable(message) if now.as_second() - since.as_second() > FETCH_START_SECONDS => {
             Action::Report(Report::unreachable(message))
@@ -171,7 +172,7 @@ fn fetching(observed: &Observed, pod: &PodState, since: Timestamp, wanted: &Want
     }
 }
 
-/// The pod runs and its agent answers: is the wanted source in place?
+/// Checks whether the requested source is in place in a pod whose agent answers.
 fn source(observed: &Observed, source: &WantedSource) -> Action {
     let wanted = &source.artifact;
     let is_wanted = |found: &ArtifactReference| found.digest == wanted.digest && found.dir == wanted.dir;
@@ -180,7 +181,8 @@ fn source(observed: &Observed, source: &WantedSource) -> Action {
         return Action::Report(Report::on_its_way(wanted, candidate));
     }
     let run = observed.open_run();
-    // Another one on its way would take its place: it has to give way first. Under a run it does not move.
+    // A candidate, which the agent is still installing, would replace the source in place, so it must be superseded first.
+    // While a run is open, the agent does not replace the source.
     if observed.in_place().is_some_and(|found| is_wanted(&found)) && (candidate.is_none() || run.is_some()) {
         return Action::Report(ready(observed, observed.workspace.spec.artifact.as_ref().unwrap_or(wanted)));
     }
@@ -193,17 +195,17 @@ fn source(observed: &Observed, source: &WantedSource) -> Action {
     bring(observed, source)
 }
 
-/// Gives the source to the agent, once its bytes are here.
+/// Delivers the source to the agent once its bytes are in the store.
 fn bring(observed: &Observed, source: &WantedSource) -> Action {
     match &source.origin {
         _ if observed.artifact_stored => Action::PutSource { artifact: source.artifact.clone() },
         Some(_) => Action::Fetch,
-        // Whoever wrote its digest fetches it, and wakes us.
+        // The controller that wrote the digest fetches the bytes and wakes the Workspace.
         None => Action::Report(Report::artifact_missing(&source.artifact)),
     }
 }
 
-/// The source is in place. A run that comes now waits for a person in the pod, who is named.
+/// Reports that the source is in place. A new run waits for the end of an interactive session, which the report names.
 fn ready(observed: &Observed, artifact: &ArtifactReference) -> Report {
     match observed.interactive_session() {
         Some(session) => Report::ready(artifact).beside(session),
@@ -211,7 +213,7 @@ fn ready(observed: &Observed, artifact: &ArtifactReference) -> Report {
     }
 }
 
-/// Deletes a pod, once no new run can start in it, none is open, and nobody works in it.
+/// Deletes a pod once it accepts no new run, no run is open and no interactive session uses it.
 fn retire(observed: &Observed, pod: &PodState, why: &'static str, now: Timestamp) -> Action {
     if matches!(&observed.agent, Agent::Answered(reply) if !reply.draining) {
         return Action::Drain;
@@ -223,7 +225,7 @@ fn retire(observed: &Observed, pod: &PodState, why: &'static str, now: Timestamp
         return Action::Report(Report::pod_waits_for_session(why, &pod.name, session));
     }
     match &observed.agent {
-        // It may have come back without having said so: a run could be open in it that nobody has recorded.
+        // The agent may have restarted without being reachable, and a run that is not recorded yet may be open in it.
         Agent::Unreachable(message) if pod.ready && !silent_for_long(observed, now) => {
             Action::Report(Report::unreachable(message))
         }
@@ -238,7 +240,7 @@ fn silent_for_long(observed: &Observed, now: Timestamp) -> bool {
         .is_some_and(|ready| now.as_second() - ready.last_transition_time.0.as_second() > SILENT_SECONDS)
 }
 
-/// A pod is being deleted. The finalizer of a run that is over must not keep it.
+/// Handles a pod that is being deleted. The finalizer of a completed run must not block the deletion.
 fn going_away(observed: &Observed, pod: &PodState, why: &'static str) -> Action {
     match observed.open_run() {
         Some(run) if pod.held => Action::Report(Report::pod_waits_for_run(why, &pod.name, &run)),
@@ -247,7 +249,7 @@ fn going_away(observed: &Observed, pod: &PodState, why: &'static str) -> Action 
     }
 }
 
-/// The Workspace is being deleted: its objects go one after the other, and only when no run is open.
+/// Handles the deletion of a Workspace. Its objects are deleted one after the other once no run is open.
 fn clean_up(observed: &Observed, now: Timestamp) -> Action {
     if let Some(pod) = observed.pod.as_ref().filter(|pod| !pod.terminating)
         && let waits @ (Action::Drain | Action::Report(_)) = retire(observed, pod, reason::DELETING, now)

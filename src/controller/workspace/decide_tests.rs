@@ -36,7 +36,7 @@ pub(super) fn workspace(metadata: Value, ready_reason: &str) -> Workspace {
     serde_json::from_value(value).expect("a workspace")
 }
 
-/// A Workspace at rest: all is as it should be.
+/// Returns a Workspace in its desired state.
 pub(super) fn at_rest() -> Observed {
     let settings = PodSettings {
         agent_image: "controller:1".to_owned(),
@@ -107,7 +107,7 @@ pub(super) fn stale(observed: &mut Observed) {
     observed.pod = Some(PodState { revision_hash: Some("before".to_owned()), ..pod() });
 }
 
-/// What is asserted of an action.
+/// Expected action.
 #[derive(Debug, PartialEq)]
 pub(super) enum Is {
     Action(Action),

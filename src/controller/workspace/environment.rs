@@ -1,7 +1,7 @@
-//! The environment of the `pulumi` container: what the container gets when the pod starts, and what each run gets.
+//! Environment of the `pulumi` container and of each run.
 //!
-//! A value from a Secret or a ConfigMap is read from where that is mounted at each run, so that a rotated one reaches the next
-//! run in the same pod. The container has it as well, as of the pod's start, for a shell in it.
+//! Each run reads values from the mounted Secrets and ConfigMaps, so that a rotated value reaches the next run in the same
+//! pod. The container also has the values from the start of the pod, for interactive shells.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,20 +17,20 @@ use crate::controller::references::Reference;
 use crate::rpc::proto::EnvironmentVariable;
 use crate::rpc::proto::environment_variable::Source;
 
-/// One key of a Secret or a ConfigMap.
+/// Key of a Secret or ConfigMap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct KeyOf<'a> {
     mounted: Mounted<'a>,
     key: &'a str,
 }
 
-/// What the user wants in the environment of the `pulumi` container.
+/// Environment of the `pulumi` container as the user requests it.
 pub(super) struct Wanted {
     env: Vec<Value>,
     env_from: Vec<Value>,
 }
 
-/// The environment of a Workspace's spec with what `podTemplate` makes of it.
+/// Returns the environment in a Workspace's spec, with `podTemplate` merged over it.
 pub(super) fn wanted(spec: &WorkspaceSpec) -> Result<Wanted, SpecError> {
     let container = json!({"name": PULUMI_CONTAINER, "env": spec.env, "envFrom": spec.env_from});
     let generated = json!({"spec": {"containers": [container]}});
@@ -53,21 +53,21 @@ pub(super) fn wanted(spec: &WorkspaceSpec) -> Result<Wanted, SpecError> {
 }
 
 impl Wanted {
-    /// The Secrets and ConfigMaps behind it.
+    /// Returns the Secrets and ConfigMaps that the environment refers to.
     pub(super) fn mounted(&self) -> BTreeSet<Mounted<'_>> {
         let keys = self.env.iter().filter_map(key_of).map(|reference| reference.mounted);
         keys.chain(self.env_from.iter().filter_map(all_of)).collect()
     }
 }
 
-/// Every Secret and every ConfigMap that the pod mounts, such as `Secret/aws`, with its directory there.
+/// Returns every Secret and ConfigMap that the pod mounts, such as `Secret/aws`, with its directory in the pod.
 pub(super) fn directories(spec: &WorkspaceSpec) -> BTreeMap<String, String> {
     let Ok(environment) = wanted(spec) else { return BTreeMap::new() };
     let mounted = environment.mounted().into_iter().chain(config::mounted(spec));
     mounted.map(|mounted| (mounted.object(), mounted.directory())).collect()
 }
 
-/// The objects that must exist before a run starts.
+/// Returns the objects that must exist before a run starts.
 pub(super) fn required(spec: &WorkspaceSpec) -> Result<Vec<Reference>, SpecError> {
     let wanted = wanted(spec)?;
     let from = wanted.env_from.iter().filter(|from| !is_optional(from, &OPTIONAL_SOURCES));
@@ -80,7 +80,7 @@ pub(super) fn required(spec: &WorkspaceSpec) -> Result<Vec<Reference>, SpecError
     Ok(from.chain(variables).collect())
 }
 
-/// Where an `envFrom` entry and an `env` entry say that the object may be missing.
+/// JSON pointers to `optional` in an `envFrom` entry and in an `env` entry.
 const OPTIONAL_SOURCES: [&str; 2] = ["/secretRef/optional", "/configMapRef/optional"];
 const OPTIONAL_KEYS: [&str; 2] = ["/valueFrom/secretKeyRef/optional", "/valueFrom/configMapKeyRef/optional"];
 
@@ -88,7 +88,7 @@ fn is_optional(entry: &Value, pointers: &[&str]) -> bool {
     pointers.iter().any(|pointer| entry.pointer(pointer) == Some(&Value::Bool(true)))
 }
 
-/// A missing object does not keep the pod from starting: the run waits for it.
+/// Makes all references optional, so that the pod starts without the objects. The run waits for them instead.
 pub(super) fn make_optional(container: &mut Value) {
     let references = [
         ("env", ["/valueFrom/secretKeyRef", "/valueFrom/configMapKeyRef"]),
@@ -105,17 +105,16 @@ pub(super) fn make_optional(container: &mut Value) {
     }
 }
 
-/// The environment of each run: literal values, and files for values from Secrets and ConfigMaps. What comes later wins.
+/// Returns the environment of each run: literal values, and files for values from Secrets and ConfigMaps. Later entries win.
 ///
-/// Not here is what only Kubernetes can resolve: fields of the pod, and literals with references to other variables; nor
-/// what may be missing, because a run fails on a file that is not there. The container has them, and the run inherits the
-/// container's environment.
+/// Omits values that only Kubernetes can resolve (fields of the pod, and literals that refer to other variables) and optional
+/// values, because a run fails if a file is missing. The container has these values, and the run inherits its environment.
 pub fn run_environment(spec: &WorkspaceSpec) -> Result<Vec<EnvironmentVariable>, SpecError> {
     let wanted = wanted(spec)?;
     Ok(wanted.env_from.iter().filter_map(run_variables).chain(wanted.env.iter().filter_map(run_variable)).collect())
 }
 
-/// All keys of a Secret or a ConfigMap.
+/// Returns all keys of a Secret or ConfigMap as variables.
 fn run_variables(from: &Value) -> Option<EnvironmentVariable> {
     if is_optional(from, &OPTIONAL_SOURCES) {
         return None;
@@ -158,7 +157,7 @@ fn all_of(from: &Value) -> Option<Mounted<'_>> {
     named("/secretRef/name").map(Mounted::Secret).or_else(|| named("/configMapRef/name").map(Mounted::ConfigMap))
 }
 
-/// Names become paths in the pod, so they are checked before anything is made of them.
+/// Validates a variable, because its names become part of paths in the pod.
 fn check(variable: &Value) -> Result<(), SpecError> {
     let name = variable.get("name").and_then(Value::as_str).unwrap_or_default();
     if name.is_empty() || name.contains(['=', '\0']) {
@@ -183,7 +182,7 @@ fn check_from(from: &Value) -> Result<(), SpecError> {
         .map_err(invalid)
 }
 
-/// Whether an item of a list has this name.
+/// Returns whether an item of a list has this name.
 pub(super) fn has_name(item: &Value, name: &str) -> bool {
     item.get("name").and_then(Value::as_str) == Some(name)
 }

@@ -1,5 +1,4 @@
-//! What a user's `podTemplate` may not have or change, by name. It is looked for in the merged template, so that no
-//! directive gets around it.
+//! Validation of the user's `podTemplate`. The checks use the merged template, so that no merge directive can bypass them.
 
 use std::collections::HashSet;
 
@@ -14,13 +13,13 @@ use crate::api::names::{
     TLS_DIRECTORY,
 };
 
-/// Directories of the share volume in which the agent exchanges and removes things.
+/// Directories of the share volume in which the agent creates and removes files.
 const AGENT_DIRECTORIES: [&str; 7] = ["bin", "operations", "previous", "settings", "source", "staging", "workspace"];
 /// Fields of the `pulumi` container that the agent depends on.
 const CONTAINER_FIELDS: [&str; 5] =
     ["args", "command", "terminationMessagePath", "terminationMessagePolicy", "workingDir"];
 
-/// Names the first field outside of the pod's spec, labels and annotations.
+/// Returns an error for the first field other than the pod's spec, labels and annotations.
 pub(super) fn check_fields(patch: &Value) -> Result<(), SpecError> {
     let unsupported = |field: String| Err(SpecError::Unsupported { field });
     for (field, value) in patch.as_object().into_iter().flatten() {
@@ -39,7 +38,7 @@ pub(super) fn check_fields(patch: &Value) -> Result<(), SpecError> {
     Ok(())
 }
 
-/// Compares the merged template with the generated one.
+/// Returns an error for the first generated field that the merged template changes.
 pub(super) fn check_unchanged(generated: &Value, merged: &Value) -> Result<(), SpecError> {
     init_containers::check(generated, merged)?;
     check_fetch(generated, merged)?;
@@ -55,7 +54,7 @@ fn check_pod(merged: &Value) -> Result<(), SpecError> {
     if field("ephemeralContainers").is_some() {
         return unsupported("ephemeralContainers");
     }
-    // The agent is PID 1 of its own container and reaps every process of a run.
+    // The agent must be PID 1 of its container so that it reaps every process of a run.
     for name in ["hostPID", "shareProcessNamespace"] {
         if field(name).is_some_and(|value| value != &Value::Bool(false)) {
             return unsupported(name);
@@ -84,7 +83,7 @@ fn check_metadata(generated: &Value, merged: &Value) -> Result<(), SpecError> {
     Ok(())
 }
 
-/// A user may add variables and mounts to `fetch`; ours stay.
+/// Checks that the generated variables and mounts of `fetch` are unchanged. Users may add others.
 fn check_fetch(generated: &Value, merged: &Value) -> Result<(), SpecError> {
     let fetch = |template| container(template, "/spec/initContainers", FETCH_CONTAINER);
     let (Some(ours), Some(theirs)) = (fetch(generated), fetch(merged)) else {
@@ -119,7 +118,7 @@ fn container<'a>(template: &'a Value, list: &str, name: &str) -> Option<&'a Valu
     template.pointer(list)?.as_array()?.iter().find(|container| has_name(container, name))
 }
 
-/// Every generated item must still be there as it was.
+/// Checks that every generated item is unchanged.
 fn check_items(generated: &Value, merged: &Value, pointer: &str, path: &str) -> Result<(), SpecError> {
     let items = |value: &Value| value.pointer(pointer).and_then(Value::as_array).cloned().unwrap_or_default();
     let theirs = items(merged);
@@ -133,7 +132,7 @@ fn check_items(generated: &Value, merged: &Value, pointer: &str, path: &str) -> 
     }
 }
 
-/// The user's own mounts must not hide or pin what the agent works on.
+/// Checks that the user's mounts do not hide or pin directories of the agent.
 fn check_mount_paths(ours: &Value, theirs: &Value, container: &str) -> Result<(), SpecError> {
     let mounts =
         |container: &Value| container.get("volumeMounts").and_then(Value::as_array).cloned().unwrap_or_default();
@@ -148,7 +147,7 @@ fn check_mount_paths(ours: &Value, theirs: &Value, container: &str) -> Result<()
     Ok(())
 }
 
-/// The path as the container runtime understands it: absolute, with nothing in it that leads nowhere.
+/// Normalizes a path as the container runtime does: absolute, without empty, `.` and `..` segments.
 fn plain_path(path: &str) -> String {
     let mut parts = Vec::new();
     for part in path.split('/') {

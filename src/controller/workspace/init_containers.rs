@@ -1,5 +1,5 @@
-//! The init containers of a pod: ours come first, then the user's in their order. Where one of the user's runs to its end
-//! before the pod starts, ours also take the source, so that it finds the program.
+//! Init containers of a pod: the generated ones first, then those of the user in their order. If an init container of the
+//! user runs to completion before the pod starts, the generated ones also fetch the source so that it finds the program.
 
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Map, Value};
@@ -8,22 +8,23 @@ use super::environment::has_name;
 use super::spec_error::SpecError;
 use crate::api::names::PULUMI_CONTAINER;
 
-/// Copies our binary into the share volume; the main container is any Pulumi image.
+/// Copies the binary into the share volume, so that the main container can use any Pulumi image.
 pub(super) const BOOTSTRAP_CONTAINER: &str = "bootstrap";
-/// Takes the source before the user's init containers run.
+/// Receives the source before the init containers of the user run.
 pub(super) const FETCH_CONTAINER: &str = "fetch";
-/// Ours, in the order in which they run.
+/// Generated init containers, in the order in which they run.
 pub(super) const OWN: [&str; 2] = [BOOTSTRAP_CONTAINER, FETCH_CONTAINER];
-/// What a user may change of ours: what a namespace may demand of every container.
+/// Fields of the generated containers that a user may change, because a namespace may require them of every container.
 const ADJUSTABLE: [&str; 3] = ["imagePullPolicy", "resources", "securityContext"];
-/// Lists of `fetch` to which a user may add, with the key of their items. The Pulumi Kubernetes Operator fetches the source there.
+/// Lists of `fetch` that a user may extend, with the key of their items. The Pulumi Kubernetes Operator fetches the source in
+/// this container.
 const EXTENSIBLE: [(&str, &str); 2] = [("env", "name"), ("volumeMounts", "mountPath")];
-/// How many items without effect are named.
+/// Maximum number of items without effect that are listed.
 const MAX_NAMED: usize = 10;
-/// As whom a container runs.
+/// Fields of a security context with the user and group of a container.
 const IDENTITY: [&str; 2] = ["runAsUser", "runAsGroup"];
 
-/// Names the first field of ours that the user's template changes.
+/// Returns an error for the first generated field that the user's template changes.
 pub(super) fn check(generated: &Value, merged: &Value) -> Result<(), SpecError> {
     let protected = |field: String| Err(SpecError::Protected { field });
     for name in OWN {
@@ -40,7 +41,8 @@ pub(super) fn check(generated: &Value, merged: &Value) -> Result<(), SpecError> 
     Ok(())
 }
 
-/// What a user's template adds to `fetch`, such as `env[SSH_KNOWN_HOSTS]`. It has no effect: the controller fetches the source.
+/// Returns the items that a user's template adds to `fetch`, such as `env[SSH_KNOWN_HOSTS]`. They have no effect, because the
+/// controller fetches the source.
 pub(super) fn without_effect(pod_template: &Value) -> Vec<String> {
     let Some(fetch) = find(pod_template, FETCH_CONTAINER) else { return Vec::new() };
     let items = EXTENSIBLE.iter().flat_map(|(list, key)| {
@@ -50,8 +52,8 @@ pub(super) fn without_effect(pod_template: &Value) -> Vec<String> {
     items.take(MAX_NAMED).collect()
 }
 
-/// Puts the merged init containers in order. `fetch` stays only if there is a source to take and somebody who needs it
-/// before the pod starts; the answer is whether it does.
+/// Sorts the merged init containers. Keeps `fetch` only if there is a source to deliver and an init container that needs it
+/// before the pod starts. Returns whether `fetch` is kept.
 pub(super) fn arrange(template: &mut Value, has_source: bool) -> bool {
     let identity = identity_of_pulumi(template);
     let Some(containers) = template.pointer_mut("/spec/initContainers").and_then(Value::as_array_mut) else {
@@ -70,7 +72,7 @@ pub(super) fn arrange(template: &mut Value, has_source: bool) -> bool {
     fetches
 }
 
-/// Names of a pod's init containers that are the user's and run to their end.
+/// Returns the names of the user's init containers in a pod that run to completion.
 pub(super) fn of_user(pod: &Pod) -> impl Iterator<Item = &str> {
     let containers = pod.spec.iter().flat_map(|spec| spec.init_containers.iter().flatten());
     let waited_for = containers.filter(|container| container.restart_policy.as_deref() != Some("Always"));
@@ -81,7 +83,8 @@ fn is_own(container: &Value) -> bool {
     OWN.iter().any(|name| has_name(container, name))
 }
 
-/// A side-car starts before the pod and goes on beside it: nothing waits for its work.
+/// Returns whether a container runs to completion. A sidecar starts before the other containers and keeps running, so nothing
+/// waits for it.
 fn runs_to_its_end(container: &Value) -> bool {
     container.get("restartPolicy").and_then(Value::as_str) != Some("Always")
 }
@@ -91,7 +94,7 @@ fn find<'a>(template: &'a Value, name: &str) -> Option<&'a Map<String, Value>> {
     containers.iter().find(|container| has_name(container, name))?.as_object()
 }
 
-/// The user that Pulumi runs as, where it is another one than the pod's.
+/// Returns the user and group that the `pulumi` container sets itself.
 fn identity_of_pulumi(template: &Value) -> Map<String, Value> {
     let containers = template.pointer("/spec/containers").and_then(Value::as_array);
     let pulumi = containers.into_iter().flatten().find(|container| has_name(container, PULUMI_CONTAINER));
@@ -100,7 +103,7 @@ fn identity_of_pulumi(template: &Value) -> Map<String, Value> {
     identity.map(|(field, value)| (field.clone(), value.clone())).collect()
 }
 
-/// The source has to belong to whom the agent runs as: it writes into it.
+/// Sets the user and group of `fetch`. The agent writes to the source, so its user must own the files.
 fn adopt(container: &mut Value, identity: &Map<String, Value>) {
     let Some(container) = container.as_object_mut().filter(|_| !identity.is_empty()) else { return };
     let context = container.entry("securityContext").or_insert_with(|| Value::Object(Map::new()));

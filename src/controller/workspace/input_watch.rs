@@ -1,6 +1,6 @@
-//! Secrets and ConfigMaps that carry Flux's watch label. When one changes, the agents of the Workspaces that mount it are asked
-//! until they see it: the kubelet brings it into the pod in its own time, and only then a run would get the new value. Of the
-//! objects only the metadata is watched. Where that is not allowed, agents are asked as often as always.
+//! Watches Secrets and ConfigMaps with Flux's watch label. After a change, the controller polls the agents of the Workspaces
+//! that mount the object until they see the change: the kubelet updates the mount with a delay, and only then does a run get
+//! the new value. The watch covers metadata only. Without permission to watch, the agents are polled at the usual interval.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -24,33 +24,34 @@ use tokio_util::sync::CancellationToken;
 use crate::api::auto::Workspace;
 use crate::runtime::scope::Scope;
 
-/// How long a change is awaited. The kubelet looks after each pod about every minute.
+/// Maximum time to poll for a change. The kubelet syncs each pod about once a minute.
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(3 * 60);
-/// Between two looks: a part of the time that it has been awaited for, in these bounds.
+/// Bounds of the poll interval, which is a quarter of the time since the change.
 const SOONEST: Duration = Duration::from_secs(2);
 const LATEST: Duration = Duration::from_secs(15);
 
-/// How long after the API server has refused a watch it is asked again.
+/// Retry interval after the API server has forbidden a watch.
 const REFUSED_RETRY: Duration = Duration::from_secs(5 * 60);
 
 /// Namespace and name.
 type Key = (String, String);
 
-/// What the Workspaces mount, and what of it is awaited in their pods. Cheap to clone; all clones share it.
+/// Objects that Workspaces mount, and changes that are pending in their pods. Cheap to clone; all clones share the same
+/// state.
 #[derive(Clone)]
 pub struct InputWatch(Arc<Shared>);
 
 struct Shared {
     wake: mpsc::Sender<ObjectRef<Workspace>>,
-    /// Those Workspaces that mount something. Locked for short sections only, never across an await.
+    /// Workspaces with mounted objects. Locked only for short sections, never across an await.
     mounts: Mutex<HashMap<Key, Mounts>>,
 }
 
-/// What one Workspace mounts, such as `Secret/aws`.
+/// Objects that one Workspace mounts, such as `Secret/aws`.
 #[derive(Default)]
 struct Mounts {
     objects: BTreeSet<String>,
-    /// Since when each of these is awaited.
+    /// Objects with a pending change, with the time of the change.
     awaited: HashMap<String, Instant>,
 }
 
@@ -61,12 +62,12 @@ impl fmt::Debug for InputWatch {
 }
 
 impl InputWatch {
-    /// `wake` takes the Workspaces whose agent is to be asked.
+    /// Creates the watch. `wake` receives the Workspaces whose agents are to be polled.
     pub fn new(wake: mpsc::Sender<ObjectRef<Workspace>>) -> Self {
         InputWatch(Arc::new(Shared { wake, mounts: Mutex::default() }))
     }
 
-    /// Watches the objects with these labels until the end.
+    /// Watches the objects with these labels until `end` is canceled.
     pub async fn run(self, client: Client, scope: Scope, selector: Selector, end: CancellationToken) {
         let watches = async {
             tokio::join!(
@@ -104,7 +105,7 @@ impl InputWatch {
         }
     }
 
-    /// An object has changed: those that mount it look for it in their pods.
+    /// Marks an object as changed and wakes the Workspaces that mount it.
     async fn changed(&self, namespace: &str, object: &str) {
         let workspaces: Vec<ObjectRef<Workspace>> = {
             let mut mounts = self.lock();
@@ -118,14 +119,14 @@ impl InputWatch {
         };
         let mut wake = self.0.wake.clone();
         for workspace in workspaces {
-            // Nobody listens any more only when the controller ends.
+            // The receiver is only dropped when the controller shuts down.
             if wake.send(workspace).await.is_err() {
                 return;
             }
         }
     }
 
-    /// What a Workspace mounts from now on.
+    /// Replaces the set of objects that a Workspace mounts.
     pub(super) fn note(&self, namespace: &str, name: &str, objects: BTreeSet<String>) {
         let (mut mounts, key) = (self.lock(), (namespace.to_owned(), name.to_owned()));
         if objects.is_empty() {
@@ -137,7 +138,7 @@ impl InputWatch {
         known.objects = objects;
     }
 
-    /// The pod has what has changed.
+    /// Marks the changes of these objects as present in the pod.
     pub(super) fn arrived<'a>(&self, namespace: &str, name: &str, objects: impl Iterator<Item = &'a String>) {
         if let Some(known) = self.lock().get_mut(&(namespace.to_owned(), name.to_owned())) {
             for object in objects {
@@ -146,7 +147,7 @@ impl InputWatch {
         }
     }
 
-    /// How soon the agent is to be asked again, if something is awaited in its pod.
+    /// Returns the time until the next poll of the agent, or `None` if no change is pending in its pod.
     pub(super) fn ask_again(&self, namespace: &str, name: &str) -> Option<Duration> {
         let mut mounts = self.lock();
         let known = mounts.get_mut(&(namespace.to_owned(), name.to_owned()))?;
@@ -154,7 +155,7 @@ impl InputWatch {
         known.awaited.values().map(|since| (since.elapsed() / 4).clamp(SOONEST, LATEST)).min()
     }
 
-    /// A Workspace that is gone mounts nothing.
+    /// Forgets a Workspace that was deleted.
     pub fn forget(&self, namespace: &str, name: &str) {
         self.lock().remove(&(namespace.to_owned(), name.to_owned()));
     }
@@ -164,18 +165,18 @@ impl InputWatch {
     }
 }
 
-/// The labelled objects of one kind, as they were seen last: after a pause of the watch all of them are told anew.
+/// Last seen versions of the labeled objects of one kind. When the watch restarts, it reports all objects again.
 #[derive(Default)]
 struct Seen {
     versions: HashMap<Key, String>,
-    /// Those of the list that is being read.
+    /// Versions in the list that is being read.
     listed: HashMap<Key, String>,
     is_complete: bool,
     is_refused: bool,
 }
 
 impl Seen {
-    /// The object that has changed, if the event says so. What was there at the first look has not.
+    /// Returns the object that an event changes. Objects in the initial list count as unchanged.
     fn changed<K: Resource<DynamicType = ()>>(&mut self, event: Event<PartialObjectMeta<K>>) -> Option<Key> {
         match event {
             Event::Init => self.listed.clear(),
@@ -201,8 +202,8 @@ impl Seen {
         None
     }
 
-    /// Waits until the objects may be listed. That they may not is expected where the installation does not allow it: it is logged
-    /// once, and no watch is started, which would log it each time.
+    /// Waits until the objects may be listed. The installation may deny this on purpose, so the refusal is logged once, and
+    /// no watch is started, which would log each refusal.
     async fn until_allowed<K>(&mut self, api: Api<K>, selector: &Selector)
     where
         K: Resource<DynamicType = ()> + Clone + fmt::Debug + serde::de::DeserializeOwned,
@@ -260,7 +261,7 @@ mod tests {
             (Event::InitDone, None),
             (Event::Apply(secret("a", 3)), changed("a")),
             (Event::Apply(secret("a", 3)), None),
-            // It was made, or has got its label.
+            // Created, or labeled for the first time.
             (Event::Apply(secret("c", 4)), changed("c")),
             (Event::Delete(secret("c", 5)), None),
             // The watch was interrupted.
@@ -321,7 +322,7 @@ mod tests {
         watching.await.expect("it ends");
         let asked = log.all();
         assert_eq!(asked.len(), 8, "two kinds, once and three times more: {asked:?}");
-        // A watch logs that it is refused; a list of one object does not.
+        // A watch logs each refusal. A list of one object does not.
         assert!(
             asked.iter().all(|asked| asked.query.contains("limit=1") && !asked.query.contains("watch=true")),
             "{asked:?}"

@@ -1,7 +1,7 @@
-//! The reconciler of Workspaces: a pod in which Pulumi runs, with the wanted source in place.
+//! Workspace controller: maintains a pod in which Pulumi runs, with the requested source in place.
 //!
-//! `render` says what a Workspace is made of; `observe` looks, `decide` says what to do next, `act` does it, `status`
-//! says how things are.
+//! `render` builds the objects of a Workspace, `observe` reads the state, `decide` selects the next action, `act` performs
+//! it, and `status` reports the result.
 
 mod act;
 mod agent_probe;

@@ -1,11 +1,11 @@
-//! A Secret or a ConfigMap that is mounted into the pod. Pure.
+//! Secrets and ConfigMaps that are mounted into the pod. Pure functions.
 
 use crate::api::names::{CONFIG_MAPS_DIRECTORY, SECRETS_DIRECTORY};
 use crate::controller::references::{Reference, ReferencedKind};
 
 const MAX_NAME: usize = 253;
 
-/// A Secret or a ConfigMap behind the environment or the configuration.
+/// Secret or ConfigMap that the environment or the configuration refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Mounted<'a> {
     Secret(&'a str),
@@ -13,7 +13,7 @@ pub(super) enum Mounted<'a> {
 }
 
 impl Mounted<'_> {
-    /// Kind and name, such as `Secret/aws`.
+    /// Returns the kind and name, such as `Secret/aws`.
     pub(super) fn object(self) -> String {
         match self {
             Mounted::Secret(name) => format!("Secret/{name}"),
@@ -21,7 +21,7 @@ impl Mounted<'_> {
         }
     }
 
-    /// Where it is mounted.
+    /// Returns the directory at which the object is mounted.
     pub(super) fn directory(self) -> String {
         match self {
             Mounted::Secret(name) => format!("{SECRETS_DIRECTORY}/{name}"),
@@ -29,7 +29,7 @@ impl Mounted<'_> {
         }
     }
 
-    /// As a reference of what refers to it.
+    /// Returns a reference to the object; `referrer` describes the field that contains the reference.
     pub(super) fn referred_to_by(self, referrer: String) -> Reference {
         let (kind, name) = match self {
             Mounted::Secret(name) => (ReferencedKind::Secret, name),
@@ -39,7 +39,7 @@ impl Mounted<'_> {
     }
 }
 
-/// Whether the name can be that of a Secret or a ConfigMap.
+/// Validates the name of a Secret or ConfigMap.
 pub(super) fn check_name(mounted: Mounted<'_>) -> Result<(), &'static str> {
     let (name, what) = match mounted {
         Mounted::Secret(name) => (name, "`name` is not the name of a Secret"),
@@ -49,12 +49,12 @@ pub(super) fn check_name(mounted: Mounted<'_>) -> Result<(), &'static str> {
     if is_valid { Ok(()) } else { Err(what) }
 }
 
-/// Whether a Secret or a ConfigMap can have the key.
+/// Validates a key of a Secret or ConfigMap.
 pub(super) fn check_key(key: &str) -> Result<(), &'static str> {
     if is_file_name(key) { Ok(()) } else { Err("`key` is not a key of a Secret or a ConfigMap") }
 }
 
-/// What Kubernetes accepts as a key of a Secret or a ConfigMap; their names are a part of it.
+/// Returns whether Kubernetes accepts this key in a Secret or ConfigMap. The names of these objects are more restricted.
 fn is_file_name(name: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     !name.is_empty() && name.len() <= MAX_NAME && name != "." && !name.starts_with("..") && name.chars().all(plain)

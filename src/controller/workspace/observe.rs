@@ -1,4 +1,4 @@
-//! The only reads: what is in the cluster and in the pod for a Workspace, at this moment.
+//! Reads the state for a Workspace reconcile, from the cluster and from the agent in the pod.
 
 use std::str::FromStr;
 use std::sync::Arc;
@@ -29,55 +29,55 @@ use crate::runtime::reads::ReadError;
 use crate::runtime::reconcile::ReconcileError;
 use crate::source::{Origin, Unavailable};
 
-/// What was seen.
+/// State at the start of a pass.
 #[derive(Clone, Debug)]
 pub(super) struct Observed {
     pub workspace: Workspace,
-    /// What the spec asks for, or why it cannot be had.
+    /// Objects and source that the spec requests, or the reason why they are unavailable.
     pub wanted: Result<RepositorySpec, Unavailable>,
     pub service: Part,
     pub tls: Part,
-    /// The PodDisruptionBudget.
+    /// State of the PodDisruptionBudget.
     pub budget: Part,
     pub stateful_set: Part,
     /// Objects that are outdated and not applied again yet.
     pub contested: Option<Contested>,
     pub pod: Option<PodState>,
-    /// Why there is no pod, or why it does not start, if only events say so.
+    /// Reason for a missing pod or a slow start that only events show.
     pub warning: Option<String>,
     pub open_runs: Vec<OpenRun>,
     pub agent: Agent,
-    /// Its agent is older than those that the controller speaks to, or than a run that waits for it needs.
+    /// Whether the agent is older than the supported versions, or than a pending run requires.
     pub is_agent_too_old: bool,
-    /// Whether the store has the bytes of the wanted artifact, if it has any.
+    /// Whether the store has the bytes of the requested artifact, or the source needs none.
     pub artifact_stored: bool,
 }
 
-/// What the spec asks for.
+/// Objects and source that the spec requests.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct RepositorySpec {
     pub rendered: Rendered,
     pub source: WantedSource,
 }
 
-/// An Update whose run is bound to a pod and not yet recorded as ended.
+/// Update with a run that is bound to a pod and has no recorded end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct OpenRun {
     pub name: String,
     pub uid: String,
 }
 
-/// What the agent said.
+/// Answer of the agent.
 #[derive(Clone, Debug)]
 pub(super) enum Agent {
-    /// There is none to ask yet.
+    /// There is no agent to call yet.
     NotAsked,
     Unreachable(String),
     Answered(Box<StatusReply>),
 }
 
 impl Observed {
-    /// Somebody else's object that stands where ours should.
+    /// Returns the first object of another owner that has the name of a Workspace's object.
     pub(super) fn foreign(&self) -> Option<String> {
         let name = self.workspace.name_any();
         let object = names::workspace_object(&name);
@@ -92,7 +92,7 @@ impl Observed {
         .map(|(_, kind, name)| format!("{kind} {name}"))
     }
 
-    /// A run that is open, by the name of its Update where it is known.
+    /// Returns an open run, by the name of its Update if it is known, else by its UID.
     pub(super) fn open_run(&self) -> Option<String> {
         let operation = match &self.agent {
             Agent::Answered(reply) if !reply.open_operation.is_empty() => Some(&reply.open_operation),
@@ -105,7 +105,7 @@ impl Observed {
         }
     }
 
-    /// Somebody who works with the CLI in the pod.
+    /// Returns the interactive session in the pod.
     pub(super) fn interactive_session(&self) -> Option<&InteractiveSession> {
         match &self.agent {
             Agent::Answered(reply) => reply.interactive_session.as_ref(),
@@ -113,7 +113,7 @@ impl Observed {
         }
     }
 
-    /// The source that the agent says is in place.
+    /// Returns the source that the agent reports to be in place.
     pub(super) fn in_place(&self) -> Option<ArtifactReference> {
         let Agent::Answered(reply) = &self.agent else {
             return None;
@@ -121,7 +121,7 @@ impl Observed {
         reply.artifact.as_ref().map(reference)
     }
 
-    /// The source that the agent says is on its way.
+    /// Returns the source that the agent reports to be in progress.
     pub(super) fn candidate(&self) -> Option<(ArtifactReference, &Candidate)> {
         let Agent::Answered(reply) = &self.agent else {
             return None;
@@ -131,13 +131,13 @@ impl Observed {
     }
 }
 
-/// As the agent knows it: without a revision.
+/// Converts an artifact of the agent, which does not know the revision.
 fn reference(artifact: &Artifact) -> ArtifactReference {
     ArtifactReference { digest: artifact.digest.clone(), revision: String::new(), dir: artifact.directory.clone() }
 }
 
-/// The agent of the Pulumi Kubernetes Operator ends its run when the operator goes. It has a while for that, before its pod is
-/// told to end.
+/// Returns the state of the Pulumi Kubernetes Operator's agent. It ends its run when the operator stops, so it gets some time
+/// before its pod is deleted.
 fn operators_agent(updates: &[Arc<Update>]) -> Agent {
     match updates.iter().find(|update| update.is_started_by_operator()) {
         Some(update) => Agent::Unreachable(format!(
@@ -148,7 +148,7 @@ fn operators_agent(updates: &[Arc<Update>]) -> Agent {
     }
 }
 
-/// Looks at everything. None if the Workspace is gone.
+/// Reads the complete state. Returns `None` if the Workspace does not exist.
 pub(super) async fn observe(
     namespace: &str,
     name: &str,
@@ -202,7 +202,7 @@ pub(super) async fn observe(
     Ok(Some((observed, client)))
 }
 
-/// `origin` is where the bytes come from, if that is known already.
+/// Returns the objects and source that the spec requests. `origin` is the origin of the bytes, if it is known already.
 fn wanted(
     name: &str,
     namespace: &str,
@@ -220,7 +220,7 @@ fn is_too_old(agent: &Agent) -> bool {
     matches!(agent, Agent::Answered(reply) if version::is_too_old(&reply.agent_version, failpoint::version()))
 }
 
-/// Whether one of its Updates waits for this Workspace that its agent would not understand.
+/// Returns whether a pending Update of the Workspace requires a newer agent.
 fn knows_too_little(agent: &Agent, workspace: &Workspace, updates: &[Arc<Update>]) -> bool {
     let Agent::Answered(reply) = agent else { return false };
     let waits = |update: &Update| {
@@ -231,14 +231,14 @@ fn knows_too_little(agent: &Agent, workspace: &Workspace, updates: &[Arc<Update>
     updates.iter().any(|update| waits(update) && required_protocol_version(update, workspace) > reply.protocol_version)
 }
 
-/// Whether the bytes can be given to this namespace.
+/// Returns whether the store has the bytes and this namespace may use them.
 fn is_stored(wanted: &RepositorySpec, namespace: &str, context: &Context) -> bool {
     let digest = Digest::from_str(&wanted.source.artifact.digest);
     wanted.source.is_in_pod() || digest.is_ok_and(|digest| context.artifacts.is_granted(&digest, namespace))
 }
 
-/// The same of a Workspace whose pod says that a run is open in it. The pod is not let go because the cache does not know of the
-/// run yet: its Update is read.
+/// Returns the open runs of a Workspace whose pod has the finalizer of a run. The cache may not contain the run yet, so its
+/// Update is read before the pod is released.
 async fn open_runs_in(
     pod: &PodState,
     updates: &[Arc<Update>],
@@ -255,7 +255,7 @@ async fn open_runs_in(
     Ok(open_runs(&live.map(Arc::new).into_iter().collect::<Vec<_>>()))
 }
 
-/// The runs that are open in a Workspace, by what its Updates say.
+/// Returns the open runs of a Workspace according to its Updates.
 fn open_runs(updates: &[Arc<Update>]) -> Vec<OpenRun> {
     let is_open = |update: &Update| {
         let status = update.status.as_ref();
@@ -265,8 +265,8 @@ fn open_runs(updates: &[Arc<Update>]) -> Vec<OpenRun> {
     open.map(|update| OpenRun { name: update.name_any(), uid: update.uid().unwrap_or_default() }).collect()
 }
 
-/// A pod that is on its way has no agent to ask, but for its init container `fetch`, until the agent opens. One that is to go
-/// has, ready or not: a run could be open in it.
+/// Returns whether to call the agent. A starting pod has no agent until the port opens, except in its init container `fetch`.
+/// A stale pod has one even if it is not ready, because a run may be open in it.
 fn shall_be_asked(pod: &PodState, workspace: &Workspace, rendered: Option<&Rendered>, context: &Context) -> bool {
     let stale = rendered.is_some_and(|rendered| pod.revision_hash.as_ref() != Some(&rendered.revision_hash));
     let deleted = workspace.metadata.deletion_timestamp.is_some();
@@ -277,13 +277,13 @@ fn shall_be_asked(pod: &PodState, workspace: &Workspace, rendered: Option<&Rende
     !pod.terminating && (runs || fetches || opens())
 }
 
-/// Whether the agent of a pod that starts has opened already.
+/// Returns whether the agent of a starting pod has opened its port.
 fn is_open(pod: &PodState, workspace: &Workspace, context: &Context) -> bool {
     let ip = pod.ip.as_ref().and_then(|ip| ip.parse().ok());
     ip.is_some_and(|ip| context.probes.is_open(ObjectRef::from_obj(workspace), &pod.uid, ip))
 }
 
-/// What the agent is asked: whether what its pod mounts is as it was.
+/// Returns the status request, which makes the agent check the mounted objects for changes.
 fn questions(workspace: &Workspace, context: &Context) -> StatusRequest {
     let mounted = environment::directories(&workspace.spec);
     let request = StatusRequest {
@@ -309,7 +309,7 @@ async fn ask(
     let address = AgentAddress { ip, port: names::AGENT_PORT, server_name };
     match status(&address, request, context).await {
         Ok((reply, client)) => (Agent::Answered(Box::new(reply)), Some(client)),
-        // Its own readiness says that it is not there yet.
+        // The pod is not ready either, so the agent has not started yet.
         Err(_) if !pod.ready && pod.fetching.is_none() => (Agent::NotAsked, None),
         Err(error) => (Agent::Unreachable(error.to_string()), None),
     }

@@ -7,7 +7,7 @@ use super::parts::Part;
 use super::report::State;
 use crate::api::conditions::workspace_reason as reason;
 
-/// The Workspace's managed fields, as the API server keeps them.
+/// Sets the managed fields of the Workspace.
 fn managed(o: &mut Observed, managers: &[(&str, &str)]) {
     let entry = |(manager, subresource): &(&str, &str)| json!({"manager": manager, "operation": "Apply", "subresource": subresource});
     let entries: Vec<Value> = managers.iter().map(entry).collect();

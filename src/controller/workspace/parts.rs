@@ -1,4 +1,4 @@
-//! What a Workspace is made of besides its pod: whether each object is there and as it is wanted.
+//! Objects of a Workspace except its pod: whether each exists and matches the rendered one.
 
 use std::time::Duration;
 
@@ -22,14 +22,14 @@ use crate::api::names;
 use crate::runtime::field_managers;
 use crate::runtime::reconcile::ReconcileError;
 
-/// An object of the Workspace.
+/// State of an object of the Workspace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Part {
     Missing,
-    /// The name belongs to an object of another owner.
+    /// An object of another owner has the name.
     Foreign,
     Outdated,
-    /// The Pulumi Kubernetes Operator manages fields of it.
+    /// The Pulumi Kubernetes Operator manages fields of the object.
     Operators,
     Current,
 }
@@ -40,18 +40,18 @@ impl Part {
     }
 }
 
-/// What a Workspace is made of, besides its pod.
+/// States of the objects of a Workspace, except its pod.
 pub(super) struct Parts {
     pub(super) service: Part,
     pub(super) tls: Part,
     pub(super) budget: Part,
     pub(super) stateful_set: Part,
-    /// Unless it is trusted unseen.
+    /// UID of the StatefulSet. Not set if the objects were not read.
     pub(super) stateful_set_uid: Option<String>,
     pub(super) contested: Option<Contested>,
 }
 
-/// They are not read each time: while there is a pod, and they were right a short while ago.
+/// Returns the states of the objects. They are not read if there is a pod and they were correct a short time ago.
 pub(super) async fn parts(
     workspace: &Workspace,
     pod: Option<&PodState>,
@@ -109,7 +109,7 @@ pub(super) async fn parts(
     Ok(parts)
 }
 
-/// The outdated objects, which were applied too often without effect.
+/// Returns the outdated objects if they were applied too often without effect.
 fn contested(
     parts: &Parts,
     (service, budget, stateful_set): (Option<&Service>, Option<&PodDisruptionBudget>, Option<&StatefulSet>),
@@ -141,7 +141,7 @@ fn is_as_wanted<K: Serialize>(found: &K, wanted: Option<&Value>) -> bool {
     wanted.is_some_and(|wanted| covers(&found, wanted))
 }
 
-/// The API server writes quantities in its own form, so a StatefulSet is not compared field by field.
+/// Compares a StatefulSet by its hash: the API server normalizes quantities, so a comparison of all fields would fail.
 fn is_applied(found: &StatefulSet, rendered: Option<&Rendered>, context: &Context) -> bool {
     let hash = found.annotations().get(ANNOTATION_RENDERED);
     let replicas = found.spec.as_ref().and_then(|spec| spec.replicas);
@@ -150,7 +150,7 @@ fn is_applied(found: &StatefulSet, rendered: Option<&Rendered>, context: &Contex
         && context.memory.is_unchanged(found)
 }
 
-/// Whether everything that is wanted is there; more may be.
+/// Returns whether `found` contains everything in `wanted`. It may contain more.
 fn covers(found: &Value, wanted: &Value) -> bool {
     match (found, wanted) {
         (Value::Object(found), Value::Object(wanted)) => {

@@ -1,4 +1,4 @@
-//! The pod template as the controller generates it, before the user's `podTemplate` is merged over it.
+//! Generated pod template, before the user's `podTemplate` is merged over it.
 
 use std::collections::BTreeSet;
 
@@ -19,21 +19,23 @@ use crate::api::names::{
 };
 
 const TLS_VOLUME: &str = "tls";
-/// The binary in our image, and where it is in the pod.
+/// Path of the binary in the agent image, and in the pod.
 const BINARY_IN_IMAGE: &str = "/pulumi-controller";
 const BINARY_IN_POD: &str = "/share/bin/pulumi-controller";
-/// The directory of the project: a link of the agent's, or what init containers have made.
+/// Directory of the project: a symbolic link created by the agent, or a directory created by init containers.
 const PROJECT_DIRECTORY: &str = "/share/workspace";
-/// What Kubernetes gives a pod that says nothing.
+/// Kubernetes' default termination grace period.
 const KUBERNETES_GRACE_SECONDS: u64 = 30;
-/// An hour: only the kubelet of an image that is broken looks for so long, and nothing runs in the pod before it is over.
+/// One hour. Only a pod with a broken image fails the probe for so long, and nothing runs in the pod before the probe
+/// succeeds.
 const MAX_STARTUP_PROBES: u32 = 3600;
-/// What an idle workspace needs: 7 MiB measured. Runs share a few slots of their node, so no workspace reserves the memory of a run.
+/// Memory request of an idle workspace, which uses 7 MiB as measured. It does not cover the memory of a run, because runs
+/// share the few slots of their node.
 const MEMORY_REQUEST: &str = "16Mi";
-/// Tells the agent how long its pod has to end.
+/// Variable with the termination grace period for the agent.
 const GRACE_VARIABLE: &str = "POD_TERMINATION_GRACE_SECONDS";
 
-/// The generated pod template.
+/// Returns the generated pod template.
 pub(super) fn template(
     name: &str,
     spec: &WorkspaceSpec,
@@ -60,24 +62,24 @@ pub(super) fn template(
     })
 }
 
-/// The `pulumi` container in a pod template.
+/// Returns the `pulumi` container of a pod template.
 pub(super) fn pulumi_container(template: &mut Value) -> Option<&mut Value> {
     let containers = template.pointer_mut("/spec/containers")?.as_array_mut()?;
     containers.iter_mut().find(|container| has_name(container, PULUMI_CONTAINER))
 }
 
-/// Tells the agent the grace of the merged template: only with it does the agent end a run before the kubelet does.
+/// Passes the grace period of the merged template to the agent, which needs it to end a run before the kubelet kills it.
 pub(super) fn tell_grace(template: &mut Value) {
     let grace = template.pointer("/spec/terminationGracePeriodSeconds").filter(|grace| !grace.is_null());
     let grace = grace.map_or(Some(KUBERNETES_GRACE_SECONDS), Value::as_u64);
     let environment = pulumi_container(template).and_then(|container| container.get_mut("env"));
     let Some(environment) = environment.and_then(Value::as_array_mut) else { return };
     environment.retain(|variable| !has_name(variable, GRACE_VARIABLE));
-    // Anything else is no number of seconds, and the API refuses the pod.
+    // The API server rejects the pod if the value is not a number of seconds.
     environment.extend(grace.map(|seconds| json!({"name": GRACE_VARIABLE, "value": seconds.to_string()})));
 }
 
-/// Tells every container where variables for the CLI may be left. Another place would not be read.
+/// Passes the path of the file with variables for the CLI to every container. The agent reads only this path.
 pub(super) fn tell_env_file(template: &mut Value) {
     for list in ["/spec/initContainers", "/spec/containers"] {
         let containers = template.pointer_mut(list).and_then(Value::as_array_mut);
@@ -91,15 +93,15 @@ pub(super) fn tell_env_file(template: &mut Value) {
     }
 }
 
-/// Says of which inputs a pod is made.
+/// Annotates a pod template with the hash of its inputs.
 pub(super) fn annotate(template: &mut Value, revision_hash: &str) {
     let metadata = template.pointer_mut("/metadata").and_then(Value::as_object_mut);
     let Some(annotations) = metadata.map(|m| m.entry("annotations").or_insert_with(|| json!({}))) else { return };
     set(annotations, ANNOTATION_REVISION_HASH, Some(revision_hash));
 }
 
-/// The working directory has to be there before the container `pulumi` is: the container runtime makes a missing one as root. Init
-/// containers of the user that bring the project make it themselves.
+/// Copies the binary and creates the working directory. The container runtime would create a missing working directory as
+/// root. Init containers that provide the project create it themselves.
 fn bootstrap(settings: &PodSettings, source: &WantedSource) -> Value {
     let mut role = vec!["bootstrap", "--to", BINARY_IN_POD];
     if !source.is_from_init_containers() {
@@ -112,7 +114,7 @@ fn fetch(settings: &PodSettings) -> Value {
     own_container(settings, FETCH_CONTAINER, &["fetch"], &[share_mount(), tls_mount()], &[pod_uid()])
 }
 
-/// An init container of our own image.
+/// Returns an init container that uses the agent image.
 fn own_container(settings: &PodSettings, name: &str, role: &[&str], mounts: &[Value], environment: &[Value]) -> Value {
     let command: Vec<&str> = std::iter::once(BINARY_IN_IMAGE).chain(role.iter().copied()).collect();
     let mut container = json!({
@@ -145,19 +147,19 @@ fn pulumi(
     mounted: &BTreeSet<Mounted<'_>>,
 ) -> Value {
     let own = own_environment();
-    // Ours come last and win, as in the Pulumi Kubernetes Operator; the API takes no name twice.
+    // Generated variables come last and win, as in the Pulumi Kubernetes Operator. The API server rejects duplicate names.
     let users = spec.env.iter().filter(|variable| !own.iter().any(|ours| ours.get("name") == variable.get("name")));
     let environment: Vec<Value> = users.chain(&own).cloned().collect();
     let mut container = json!({
         "name": PULUMI_CONTAINER,
         "image": spec.image.as_deref().unwrap_or_else(|| profile.image(&settings.default_image)),
         "command": [BINARY_IN_POD, "agent"],
-        // Where `kubectl exec` starts. The agent itself leaves it.
+        // Working directory of `kubectl exec`. The agent itself changes to another one.
         "workingDir": PROJECT_DIRECTORY,
         "env": environment,
         "ports": [{"name": "grpc", "containerPort": AGENT_PORT}],
-        // No liveness probe: a throttled pod must not lose its run.
-        // Often until it has started, which the kubelet follows with a look at its readiness, and seldom from then on.
+        // No liveness probe, because a throttled pod must not lose its run. The startup probe is frequent, and the kubelet
+        // checks readiness as soon as it succeeds; later readiness checks are infrequent.
         "startupProbe": {
             "httpGet": {"path": "/readyz", "port": AGENT_HEALTH_PORT},
             "periodSeconds": 1,
@@ -183,8 +185,8 @@ fn pulumi(
     container
 }
 
-/// The variables that tell the agent which pod it is in, and the CLI of `kubectl exec` by which path it knows the project: behind a
-/// link the working directory alone does not tell.
+/// Returns the variables that identify the pod to the agent, and the path of the project for the CLI in `kubectl exec`: the
+/// working directory does not show the path behind a symbolic link.
 pub(super) fn own_environment() -> Vec<Value> {
     vec![
         pod_field("POD_NAME", "metadata.name"),
@@ -202,10 +204,10 @@ fn pod_field(name: &str, path: &str) -> Value {
     json!({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}})
 }
 
-/// The user's resources, with a memory request where the user sets neither a request nor a limit of memory.
+/// Returns the user's resources, with a memory request if the user sets neither a request nor a limit for memory.
 fn resources(wanted: Option<&Value>) -> Value {
     let mut resources = wanted.filter(|wanted| wanted.is_object()).cloned().unwrap_or_else(|| json!({}));
-    // Kubernetes takes a limit for a request where there is none.
+    // Kubernetes uses the limit as the request if there is no request.
     if ["requests", "limits"].iter().any(|kind| is_set(resources.get(kind), "memory")) {
         return resources;
     }
@@ -229,7 +231,7 @@ fn requests(resources: &mut Value) -> Option<&mut serde_json::Map<String, Value>
 
 fn mounts(mounted: &BTreeSet<Mounted<'_>>) -> Value {
     let mut mounts = vec![share_mount(), tls_mount()];
-    // Directories, never single files: those would not follow a change.
+    // Mount directories, because the kubelet does not update single mounted files.
     mounts.extend(
         mounted
             .iter()
@@ -243,7 +245,7 @@ fn volumes(name: &str, mounted: &BTreeSet<Mounted<'_>>) -> Value {
         json!({"name": SHARE_VOLUME, "emptyDir": {}}),
         json!({"name": TLS_VOLUME, "secret": {"secretName": workspace_tls_secret(name), "optional": false}}),
     ];
-    // What is missing shall not keep the pod from starting: the run names it.
+    // Optional, so that the pod starts without the object. The run reports that it is missing.
     volumes.extend(mounted.iter().map(|mounted| match mounted {
         Mounted::Secret(secret) => {
             json!({"name": volume_name(*mounted), "secret": {"secretName": secret, "optional": true}})
@@ -253,7 +255,8 @@ fn volumes(name: &str, mounted: &BTreeSet<Mounted<'_>>) -> Value {
     Value::Array(volumes)
 }
 
-/// A volume's name may have 63 characters and no dot, a Secret's or a ConfigMap's 253 with dots.
+/// Returns the name of a volume. It is a hash: names of volumes have at most 63 characters and no dots, those of Secrets and
+/// ConfigMaps up to 253 with dots.
 fn volume_name(mounted: Mounted<'_>) -> String {
     let (kind, name) = match mounted {
         Mounted::Secret(name) => ("secret", name),

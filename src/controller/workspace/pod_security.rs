@@ -1,12 +1,13 @@
-//! The Pod Security Standard `restricted` (Kubernetes 1.35), for a pod template as it is applied. Pure.
+//! Checks a complete pod template against the Pod Security Standard `restricted` (Kubernetes 1.35). Pure functions.
 //!
-//! A namespace may enforce it by a label. `--restrict-workspace-pods` enforces it where the namespace does not: whoever may edit a
-//! Workspace would otherwise get any pod from the controller. Exemptions of the standard that depend on the node are not made: those of
-//! Windows, because the agent runs on Linux only, and those of user namespaces, because a node may ignore `hostUsers`.
+//! A namespace can enforce the standard with a label. `--restrict-workspace-pods` enforces it in all namespaces: otherwise, a
+//! user with permission to edit Workspaces could make the controller create any pod. The exemptions of the standard that
+//! depend on the node are not applied: that for Windows because the agent supports only Linux, and that for user namespaces
+//! because a node may ignore `hostUsers`.
 
 use serde_json::Value;
 
-/// What a template asks for and the standard forbids.
+/// Violation of the standard by a pod template.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the pod does not meet the Pod Security Standard restricted: {control}: {field} {rule}")]
 pub struct Violation {
@@ -46,7 +47,7 @@ const SYSCTLS: [&str; 12] = [
     "net.ipv4.tcp_wmem",
 ];
 
-/// The first violation of a pod template (`metadata` and `spec`).
+/// Returns the first violation in a pod template (`metadata` and `spec`).
 pub fn check(template: &Value) -> Result<(), Violation> {
     let pod = Part { path: "spec".to_owned(), value: template.get("spec").unwrap_or(&Value::Null) };
     let containers = containers(&pod);
@@ -66,14 +67,14 @@ pub fn check(template: &Value) -> Result<(), Violation> {
     Ok(())
 }
 
-/// The pod or one of its containers, and where it is.
+/// Pod or container, with its path.
 struct Part<'a> {
     path: String,
     value: &'a Value,
 }
 
 impl<'a> Part<'a> {
-    /// A field below this part; a null is absent.
+    /// Returns a field below this part. Null counts as absent.
     fn get(&self, pointer: &str) -> Option<&'a Value> {
         self.value.pointer(pointer).filter(|value| !value.is_null())
     }
@@ -87,7 +88,7 @@ impl<'a> Part<'a> {
         Err(Violation { control, field, rule: rule.into() })
     }
 
-    /// The field is absent or one of these.
+    /// Requires that the field is absent or has one of these values.
     fn one_of(&self, control: &'static str, pointer: &str, allowed: &[&str]) -> Result<(), Violation> {
         match self.get(pointer) {
             Some(found) if !found.as_str().is_some_and(|found| allowed.contains(&found)) => {
@@ -98,7 +99,7 @@ impl<'a> Part<'a> {
         }
     }
 
-    /// The field is absent or false.
+    /// Requires that the field is absent or false.
     fn not_true(&self, control: &'static str, pointer: &str) -> Result<(), Violation> {
         match self.get(pointer) {
             Some(found) if found != &Value::Bool(false) => self.violation(control, pointer, "must be unset or false"),
@@ -106,7 +107,7 @@ impl<'a> Part<'a> {
         }
     }
 
-    /// The field is absent or empty.
+    /// Requires that the field is absent or empty.
     fn empty(&self, control: &'static str, pointer: &str) -> Result<(), Violation> {
         match self.get(pointer) {
             Some(found) if found.as_str() != Some("") => self.violation(control, pointer, "must be unset"),
@@ -133,7 +134,7 @@ fn check_pod(pod: &Part<'_>) -> Result<(), Violation> {
     Ok(())
 }
 
-/// What a pod and a container have in common.
+/// Checks the controls of the standard that apply to both pods and containers.
 fn check_context(part: &Part<'_>) -> Result<(), Violation> {
     part.not_true("HostProcess", "/securityContext/windowsOptions/hostProcess")?;
     part.one_of("AppArmor", "/securityContext/appArmorProfile/type", &PROFILES)?;
@@ -183,7 +184,7 @@ fn check_capabilities(container: &Part<'_>) -> Result<(), Violation> {
     }
 }
 
-/// Probes and lifecycle handlers make the kubelet open connections from the node.
+/// Checks probes and lifecycle handlers, for which the kubelet opens connections from the node.
 fn check_hosts(container: &Part<'_>) -> Result<(), Violation> {
     let actions = ["livenessProbe", "readinessProbe", "startupProbe", "lifecycle/postStart", "lifecycle/preStop"];
     for action in actions {
@@ -194,7 +195,7 @@ fn check_hosts(container: &Part<'_>) -> Result<(), Violation> {
     Ok(())
 }
 
-/// What a container has to say if its pod does not.
+/// Checks the fields that a container must set if its pod does not.
 fn check_inherited(pod: &Part<'_>, container: &Part<'_>) -> Result<(), Violation> {
     let is_set = |pointer: &str| pod.get(pointer).is_some() || container.get(pointer).is_some();
     let (seccomp, non_root) = ("/securityContext/seccompProfile/type", "/securityContext/runAsNonRoot");

@@ -1,15 +1,15 @@
-//! What the controller itself decides about workspace pods.
+//! Settings of the controller for workspace pods.
 
 use super::restrictions::PodRestrictions;
 
-/// The settings of the controller for workspace pods.
+/// Settings of the controller for workspace pods.
 #[derive(Clone, Debug)]
 pub struct PodSettings {
-    /// The image that holds our binary at `/pulumi-controller`.
+    /// Image that contains the binary `/pulumi-controller`.
     pub agent_image: String,
-    /// When it is pulled; Kubernetes' default if absent.
+    /// Pull policy of the agent image; the Kubernetes default if absent.
     pub agent_image_pull_policy: Option<String>,
-    /// The image of the `pulumi` container when the Workspace names none.
+    /// Image of the `pulumi` container if the Workspace does not specify one.
     pub default_image: String,
     pub restrictions: PodRestrictions,
 }

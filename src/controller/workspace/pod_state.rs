@@ -1,4 +1,4 @@
-//! What a workspace pod's status says, and why it does not start: the pod's own reasons, for people.
+//! State of a workspace pod as far as decisions use it, and the reason why it does not start.
 
 use k8s_openapi::api::core::v1::{
     Container, ContainerState, ContainerStateTerminated, ContainerStatus, Pod, PodCondition,
@@ -9,55 +9,55 @@ use kube::ResourceExt;
 use super::init_containers::{self, FETCH_CONTAINER};
 use crate::api::names::{ANNOTATION_REVISION_HASH, ANNOTATION_RUN, PULUMI_CONTAINER, RUN_FINALIZER};
 
-/// Reasons of a waiting container that are part of every start.
+/// Reasons of waiting containers during a normal start.
 const ORDINARY_WAITING: [&str; 2] = ["ContainerCreating", "PodInitializing"];
-/// The agent of the Pulumi Kubernetes Operator, as its pods start it.
+/// Path of the Pulumi Kubernetes Operator's agent in its pods.
 const OPERATORS_AGENT: &str = "/share/agent";
-/// The scheduler's word for a request that no node has room for.
+/// Term in scheduler messages for a request that does not fit on any node.
 const DOES_NOT_FIT: &str = "Insufficient";
 const CRASH_LOOP: &str = "CrashLoopBackOff";
-/// The longest message of a container that is passed on, in bytes.
+/// Maximum length of a message from a container, in bytes.
 const MAX_MESSAGE: usize = 2048;
 
-/// A workspace pod, as far as decisions need it.
+/// State of a workspace pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct PodState {
     pub name: String,
     pub uid: String,
     pub ip: Option<String>,
-    /// Hash of the user's inputs that it was made from.
+    /// Hash of the user's inputs from which the pod was created.
     pub revision_hash: Option<String>,
-    /// It has the agent of the Pulumi Kubernetes Operator, which speaks another language.
+    /// Whether the pod has the agent of the Pulumi Kubernetes Operator, which uses another protocol.
     pub is_operators: bool,
-    /// It is being deleted.
+    /// Whether the pod is being deleted.
     pub terminating: bool,
-    /// It carries the finalizer of an open run.
+    /// Whether the pod has the finalizer of an open run.
     pub held: bool,
-    /// UID of the Update whose run has marked the pod last.
+    /// UID of the Update whose run last marked the pod.
     pub run: Option<String>,
-    /// All init containers have done their work: the `pulumi` container starts, or has started.
+    /// Whether all init containers have completed, so that the `pulumi` container starts or has started.
     pub initialized: bool,
-    /// The `pulumi` container runs.
+    /// Whether the `pulumi` container is running.
     pub running: bool,
-    /// The `pulumi` container is ready.
+    /// Whether the `pulumi` container is ready.
     pub ready: bool,
-    /// Since when the init container `fetch` runs: it takes the source.
+    /// Start time of the init container `fetch` while it runs and waits for the source.
     pub fetching: Option<Timestamp>,
-    /// The user's init container that runs.
+    /// Name of the user's init container that is running.
     pub initializing: Option<String>,
-    /// Why it does not start, in its own words; none while all goes as it should.
+    /// Reason why the pod does not start, as Kubernetes reports it. `None` during a normal start.
     pub trouble: Option<String>,
-    /// That is because no node takes it at the moment.
+    /// Whether the pod does not start because no node fits.
     pub unschedulable: bool,
 }
 
-/// Reads a pod.
+/// Returns the state of a pod.
 pub(super) fn read(pod: &Pod) -> PodState {
     let status = pod.status.as_ref();
     let container = status
         .and_then(|status| status.container_statuses.as_ref())
         .and_then(|containers| containers.iter().find(|container| container.name == PULUMI_CONTAINER));
-    // When the node was lost, the containers' own states are what was last heard of them.
+    // After the loss of the node, the container states are only the last known ones.
     let over = status.is_some_and(|status| matches!(status.phase.as_deref(), Some("Failed" | "Succeeded")));
     let runs = |container: &&ContainerStatus| !over && state(container).is_some_and(|state| state.running.is_some());
     let mut running_init =
@@ -83,7 +83,7 @@ pub(super) fn read(pod: &Pod) -> PodState {
     }
 }
 
-/// Whether the `pulumi` container runs the agent of the Pulumi Kubernetes Operator.
+/// Returns whether the `pulumi` container runs the agent of the Pulumi Kubernetes Operator.
 pub fn is_operators_pod(pod: &Pod) -> bool {
     let mut containers = pod.spec.iter().flat_map(|spec| &spec.containers);
     let command =
@@ -122,13 +122,13 @@ fn trouble(pod: &Pod) -> Option<String> {
     })
 }
 
-/// The condition of a pod that the scheduler has found no node for.
+/// Returns the condition of a pod for which the scheduler has found no node.
 fn unscheduled(pod: &Pod) -> Option<&PodCondition> {
     let mut conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
     conditions.find(|condition| condition.type_ == "PodScheduled" && condition.status == "False")
 }
 
-/// What each container of a pod requests.
+/// Returns the requests of all containers of a pod.
 fn requests(pod: &Pod) -> Option<String> {
     let spec = pod.spec.as_ref()?;
     let inits = spec.init_containers.iter().flatten().filter_map(|container| requested("init container", container));
@@ -137,7 +137,7 @@ fn requests(pod: &Pod) -> Option<String> {
     (!all.is_empty()).then(|| all.join("; "))
 }
 
-/// What a container requests, such as `container pulumi requests memory 16Mi`.
+/// Returns the requests of a container, such as `container pulumi requests memory 16Mi`.
 fn requested(what: &str, container: &Container) -> Option<String> {
     let requests = container.resources.as_ref()?.requests.as_ref()?;
     let amounts: Vec<String> = requests.iter().map(|(resource, amount)| format!("{resource} {}", amount.0)).collect();
@@ -151,7 +151,7 @@ fn container_trouble(container: &ContainerStatus) -> Option<String> {
         return Some(failure(container, terminated));
     };
     let reason = waiting.reason.as_deref().filter(|reason| !ORDINARY_WAITING.contains(reason))?;
-    // A crash loop's own message says only how long it waits; the last end says why.
+    // The message of a crash loop contains only the backoff. The last termination contains the cause.
     let last = container.last_state.as_ref().and_then(|state| state.terminated.as_ref());
     Some(match last.filter(|_| reason == CRASH_LOOP) {
         Some(last) => failure(container, last),
@@ -159,15 +159,15 @@ fn container_trouble(container: &ContainerStatus) -> Option<String> {
     })
 }
 
-/// How an init container failed that runs once more: until it has succeeded nothing has changed, and two words would
-/// alternate with each try.
+/// Returns the last failure of an init container that is being retried. The failure is reported until a retry succeeds,
+/// because two messages would otherwise alternate with each retry.
 fn last_failure(container: &ContainerStatus) -> Option<String> {
     state(container)?.running.as_ref()?;
     let last = container.last_state.as_ref()?.terminated.as_ref()?;
     (last.exit_code != 0).then(|| failure(container, last))
 }
 
-/// The same words however far the next try is.
+/// Describes a failure. The text is independent of the progress of the next retry.
 fn failure(container: &ContainerStatus, last: &ContainerStateTerminated) -> String {
     let is_repeated = container.restart_count > 0 || state(container).is_some_and(|state| state.terminated.is_none());
     if is_repeated { sentence(CRASH_LOOP, Some(&end(last))) } else { end(last) }

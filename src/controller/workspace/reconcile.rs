@@ -1,4 +1,4 @@
-//! One reconcile of a Workspace: observe, decide and act, step by step.
+//! Reconcile loop of a Workspace: observe, decide, act.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,12 +13,12 @@ use super::observe::observe;
 use crate::api::auto::Workspace;
 use crate::runtime::reconcile::{Outcome, ReconcileError};
 
-/// More steps than any Workspace needs in one go.
+/// Maximum number of steps per reconcile. No Workspace needs more.
 const MAX_STEPS: usize = 12;
-/// How soon the next reconcile comes when they were not enough.
+/// Requeue interval if the steps did not suffice.
 const GO_ON: Duration = Duration::from_secs(1);
 
-/// Looks, decides and acts until there is nothing to do now.
+/// Reconciles a Workspace step by step until nothing is due.
 pub async fn reconcile(workspace: Arc<Workspace>, context: Arc<Context>) -> Result<Outcome, ReconcileError> {
     context.caches.wait().await?;
     let (namespace, name) = (workspace.namespace().unwrap_or_default(), workspace.name_any());

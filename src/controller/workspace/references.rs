@@ -1,4 +1,4 @@
-//! The Secrets and ConfigMaps that must exist before a run of a Workspace's stack starts. Pure.
+//! Secrets and ConfigMaps that must exist before a run of a Workspace's stack starts. Pure functions.
 
 use std::collections::BTreeSet;
 
@@ -7,8 +7,8 @@ use super::environment;
 use crate::api::auto::WorkspaceSpec;
 use crate::controller::references::Reference;
 
-/// The references of the environment, and of the configuration of one stack. Those that are marked as optional are not in it,
-/// and each object is in it once. Nothing for a spec that is not valid: the run says what is wrong with it.
+/// Returns the references of the environment and of the configuration of one stack, each object once and without optional
+/// references. Returns nothing for an invalid spec; the run reports the error.
 pub fn references(spec: &WorkspaceSpec, stack: Option<&str>) -> Vec<Reference> {
     let environment = environment::required(spec).unwrap_or_default();
     let configuration = stack.map(|stack| config::required(spec, stack)).unwrap_or_default();

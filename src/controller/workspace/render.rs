@@ -1,8 +1,9 @@
-//! What a Workspace is made of: a headless Service, a StatefulSet with one pod, and a PodDisruptionBudget. Pure; all stay JSON until they are
-//! applied, because the user's part of the pod may hold fields that our library does not know.
+//! Renders the objects of a Workspace: a headless Service, a StatefulSet with one pod, and a PodDisruptionBudget. Pure
+//! functions. The objects stay JSON until they are applied, because the user's part of the pod may contain fields that
+//! `k8s-openapi` does not know.
 //!
-//! They carry no ownerReferences: a foreground deletion of the Workspace would take the pod away under a run. The
-//! Workspace's finalizer removes them.
+//! The objects have no ownerReferences: a foreground deletion of the Workspace would delete the pod during a run. The
+//! finalizer of the Workspace removes them.
 
 use serde_json::{Value, json};
 
@@ -19,22 +20,22 @@ use crate::api::bounds;
 use crate::api::names::{LABEL_RUN, LABEL_WORKSPACE_NAME, RUN_OPEN, workspace_object};
 use crate::controller::merge::{POD_TEMPLATE, TooLarge, check_size, merge};
 
-/// What shall be in the cluster for a Workspace.
+/// Rendered objects of a Workspace.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rendered {
     pub service: Value,
-    /// Holds a drain while a run is open.
+    /// Blocks a drain while a run is open.
     pub budget: Value,
     pub stateful_set: Value,
-    /// Hash of the user's inputs, as the pod carries it.
+    /// Hash of the user's inputs, which the pod has as an annotation.
     pub revision_hash: String,
-    /// Hash of the StatefulSet, as it carries it.
+    /// Hash of the StatefulSet, which it has as an annotation.
     pub rendered_hash: String,
-    /// Hash of all of them.
+    /// Hash of all rendered objects.
     pub parts_hash: String,
 }
 
-/// Renders what a Workspace is made of.
+/// Renders the objects of a Workspace.
 pub fn render(
     name: &str,
     namespace: &str,
@@ -48,7 +49,8 @@ pub fn render(
     let source = source::wanted(&workspace.spec)?;
     let mut template = pod_template(name, workspace, settings, &source)?;
     let is_fetched_first = init_containers::arrange(&mut template, !source.is_in_pod());
-    // What the user's init containers did may depend on the source: another one needs another pod. So does one that is in the pod.
+    // The result of the user's init containers may depend on the source, so another source needs another pod. The same holds
+    // for a source inside the pod.
     let is_bound = is_fetched_first || source.is_in_pod();
     let revision_hash = revision_hash(&workspace.spec, is_bound.then_some(&source.artifact));
     pod::annotate(&mut template, &revision_hash);
@@ -58,9 +60,9 @@ pub fn render(
         "spec": {
             "replicas": 1,
             "serviceName": workspace_object(name),
-            // One stuck pod shall not hold up its own replacement.
+            // A stuck pod must not block its own replacement.
             "podManagementPolicy": "Parallel",
-            // Only the controller replaces a pod, and only when no run is open in it.
+            // Only the controller replaces a pod, and only while no run is open in it.
             "updateStrategy": {"type": "OnDelete"},
             "selector": {"matchLabels": labels(name)},
             "template": template,
@@ -110,7 +112,7 @@ fn pod_template(
     Ok(merged)
 }
 
-/// Selects the pod only while a run is open in it: an idle one may be evicted.
+/// Returns a PodDisruptionBudget that selects the pod only while a run is open. An idle pod may be evicted.
 fn budget(name: &str, namespace: &str) -> Value {
     json!({
         "metadata": metadata(name, namespace),

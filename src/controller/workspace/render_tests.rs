@@ -184,7 +184,7 @@ fn a_pod_template_that_would_break_the_workspace_is_refused_by_name() {
     assert_eq!(nameless.to_string(), "podTemplate: spec.volumes[0] has no `name`, by which the list is merged");
 }
 
-/// Names of the init containers, and the revision.
+/// Returns the names of the init containers and the revision hash.
 fn with_init_containers(init_containers: &Value, digest: char) -> (Vec<String>, String) {
     let artifact = json!({"digest": format!("sha256:{}", digest.to_string().repeat(64)), "dir": "./infra"});
     let rendered =

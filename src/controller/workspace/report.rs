@@ -1,4 +1,4 @@
-//! How things are with a Workspace, in a reason and a sentence, and when to look again.
+//! State of a Workspace as a reason and a message, with the requeue time.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -12,43 +12,43 @@ use crate::pulumi::version;
 use crate::rpc::proto::{Candidate, InteractiveSession};
 use crate::source::Unavailable;
 
-/// Changes of pods and runs are watched; this is for what a watch has missed.
+/// Requeue interval as a fallback for missed watch events of pods and runs.
 const BACKSTOP: Duration = Duration::from_secs(30);
-/// How soon an object is applied again that the API server has rejected or that others rewrite: nothing tells when a policy changes.
+/// Retry interval for an object that the API server rejects or another client rewrites. No watch reports when a policy
+/// changes.
 pub(super) const REJECTED_RETRY: Duration = Duration::from_secs(3 * 60);
-/// How soon an agent that cannot be reached is tried again, and a pod that is not there is looked for.
+/// Requeue interval for an unreachable agent or a missing pod.
 const SOON: Duration = Duration::from_secs(5);
-/// How soon an agent is asked again that is putting a source in place.
+/// Poll interval for an agent that is installing a source.
 const WATCH: Duration = Duration::from_secs(2);
 
-/// The most of the version that the CLI prints that is told, in characters.
+/// Maximum length of the CLI version in a message, in characters.
 const MAX_VERSION: usize = 64;
-/// The most of a person's command that is told, in characters.
+/// Maximum length of the command of an interactive session in a message, in characters.
 const MAX_COMMAND: usize = 200;
 
-/// How soon a process is tried again that has just been started.
+/// Retry interval for a process that has just started.
 const AT_ONCE: Duration = Duration::from_millis(300);
 
-/// What kind of state it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// All is as the spec wants it.
+    /// Everything matches the spec.
     Ready,
-    /// On its way.
+    /// In progress.
     Working,
-    /// Something is wrong that may mend itself or be mended from outside.
+    /// A problem that may disappear without a change of the spec.
     Failing,
-    /// Only a change of the spec helps.
+    /// A problem that only a change of the spec solves.
     Stalled,
 }
 
-/// What the status shall say, and when to look again.
+/// State to write to the status, and the requeue time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Report {
     pub state: State,
     pub reason: &'static str,
     pub message: String,
-    /// None: when something changes.
+    /// Requeue interval, or `None` to wait for a change.
     pub again: Option<Duration>,
 }
 
@@ -62,7 +62,7 @@ impl Report {
         Self { state: State::Stalled, reason: reason::SPEC_INVALID, message, again: None }
     }
 
-    /// Only another image helps.
+    /// Requires a change of the image.
     pub(super) fn cli_too_old(version: &str) -> Self {
         let version: String = version.chars().filter(|c| !c.is_control()).take(MAX_VERSION).collect();
         let (major, minor) = version::OLDEST;
@@ -74,7 +74,7 @@ impl Report {
         Self { state: State::Stalled, reason, message, again: Some(AGENT_STATUS_INTERVAL) }
     }
 
-    /// Nothing tells us when the other's object goes away, so we look.
+    /// No watch reports the deletion of the other object, so it is polled.
     pub(super) fn foreign(object: &str) -> Self {
         let message =
             format!("{object} exists and does not belong to this Workspace: delete it or rename the Workspace");
@@ -97,7 +97,7 @@ impl Report {
         }
     }
 
-    /// The source is there, and the user's init containers work on it.
+    /// The source is delivered, and the user's init containers run.
     pub(super) fn initializing(pod: &str, container: Option<&str>) -> Self {
         let what = container.map_or_else(
             || "its init containers are next".to_owned(),
@@ -106,7 +106,7 @@ impl Report {
         Self::working(reason::INITIALIZING, format!("pod {pod} is starting: {what}"), BACKSTOP)
     }
 
-    /// No event tells that the init container `fetch` listens.
+    /// No event reports that the init container `fetch` accepts connections.
     pub(super) fn fetch_starting(pod: &str) -> Self {
         Self::working(reason::WAITING_FOR_REPLICAS, format!("pod {pod} is starting"), AT_ONCE)
     }
@@ -115,7 +115,7 @@ impl Report {
         Self::failing(reason::POD_FAILED, format!("pod {pod} does not start: {trouble}"), BACKSTOP)
     }
 
-    /// Nodes come and go: an autoscaler may be at work on it.
+    /// Nodes can be added at any time, for example by an autoscaler.
     pub(super) fn unschedulable(pod: &str, trouble: &str) -> Self {
         Self::failing(reason::UNSCHEDULABLE, format!("pod {pod} does not start: {trouble}"), BACKSTOP)
     }
@@ -128,7 +128,7 @@ impl Report {
         Self::working(why, format!("pod {pod} goes away when the run {run} has ended"), BACKSTOP)
     }
 
-    /// Nothing tells us that somebody has ended; so we ask.
+    /// No event reports the end of a session, so the agent is polled.
     pub(super) fn pod_waits_for_session(why: &'static str, pod: &str, session: &InteractiveSession) -> Self {
         Self::working(why, format!("pod {pod} goes away when {} has ended", command(session)), SOON)
     }
@@ -138,7 +138,7 @@ impl Report {
         Self::working(reason::INSTALLING, message, SOON)
     }
 
-    /// The same, and somebody works in the pod.
+    /// Adds to the message the interactive session that delays runs.
     pub(super) fn beside(self, session: &InteractiveSession) -> Self {
         let message = format!("{}; a run waits until {} has ended", self.message, command(session));
         Self { message, again: Some(SOON), ..self }
@@ -162,7 +162,7 @@ impl Report {
         Self::failing(reason::ARTIFACT_UNAVAILABLE, message, BACKSTOP)
     }
 
-    /// It is not known what shall be in place.
+    /// It is unknown which source should be in place.
     pub(super) fn no_source(why: &Unavailable) -> Self {
         match why {
             Unavailable::Invalid(message) | Unavailable::Denied(message) => Self::stalled(message.clone()),
@@ -173,7 +173,7 @@ impl Report {
         }
     }
 
-    /// An installation needs the environment, so the source waits for all that this refers to.
+    /// An installation needs the environment, so the source waits for all objects that the environment refers to.
     pub(super) fn reference_not_found(artifact: &ArtifactReference, waits: &str) -> Self {
         let message = format!("{waits}; the source {} is installed afterwards", name(artifact));
         Self::failing(reason::REFERENCE_NOT_FOUND, message, BACKSTOP)
@@ -183,7 +183,7 @@ impl Report {
         Self::working(reason::INSTALLING, format!("the source {} is being put in place", name(artifact)), BACKSTOP)
     }
 
-    /// The agent has it and goes on by itself; nothing tells us how far it is, so we ask.
+    /// The agent installs the source without further requests and sends no events, so it is polled.
     pub(super) fn on_its_way(artifact: &ArtifactReference, candidate: &Candidate) -> Self {
         let name = name(artifact);
         if candidate.failure.is_empty() {
@@ -202,7 +202,7 @@ impl Report {
         Self::failing(reason::ARTIFACT_REFUSED, message, BACKSTOP)
     }
 
-    /// Only another spec helps where the address may not be asked.
+    /// Requires a change of the spec if the URL is not allowed.
     pub(super) fn artifact_not_fetched(artifact: &ArtifactReference, error: &FetchError) -> Self {
         let message = format!("the source {} cannot be fetched: {error}", name(artifact));
         match error {
@@ -216,7 +216,7 @@ impl Report {
         }
     }
 
-    /// The API server forbids an object of the Workspace, for instance because of a quota.
+    /// The API server forbids an object of the Workspace, for example because of a quota.
     pub(super) fn forbidden(message: String) -> Self {
         Self::failing(reason::POD_FAILED, message, BACKSTOP)
     }
@@ -226,19 +226,19 @@ impl Report {
         Self::failing(reason::POD_FAILED, message, REJECTED_RETRY)
     }
 
-    /// The API server found fault with the content of an object. That may be a webhook or policy, too, which says so in its own
-    /// words.
+    /// The API server rejected the content of an object. The cause may also be a webhook or policy with an unrecognized
+    /// message.
     pub(super) fn rejected(message: String) -> Self {
         Self { again: Some(REJECTED_RETRY), ..Self::stalled(message) }
     }
 
-    /// A new pod would be made of a StatefulSet that is not as the spec wants it.
+    /// A new pod would be created from a StatefulSet that does not match the spec.
     pub(super) fn contested_pod() -> Self {
         let message = "the pod has to be replaced, and the StatefulSet does not stay as it is applied".to_owned();
         Self::failing(reason::POD_FAILED, message, REJECTED_RETRY)
     }
 
-    /// The same, and objects are not applied again yet.
+    /// Adds to the message the objects that are not applied again yet.
     pub(super) fn with_contested(self, contested: &Contested) -> Self {
         let again = self.again.map_or(contested.pause, |again| again.min(contested.pause));
         Self { message: format!("{}; {}", self.message, contested.message), again: Some(again), ..self }
@@ -253,14 +253,14 @@ impl Report {
     }
 }
 
-/// What a person does in the pod, bounded and on one line: the agent is not trusted.
+/// Describes an interactive session, bounded and on one line, because the agent is not trusted.
 fn command(session: &InteractiveSession) -> String {
     let typed: String =
         session.command.chars().take(MAX_COMMAND).map(|c| if c.is_control() { ' ' } else { c }).collect();
     format!("a person's `{typed}` in the pod (pid {})", session.pid)
 }
 
-/// How people call an artifact.
+/// Returns a readable name for an artifact.
 fn name(artifact: &ArtifactReference) -> Cow<'_, str> {
     if !artifact.revision.is_empty() {
         return Cow::Borrowed(&artifact.revision);

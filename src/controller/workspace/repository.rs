@@ -1,4 +1,5 @@
-//! A Workspace whose source is a Git repository: what that has right now is its artifact, as if a Stack had written it.
+//! Workspaces with a Git repository as source: the current content of the repository becomes the artifact, as if a Stack had
+//! set it.
 
 use kube::ResourceExt;
 
@@ -9,8 +10,8 @@ use crate::source::git::{Git, Known, Question, RepositorySpec};
 use crate::source::inline::InlineSource;
 use crate::source::{Origin, Unavailable};
 
-/// Puts the artifact of a repository where that of a Stack is. The answer is where its bytes come from, for a Workspace that names a
-/// repository and nothing else.
+/// Sets `spec.artifact` from the Git repository of a Workspace. Returns the origin of its bytes if a repository is the only
+/// source of the Workspace.
 pub(super) fn resolve(workspace: &mut Workspace, context: &Context) -> Result<Option<Origin>, Unavailable> {
     look(workspace, &context.git)
 }
@@ -36,7 +37,7 @@ fn look(workspace: &mut Workspace, git: &Git) -> Result<Option<Origin>, Unavaila
             put(workspace, artifact);
             Ok(Some(resolved.origin))
         }
-        // What is ready stays so until more is known.
+        // A ready Workspace stays ready until the revision is known.
         Err(error @ Unavailable::Looking(_)) => match ready(workspace) {
             Some(artifact) => {
                 put(workspace, artifact);
@@ -48,7 +49,7 @@ fn look(workspace: &mut Workspace, git: &Git) -> Result<Option<Origin>, Unavaila
     }
 }
 
-/// The repository that a Workspace follows: none where a Stack says what is in it, and none while it is being deleted.
+/// Returns the repository that a Workspace follows. `None` if a Stack sets the artifact, or during deletion.
 fn repository(workspace: &Workspace) -> Result<Option<RepositorySpec>, Unavailable> {
     if workspace.spec.artifact.is_some() || workspace.metadata.deletion_timestamp.is_some() {
         return Ok(None);
@@ -62,13 +63,13 @@ fn put(workspace: &mut Workspace, artifact: ArtifactReference) {
     workspace.spec = WorkspaceSpec { git: None, artifact: Some(artifact), ..spec };
 }
 
-/// What is in the pod, by its revision.
+/// Returns the revision and digest of the artifact in the pod.
 fn known(workspace: &Workspace) -> Option<Known> {
     let artifact = workspace.status.as_ref()?.artifact.as_ref()?;
     Some(Known { revision: artifact.revision.clone(), digest: artifact.digest.parse().ok()?, selection: None })
 }
 
-/// What is in the pod, if it is what this spec asks for.
+/// Returns the artifact in the pod if the Workspace is ready for the current spec.
 fn ready(workspace: &Workspace) -> Option<ArtifactReference> {
     let status = workspace.status.as_ref()?;
     let ready = find(&status.conditions, READY).filter(|ready| ready.status == "True")?;

@@ -1,13 +1,13 @@
-//! What an installation allows of workspace pods, beside what the admission of a namespace allows. Pure.
+//! Restrictions of the installation for workspace pods, in addition to the admission of the namespace. Pure functions.
 
 use serde_json::Value;
 
 use super::pod_security;
 use super::spec_error::SpecError;
 
-/// The account of a pod that names none.
+/// ServiceAccount of a pod that does not specify one.
 const DEFAULT_ACCOUNT: &str = "default";
-/// Labels that network policies and Services usually select Pods by, and what such labels begin with.
+/// Labels that network policies and Services usually select Pods by, and the prefix of such labels.
 const SELECTOR_LABELS: [&str; 3] = ["app", "control-plane", "k8s-app"];
 const SELECTOR_PREFIX: &str = "app.kubernetes.io/";
 /// Names of controllers that the network policies of Flux and of this controller select by the label `app` or
@@ -23,20 +23,20 @@ const CONTROLLERS: [&str; 9] = [
     "source-watcher",
     "controller",
 ];
-/// Names of installations that they select by the label `app.kubernetes.io/part-of`.
+/// Names of installations that these policies select by the label `app.kubernetes.io/part-of`.
 const INSTALLATIONS: [&str; 2] = ["flux", "pulumi-controller"];
 
-/// Restrictions that apply to the workspace pods of all namespaces.
+/// Restrictions for the workspace pods of all namespaces.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodRestrictions {
-    /// Whether pods have to meet the Pod Security Standard `restricted` and carry no label that policies select by.
+    /// Whether pods must meet the Pod Security Standard `restricted` and have no label that policies select by.
     pub is_restricted: bool,
-    /// ServiceAccounts that pods may run as: `name` in every namespace, `namespace/name` in one. Empty: all.
+    /// ServiceAccounts that pods may use: `name` in every namespace, `namespace/name` in one. Empty allows all.
     pub service_accounts: Vec<String>,
 }
 
 impl PodRestrictions {
-    /// Checks a pod template as it is applied in a namespace.
+    /// Checks the complete pod template for a namespace.
     pub(super) fn check(&self, namespace: &str, template: &Value) -> Result<(), SpecError> {
         self.check_account(namespace, template)?;
         for (label, value) in template.pointer("/metadata/labels").and_then(Value::as_object).into_iter().flatten() {
@@ -50,7 +50,7 @@ impl PodRestrictions {
     fn check_account(&self, namespace: &str, template: &Value) -> Result<(), SpecError> {
         let field = |name: &str| template.pointer(&format!("/spec/{name}")).and_then(Value::as_str);
         let named = |account: &&str| !account.is_empty();
-        // The deprecated field counts where the other one is empty.
+        // Kubernetes uses the deprecated field if the other one is empty.
         let account = field("serviceAccountName").filter(named).or_else(|| field("serviceAccount").filter(named));
         let account = account.unwrap_or(DEFAULT_ACCOUNT);
         let is_allowed = |allowed: &String| match allowed.split_once('/') {
@@ -64,7 +64,7 @@ impl PodRestrictions {
     }
 }
 
-/// Whether a pod with this label would pass for one of a controller.
+/// Returns whether policies would treat a pod with this label as a controller.
 fn is_of_controller(label: &str, value: &Value) -> bool {
     let value = value.as_str().unwrap_or_default();
     match label {

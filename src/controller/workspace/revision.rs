@@ -1,5 +1,5 @@
-//! The hash that says whether a pod is stale. Only the user's inputs count: with our own image and defaults in it, an
-//! upgrade of the controller would replace every pod.
+//! Hash that shows whether a pod is stale. It covers only inputs of the user: with the agent image and defaults of the
+//! controller, an upgrade of the controller would replace every pod.
 
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
@@ -7,33 +7,33 @@ use sha2::{Digest, Sha256};
 use super::environment;
 use crate::api::auto::{ArtifactReference, WorkspaceSpec};
 
-/// How much of the hash is kept, in bytes.
+/// Length of the hash in bytes.
 const HASH_BYTES: usize = 16;
 
-/// A hash of what the user says about the pod. Its source, stacks and configuration travel by RPC and do not count, but for a
-/// source that the pod is `bound` to. Labels and annotations of its Service do not either.
+/// Returns a hash of the user's inputs for the pod. It excludes labels and annotations of the Service, and the source, stacks
+/// and configuration, which are sent by RPC. A source to which the pod is `bound` is included.
 pub(super) fn revision_hash(spec: &WorkspaceSpec, bound: Option<&ArtifactReference>) -> String {
     let mut inputs = json!({
-        // Not its revision: another name of the same content changes nothing.
+        // The revision is excluded: another name for the same content changes nothing.
         "artifact": bound.map(|artifact| json!({"digest": artifact.digest, "dir": artifact.dir})),
         "env": spec.env,
         "image": spec.image,
         "imagePullPolicy": spec.image_pull_policy,
-        // Their contents reach the pod that is there; one that was not named before is a new volume.
+        // The kubelet updates the content of mounted objects in a running pod, but a new object needs a new volume.
         "mounted": environment::directories(spec).keys().collect::<Vec<_>>(),
         "podTemplate": spec.pod_template,
         "resources": spec.resources,
         "securityProfile": spec.security_profile,
         "serviceAccountName": spec.service_account_name,
     });
-    // What is not set leaves no trace, so that a field added here later changes nothing where it is not used.
+    // Unset inputs are removed, so that a new field does not change the hash where it is not used.
     if let Some(inputs) = inputs.as_object_mut() {
         inputs.retain(|_, input| !input.is_null() && input != &json!([]));
     }
     hash(&inputs)
 }
 
-/// A hash of a JSON value that does not depend on the order of fields in memory.
+/// Returns a hash of a JSON value that is independent of the order of fields.
 pub(super) fn hash(value: &Value) -> String {
     let digest = Sha256::digest(canonical(value).to_string());
     hex::encode(digest.iter().take(HASH_BYTES).copied().collect::<Vec<u8>>())
@@ -64,7 +64,7 @@ mod tests {
 
     #[test]
     fn the_hash_never_changes_for_the_same_inputs() {
-        // A change here replaces every pod of every user at an upgrade of the controller.
+        // A change of this value replaces every pod of every user on an upgrade of the controller.
         assert_eq!(revision_hash(&base(), None), "627b77386ec931620d739b83141f54f7");
     }
 

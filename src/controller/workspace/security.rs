@@ -1,19 +1,19 @@
-//! What a Workspace's `securityProfile` makes of its pod. Pure.
+//! Effects of `securityProfile` on the pod of a Workspace. Pure functions.
 
 use serde_json::{Value, json};
 
 use super::spec_error::SpecError;
 
-/// The end of the tag of an image whose user is not root, and whose sister without that end runs as root.
+/// Tag suffix of an image with a non-root user. The image without the suffix runs as root.
 const NONROOT: &str = "-nonroot";
 
-/// How much the pod may do.
+/// Privileges of the pod.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum SecurityProfile {
-    /// Pod Security `restricted`.
+    /// Pod Security Standard `restricted`.
     #[default]
     Restricted,
-    /// Pod Security `baseline`: as the image's own user.
+    /// Pod Security Standard `baseline`, with the user of the image.
     Baseline,
 }
 
@@ -26,7 +26,7 @@ impl SecurityProfile {
         }
     }
 
-    /// The security context of the pod.
+    /// Returns the security context of the pod.
     pub(super) fn of_pod(self) -> Value {
         let seccomp = json!({"type": "RuntimeDefault"});
         match self {
@@ -40,7 +40,7 @@ impl SecurityProfile {
         }
     }
 
-    /// That of the `pulumi` container, if it needs one.
+    /// Returns the security context of the `pulumi` container, if it needs one.
     pub(super) fn of_pulumi(self) -> Option<Value> {
         match self {
             Self::Restricted => Some(restricted()),
@@ -48,7 +48,7 @@ impl SecurityProfile {
         }
     }
 
-    /// The image of a Workspace that names none.
+    /// Returns the image for a Workspace that does not specify one.
     pub(super) fn image(self, default: &str) -> &str {
         match self {
             Self::Restricted => default,
@@ -57,7 +57,7 @@ impl SecurityProfile {
     }
 }
 
-/// Pod Security `restricted`, for one container.
+/// Returns the security context of a container for the Pod Security Standard `restricted`.
 pub(super) fn restricted() -> Value {
     json!({"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}})
 }

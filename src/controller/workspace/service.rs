@@ -1,4 +1,4 @@
-//! The headless Service of a Workspace, with the labels and annotations of its `serviceTemplate`. Pure.
+//! Headless Service of a Workspace, with the labels and annotations of its `serviceTemplate`. Pure functions.
 
 use serde_json::{Map, Value, json};
 
@@ -8,13 +8,13 @@ use super::spec_error::SpecError;
 use crate::api::names::AGENT_PORT;
 use crate::controller::merge::{SERVICE_TEMPLATE, merge};
 
-/// What a template may hold: the rest is how the agent is reached.
+/// Metadata fields that a template may set. The others define how the agent is reached.
 const FIELDS: [&str; 2] = ["annotations", "labels"];
 
-/// The Service. What we select and find it by wins over the template.
+/// Returns the Service. Generated labels and the selector take precedence over the template.
 pub(super) fn service(name: &str, namespace: &str, template: Option<&Value>) -> Result<Value, SpecError> {
     let mut metadata = metadata(name, namespace);
-    // Also without a template: one that says nothing makes no difference.
+    // Added even without a template, so that an empty template makes no difference.
     add(&mut metadata, "annotations", None);
     if let Some(template) = template {
         check(template)?;
@@ -29,13 +29,14 @@ pub(super) fn service(name: &str, namespace: &str, template: Option<&Value>) -> 
         "metadata": metadata,
         "spec": {
             "clusterIP": "None",
-            // The agent is reached before the pod is ready: readiness is a matter of the pod alone.
+            // The controller calls the agent before the pod is ready.
             "publishNotReadyAddresses": true,
             "selector": labels(name),
             "ports": [{"name": "grpc", "port": AGENT_PORT}],
         },
     });
-    // What is taken out of the template is taken out of the Service: without this, all that is left would be there already.
+    // The hash detects fields that were removed from the template: the remaining fields alone would still match the existing
+    // Service.
     let hash = json!({ANNOTATION_RENDERED: hash(&service)});
     if let Some(metadata) = service.get_mut("metadata") {
         replace(metadata, "annotations", hash.as_object());
@@ -57,7 +58,7 @@ fn check(template: &Value) -> Result<(), SpecError> {
     Ok(())
 }
 
-/// Adds what is not there yet.
+/// Adds the entries that do not exist yet.
 fn add(metadata: &mut Value, field: &str, more: Option<&Map<String, Value>>) {
     let Some(fields) = entry(metadata, field) else { return };
     for (key, value) in more.into_iter().flatten() {

@@ -1,4 +1,4 @@
-//! The source that a Workspace asks for, and where its bytes come from. Pure.
+//! Source that a Workspace requests, and the origin of its bytes. Pure functions.
 
 use std::str::FromStr;
 
@@ -8,12 +8,12 @@ use crate::artifact::{Digest, Directory, InPod};
 use crate::source::Origin;
 use crate::source::inline::{InlineSource, InlineSourceError, from_init_containers};
 
-/// The source that a Workspace asks for.
+/// Source that a Workspace requests.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct WantedSource {
-    /// With digest and directory in normal form.
+    /// With normalized digest and directory.
     pub artifact: ArtifactReference,
-    /// Where its bytes come from; none where whoever wrote `artifact` brings them.
+    /// Origin of the bytes. `None` if the controller that wrote `artifact` provides them.
     pub origin: Option<Origin>,
 }
 
@@ -22,14 +22,14 @@ impl WantedSource {
         self.origin == Some(Origin::InPod)
     }
 
-    /// Whether the user's init containers bring it.
+    /// Returns whether the user's init containers provide the source.
     pub(super) fn is_from_init_containers(&self) -> bool {
         let digest = Digest::from_str(&self.artifact.digest);
         digest.is_ok_and(|digest| InPod::of(&digest) == Some(InPod::InitContainers))
     }
 }
 
-/// The one source of a Workspace, in whatever field it is.
+/// Returns the source of a Workspace, which exactly one field specifies.
 pub(super) fn wanted(spec: &WorkspaceSpec) -> Result<WantedSource, SpecError> {
     let written = InlineSource::of(spec);
     let resolved = match (&spec.artifact, written.first()) {
@@ -45,7 +45,7 @@ pub(super) fn wanted(spec: &WorkspaceSpec) -> Result<WantedSource, SpecError> {
     Ok(WantedSource { artifact, origin: Some(resolved.origin) })
 }
 
-/// What somebody else has resolved.
+/// Returns the source for an artifact that another controller or a user has resolved.
 fn given(artifact: &ArtifactReference) -> Result<WantedSource, SpecError> {
     let digest = Digest::from_str(&artifact.digest)?;
     let origin = InPod::of(&digest).map(|_| Origin::InPod);

@@ -1,4 +1,4 @@
-//! What is decided about the source of a pod: of one that runs, and of one whose init containers wait for it.
+//! Decisions about the source of a running pod, and of a pod whose init containers wait for it.
 
 use super::decide::Action;
 use super::decide_tests::{Change, Is, answered, check, deleted, now, pod, reference, reply, run, stale, workspace};
@@ -122,7 +122,7 @@ fn a_source_on_its_way_is_waited_for_and_another_one_has_to_give_way() {
     ]);
 }
 
-/// The init container `fetch` has run for this many seconds.
+/// Sets an init container `fetch` that has been running for this many seconds.
 fn fetching(observed: &mut Observed, seconds: i64) {
     let since = now() - k8s_openapi::jiff::SignedDuration::from_secs(seconds);
     observed.pod = Some(PodState { running: false, ready: false, fetching: Some(since), ..pod() });
@@ -134,7 +134,7 @@ fn silent(observed: &mut Observed, seconds: i64) {
     observed.agent = Agent::Unreachable("refused".to_owned());
 }
 
-/// The status says that the pod with this UID was given its source.
+/// Sets a status that reports delivery of the source to the pod with this UID.
 fn given_to(observed: &mut Observed, pod: &str) {
     silent(observed, 60);
     observed.workspace = workspace(serde_json::json!({}), reason::INITIALIZING);

@@ -1,13 +1,14 @@
-//! Why no pod can be made of a Workspace's spec.
+//! Errors in the spec of a Workspace.
 
 use super::pod_security::Violation;
 use crate::controller::merge::{MergeError, TooLarge};
 use crate::source::inline::InlineSourceError;
 
-/// Pods and revisions carry labels made of the name; with a longer one they would not be valid.
+/// Maximum length of a Workspace's name. Pods and ControllerRevisions have labels derived from it, which a longer name would
+/// make invalid.
 pub(super) const MAX_NAME: usize = 42;
 
-/// Why no pod can be made of a Workspace's spec. A person has to change it.
+/// Reason why no pod can be created from a Workspace's spec. Only a change of the spec helps.
 #[derive(Debug, thiserror::Error)]
 pub enum SpecError {
     #[error("the Workspace's name has more than {MAX_NAME} characters")]

@@ -1,4 +1,4 @@
-//! The only place that makes a Workspace's conditions, and the events that go with a change of them.
+//! Builds the conditions of a Workspace and the events about their changes. No other module does.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
@@ -21,15 +21,15 @@ use crate::rpc::proto::StatusReply;
 use crate::runtime::events::{Event, EventKind};
 use crate::runtime::writes::WriteError;
 
-/// The CLI takes no name of a project that is longer.
+/// Maximum length of a project name that the CLI accepts.
 const MAX_PROJECT_NAME: usize = 100;
-/// Reason of the event about a template that sets something without any effect.
+/// Event reason for a template that sets fields without effect.
 const NO_EFFECT: &str = "PodTemplateNoEffect";
 
-/// The reason of an event for objects that something else changes each time they are applied.
+/// Event reason for objects that another client changes after each apply.
 const APPLY_CONFLICT: &str = "ApplyConflict";
 
-/// Writes what is reported, if it is news; the answer is the Workspace as it is then.
+/// Writes the reported state if it has changed. Returns the Workspace after a write.
 pub(super) async fn write(
     observed: &Observed,
     report: &Report,
@@ -53,7 +53,7 @@ pub(super) async fn write(
     Ok(written)
 }
 
-/// An event for objects that something else rewrites, once until they differ in another way.
+/// Returns an event about objects that another client rewrites, unless the status already reports the same differences.
 fn contested_event(observed: &Observed) -> Option<Event> {
     let contested = observed.contested.as_ref()?;
     let conditions = observed.workspace.status.as_ref().map(|status| status.conditions.as_slice());
@@ -62,7 +62,7 @@ fn contested_event(observed: &Observed) -> Option<Event> {
     (!is_told).then(|| Event::new(&observed.workspace, EventKind::Warning, APPLY_CONFLICT, contested.message.clone()))
 }
 
-/// What has changed in the pod is awaited no more.
+/// Ends the polling for changes of mounted objects that the pod has received.
 fn note_arrived(workspace: &Workspace, now: &WorkspaceStatus, context: &Context) {
     let before = workspace.status.as_ref().map(|status| &status.mounted_inputs);
     let arrived = now.mounted_inputs.iter().filter(|(object, word)| before.and_then(|b| b.get(*object)) != Some(*word));
@@ -70,7 +70,7 @@ fn note_arrived(workspace: &Workspace, now: &WorkspaceStatus, context: &Context)
     context.inputs.arrived(&namespace, &workspace.name_any(), arrived.map(|(object, _)| object));
 }
 
-/// The status that says what is reported.
+/// Returns the status for a report.
 fn status(observed: &Observed, report: &Report, now: Timestamp) -> WorkspaceStatus {
     let workspace = &observed.workspace;
     let generation = workspace.metadata.generation.unwrap_or_default();
@@ -85,7 +85,8 @@ fn status(observed: &Observed, report: &Report, now: Timestamp) -> WorkspaceStat
     status
 }
 
-/// What the agent says now; what it said last while it is the same pod and nobody has answered.
+/// Sets the fields that the agent reports. Without an answer, the last reported values are kept as long as the pod is the
+/// same.
 fn describe_pod(status: &mut WorkspaceStatus, observed: &Observed) {
     match &observed.agent {
         Agent::Answered(reply) => {
@@ -111,15 +112,15 @@ fn describe_pod(status: &mut WorkspaceStatus, observed: &Observed) {
     }
 }
 
-/// What the agent says of the configuration's inputs; where it cannot tell now, what it said last. Every pod of a Workspace has the same
-/// word for the same contents, so what has changed while there was no pod is seen as well.
+/// Returns the agent's hash of the configuration inputs, or the previous one if the agent cannot compute it now. All pods of
+/// a Workspace compute the same hash for the same content, so a change without a pod is detected too.
 fn config_inputs(before: Option<String>, reply: &StatusReply, spec: &WorkspaceSpec) -> Option<String> {
     let has_inputs = !config::config_files(spec).is_empty();
     let said = Some(reply.config_inputs.clone()).filter(|word| !word.is_empty());
     said.or(before).filter(|_| has_inputs)
 }
 
-/// The same for each Secret and ConfigMap that is mounted.
+/// Returns the agent's hash of each mounted Secret and ConfigMap, or the previous one.
 fn mounted_inputs(
     before: &BTreeMap<String, String>,
     reply: &StatusReply,
@@ -134,12 +135,12 @@ fn mounted_inputs(
     environment::directories(spec).into_iter().filter_map(word).take(most).collect()
 }
 
-/// The name as the agent says it, bounded: it is not trusted.
+/// Returns the project name that the agent reports, bounded because the agent is not trusted.
 fn project_name(said: &str) -> String {
     said.chars().filter(|c| !c.is_control()).take(MAX_PROJECT_NAME).collect()
 }
 
-/// The agent knows digests and directories; the revision is what the spec, or the status before, called it.
+/// Adds the revision from the spec or the previous status. The agent reports only digest and directory.
 fn with_revision(found: ArtifactReference, observed: &Observed) -> ArtifactReference {
     let normal = observed.wanted.as_ref().ok().map(|wanted| &wanted.source.artifact);
     let is_wanted = normal.is_some_and(|wanted| wanted.digest == found.digest && wanted.dir == found.dir);
@@ -171,7 +172,7 @@ fn set_conditions(status: &mut WorkspaceStatus, report: &Report, generation: i64
     }
 }
 
-/// An event where the state has changed; steps on the way are not worth one.
+/// Returns an event if the state has changed. Intermediate states get no event.
 fn event(workspace: &Workspace, report: &Report) -> Option<Event> {
     let before = workspace.status.as_ref().and_then(|status| conditions::find(&status.conditions, conditions::READY));
     let was = before.map(|ready| (ready.status.as_str(), ready.reason.as_str()));
@@ -190,8 +191,7 @@ fn event(workspace: &Workspace, report: &Report) -> Option<Event> {
     })
 }
 
-/// The operator's reason of an event, where it has one.
-/// Once for each generation: what its template sets without any effect.
+/// Returns an event about fields of the template without effect, once for each generation.
 fn without_effect(workspace: &Workspace) -> Option<Event> {
     let observed = workspace.status.as_ref().and_then(|status| status.observed_generation);
     let template = workspace.spec.pod_template.as_ref().filter(|_| observed != workspace.metadata.generation)?;

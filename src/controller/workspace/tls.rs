@@ -1,4 +1,4 @@
-//! The Secret with a workspace's server certificate. Its content is looked at and forgotten, never cached.
+//! Secret with the server certificate of a workspace. Its content is never cached.
 
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
@@ -14,11 +14,11 @@ use crate::rpc::server_tls::{
     AUTHORITY_FILE as AUTHORITIES, CERTIFICATE_FILE as CERTIFICATE, INPUTS_KEY_FILE as INPUTS_KEY, KEY_FILE as KEY,
 };
 
-/// A key of this length holds.
+/// Minimum length of the inputs key, in bytes.
 const MIN_INPUTS_KEY: usize = 32;
 
-/// Whether the Secret does what it is for: a certificate under the right name, signed by the authority that signs now,
-/// with life in it, its key, the bundle that the agent shall trust, and the key for changes of the configuration's inputs.
+/// Returns whether the Secret is valid: a certificate with the correct name that the current CA has signed and that is not
+/// due for renewal, its key, the CA bundle for the agent, and the inputs key.
 pub(super) fn is_current(secret: &Secret, server_name: &str, authority: &Generations, now: Timestamp) -> bool {
     let text = |key: &str| {
         let ByteString(bytes) = secret.data.as_ref()?.get(key)?;
@@ -27,7 +27,7 @@ pub(super) fn is_current(secret: &Secret, server_name: &str, authority: &Generat
     let (Some(certificate), Some(key), Some(authorities)) = (text(CERTIFICATE), text(KEY), text(AUTHORITIES)) else {
         return false;
     };
-    // A certificate that cannot be read is as good as none.
+    // An unreadable certificate counts as missing.
     !key.is_empty()
         && inputs_key(secret).is_some()
         && authorities == authority.bundle_pem()
@@ -36,14 +36,14 @@ pub(super) fn is_current(secret: &Secret, server_name: &str, authority: &Generat
         && !identity::renewal_due(certificate, now).unwrap_or(true)
 }
 
-/// The key by which the agent tells changes of the configuration's inputs.
+/// Returns the key with which the agent hashes the inputs of the configuration.
 fn inputs_key(secret: &Secret) -> Option<&str> {
     let ByteString(bytes) = secret.data.as_ref()?.get(INPUTS_KEY)?;
     std::str::from_utf8(bytes).ok().filter(|key| key.len() >= MIN_INPUTS_KEY)
 }
 
-/// A Secret with a new certificate. The key for the configuration's inputs stays: with another one all of them would seem
-/// to have changed.
+/// Returns a Secret with a new certificate. The inputs key is kept, because with a new one all inputs would appear to have
+/// changed.
 pub(super) fn issue(
     name: &str,
     namespace: &str,
@@ -66,7 +66,7 @@ pub(super) fn issue(
     }))
 }
 
-/// Random: two UUIDs have 244 bits of it.
+/// Returns a random key. Two UUIDs have 244 random bits.
 fn new_key() -> String {
     format!("{}{}", Uuid::new_v4().simple(), Uuid::new_v4().simple())
 }

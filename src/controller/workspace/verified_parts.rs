@@ -1,6 +1,5 @@
-//! What need not be read again yet: Service, certificate and StatefulSet of a Workspace were all as they shall be a short
-//! while ago. While a pod starts and a run comes and goes a Workspace is looked at a dozen times, and nearly all of it is
-//! about the pod.
+//! Cache of Workspaces whose Service, certificate, PodDisruptionBudget and StatefulSet were correct a short time ago. A
+//! Workspace is reconciled a dozen times while a pod starts and a run executes, almost always because of the pod.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,26 +9,26 @@ use tokio::time::Instant;
 
 use crate::controller::authority::Generations;
 
-/// How long the parts are trusted while their pod is ready: what somebody has taken away since is needed by the next pod only.
+/// Time for which the objects are trusted while the pod is ready. A deleted object is needed only by the next pod.
 const TRUSTED_AT_REST: Duration = Duration::from_secs(10 * 60);
-/// How long while the pod is not ready, which may be for want of one of them.
+/// Time for which the objects are trusted while the pod is not ready, which a missing object may cause.
 const TRUSTED_AT_START: Duration = Duration::from_secs(60);
 
-/// The parts that were seen to be right, by namespace and name of the Workspace.
+/// Verified objects by namespace and name of the Workspace.
 #[derive(Default)]
 pub(super) struct VerifiedParts {
-    /// Locked for short sections only.
+    /// Locked only for short sections.
     known: Mutex<HashMap<(String, String), Known>>,
 }
 
-/// What is known of the parts of one Workspace.
+/// State of the objects of one Workspace.
 enum Known {
     Right(Seen),
-    /// Something has changed. What was read before may be from before.
+    /// An object has changed. Earlier reads may be stale.
     ChangedAt(Instant),
 }
 
-/// What they were right for, and when.
+/// Inputs for which the objects were correct, and the time of the read.
 struct Seen {
     parts_hash: String,
     authority: Arc<Generations>,
@@ -37,7 +36,7 @@ struct Seen {
 }
 
 impl VerifiedParts {
-    /// Whether the parts need not be read, if this is what is wanted of them, and the pod is ready or not.
+    /// Returns whether the objects with this hash need not be read again. `ready` is the readiness of the pod.
     pub(super) fn holds(
         &self,
         workspace: (&str, &str),
@@ -51,7 +50,7 @@ impl VerifiedParts {
         seen.parts_hash == parts_hash && Arc::ptr_eq(&seen.authority, authority) && seen.at.elapsed() < trusted_for
     }
 
-    /// All parts were read, from `begun` on, and they are as wanted.
+    /// Records that all objects were read, starting at `begun`, and are correct.
     pub(super) fn note(&self, workspace: (&str, &str), parts_hash: &str, authority: &Arc<Generations>, begun: Instant) {
         let mut known = self.lock();
         known.retain(|_, known| known.at().elapsed() < TRUSTED_AT_REST);
@@ -62,7 +61,7 @@ impl VerifiedParts {
         known.insert(key(workspace), Known::Right(seen));
     }
 
-    /// Something has changed, or is not as wanted.
+    /// Records that an object has changed or is not correct.
     pub(super) fn end(&self, workspace: (&str, &str)) {
         self.lock().insert(key(workspace), Known::ChangedAt(Instant::now()));
     }

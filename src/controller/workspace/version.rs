@@ -1,10 +1,10 @@
-//! Which agents the controller still speaks to: those of its own minor version and of the two before. Pure.
+//! Supported agent versions: the minor version of the controller and the two before it. Pure functions.
 
-/// How many minor versions an agent may be behind.
+/// Maximum number of minor versions that an agent may be behind.
 const WINDOW: u64 = 2;
 
-/// Whether an agent is older than the supported window. One that is newer, or says no version, is left alone: a controller that
-/// was rolled back shall not replace every pod.
+/// Returns whether an agent is older than the supported versions. Newer agents, and agents without a version, are kept, so
+/// that a rollback of the controller does not replace every pod.
 pub(super) fn is_too_old(agent: &str, own: &str) -> bool {
     match (major_and_minor(agent), major_and_minor(own)) {
         (Some((agent_major, _)), Some((own_major, _))) if agent_major != own_major => agent_major < own_major,

@@ -1,5 +1,5 @@
-//! Why there is no pod, or why it does not start, where only Kubernetes events say so: quotas, Pod Security, volumes
-//! that cannot be mounted. They are read only after a while without a pod, or without progress of it.
+//! Reasons for a missing or slow pod that only Kubernetes events show: quotas, Pod Security, or volumes that cannot be
+//! mounted. The events are read only if the pod is missing or does not start for some time.
 
 use std::time::Duration;
 
@@ -14,17 +14,17 @@ use crate::api::auto::Workspace;
 use crate::api::conditions::{READY, find as find_condition};
 use crate::runtime::reconcile::ReconcileError;
 
-/// How long no pod may be there before anybody wonders, in seconds.
+/// Seconds without a pod after which events are read.
 const NO_POD_SECONDS: i64 = 4;
-/// How long a pod may take to start before anybody wonders, in seconds.
+/// Seconds without a start of the pod after which events are read.
 const SLOW_START_SECONDS: i64 = 40;
-/// An event that is older than this, in seconds, is about something else. A StatefulSet tries again after 1000 s at the latest.
+/// Age in seconds from which an event is ignored. The StatefulSet controller retries after 1000 s at most.
 const OLD_SECONDS: i64 = 1200;
-/// How many events of one object are read at most; Kubernetes lets nobody write many more of one object.
+/// Maximum number of events to read for one object. Clients limit the event rate per object, so more are unlikely.
 const MAX_EVENTS: u32 = 200;
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What was last said about the object that holds up the Workspace, if it is held up and that is a warning.
+/// Returns the latest event about the object that blocks the Workspace, if it is a warning.
 pub(super) async fn find(
     workspace: &Workspace,
     stateful_set_uid: Option<&str>,
@@ -53,7 +53,7 @@ pub(super) async fn find(
     Ok(newest(&events, now))
 }
 
-/// A warning counts until something else is said: then what it warned of is over.
+/// Returns the latest event if it is a warning. A later normal event means that the problem is solved.
 fn newest(events: &[Event], now: Timestamp) -> Option<String> {
     let recent = events.iter().filter_map(|event| Some((time(event)?, event)));
     let recent = recent.filter(|(time, _)| now.as_second() - time.as_second() <= OLD_SECONDS);

@@ -1,4 +1,4 @@
-//! What references mean, and what is made of a source's status.
+//! Parsing of references, and artifacts derived from the status of a source.
 
 use serde_json::json;
 

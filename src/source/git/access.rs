@@ -1,4 +1,4 @@
-//! How a server is talked to right now: credentials from their Secrets, whom to trust, and the client for it.
+//! Collects everything needed to connect to a server: credentials from Secrets, and trusted host keys or certificates.
 
 use std::path::Path;
 
@@ -11,11 +11,11 @@ use crate::source::git::shared::Shared;
 use crate::source::git::spec::Key;
 use crate::source::git::url::Place;
 
-/// The largest list of host keys or certificates for all Stacks.
+/// Maximum size of the file with host keys or certificates for all Stacks, in bytes.
 const MAX_FILE: u64 = 4 << 20;
 
 impl Shared {
-    /// Reads the Secrets that a key names, and what is trusted for all Stacks.
+    /// Reads the Secrets of a key, and the host keys or certificates that are trusted for all Stacks.
     pub(super) async fn access(&self, key: &Key) -> Result<Access, GitError> {
         let credentials = credentials::read(&self.client, key).await?;
         let trust = &self.settings.trust;
@@ -49,7 +49,7 @@ impl Shared {
     }
 }
 
-/// A file that need not be there.
+/// Reads an optional file.
 async fn read(path: &Path) -> Result<Option<String>, GitError> {
     let failed = |why: String| GitError::Credentials(format!("cannot read {}: {why}", path.display()));
     match tokio::fs::metadata(path).await {

@@ -1,5 +1,5 @@
-//! Addresses that repositories must not have: loopback and link-local ones, such as the metadata service of a cloud. Users who name
-//! repositories must not reach the services there, by URL, DNS or redirect.
+//! Blocks loopback, link-local and unspecified addresses, such as the metadata service of a cloud provider. Users who set
+//! repository URLs must not reach services there through a URL, DNS or a redirect.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use url::{Host, Url};
 
-/// The reason to refuse a URL. `None` if its host is not such an address.
+/// Returns the reason to refuse a URL, or `None` if its host is not a blocked address.
 pub fn refusal(url: &Url) -> Option<String> {
     let address = match url.host()? {
         Host::Ipv4(address) => IpAddr::V4(address),
@@ -17,7 +17,7 @@ pub fn refusal(url: &Url) -> Option<String> {
     is_local(address).then(|| refused(&address.to_string()))
 }
 
-/// The addresses of a host; only with `local_addresses` also those that no repository may be at.
+/// Resolves a host and removes blocked addresses, unless `local_addresses` is set. Fails if all addresses are blocked.
 pub async fn resolve(host: &str, port: u16, local_addresses: bool) -> io::Result<Vec<SocketAddr>> {
     let found = tokio::net::lookup_host((host, port)).await?;
     let (allowed, local): (Vec<_>, Vec<_>) = found.partition(|address| local_addresses || !is_local(address.ip()));
@@ -38,10 +38,10 @@ fn is_local(address: IpAddr) -> bool {
     }
 }
 
-/// Resolves the names of hosts for HTTP, without addresses that no repository may be at.
+/// Resolves host names for HTTP and removes blocked addresses.
 #[derive(Debug)]
 pub struct Resolver {
-    /// The hosts of proxies: who runs the controller chooses them.
+    /// Host names of proxies, which may have any address, because the administrator of the controller sets them.
     pub proxies: Vec<String>,
 }
 
@@ -49,7 +49,7 @@ impl Resolve for Resolver {
     fn resolve(&self, name: Name) -> Resolving {
         let local_addresses = self.proxies.iter().any(|proxy| proxy == name.as_str());
         Box::pin(async move {
-            // The client puts the port of the URL in the place of 0.
+            // The client replaces port 0 with the port of the URL.
             let found = resolve(name.as_str(), 0, local_addresses).await?;
             Ok(Box::new(found.into_iter()) as Addrs)
         })

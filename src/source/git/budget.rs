@@ -1,5 +1,5 @@
-//! What a conversation with a server may cost: time, silence and bytes; and what went wrong in it, in our own words, since the protocol's
-//! library hands on no more than texts.
+//! Limits the time, silence and data of a connection to a server. It also records the first error, because the protocol library
+//! only returns error texts.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,27 +11,27 @@ use tokio::runtime::Runtime;
 
 use crate::source::git::error::GitError;
 
-/// How long a server may send nothing.
+/// Maximum time without data from a server.
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What a server has to send at least: so many bytes in each window of time, counted from its first byte. One that sends a byte from time
-/// to time is not silent, and would hold its slot as long as a conversation may take.
+/// Minimum data rate of a server: a number of bytes in each time window, counted from its first byte. Without it, a server that
+/// sends single bytes could hold a slot until the timeout of the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pace {
     pub bytes: u64,
     pub window: Duration,
 }
 
-/// How long a conversation may take, and with whom it may be.
+/// Time limit, minimum rate and allowed addresses of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms {
     pub time: Duration,
     pub pace: Pace,
-    /// Whether the server may be at a loopback or link-local address.
+    /// Whether the server may have a loopback or link-local address.
     pub local_addresses: bool,
 }
 
-/// The bounds of one conversation.
+/// The limits of one connection.
 #[derive(Debug)]
 pub struct Budget {
     runtime: Runtime,
@@ -40,20 +40,20 @@ pub struct Budget {
     ends: Instant,
     allowance: Mutex<Allowance>,
     window: Mutex<Option<Window>>,
-    /// The first failure; later ones follow from it.
+    /// The first error; later errors result from it.
     failure: Mutex<Option<GitError>>,
-    /// Checked by what works on bytes for long.
+    /// Set on failure to stop long computations.
     pub interrupt: AtomicBool,
 }
 
-/// What has come since when.
+/// Bytes received since the start of the window.
 #[derive(Clone, Copy, Debug)]
 struct Window {
     began: Instant,
     bytes: u64,
 }
 
-/// What the server sends at the moment.
+/// Limit of the data that the server currently sends.
 #[derive(Clone, Copy, Debug, Default)]
 struct Allowance {
     what: &'static str,
@@ -62,10 +62,10 @@ struct Allowance {
 }
 
 impl Budget {
-    /// A conversation about this, on these terms.
+    /// Creates the budget of a connection. `what` describes its purpose in errors.
     ///
     /// # Errors
-    /// What waits for the network cannot be started.
+    /// Fails if the async runtime cannot be started.
     pub fn new(what: &'static str, terms: Terms) -> Result<Self, GitError> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let failed = |error: io::Error| GitError::Protocol(format!("the conversation cannot begin: {error}"));
@@ -81,12 +81,12 @@ impl Budget {
         })
     }
 
-    /// From here on the server sends this, and no more of it than so many bytes.
+    /// Sets the description and the maximum size of the data that the server sends next.
     pub fn allow(&self, what: &'static str, limit: u64) {
         *self.allowance.lock().unwrap_or_else(PoisonError::into_inner) = Allowance { what, limit, left: limit };
     }
 
-    /// The server has sent something.
+    /// Counts received bytes. Fails if the server exceeds a limit or is too slow.
     pub fn spend(&self, count: usize) -> io::Result<()> {
         let count = u64::try_from(count).unwrap_or(u64::MAX);
         self.keep_pace(count, Instant::now())?;
@@ -100,7 +100,7 @@ impl Budget {
         }
     }
 
-    /// Whether the server sends fast enough.
+    /// Fails if the server sends too slowly.
     fn keep_pace(&self, count: u64, now: Instant) -> io::Result<()> {
         let Pace { bytes, window } = self.terms.pace;
         let mut open = self.window.lock().unwrap_or_else(PoisonError::into_inner);
@@ -116,7 +116,7 @@ impl Budget {
         Ok(())
     }
 
-    /// Waits for something, as long as there is time.
+    /// Waits for `work`. Fails after the read timeout or at the time limit of the connection.
     pub fn wait<T>(&self, work: impl Future<Output = T>) -> io::Result<T> {
         let left = self.ends.saturating_duration_since(Instant::now());
         let patience = left.min(READ_TIMEOUT);
@@ -131,7 +131,7 @@ impl Budget {
         })
     }
 
-    /// Notes what went wrong; the answer is for the library.
+    /// Records the error and returns an error for the library.
     pub fn fail(&self, error: GitError) -> io::Error {
         self.interrupt.store(true, Ordering::Relaxed);
         let said = error.to_string();
@@ -142,17 +142,17 @@ impl Budget {
         io::Error::other(said)
     }
 
-    /// What went wrong: what was noted, or what the library says.
+    /// Returns the recorded error, or else the error of the library.
     pub fn reason(&self, said: &dyn std::fmt::Display) -> GitError {
         let noted = self.failure.lock().unwrap_or_else(PoisonError::into_inner).take();
         noted.unwrap_or_else(|| GitError::Protocol(one_line(&said.to_string())))
     }
 }
 
-/// The longest text of another's that is shown.
+/// Maximum number of characters of external text in a message.
 const MAX_QUOTED: usize = 300;
 
-/// What others say, made fit to be shown: one line, no control characters, not too long.
+/// Converts external text for a message: one line, no control characters, limited length.
 pub fn one_line(text: &str) -> String {
     let clean: Vec<&str> =
         text.split(|c: char| c.is_control() || c.is_whitespace()).filter(|word| !word.is_empty()).collect();

@@ -1,4 +1,4 @@
-//! What is known of the repositories that are followed, and who waits for more. No client, no clock.
+//! Caches the state of followed repositories and tracks their followers. It uses no client and no clock.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -15,67 +15,68 @@ use crate::source::git::reference::{Reference, Tip};
 use crate::source::git::spec::{Key, RepositorySpec};
 use crate::source::{Origin as SourceOrigin, Resolved, Unavailable};
 
-/// All that is known.
+/// The state of all followed repositories.
 #[derive(Debug, Default)]
 pub struct Cache {
     repositories: HashMap<Key, Repository>,
-    /// Which repository each Stack follows: one.
+    /// The repository of each follower.
     followers: HashMap<Follower, Key>,
 }
 
-/// What is known of a repository.
+/// The state of one repository.
 #[derive(Debug, Default)]
 struct Repository {
     followers: HashMap<Follower, Following>,
-    /// How often it was to be asked out of turn, and how many of that the last answer covers.
+    /// Number of requests to query the server outside the poll interval. `answered` is the number of them that the last response
+    /// covers.
     asked: u64,
     answered: u64,
     tip: Option<Result<Tip, Unavailable>>,
     content: Option<Fetched>,
-    /// Why this commit could not be fetched.
+    /// Commit that could not be fetched, and the reason.
     failed: Option<(String, Unavailable)>,
-    /// Whether somebody waits for the files of the tip.
+    /// Whether a follower waits for the files of the tip.
     needs_content: bool,
     nudge: Arc<Notify>,
-    /// Cancelled once no Stack follows it any more.
+    /// Cancelled when the last follower leaves.
     abandoned: CancellationToken,
 }
 
-/// A commit that was fetched.
+/// A fetched commit.
 #[derive(Clone, Debug)]
 pub struct Fetched {
     pub commit: String,
     pub digest: Digest,
     pub warnings: Vec<String>,
-    /// Of each choice of paths, the digest of what it matches, or why there is none.
+    /// For each choice of paths: the digest of the matching files, or the reason why there is none.
     pub selections: BTreeMap<Paths, Result<String, String>>,
 }
 
-/// What a Stack wants of it.
+/// Parameters of one follower.
 #[derive(Debug)]
 struct Following {
     every: Duration,
     paths: Option<Paths>,
     request: Option<String>,
-    /// Only an answer that covers so many requests is good for it.
+    /// Minimum value of `answered` for a response that is valid for this follower.
     needs: u64,
 }
 
-/// What is to be done for a repository.
+/// The next action for a repository.
 #[derive(Clone, Debug)]
 pub enum Need {
-    /// Nobody follows it any more.
+    /// End the task: the repository has no follower.
     Nothing,
-    /// Somebody has asked out of turn. The answer will cover so many requests.
+    /// Query the server. The response will cover this number of requests.
     Ask(u64),
-    /// Its tip, and all choices of paths that Stacks have made.
+    /// Fetch the tip, with the distinct paths of all followers.
     Fetch(Tip, Vec<Paths>),
-    /// Until it is its turn again, or this is notified.
+    /// Wait for the next poll or for a notification.
     Wait(Arc<Notify>),
 }
 
 impl Cache {
-    /// Notes what a Stack wants. The answer is whether somebody has to begin to follow the repository.
+    /// Adds or updates a follower. Returns whether the caller has to start a task for the repository.
     pub fn enlist(&mut self, follower: &Follower, wanted: &RepositorySpec, question: &Question) -> bool {
         if self.followers.get(follower).is_some_and(|key| *key != wanted.key) {
             self.forget(follower);
@@ -87,7 +88,7 @@ impl Cache {
         is_unknown
     }
 
-    /// What a Stack that is enlisted is told.
+    /// Returns the current result for a follower that was added with [`Cache::enlist`].
     pub fn answer(
         &mut self,
         follower: &Follower,
@@ -99,13 +100,13 @@ impl Cache {
         repository.answer(follower, wanted, question.known.as_ref())
     }
 
-    /// Whether this process has fetched the content of this digest from the repository.
+    /// Returns whether this process fetched the content with this digest from the repository.
     pub fn is_fetched(&self, key: &Key, digest: &Digest) -> bool {
         let content = self.repositories.get(key).and_then(|repository| repository.content.as_ref());
         content.is_some_and(|content| content.digest == *digest)
     }
 
-    /// A Stack follows nothing any more.
+    /// Removes a follower.
     pub fn forget(&mut self, follower: &Follower) {
         let Some(key) = self.followers.remove(follower) else { return };
         if let Some(repository) = self.repositories.get_mut(&key) {
@@ -117,12 +118,12 @@ impl Cache {
         }
     }
 
-    /// Cancelled once no Stack follows the repository any more: what is done for it at that moment ends.
+    /// Returns a token that is cancelled when the last follower leaves. It ends the action in progress.
     pub fn abandoned(&self, key: &Key) -> CancellationToken {
         self.repositories.get(key).map(|repository| repository.abandoned.clone()).unwrap_or_default()
     }
 
-    /// The bytes of the tip have to be fetched again.
+    /// Requests another fetch of the tip.
     pub fn fetch_again(&mut self, origin: &Origin) {
         let Some(repository) = self.repositories.get_mut(&*origin.key) else { return };
         if repository.content.as_ref().is_none_or(|content| content.commit == origin.commit) {
@@ -132,7 +133,7 @@ impl Cache {
         }
     }
 
-    /// What is to be done for a repository. One that nobody follows is forgotten.
+    /// Returns the next action for a repository. Removes a repository without followers.
     pub fn need(&mut self, key: &Key, is_due: bool) -> Need {
         let Some(repository) = self.repositories.get(key) else { return Need::Nothing };
         if repository.followers.is_empty() {
@@ -151,13 +152,13 @@ impl Cache {
         }
     }
 
-    /// Whether what is known is good enough for all, also if this question is not answered.
+    /// Returns whether the cached tip satisfies all followers even if the current query fails.
     pub fn is_content(&self, key: &Key, covers: u64) -> bool {
         let known = self.repositories.get(key).filter(|repository| matches!(repository.tip, Some(Ok(_))));
         known.is_some_and(|repository| repository.answered >= covers)
     }
 
-    /// The namespaces of those who follow a repository.
+    /// Returns the distinct namespaces of the followers of a repository.
     pub fn namespaces(&self, key: &Key) -> Vec<String> {
         let followers = self.repositories.get(key).map(|repository| repository.followers.keys());
         let mut namespaces: Vec<String> =
@@ -167,13 +168,13 @@ impl Cache {
         namespaces
     }
 
-    /// How often a repository is to be asked: as its most eager follower wants it.
+    /// Returns the poll interval of a repository: the shortest one of its followers.
     pub fn interval(&self, key: &Key) -> Option<Duration> {
         self.repositories.get(key)?.followers.values().map(|following| following.every).min()
     }
 
-    /// The server has answered, and the answer covers so many requests. Who is to look again. A tip that has moved is fetched before
-    /// anybody is woken for it.
+    /// Records a response that covers this number of requests. Returns the followers to wake. A new tip is fetched before any
+    /// follower is woken for it.
     pub fn told(&mut self, key: &Key, covers: u64, tip: Result<Tip, Unavailable>) -> Vec<Follower> {
         let Some(repository) = self.repositories.get_mut(key) else { return Vec::new() };
         let before = repository.answered;
@@ -190,7 +191,7 @@ impl Cache {
         repository.followers.iter().filter(|(_, following)| waits(following)).map(|(name, _)| name.clone()).collect()
     }
 
-    /// A commit was fetched, or could not be. Who is to look again.
+    /// Records the result of a fetch. Returns the followers to wake.
     pub fn fetched(&mut self, key: &Key, tip: &Tip, fetched: Result<Fetched, Unavailable>) -> Vec<Follower> {
         let Some(repository) = self.repositories.get_mut(key) else { return Vec::new() };
         repository.needs_content = false;
@@ -208,7 +209,7 @@ impl Cache {
 impl Repository {
     fn new(key: &Key) -> Self {
         match &key.reference {
-            // A commit by its hash is never another one.
+            // A commit hash never resolves to another commit, so it needs no query.
             Reference::Commit(_) => {
                 Repository { tip: key.reference.select([]).map(Ok), answered: u64::MAX, ..Repository::default() }
             }
@@ -226,7 +227,7 @@ impl Repository {
             None => question.is_new,
         };
         match (is_new_request, self.answered) {
-            // Nothing is to be asked for a commit by its hash; but what failed is tried again.
+            // A commit hash needs no query, but a new request retries a failed fetch.
             (true, u64::MAX) => self.needs_content |= self.failed.take().is_some(),
             (true, _) => self.asked += 1,
             (false, _) => {}
@@ -270,7 +271,7 @@ impl Repository {
             let selection = selection.map_err(|why| Unavailable::Invalid(format!("spec.paths: {why}")))?;
             return Ok(resolved(wanted, tip, content.digest.clone(), selection, content.warnings.clone()));
         }
-        // Told before what was known: then somebody needs the bytes, and a digest alone is no help.
+        // A failed fetch takes precedence over a known digest: a follower needs the bytes, so the digest is not sufficient.
         if let Some((_, why)) = self.failed.as_ref().filter(|(commit, _)| *commit == tip.commit) {
             return Err(why.clone());
         }
@@ -285,7 +286,7 @@ impl Repository {
     }
 }
 
-/// Whether a Stack's last run was of this commit.
+/// Returns whether the last run of a Stack used this commit.
 fn is_of(known: &Known, tip: &Tip) -> bool {
     let revision = Revision::parse(&known.revision);
     known.revision == tip.commit || revision.checksum() == Some(tip.commit.as_str())

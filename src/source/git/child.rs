@@ -1,4 +1,4 @@
-//! The controller's side of the child processes that read what servers send: what each may use, and what its answer means.
+//! Starts the child processes that parse data from Git servers, with limits for each task, and parses their responses.
 
 use std::time::Duration;
 
@@ -11,24 +11,25 @@ use crate::source::git::request::{Download, List, Pack, Packed, Request};
 use crate::source::git::slots::Slots;
 use crate::subprocess::{Limits, Subprocess};
 
-/// The child's role on the command line.
+/// Role of the child process on the command line.
 const ROLE: &str = "git";
 const MEBIBYTE: u64 = 1 << 20;
-/// Memory for a conversation with a server. Servers that know only the protocol's first version tell all references at once: some 150,000 of
-/// them fit.
+/// Memory limit of a child process that communicates with a server. Servers without protocol version 2 send all references at once;
+/// about 150,000 of them fit.
 const CONVERSATION_MEMORY: u64 = 64 * MEBIBYTE;
-/// Memory for packing a commit: three times the largest file, for a base, a delta and its result, and the list of all objects.
+/// Memory limit for packing a commit: three times the largest file, for a base, a delta and its result, and the list of all
+/// objects.
 const PACKING_MEMORY: u64 = 448 * MEBIBYTE;
-/// Address space besides memory: the binary, and what allocators reserve for each thread.
+/// Address space in addition to memory: the binary, and the reservations of the allocator for each thread.
 const ADDRESSES: u64 = 2048 * MEBIBYTE;
-/// How much longer than its own limit of time a child may take.
+/// Time that a child process may use in addition to its own time limit.
 const GRACE: Duration = Duration::from_secs(10);
-/// How long packing may take.
+/// Timeout for packing.
 const PACKING_TIME: Duration = Duration::from_secs(10 * 60);
-/// The largest answer of a conversation: a name, or a sentence.
+/// Maximum size of a response: a name or an error message.
 const ANSWER: u64 = 64 << 10;
 
-/// What a conversation may use; the rest depends on what it is about.
+/// Limits of a child process that communicates with a server. Each kind of task overrides some of them.
 const CONVERSATION: Limits = Limits {
     memory: CONVERSATION_MEMORY,
     address_space: CONVERSATION_MEMORY + ADDRESSES,
@@ -38,17 +39,17 @@ const CONVERSATION: Limits = Limits {
     wall: GRACE,
     file_size: 0,
     open_files: 64,
-    // The resolver of host names starts one.
+    // The host name resolver starts a thread.
     threads: true,
     answer: ANSWER,
 };
 
-/// The most memory that all children take at once.
+/// Maximum memory of all concurrent child processes, in bytes.
 pub fn most_memory() -> u64 {
     Slots::memory_bytes(CONVERSATION_MEMORY, CONVERSATION_MEMORY, PACKING_MEMORY)
 }
 
-/// Asks the server which commit is meant.
+/// Queries the server for the commit of a reference.
 pub async fn list(subprocess: &Subprocess, list: List) -> Result<Tip, GitError> {
     let limits = Limits { wall: list.limits.list_time + GRACE, ..CONVERSATION };
     let tip: Tip = run(subprocess, "asking the server", &Request::List(list), &limits).await?;
@@ -69,11 +70,11 @@ pub async fn download(subprocess: &Subprocess, download: Download) -> Result<(),
     run(subprocess, "fetching the commit", &Request::Download(download), &limits).await
 }
 
-/// Packs a commit that was fetched.
+/// Packs a fetched commit.
 pub async fn pack(subprocess: &Subprocess, pack: Pack) -> Result<Packed, GitError> {
     let limits = Limits {
         memory: PACKING_MEMORY,
-        // The pack is mapped twice while its index is made.
+        // The pack is memory-mapped twice while its index is created.
         address_space: PACKING_MEMORY + 2 * pack.limits.pack_bytes + pack.limits.index_bytes() + ADDRESSES,
         cpu: Duration::from_secs(120),
         nice: 10,

@@ -5,8 +5,8 @@ use std::sync::{Mutex, PoisonError};
 use crate::source::git::error::GitError;
 use crate::source::git::http::{self, Proxies};
 
-/// Clients for the APIs of GitHub Apps. The client for servers without certificates of their own is kept with the certificates that it was
-/// created with.
+/// Clients for the APIs of GitHub Apps. The client without additional certificates is cached until the certificates for all Stacks
+/// change.
 #[derive(Debug, Default)]
 pub struct Clients {
     pub proxies: Proxies,
@@ -18,7 +18,7 @@ impl Clients {
         Self { proxies: Proxies::of_environment(), kept: Mutex::default() }
     }
 
-    /// A client that trusts the system's certificates, those for all Stacks, and `own`.
+    /// Returns a client that trusts the system certificates, the certificates for all Stacks (`for_all`), and `own`.
     pub(super) fn client(
         &self,
         for_all: Option<String>,

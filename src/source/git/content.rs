@@ -1,5 +1,5 @@
-//! The files of a commit as an archive: packed straight from Git's objects, without a working copy. The same commit gives the same
-//! bytes. For the child process: it reads what the server has sent.
+//! Packs the files of a commit into an archive directly from Git objects, without a working copy. The same commit produces the same
+//! bytes. Runs in the child process, because it parses data from the server.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -18,21 +18,23 @@ use crate::source::git::paths::{Rules, Selection};
 use crate::source::git::request::{Pack, Packed};
 use crate::source::git::wildcards::{Exhausted, Steps};
 
-/// The file that says what is left out.
+/// File with the patterns of excluded files.
 const IGNORE_FILE: &[u8] = b".sourceignore";
-/// The largest of these files that is read, in bytes.
+/// Maximum size of a `.sourceignore` file, in bytes.
 const MAX_IGNORE_FILE: usize = 256 << 10;
-/// How a file begins that only stands for one in Git LFS, and how long such a file is at most.
+/// Prefix and maximum size, in bytes, of a Git LFS pointer file.
 const LFS_POINTER: (&[u8], usize) = (b"version https://git-lfs.github.com/spec/v1\n", 1024);
-/// How many names a warning lists.
+/// Maximum number of names in a warning.
 const LISTED: usize = 5;
-/// How deep directories may be nested; the names in an archive have the same limit.
+/// Maximum nesting depth of directories, equal to the limit for names in an archive.
 const DEEPEST: usize = 64;
-/// The steps that the patterns of `.sourceignore` files may take, and as many those of all choices of paths together: seconds.
+/// Maximum number of matching steps for the patterns of all `.sourceignore` files, and also for all choices of paths together. They
+/// take seconds.
 const STEPS: u64 = 4_000_000_000;
-/// The steps that one choice of paths may take, so that one Stack does not delay the others that follow the repository.
+/// Maximum number of matching steps for one choice of paths, so that one Stack does not delay the others that follow the
+/// repository.
 const STEPS_OF_CHOICE: u64 = 200_000_000;
-/// What it takes to follow a delta to its base, however small the object is, in bytes that are decoded.
+/// Fixed cost of following a delta to its base, in addition to the size of the object, in decoded bytes.
 const STEP_TO_BASE: u64 = 256;
 
 /// Packs the files of a commit into an archive.
@@ -56,7 +58,7 @@ pub fn make(bundle: &Bundle, request: &Pack) -> Result<Packed, GitError> {
         remarks: Remarks::default(),
     };
     walk.commit(&id).and_then(|()| walk.finish()).map_err(|error| match error {
-        // No workspace takes a larger one.
+        // A workspace refuses an archive above this limit, so the size of the file is capped.
         Stopped::Archive(PackError::Write { cause, .. }) if cause.kind() == io::ErrorKind::FileTooLarge => {
             GitError::TooLarge { what: "the artifact of the repository".into(), limit: largest }
         }
@@ -65,7 +67,7 @@ pub fn make(bundle: &Bundle, request: &Pack) -> Result<Packed, GitError> {
     })
 }
 
-/// Why packing was stopped.
+/// The reason why packing stopped.
 enum Stopped {
     Archive(PackError),
     Repository(GitError),
@@ -83,7 +85,7 @@ impl From<GitError> for Stopped {
     }
 }
 
-/// A file that takes no more than so many bytes.
+/// A file with a maximum size.
 struct Capped {
     file: File,
     left: u64,
@@ -102,7 +104,7 @@ impl Write for Capped {
     }
 }
 
-/// Git's objects, as they were fetched.
+/// The fetched Git objects.
 struct Objects<'a> {
     bundle: &'a Bundle,
     commit: &'a str,
@@ -124,7 +126,7 @@ impl Objects<'_> {
         let mut inflate = gix_zlib::Inflate::default();
         let found = pack.decode_entry(entry, into, &mut inflate, &base, &mut gix_pack::cache::Never);
         let found = found.map_err(unreadable)?;
-        // The same object may stand in any number of directories, at the end of a long chain of deltas.
+        // Each read is charged, because many directories can contain the same object and its delta chain can be long.
         let steps = u64::from(found.num_deltas) + 1;
         self.work.take(steps.saturating_mul(found.object_size.saturating_add(STEP_TO_BASE)))?;
         match found.kind {
@@ -138,12 +140,13 @@ impl Objects<'_> {
     }
 }
 
-/// A walk through the files of a commit.
+/// Traversal of the files of a commit.
 struct Walk<'a> {
     objects: Objects<'a>,
     archive: Archive<BufWriter<Capped>>,
     entries_left: u64,
-    /// Entries that are not ignored, also those that are left out of the archive.
+    /// Number of entries that are still allowed. Counts entries that are not ignored, including submodules and links that are not
+    /// packed.
     kept_left: u64,
     entry_limit: u64,
     ignore: Rules,
@@ -175,7 +178,7 @@ impl Walk<'_> {
         Ok(Packed { warnings: self.remarks.sentences(), selections })
     }
 
-    /// Packs a directory; the root has an empty path.
+    /// Packs a directory; the path of the root is empty.
     fn directory(&mut self, id: &oid, path: &[u8], depth: usize) -> Result<(), Stopped> {
         if depth > DEEPEST {
             return Err(self.objects.broken(&format!("{} is nested too deeply", shown(path))).into());
@@ -205,7 +208,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// The archive counts what it takes; submodules and links that are left out count as well.
+    /// Counts an entry. The archive counts only its own entries; submodules and omitted links count here as well.
     fn count(&mut self, entry: &Entry) -> Result<(), PackError> {
         let limit = self.entry_limit;
         let left = self.kept_left.checked_sub(1);
@@ -222,7 +225,8 @@ impl Walk<'_> {
         Ok(verdict.map_err(too_long)? == Some(true))
     }
 
-    /// The entries of a directory. All count, also those that are left out, such as submodules: any tree may hold millions of them.
+    /// Returns the entries of a directory. Every entry counts toward the limit, including omitted ones such as submodules, because
+    /// a tree can contain millions of them.
     fn entries(&mut self, id: &oid, path: &[u8]) -> Result<Vec<Entry>, GitError> {
         let mut data = Vec::new();
         self.objects.read(id, Kind::Tree, &mut data)?;
@@ -270,7 +274,7 @@ impl Walk<'_> {
         Ok(self.archive.file(&entry.path, entry.kind == EntryKind::BlobExecutable, &data)?)
     }
 
-    /// Links that lead out of the repository are left out: they would lead anywhere in the workspace.
+    /// Packs a link. Links that leave the repository are omitted, because they could point anywhere in the workspace.
     fn link(&mut self, entry: &Entry) -> Result<(), Stopped> {
         let mut target = Vec::new();
         self.objects.read(&entry.id, Kind::Blob, &mut target)?;
@@ -293,7 +297,7 @@ fn shown(path: &[u8]) -> String {
     if path.is_empty() { "the root".to_owned() } else { String::from_utf8_lossy(path).escape_debug().to_string() }
 }
 
-/// What is not as people may expect it.
+/// Content that is omitted from the artifact, for warnings.
 #[derive(Default)]
 struct Remarks {
     submodules: Names,
@@ -301,7 +305,7 @@ struct Remarks {
     links: Names,
 }
 
-/// The first of some names, and how many there are.
+/// The first names of a list, and the number of all names.
 #[derive(Default)]
 struct Names {
     first: Vec<String>,

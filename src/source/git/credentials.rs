@@ -1,4 +1,4 @@
-//! What a repository is read with. It is read from its Secrets each time it is needed, and kept no longer than that.
+//! Reads the credentials of a repository from Secrets. They are read for each use and not cached.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,22 +13,22 @@ use crate::source::git::error::GitError;
 use crate::source::git::github_app::App;
 use crate::source::git::spec::{Auth, Key, Value};
 
-/// How long one read of a Secret may take.
+/// Timeout for reading a Secret.
 const READ_TIMEOUT: Duration = Duration::from_secs(15);
-/// The user that a token comes with, as in the Pulumi Kubernetes Operator; servers look at the token alone.
+/// User name for access tokens, as in the Pulumi Kubernetes Operator; servers only check the token.
 const TOKEN_USER: &str = "git";
 
-/// Credentials, and whom they may be shown to.
+/// Credentials, and the host keys and certificates of servers that may receive them.
 #[derive(Clone, Default)]
 pub struct Credentials {
     pub login: Login,
-    /// Host keys that are trusted, like OpenSSH's file.
+    /// Trusted host keys in the format of the `known_hosts` file of OpenSSH.
     pub known_hosts: Vec<String>,
-    /// Certificates that are trusted besides those of the system, as PEM.
+    /// Certificates in PEM format that are trusted in addition to the system certificates.
     pub authorities: Vec<String>,
 }
 
-/// What is shown to the server.
+/// Credentials that are sent to the server.
 #[derive(Clone, Default)]
 pub enum Login {
     #[default]
@@ -63,7 +63,7 @@ impl fmt::Debug for Login {
 
 type Data = BTreeMap<String, ByteString>;
 
-/// Reads the Secrets that a key names.
+/// Reads the Secrets of a key.
 pub async fn read(client: &Client, key: &Key) -> Result<Credentials, GitError> {
     let mut secrets: BTreeMap<String, Data> = BTreeMap::new();
     for name in key.auth.secrets() {
@@ -74,7 +74,7 @@ pub async fn read(client: &Client, key: &Key) -> Result<Credentials, GitError> {
     make(&key.auth, &secrets, key.repository.host()).map_err(GitError::Credentials)
 }
 
-/// `None` if it does not exist and is not needed.
+/// Reads a Secret. Returns `None` if it does not exist and is not required.
 async fn read_secret(client: &Client, namespace: &str, name: &str, is_needed: bool) -> Result<Option<Data>, GitError> {
     if !names::is_object_name(name) {
         return Err(GitError::Credentials(format!("{name:?} is not the name of a Secret")));
@@ -90,7 +90,7 @@ async fn read_secret(client: &Client, namespace: &str, name: &str, is_needed: bo
     }
 }
 
-/// Puts together what the Secrets hold.
+/// Builds the credentials from the Secrets.
 fn make(auth: &Auth, secrets: &BTreeMap<String, Data>, host: &str) -> Result<Credentials, String> {
     let value = |value: &Value| value_of(value, secrets);
     let nothing = Data::new();
@@ -127,7 +127,7 @@ fn make(auth: &Auth, secrets: &BTreeMap<String, Data>, host: &str) -> Result<Cre
     Ok(Credentials { login, known_hosts: all(&["known_hosts"]), authorities: all(&["ca.crt", "caFile"]) })
 }
 
-/// A value; `None` if it is optional and does not exist.
+/// Returns a value, or `None` if it is optional and does not exist.
 fn value_of(value: &Value, secrets: &BTreeMap<String, Data>) -> Result<Option<String>, String> {
     let (secret, key, optional) = match value {
         Value::Literal(text) => return Ok(Some(text.clone())),
@@ -142,8 +142,8 @@ fn value_of(value: &Value, secrets: &BTreeMap<String, Data>) -> Result<Option<St
     }
 }
 
-/// What a Secret holds whose keys say it, in the order of the Pulumi Kubernetes Operator. One that holds no more than whom to trust is
-/// none.
+/// Returns the credentials of a Secret whose keys determine their type, in the same precedence as in the Pulumi Kubernetes
+/// Operator. A Secret with only host keys or certificates contains no credentials, and is valid.
 fn login_of(name: &str, data: &Data) -> Result<Login, String> {
     let get = |key: &str| match data.get(key) {
         Some(bytes) => text(bytes).map(Some).ok_or_else(|| format!("the key {key} of the Secret {name} is not UTF-8")),
@@ -172,7 +172,7 @@ fn text(bytes: &ByteString) -> Option<String> {
     String::from_utf8(bytes.0.clone()).ok()
 }
 
-/// Without the line's end that a file brings along.
+/// Removes the trailing line break that values from files often have.
 fn one_line(text: String) -> String {
     text.trim_end_matches(['\r', '\n']).to_owned()
 }

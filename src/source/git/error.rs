@@ -1,4 +1,4 @@
-//! Why a repository could not be read, for people. No credential is in any of it.
+//! Errors of reading a repository. They contain no credentials.
 
 use std::borrow::Cow;
 use std::path::Path;
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::artifact::{PackError, StoreError};
 use crate::subprocess::Failure;
 
-/// Why a repository could not be read. A child process writes it to its answer.
+/// The reason why a repository could not be read. A child process returns it in its response.
 #[derive(Debug, thiserror::Error, Serialize, Deserialize)]
 pub enum GitError {
     #[error("the server cannot be reached: {0}")]
@@ -35,10 +35,10 @@ pub enum GitError {
     Busy { status: u16, after: Duration },
     #[error("{0}")]
     HostKey(String),
-    /// No repository may be at this address.
+    /// The server has a loopback, link-local or unspecified address.
     #[error("{0}")]
     Address(String),
-    /// Something is wrong with what a Secret holds, or it cannot be read.
+    /// A Secret is invalid or cannot be read.
     #[error("{0}")]
     Credentials(String),
     #[error("{0}")]
@@ -63,13 +63,13 @@ pub enum GitError {
         "{waiting} other repositories that are followed from the same namespace already wait to be read; it is tried again with backoff"
     )]
     NoSlot { waiting: usize },
-    /// A slow task was ended for a namespace that holds no slot.
+    /// A slow task was ended because a namespace that holds no slot waits.
     #[error(
         "{what} was ended after {} s{}, because other namespaces wait for a slot; it is tried again with backoff",
         after.as_secs(), at_rate(*bytes, *after)
     )]
     Ended { what: Cow<'static, str>, after: Duration, bytes: Option<u64> },
-    /// The child process has no answer.
+    /// The child process returned no response.
     #[error("{what} was stopped: {failure}")]
     #[serde(skip)]
     Child { what: Cow<'static, str>, failure: Failure },
@@ -85,12 +85,12 @@ impl From<PackError> for GitError {
 }
 
 impl GitError {
-    /// The disk refuses.
+    /// Returns an error of a file operation in a directory.
     pub fn disk(directory: &Path, cause: &std::io::Error) -> Self {
         GitError::Disk { directory: directory.display().to_string(), cause: cause.to_string() }
     }
 
-    /// Whether it may be gone in a few seconds, without anybody doing anything.
+    /// Returns whether the error is transient and can disappear within seconds without user action.
     pub fn is_passing(&self) -> bool {
         match self {
             GitError::Unreachable(_)
@@ -104,7 +104,7 @@ impl GitError {
         }
     }
 
-    /// Whether it stays until a user changes an object, the repository or its server's settings.
+    /// Returns whether the error persists until a user changes an object, the repository or the settings of its server.
     pub fn is_stalled(&self) -> bool {
         match self {
             GitError::CredentialsMissing(_)
@@ -133,7 +133,7 @@ impl GitError {
         }
     }
 
-    /// How long the server asks to be left alone.
+    /// Returns the wait time that the server requested.
     pub fn patience(&self) -> Option<Duration> {
         match self {
             GitError::Busy { after, .. } => Some(*after),
@@ -142,13 +142,13 @@ impl GitError {
     }
 }
 
-/// The average rate of a task, where it is known what it has received.
+/// Formats the average rate of a task, if the number of received bytes is known.
 fn at_rate(bytes: Option<u64>, after: Duration) -> String {
     let kibibytes = |bytes: u64| bytes / 1024 / after.as_secs().max(1);
     bytes.map(|bytes| format!(" at {} KiB/s", kibibytes(bytes))).unwrap_or_default()
 }
 
-/// An error with all its causes, in one line.
+/// Joins an error and all its causes into one line.
 pub(super) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut next = error.source();

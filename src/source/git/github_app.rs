@@ -1,4 +1,4 @@
-//! GitHub Apps: a signed statement of who asks is exchanged for a token that reads the repository for an hour.
+//! GitHub App authentication: exchanges a signed JWT for an installation token, which allows reading the repository for one hour.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -19,18 +19,18 @@ use url::Url;
 
 use crate::source::git::error::{GitError, chain};
 
-/// The user that an installation's token comes with.
+/// User name for installation tokens.
 pub const TOKEN_USER: &str = "x-access-token";
-/// How long the exchange may take.
+/// Timeout of the exchange.
 const TIMEOUT: Duration = Duration::from_secs(20);
-/// The longest answer that is read.
+/// Maximum size of a response, in bytes.
 const MAX_ANSWER: usize = 64 * 1024;
-/// A token is used no longer than until so shortly before its end.
+/// Time before its expiry at which a token is no longer used.
 const RESERVE: SignedDuration = SignedDuration::from_mins(5);
-/// How many tokens are kept.
+/// Maximum number of cached tokens.
 const MAX_TOKENS: usize = 1000;
 
-/// An installation of an App.
+/// An installation of a GitHub App.
 #[derive(Clone)]
 pub struct App {
     id: String,
@@ -45,14 +45,14 @@ impl fmt::Debug for App {
     }
 }
 
-/// A token goes there, so nobody may listen on the way: an own machine is none.
+/// Returns whether a token can be sent safely to this API: over https, or over http to the local host.
 fn is_safe(api: &Url) -> bool {
     let is_here = matches!(api.host_str(), Some("127.0.0.1" | "[::1]" | "localhost"));
     api.scheme() == "https" || (api.scheme() == "http" && is_here)
 }
 
 impl App {
-    /// Checks what is said of it. Without a URL of the API, it is that of the repository's host.
+    /// Validates the settings of the App. Without `base_url`, the API is derived from the host of the repository.
     pub fn new(
         id: String,
         installation: String,
@@ -81,13 +81,13 @@ impl App {
         Ok(Self { id, installation, private_key, api })
     }
 
-    /// What the token is kept by.
+    /// Returns the cache key of the token.
     fn fingerprint(&self) -> [u8; 32] {
         let parts = [self.api.as_str(), &self.id, &self.installation, &self.private_key];
         Sha256::digest(parts.join("\0")).into()
     }
 
-    /// Says who asks, signed.
+    /// Returns a signed JWT that identifies the App.
     fn statement(&self, now: Timestamp) -> Result<String, GitError> {
         let refused = |why: &str| GitError::Credentials(format!("the private key of the GitHub App {} {why}", self.id));
         let key = match PrivateKeyDer::from_pem_slice(self.private_key.as_bytes()) {
@@ -96,7 +96,7 @@ impl App {
             _ => return Err(refused("is no RSA key as PEM (PKCS#1 or PKCS#8)")),
         };
         let key = key.map_err(|error| refused(&format!("cannot be used: {error}")))?;
-        // GitHub refuses what is from the future, and clocks differ.
+        // Backdated by 60 s, because GitHub rejects a JWT from the future and clocks differ.
         let issued = now.as_second() - 60;
         let header = json!({"alg": "RS256", "typ": "JWT"});
         let claims = json!({"iat": issued, "exp": issued + 600, "iss": self.id});
@@ -108,7 +108,6 @@ impl App {
         Ok(format!("{text}.{}", URL_SAFE_NO_PAD.encode(signature)))
     }
 
-    /// The URL of the API.
     pub fn api(&self) -> &Url {
         &self.api
     }
@@ -118,14 +117,14 @@ impl App {
     }
 }
 
-/// What the exchange answers.
+/// Response of the exchange.
 #[derive(Deserialize)]
 struct Answer {
     token: String,
     expires_at: Timestamp,
 }
 
-/// Tokens that are still good.
+/// Cache of unexpired tokens.
 #[derive(Default)]
 pub struct Tokens {
     kept: Mutex<HashMap<[u8; 32], (String, Timestamp)>>,
@@ -138,7 +137,7 @@ impl fmt::Debug for Tokens {
 }
 
 impl Tokens {
-    /// A token for the installation: the one that is there, or a new one.
+    /// Returns a cached token for the installation, or requests a new one.
     pub async fn token(&self, app: &App, client: &reqwest::Client) -> Result<String, GitError> {
         let (fingerprint, now) = (app.fingerprint(), Timestamp::now());
         if let Some((token, ends)) = self.lock().get(&fingerprint)
@@ -155,7 +154,7 @@ impl Tokens {
         Ok(token)
     }
 
-    /// A token was refused, and may have been taken back: all are asked for anew.
+    /// Discards all tokens after the server refused one, because it may have been revoked.
     pub fn clear(&self) {
         self.lock().clear();
     }

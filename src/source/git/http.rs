@@ -1,4 +1,4 @@
-//! Git over HTTP: the requests of the protocol's library, made by our own client, which knows certificates, proxies and limits.
+//! Git over HTTP: sends the requests of the protocol library through a client with certificates, proxies and limits.
 
 use std::any::Any;
 use std::fmt;
@@ -18,18 +18,19 @@ use crate::source::git::addresses;
 use crate::source::git::budget::Budget;
 use crate::source::git::error::{GitError, chain};
 
-/// Where Linux distributions keep the certificates that the system trusts.
+/// Path of the system certificates on Linux distributions.
 const SYSTEM_CERTIFICATES: &str = "/etc/ssl/certs/ca-certificates.crt";
-/// Some servers serve only who says to be Git.
+/// Some servers accept only clients whose user agent starts with `git/`.
 const AGENT: &str = concat!("git/pulumi-controller-", env!("CARGO_PKG_VERSION"));
-/// How many redirects are followed.
+/// Maximum number of redirects.
 const MAX_REDIRECTS: usize = 5;
-/// How long a server is left alone that asks for it without a time, and at most.
+/// Backoff for a server that sends 429 or 503 without `Retry-After`, and the upper bound of `Retry-After`.
 const RETRY_AFTER_RANGE: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(30 * 60));
-/// The largest request.
+/// Maximum size of a request body, in bytes.
 const MAX_REQUEST: usize = 1 << 20;
 
-/// The proxies of the controller's environment. Child processes have no environment: a proxy's URL may hold a password.
+/// Proxies from the environment of the controller. Child processes receive them in the request and have no environment, because a
+/// proxy URL can contain a password.
 #[derive(Clone, Default, Serialize, Deserialize)]
 pub struct Proxies {
     http: Option<String>,
@@ -56,7 +57,7 @@ impl Proxies {
         }
     }
 
-    /// The names of their hosts.
+    /// Returns the host names of the proxies.
     fn hosts(&self) -> Vec<String> {
         let given = [&self.http, &self.https, &self.all].into_iter().flatten();
         let parsed = given.filter_map(|text| {
@@ -66,7 +67,7 @@ impl Proxies {
         parsed.collect()
     }
 
-    /// As the client takes them. What is no URL is passed over.
+    /// Returns the proxies for the client. Invalid URLs are ignored.
     fn list(&self) -> Vec<Proxy> {
         let made = [
             self.http.as_ref().map(Proxy::http),
@@ -78,8 +79,8 @@ impl Proxies {
     }
 }
 
-/// A client that trusts the system's certificates and these, and uses these proxies. Only with `local_addresses` it asks servers at
-/// loopback and link-local addresses.
+/// Returns a client that uses the proxies and trusts the system certificates and `authorities`. Servers at loopback and link-local
+/// addresses are refused unless `local_addresses` is set.
 pub fn client(authorities: &[String], proxies: &Proxies, local_addresses: bool) -> Result<reqwest::Client, GitError> {
     let refused = |why: String| GitError::Credentials(format!("the certificate authorities cannot be used: {why}"));
     let mut roots = rustls::RootCertStore::empty();
@@ -124,13 +125,13 @@ pub fn client(authorities: &[String], proxies: &Proxies, local_addresses: bool) 
         .map_err(|error| refused(chain(&error)))
 }
 
-/// A repository that is reached by HTTP.
+/// An HTTP connection to a repository.
 pub struct Connection {
     client: reqwest::Client,
     budget: Arc<Budget>,
-    /// Shown to this origin only.
+    /// Credentials, and the only origin to which they are sent.
     authorization: Option<(url::Origin, HeaderValue)>,
-    /// Where redirects have led to.
+    /// Base URL after redirects.
     base: Option<String>,
 }
 
@@ -167,7 +168,7 @@ fn with(mut headers: HeaderMap, authorization: Option<HeaderValue>) -> HeaderMap
     headers
 }
 
-/// The library's lines as headers.
+/// Converts header lines of the library.
 fn parsed(lines: impl IntoIterator<Item = impl AsRef<str>>) -> HeaderMap {
     let pairs = lines.into_iter().filter_map(|line| {
         let (name, value) = line.as_ref().split_once(':')?;
@@ -228,11 +229,11 @@ impl Http for Connection {
     }
 }
 
-/// One request and its answer.
+/// A request and its response.
 struct Exchange {
     client: reqwest::Client,
     budget: Arc<Budget>,
-    /// Whether credentials are shown.
+    /// Whether the request contains credentials.
     authorized: bool,
     state: State,
 }
@@ -244,7 +245,7 @@ enum State {
 }
 
 impl Exchange {
-    /// Sends the request, if it was not sent. The answer is where redirects have led to.
+    /// Sends the request. Returns the URL of the response after redirects.
     fn send(&mut self) -> io::Result<String> {
         let State::Collecting { method, url, headers, body } = std::mem::replace(&mut self.state, State::Failed) else {
             return Err(io::Error::other("the request was sent before"));
@@ -268,7 +269,7 @@ impl Exchange {
     }
 }
 
-/// What an answer says that is none.
+/// Returns the error for a response with an error status.
 fn refusal(response: &Response, authorized: bool) -> Option<GitError> {
     let status = response.status();
     let said = format!("HTTP {}", status.as_u16());
@@ -294,7 +295,7 @@ fn lock(shared: &Shared) -> std::sync::MutexGuard<'_, Exchange> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Collects what is sent.
+/// Collects the body of the request.
 pub struct RequestBody(Shared);
 
 impl Write for RequestBody {
@@ -314,7 +315,8 @@ impl Write for RequestBody {
     }
 }
 
-/// The only header that the library reads, as a line. The request is sent by who reads first.
+/// The `Content-Type` header, the only one that the library reads, as a line. The first read of the headers or of the body sends
+/// the request.
 pub struct AnswerHeaders {
     exchange: Shared,
     line: Option<io::Cursor<Vec<u8>>>,
@@ -355,7 +357,7 @@ impl BufRead for AnswerHeaders {
     }
 }
 
-/// What the server sends, within the budget.
+/// Reads the body of the response, within the budget.
 pub struct AnswerBody {
     exchange: Shared,
     response: Option<Response>,

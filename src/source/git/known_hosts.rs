@@ -1,4 +1,4 @@
-//! Which SSH host keys are trusted: lists like OpenSSH's `known_hosts`, the first of which that knows a host decides. Pure.
+//! Verifies SSH host keys against `known_hosts` lists. The first list with a key for the host is used. Performs no I/O.
 
 use russh::keys::ssh_key::known_hosts::{Entry, HostPatterns, Marker};
 use russh::keys::{Algorithm, HashAlg, PublicKey};
@@ -7,10 +7,10 @@ use crate::source::git::error::GitError;
 use crate::source::git::url::SshPlace;
 use crate::source::git::wildcards::matches_host;
 
-/// The keys of large public hosts.
+/// Host keys of large public Git hosts.
 const SHIPPED: &str = include_str!("known_hosts.txt");
 
-/// Lists of host keys, the most particular first.
+/// Lists of host keys in order of precedence.
 #[derive(Clone, Debug, Default)]
 pub struct KnownHosts {
     lists: Vec<List>,
@@ -19,18 +19,18 @@ pub struct KnownHosts {
 #[derive(Clone, Debug)]
 struct List {
     entries: Vec<Entry>,
-    /// Lines that cannot be read.
+    /// Number of lines that cannot be parsed.
     unreadable: usize,
 }
 
 impl KnownHosts {
-    /// These lists, in this order, and the shipped one after them.
+    /// Creates an instance with these lists, followed by the built-in list.
     pub fn new(texts: impl IntoIterator<Item = String>) -> Self {
         let lists = texts.into_iter().map(|text| List::parse(&text));
         Self { lists: lists.chain(std::iter::once(List::parse(SHIPPED))).collect() }
     }
 
-    /// The kinds of keys that are known of a host. A server is asked for one of those.
+    /// Returns the types of the known keys of a host. The client requests one of these types from the server.
     pub fn algorithms(&self, place: &SshPlace) -> Vec<Algorithm> {
         let mut algorithms = Vec::new();
         for key in self.keys(place) {
@@ -43,7 +43,7 @@ impl KnownHosts {
         algorithms
     }
 
-    /// Whether a host may show this key.
+    /// Checks that the key is a known key of the host.
     pub fn check(&self, place: &SshPlace, shown: &PublicKey) -> Result<(), GitError> {
         let known = self.keys(place);
         if known.iter().any(|key| key.key_data() == shown.key_data()) {
@@ -71,7 +71,7 @@ impl KnownHosts {
         }))
     }
 
-    /// The keys of the first list that has one for the host.
+    /// Returns the keys of the first list that has a key for the host.
     fn keys(&self, place: &SshPlace) -> Vec<&PublicKey> {
         let name = match place.port {
             22 => place.host.clone(),
@@ -104,7 +104,7 @@ impl List {
     }
 }
 
-/// An RSA key signs in more than one way.
+/// Returns the signature algorithms for a type of key. An RSA key supports several.
 fn offers(algorithm: &Algorithm) -> Vec<Algorithm> {
     match algorithm {
         Algorithm::Rsa { .. } => {
@@ -170,7 +170,7 @@ mod tests {
 
     #[test]
     fn a_host_is_found_by_its_name_its_port_a_pattern_or_a_hash() {
-        // ssh-keygen -H of `git.example`
+        // Output format of `ssh-keygen -H` for `git.example`.
         let hashed = {
             let key = ring::hmac::Key::new(ring::hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY, b"salt-of-twenty-bytes");
             use base64::Engine as _;

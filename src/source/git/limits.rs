@@ -1,4 +1,4 @@
-//! Limits of a fetch.
+//! Limits of reading a repository.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::source::git::budget::{Pace, Terms};
 use crate::source::git::slots::Slots;
 
-/// Limits of a fetch.
+/// Limits of listing, fetching and packing a repository.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
     /// Maximum size of a pack in bytes, compressed.
@@ -16,17 +16,19 @@ pub struct Limits {
     pub objects: u32,
     /// Maximum size of a file in bytes.
     pub file_bytes: u64,
-    /// Maximum number of entries in all directories that are read, including those that are left out.
+    /// Maximum number of entries in all directories, including entries that are not packed.
     pub tree_entries: u64,
     /// Timeout for listing the references.
     pub list_time: Duration,
-    /// Minimum pace of a server that sends references.
+    /// Minimum data rate of a server that sends references.
     pub list_pace: Pace,
     /// Timeout for a fetch, including its references.
     pub fetch_time: Duration,
-    /// Minimum pace of a server that sends a pack. Before that the server can take a minute to assemble the pack.
+    /// Minimum data rate of a server that sends a pack. It does not apply while the server assembles the pack, which can take a
+    /// minute.
     pub fetch_pace: Pace,
-    /// Whether servers at loopback and link-local addresses are allowed. Only for tests: such a server belongs to the pod or its node.
+    /// Whether servers at loopback and link-local addresses are allowed. Only for tests, because such a server is in the pod or on
+    /// its node.
     pub local_addresses: bool,
 }
 
@@ -39,13 +41,13 @@ impl Limits {
         Terms { time: self.fetch_time, pace: self.fetch_pace, local_addresses: self.local_addresses }
     }
 
-    /// Maximum size of the index of a pack: a name, a checksum and an offset for each object, a table and two hashes.
+    /// Maximum size of the index of a pack, in bytes: an ID, a checksum and an offset for each object, a table and two hashes.
     pub(super) fn index_bytes(&self) -> u64 {
         u64::from(self.objects) * (32 + 4 + 4) + 4096
     }
 
-    /// Maximum number of bytes that all fetches together use on the volume in addition to the store: packs, their indexes, and archives of up
-    /// to `archive` bytes that are not in the store yet.
+    /// Maximum number of bytes that concurrent fetches use on the volume in addition to the store: packs, their indexes, and
+    /// archives of up to `archive` bytes that are not in the store yet.
     pub fn volume_bytes(&self, archive: u64) -> u64 {
         Slots::volume_bytes(self.pack_bytes + self.index_bytes() + archive)
     }

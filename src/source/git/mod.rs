@@ -1,10 +1,10 @@
-//! Git repositories that the controller follows itself: one question per repository, however many Stacks want the same of it.
+//! Polls Git repositories. Stacks and Workspaces that follow the same reference of a repository share its polls.
 //!
-//! [`wanted`] makes sense of a Stack's fields; [`Git::look`] says what the repository has, from memory. Behind it a task for each
-//! repository (`follow`) asks the server, at the pace of the Stack that asks most often, and fetches a commit once somebody needs it.
+//! [`wanted`] parses the fields of a Stack, and [`Git::look`] returns the cached state of a repository. A task per repository
+//! (`Shared::follow`) polls the server at the shortest interval of its followers and fetches a commit when a follower needs it.
 //!
-//! What a server sends is never read here: `child` starts a process with limits for each question, each fetch and each packing
-//! (`worker`, `remote`, `http`, `ssh`, `pack_index`, `content`), and takes a short answer and an archive from it.
+//! The controller process never parses data from a server. `child` starts a process with limits for each query, fetch and packing
+//! (`worker`, `remote`, `http`, `ssh`, `pack_index`, `content`); the process returns a short response and an archive.
 
 mod access;
 mod addresses;
@@ -64,10 +64,10 @@ pub use spec::{Key, RepositorySpec, field, interval, names_git, wanted};
 pub use worker::work_on_stdin;
 pub use workspace_source::of_workspace;
 
-/// How many Stacks may wait to be woken; who has more waits until there is room.
+/// Capacity of the channel of woken followers. A task that wakes more of them waits until the channel has space.
 const WAITING: usize = 1024;
 
-/// Follows repositories. Cheap to clone; all clones share what they know.
+/// Polls repositories. Clones are cheap and share the cache.
 #[derive(Clone)]
 pub struct Git(Arc<Shared>);
 
@@ -78,7 +78,8 @@ impl fmt::Debug for Git {
 }
 
 impl Git {
-    /// Nothing is followed yet. The stream is of the Stacks that are to look again. The working directory has to be there.
+    /// Creates an instance that follows no repository yet. The stream yields the followers to reconcile. The working directory must
+    /// exist.
     pub fn new(
         client: Client,
         store: Store,
@@ -101,8 +102,8 @@ impl Git {
         (Git(Arc::new(shared)), woken)
     }
 
-    /// What a repository has for a Stack, as far as it is known. A Stack that is told to wait is woken once there is more, and
-    /// whenever the answer is another one.
+    /// Returns the cached artifact of a repository for a follower. After [`Unavailable::Looking`], and whenever the result changes,
+    /// the follower is woken.
     pub fn look(
         &self,
         follower: &Follower,
@@ -115,7 +116,8 @@ impl Git {
             self.0.tasks.spawn(async move { shared.follow(&key).await });
         }
         let resolved = answers.answer(follower, wanted, question)?;
-        // What was fetched for this reference is the follower's; what only its status says is not.
+        // A digest that only comes from the status of the follower must not grant access, so the grant requires a fetch for this
+        // reference.
         if answers.is_fetched(&wanted.key, &resolved.digest) {
             let granted = self.0.store.grant(&resolved.digest, &follower.0);
             granted.map_err(|error| Unavailable::NotYet(format!("cannot keep what was fetched: {error}")))?;
@@ -123,21 +125,21 @@ impl Git {
         Ok(resolved)
     }
 
-    /// The bytes of an artifact are gone: they are fetched again, and who waits for them is woken.
+    /// Fetches a commit again, because its artifact is missing in the store, and wakes the followers that wait for it.
     pub fn fetch_again(&self, origin: &Origin) {
         self.0.lock().fetch_again(origin);
     }
 
-    /// A Stack follows no repository, or not any more.
+    /// Removes a follower that no longer follows a repository.
     pub fn forget(&self, follower: &Follower) {
         self.0.lock().forget(follower);
     }
 }
 
-/// Makes the working directory, without what an earlier process left in it.
+/// Creates the working directory and removes the files of an earlier process.
 ///
 /// # Errors
-/// The disk refuses.
+/// Fails if the directory cannot be removed or created.
 pub fn prepare(directory: &std::path::Path) -> Result<(), GitError> {
     let failed = |cause: std::io::Error| GitError::disk(directory, &cause);
     match std::fs::remove_dir_all(directory) {

@@ -10,7 +10,7 @@ pub struct Origin {
     pub key: Arc<Key>,
     /// Hash of the commit.
     pub commit: String,
-    /// Digest of the files that `spec.paths` matches, if the Stack has it.
+    /// Digest of the files that `spec.paths` matches, if the Stack sets it.
     pub selection: Option<String>,
     /// Warnings for the user.
     pub warnings: Vec<String>,

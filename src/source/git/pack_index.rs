@@ -1,5 +1,5 @@
-//! The index of a pack that a server has sent. Before any object is put together from its deltas, the sizes that the pack declares are
-//! added up: a pack of a megabyte may stand for terabytes.
+//! Creates the index of a fetched pack. The declared object sizes are summed before any delta is resolved, because a pack of one
+//! megabyte can decode to terabytes.
 
 use std::fs::File;
 use std::io::{BufReader, BufWriter, Read, Write};
@@ -16,17 +16,17 @@ use crate::source::git::budget::one_line;
 use crate::source::git::error::GitError;
 use crate::source::git::limits::Limits;
 
-/// The names of the files in the directory of a fetch.
+/// Names of the files in the directory of a fetch.
 pub const PACK: &str = "fetched.pack";
 const INDEX: &str = "fetched.idx";
-/// The work that a pack of any size may take, in bytes of objects that are decoded.
+/// Decoding work that is allowed for a pack of any size, in decoded bytes.
 const FREE_WORK: u64 = 1 << 30;
-/// How much more work a byte of the pack may take. Source code compresses to a fifth, and its deltas to less.
+/// Additional decoding work for each byte of the pack. Source code compresses to a fifth, and its deltas to less.
 const WORK_RATIO: u64 = 100;
-/// The largest header of a delta: two numbers of 64 bits, in groups of seven.
+/// Maximum size of the header of a delta, in bytes: two 64-bit numbers in groups of seven bits.
 const DELTA_HEADER: u64 = 20;
 
-/// What is left of the work that a pack may take, in bytes that are decoded.
+/// Limit for the work of decoding a pack, in decoded bytes.
 #[derive(Debug)]
 pub struct Work {
     limit: u64,
@@ -40,7 +40,7 @@ impl Work {
     }
 
     /// # Errors
-    /// There is none left.
+    /// Fails if the remaining work is not sufficient.
     pub fn take(&mut self, bytes: u64) -> Result<(), GitError> {
         let limit = self.limit;
         let too_large = || GitError::TooLarge { what: "what the pack decodes to, deltas included,".into(), limit };
@@ -49,18 +49,18 @@ impl Work {
     }
 }
 
-/// Makes the index of the pack in a directory.
+/// Creates the index of the pack in a directory.
 pub fn make(directory: &Path, hash: gix_hash::Kind, limits: &Limits) -> Result<Bundle, GitError> {
     let failed = |cause: std::io::Error| GitError::disk(directory, &cause);
     let (pack_path, index_path) = (directory.join(PACK), directory.join(INDEX));
     let largest = usize::try_from(limits.file_bytes).ok();
     let mut pack = data::File::at(&pack_path, hash).map_err(|error| broken(&error))?;
-    // A base and two results of deltas are in memory together.
+    // A base and the results of two deltas are in memory at the same time.
     pack.alloc_limit_bytes = largest.and_then(|largest| largest.checked_mul(3));
     if pack.num_objects() > limits.objects {
         return Err(GitError::TooManyObjects { found: pack.num_objects(), limit: limits.objects });
     }
-    // Each object is named by its own hash in the end, so the one of the pack need not be checked as well.
+    // The index contains the hash that is computed from each object, so the checksum of the pack need not be verified.
     let reader = BufReader::with_capacity(64 << 10, File::open(&pack_path).map_err(failed)?);
     let entries = BytesToEntriesIter::new_from_header(reader, Mode::AsIs, EntryDataMode::Crc32, hash);
     let mut entries = Metered {
@@ -97,13 +97,13 @@ fn slice(range: EntryRange, pack: &data::File<MMap>) -> Option<&[u8]> {
     pack.entry_slice(range)
 }
 
-/// Adds up what the entries of a pack decode to, as they come.
+/// Sums the decoded sizes of the entries of a pack during the iteration.
 struct Metered<'a, Entries> {
     entries: Entries,
     pack: &'a data::File<MMap>,
     largest: u64,
     work: Work,
-    /// Why there are no more entries. The library hands on no more than a text.
+    /// The error that ended the iteration, because the library only returns its text.
     failure: Option<GitError>,
 }
 
@@ -139,7 +139,7 @@ impl<Entries> Metered<'_, Entries> {
         self.work.take(entry.decompressed_size.saturating_add(result))
     }
 
-    /// The size of the object that a delta makes of its base.
+    /// Returns the size of the object that results from a delta.
     fn delta_result(&self, entry: &Entry) -> Result<u64, GitError> {
         let start = entry.pack_offset + u64::from(entry.header_size);
         let compressed = self.pack.entry_slice(start..start + entry.compressed_size).unwrap_or_default();
@@ -154,7 +154,7 @@ fn truncated() -> GitError {
     GitError::Protocol("a delta in the pack has no sizes".to_owned())
 }
 
-/// A number in groups of seven bits, the lowest first, and what comes behind it.
+/// Parses a variable-length number in groups of seven bits, lowest first, and returns it with the remaining bytes.
 fn size(bytes: &[u8]) -> Option<(u64, &[u8])> {
     let mut size = 0_u64;
     for (index, byte) in bytes.iter().enumerate() {
@@ -171,7 +171,7 @@ fn broken(error: &gix_error::Error) -> GitError {
     GitError::Protocol(one_line(&format!("the pack cannot be read: {error:#}")))
 }
 
-/// The library says one thing of all that is too large.
+/// Converts the error with which the library reports anything that exceeds its memory limit.
 fn too_large(error: &gix_error::Error, limits: &Limits) -> Option<GitError> {
     let is_so = format!("{error:#}").contains("too large to fit in memory");
     is_so.then(|| file_too_large(limits.file_bytes))

@@ -1,4 +1,5 @@
-//! Which files of a repository matter to a Stack: patterns as in `.gitignore`, and a digest of what they match. Pure.
+//! Selects the files of a repository that are relevant for a Stack, with patterns as in `.gitignore`, and computes their digest.
+//! Performs no I/O.
 
 use gix_ignore::glob::Pattern;
 use gix_ignore::glob::pattern::Mode;
@@ -7,17 +8,17 @@ use sha2::{Digest as _, Sha256};
 
 use crate::source::git::wildcards::{Exhausted, PathPattern, Steps};
 
-/// How many patterns a Stack may give.
+/// Maximum number of patterns of a Stack.
 const MAX_PATTERNS: usize = 100;
-/// The longest pattern.
+/// Maximum length of a pattern, in bytes.
 const MAX_PATTERN_LENGTH: usize = 1024;
 
-/// Patterns. At least one.
+/// A non-empty list of patterns.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Paths(Vec<String>);
 
 impl Paths {
-    /// Checks the patterns; nothing where there is none.
+    /// Validates patterns. Returns `None` if the list is empty.
     pub fn parse(patterns: &[String]) -> Result<Option<Self>, String> {
         if patterns.len() > MAX_PATTERNS {
             return Err(format!("there are {}, and {MAX_PATTERNS} are allowed", patterns.len()));
@@ -35,12 +36,12 @@ impl Paths {
         Ok((!patterns.is_empty()).then(|| Self(patterns.to_vec())))
     }
 
-    /// The length of all patterns.
+    /// Total length of all patterns, in bytes.
     pub fn size(&self) -> usize {
         self.0.iter().map(|pattern| pattern.len() + 1).sum()
     }
 
-    /// Begins to look at files. All of it may take so many steps.
+    /// Starts a selection that may take this number of matching steps in total.
     pub fn selection(&self, steps: u64) -> Selection {
         let mut rules = Rules::default();
         rules.add(self.0.join("\n").as_bytes(), b"");
@@ -48,11 +49,11 @@ impl Paths {
     }
 }
 
-/// Those patterns at work. Directories are entered and left as they are met.
+/// A selection in progress. The caller enters and leaves directories during the traversal.
 #[derive(Debug)]
 pub struct Selection {
     rules: Rules,
-    /// Of each directory that is open, whether it matched.
+    /// Whether each open directory matched.
     matched: Vec<bool>,
     digest: Sha256,
     steps: Steps,
@@ -69,7 +70,7 @@ impl Selection {
         self.matched.pop();
     }
 
-    /// Takes a file into the digest, if it matches: its name, its mode and its content by its object's name.
+    /// Adds a file to the digest if it matches: its path, its mode and the ID of its object.
     pub fn file(&mut self, path: &[u8], mode: &[u8], object: &[u8]) {
         if self.matches(path, false) {
             for part in [mode, b" ", object, b" ", path, b"\0"] {
@@ -78,10 +79,10 @@ impl Selection {
         }
     }
 
-    /// What says whether anything that matters has changed.
+    /// Returns the digest of the selected files. It changes if a selected file changes.
     ///
     /// # Errors
-    /// The patterns take too many steps.
+    /// Fails if matching the patterns took too many steps.
     pub fn digest(self) -> Result<String, Exhausted> {
         if self.is_exhausted {
             return Err(Exhausted);
@@ -103,20 +104,20 @@ impl Selection {
     }
 }
 
-/// The rules of files like `.gitignore`. Later ones win, and so do those of directories further down.
+/// Rules in the format of `.gitignore`. Later rules take precedence, and the rules of subdirectories are added later.
 #[derive(Debug, Default)]
 pub(super) struct Rules(Vec<Rule>);
 
 #[derive(Debug)]
 struct Rule {
-    /// The directory that it holds for, with a slash at its end; empty for the root.
+    /// Directory to which the rule applies, with a trailing slash; empty for the root.
     base: Vec<u8>,
     pattern: Pattern,
     parsed: PathPattern,
 }
 
 impl Rules {
-    /// Adds the rules of a file in this directory; the root has an empty path.
+    /// Adds the rules of a file in this directory; the path of the root is empty.
     pub(super) fn add(&mut self, file: &[u8], directory: &[u8]) {
         let base = if directory.is_empty() { Vec::new() } else { [directory, b"/"].concat() };
         let rules = gix_ignore::parse(file, false).map(|(pattern, ..)| Rule {
@@ -127,7 +128,7 @@ impl Rules {
         self.0.extend(rules);
     }
 
-    /// Whether the rules say yes or no; nothing if none says anything.
+    /// Returns the result of the last matching rule: `Some(false)` if it is negated, `None` if no rule matches.
     pub(super) fn verdict(
         &self,
         path: &[u8],
@@ -166,7 +167,7 @@ impl Rule {
 mod tests {
     use super::*;
 
-    /// The digest of a small tree, with other content where a path is named.
+    /// Returns the digest of a small tree in which the content of the file `changed` differs.
     fn digest(patterns: &[&str], changed: &str) -> String {
         let patterns: Vec<String> = patterns.iter().map(|pattern| (*pattern).to_owned()).collect();
         let mut selection = Paths::parse(&patterns).unwrap().unwrap().selection(1_000_000);

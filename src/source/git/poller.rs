@@ -1,4 +1,4 @@
-//! The task that follows a repository: it asks the server when it is time, and fetches what somebody needs.
+//! The task of a followed repository: polls the server and fetches commits that followers need.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,28 +21,28 @@ use crate::source::git::shared::Shared;
 use crate::source::git::slots::{self, Slot, TaskSlots};
 use crate::source::git::spec::{Auth, Key};
 
-/// How long to wait after a first failure; twice as long after each further one.
+/// Backoff after the first failure. It doubles after each further failure.
 const MIN_BACKOFF: Duration = Duration::from_secs(10);
-/// No wait after a failure is longer, unless the repository is asked less often anyway.
+/// Maximum backoff, unless the poll interval is longer.
 const MAX_BACKOFF: Duration = Duration::from_secs(10 * 60);
-/// The most bytes of patterns that Stacks may give for one repository together.
+/// Maximum total size of the patterns of all Stacks that follow a repository, in bytes.
 const MAX_PATTERNS: usize = 1 << 20;
-/// How much later than it could be a question is asked at most, so that not all are asked at once.
+/// Maximum random delay, as a fraction of an interval or backoff, so that polls do not start at the same time.
 const JITTER: f64 = 0.1;
 
-/// When a repository is asked next.
+/// Schedule of the polls of a repository.
 #[derive(Debug, Default)]
 struct Turn {
     due: Option<Instant>,
-    /// How often in a row it could not be asked, and how often a commit could not be fetched.
+    /// Number of consecutive failed queries. `unfetched` is the number of consecutive failed fetches.
     unanswered: u32,
     unfetched: u32,
-    /// How often in a row a fetch was ended because other namespaces waited.
+    /// Number of consecutive fetches that were ended because other namespaces waited.
     fetches_ended: u32,
 }
 
 impl Shared {
-    /// Follows a repository until nobody does any more.
+    /// Follows a repository until it has no followers.
     pub(super) async fn follow(self: Arc<Self>, key: &Arc<Key>) {
         tracing::debug!(repository = %key.repository, reference = %key.reference, "following");
         let mut turn = Turn::default();
@@ -74,7 +74,7 @@ impl Shared {
             };
             let goes_on = tokio::select! {
                 () = self.end.cancelled() => false,
-                // The step is dropped, and its child process is killed.
+                // Dropping the step kills its child process.
                 () = abandoned.cancelled() => true,
                 goes_on = step => goes_on,
             };
@@ -96,7 +96,7 @@ impl Shared {
             Err(error) => {
                 turn.unanswered(interval, &error);
                 self.doubt_tokens(key, &error);
-                // One that may be gone in a moment is told only if it is not.
+                // A first transient error is not reported, unless a follower waits for the response.
                 if error.is_passing() && turn.unanswered == 1 && self.lock().is_content(key, covers) {
                     tracing::debug!(repository = %key.repository, %error, "asking again soon");
                     return;
@@ -138,7 +138,7 @@ impl Shared {
         }
     }
 
-    /// Asks the server which commit is meant.
+    /// Queries the server for the commit of the reference.
     async fn tip(&self, key: &Key) -> Result<Tip, GitError> {
         if let Reference::Commit(_) = key.reference {
             return key.reference.select([]).ok_or(GitError::Empty);
@@ -153,7 +153,7 @@ impl Shared {
         slot.run("asking the server", 0, || None, work).await
     }
 
-    /// Fetches a commit and packs it into the store. `ended` is how often in a row that was ended.
+    /// Fetches a commit and packs it into the store. `ended` is the number of consecutive fetches that were ended.
     async fn content(&self, key: &Key, tip: &Tip, choices: Vec<Paths>, ended: u32) -> Result<Fetched, GitError> {
         let slot = self.slot(&self.settings.slots.fetches, key).await?;
         let within = &self.settings.work;
@@ -176,7 +176,7 @@ impl Shared {
         packing.run("packing the files of the commit", ended, || None, self.pack(&directory, tip, choices)).await
     }
 
-    /// Packs a commit that was fetched into a directory.
+    /// Packs a commit from the directory into which it was fetched.
     async fn pack(&self, directory: &TempDir, tip: &Tip, choices: Vec<Paths>) -> Result<Fetched, GitError> {
         let (choices, refused) = within_limit(choices);
         let mut incoming = self.store.begin(Algorithm::Sha256)?;
@@ -207,7 +207,7 @@ impl Shared {
         })
     }
 
-    /// A slot of one of the namespaces that follow a repository.
+    /// Waits for a slot of one of the namespaces that follow the repository.
     async fn slot(&self, slots: &TaskSlots, key: &Key) -> Result<Slot, GitError> {
         let namespaces = self.lock().namespaces(key);
         slots::of_any(slots, &namespaces).await
@@ -216,7 +216,7 @@ impl Shared {
     async fn wake(&self, followers: Vec<Follower>) {
         let mut wake = self.wake.clone();
         for follower in followers {
-            // Nobody listens any more only when the controller ends.
+            // The receiver is dropped only when the controller shuts down.
             if wake.send(follower).await.is_err() {
                 return;
             }
@@ -224,7 +224,7 @@ impl Shared {
     }
 }
 
-/// The choices of paths whose patterns fit into the limit, the shortest first, and those that do not.
+/// Splits the choices of paths into those whose patterns fit into the limit, shortest first, and the others.
 fn within_limit(mut choices: Vec<Paths>) -> (Vec<Paths>, Vec<Paths>) {
     choices.sort_by_key(Paths::size);
     let mut left = MAX_PATTERNS;
@@ -235,13 +235,13 @@ fn within_limit(mut choices: Vec<Paths>) -> (Vec<Paths>, Vec<Paths>) {
     })
 }
 
-/// What went wrong with which repository.
+/// Adds the repository and the reference to an error.
 fn said(key: &Key, error: &GitError) -> Unavailable {
     let message = format!("cannot follow {} of {}: {error}", key.reference, key.repository);
     if error.is_stalled() { Unavailable::Stalled(message) } else { Unavailable::NotYet(message) }
 }
 
-/// Counts how often in a row work was ended because other namespaces waited.
+/// Counts the consecutive fetches that were ended because other namespaces waited.
 fn count_ended(count: &mut u32, done: &Result<Fetched, GitError>) {
     match done {
         Ok(_) => *count = 0,
@@ -255,7 +255,7 @@ fn stopped(error: impl std::error::Error) -> GitError {
 }
 
 impl Turn {
-    /// The server has answered. A commit that could not be fetched is tried again with the next answer.
+    /// Schedules the next poll after a response. The next response also retries a commit that could not be fetched.
     fn answered(&mut self, interval: Duration, key: &Key) {
         self.unanswered = 0;
         self.due = match key.reference {
@@ -275,7 +275,7 @@ impl Turn {
     }
 }
 
-/// How long to wait after so many failures and this one.
+/// Returns the wait time that the server requested, or else the backoff after this number of earlier failures.
 fn pause(failures: u32, interval: Duration, error: &GitError) -> Duration {
     let pause = MIN_BACKOFF.saturating_mul(2_u32.saturating_pow(failures)).min(MAX_BACKOFF.max(interval));
     error.patience().unwrap_or_else(|| later(pause))

@@ -1,11 +1,11 @@
-//! What a follower of a repository asks.
+//! Parameters of a lookup by a follower of a repository.
 
 use crate::artifact::Digest;
 
 /// Namespace and name of a Stack, or of a Workspace.
 pub type Follower = (String, String);
 
-/// The artifact of the last run of a Stack. Its digest is known without a fetch.
+/// The artifact of the last run of a Stack, whose digest is known without a fetch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Known {
     /// The revision, or only the hash of the commit.
@@ -14,10 +14,10 @@ pub struct Known {
     pub selection: Option<String>,
 }
 
-/// What a Stack passes when it looks at its repository.
+/// Parameters that a Stack passes when it looks up its repository.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Question {
-    /// The last request of a user.
+    /// The last reconcile request of a user.
     pub request: Option<String>,
     /// Whether no run has handled the request yet.
     pub is_new: bool,

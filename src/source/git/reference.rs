@@ -1,4 +1,4 @@
-//! Which commit of a repository is meant. Pure.
+//! Resolves a branch, tag, commit or version range to a commit. Performs no I/O.
 
 use std::fmt;
 
@@ -8,47 +8,47 @@ use crate::source::git::budget::one_line;
 use crate::source::git::error::GitError;
 use crate::source::git::semver_range::SemverRange;
 
-/// How many names a message lists.
+/// Maximum number of names in a message.
 const LISTED: usize = 10;
-/// The longest name of a branch or tag that is followed, in bytes.
+/// Maximum length of the name of a branch or tag, in bytes.
 const MAX_NAME: usize = 1024;
 
-/// What is followed.
+/// The reference that a follower requests.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Reference {
-    /// A branch, or a tag, by its short or its full name.
+    /// A branch or tag, by its short or full name.
     Name(String),
-    /// A commit by its whole hash.
+    /// A commit, by its complete hash.
     Commit(String),
-    /// The highest tag in a range.
+    /// The tag with the highest version in a range.
     Semver(SemverRange),
 }
 
-/// A reference that the server has told of.
+/// A reference that the server lists.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listed {
     pub name: String,
-    /// The hash of the commit, also where a tag object is in between.
+    /// Hash of the commit. For an annotated tag, the commit that the tag object points to.
     pub commit: String,
 }
 
-/// The commit that is meant.
+/// The commit that a reference resolves to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tip {
-    /// Short for branches and tags, full for others; nothing where only a commit was asked for.
+    /// Short for branches and tags, full for other references, `None` if the reference is a commit hash.
     pub name: Option<String>,
     pub commit: String,
 }
 
 impl Tip {
-    /// Whether it has the form of a commit and a name that can be shown.
+    /// Returns whether the commit has the format of a hash, and the name is safe to display.
     pub fn is_plausible(&self) -> bool {
         let is_hash = matches!(self.commit.len(), 40 | 64) && self.commit.bytes().all(|b| b.is_ascii_hexdigit());
         let is_name = |name: &String| name.len() <= MAX_NAME && !name.contains(char::is_control);
         is_hash && self.name.as_ref().is_none_or(is_name)
     }
 
-    /// As Flux writes it: `main@sha1:…`.
+    /// Returns the revision in the format of Flux: `main@sha1:…`.
     pub fn revision(&self) -> String {
         let algorithm = if self.commit.len() == 64 { "sha256" } else { "sha1" };
         match &self.name {
@@ -59,14 +59,14 @@ impl Tip {
 }
 
 impl Reference {
-    /// A commit, or the name of something else.
+    /// Returns a commit if the text is a complete hash, otherwise a name.
     pub fn commit_or_name(text: &str) -> Self {
         let text = text.trim();
         let is_hash = matches!(text.len(), 40 | 64) && text.bytes().all(|b| b.is_ascii_hexdigit());
         if is_hash { Reference::Commit(text.to_ascii_lowercase()) } else { Reference::Name(text.to_owned()) }
     }
 
-    /// The names that a server has to tell of; it may tell of more.
+    /// Returns the prefixes of the references to request from the server. The response can contain other references as well.
     pub fn prefixes(&self) -> Vec<String> {
         match self {
             Reference::Name(name) if name.starts_with("refs/") || name == "HEAD" => vec![name.clone()],
@@ -76,7 +76,8 @@ impl Reference {
         }
     }
 
-    /// The commit that is meant, if it is among those. Looks at one after the other, and keeps one.
+    /// Selects the commit from the listed references, if it is among them. Processes them one at a time and keeps only the best
+    /// match.
     pub fn select(&self, listed: impl IntoIterator<Item = Listed>) -> Option<Tip> {
         match self {
             Reference::Commit(hash) => Some(Tip { name: None, commit: hash.clone() }),
@@ -98,7 +99,7 @@ impl Reference {
         }
     }
 
-    /// Why nothing was selected, with all that the server has.
+    /// Returns the error for a reference that was not found, with the names that the server lists.
     pub fn missing(&self, all: impl IntoIterator<Item = Listed>) -> GitError {
         let (what, prefix) = match self {
             Reference::Semver(_) => ("tags", "refs/tags/"),

@@ -1,5 +1,5 @@
-//! A conversation with a server: which references there are, and one commit with its files. For the child process: it blocks, and reads
-//! what the server sends.
+//! Communicates with a Git server: lists references and fetches a commit. Runs in the child process, because it blocks and parses
+//! data from the server.
 
 use std::fmt;
 use std::fs::File;
@@ -31,15 +31,15 @@ use crate::source::git::reference::Listed;
 use crate::source::git::url::{Place, RepositoryUrl};
 use crate::source::git::{addresses, http as own_http, ssh};
 
-/// The longest list of references: some 300,000 of them.
+/// Maximum size of the list of references, in bytes: about 300,000 references.
 const MAX_LIST: u64 = 32 << 20;
 
-/// How a server is talked to.
+/// Everything needed to connect to a server.
 #[derive(Serialize, Deserialize)]
 pub enum Access {
-    /// With these credentials, certificate authorities besides those of the system, and proxies.
+    /// Credentials, certificate authorities in addition to the system ones, and proxies.
     Http { login: Option<(String, String)>, authorities: Vec<String>, proxies: Proxies },
-    /// With a key, and lists of host keys, the most particular first.
+    /// A private key, and lists of host keys in order of precedence.
     Ssh { key: String, passphrase: Option<String>, known_hosts: Vec<String> },
 }
 
@@ -49,7 +49,7 @@ impl fmt::Debug for Access {
     }
 }
 
-/// An open conversation.
+/// An open connection to a Git server.
 pub struct Remote {
     transport: Box<dyn Transport>,
     handshake: Handshake,
@@ -64,7 +64,7 @@ impl fmt::Debug for Remote {
 }
 
 impl Remote {
-    /// Connects. `what` is what the conversation is about, should it take too long.
+    /// Connects to the server. `what` describes the operation in timeout errors.
     pub fn open(url: &RepositoryUrl, access: &Access, what: &'static str, terms: Terms) -> Result<Self, GitError> {
         let budget = Arc::new(Budget::new(what, terms)?);
         budget.allow("the list of references", MAX_LIST);
@@ -75,7 +75,8 @@ impl Remote {
         Ok(Self { transport, handshake, budget, url: url.to_string() })
     }
 
-    /// Hands on the references whose names begin so, one after the other; all without a name. A server may tell of more.
+    /// Passes the references that start with one of the prefixes to `take`, one at a time; all references if there are no prefixes.
+    /// A server can send additional references.
     pub fn list<T>(
         &mut self,
         prefixes: &[String],
@@ -99,7 +100,7 @@ impl Remote {
         }
     }
 
-    /// Which hash names objects there.
+    /// Returns the hash algorithm of the object IDs in the repository.
     pub fn object_hash(&self) -> Result<gix_hash::Kind, GitError> {
         let format = self.handshake.capabilities.capability("object-format");
         match format.and_then(|format| format.value().map(ToString::to_string)).as_deref() {
@@ -109,7 +110,7 @@ impl Remote {
         }
     }
 
-    /// Fetches a commit with its files into a pack in a directory; with all that came before it if `full_history`.
+    /// Fetches a commit and its files as a pack into a directory, with its complete history if `full_history` is set.
     pub fn fetch(
         &mut self,
         commit: &str,
@@ -174,7 +175,7 @@ impl Remote {
     }
 }
 
-/// An error of the library with all its causes, in one line for people.
+/// Joins an error of the library and its causes into one line.
 fn told(error: &gix_error::Error) -> String {
     let mut text = String::new();
     for cause in error.iter_errors() {
@@ -190,7 +191,7 @@ fn told(error: &gix_error::Error) -> String {
     text
 }
 
-/// Servers say in several ways that they do not have a commit, or do not give it out.
+/// Detects the various messages with which servers report that a commit is missing or not available.
 fn refused(error: GitError, commit: &str) -> GitError {
     match &error {
         GitError::Protocol(said)
@@ -251,10 +252,10 @@ fn agent() -> gix_protocol::command::Feature {
     ("agent", Some(concat!("git/pulumi-controller-", env!("CARGO_PKG_VERSION")).to_owned()))
 }
 
-/// The answer to the question for references, line by line: a list of all of them may take much memory.
+/// The response to the listing request, read line by line, because a list of all references can take much memory.
 struct Lines<'a> {
     answer: Box<dyn ExtendedBufRead<'a> + Unpin + 'a>,
-    /// Why there are no more lines.
+    /// The error that ended the iteration.
     failure: Option<String>,
 }
 
@@ -286,8 +287,8 @@ impl Iterator for Lines<'_> {
     }
 }
 
-/// A line such as `HASH refs/tags/v1 peeled:HASH`. The inner option is empty for a reference that has no commit yet; the outer one for
-/// what is no such line.
+/// Parses a line such as `HASH refs/tags/v1 peeled:HASH`. Returns `Some(None)` for a reference without a commit, and `None` for an
+/// invalid line.
 fn parsed(line: &[u8]) -> Option<Option<Listed>> {
     let line = String::from_utf8_lossy(line);
     let mut words = line.trim_end().split(' ');
@@ -295,13 +296,13 @@ fn parsed(line: &[u8]) -> Option<Option<Listed>> {
     if object == "unborn" {
         return Some(None);
     }
-    // Behind a tag stands the commit that it means.
+    // For an annotated tag, `peeled:` contains the commit that the tag points to.
     let commit = words.find_map(|word| word.strip_prefix("peeled:")).unwrap_or(object);
     let is_hash = matches!(commit.len(), 40 | 64) && commit.bytes().all(|byte| byte.is_ascii_hexdigit());
     is_hash.then(|| Some(Listed { name: name.to_owned(), commit: commit.to_owned() }))
 }
 
-/// A reference by the commit that it means in the end.
+/// Converts a reference of the library. Annotated tags are resolved to their commit.
 fn listed(told: &Ref) -> Option<Listed> {
     let (name, object) = match told {
         Ref::Peeled { full_ref_name, object, .. }
@@ -312,7 +313,7 @@ fn listed(told: &Ref) -> Option<Listed> {
     Some(Listed { name: name.to_string(), commit: object.to_string() })
 }
 
-/// There is nothing to negotiate: we have nothing, and want one commit.
+/// Negotiation without common commits: requests one commit and offers none.
 struct OneCommit(ObjectId);
 
 impl Negotiate for OneCommit {

@@ -1,4 +1,4 @@
-//! What the controller asks its child process for: three kinds of work on what a server has sent. The answer is a `Result` with a
+//! Tasks of the child process, which parses data from Git servers. The response is a `Result` with a
 //! [`GitError`](crate::source::git::error::GitError).
 
 use std::path::PathBuf;
@@ -11,14 +11,14 @@ use crate::source::git::reference::Reference;
 use crate::source::git::remote::Access;
 use crate::source::git::url::RepositoryUrl;
 
-/// Work for a child process.
+/// A task of a child process.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Request {
-    /// Which commit is meant. The answer is a [`Tip`](crate::source::git::reference::Tip).
+    /// Resolves the reference to a commit. The response is a [`Tip`](crate::source::git::reference::Tip).
     List(List),
-    /// Fetches a commit into a directory. The answer is empty.
+    /// Fetches a commit into a directory. The response is empty.
     Download(Download),
-    /// Packs the files of a commit that was fetched into that directory. The answer is [`Packed`].
+    /// Packs the files of a commit that was fetched into the directory. The response is [`Packed`].
     Pack(Pack),
 }
 
@@ -44,18 +44,18 @@ pub struct Download {
 pub struct Pack {
     pub commit: String,
     pub directory: PathBuf,
-    /// The file that the archive is written to. It is there and empty.
+    /// The file to write the archive to. It must exist and be empty.
     pub archive: PathBuf,
     pub limits: Limits,
     pub archive_limits: crate::artifact::Limits,
     pub choices: Vec<Paths>,
 }
 
-/// A commit that was packed.
+/// The result of packing a commit.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Packed {
-    /// What is not as people may expect it.
+    /// Warnings about omitted content.
     pub warnings: Vec<String>,
-    /// Of each choice of paths, in the order of the request, the digest of what it matches, or why there is none.
+    /// For each choice of paths, in the order of the request: the digest of the matching files, or the reason why there is none.
     pub selections: Vec<Result<String, String>>,
 }

@@ -1,19 +1,19 @@
-//! Ranges of semantic versions, as Flux takes them: `>=1.2.0 <2.0.0`, `1.x`, `~1.2`, `^1 || 3.0.1`. Pure.
+//! Semantic version ranges in the syntax of Flux: `>=1.2.0 <2.0.0`, `1.x`, `~1.2`, `^1 || 3.0.1`. Performs no I/O.
 
 use std::fmt;
 
 use semver::{Comparator, Op, Version, VersionReq};
 use serde::{Deserialize, Serialize};
 
-/// The longest range that is read.
+/// Maximum length of a range, in bytes.
 const MAX_LENGTH: usize = 256;
 
-/// A range. Equal when its text is.
+/// A version range. Two ranges are equal if their texts are equal.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct SemverRange {
     text: String,
-    /// One of them has to match.
+    /// Alternatives, of which at least one has to match.
     alternatives: Vec<VersionReq>,
 }
 
@@ -52,7 +52,7 @@ impl fmt::Display for SemverRange {
 }
 
 impl SemverRange {
-    /// Makes sense of the text, or says what is wrong with it.
+    /// Parses a range. The error contains the reason.
     pub fn parse(text: &str) -> Result<Self, String> {
         let text = text.trim();
         if text.is_empty() || text.len() > MAX_LENGTH {
@@ -65,7 +65,7 @@ impl SemverRange {
         Ok(Self { alternatives: alternatives.collect::<Result<_, _>>()?, text: text.to_owned() })
     }
 
-    /// The entry whose version is the highest in the range. What is no version is passed over.
+    /// Returns the entry with the highest version in the range. Entries that are not versions are ignored.
     pub fn highest<Name: AsRef<str>, T>(&self, entries: impl Iterator<Item = (Name, T)>) -> Option<(Name, T)> {
         let versions = entries.filter_map(|(name, value)| Some((version(name.as_ref())?, name, value)));
         let fitting = versions.filter(|(version, ..)| self.contains(version));
@@ -78,7 +78,7 @@ impl SemverRange {
     }
 }
 
-/// A tag's version: with or without a `v`, and as many of its three numbers as there are.
+/// Parses the version of a tag, with or without the prefix `v`. Missing minor and patch numbers are 0.
 fn version(tag: &str) -> Option<Version> {
     let text = tag.strip_prefix('v').unwrap_or(tag);
     if let Ok(version) = Version::parse(text) {
@@ -90,14 +90,14 @@ fn version(tag: &str) -> Option<Version> {
     Version::parse(&format!("{numbers}{}{rest}", ".0".repeat(missing))).ok()
 }
 
-/// In the words of the crate: comparators are separated by commas, and a bare version means that version.
+/// Converts a range to the syntax of the `semver` crate: commas separate comparators, and a bare version matches only itself.
 fn normalize(part: &str) -> String {
     let words = part.replace(',', " ");
     let mut comparators: Vec<String> = Vec::new();
     let mut words = words.split_whitespace().peekable();
     while let Some(word) = words.next() {
         let operator = word.trim_end_matches(|c: char| !"<>=~^!".contains(c));
-        // `>= 1.2` is one comparator; `1.2 - 2.3` is two.
+        // An operator can be followed by a space, as in `>= 1.2`; `1.2 - 2.3` produces two comparators.
         let mut value = word.get(operator.len()..).unwrap_or_default();
         if value.is_empty() {
             value = words.next().unwrap_or_default();
@@ -116,12 +116,12 @@ fn normalize(part: &str) -> String {
     comparators.join(", ")
 }
 
-/// Whether one of the numbers is left open; what follows them may have any letters.
+/// Returns whether a version number is a wildcard. The pre-release part may contain any letters.
 fn has_wildcard(value: &str) -> bool {
     value.split(['-', '+']).next().is_some_and(|numbers| numbers.contains(['x', 'X', '*']))
 }
 
-/// As in Flux, versions before a release are in a range only if the range names such a version; then all of them are.
+/// As in Flux, a range contains pre-releases only if it names one; then it contains all pre-releases within its bounds.
 fn fits(range: &VersionReq, version: &Version) -> bool {
     if version.pre.is_empty() || range.comparators.iter().all(|comparator| comparator.pre.is_empty()) {
         return range.matches(version);
@@ -137,7 +137,7 @@ fn before_release(comparator: &Comparator, version: &Version) -> bool {
         Op::GreaterEq => *version >= from,
         Op::Less => *version < from,
         Op::LessEq => *version <= from,
-        // The range's upper end is that of the release.
+        // The upper bound is the same as for releases.
         _ => {
             let release = Comparator { pre: semver::Prerelease::EMPTY, ..comparator.clone() };
             *version >= from && release.matches(&Version::new(version.major, version.minor, version.patch))

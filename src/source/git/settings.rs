@@ -1,4 +1,4 @@
-//! Settings for following repositories.
+//! Settings for polling Git repositories.
 
 use std::path::PathBuf;
 
@@ -7,18 +7,18 @@ use crate::source::git::limits::Limits;
 use crate::source::git::slots::Slots;
 use crate::subprocess::Subprocess;
 
-/// Settings for following repositories.
+/// Settings for polling Git repositories.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Directory for fetched files until they are packed. Nothing else uses it.
+    /// Directory for fetched files until they are packed. It must not be used for anything else.
     pub work: PathBuf,
     /// Directory with the optional files `known_hosts` and `ca.crt` for all Stacks.
     pub trust: PathBuf,
     pub limits: Limits,
-    /// Limits of an artifact of a repository.
+    /// Limits of an artifact built from a repository.
     pub artifact_limits: artifact::Limits,
-    /// All followers of repositories share them.
+    /// Slots that all followers of repositories share.
     pub slots: Slots,
-    /// Starts the processes that read the data of servers.
+    /// Starts the processes that parse data from servers.
     pub subprocess: Subprocess,
 }

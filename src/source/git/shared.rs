@@ -1,4 +1,4 @@
-//! What all clones of `Git` share.
+//! State that all clones of `Git` share.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -14,7 +14,6 @@ use crate::source::git::github_app::Tokens;
 use crate::source::git::question::Follower;
 use crate::source::git::settings::Settings;
 
-/// State that all clones of `Git` share.
 pub(super) struct Shared {
     pub(super) client: Client,
     pub(super) clients: Clients,

@@ -1,8 +1,9 @@
-//! How many tasks for repositories run at once. All that follow repositories share these slots.
+//! Limits the number of concurrent tasks for repositories. All followers of repositories share these slots.
 //!
-//! A namespace waits for one of its own slots first, and then for one of the common ones. The last free common slot is reserved for a
-//! namespace that holds none, if there are enough slots for that. A common slot that becomes free goes to the namespace that holds the fewest, among those to the one whose last slot was granted first, and then to the one that waits longest. A
-//! namespace that holds none does not wait for slow servers of others: [`Slot::run`] ends a slow task for it.
+//! A namespace waits first for one of its own slots and then for a common slot. The last free common slot is reserved for a
+//! namespace that holds none, if there are enough slots for that. A released common slot goes to the namespace that holds the
+//! fewest slots; among equals, to the one with the oldest last grant, and then to the one that has waited longest. If a namespace
+//! that holds no slot waits, [`Slot::run`] ends a slow task, so that slow servers of other namespaces do not block it.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -17,7 +18,7 @@ use tokio::time::Instant;
 use crate::runtime::fair_slots::{self, Busy, FairSlots};
 use crate::source::git::error::GitError;
 
-/// How many slots there are for one kind of task.
+/// Number of slots for one kind of task.
 #[derive(Clone, Copy, Debug)]
 struct Limits {
     total: usize,
@@ -25,44 +26,45 @@ struct Limits {
     slow_limits: SlowLimits,
 }
 
-/// How far a task may be behind [`RATE`] while a namespace that holds no slot waits.
+/// How far a task may fall behind [`RATE`] while a namespace that holds no slot waits.
 #[derive(Clone, Copy, Debug)]
 struct SlowLimits {
-    /// A task of a namespace that holds several slots.
+    /// For a task of a namespace that holds several slots.
     several: Duration,
-    /// The only task of its namespace.
+    /// For the only task of its namespace.
     only: Duration,
 }
 
-/// Questions to servers at once. Each is a child process with a connection.
+/// Limits for queries to servers. Each query is a child process with a connection.
 const QUESTIONS: Limits = Limits {
     total: 8,
     per_namespace: 4,
     slow_limits: SlowLimits { several: Duration::from_secs(1), only: Duration::from_secs(10) },
 };
-/// Commits that are fetched or packed at once. Each has a directory on the volume. The first bytes of a pack come after a handshake and
-/// after the server has put it together.
+/// Limits for commits that are fetched or packed. Each commit has a directory on the volume. The first bytes of a pack arrive only
+/// after a handshake and after the server has assembled the pack.
 const FETCHES: Limits = Limits {
     total: 3,
     per_namespace: 2,
     slow_limits: SlowLimits { several: Duration::from_secs(3), only: Duration::from_secs(10) },
 };
-/// Of these, commits that are packed at once. Each is a child process with much memory. It receives nothing, so it counts as slow from the
-/// beginning.
+/// Additional limits for packing, which also holds a slot of [`FETCHES`]. Each packing is a child process with a high memory limit.
+/// It receives no data, so it counts as slow from the start.
 const PACKINGS: Limits = Limits { total: 2, per_namespace: 1, slow_limits: FETCHES.slow_limits };
-/// With fewer slots than this, none is reserved: two namespaces with one slot each use all of them.
+/// Minimum total number of slots at which the last one is reserved. With fewer slots, two namespaces with one slot each can use all
+/// of them.
 const MIN_TO_RESERVE: usize = 3;
-/// Repositories of one namespace that may wait for a slot at once.
+/// Maximum number of repositories of one namespace that wait for a slot.
 const WAITING_PER_NAMESPACE: usize = 10_000;
 
-/// Bytes per second that a task has to receive so that it is not slow.
+/// Minimum rate of a task that does not count as slow, in bytes per second.
 const RATE: u64 = 128 << 10;
-/// Maximum number of times that the slow_limits for the same work is doubled.
+/// Maximum number of times that the slow limits of a task are doubled.
 const MAX_DOUBLINGS: u32 = 3;
-/// How often a task looks whether it is slow and has to end.
+/// Interval at which a task checks whether it is slow and has to end.
 const CHECK: Duration = Duration::from_millis(250);
 
-/// The slots of all kinds. Cheap to clone; all clones share them.
+/// The slots for all kinds of tasks. Clones are cheap and share the slots.
 #[derive(Clone, Debug)]
 pub struct Slots {
     pub(super) questions: TaskSlots,
@@ -78,39 +80,39 @@ impl Default for Slots {
 }
 
 impl Slots {
-    /// The most bytes of the volume that fetches take at once, when each takes so many.
+    /// Maximum number of bytes that concurrent fetches use on the volume, if each uses `each` bytes.
     pub(super) fn volume_bytes(each: u64) -> u64 {
         each.saturating_mul(u64::try_from(FETCHES.total).unwrap_or(u64::MAX))
     }
 
-    /// The most bytes of memory that the child processes take at once.
+    /// Maximum memory of all concurrent child processes, in bytes.
     pub(super) fn memory_bytes(question: u64, fetch: u64, packing: u64) -> u64 {
         let all = [(QUESTIONS.total, question), (FETCHES.total - PACKINGS.total, fetch), (PACKINGS.total, packing)];
         all.iter().map(|(count, each)| u64::try_from(*count).unwrap_or(u64::MAX).saturating_mul(*each)).sum()
     }
 }
 
-/// The slots for one kind of task. Cheap to clone; all clones share them.
+/// The slots for one kind of task. Clones are cheap and share the slots.
 #[derive(Clone, Debug)]
 pub(super) struct TaskSlots(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
     limits: Limits,
-    /// The own slots of each namespace.
+    /// Enforces the limit of each namespace.
     shares: FairSlots,
     /// The common slots. Locked for short sections only, never across an await.
     common: Mutex<Common>,
 }
 
-/// Who holds a common slot and who waits for one, by order of arrival.
+/// Holders of common slots, and waiters in order of arrival.
 #[derive(Debug, Default)]
 struct Common {
     next: u64,
     waiting: BTreeMap<u64, Waiting>,
     held: BTreeMap<u64, Held>,
     grants: u64,
-    /// The number of the last grant to each namespace that holds a slot or waits for one.
+    /// Number of the last grant to each namespace that holds a slot or waits for one.
     last_grants: BTreeMap<String, u64>,
 }
 
@@ -124,13 +126,14 @@ struct Waiting {
 struct Held {
     namespace: String,
     began: Instant,
-    /// What it has received is enough until then, at [`RATE`] from its beginning. None while it must not be ended.
+    /// Time until which the received bytes are sufficient at [`RATE`], counted from the start. `None` while the task must not be
+    /// ended.
     paid_until: Option<Instant>,
-    /// What its slow_limits is multiplied by.
+    /// Multiplier of the slow limits.
     factor: u32,
 }
 
-/// A slot in use, until it is dropped.
+/// A slot in use. Dropping it releases the slot.
 #[derive(Debug)]
 #[must_use = "the slot is free again when this is dropped"]
 pub(super) struct Slot {
@@ -149,8 +152,8 @@ impl Drop for Slot {
     }
 }
 
-/// A slot of one of the namespaces that want a repository: the first that is to be had. So a namespace that has used up its share delays
-/// no other one that follows the same repository.
+/// Waits for a slot of any of the namespaces that follow a repository, and returns the first one granted. A namespace without free
+/// slots therefore does not delay other namespaces that follow the same repository.
 pub(super) async fn of_any(slots: &TaskSlots, namespaces: &[String]) -> Result<Slot, GitError> {
     let waits = namespaces.iter().map(|namespace| slots.acquire(namespace).boxed());
     let acquired = match namespaces {
@@ -170,7 +173,7 @@ impl TaskSlots {
         Self(Arc::new(Shared { limits, shares: FairSlots::new(shares), common: Mutex::default() }))
     }
 
-    /// Waits for a slot. A caller that stops waiting (its future is dropped) leaves nothing behind.
+    /// Waits for a slot. A dropped future leaves the queue.
     async fn acquire(&self, namespace: &str) -> Result<Slot, Busy> {
         let share = self.0.shares.acquire(namespace).await?;
         let (id, granted) = self.0.lock().enter(namespace, self.0.limits.total);
@@ -181,9 +184,9 @@ impl TaskSlots {
 }
 
 impl Slot {
-    /// Does the work, and drops it with its child process when the work is slow and a namespace that holds no slot waits. `received`
-    /// returns the number of bytes received so far, where it is known. `ended` is how many times in a row this work was ended: each time
-    /// doubles its slow_limits, so that a slow server that works is not ended for ever.
+    /// Runs the work. If the work is slow while a namespace that holds no slot waits, drops it, which kills its child process.
+    /// `received` returns the number of bytes received so far, if known. `ended` is the number of consecutive times that this work
+    /// was ended; each doubles the slow limits, so that work with a slow server eventually completes.
     pub(super) async fn run<T>(
         &self,
         what: &'static str,
@@ -224,7 +227,7 @@ impl Slot {
     }
 }
 
-/// How long a server may take to send so many bytes.
+/// Returns the time in which a server has to send this number of bytes.
 fn time_at_rate(bytes: u64) -> Duration {
     Duration::from_millis(bytes.saturating_mul(1000) / RATE)
 }
@@ -236,7 +239,7 @@ impl Shared {
 }
 
 impl Common {
-    /// Notes who waits. The answer is notified once the slot is there, which may be at once.
+    /// Adds a waiter. The returned `Notify` is notified when the slot is granted, possibly before this function returns.
     fn enter(&mut self, namespace: &str, total: usize) -> (u64, Arc<Notify>) {
         let (id, granted) = (self.next, Arc::new(Notify::new()));
         self.next += 1;
@@ -245,7 +248,7 @@ impl Common {
         (id, granted)
     }
 
-    /// Hands out what is free.
+    /// Grants free slots to waiters.
     fn grant(&mut self, total: usize) {
         while self.held.len() < total {
             let order = |(id, waiting): &(&u64, &Waiting)| {
@@ -262,7 +265,7 @@ impl Common {
         }
     }
 
-    /// Forgets the namespaces that neither hold a slot nor wait for one.
+    /// Removes namespaces that neither hold a slot nor wait for one.
     fn forget_idle(&mut self) {
         let Common { waiting, held, last_grants, .. } = self;
         last_grants.retain(|namespace, _| {
@@ -275,8 +278,8 @@ impl Common {
         self.held.values().filter(|held| held.namespace == namespace).count()
     }
 
-    /// The slow task that ends because a namespace that holds no slot waits: of the namespace that holds the most, the one that runs
-    /// longest.
+    /// Returns the slow task to end because a namespace that holds no slot waits: the longest running one of the namespace that
+    /// holds the most slots.
     fn to_end(&self, slow_limits: SlowLimits, now: Instant) -> Option<u64> {
         if !self.waiting.values().any(|waiting| self.holds(&waiting.namespace) == 0) {
             return None;

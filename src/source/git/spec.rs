@@ -1,4 +1,4 @@
-//! What a Stack says of its repository, made sense of. Pure.
+//! Parses the repository fields of a Stack. Performs no I/O.
 
 use std::fmt;
 use std::time::Duration;
@@ -11,38 +11,38 @@ use crate::source::git::reference::Reference;
 use crate::source::git::semver_range::SemverRange;
 use crate::source::git::url::{Place, RepositoryUrl};
 
-/// No repository is asked more often.
+/// Minimum poll interval of a repository.
 pub const MIN_INTERVAL: Duration = Duration::from_secs(60);
 
-/// What a Stack wants of a repository.
+/// The repository of a follower and how to use it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RepositorySpec {
     pub key: Key,
-    /// The project's directory.
+    /// Directory of the project.
     pub directory: Directory,
-    /// What has to change for a run to start.
+    /// Patterns of the files whose changes start a run. `None` if every new commit does.
     pub paths: Option<Paths>,
-    /// How often the repository is asked.
+    /// Interval at which the repository is polled.
     pub every: Duration,
 }
 
-/// What Stacks have to have in common to share the questions to a server, and its answers.
+/// Identifies a repository in the cache. Followers with equal keys share its polls and results.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Key {
     pub repository: RepositoryUrl,
     pub reference: Reference,
-    /// Whether all of the history is fetched.
+    /// Whether the complete history is fetched.
     pub full_history: bool,
     pub auth: Auth,
-    /// Where the Secrets are that `auth` names; empty where it names none.
+    /// Namespace of the Secrets in `auth`; empty if there are none.
     pub namespace: String,
 }
 
-/// What a repository is read with, by where it is kept.
+/// Credentials for a repository, as values or Secret references.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Auth {
     Nothing,
-    /// A Secret whose keys say what it holds.
+    /// A Secret whose keys determine the type of the credentials.
     Secret(String),
     Token(Value),
     Basic {
@@ -61,19 +61,19 @@ pub enum Auth {
     },
 }
 
-/// A value, or where it is kept.
+/// A literal value or a reference to a Secret key.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub enum Value {
     Literal(String),
     Key {
         secret: String,
         key: String,
-        /// Whether the value is left out where the Secret or its key does not exist.
+        /// Whether a missing Secret or key means that the value is not set.
         optional: bool,
     },
 }
 
-/// A value that is given in place is not shown.
+/// Hides literal values, which can be secret.
 impl fmt::Debug for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -83,7 +83,7 @@ impl fmt::Debug for Value {
     }
 }
 
-/// What a Stack's spec says of a repository; nothing if it names none.
+/// Parses the repository fields of a Stack. Returns `None` if no such field is set.
 pub fn wanted(spec: &StackSpec, namespace: &str) -> Result<Option<RepositorySpec>, Unavailable> {
     if !names_git(spec) {
         return Ok(None);
@@ -91,12 +91,12 @@ pub fn wanted(spec: &StackSpec, namespace: &str) -> Result<Option<RepositorySpec
     parse(spec, namespace).map(Some).map_err(Unavailable::Invalid)
 }
 
-/// Whether a Stack's source is a repository: any of its fields says so.
+/// Returns whether any field of a Stack selects a Git repository as its source.
 pub fn names_git(spec: &StackSpec) -> bool {
     field(spec).is_some()
 }
 
-/// The first field of a Stack that says that its source is a repository.
+/// Returns the first field of a Stack that selects a Git repository as its source.
 pub fn field(spec: &StackSpec) -> Option<&'static str> {
     let fields = [
         ("projectRepo", spec.project_repo.is_some()),
@@ -136,7 +136,7 @@ fn parse(spec: &StackSpec, namespace: &str) -> Result<RepositorySpec, String> {
     Ok(RepositorySpec { key, directory, paths, every: interval(spec) })
 }
 
-/// How often a Stack wants its repository to be asked.
+/// Returns the poll interval that a Stack requests, at least [`MIN_INTERVAL`].
 pub fn interval(spec: &StackSpec) -> Duration {
     let seconds = spec.resync_frequency_seconds.and_then(|seconds| u64::try_from(seconds).ok()).unwrap_or_default();
     Duration::from_secs(seconds).max(MIN_INTERVAL)
@@ -228,7 +228,7 @@ fn value(field: &str, reference: &ResourceRef, namespace: &str) -> Result<Value,
     }
 }
 
-/// Credentials have to be of the kind that the URL takes. `ssh_fields` is where an SSH key is given.
+/// Checks that the type of the credentials fits the URL. `ssh_fields` names the fields for an SSH key in the error.
 pub fn check_fit(repository: &RepositoryUrl, auth: &Auth, ssh_fields: &str) -> Result<(), String> {
     match (repository.place(), auth) {
         (Place::Http(_), Auth::Ssh { .. }) => {
@@ -249,7 +249,6 @@ impl Auth {
         matches!(self, Auth::Secret(_)) || self.values().iter().any(|value| matches!(value, Value::Key { .. }))
     }
 
-    /// All of its values.
     fn values(&self) -> Vec<&Value> {
         match self {
             Auth::Nothing | Auth::Secret(_) => Vec::new(),
@@ -260,12 +259,12 @@ impl Auth {
         }
     }
 
-    /// Whether this Secret has to exist.
+    /// Returns whether this Secret is required.
     pub fn needs(&self, secret: &str) -> bool {
         matches!(self, Auth::Secret(_)) || self.values().iter().any(|value| value.needs(secret))
     }
 
-    /// The names of the Secrets, each once.
+    /// Returns the distinct names of all Secrets.
     pub fn secrets(&self) -> Vec<&str> {
         let mut names: Vec<&str> = match self {
             Auth::Secret(name) => vec![name],
@@ -278,7 +277,7 @@ impl Auth {
 }
 
 impl Value {
-    /// Whether it needs this Secret.
+    /// Returns whether the value requires this Secret.
     fn needs(&self, name: &str) -> bool {
         matches!(self, Value::Key { secret, optional: false, .. } if secret == name)
     }

@@ -1,4 +1,4 @@
-//! Git over SSH: one connection, on which the server runs `git-upload-pack`.
+//! Git over SSH: opens a connection and runs `git-upload-pack` on the server.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -16,18 +16,18 @@ use crate::source::git::error::{GitError, chain};
 use crate::source::git::known_hosts::KnownHosts;
 use crate::source::git::url::SshPlace;
 
-/// How long a connection may take to be made.
+/// Timeout for establishing a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
-/// How much of what the server complains about is kept.
+/// Maximum size of error output of the server that is kept, in bytes.
 const MAX_COMPLAINTS: usize = 4 * 1024;
 
-/// A key and its passphrase.
+/// An SSH private key and its passphrase.
 pub struct Identity<'a> {
     pub key: &'a str,
     pub passphrase: Option<&'a str>,
 }
 
-/// Connects and starts the server's side of a fetch.
+/// Connects and starts `git-upload-pack` on the server.
 pub fn open(
     place: &SshPlace,
     identity: &Identity<'_>,
@@ -55,7 +55,7 @@ pub fn open(
     Ok((receiver, Sender { write, budget: Arc::clone(budget), _session: session }))
 }
 
-/// What is wrong with a key, without a word of it.
+/// Converts an error about a private key. The message contains no part of the key.
 fn unusable(error: &russh::keys::Error, identity: &Identity<'_>) -> GitError {
     GitError::Credentials(match (error, identity.passphrase) {
         (russh::keys::Error::KeyIsEncrypted, None) => "the SSH key has a passphrase, and none is given".to_owned(),
@@ -78,7 +78,7 @@ async fn connect(
     let unreachable = |error: russh::Error| GitError::Unreachable(chain(&error));
     let algorithms = known.algorithms(place);
     let mut preferred = Preferred::default();
-    // A server has several keys, and shows the one of the kind that it is asked for.
+    // A server has several host keys and presents the one of the requested type, so known types are preferred.
     if !algorithms.is_empty() {
         preferred.key = Cow::Owned(algorithms);
     }
@@ -102,19 +102,19 @@ async fn connect(
         }
     }
     let channel = session.channel_open_session().await.map_err(unreachable)?;
-    // Servers may not take it; then they speak the protocol's first version.
+    // Servers can ignore this variable; then they use protocol version 0.
     channel.set_env(false, "GIT_PROTOCOL", "version=2").await.map_err(unreachable)?;
     channel.exec(true, format!("git-upload-pack {}", quoted(&place.path))).await.map_err(unreachable)?;
     let (read, write) = channel.split();
     Ok((session, read, write))
 }
 
-/// As a shell takes it.
+/// Quotes a path for a shell.
 fn quoted(path: &str) -> String {
     format!("'{}'", path.replace('\'', r"'\''"))
 }
 
-/// Looks at the server's key.
+/// Verifies the host key of the server.
 struct Gatekeeper {
     place: SshPlace,
     known: KnownHosts,
@@ -138,12 +138,12 @@ impl client::Handler for Gatekeeper {
     }
 }
 
-/// What the server sends, within the budget.
+/// Reads the data from the server, within the budget.
 pub struct Receiver {
     read: ChannelReadHalf,
     budget: Arc<Budget>,
     chunk: io::Cursor<Vec<u8>>,
-    /// Whether anything has come.
+    /// Whether any data was received.
     heard: bool,
     complaints: Vec<u8>,
 }
@@ -183,7 +183,7 @@ impl Receiver {
         }
     }
 
-    /// The server ended before it said anything in Git's protocol.
+    /// Returns the error for a server that closed the connection before it sent any data of the Git protocol.
     fn refused(&self) -> io::Error {
         let said = one_line(&String::from_utf8_lossy(&self.complaints));
         let said = if said.is_empty() { "it closed the connection without a word".to_owned() } else { said };
@@ -202,7 +202,7 @@ impl Read for Receiver {
     }
 }
 
-/// What is sent to the server. The connection lives as long as this does.
+/// Writes data to the server. The connection closes when this value is dropped.
 pub struct Sender {
     write: ChannelWriteHalf<client::Msg>,
     budget: Arc<Budget>,

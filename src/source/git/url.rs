@@ -1,11 +1,11 @@
-//! URLs of repositories, as Git writes them. Pure.
+//! Repository URLs in the formats of Git. Performs no I/O.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use url::Url;
 
-/// Where a repository is. Its text holds no credentials.
+/// The URL of a repository. It contains no credentials.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct RepositoryUrl {
@@ -13,15 +13,15 @@ pub struct RepositoryUrl {
     place: Place,
 }
 
-/// How it is reached.
+/// The protocol and location of a repository.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Place {
-    /// By `https` or `http`: the URL.
+    /// URL with the scheme `https` or `http`.
     Http(Url),
     Ssh(SshPlace),
 }
 
-/// A repository on a server that is reached by SSH.
+/// Location of a repository on an SSH server.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct SshPlace {
     pub user: String,
@@ -47,7 +47,7 @@ impl From<RepositoryUrl> for String {
 }
 
 impl RepositoryUrl {
-    /// Makes sense of the text, or says what is wrong with it, without repeating what may be a password.
+    /// Parses a URL. The error does not repeat the text, which could contain a password.
     pub fn parse(text: &str) -> Result<Self, String> {
         let text = text.trim();
         if !text.contains("://") {
@@ -69,7 +69,7 @@ impl RepositoryUrl {
         }
         match url.scheme() {
             "https" | "http" => {
-                // Who reads it is said by the credentials.
+                // The credentials define the user, so the user name in the URL is removed.
                 if url.set_username("").is_err() {
                     return Err(format!("its user name cannot be taken away; {FORMS}"));
                 }
@@ -78,7 +78,7 @@ impl RepositoryUrl {
             "ssh" | "git+ssh" | "ssh+git" => {
                 let user = decoded(url.username()).filter(|user| !user.is_empty()).unwrap_or_else(|| "git".to_owned());
                 let path = decoded(url.path()).ok_or_else(|| format!("its path is not UTF-8; {FORMS}"))?;
-                // `ssh://host/~user/repository` means the home of that user.
+                // `ssh://host/~user/repository` refers to the home directory of that user.
                 let path = if path.starts_with("/~") { path.trim_start_matches('/').to_owned() } else { path };
                 Self::ssh(text.to_owned(), user, &host, url.port().unwrap_or(22), path)
             }
@@ -86,7 +86,7 @@ impl RepositoryUrl {
         }
     }
 
-    /// `user@host:path`.
+    /// Parses `user@host:path`.
     fn short_ssh(text: &str) -> Result<Self, String> {
         let (place, path) = text.split_once(':').ok_or_else(|| format!("it is no URL; {FORMS}"))?;
         let (user, host) = place.split_once('@').unwrap_or(("git", place));
@@ -108,7 +108,7 @@ impl RepositoryUrl {
         &self.place
     }
 
-    /// The server's name.
+    /// Host name of the server.
     pub fn host(&self) -> &str {
         match &self.place {
             Place::Http(url) => url.host_str().unwrap_or_default(),
@@ -123,7 +123,7 @@ impl fmt::Display for RepositoryUrl {
     }
 }
 
-/// Percent-encoding undone.
+/// Decodes percent-encoding. Returns `None` if it is invalid.
 fn decoded(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();

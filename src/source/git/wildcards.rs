@@ -1,11 +1,11 @@
-//! Wildcards of `.gitignore` patterns and of `known_hosts`, matched in time that is bounded by the length of the pattern times that of the
-//! text. Whoever writes a repository or a Stack writes patterns, and matching with backtracking takes exponential time for some. Pure.
+//! Matches wildcards of `.gitignore` and `known_hosts` patterns in time proportional to the length of the pattern times the length
+//! of the text. Users control the patterns, and backtracking takes exponential time for some of them. Performs no I/O.
 
-/// What is left of the steps that patterns may take.
+/// Remaining matching steps of a set of patterns.
 #[derive(Debug)]
 pub struct Steps(u64);
 
-/// There are no steps left.
+/// Error for patterns that exceed their matching steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exhausted;
 
@@ -20,19 +20,19 @@ impl Steps {
     }
 }
 
-/// A part of a pattern.
+/// An element of a pattern.
 #[derive(Clone, Debug)]
 enum Part {
     Literal(u8),
-    /// `?`: one byte, but no slash.
+    /// `?`: one byte except a slash.
     One,
-    /// `[…]`: one byte of the class, but no slash.
+    /// `[…]`: one byte of the class except a slash.
     Class(Class),
-    /// `*`: any bytes, but no slash.
+    /// `*`: any bytes except slashes.
     Any,
     /// `**` at the end: any bytes.
     Rest,
-    /// `**/`: nothing, or anything up to a slash. The next part is always [`Part::Directory`].
+    /// `**/`: nothing, or any bytes up to and including a slash. The next part is always [`Part::Directory`].
     Directories,
     Directory,
 }
@@ -43,10 +43,10 @@ struct Class {
     ranges: Vec<(u8, u8)>,
 }
 
-/// A pattern of a path, as Git reads it.
+/// A path pattern with the semantics of Git.
 #[derive(Clone, Debug)]
 pub struct PathPattern {
-    /// Nothing where the pattern can never match, for example because a bracket is not closed.
+    /// `None` if the pattern can never match, for example because a bracket is not closed.
     parts: Option<Vec<Part>>,
 }
 
@@ -55,11 +55,11 @@ impl PathPattern {
         Self { parts: parse(pattern) }
     }
 
-    /// Whether all of a path matches.
+    /// Returns whether the pattern matches the whole path.
     pub fn matches(&self, path: &[u8], steps: &mut Steps) -> Result<bool, Exhausted> {
         let Some(parts) = &self.parts else { return Ok(false) };
         steps.take(1)?;
-        // Most files differ in their last letters.
+        // Most paths differ from the pattern in their last bytes, so a cheap comparison of the ends comes first.
         let mut ends = parts.iter().rev().zip(path.iter().rev());
         if ends.find_map(|(part, byte)| part.ending(*byte)) == Some(false) {
             return Ok(false);
@@ -93,7 +93,7 @@ fn mark(states: &mut [bool], state: usize) {
     }
 }
 
-/// Marks the states that follow from the marked ones without another byte. These are always later ones.
+/// Marks the states that are reachable from the marked ones without consuming a byte. These states always have higher numbers.
 fn follow(parts: &[Part], states: &mut [bool]) {
     for (state, part) in parts.iter().enumerate() {
         if states.get(state) == Some(&true) {
@@ -107,7 +107,8 @@ fn follow(parts: &[Part], states: &mut [bool]) {
 }
 
 impl Part {
-    /// Whether a path that ends with this byte can match a pattern that ends with this part. Nothing if only more steps can say.
+    /// Returns whether a path that ends with this byte can match a pattern that ends with this part, or `None` if the comparison
+    /// has to continue.
     fn ending(&self, byte: u8) -> Option<bool> {
         match self {
             Part::Literal(literal) if *literal == byte => None,
@@ -116,7 +117,7 @@ impl Part {
         }
     }
 
-    /// Whether a byte leaves the state as it is, and whether it leads to the next one.
+    /// Returns whether a byte keeps the state, and whether it leads to the next state.
     fn on(&self, byte: u8) -> (bool, bool) {
         let is_slash = byte == b'/';
         match self {
@@ -178,12 +179,12 @@ fn parse(pattern: &[u8]) -> Option<Vec<Part>> {
     Some(parts)
 }
 
-/// A class of bytes, and what comes behind its bracket. Nothing where it is not closed.
+/// Parses a byte class. Returns it with the bytes after its bracket, or `None` if the bracket is not closed.
 fn class(after_bracket: &[u8]) -> Option<(Class, &[u8])> {
     let negated = matches!(after_bracket.first(), Some(b'!' | b'^'));
     let mut rest = after_bracket.get(usize::from(negated)..).unwrap_or_default();
     let mut ranges = Vec::new();
-    // The last byte that a range may begin with.
+    // The last byte, if it can start a range.
     let mut begin = None;
     let mut is_first = true;
     loop {
@@ -235,8 +236,8 @@ fn unescaped(rest: &[u8]) -> Option<(u8, &[u8])> {
 
 type Ranges = &'static [(u8, u8)];
 
-/// `[:alpha:]` and its like, from the first colon on: its bytes, and what comes behind its own bracket. No bytes where it is no such
-/// name at all; nothing where the name is not known.
+/// Parses a named class such as `[:alpha:]`, starting at the first colon. Returns its ranges and the bytes after its bracket. The
+/// ranges are `None` if this is not a named class; the result is `None` if the name is unknown.
 fn named_class(rest: &[u8]) -> Option<(Option<Ranges>, &[u8])> {
     let end = rest.iter().position(|byte| *byte == b']')?;
     let Some(name) = rest.get(1..end).and_then(|name| name.strip_suffix(b":")) else { return Some((None, rest)) };
@@ -258,10 +259,10 @@ fn named_class(rest: &[u8]) -> Option<(Option<Ranges>, &[u8])> {
     Some((Some(ranges), rest.get(end + 1..).unwrap_or_default()))
 }
 
-/// Whether a text matches a pattern with `*` and `?` alone, as in OpenSSH's `known_hosts`.
+/// Returns whether a text matches a pattern with the wildcards `*` and `?`, as in the `known_hosts` file of OpenSSH.
 pub fn matches_host(pattern: &[u8], text: &[u8]) -> bool {
     let (mut at, mut from) = (0, 0);
-    // Behind the last star, and where the text goes on that the star does not take.
+    // Position in the pattern after the last star, and position in the text after the bytes that the star matches.
     let mut star: Option<(usize, usize)> = None;
     loop {
         match (pattern.get(at), text.get(from)) {
@@ -272,7 +273,7 @@ pub fn matches_host(pattern: &[u8], text: &[u8]) -> bool {
             }
             (Some(b'?'), Some(_)) => (at, from) = (at + 1, from + 1),
             (Some(one), Some(other)) if one == other => (at, from) = (at + 1, from + 1),
-            // Only the last star has to take more: what an earlier one could take, the last one can as well.
+            // Backtracking to the last star is sufficient: it can match all bytes that an earlier star could match.
             _ => match star.as_mut() {
                 Some((behind, taken)) if *taken < text.len() => {
                     *taken += 1;

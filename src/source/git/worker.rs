@@ -1,5 +1,5 @@
-//! The child process: all that reads what a Git server has sent. It gets its limits, its work and the credentials for it from stdin, and
-//! writes its answer to stdout.
+//! Entry point of the child process, which parses all data from Git servers. It reads its limits, its task and the credentials from
+//! stdin and writes its response to stdout.
 
 use std::io::{self, Read, Write};
 
@@ -12,10 +12,10 @@ use crate::source::git::request::{Download, List, Pack, Packed, Request};
 use crate::source::git::{content, pack_index};
 use crate::subprocess;
 
-/// The role of the child process: does the work that it reads from stdin.
+/// Runs the task that is read from stdin.
 ///
 /// # Errors
-/// The limits cannot be applied, or the work cannot be read.
+/// Fails if the limits cannot be applied or the task cannot be read.
 pub fn work_on_stdin() -> io::Result<()> {
     let mut request = Vec::new();
     subprocess::confined_input()?.read_to_end(&mut request)?;

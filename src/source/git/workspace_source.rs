@@ -1,14 +1,14 @@
-//! What a Workspace says of its repository, made sense of. Pure.
+//! Parses the repository fields of a Workspace. Performs no I/O.
 
 use crate::api::auto::{GitRepository, GitRepositoryAuth, SecretKeySelector};
 use crate::source::git::reference::Reference;
 use crate::source::git::spec::{Auth, Key, MIN_INTERVAL, RepositorySpec, Value, check_fit};
 use crate::source::git::url::RepositoryUrl;
 
-/// What is followed where nothing is said.
+/// Reference that is followed by default.
 const DEFAULT_REFERENCE: &str = "HEAD";
 
-/// What a Workspace in this namespace wants of a repository.
+/// Returns the repository of a Workspace in this namespace.
 pub fn of_workspace(given: &GitRepository, namespace: &str) -> Result<RepositorySpec, String> {
     let repository = RepositoryUrl::parse(given.url.trim()).map_err(|why| format!("git.url is not valid: {why}"))?;
     let auth = auth(given.auth.as_ref())?;

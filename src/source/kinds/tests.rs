@@ -1,10 +1,10 @@
-//! Which kinds are found in what an API server says.
+//! Lookup of kinds in a discovery response.
 
 use serde_json::json;
 
 use super::*;
 
-/// What an API server with Flux, another group and a kind of every sort says.
+/// Returns the cache for an API server with Flux, another group, and kinds that cannot be sources.
 fn table() -> Table {
     let resource = |plural: &str, kind: &str, scope: &str, verbs: &[&str]| json!({"resource": plural, "responseKind": {"kind": kind}, "scope": scope, "verbs": verbs});
     let all = ["get", "list", "watch", "create"];

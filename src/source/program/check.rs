@@ -1,7 +1,7 @@
-//! What is wrong with a Program, and where, as far as it can be told without its providers. Pure.
+//! Validates a Program as far as possible without its providers. Performs no I/O.
 //!
-//! Only what no stack could run is a problem. What runs with one stack's config and not with another's is said, and left to the
-//! run: the config of a stack also gives names and values that a program does not declare.
+//! A problem makes the Program unusable for every stack. A defect that depends on the config of the stack is a need instead,
+//! because that config can also define names and values that the Program does not declare.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,16 +14,16 @@ use crate::source::program::declarations::{Declarations, Declared, RESERVED, cir
 use crate::source::program::field_path::below;
 use crate::source::program::references;
 
-/// What is to be said of a Program, as sentences that begin with the place.
+/// Result of the validation: sentences that start with the path of a field.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Findings {
-    /// Nothing can run it.
+    /// Defects that make the Program unusable for every stack.
     pub problems: Vec<String>,
-    /// What it needs of the stacks that run it.
+    /// Requirements on the config of the stacks that run the Program.
     pub needs: Vec<String>,
 }
 
-/// Looks at a Program.
+/// Validates a Program.
 pub fn check(program: &Program) -> Findings {
     let mut look =
         Look { declared: Declarations::of(program), findings: Findings::default(), undeclared: BTreeMap::new() };
@@ -54,7 +54,7 @@ pub fn check(program: &Program) -> Findings {
 struct Look {
     declared: Declarations,
     findings: Findings,
-    /// Names that nothing declares, with the first place that refers to each.
+    /// Undeclared names, with the path of the first field that refers to each.
     undeclared: BTreeMap<String, String>,
 }
 
@@ -73,7 +73,7 @@ impl Look {
         self.findings
     }
 
-    /// Names that are there twice.
+    /// Checks for reserved and duplicate names.
     fn names(&mut self, program: &Program) {
         let content = &program.program;
         let sections = [
@@ -125,7 +125,7 @@ impl Look {
         }
     }
 
-    /// Looks at a resource. The answer is what it depends on.
+    /// Checks a resource. Returns the names that the resource depends on.
     fn resource(&mut self, path: &str, resource: &ProgramResource) -> BTreeSet<String> {
         let kind = resource.kind.as_str();
         if !(2..=3).contains(&kind.split(':').count()) {
@@ -159,7 +159,7 @@ impl Look {
         names
     }
 
-    /// Looks at an option of a resource. The answer is what the resource depends on for it.
+    /// Checks an option of a resource. Returns the names that the resource depends on through this option.
     fn option(&mut self, path: &str, option: &str, value: &Value) -> BTreeSet<String> {
         match option {
             "parent" | "provider" => self.one_resource(path, value),
@@ -191,7 +191,7 @@ impl Look {
         self.expression(path, value);
     }
 
-    /// An option that takes a list of resources.
+    /// Checks an option that takes a list of resources.
     fn resources(&mut self, path: &str, value: &Value) -> BTreeSet<String> {
         match value {
             Value::Array(elements) => elements
@@ -199,7 +199,7 @@ impl Look {
                 .enumerate()
                 .flat_map(|(number, element)| self.one_resource(&format!("{path}[{number}]"), element))
                 .collect(),
-            // A variable may hold a list, and a function may give one.
+            // A variable can contain a list, and a function can return one.
             Value::String(text) if self.is_variable(text) => self.expression(path, value),
             Value::Object(fields) if is_function(fields) => self.expression(path, value),
             other => {
@@ -215,7 +215,7 @@ impl Look {
         root.is_some_and(|root| self.declared.find(root) == Some(Declared::Variable))
     }
 
-    /// An option that takes one resource.
+    /// Checks an option that takes one resource.
     fn one_resource(&mut self, path: &str, value: &Value) -> BTreeSet<String> {
         let text = match value {
             Value::String(text) => text,
@@ -245,7 +245,7 @@ impl Look {
         BTreeSet::new()
     }
 
-    /// A text that the language takes as it is.
+    /// Checks a text in which references are not allowed.
     fn plain(&mut self, path: &str, text: Option<&str>) {
         match text.map(references::read) {
             None => {}
@@ -255,7 +255,7 @@ impl Look {
         }
     }
 
-    /// Looks at an expression. The answer is the names that it refers to.
+    /// Checks an expression. Returns the names that it refers to.
     fn expression(&mut self, path: &str, value: &Value) -> BTreeSet<String> {
         match value {
             Value::String(text) => self.text(path, text),
@@ -297,7 +297,7 @@ fn is_empty_object(value: &Value) -> bool {
     value.as_object().is_some_and(serde_json::Map::is_empty)
 }
 
-/// Whether an object is the call of a function.
+/// Returns whether an object is a function call.
 fn is_function(fields: &serde_json::Map<String, Value>) -> bool {
     fields.keys().any(|key| key.to_lowercase().starts_with("fn::"))
 }

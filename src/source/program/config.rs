@@ -1,16 +1,16 @@
-//! The two sections of configuration: `config`, which the CLI reads by its own rules and refuses otherwise, and `configuration`,
-//! which the language reads when a value is not in the stack's config.
+//! Checks the two config sections of a Program: `config`, which the CLI validates, and `configuration`, which the Pulumi YAML
+//! language reads if the stack config does not set a value.
 
 use serde_json::Value;
 
 use super::field_path::below;
 
-/// The types of `config`.
+/// Types of `config`.
 const PROJECT_TYPES: [&str; 5] = ["string", "integer", "boolean", "array", "object"];
-/// The fields of an entry of `config`.
+/// Fields of an entry of `config`.
 const PROJECT_FIELDS: [&str; 6] = ["type", "items", "default", "value", "description", "secret"];
 
-/// What is wrong with an entry of `config`, as sentences with the place in front.
+/// Returns the problems of an entry of `config`, each starting with the path of the field.
 pub fn project_problems(project: &str, key: &str, entry: &Value) -> Vec<String> {
     let path = below("program.config", key);
     let Value::Object(fields) = entry else {
@@ -51,7 +51,7 @@ pub fn project_problems(project: &str, key: &str, entry: &Value) -> Vec<String> 
     problems
 }
 
-/// Whether a key belongs to the project itself.
+/// Returns whether a key belongs to the namespace of the project.
 fn is_own(project: &str, key: &str) -> bool {
     key.split_once(':').is_none_or(|(namespace, _)| namespace == project)
 }
@@ -69,7 +69,7 @@ fn own_problems(path: &str, kind: Option<&str>, items: Option<&Value>, default: 
     }
 }
 
-/// Whether the CLI takes a value for one of this type: texts that read as one will do.
+/// Returns whether the CLI accepts a value for this type. It also accepts strings that parse as the type.
 fn fits_project_type(kind: &str, items: Option<&Value>, value: &Value) -> bool {
     let text = value.as_str();
     match kind {
@@ -87,7 +87,7 @@ fn fits_project_type(kind: &str, items: Option<&Value>, value: &Value) -> bool {
     }
 }
 
-/// A type of `configuration`.
+/// Type of an entry of `configuration`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Kind {
     String,
@@ -99,7 +99,7 @@ enum Kind {
 }
 
 impl Kind {
-    /// Upper and lower case are the same to the language.
+    /// Parses a type. Types are case-insensitive.
     fn read(text: &str) -> Option<Kind> {
         let text = text.to_lowercase();
         if let Some(of) = text.strip_prefix("list<").and_then(|rest| rest.strip_suffix('>')) {
@@ -130,7 +130,7 @@ impl Kind {
     }
 }
 
-/// What an entry of `configuration` lacks without a value in the stack's config, as sentences with the place in front.
+/// Returns the requirements of an entry of `configuration` on the stack config, each starting with the path of the field.
 pub fn language_needs(key: &str, kind: Option<&str>, default: Option<&Value>) -> Vec<String> {
     let path = below("program.configuration", key);
     let needs = "the program runs only with a value in the stack's config";
@@ -146,7 +146,7 @@ pub fn language_needs(key: &str, kind: Option<&str>, default: Option<&Value>) ->
     }
 }
 
-/// Whether only a run can tell what it gives.
+/// Returns whether the value is known only during a run.
 fn is_expression(value: &Value) -> bool {
     match value {
         Value::String(text) => text.contains("${"),
@@ -159,7 +159,7 @@ fn is_whole(value: &Value) -> bool {
     value.is_i64() || value.is_u64() || value.as_f64().is_some_and(|number| number.fract() == 0.0)
 }
 
-/// The kind of a value, for people.
+/// Returns the name of the type of a value for messages.
 pub fn describe(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",

@@ -1,4 +1,4 @@
-//! The names that a program declares, and what depends on what.
+//! Names that a Program declares, and dependency cycles between them.
 
 use std::collections::{BTreeMap, BTreeSet, btree_set};
 
@@ -6,10 +6,10 @@ use kube::ResourceExt;
 
 use crate::api::pulumi::Program;
 
-/// The name that the language has taken for itself.
+/// Name that the language reserves.
 pub const RESERVED: &str = "pulumi";
 
-/// What a name stands for.
+/// The section that declares a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Declared {
     Config,
@@ -17,10 +17,10 @@ pub enum Declared {
     Resource,
 }
 
-/// The names that a program declares.
+/// Names that a Program declares.
 #[derive(Debug)]
 pub struct Declarations {
-    /// `<project>:`, which may stand before a config key.
+    /// `<project>:`, the optional prefix of a config key.
     prefix: String,
     names: BTreeMap<String, Declared>,
 }
@@ -30,7 +30,7 @@ impl Declarations {
         let prefix = format!("{}:", program.name_any());
         let content = &program.program;
         let config = content.config.keys().chain(content.configuration.keys());
-        // A resource or a variable counts before config of the same name.
+        // A resource or variable takes precedence over a config key with the same name.
         let names = config
             .map(|key| (key.strip_prefix(&prefix).unwrap_or(key), Declared::Config))
             .chain(content.variables.keys().map(|key| (key.as_str(), Declared::Variable)))
@@ -40,22 +40,22 @@ impl Declarations {
         Declarations { prefix, names }
     }
 
-    /// What a name stands for, if the program declares it.
+    /// Returns the section that declares a name, if any.
     pub fn find(&self, name: &str) -> Option<Declared> {
         self.names.get(name).or_else(|| self.names.get(name.strip_prefix(&self.prefix)?)).copied()
     }
 }
 
-/// Of variables and resources, each with the names that it depends on: a circle, if there is one. It begins and ends with the same name.
+/// Returns a cycle in the dependencies between variables and resources, if there is one. The first and the last name are equal.
 pub fn circle(dependencies: &BTreeMap<String, BTreeSet<String>>) -> Option<Vec<String>> {
     let mut walk = Walk { dependencies, path: Vec::new(), on_path: BTreeSet::new(), done: BTreeSet::new() };
     dependencies.keys().find_map(|name| walk.from(name))
 }
 
-/// A walk down what depends on what. It does not recur: a program may be a long chain.
+/// Depth-first search for a cycle. Iterative, because a Program can contain a long dependency chain.
 struct Walk<'a> {
     dependencies: &'a BTreeMap<String, BTreeSet<String>>,
-    /// From the start to here: each name with those below it that are still to be visited.
+    /// Path from the start to the current name: each name with the iterator over its remaining dependencies.
     path: Vec<(&'a str, btree_set::Iter<'a, String>)>,
     on_path: BTreeSet<&'a str>,
     done: BTreeSet<&'a str>,

@@ -1,16 +1,16 @@
-//! What a text of a program refers to: `${name}`, `${name.property}`, `${name["key"][0]}`. `$$` stands for a dollar sign.
+//! Parses references in the texts of a Program: `${name}`, `${name.property}`, `${name["key"][0]}`. `$$` is an escaped dollar sign.
 
-/// A text, taken apart as far as its references go.
+/// The references of a text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Text {
-    /// The names that its references begin with.
+    /// First name of each reference.
     pub roots: Vec<String>,
-    /// Whether there is something around them.
+    /// Whether the text contains anything except references.
     has_more: bool,
 }
 
 impl Text {
-    /// The name that the text refers to, if it is one reference and nothing else.
+    /// Returns the name if the text is exactly one reference.
     pub fn only_root(&self) -> Option<&str> {
         match self.roots.as_slice() {
             [root] if !self.has_more => Some(root),
@@ -19,7 +19,7 @@ impl Text {
     }
 }
 
-/// Reads a text. The error says what is wrong with which reference.
+/// Parses a text. The error contains the invalid reference and the reason.
 pub fn read(text: &str) -> Result<Text, String> {
     let mut found = Text::default();
     let mut rest = text;
@@ -41,7 +41,7 @@ pub fn read(text: &str) -> Result<Text, String> {
     Ok(found)
 }
 
-/// How much of a reference a message shows.
+/// Maximum number of characters of a reference in a message.
 const SHOWN: usize = 60;
 
 fn quoted(reference: &str) -> String {
@@ -49,7 +49,7 @@ fn quoted(reference: &str) -> String {
     format!("{shown:?}")
 }
 
-/// The first name of a reference, and what comes after its closing brace.
+/// Returns the first name of a reference and the text after its closing brace.
 fn access(reference: &str) -> Result<(String, &str), &'static str> {
     let mut root = None;
     let mut rest = reference;
@@ -73,7 +73,7 @@ fn access(reference: &str) -> Result<(String, &str), &'static str> {
     }
 }
 
-/// A key or an index, and what comes after its closing bracket.
+/// Returns a key or an index and the text after its closing bracket.
 fn subscript(text: &str, is_first: bool) -> Result<(String, &str), &'static str> {
     if let Some(quoted) = text.strip_prefix('"') {
         let (key, after) = quoted_key(quoted)?;
@@ -90,7 +90,7 @@ fn subscript(text: &str, is_first: bool) -> Result<(String, &str), &'static str>
     Ok((index.to_owned(), after))
 }
 
-/// A key up to its closing quote, and what comes after that.
+/// Returns a key up to its closing quote and the text after the quote.
 fn quoted_key(text: &str) -> Result<(String, &str), &'static str> {
     let mut key = String::new();
     let mut rest = text;

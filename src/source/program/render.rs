@@ -1,4 +1,4 @@
-//! The project file of a Program, and the archive that holds it. Pure.
+//! Renders the project file of a Program and the archive that contains it. Performs no I/O.
 
 use std::io;
 
@@ -9,7 +9,7 @@ use crate::api::pulumi::Program;
 use crate::artifact::pack_file;
 use crate::pulumi::project::{self, PROJECT_FILE};
 
-/// Why a Program cannot be made into an artifact.
+/// The reason why a Program cannot be rendered as an artifact.
 #[derive(Debug, thiserror::Error)]
 pub enum RenderError {
     #[error("it cannot be written as a project file: {0}")]
@@ -18,14 +18,14 @@ pub enum RenderError {
     Pack(#[from] io::Error),
 }
 
-/// The sections of a project file, in the order in which people write them.
+/// Sections of a project file in the conventional order.
 const SECTIONS: [&str; 9] =
     ["description", "pulumi", "packages", "plugins", "config", "configuration", "variables", "resources", "outputs"];
 
-/// The text of the project file: the same for the same Program, whatever order its fields came in.
+/// Returns the text of the project file. It does not depend on the order of the fields in the object.
 ///
 /// # Errors
-/// The program cannot be written as JSON.
+/// Fails if the Program cannot be encoded as JSON.
 pub fn render(program: &Program) -> Result<String, RenderError> {
     let mut fields = serde_json::to_value(&program.program)?;
     let mut section = |name: &'static str| Some((name, fields.get_mut(name).map(Value::take)?));
@@ -33,7 +33,7 @@ pub fn render(program: &Program) -> Result<String, RenderError> {
     Ok(project::yaml_program(&program.name_any(), &sections))
 }
 
-/// The archive with the project file in its root.
+/// Returns the archive with the project file in its root directory.
 pub fn archive(program: &Program) -> Result<Vec<u8>, RenderError> {
     Ok(pack_file(PROJECT_FILE, render(program)?.as_bytes())?)
 }

@@ -1,4 +1,4 @@
-//! What Programs are rendered to, what is found wrong with them, and where.
+//! Rendering of Programs, and the problems that the validation reports.
 
 use serde_json::{Value, json};
 
@@ -15,7 +15,7 @@ fn read(object: Value) -> Program {
     serde_json::from_value(object).expect("a Program")
 }
 
-/// A Program of the name `app` with this content.
+/// Returns a Program named `app` with this content.
 fn program(content: Value) -> Program {
     read(json!({"metadata": {"name": "app", "namespace": "apps", "generation": 3}, "program": content}))
 }
@@ -34,7 +34,7 @@ fn every_field_goes_into_the_project_file() {
     assert_eq!(found, check::Findings::default());
 }
 
-/// Fields of the schema that a sample does not have.
+/// Collects the fields of the schema that are missing in the samples.
 fn missing(schema: &Value, sample: &[&Value], path: &str, into: &mut Vec<String>) {
     for (name, below) in schema.get("properties").and_then(Value::as_object).into_iter().flatten() {
         let path = format!("{path}.{name}");
@@ -95,7 +95,7 @@ fn a_program_of_the_operator_is_read_as_it_is_written() {
     assert_eq!((&written["apiVersion"], &written["kind"]), (&json!("pulumi.com/v1"), &json!("Program")));
 }
 
-/// Whoever changes these bytes runs every Stack on a Program again when the controller is upgraded.
+/// Changing these bytes starts a run of every Stack with a Program when the controller is upgraded.
 #[test]
 fn the_bytes_follow_from_the_content_alone() {
     let made = make(&program(json!({"outputs": {"b": 1, "a": {"y": 2, "x": 1}}}))).expect("it is valid");

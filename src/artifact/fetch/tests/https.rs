@@ -1,4 +1,4 @@
-//! Artifacts over https: the certificate decides, and no cryptography provider needs to be installed by the process.
+//! Artifacts over https: the certificate is verified, and no process-wide crypto provider needs to be installed.
 
 use rcgen::{CertifiedKey, generate_simple_self_signed};
 use rustls::pki_types::PrivateKeyDer;
@@ -10,7 +10,7 @@ use tokio_rustls::TlsAcceptor;
 
 use super::*;
 
-/// A server that sends `artifact` over TLS to whoever trusts it, and its certificate in PEM.
+/// Starts a server that sends `artifact` over TLS, and returns its URL and its certificate in PEM format.
 async fn serve(tasks: &mut JoinSet<()>) -> (String, String) {
     let CertifiedKey { cert, signing_key } = generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).unwrap();
     let key = PrivateKeyDer::try_from(signing_key.serialize_der()).unwrap();

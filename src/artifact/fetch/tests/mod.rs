@@ -12,7 +12,7 @@ mod server;
 
 use server::{Answer, Server};
 
-/// A fetcher of its own store, which fetches from loopback only.
+/// A fetcher with a separate store, which fetches only from loopback addresses.
 struct Fixture {
     fetcher: Fetcher,
     store: Store,
@@ -43,8 +43,8 @@ impl Fixture {
         error
     }
 
-    /// After a failure nothing is kept, nothing is under way, and no file is left. The writer of a cancelled download
-    /// ends a moment after it.
+    /// Asserts that a failure leaves no artifact, download or file. The writer of a cancelled download ends shortly after the
+    /// cancellation, so this polls.
     async fn assert_nothing_left(&self) {
         let until = Instant::now() + Duration::from_secs(5);
         let empty = Usage { artifacts: 0, complete_bytes: 0, incoming_bytes: 0 };
@@ -89,15 +89,15 @@ async fn a_namespace_gets_a_stored_artifact_only_from_a_url_that_produces_it() {
     let (url, digest) = (server.url("/a"), Digest::of(b"artifact"));
     fixture.fetcher.fetch(&url, &digest, "team-a").await.unwrap();
     assert!(fixture.store.is_granted(&digest, "team-a") && !fixture.store.is_granted(&digest, "team-b"));
-    // Team B knows the digest, and has no source that produces it.
+    // Team B knows the digest but has no source that produces the bytes.
     let error = fixture.fetcher.fetch(&empty.url("/b"), &digest, "team-b").await.unwrap_err();
     assert_eq!(error, FetchError::NotFound { url: empty.url("/b") });
     assert!(!fixture.store.is_granted(&digest, "team-b"));
-    // Its own source has the same bytes.
+    // A source of team B produces the same bytes.
     let other = Server::start(|_| Answer::ok(b"artifact")).await;
     assert!(fixture.fetcher.fetch(&other.url("/b"), &digest, "team-b").await.unwrap().downloaded);
     assert!(fixture.store.is_granted(&digest, "team-b"));
-    // A source that both refer to is downloaded once.
+    // A source that several namespaces refer to is downloaded once.
     let third = fixture.fetcher.fetch(&url, &digest, "team-c").await.unwrap();
     assert!(!third.downloaded && fixture.store.is_granted(&digest, "team-c"));
     assert_eq!((server.count(), other.count(), fixture.store.usage().artifacts), (1, 1, 1));
@@ -283,7 +283,7 @@ async fn s11_a_server_that_hangs_is_given_up() {
 
 #[tokio::test]
 async fn a_server_that_is_not_there_is_said() {
-    // Bound, so that nobody else takes the port, and not listened on.
+    // Bound but not listening, so that the port stays reserved and connections are refused.
     let socket = tokio::net::TcpSocket::new_v4().unwrap();
     socket.bind(([127, 0, 0, 1], 0).into()).unwrap();
     let url = format!("http://{}/a", socket.local_addr().unwrap());

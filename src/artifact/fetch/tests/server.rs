@@ -1,4 +1,4 @@
-//! An HTTP server that counts its requests and may lie, tear, drip and hang, which well-bred servers cannot.
+//! An HTTP server that counts requests and simulates faults: wrong lengths, broken connections, slow and hanging responses.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -8,7 +8,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
-/// What the server sends for one request, byte by byte.
+/// Bytes that the server sends in response to a request.
 #[derive(Clone)]
 pub(super) struct Answer {
     bytes: Vec<u8>,
@@ -17,7 +17,7 @@ pub(super) struct Answer {
 }
 
 impl Answer {
-    /// These bytes, then the end of the connection.
+    /// Sends the text and then closes the connection.
     pub(super) fn raw(text: &str) -> Self {
         Self { bytes: text.as_bytes().to_vec(), drip: None, hang: false }
     }
@@ -41,18 +41,18 @@ impl Answer {
         Self::raw("HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n")
     }
 
-    /// Sends one byte at a time, with a pause between them.
+    /// Sends one byte at a time with a pause after each.
     pub(super) fn dripping(self, pause: Duration) -> Self {
         Self { drip: Some(pause), ..self }
     }
 
-    /// Keeps the connection open, silent, when all is sent.
+    /// Keeps the connection open and silent after the last byte.
     pub(super) fn hanging(self) -> Self {
         Self { hang: true, ..self }
     }
 }
 
-/// The server; it ends when this is dropped.
+/// The server; dropping it stops it.
 pub(super) struct Server {
     address: SocketAddr,
     requests: Arc<Mutex<Vec<String>>>,
@@ -60,7 +60,7 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// Starts a server that answers the request of each number, from 0, as it is told.
+    /// Starts a server that calls `answer` with the number of each request, from 0.
     pub(super) async fn start(answer: impl Fn(usize) -> Answer + Send + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -99,7 +99,7 @@ impl Server {
         self.requests.lock().unwrap().len()
     }
 
-    /// Waits until so many requests have come.
+    /// Waits until the server has received `count` requests.
     pub(super) async fn asked(&self, count: usize) {
         let until = Instant::now() + Duration::from_secs(10);
         while self.count() < count {
@@ -133,7 +133,7 @@ async fn send(mut stream: TcpStream, answer: Answer) {
     if answer.hang {
         std::future::pending::<()>().await;
     }
-    // A connection that is reset could lose the last bytes on the way.
+    // A connection reset could discard the last bytes in transit, so this waits until the client closes.
     let _ = stream.shutdown().await;
     let _ = stream.read(&mut [0]).await;
 }

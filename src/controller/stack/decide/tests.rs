@@ -1,4 +1,4 @@
-//! What a Stack needs next, as tables.
+//! Table tests of the next action.
 
 mod inputs;
 mod packed_again;
@@ -58,7 +58,7 @@ fn observed(stack: Stack) -> Observed {
     }
 }
 
-/// The Workspace that the Stack wants, with this Ready condition and the source in place.
+/// Returns the wanted Workspace with this `Ready` condition and the source in the pod.
 fn workspace(stack: &Stack, ready: Status, reason: &str) -> Workspace {
     let mut workspace = build_workspace::workspace(stack, &reference(&resolved())).expect("valid");
     workspace.metadata.generation = Some(1);
@@ -85,7 +85,7 @@ fn last(kind: &str, state: &str) -> LastUpdate {
     }
 }
 
-/// The name of an action, with the text that it carries.
+/// Returns the name of an action and its message.
 fn brief(action: &Action) -> String {
     match action {
         Action::Fetch(_) => "Fetch".to_owned(),
@@ -224,7 +224,7 @@ fn a_ready_workspace_with_another_source_is_not_ready() {
     assert!(matches!(decide(&observed, now()), Action::WaitForWorkspace(_)));
 }
 
-/// A Workspace that asks for a newer source, which its pod has refused.
+/// Returns a Workspace with a newer source that its pod rejected.
 fn refusing(stack: &Stack) -> Workspace {
     let mut workspace = workspace(stack, Status::False, "ArtifactRefused");
     let newer = ArtifactReference { digest: "sha256:newer".to_owned(), ..reference(&resolved()) };
@@ -338,7 +338,7 @@ fn r4_the_pause_until_the_next_run_is_spread_by_what_the_controller_was_told() {
     done.spec.interval = Some("1h".to_owned());
     let last = LastUpdate { name: Some("app-1".to_owned()), ..last("up", "succeeded") };
     done.status = Some(StackStatus { last_update: Some(last), ..StackStatus::default() });
-    // In percent, and the bounds in seconds. The name of this run makes it later.
+    // Jitter in percent, and the bounds in seconds. The hash of this Update's name makes the jitter positive.
     for (interval_jitter, bounds) in [(0, 3600..=3600), (5, 3601..=3780), (50, 3781..=5400)] {
         let action = decide(&Observed { interval_jitter, ..observed(done.clone()) }, now());
         let Action::Settled(Settled::Done(Some(wait))) = action else { panic!("{interval_jitter}: {action:?}") };
@@ -382,7 +382,7 @@ fn a_run_that_has_not_started_is_taken_back_when_its_inputs_are_gone() {
     assert!(matches!(decide(&lost, now()), Action::Fetch(_)));
 }
 
-/// The artifact of a repository whose selected files have this digest.
+/// Returns an artifact of a Git repository with this digest of the selected files.
 fn selected(content: &[u8], selection: &str) -> Resolved {
     let spec = StackSpec {
         project_repo: Some("https://git.example.com/app.git".to_owned()),
@@ -433,7 +433,7 @@ fn a_destroyed_stack_goes_although_its_source_is_gone() {
     assert_eq!(decide(&Observed { source: None, ..observed(destroyed) }, now()), Action::RemoveFinalizer);
 }
 
-/// A Stack with an open run, and its Update with this Progressing condition.
+/// Returns a Stack with an open run, whose Update has this `Progressing` condition.
 fn open(status: Status, reason: &str) -> Observed {
     let mut open = stack();
     let current = current_update(&observed(open.clone()), &resolved(), UpdateKind::Up, "why".to_owned());

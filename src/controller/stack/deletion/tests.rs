@@ -1,4 +1,4 @@
-//! What a Stack that is being deleted does next, as tables.
+//! Table tests of the next action of a deleted Stack.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::json;
@@ -17,12 +17,12 @@ fn at(second: i64) -> Timestamp {
     Timestamp::from_second(second).expect("in range")
 }
 
-/// Long enough after the deletion.
+/// Returns a time after the grace period for dependents.
 fn now() -> Timestamp {
     at(DELETED_AT + 60)
 }
 
-/// Deleted after a run of a project that is known.
+/// Returns a deleted Stack whose project is known from a run.
 fn stack() -> Stack {
     let spec = StackSpec { stack: "dev".to_owned(), destroy_on_finalize: Some(true), ..StackSpec::default() };
     let mut stack = Stack::new("app", spec);
@@ -48,7 +48,7 @@ fn resolved(bytes: &[u8]) -> Resolved {
     }
 }
 
-/// With a source that is gone.
+/// Returns the observed state with a source that does not exist.
 fn observed(stack: Stack) -> Observed {
     let deletion = Deletion { without_source: without_source(&stack), ..Deletion::default() };
     Observed {
@@ -58,7 +58,7 @@ fn observed(stack: Stack) -> Observed {
     }
 }
 
-/// Its Workspace, which asks for this source and stands so.
+/// Returns the Workspace of the Stack with this source and `Ready` condition. `placed` puts the source into the pod.
 fn workspace(stack: &Stack, source: &Resolved, status: Status, reason: &str, placed: bool) -> Workspace {
     let mut workspace = build_workspace::workspace(stack, &reference(source)).expect("valid");
     workspace.metadata.generation = Some(1);
@@ -77,7 +77,7 @@ fn deletion(observed: &mut Observed) -> &mut Deletion {
     observed.deletion.as_mut().expect("it is being deleted")
 }
 
-/// The action, with the revision that it is about.
+/// Returns the action with the revision of its artifact.
 fn brief(action: &Action) -> String {
     match action {
         Action::Fetch(resolved) => format!("Fetch {}", resolved.revision),
@@ -303,7 +303,7 @@ fn another_ones_workspace_is_neither_changed_nor_deleted() {
     assert!(message.contains("the Workspace app is there and is not this Stack's"), "{message}");
 }
 
-/// The last destroy ended for this reason.
+/// Returns a Stack whose last destroy ended for this reason.
 fn destroyed_so(reason: Option<&str>) -> Stack {
     let mut stack = stack();
     let status = stack.status.as_mut().expect("there");

@@ -1,4 +1,4 @@
-//! Which of several Stacks for one Pulumi stack is first, and who is woken when it goes.
+//! Tests which of several Stacks with one Pulumi stack takes precedence, and which Stacks are woken when it is deleted.
 
 use futures::StreamExt;
 use serde_json::{Value, json};
@@ -26,7 +26,7 @@ fn workspace(project: &str) -> Workspace {
     workspace
 }
 
-/// An API server in which only Workspaces of this project are, but for those that are named `bare…`.
+/// Returns a reader of an API server that has a Workspace with this project for each name, except names that start with `bare`.
 fn reader(project: &'static str) -> (Reader, fake_api::Log) {
     let (client, log) = fake_api::client(move |asked| match asked.path.rsplit('/').next() {
         Some(name) if !name.starts_with("bare") => Answer::Json(
@@ -111,7 +111,7 @@ async fn what_the_last_run_was_of_is_known_without_a_workspace() {
     assert!(duplicates.first(&second, Some(&workspace("web")), &reader).await.unwrap().is_some());
 }
 
-/// In a namespace, and with this Pulumi stack applied.
+/// Returns a Stack in this namespace that has applied this Pulumi stack.
 fn in_namespace(namespace: &str, created: i64, applied: Option<&str>) -> Stack {
     let mut stack = stack("app", created, json!({}));
     stack.metadata.namespace = Some(namespace.to_owned());
@@ -126,8 +126,8 @@ fn in_namespace(namespace: &str, created: i64, applied: Option<&str>) -> Stack {
 #[tokio::test]
 async fn a_stack_of_another_namespace_counts_only_if_it_has_applied_the_pulumi_stack() {
     let dev = || Some("dev");
-    // The other Stack and this one: when each was created, and what it has applied; whether references to other namespaces are
-    // refused, and whether the other one is first.
+    // Creation time and applied Pulumi stack of the other Stack and of this one, whether references to other namespaces are refused, and
+    // whether the other Stack takes precedence.
     let rows = [
         ("it has applied it, and this one has not", (20, dev()), (10, None), false, true),
         ("both have, and it is older", (10, dev()), (20, dev()), false, true),

@@ -1,4 +1,4 @@
-//! Which runs may have left resources, and where.
+//! Tests which runs may have left resources, and in which Pulumi stack.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! Stacks as the Pulumi Kubernetes Operator 2.9 leaves them.
+//! Tests with Stacks that the Pulumi Kubernetes Operator 2.9 created.
 
 use jiff::Timestamp;
 use kube::ResourceExt;
@@ -16,7 +16,7 @@ use crate::controller::stack::state::State;
 use crate::controller::stack::{build_workspace, deletion, status};
 use crate::source::{Origin, Unavailable};
 
-/// The objects of a file of `tests/operator`.
+/// Returns the objects in a file of `tests/operator`.
 fn list(text: &str) -> Vec<Value> {
     let document: Value = serde_saphyr::from_str(text).expect("it is YAML");
     document["items"].as_array().cloned().unwrap_or_else(|| vec![document])
@@ -34,7 +34,7 @@ fn workspace_of(name: &str) -> Workspace {
     serde_json::from_value(found).expect("a Workspace")
 }
 
-/// The Update and the Stack that were caught in a run, the Stack deleted meanwhile.
+/// Returns a Stack that was deleted during a run of the operator, and the Update of that run.
 fn caught_in_a_run() -> (Stack, Update) {
     let one = |text: &str| list(text).remove(0);
     let stack = one(include_str!("../../../../tests/operator/stack-deleted-during-update.yaml"));
@@ -60,7 +60,7 @@ fn observed(stack: Stack, revision: &str, workspace: Option<Workspace>) -> Obser
     Observed { source: Some(Ok(source(revision))), in_store: true, workspace, deletion, ..Observed::of(stack) }
 }
 
-/// After the field managers were renamed.
+/// Returns the Stack after the takeover and the rename of its field managers.
 fn taken_over(mut stack: Stack) -> Stack {
     stack.status = Some(adopted(&stack));
     stack.metadata.managed_fields = field_managers::managed_fields(&stack).or(stack.metadata.managed_fields);
@@ -71,7 +71,7 @@ fn now() -> Timestamp {
     "2026-11-21T09:02:00Z".parse().expect("a time")
 }
 
-/// The steps that follow, each with its outcome written, to the first that comes to rest or starts a run.
+/// Returns the names of the following actions, with simulated results, until the Stack settles or a run starts.
 fn steps(mut observed: Observed, now: Timestamp) -> Vec<String> {
     let mut names = Vec::new();
     for _ in 0..10 {
@@ -171,7 +171,7 @@ fn the_same_artifact_is_known_by_each_word_that_the_operator_has_for_it() {
         let last = LastUpdate { last_attempted_commit: Some(commit.to_owned()), ..LastUpdate::default() };
         assert_eq!(is_same_artifact(&last, revision, digest, None), wanted, "{commit} is {revision}");
         let ours = LastUpdate { digest: Some(digest.to_owned()), ..last };
-        // Of a repository that we follow ourselves, the commit alone is recorded.
+        // For a Git repository that the controller polls itself, only the commit is recorded.
         let is_same = commit == revision || revision.strip_prefix("main@sha1:") == Some(COMMIT) && commit == COMMIT;
         let is_same = is_same || (commit == hash && revision == latest);
         assert_eq!(is_same_artifact(&ours, revision, digest, None), is_same, "ours: {commit} is {revision}");
@@ -246,7 +246,7 @@ fn a_run_of_the_operators_is_awaited_and_then_the_stack_is_destroyed() {
     never.status = None;
     assert!(matches!(decide(&running(&never), now()), Action::RevokeUpdate(_)), "the operator never started it");
 
-    // What our controller of Updates makes of it when the pod has gone.
+    // Simulates the result that the Update controller writes when the pod is gone.
     let result = update.status.as_mut().expect("there");
     for condition in &mut result.conditions {
         let (status, reason) = match condition.type_.as_str() {
@@ -270,7 +270,7 @@ fn a_run_of_the_operators_is_awaited_and_then_the_stack_is_destroyed() {
     assert!(message.contains("destroy"), "{message}");
 }
 
-/// The operator's table of when a Stack needs no run, for a Stack that lives.
+/// Reimplements the operator's check of whether a Stack that is not being deleted is up to date.
 fn is_synced_for_the_operator(stack: &Value, commit: &str) -> bool {
     let last = &stack["status"]["lastUpdate"];
     let request = &stack["metadata"]["annotations"][names::ANNOTATION_RECONCILIATION_REQUEST];

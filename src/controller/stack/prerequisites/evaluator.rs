@@ -1,4 +1,4 @@
-//! Has the expressions of Stacks evaluated, in child processes with limits, and remembers the answers.
+//! Evaluates the expressions of Stacks in child processes with limits, and caches the results.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -19,9 +19,9 @@ use crate::runtime::backoff::ObjectKey;
 use crate::runtime::fair_slots::{self, FairSlots, Slot};
 use crate::subprocess::{Failure, Limits, Subprocess};
 
-/// The child's role on the command line.
+/// Subcommand of the child process.
 pub const ROLE: &str = "evaluate";
-/// What one evaluation may use. Two Stacks of the largest size that etcd takes need about half of the memory.
+/// Resource limits of one evaluation. Two Stacks at etcd's size limit need about half of the memory.
 const LIMITS: Limits = Limits {
     memory: 96 << 20,
     address_space: 512 << 20,
@@ -34,29 +34,28 @@ const LIMITS: Limits = Limits {
     threads: false,
     answer: 8 << 10,
 };
-/// How many expressions are evaluated at once. A namespace has one child process at a time, and a few callers that wait for it.
+/// Limits of concurrent evaluations: two in total, one per namespace, and eight waiting callers per namespace.
 const SLOTS: fair_slots::Limits = fair_slots::Limits { total: 2, per_key: 1, waiting_per_key: 8 };
-/// How much longer a namespace evaluates nothing than its last evaluation took, if that was longer than [`CHEAP`]: it uses a tenth of a CPU
-/// at most.
+/// Factor between the duration of an evaluation and the following backoff of its namespace, if it took longer than `CHEAP`. It limits a
+/// namespace to a tenth of a CPU.
 const BACKOFF_FACTOR: u32 = 9;
-/// An evaluation that takes no longer needs no backoff.
+/// Maximum duration of an evaluation without backoff.
 const CHEAP: Duration = Duration::from_millis(50);
-/// How long a namespace evaluates nothing after one of its expressions has exceeded a limit: it uses a tenth of a CPU at most.
+/// Backoff of a namespace after an expression has exceeded a limit. It limits a namespace to a tenth of a CPU.
 const NAMESPACE_BACKOFF: Duration = Duration::from_secs(10);
-/// How long a reconcile waits for an answer before it goes on with other Stacks. Most answers take a few milliseconds.
+/// Time for which a reconcile waits for a result before it releases its worker. Most evaluations take a few milliseconds.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(100);
-/// The largest request: two objects of the largest size that the API server stores, and an expression.
+/// Maximum size of a request in bytes: two objects at the API server's size limit, and an expression.
 const MAX_REQUEST: usize = 4 << 20;
-/// How many answers are remembered, in each of two generations.
+/// Maximum number of cached results in each of the two generations.
 const MAX_REMEMBERED: usize = 4096;
-/// How long a failure is remembered that may be gone the next time.
+/// Time for which a transient failure is cached.
 const FAILURE_TTL: Duration = Duration::from_secs(20);
 
 type Answer = Result<bool, ExpressionError>;
-/// The hash of a request.
 type Hash = [u8; 32];
 
-/// Evaluates expressions. Cheap to clone; all clones share what they know.
+/// Evaluates expressions. Cheap to clone; all clones share the cache.
 #[derive(Clone)]
 pub struct Evaluator(Arc<Shared>);
 
@@ -76,13 +75,13 @@ impl fmt::Debug for Evaluator {
     }
 }
 
-/// The most memory that all children take at once.
+/// Returns the maximum memory of all child processes together, in bytes.
 pub fn most_memory() -> u64 {
     LIMITS.memory.saturating_mul(u64::try_from(SLOTS.total).unwrap_or(u64::MAX))
 }
 
 impl Evaluator {
-    /// With a sender for the Stacks that are to look again, because their answer is there.
+    /// Creates an evaluator. `wake` is the sender that wakes Stacks when their result is known.
     pub fn new(
         subprocess: Subprocess,
         wake: mpsc::Sender<ObjectRef<Stack>>,
@@ -93,8 +92,8 @@ impl Evaluator {
         Self(Arc::new(Shared { subprocess, slots, wake, tasks, end, answers }))
     }
 
-    /// Whether the expression of the Stack `this` is true of it and the other one. Nothing if that takes longer than a moment: the Stack
-    /// is woken when the answer is known. The same question has the same answer without another evaluation.
+    /// Evaluates the expression with `self` = `this` and `dep` = `other`. Returns `None` if that takes longer than `ANSWER_TIMEOUT`; the
+    /// Stack is woken when the result is known. Equal requests are answered from the cache.
     pub async fn ask(&self, expression: &str, this: &Stack, other: &Stack) -> Option<Answer> {
         let request = match serde_json::to_vec(&Request { expression, this, dep: other }) {
             Ok(request) if request.len() <= MAX_REQUEST => request,
@@ -124,7 +123,7 @@ impl Evaluator {
         match tokio::time::timeout(ANSWER_TIMEOUT, &mut told).await {
             Ok(answer) => answer.ok(),
             Err(_) => {
-                // From here on the Stack is woken. What came in the meantime is not lost.
+                // Closing the channel makes the task wake the Stack. A result sent just before is still received.
                 told.close();
                 told.try_recv().ok()
             }
@@ -143,7 +142,7 @@ fn too_large() -> ExpressionError {
     ))
 }
 
-/// An evaluation at work. Dropped, it may begin again.
+/// A running evaluation. Dropping it allows another evaluation of the same request.
 struct Evaluation {
     shared: Arc<Shared>,
     hash: Hash,
@@ -185,7 +184,7 @@ impl Evaluation {
         }
     }
 
-    /// Tells the caller, or wakes the Stack when it waits no longer.
+    /// Sends the result to the caller, or wakes the Stack if the caller no longer waits.
     fn tell(self, of: &ObjectKey, answer: Answer, tell: oneshot::Sender<Answer>) -> Self {
         if tell.send(answer).is_err() {
             let stack = ObjectRef::new(&of.1).within(&of.0);
@@ -197,15 +196,15 @@ impl Evaluation {
     }
 }
 
-/// Why a child gave no answer.
+/// Reason why an evaluation failed.
 enum Failed {
-    /// It would give none the next time.
+    /// The same request would fail again.
     Always(ExpressionError),
-    /// The next one may.
+    /// A retry may succeed.
     Now(String),
 }
 
-/// How long the namespace evaluates nothing after an evaluation that took so long.
+/// Returns the backoff of the namespace after an evaluation with this result and duration.
 fn backoff_after(answer: &Result<Answer, Failed>, took: Duration) -> Option<Duration> {
     if matches!(answer, Err(Failed::Always(ExpressionError::LimitExceeded(_)))) {
         return Some(NAMESPACE_BACKOFF);
@@ -233,14 +232,14 @@ fn limit_exceeded(failure: &Failure) -> ExpressionError {
     ))
 }
 
-/// An answer, and how long it is good if it is not good for ever.
+/// A cached result, and the time at which it expires; `None` if it does not expire.
 #[derive(Clone)]
 struct Known {
     answer: Answer,
     until: Option<Instant>,
 }
 
-/// What was answered. What is asked for stays, what is not is forgotten in the end.
+/// Cache of results in two generations: used results move to the recent generation, unused ones are dropped with the older one.
 #[derive(Default)]
 struct Answers {
     recent: HashMap<Hash, Known>,

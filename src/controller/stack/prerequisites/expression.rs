@@ -1,7 +1,7 @@
-//! `dependsOn[].readyExpr`: evaluates a CEL expression about another Stack, as Flux does: `self` is the Stack, `dep` the other one.
+//! Evaluates the CEL expression in `dependsOn[].readyExpr`, as Flux does: `self` is the Stack, `dep` is the dependency.
 //!
-//! This is the child's side. Whoever writes a Stack writes the expression, and the library counts neither steps nor memory. So it is
-//! evaluated in a child process with limits, which [`super::evaluator`] starts.
+//! This is the code of the child process that [`super::evaluator`] starts. The author of a Stack controls the expression, and the CEL
+//! library limits neither steps nor memory, so the process runs with resource limits.
 
 use std::io::{self, Read, Write};
 use std::sync::Arc;
@@ -11,10 +11,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::subprocess;
 
-/// The longest message about an expression, in characters. One may repeat data of the objects.
+/// Maximum length of a message about an expression, in characters. The message may contain data of the objects.
 const MAX_MESSAGE: usize = 300;
 
-/// What is evaluated: the parent writes it with references, the child reads it as its own.
+/// Request to the child process. The parent serializes borrowed values, the child deserializes owned ones.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Request<Text, Object> {
     pub expression: Text,
@@ -23,21 +23,22 @@ pub struct Request<Text, Object> {
     pub dep: Object,
 }
 
-/// Why there is no answer.
+/// Reason why an expression has no result.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ExpressionError {
-    /// Only another expression can mend it. The message goes on behind the expression.
+    /// The expression has to be changed. The message continues a sentence that starts with the expression.
     Invalid(String),
-    /// Of the objects as they are now.
+    /// The evaluation failed for the current objects.
     Failed(String),
-    /// Its evaluation exceeds a limit. The message goes on behind the expression.
+    /// The evaluation exceeded a limit. The message continues a sentence that starts with the expression.
     LimitExceeded(String),
 }
 
-/// The role of the child process: reads a request from stdin, and writes the answer to stdout.
+/// Entry point of the child process: reads a request from stdin and writes the result to stdout.
 ///
 /// # Errors
-/// The limits cannot be applied, or the request cannot be read.
+///
+/// The resource limits cannot be applied, or the request cannot be read.
 pub fn evaluate_stdin() -> io::Result<()> {
     let mut request = Vec::new();
     subprocess::confined_input()?.read_to_end(&mut request)?;
@@ -47,7 +48,6 @@ pub fn evaluate_stdin() -> io::Result<()> {
     io::stdout().write_all(&serde_json::to_vec(&answer)?)
 }
 
-/// Whether the expression is true of the two objects.
 fn evaluate(expression: &str, this: serde_json::Value, dep: serde_json::Value) -> Result<bool, ExpressionError> {
     let environment = Arc::new(environment().map_err(ExpressionError::Failed)?);
     let invalid = |why: String| Err(ExpressionError::Invalid(clipped(&why)));
@@ -71,7 +71,7 @@ fn evaluate(expression: &str, this: serde_json::Value, dep: serde_json::Value) -
     }
 }
 
-/// The functions that expressions may call: the standard ones, and those for texts, lists and encodings.
+/// Returns the CEL environment: the standard library and the extensions for strings, lists and encodings.
 fn environment() -> Result<Env, String> {
     let mut environment = Env::stdlib();
     for extension in [extensions::strings, extensions::lists, extensions::encoders] {
@@ -80,7 +80,7 @@ fn environment() -> Result<Env, String> {
     Ok(environment)
 }
 
-/// Whole numbers of JSON are `int`, not `uint`.
+/// Converts JSON to CEL values as Kubernetes does: integers become `int`, not `uint`.
 fn as_kubernetes_reads_it(json: serde_json::Value) -> Value {
     match json {
         serde_json::Value::Null => Value::Null,

@@ -1,4 +1,4 @@
-//! What has to be done first, as tables.
+//! Table tests of dependencies.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::json;
@@ -11,7 +11,7 @@ fn at(second: i64) -> Timestamp {
     Timestamp::from_second(second).expect("in range")
 }
 
-/// A Stack whose last run has succeeded at second 1000.
+/// Returns a Stack whose last run succeeded at second 1000.
 fn succeeded() -> Stack {
     let mut stack = Stack::new("base", StackSpec::default());
     stack.metadata.generation = Some(2);
@@ -41,7 +41,7 @@ fn one(rule: Rule, stack: Option<Stack>, second: i64) -> Standing {
     judge_all(&[needed("base", rule, stack)], second)
 }
 
-/// A Stack as the watch keeps it.
+/// Returns a dependency with the fields that the cache keeps.
 fn needed(name: &str, rule: Rule, stack: Option<Stack>) -> Needed {
     let stack = stack.map(|stack| Arc::new(Stack { status: stack.status.map(part_of_status), ..stack }));
     Needed { name: name.to_owned(), rule, stack, answer: None }

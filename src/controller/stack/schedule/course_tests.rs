@@ -1,11 +1,11 @@
-//! Whole courses of runs: when they begin, by the waits of the Pulumi Kubernetes Operator, and without its limit.
+//! Tests sequences of runs. The pauses are those of the Pulumi Kubernetes Operator, without its limit of retries.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::*;
 use crate::api::pulumi::StackSpec;
 
-/// A Stack on its way: its last run, what it is to run now, and the clock.
+/// A Stack with its last run, its current inputs and a clock.
 struct Course {
     backoff: StackBackoff,
     kind: UpdateKind,
@@ -37,7 +37,7 @@ impl Course {
         due(self.last.as_ref(), None, &self.inputs, self.kind, &self.backoff, now)
     }
 
-    /// A run that takes no time.
+    /// Simulates a run without duration.
     fn run(&mut self, succeeds: bool) {
         let failed = update_reason::UPDATE_FAILED;
         let failures = match succeeds {
@@ -59,7 +59,7 @@ impl Course {
         });
     }
 
-    /// When each of the next runs begins, from now on, if all of them fail; at most so many.
+    /// Returns the start times of the next runs relative to the current time if all of them fail; at most `most` runs.
     fn failing(&mut self, most: usize) -> Vec<i64> {
         let begin = self.now;
         let mut begun = Vec::new();
@@ -77,7 +77,7 @@ impl Course {
     }
 }
 
-/// The first attempts: the operator ends after the fourth.
+/// Start times of the first attempts in seconds. The operator stops after the fourth.
 const FIRST: [i64; 6] = [0, 10, 40, 130, 400, 1210];
 
 #[test]

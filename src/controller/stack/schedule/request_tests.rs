@@ -1,4 +1,4 @@
-//! What Flux's annotations do to a Stack.
+//! Tests the effect of Flux's annotations on a Stack.
 
 use super::tests::{at, inputs, last, plain};
 use super::*;

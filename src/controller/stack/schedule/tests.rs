@@ -1,4 +1,4 @@
-//! When a run is due, as tables.
+//! Table tests of the schedule of runs.
 
 use std::collections::BTreeMap;
 

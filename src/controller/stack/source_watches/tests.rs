@@ -1,4 +1,4 @@
-//! How sources of any kind are found, watched and lost, on an API server that can change its mind.
+//! Tests how sources are found, watched and lost, with an API server whose responses change.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -16,12 +16,12 @@ const LIMIT: Duration = Duration::from_secs(3600);
 const REPORTS: &str = "/apis/artifacts.example.com/v1/namespaces/apps/reports/app";
 const ALL_REPORTS: &str = "/apis/artifacts.example.com/v1/reports";
 
-/// What the server does with requests for `Report`; each can be changed while a test goes on.
+/// Responses of the API server for the kind `Report`. Tests can change them.
 #[derive(Default)]
 struct Server {
     /// 0: served, 1: forbidden, 2: not served.
     mood: AtomicUsize,
-    /// Whether only the watch is forbidden.
+    /// 1 if only the watch is forbidden.
     watch_is_forbidden: AtomicUsize,
     watches: AtomicUsize,
 }
@@ -54,7 +54,7 @@ impl Server {
         }
     }
 
-    /// One change of `app`, one of another source, and then the end of the watch or nothing more.
+    /// Returns a change of `app` and one of another source; later requests receive no event.
     fn watch(&self) -> Answer {
         if self.watches.fetch_add(1, Ordering::SeqCst) > 0 {
             return Answer::Silence;
@@ -103,7 +103,7 @@ fn stack(name: &str, source: &str) -> Stack {
     stack
 }
 
-/// The watches on a server, with the Stacks `main` on the source `app` and `other` on `b`.
+/// The watches on a server, with the Stack `main` on the source `app` and the Stack `other` on the source `b`.
 struct Scene {
     server: Arc<Server>,
     log: Log,
@@ -136,7 +136,7 @@ impl Scene {
         self.sources.look("apps", &reference).await
     }
 
-    /// The next Stacks that are woken, sorted.
+    /// Returns the names of the next woken Stacks, sorted.
     async fn woken(&mut self, count: usize) -> Vec<String> {
         let names = self.woken.by_ref().take(count).map(|stack| stack.name.clone()).collect::<Vec<String>>();
         let mut names = tokio::time::timeout(LIMIT, names).await.expect("Stacks are woken");

@@ -1,4 +1,4 @@
-//! What the conditions of a Stack say of its state. Pure.
+//! Derives the conditions of a Stack from its state.
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
@@ -14,19 +14,19 @@ use crate::controller::stack::resolve;
 use crate::controller::stack::run::named;
 use crate::controller::stack::state::State;
 
-/// What starts a run of a Stack that does not try again by itself.
+/// Advice for a Stack that does not retry.
 const REVIVAL: &str = "It runs again when the spec or the source changes, or when the annotation \
                        pulumi.com/reconciliation-request or reconcile.fluxcd.io/requestedAt gets a new value";
 
-/// How to delete a Stack whose destroy cannot succeed.
+/// Advice for a Stack whose destroy cannot succeed.
 pub const WITHOUT_DESTROY: &str = "To delete the Stack and keep its resources, set spec.destroyOnFinalize to false";
 
-/// The status of a Stack that stands so. The rest of the status is as it was.
+/// Returns the status with the conditions of the state. Other fields are kept, except those that reflect conditions and annotations.
 pub fn with_state(stack: &Stack, state: &State, now: Timestamp) -> StackStatus {
     let mut status = stack.status.clone().unwrap_or_default();
     let generation = stack.metadata.generation.unwrap_or_default();
     let (reconcile_request, requested_at) = requests(stack);
-    // As it was when it was suspended; a changed spec has not been acted on, and that must be seen.
+    // Conditions of a suspended Stack stay as they were, with a note if the spec has changed since.
     if *state == State::Suspended {
         suspend(&mut status, generation, now);
     } else {
@@ -53,8 +53,8 @@ pub fn with_state(stack: &Stack, state: &State, now: Timestamp) -> StackStatus {
     status
 }
 
-/// Since when a run has been due that has not ended. A run that has ended had its turn, whatever came of it, and so a
-/// Stack that fails again and again does not go before others.
+/// Returns the time since when a run is due. A run that has ended resets it whatever its result, so that a Stack that keeps failing does
+/// not take precedence in the queue.
 fn pending_since(before: Option<Time>, state: &State, now: Timestamp) -> Option<Time> {
     match state {
         State::Working(_) | State::WorkspaceFailed(_) | State::PrerequisiteNotSatisfied(_) => {
@@ -77,10 +77,10 @@ fn pending_since(before: Option<Time>, state: &State, now: Timestamp) -> Option<
     }
 }
 
-/// A reason and a message.
+/// Reason and message of a condition.
 struct Words(&'static str, String);
 
-/// What the three conditions say. `None` means that the condition is not there.
+/// The contents of the three conditions. `None` removes the condition.
 struct Claims {
     ready: (Status, Words),
     reconciling: Option<Words>,
@@ -88,7 +88,7 @@ struct Claims {
 }
 
 impl Claims {
-    /// Adds a complaint about a person's answer to each of them.
+    /// Appends a note about an invalid `pulumi.com/resolve` annotation to all messages.
     fn complain(&mut self, complaint: &str) {
         let others = [&mut self.reconciling, &mut self.stalled].into_iter().flatten();
         for Words(_, message) in std::iter::once(&mut self.ready.1).chain(others) {
@@ -143,7 +143,7 @@ fn claims(state: &State, last: Option<&LastUpdate>, backoff: &StackBackoff) -> C
     }
 }
 
-/// Not ready, and a retry can mend it.
+/// Not ready, and a retry can succeed.
 fn waiting(reason: &'static str, message: &str) -> Claims {
     Claims {
         ready: (Status::False, Words(reason, message.to_owned())),
@@ -189,7 +189,7 @@ fn is_preview(last: Option<&LastUpdate>) -> bool {
     last.and_then(|last| last.kind.as_deref()) == Some(UpdateKind::Preview.as_str())
 }
 
-/// How a person answers to the last run.
+/// Returns the instructions for a decision about the last run.
 fn how_to_answer(reason: &str, last: Option<&LastUpdate>) -> String {
     let name = last.and_then(|last| last.name.as_deref()).unwrap_or("<update>");
     let annotation = names::ANNOTATION_RESOLVE;
@@ -205,7 +205,7 @@ fn how_to_answer(reason: &str, last: Option<&LastUpdate>) -> String {
     )
 }
 
-/// A person has to do something.
+/// Not ready until a user intervenes.
 fn stalled(reason: &'static str, cause: &str, message: &str) -> Claims {
     Claims {
         ready: (Status::False, Words(reason, cause.to_owned())),
@@ -231,14 +231,14 @@ fn done(last: Option<&LastUpdate>) -> String {
         Some(revision) => format!("the stack is up to date with revision {revision}"),
         None => "the stack has been processed and is up to date".to_owned(),
     };
-    // The message of a run that succeeded is a note about it.
+    // The message of a successful run is an additional note, for example about missing outputs.
     match last.filter(|last| last.state.as_deref() == Some("succeeded")).and_then(|last| last.message.as_deref()) {
         Some(but) => format!("{done}; {but}"),
         None => done,
     }
 }
 
-/// What a preview would change, in words.
+/// Returns the changes of a preview, such as `2 to create, 1 to delete`.
 pub fn changes(last: &LastUpdate) -> String {
     let told = last.changes.iter().filter(|(operation, _)| *operation != "same");
     let told: Vec<String> = told.map(|(operation, count)| format!("{count} to {operation}")).collect();
@@ -246,7 +246,7 @@ pub fn changes(last: &LastUpdate) -> String {
 }
 
 fn suspend(status: &mut StackStatus, generation: i64, now: Timestamp) {
-    // The edit that suspends is the one change of the spec that has been acted on.
+    // The edit that suspends the Stack changes the generation too. Only later edits are marked as not run.
     let unseen = status.observed_generation.unwrap_or(-1) >= 0 && status.observed_generation != Some(generation);
     conditions::remove(&mut status.conditions, RECONCILING);
     let old = conditions::find(&status.conditions, READY).cloned();

@@ -1,4 +1,4 @@
-//! The status of a Stack once its run has ended. Pure.
+//! The status of a Stack after a run.
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
@@ -17,17 +17,17 @@ use crate::controller::stack::status::claims::{failure_reason, is_conflict, succ
 use crate::controller::stack::{cancel, history, identity, pko_migration, resolve, schedule};
 use crate::source::git::names_git;
 
-/// The longest text of a failure that the status keeps.
+/// Maximum length of a failure message in the status, in bytes.
 const MAX_MESSAGE: usize = 8 * 1024;
 
-/// The status once the run has ended. Conditions follow in the next pass, from `lastUpdate`.
+/// Returns the status with the result of the run. If the spec has changed meanwhile, the next step sets the conditions from `lastUpdate`.
 pub fn with_result(stack: &Stack, update: &Update, outputs: Option<&Secret>, now: Timestamp) -> StackStatus {
     let mut status = stack.status.clone().unwrap_or_default();
     let Some(current) = pko_migration::take_run(&mut status, update.spec.kind) else { return status };
     let result = update.status.clone().unwrap_or_default();
     let is_deleted = update.metadata.deletion_timestamp.is_some();
     if result.run.is_none() && result.interrupted != Some(true) && is_deleted && !cancel::is_by_user(stack, update) {
-        // It was taken back before it started: nothing has run.
+        // The Update was revoked before it started.
         return status;
     }
     status.pending_since = None;
@@ -44,14 +44,15 @@ pub fn with_result(stack: &Stack, update: &Update, outputs: Option<&Secret>, now
     if last.reason.is_none() && current.kind == UpdateKind::Up {
         status.last_applied_revision = current.commit.clone();
         status.last_applied_origin_revision = current.origin_revision.clone();
-        // Where they could not be kept, only the next run brings them.
+        // If the outputs are unavailable, the status keeps the previous ones until the next run.
         if result.outputs_unavailable != Some(true) && (outputs.is_some() || result.outputs.is_none()) {
             status.outputs = masked(outputs);
         }
     }
     history::add(&mut status.history, &current, &result, outcome(&last), now);
     status.last_update = Some(last);
-    // Whoever suspends the Stack now finds it as this run has left it.
+    // A user may suspend the Stack before the next step, which preserves the conditions of that moment. Therefore they are set together
+    // with the result.
     if Some(current.generation) == stack.metadata.generation {
         let last = status.last_update.as_ref();
         let state = match last.and_then(|last| last.reason.as_deref()) {
@@ -64,7 +65,7 @@ pub fn with_result(stack: &Stack, update: &Update, outputs: Option<&Secret>, now
     status
 }
 
-/// What is kept of a run that has ended.
+/// Returns the record of a completed run.
 fn last_update(
     stack: &Stack,
     current: &CurrentUpdate,
@@ -78,7 +79,7 @@ fn last_update(
     let pulumi_stack = identity::reported(stack, current, &result);
     let not_found = failed.filter(|failed| failed.reason == update_reason::STACK_NOT_FOUND);
     let is_removed = identity::was_removed_before(stack, current.kind, previous, &pulumi_stack);
-    // A Stack without resources has nothing to destroy.
+    // A Stack without resources has nothing to destroy, so a missing Pulumi stack is a success.
     let failed = failed.filter(|_| not_found.is_none() || (identity::has_applied(stack) && !is_removed));
     let (inputs, backoff) = (inputs_of(current), StackBackoff::of(&stack.spec));
     LastUpdate {
@@ -116,7 +117,7 @@ fn last_update(
         conflicts: conflicts_after(previous, failed, &result),
         stack_may_be_removed: failed.filter(|_| may_be_removed(previous, update)).map(|_| true),
         pending_creates: match (failed, current.kind) {
-            // What was in doubt before is so after it.
+            // A preview does not resolve pending creations.
             (_, UpdateKind::Preview) => current.pending_creates,
             (None, _) => None,
             (Some(failed), _) => creations_after(current.pending_creates, &failed.reason, result.interrupted),
@@ -128,7 +129,7 @@ fn last_update(
     }
 }
 
-/// How a run has ended, as `Ready` gives the reason.
+/// Returns the outcome of a run as a reason of the `Ready` condition.
 fn outcome(last: &LastUpdate) -> &'static str {
     match last.reason.as_deref() {
         None => success_reason(Some(last)),
@@ -138,14 +139,15 @@ fn outcome(last: &LastUpdate) -> &'static str {
     }
 }
 
-/// The revision of a run as the Pulumi Kubernetes Operator records it: of a repository that the controller follows itself, the commit.
+/// Returns the revision in the format of the Pulumi Kubernetes Operator: the bare commit for a Git repository that the controller polls
+/// itself.
 fn recorded(stack: &Stack, revision: Option<String>) -> Option<String> {
     let commit =
         |revision: String| Revision::parse(&revision).checksum().map_or_else(|| revision.clone(), str::to_owned);
     if names_git(&stack.spec) { revision.map(commit) } else { revision }
 }
 
-/// Why a run failed, or what is to be known of it though it succeeded.
+/// Returns the failure message of a run, or a note about a successful one.
 fn message(result: &UpdateStatus, failed: Option<&Condition>, outputs: Option<&Secret>) -> Option<String> {
     let gone = result.outputs.as_ref().filter(|_| outputs.is_none() && failed.is_none());
     let gone = gone.map(|name| format!("the Secret {name}, which had its outputs, is gone"));
@@ -154,12 +156,13 @@ fn message(result: &UpdateStatus, failed: Option<&Condition>, outputs: Option<&S
     Some(conditions::shorten(message, MAX_MESSAGE))
 }
 
-/// Whether a user has canceled a run, however it ended then.
+/// Whether a user canceled the run, regardless of how it ended.
 fn is_canceled_by_user(stack: &Stack, update: &Update, failed: &Condition) -> bool {
     resolve::question(&failed.reason).is_none() && cancel::is_by_user(stack, update)
 }
 
-/// Runs in a row that found the same lock. The message names the lock by its holder and its time.
+/// Returns the number of runs in a row that found the same lock. The message contains holder and time of the lock, so equal messages mean
+/// the same lock.
 fn conflicts_after(previous: Option<&LastUpdate>, failed: Option<&Condition>, result: &UpdateStatus) -> i64 {
     if failed.is_none_or(|failed| failed.reason != update_reason::UPDATE_CONFLICT) {
         return 0;
@@ -169,24 +172,24 @@ fn conflicts_after(previous: Option<&LastUpdate>, failed: Option<&Condition>, re
     before.map_or(0, |previous| previous.conflicts.max(1)).saturating_add(1)
 }
 
-/// Whether the stack may be gone after a destroy that failed, or may have been gone before it.
+/// Whether the Pulumi stack may be gone after a failed destroy, or may have been gone before it.
 fn may_be_removed(previous: Option<&LastUpdate>, update: &Update) -> bool {
     let was_before = previous.is_some_and(|previous| previous.stack_may_be_removed == Some(true));
     identity::may_have_removed(update) || (update.spec.kind == UpdateKind::Destroy && was_before)
 }
 
-/// What a run has read behind the configuration, if that has changed since it was announced.
+/// Returns the hash of the values that the run has read, if they changed after the announcement.
 fn read_since(current: &CurrentUpdate, result: &UpdateStatus) -> Option<String> {
     let announced = current.config_inputs.as_ref()?;
     result.config_inputs.clone().filter(|read| read != announced)
 }
 
-/// Why a destroy that has not found the stack has succeeded.
+/// Returns the message about a destroy that succeeded although it did not find the Pulumi stack.
 fn removed_before(looked_up: &PulumiStack) -> String {
     format!("{looked_up} not found: an earlier destroy, which was cut off, had removed it")
 }
 
-/// What was looked up where, and where the resources are if that is known to be elsewhere.
+/// Returns the message about a missing Pulumi stack. It names the Pulumi stack that has the resources, if that is known to be another one.
 fn said_not_found(stack: &Stack, message: &str, looked_up: &PulumiStack) -> String {
     match identity::recorded(stack).filter(|applied| identity::differ(applied, looked_up)) {
         Some(applied) => format!("{message}; the last update of this Stack was made to {applied}"),
@@ -194,12 +197,12 @@ fn said_not_found(stack: &Stack, message: &str, looked_up: &PulumiStack) -> Stri
     }
 }
 
-/// What the next run does about creations that were cut off. Only a run that succeeds ends the doubt; one that was not cut off
-/// itself leaves what was said before.
+/// Returns the handling of pending creations in the next run. Only a successful run clears it; an uninterrupted failure keeps the previous
+/// value.
 fn creations_after(before: Option<PendingCreates>, reason: &str, interrupted: Option<bool>) -> Option<PendingCreates> {
     match reason {
         update_reason::RUN_OUTCOME_UNKNOWN | update_reason::PENDING_CREATES => Some(PendingCreates::Stop),
-        // Nothing has run: what a person has said about the run before still stands.
+        // Nothing has run, so an earlier decision by a user remains valid.
         update_reason::UPDATE_CONFLICT | update_reason::RUN_REFUSED if before.is_some() => before,
         _ if interrupted == Some(true) => Some(PendingCreates::Stop),
         _ => before,

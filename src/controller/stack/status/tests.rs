@@ -1,4 +1,4 @@
-//! The table of conditions, row by row.
+//! Tests each row of the table of conditions.
 
 mod repeated;
 
@@ -38,7 +38,7 @@ fn failed(reason: &str, failures: i64) -> LastUpdate {
     }
 }
 
-/// `type=status/reason` of every condition that is there.
+/// Returns all conditions as `type=status/reason`.
 fn brief(status: &StackStatus) -> Vec<String> {
     status.conditions.iter().map(|c| format!("{}={}/{}", c.type_, c.status, c.reason)).collect()
 }
@@ -82,7 +82,7 @@ fn c2_c5_c6_each_state_has_its_row() {
     }
 }
 
-/// The table of states is one: what people read is what is tested. A suspended Stack stays as it was, so it has no row of its own.
+/// Compares the documented table of states with the tested one. Suspension keeps the previous conditions, so it has no row.
 #[test]
 fn c2_the_documented_states_are_these() {
     let tested: BTreeSet<String> = rows().iter().map(|(_, _, wanted)| wanted.join(" ")).collect();
@@ -93,7 +93,7 @@ fn c2_the_documented_states_are_these() {
     assert_eq!(documented, tested);
 }
 
-/// The conditions that a line of the table names, as the tests write them.
+/// Converts a row of the documented table to the format of the tests.
 fn documented(line: &str) -> String {
     let columns = line.trim_matches('|').split(" | ").skip(1).zip(["Ready", "Reconciling", "Stalled"]);
     let condition = |(column, kind): (&str, &str)| {
@@ -103,7 +103,7 @@ fn documented(line: &str) -> String {
     columns.filter_map(condition).collect::<Vec<_>>().join(" ")
 }
 
-/// A state, what is known of the last run, and the conditions that say so.
+/// Rows of a state, the last run and the expected conditions.
 #[expect(clippy::too_many_lines, reason = "a table")]
 fn rows() -> Vec<(State, Option<LastUpdate>, &'static [&'static str])> {
     let text = |s: &str| s.to_owned();
@@ -214,7 +214,7 @@ fn rows() -> Vec<(State, Option<LastUpdate>, &'static [&'static str])> {
     ]
 }
 
-/// What cli-utils computes of an object, and with it Flux's health checks: in this order.
+/// Computes the kstatus of an object as cli-utils and Flux's health checks do.
 fn kstatus(stack: &Stack) -> &'static str {
     let status = stack.status.as_ref();
     let conditions = status.map(|status| status.conditions.as_slice()).unwrap_or_default();
@@ -239,7 +239,7 @@ fn kstatus(stack: &Stack) -> &'static str {
     }
 }
 
-/// What Argo CD's health check for the Stacks of the Pulumi Kubernetes Operator makes of an object.
+/// Computes Argo CD's health of an object with its health check for Stacks of the Pulumi Kubernetes Operator.
 fn argo_cd_health(stack: &Stack) -> &'static str {
     let conditions = stack.status.iter().flat_map(|status| &status.conditions);
     let verdict = |condition: &Condition| match (condition.type_.as_str(), condition.status.as_str()) {

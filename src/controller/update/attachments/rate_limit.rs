@@ -1,20 +1,20 @@
-//! How fast an agent may tell of its run. One that tells more is read later: the connection holds it back.
+//! Rate limit for the messages of an agent. A faster agent is slowed down by the flow control of the connection.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Bytes in a second. A step of the engine is told in about 300.
+/// Bytes per second. The message for one step of the engine has about 300 bytes.
 const RATE: i64 = 1024 * 1024;
-/// Bytes at once: all that a run of tens of thousands of resources has told before the controller attached again.
+/// Maximum burst in bytes: all messages of a run with tens of thousands of resources, sent when a controller attaches again.
 const BURST: i64 = 16 * 1024 * 1024;
-/// What a message costs besides its bytes.
+/// Cost of a message in addition to its size, in bytes.
 const MESSAGE: i64 = 256;
-/// Shorter pauses are left until they have added up: timers are not that exact.
+/// Minimum pause. Shorter pauses accumulate, because timers are not precise enough.
 const MIN_PAUSE: Duration = Duration::from_millis(20);
 const MICROSECONDS: i64 = 1_000_000;
 
-/// A token bucket of bytes. What was read beyond it is a debt, which a pause pays.
+/// Token bucket of bytes. Reading beyond its content creates a debt, which a pause pays off.
 #[derive(Debug)]
 pub struct RateLimit {
     left: i64,
@@ -26,10 +26,10 @@ impl RateLimit {
         RateLimit { left: BURST, filled: now }
     }
 
-    /// Takes note of a message of so many bytes; how long to wait before the next one is read.
+    /// Counts a message of this size and returns the pause before the next read.
     pub fn spend(&mut self, bytes: usize, now: Instant) -> Duration {
         let elapsed = i64::try_from(now.duration_since(self.filled).as_micros()).unwrap_or(i64::MAX);
-        // What is filled by less than a byte is counted the next time.
+        // The refill of less than one byte is counted on the next call.
         let filled = elapsed.saturating_mul(RATE) / MICROSECONDS;
         if filled > 0 {
             self.left = self.left.saturating_add(filled).min(BURST);

@@ -1,4 +1,4 @@
-//! What a task tells of its run, and when.
+//! Reports of an attached task, and their times.
 
 use super::*;
 use crate::rpc::identity::Authority;
@@ -25,7 +25,7 @@ fn target() -> Target {
     }
 }
 
-/// A run that is followed by a task with this serial number, without a task.
+/// Returns the state of a task with this serial number, without running the task.
 fn followed(attachments: &Attachments, serial: u64) -> Following {
     let target = target();
     let attachment = Attachment {
@@ -50,7 +50,7 @@ fn begun(sequence: u64) -> proto::Progress {
     said(sequence, progress::Event::Resource(step))
 }
 
-/// How often the reconciler was woken since.
+/// Returns how often the reconciler was woken since the last call.
 fn wakes(news: &mut ChangeFilter) -> usize {
     std::iter::from_fn(|| news.try_recv().ok()).count()
 }
@@ -88,7 +88,7 @@ async fn b4_an_agent_that_changes_its_process_again_and_again_wakes_once_a_secon
     for number in 0..20_000 {
         attachments.note(&mut following, &said(number, progress::Event::Started(Started { pid: number as u32 })));
         tokio::time::advance(Duration::from_millis(1)).await;
-        // As the task does it while it waits for the next message.
+        // The task does the same while it waits for the next message.
         if following.due.is_some_and(|due| due <= Instant::now()) {
             attachments.tell_progress(&mut following);
         }

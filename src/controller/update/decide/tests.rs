@@ -1,4 +1,4 @@
-//! What an Update needs next, as tables.
+//! Next actions for Updates, as tables.
 
 mod references;
 
@@ -92,7 +92,7 @@ fn a_run_is_announced_when_nothing_is_in_its_way() {
     assert_eq!((binding.pod_uid.as_str(), binding.agent_start_id.as_str()), ("pod-uid", "start"));
 }
 
-/// A run that not every agent protocol_version, and what the agent in the pod understands.
+/// Returns a run with targets, which requires at least protocol version 1, and an agent with the given protocol version.
 fn with_targets(protocol_version: u32) -> Observed {
     let mut observed = observed(update(None));
     observed.update.spec.target = vec!["urn".to_owned()];
@@ -150,7 +150,7 @@ fn a_run_made_by_hand_takes_the_source_that_is_in_place() {
     let mut nothing = bare(by_hand(None));
     empty(&mut nothing);
     assert_eq!(waits_because(&nothing), "WorkspaceNotReady: workspace app has no source in place");
-    // Deleted before it was ever touched: nothing holds it, and nothing is written.
+    // Deleted before its first reconcile: it has no finalizer, and nothing is written.
     let mut deleted = without_finalizer(by_hand(None));
     deleted.metadata.deletion_timestamp = Some(Time(now()));
     let Action::Record(outcome) = decide(&bare(deleted)) else { panic!("it is not recorded") };
@@ -307,7 +307,7 @@ fn an_annotated_update_is_canceled_also_while_its_stack_is_deleted() {
     assert_eq!(outcome.failure, Some(update_reason::CANCELED), "its end is not the pod's");
 }
 
-/// The pod of the run with its container in this state.
+/// Returns the pod of the run with its container in this state.
 fn pod_with(phase: &str, state: ContainerState) -> Pod {
     let mut pod = pod("pod-uid");
     let container = ContainerStatus { name: "pulumi".to_owned(), state: Some(state), ..ContainerStatus::default() };

@@ -1,4 +1,4 @@
-//! What proves the end of a run, and what does not, as tables.
+//! Evidence that proves the end of a run, and evidence that does not, as tables.
 
 use super::*;
 use crate::api::conditions::update_reason;

@@ -1,10 +1,10 @@
-//! Pods against the standard: those of Kubernetes' own tests, and each control with the field that it names.
+//! Pods of the Kubernetes test suite, and each control with the field that its error names.
 
 use serde_json::json;
 
 use super::*;
 
-/// The pods that Kubernetes' tests use for `restricted` at version 1.35, and whether they are allowed
+/// Pods that the Kubernetes tests use for `restricted` at version 1.35, and whether they are allowed
 /// (k8s.io/pod-security-admission v0.35.4, `test/testdata/restricted/v1.35`, Apache License 2.0).
 const KUBERNETES: &str = include_str!("kubernetes-restricted.json");
 
@@ -14,14 +14,14 @@ fn pods_are_judged_as_kubernetes_judges_them() {
     assert!(cases.len() > 90, "only {} cases", cases.len());
     for case in cases {
         let (name, wanted) = (case["name"].as_str().expect("a name"), case["allowed"] == true);
-        // The standard exempts pods of Windows; the agent is for Linux.
+        // The standard exempts Windows pods, but the agent supports only Linux.
         let wanted = wanted && name != "base_windows";
         let found = check(&case["pod"]);
         assert_eq!(found.is_ok(), wanted, "{name}: {found:?}");
     }
 }
 
-/// A pod that meets the standard, changed at one place.
+/// Returns a pod that meets the standard, with one changed field.
 fn with(pointer: &str, value: Value) -> Value {
     let container = |name: &str| json!({"name": name, "securityContext": {"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}}});
     let mut template = json!({
@@ -45,7 +45,7 @@ fn with(pointer: &str, value: Value) -> Value {
     template
 }
 
-/// Each row is refused with its words.
+/// Asserts that each row is refused with its message.
 fn assert_refused<const N: usize>(rows: [(&str, Value, &str); N]) {
     for (pointer, value, words) in rows {
         let said = check(&with(pointer, value)).expect_err(pointer).to_string();

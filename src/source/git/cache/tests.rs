@@ -1,4 +1,4 @@
-//! Who is asked, who waits, and who is woken.
+//! Queries, waiting followers and wake-ups of the cache.
 
 use serde_json::{Value, json};
 
@@ -39,7 +39,7 @@ fn asked(request: &str, is_new: bool) -> Question {
     Question { request: Some(request.to_owned()), is_new, known: None }
 }
 
-/// One Stack looks: what it is told, as a word.
+/// Looks up the repository for one Stack. Returns the revision or the error message.
 fn look(answers: &mut Cache, stack: &str, wanted: &RepositorySpec, question: &Question) -> String {
     answers.enlist(&name(stack), wanted, question);
     match answers.answer(&name(stack), wanted, question) {
@@ -63,7 +63,7 @@ fn is_at_rest(answers: &mut Cache, wanted: &RepositorySpec) -> bool {
     matches!(answers.need(&wanted.key, false), Need::Wait(_))
 }
 
-/// Stack `a` has what there is, at commit A.
+/// Returns a cache in which Stack `a` has the artifact of commit A.
 fn settled() -> Cache {
     let (mut answers, main) = (Cache::default(), main());
     assert!(look(&mut answers, "a", &main, &question()).starts_with("asking"));

@@ -11,7 +11,7 @@ fn names(names: &[&str]) -> Vec<String> {
     names.iter().map(|name| (*name).to_owned()).collect()
 }
 
-/// Tasks of these namespaces, so many of each, that receive so many bytes a second for as long as they may. What becomes of them.
+/// Starts `each` tasks per namespace, which receive `rate` bytes per second for up to `lasts`. Returns their results.
 fn tasks(
     slots: &TaskSlots,
     namespaces: &[&str],
@@ -36,7 +36,7 @@ fn tasks(
     tasks
 }
 
-/// How long a namespace waits for a slot.
+/// Returns the time that a namespace waits for a slot.
 async fn wait(slots: &TaskSlots, namespace: &str) -> Duration {
     let asked = Instant::now();
     let slot = timeout(Duration::from_secs(3600), of_any(slots, &names(&[namespace]))).await;
@@ -58,7 +58,7 @@ async fn a_repository_of_several_namespaces_waits_for_none_of_them_alone() {
 #[tokio::test(start_paused = true)]
 async fn a_namespace_without_a_slot_waits_a_second_for_slow_servers_of_others() {
     let hour = Duration::from_secs(3600);
-    // Two namespaces leave the reserved slot, and three can use it: then a slow task is ended.
+    // Two namespaces leave the reserved slot free. Three can use it, and then a slow task is ended.
     let rows: [(&str, Limits, &[&str], u64, bool); 6] = [
         ("silent servers for questions", QUESTIONS, &["a", "b"], 0, false),
         ("silent servers for fetches", FETCHES, &["a", "b"], 0, false),
@@ -161,7 +161,7 @@ fn the_longest_slow_task_of_the_namespace_with_the_most_slots_is_ended() {
     let began = Instant::now();
     let at = |seconds: u64| began + Duration::from_secs(seconds);
     let slow_limits = FETCHES.slow_limits;
-    // Namespace, when it began, and until when it was not slow.
+    // Namespace, start of the task, and the time until which it is not slow.
     type Rows<'a> = &'a [(&'a str, u64, Option<u64>)];
     let rows: [(Rows<'_>, &str, Option<u64>); 8] = [
         (&[("a", 0, Some(0)), ("a", 1, Some(1)), ("b", 0, Some(0))], "c", Some(0)),

@@ -1,4 +1,4 @@
-//! What a change of what the configuration refers to, or of what the pod mounts, does.
+//! Tests changes of Secrets and ConfigMaps that the configuration refers to or the pod mounts.
 
 use std::collections::BTreeMap;
 
@@ -55,7 +55,7 @@ fn r8_the_table_of_what_a_change_of_a_mounted_object_does() {
         pairs.iter().map(|(object, word)| ((*object).to_owned(), (*word).to_owned())).collect()
     };
     let (secret, map) = ("Secret/aws", "ConfigMap/settings");
-    // What the last run had seen, what the pod has now, what is watched, and the message of the run that starts.
+    // The hashes of the last run, the hashes of the pod, the watched objects, and the message of the run that starts.
     type Words<'a> = Vec<(&'a str, &'a str)>;
     let rows: [(&str, Words<'_>, Words<'_>, &[&str], Option<&str>); 7] = [
         ("nothing has changed", vec![(secret, "1")], vec![(secret, "1")], &[secret], None),

@@ -1,15 +1,15 @@
-//! Another archive of the revision that the last run was of.
+//! Tests repacked archives of the revision of the last run.
 
 use super::*;
 
 const COMMIT: &str = "main@sha1:a";
 
-/// The source's archive, packed again.
+/// Returns the repacked archive of the source.
 fn packed_again(content_id: Option<&str>) -> Resolved {
     Resolved { digest: crate::artifact::Digest::of(b"again"), content_id: content_id.map(str::to_owned), ..resolved() }
 }
 
-/// After a run of this content.
+/// Returns a Stack after a run with this content ID.
 fn ran(state: &str, content_id: Option<&str>) -> Stack {
     let mut stack = stack();
     let last = LastUpdate { content_id: content_id.map(str::to_owned), ..last("up", state) };
@@ -31,7 +31,7 @@ fn an_archive_that_was_packed_again_is_placed_recorded_and_not_run() {
     observed.in_store = true;
     let Action::ReplaceWorkspace(wanted) = decide(&observed, now()) else { panic!("it is not placed") };
     assert_eq!(wanted.spec.artifact, Some(reference(&source)));
-    // The apply went through, and the controller died before it recorded it.
+    // The controller crashed after the apply, before it recorded the archive.
     observed.workspace = Some(*wanted);
     let Action::AdoptBaseline(status) = decide(&observed, now()) else { panic!("it is not recorded") };
     let last = status.last_update.as_ref().expect("it stays");

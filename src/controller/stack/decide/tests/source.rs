@@ -1,4 +1,4 @@
-//! Sources that are missing, and bytes that the store has lost.
+//! Tests missing sources, and artifacts that the store has lost.
 
 use super::*;
 use crate::controller::stack::state::State;
@@ -8,7 +8,7 @@ fn missing() -> Option<Result<Resolved, Unavailable>> {
     Some(Err(Unavailable::Stalled("Program apps/app does not exist".to_owned())))
 }
 
-/// A Stack that has waited for its source since this second.
+/// Returns a Stack that has waited for its source since this second.
 fn waiting_since(second: i64) -> Stack {
     let mut stack = stack();
     let state = State::SourceUnavailable("Program apps/app does not exist".to_owned());
@@ -65,7 +65,7 @@ fn another_directory_of_the_same_archive_is_fetched_if_the_store_has_lost_it() {
     let before = workspace(&stack, Status::True, "Succeeded");
     assert_eq!(seen(before.clone(), false), "Fetch");
     assert_eq!(seen(before.clone(), true), "ApplyWorkspace");
-    // It was applied, and the store has lost the bytes before the Workspace had them.
+    // The store lost the bytes after the apply and before the pod received them.
     let mut lacking = build_workspace::workspace(&stack, &reference(&source)).expect("valid");
     lacking.metadata.generation = Some(1);
     lacking.status = workspace(&stack, Status::False, "ArtifactUnavailable").status;
@@ -78,7 +78,7 @@ fn a_pod_that_lost_its_source_gets_it_for_a_run_that_is_due() {
     let mut stack = stack();
     stack.status = Some(StackStatus { last_update: Some(last("up", "succeeded")), ..StackStatus::default() });
     stack.metadata.generation = Some(2);
-    // The status still names what the pod before had.
+    // The status still names the artifact of the previous pod.
     let lacking = workspace(&stack, Status::False, "ArtifactUnavailable");
     let observed = Observed { workspace: Some(lacking), in_store: false, ..observed(stack) };
     assert_eq!(brief(&decide(&observed, now())), "Fetch");

@@ -1,10 +1,10 @@
-//! What a run that has ended means after the one before it.
+//! Tests the effect of a run on the record of the previous one.
 
 use super::*;
 use crate::api::auto::{RunBinding, TerminationEvidence};
 use crate::controller::stack::identity;
 
-/// The status after another run of this kind, which ended so.
+/// Returns the status after another run of this type with this result.
 fn after(before: Option<StackStatus>, kind: UpdateKind, update: &Update) -> StackStatus {
     let mut stack = stack(None);
     stack.status = before.or(stack.status);
@@ -44,7 +44,7 @@ fn runs_that_find_the_same_lock_are_counted() {
     assert_eq!(message(&third), "the stack is locked by alice; tried again after 120s");
 }
 
-/// A destroy that ended so, after its start.
+/// Returns a destroy that started and ended with this reason.
 fn destroy(reason: Option<&str>, proof: TerminationEvidence, is_cut_off: bool) -> Update {
     let mut update = ended(reason);
     let status = update.status.as_mut().expect("there");
@@ -65,7 +65,7 @@ fn a_stack_that_a_destroy_which_was_cut_off_has_removed_is_destroyed() {
     let unknown = destroy(Some("RunOutcomeUnknown"), TerminationEvidence::User, true);
     let in_order = destroy(Some("UpdateFailed"), TerminationEvidence::Agent, false);
     let elsewhere = PulumiStack { backend: Some("s3://b".to_owned()), ..here() };
-    // The runs before, where the resources are, and whether the destroy that finds no stack succeeds.
+    // The previous runs, the Pulumi stack with the resources, and whether a destroy that finds no stack succeeds.
     let rows: [(&str, Vec<&Update>, PulumiStack, bool); 7] = [
         ("it was cut off", vec![&interrupted], here(), true),
         ("nobody knows its end", vec![&unknown], here(), true),

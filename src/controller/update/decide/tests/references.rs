@@ -1,4 +1,4 @@
-//! What the references of a run mean for its start.
+//! Effects of missing references on the start of a run.
 
 use super::*;
 use crate::controller::references::{Reference, ReferencedKind};
