@@ -1,7 +1,7 @@
-//! What a person can do about a failure, told by the words of the CLI, of its language hosts and of providers. Nothing is
-//! decided by it: where the words are not known there is no advice.
+//! Advice for users about common failures, chosen by the messages of the CLI, its language hosts and providers. Advice is
+//! informational only: the controller makes no decision by it, and unknown messages get none.
 
-/// For a container that was too small.
+/// Advice for a container that ran out of memory.
 pub const MORE_MEMORY: &str =
     "give the container `pulumi` more memory: resources.limits.memory in spec.workspaceTemplate";
 
@@ -31,7 +31,8 @@ const DISK: &str = "a volume is full: where it is the pod's, give the pod more e
 const OLD_CLI: &str = "the Pulumi CLI in the image may be too old for this: use an image with a newer version \
                        (spec.workspaceTemplate.spec.image)";
 
-/// Texts, in small letters and with `*` for any words, and what to do when one is in a line. The first that is found counts.
+/// Patterns and the advice for a line that contains one of them. Patterns are lower case; `*` matches any text. The first match
+/// wins.
 const KNOWN: &[(&[&str], &str)] = &[
     (&["get stack secrets manager: *passphrase", "failed to decrypt: incorrect passphrase"], PASSPHRASE),
     (&["failed to decrypt", "cipher: message authentication failed"], OTHER_KEY),
@@ -59,7 +60,7 @@ const KNOWN: &[(&[&str], &str)] = &[
     (&["no space left on device", "enospc", "disk quota exceeded"], DISK),
 ];
 
-/// What can be done about a failure.
+/// Returns advice for a failure message, if there is any.
 pub fn about(failure: &str) -> Option<String> {
     failure.lines().find_map(missing_right).or_else(|| {
         let lines: Vec<String> = failure.lines().map(str::to_lowercase).collect();
@@ -68,7 +69,7 @@ pub fn about(failure: &str) -> Option<String> {
     })
 }
 
-/// A failure, with what can be done about it.
+/// Appends the advice for a failure message, if there is any.
 pub fn with(failure: &str) -> String {
     match about(failure) {
         Some(advice) => format!("{failure}\n({advice})"),
@@ -85,8 +86,9 @@ fn has(line: &str, text: &str) -> bool {
     })
 }
 
-/// Kubernetes names who lacks which right:
-/// `User "system:serviceaccount:NAMESPACE:NAME" cannot VERB resource "RESOURCE" in API group "GROUP" in the namespace "NAMESPACE"`.
+/// Returns advice for a missing RBAC permission. The API server writes:
+/// `User "system:serviceaccount:NAMESPACE:NAME" cannot VERB resource "RESOURCE" in API group "GROUP" in the namespace
+/// "NAMESPACE"`.
 fn missing_right(line: &str) -> Option<String> {
     let (_, from_user) = line.split_once("User \"system:serviceaccount:")?;
     let (account, after) = from_user.split_once("\" cannot ")?;

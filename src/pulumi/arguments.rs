@@ -1,65 +1,65 @@
-//! The command lines of the Pulumi CLI. Every value is given as `--flag=value`, so that none is taken for a flag.
+//! Command lines of the Pulumi CLI. Values are passed as `--flag=value`, so that the CLI never parses a value as a flag.
 
 use std::ffi::OsString;
 use std::path::Path;
 
 use OperationKind::{Destroy, DriftCheck, Preview, Refresh, Up};
 
-/// What a run does to its stack.
+/// Operation of a run on its stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OperationKind {
-    /// Creates, updates and deletes resources until they are as the program says.
+    /// Creates, updates and deletes resources to match the program.
     Up,
     /// Deletes all resources.
     Destroy,
-    /// Says what `up` would do. It changes neither resources nor state.
+    /// Reports the changes that `up` would make. Changes neither resources nor state.
     Preview,
-    /// Brings the state up to what the providers say.
+    /// Updates the state to the resources that the providers report.
     Refresh,
-    /// Says whether a refresh would find changes, and fails if so. It changes nothing.
+    /// Reports whether a refresh would find changes and fails if so. Changes nothing.
     DriftCheck,
 }
 
-/// One run of the engine.
+/// One run of the Pulumi engine.
 #[derive(Clone, Debug)]
 pub struct Operation<'a> {
     pub kind: OperationKind,
-    /// The stack's name as the CLI takes it: `dev`, `organization/dev`, `organization/project/dev`.
+    /// Name of the stack in one of the forms that the CLI accepts: `dev`, `organization/dev`, `organization/project/dev`.
     pub stack: &'a str,
-    /// A file that the CLI truncates and writes its events to, one JSON object per line. Where it cannot be opened, the CLI
-    /// runs without it and says nothing.
+    /// File to which the CLI writes its events, one JSON object per line. The CLI truncates an existing file. If it cannot open
+    /// the file, it runs without an event log and reports no error.
     pub event_log: &'a Path,
-    /// Whether the state is refreshed from the providers first.
+    /// Whether the run refreshes the state from the providers first.
     pub refresh: bool,
-    /// Kept in the history of the stack.
+    /// Message for the update history of the stack.
     pub message: Option<&'a str>,
     pub options: Options<'a>,
 }
 
-/// What else the CLI is told; those that a command does not have are left out.
+/// Further options of the CLI. Options that a command does not support are ignored.
 #[derive(Clone, Debug, Default)]
 pub struct Options<'a> {
-    /// URNs of the resources that are worked on; none for all.
+    /// URNs of the resources to operate on; empty for all resources.
     pub targets: &'a [String],
-    /// Whether resources that depend on the targets are worked on as well.
+    /// Whether to include the resources that depend on the targets.
     pub target_dependents: bool,
-    /// URNs of resources that are replaced.
+    /// URNs of the resources to replace.
     pub replace: &'a [String],
-    /// How many resources are worked on at once.
+    /// Maximum number of concurrent resource operations.
     pub parallel: Option<u32>,
-    /// Whether the run goes on after a resource has failed.
+    /// Whether the run continues after a resource operation has failed.
     pub continue_on_error: bool,
-    /// Whether it is a failure when something changes.
+    /// Whether the run fails if there are changes.
     pub expect_no_changes: bool,
-    /// Whether a stack is removed from the backend once it is destroyed.
+    /// Whether to remove the stack from the backend after it is destroyed.
     pub remove: bool,
-    /// Whether the program is run for a destroy or a refresh.
+    /// Whether a destroy or refresh runs the program.
     pub run_program: bool,
-    /// How much the CLI and its plugins log of themselves, on standard error; 0 for nothing.
+    /// Verbosity of the logs that the CLI and its plugins write to standard error; 0 disables them.
     pub log_level: u32,
 }
 
-/// The commands that have an option.
+/// Commands that support an option.
 #[derive(Clone, Copy)]
 struct Commands(&'static [OperationKind]);
 
@@ -105,16 +105,16 @@ impl Options<'_> {
     }
 }
 
-/// The arguments of a run, without the name of the program.
+/// Returns the arguments of a run, without the program name.
 ///
-/// The output stays the one for people, with diagnostics and outputs, for the pod's log. `PULUMI_DEBUG_COMMANDS` has to be set:
-/// without it the CLI does not know `--event-log` (see [`super::environment::engine_environment`]).
+/// The output remains human-readable, with diagnostics and stack outputs, because it goes to the log of the pod. The CLI
+/// accepts `--event-log` only if `PULUMI_DEBUG_COMMANDS` is set (see [`super::environment::engine_environment`]).
 pub fn arguments(operation: &Operation<'_>) -> Vec<OsString> {
     let words: &[&str] = match operation.kind {
         Up => &["up", "--yes", "--skip-preview"],
         Destroy => &["destroy", "--yes", "--skip-preview"],
         Refresh => &["refresh", "--yes", "--skip-preview"],
-        // It is read by people.
+        // The output is for users.
         Preview => &["preview", "--diff"],
         DriftCheck => &["refresh", "--preview-only", "--expect-no-changes=true"],
     };
@@ -135,18 +135,18 @@ pub fn arguments(operation: &Operation<'_>) -> Vec<OsString> {
     arguments
 }
 
-/// Makes a stack without selecting it. Fails when it exists: see [`super::failure::stack_exists`]. Without a secrets provider its
-/// secrets are encrypted by what the backend takes.
+/// Creates a stack without selecting it. Fails if the stack exists: see [`super::failure::stack_exists`]. Without
+/// `secrets_provider`, the CLI uses the default provider of the backend.
 pub fn stack_init(stack: &str, secrets_provider: Option<&str>) -> Vec<OsString> {
     with_provider(on_stack(&["stack", "init", "--no-select"], stack), secrets_provider)
 }
 
-/// Selects a stack, so that a person's commands in the pod find it.
+/// Selects a stack for the commands that users run in the pod.
 pub fn stack_select(stack: &str) -> Vec<OsString> {
     on_stack(&["stack", "select"], stack)
 }
 
-/// The same, and makes it first where the backend has none.
+/// Selects a stack and creates it first if the backend does not have it.
 pub fn stack_select_or_init(stack: &str, secrets_provider: Option<&str>) -> Vec<OsString> {
     with_provider(on_stack(&["stack", "select", "--create"], stack), secrets_provider)
 }
@@ -156,8 +156,8 @@ fn with_provider(mut arguments: Vec<OsString>, secrets_provider: Option<&str>) -
     arguments
 }
 
-/// Encrypts a value and puts it into the settings file. The CLI reads the value from its standard input, less one line feed at the
-/// end: on the command line every user of the node would see it.
+/// Encrypts a value and writes it to the settings file. The CLI reads the value from its standard input and strips one trailing
+/// line feed. An argument would be visible to every user of the node.
 pub fn set_secret(stack: &str, is_path: bool, key: &str) -> Vec<OsString> {
     let mut arguments = on_stack(&["config", "set", "--secret"], stack);
     arguments.extend(is_path.then(|| OsString::from("--path")));
@@ -165,22 +165,22 @@ pub fn set_secret(stack: &str, is_path: bool, key: &str) -> Vec<OsString> {
     arguments
 }
 
-/// Prints the outputs of a stack with the values of secrets: see [`super::outputs::parse`].
+/// Prints the outputs of a stack, including secret values: see [`super::outputs::parse`].
 pub fn stack_output(stack: &str) -> Vec<OsString> {
     on_stack(&["stack", "output", "--json", "--show-secrets"], stack)
 }
 
-/// Writes the state of a stack to a file; secrets stay encrypted.
+/// Exports the state of a stack to a file. Secrets stay encrypted.
 pub fn stack_export(stack: &str, file: &Path) -> Vec<OsString> {
     on_stack_with_file(&["stack", "export"], stack, file)
 }
 
-/// Makes what is in a file the state of a stack.
+/// Replaces the state of a stack by the state in a file.
 pub fn stack_import(stack: &str, file: &Path) -> Vec<OsString> {
     on_stack_with_file(&["stack", "import"], stack, file)
 }
 
-/// Removes all locks of a stack in a file-type backend.
+/// Removes all locks of a stack in a DIY backend (file system or object store).
 pub fn cancel(stack: &str) -> Vec<OsString> {
     on_stack(&["cancel", "--yes"], stack)
 }
@@ -190,7 +190,7 @@ pub fn version() -> Vec<OsString> {
     command_line(&["version"])
 }
 
-/// Installs what the project in the working directory depends on.
+/// Installs the dependencies of the project in the working directory.
 pub fn install() -> Vec<OsString> {
     command_line(&["install"])
 }

@@ -1,19 +1,19 @@
-//! The URL of a state backend.
+//! URLs of state backends.
 
-/// Takes precedence over the project file.
+/// Variable that overrides the backend of the project file.
 pub const URL_VARIABLE: &str = "PULUMI_BACKEND_URL";
-/// Names the backend if neither a project file nor a login does.
+/// Variable that selects the backend if neither the project file nor a login does.
 pub const API_VARIABLE: &str = "PULUMI_API";
-/// The backend if nothing names another one.
+/// URL of the default backend.
 pub const PULUMI_CLOUD: &str = "https://api.pulumi.com";
 
-/// The query parameters that say where the state is. All others may hold credentials.
+/// Query parameters that locate the state. All other parameters may contain credentials.
 const LOCATION_PARAMETERS: [&str; 5] = ["region", "endpoint", "storage_account", "domain", "prefix"];
 
-/// How the URLs of backends begin that the CLI knows.
+/// URL schemes of the backends that the CLI supports.
 const SCHEMES: [&str; 7] = ["https", "http", "s3", "gs", "azblob", "postgres", "file"];
 
-/// What is wrong with the URL of a backend, if the CLI knows none of its kind.
+/// Checks that the CLI supports the scheme of a backend URL. The error is a message for users.
 pub fn check(url: &str) -> Result<(), String> {
     let scheme = url.trim().split_once("://").map(|(scheme, _)| scheme.to_ascii_lowercase());
     if scheme.is_some_and(|scheme| SCHEMES.contains(&scheme.as_str())) {
@@ -26,8 +26,8 @@ pub fn check(url: &str) -> Result<(), String> {
     ))
 }
 
-/// A URL as it may be shown: without user, password, fragment, and query parameters that do not say where the state is. The parameters
-/// are sorted. None for a text that is not a URL.
+/// Returns a URL for display: without user, password, fragment, and query parameters that do not locate the state. Parameters
+/// are sorted. Returns `None` if the text is not a URL.
 pub fn without_credentials(url: &str) -> Option<String> {
     let (scheme, rest) = url.trim().split_once("://")?;
     let rest = rest.split('#').next().unwrap_or_default();
@@ -46,7 +46,7 @@ pub fn without_credentials(url: &str) -> Option<String> {
     Some(format!("{scheme}://{location}{query}"))
 }
 
-/// The URL with its query parameters sorted, so that equal locations are equal texts.
+/// Returns the URL with sorted query parameters, so that equal locations compare as equal strings.
 pub fn sorted(url: &str) -> String {
     let Some((location, query)) = url.split_once('?') else { return url.to_owned() };
     let mut parameters: Vec<&str> = query.split('&').collect();
@@ -54,7 +54,7 @@ pub fn sorted(url: &str) -> String {
     format!("{location}?{}", parameters.join("&"))
 }
 
-/// Without what is before the `@` of the authority.
+/// Strips the user and the password from the authority.
 fn without_user(location: &str) -> &str {
     let authority = location.split('/').next().unwrap_or_default();
     let user = authority.rfind('@').map_or(0, |at| at + 1);

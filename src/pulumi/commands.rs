@@ -1,6 +1,6 @@
-//! Which command of the CLI somebody typed: its words, and nothing of what was given to them, which may be secret.
+//! Names the CLI command in an argument list. The name never contains values from the arguments, because they may be secret.
 
-/// The commands that have commands of their own, and these.
+/// Commands with subcommands, and the names of the subcommands.
 const GROUPS: [(&str, &str); 11] = [
     (
         "stack",
@@ -17,21 +17,22 @@ const GROUPS: [(&str, &str); 11] = [
     ("deployment", "run settings"),
     ("project", "ls new"),
 ];
-/// The commands that have none.
+/// Commands without subcommands.
 const COMMANDS: &str = "about ai cancel completion console convert convert-trace destroy dn down help import install login \
                         logout logs new pre preview refresh replay-events template up update version watch whoami";
-/// What only asks the CLI about itself.
+/// Commands that only print information about the CLI itself.
 const HARMLESS: [&str; 3] = ["completion", "help", "version"];
 const CLI: &str = "pulumi";
 
-/// The command in words, such as `pulumi config set`; none when it only asks the CLI about itself.
+/// Returns the command, such as `pulumi config set`, or `None` if it only prints information about the CLI itself.
 pub fn command_in_words<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Option<String> {
     let mut arguments = arguments.into_iter().peekable();
-    // Only at the first place: behind an option it may be the name of a stack.
+    // Only as the first argument: after an option, the word may be the name of a stack.
     if arguments.peek().is_some_and(|first| HARMLESS.contains(first)) {
         return None;
     }
-    // A value of an option may be one of these words as well; then it is shown, and tells nothing.
+    // The value of an option may equal a command name. In that case the returned name contains this known word, which is not
+    // secret.
     let Some(first) = arguments.find(|word| group(word).is_some() || is_among(COMMANDS, word)) else {
         return Some(CLI.to_owned());
     };

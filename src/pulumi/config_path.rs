@@ -1,4 +1,4 @@
-//! Paths into the configuration of a stack, as `pulumi config set --path` takes them: `names[0]`, `web.ports["http"]`.
+//! Paths into the configuration of a stack, with the syntax of `pulumi config set --path`: `names[0]`, `web.ports["http"]`.
 
 use super::document::{Mapping, Node, Scalar};
 
@@ -9,7 +9,7 @@ pub enum Segment {
     Index(usize),
 }
 
-/// The steps of a path; the first one is the name of the config key. An error says what is wrong with it.
+/// Parses a path. The first segment is the name of the config key. The error describes the fault.
 pub fn parse(text: &str) -> Result<Vec<Segment>, String> {
     let mut segments = Vec::new();
     let mut rest = text;
@@ -60,12 +60,12 @@ fn in_brackets(text: &str) -> Result<(Segment, &str), String> {
     Err("a quote in it is not closed".to_owned())
 }
 
-/// Puts a value at a path below an entry of a mapping; what is missing on the way is made. An error says what is in the way.
+/// Sets the value at a path below an entry of a mapping and creates missing parents. The error names the conflicting value.
 pub fn set(within: &mut Mapping, root: &str, path: &[Segment], value: Node) -> Result<(), String> {
     set_in(entry(within, root), path, value)
 }
 
-/// What is at a path below an entry of a mapping.
+/// Returns the value at a path below an entry of a mapping.
 pub fn get<'a>(within: &'a Mapping, root: &str, path: &[Segment]) -> Option<&'a Node> {
     let mut node = within.iter().find(|(key, _)| key.text == root).map(|(_, node)| node)?;
     for segment in path {

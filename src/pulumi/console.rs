@@ -1,11 +1,11 @@
-//! What the CLI prints for people.
+//! Parses and cleans the console output of the CLI.
 
-/// What the CLI prints before the address of an update.
+/// Labels that the CLI prints before the URL of an update.
 const LABELS: [&str; 4] = ["View Live: ", "View in Browser: ", "View in Browser (Ctrl+O): ", "Permalink: "];
-/// No address may be longer, in bytes.
+/// Maximum length of the URL in bytes.
 const MAX_ADDRESS: usize = 2048;
 
-/// The address of the update that the CLI printed on stdout, if it did.
+/// Returns the URL of the update that the CLI printed on stdout, if any.
 pub fn permalink(stdout: &str) -> Option<String> {
     stdout.lines().find_map(|line| {
         let line = line.trim();
@@ -14,7 +14,7 @@ pub fn permalink(stdout: &str) -> Option<String> {
     })
 }
 
-/// Takes the engine's colour tags (`<{%reset%}>`) and a terminal's (`ESC [31m`) out of a text.
+/// Removes the color tags of the engine (`<{%reset%}>`) and of terminals (`ESC [31m`).
 pub fn without_colours(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
@@ -22,7 +22,7 @@ pub fn without_colours(text: &str) -> String {
         let (before, from) = rest.split_at(start);
         out.push_str(before);
         let length = colour_length(from);
-        // What is no colour is kept: one character of it, then on.
+        // Without a color tag at this position, keep one character and continue the search after it.
         let (colour, after) = from.split_at(if length == 0 { 1 } else { length });
         if length == 0 {
             out.push_str(colour);
@@ -33,12 +33,12 @@ pub fn without_colours(text: &str) -> String {
     out
 }
 
-/// A text without colours and without characters that a terminal obeys.
+/// Removes colors and control characters from a text for display.
 pub fn for_people(text: &str) -> String {
     without_colours(text).chars().filter(|character| !character.is_control() || "\n\t".contains(*character)).collect()
 }
 
-/// The length of the colour that a text begins with, 0 if it begins with none.
+/// Returns the length of the color tag at the start of a text, or 0.
 fn colour_length(text: &str) -> usize {
     if text.starts_with("<{%") {
         return text.find("%}>").map_or(0, |end| end + 3);
@@ -53,7 +53,7 @@ fn colour_length(text: &str) -> usize {
     }
 }
 
-/// A text of at most `limit` bytes: its beginning and its end, when it is longer.
+/// Shortens a text to at most `limit` bytes and keeps its beginning and its end.
 pub fn shorten(text: &str, limit: usize) -> String {
     if text.len() <= limit {
         return text.to_owned();

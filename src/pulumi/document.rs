@@ -1,7 +1,7 @@
-//! A YAML document as a tree whose plain scalars keep their text, so that what is written again means to the CLI what it meant before.
+//! YAML documents as trees that keep the text of plain scalars, so that a rewritten document has the same meaning for the CLI.
 //!
-//! The CLI reads YAML by the rules of Go's library (`yes` is a string, `007` is 7, `2020-01-01` is a time): reading values
-//! into types by other rules and writing them again would change some.
+//! The CLI parses YAML by the rules of Go's library (`yes` is a string, `007` is 7, `2020-01-01` is a time). Converting scalars
+//! to Rust types and back would change some of them.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -9,23 +9,23 @@ use std::fmt::Write as _;
 use serde_json::Value;
 use serde_saphyr::granit_parser::{Event, Options, Parser, ScalarStyle, Span, Tag};
 
-/// No document may be longer, in bytes.
+/// Maximum length of a document in bytes.
 const MAXIMUM_LENGTH: usize = 1024 * 1024;
-/// No document may have more nodes, with every alias counted as what it stands for.
+/// Maximum number of nodes in a document. Every alias counts with all nodes that it expands to.
 const MAXIMUM_NODES: usize = 100_000;
-/// No document may be nested deeper.
+/// Maximum nesting depth of a document.
 const MAXIMUM_DEPTH: usize = 100;
-/// A key longer than this is written after a `?`: YAML allows 1024 characters without it.
+/// Maximum length of a key in bytes that is written without a preceding `?`. YAML allows 1024 characters.
 const MAX_SIMPLE_KEY: usize = 500;
 
-/// A scalar: plain text that the reader gives a type, or a string in quotes.
+/// A scalar: plain text whose type the reader determines, or a quoted string.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scalar {
     pub text: String,
     pub plain: bool,
 }
 
-/// A value of a document.
+/// Value in a document.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Node {
     Scalar(Scalar),
@@ -33,7 +33,7 @@ pub enum Node {
     Mapping(Mapping),
 }
 
-/// Keys with their values, in the document's order.
+/// Keys with their values, in document order.
 pub type Mapping = Vec<(Scalar, Node)>;
 
 impl Scalar {
@@ -45,7 +45,7 @@ impl Scalar {
         Scalar { text: text.into(), plain: true }
     }
 
-    /// Whether it says that there is no value.
+    /// Whether the scalar is null.
     pub fn is_null(&self) -> bool {
         self.plain && matches!(self.text.as_str(), "" | "~" | "null" | "Null" | "NULL")
     }
@@ -66,7 +66,7 @@ impl From<&Value> for Node {
     }
 }
 
-/// A collection that is being read.
+/// Collection that is being read.
 enum Open {
     Sequence(Vec<Node>),
     Mapping(Mapping, Option<Scalar>),
@@ -80,7 +80,7 @@ struct Reader {
     root: Option<Node>,
 }
 
-/// Reads the first document of a text; an empty text has none. The error is for people and names the line.
+/// Parses the first document of a text. Returns `None` for an empty text. The error is a message for users and names the line.
 pub fn parse(text: &str) -> Result<Option<Node>, String> {
     if text.len() > MAXIMUM_LENGTH {
         return Err(format!("it is longer than {MAXIMUM_LENGTH} bytes"));
@@ -145,7 +145,7 @@ impl Reader {
         }
     }
 
-    /// Puts a node where it belongs: the root, the next item, a key, or the value of the last key.
+    /// Adds a node at the current position: as root, next item, key, or value of the last key.
     fn place(&mut self, node: Node, anchor: usize) -> Result<(), String> {
         self.nodes = self.nodes.saturating_add(1);
         if self.nodes > MAXIMUM_NODES {
@@ -211,7 +211,7 @@ fn depth(node: &Node) -> usize {
     }
 }
 
-/// Writes a document in YAML's block style.
+/// Writes a document in the block style of YAML.
 pub fn to_yaml(mapping: &Mapping) -> String {
     let mut out = String::new();
     if mapping.is_empty() {
@@ -261,13 +261,14 @@ fn yaml_scalar(scalar: &Scalar) -> String {
     quoted(&scalar.text)
 }
 
-/// Whether a reader may take a plain scalar for something else than a string. What has other characters is a string, quoted or not.
+/// Whether a reader may resolve a plain scalar to a type other than string. With any other character it is a string, quoted or
+/// not.
 fn may_have_a_type(text: &str) -> bool {
     !text.is_empty()
         && text.chars().all(|character| character.is_ascii_alphanumeric() || "+-._:~< ".contains(character))
 }
 
-/// A string in double quotes. What a reader refuses or folds is escaped.
+/// Returns a double-quoted string. Characters that readers reject or fold are escaped.
 fn quoted(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 2);
     out.push('"');
@@ -289,7 +290,6 @@ fn quoted(text: &str) -> String {
     out
 }
 
-/// Writes a document as JSON.
 pub fn to_json(mapping: &Mapping) -> Result<String, serde_json::Error> {
     let mut text = serde_json::to_string_pretty(&mapping_value(mapping))?;
     text.push('\n');

@@ -1,26 +1,27 @@
-//! The environment that the CLI is given besides the user's own.
+//! Environment variables that every call of the CLI gets in addition to those of the user.
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
-/// Makes the CLI know `--event-log`.
+/// Enables `--event-log` in the CLI.
 pub const DEBUG_COMMANDS: &str = "PULUMI_DEBUG_COMMANDS";
-/// Tells language runtimes that a program drives the CLI.
+/// Informs language runtimes that a program controls the CLI.
 pub const AUTOMATION_API: &str = "PULUMI_AUTOMATION_API";
-/// Keeps the CLI from asking the network for a newer version of itself, and from warning about it.
+/// Disables the check for a newer version of the CLI and its warning.
 pub const SKIP_UPDATE_CHECK: &str = "PULUMI_SKIP_UPDATE_CHECK";
-/// Makes the CLI take a stack's secrets provider from its state when the settings file names none. A fresh settings file names
-/// none, and a new default one would take the stack off the provider that it has.
+/// Makes the CLI read the secrets provider of a stack from its state if the settings file names none, as a new settings file
+/// does. Otherwise, the CLI would replace the provider by a default one.
 pub const FALLBACK_TO_STATE_SECRETS_MANAGER: &str = "PULUMI_FALLBACK_TO_STATE_SECRETS_MANAGER";
-/// Where the CLI keeps its plugins and credentials, in `.pulumi`.
+/// Parent directory of `.pulumi`, in which the CLI stores plugins and credentials.
 pub const HOME: &str = "HOME";
-/// Who holds a lock: without it a user that has no name in the image cannot lock a stack.
+/// Owner of a lock. Without this variable, a user ID that has no name in the image cannot lock a stack.
 pub const USER: &str = "USER";
 
-/// Variables of this kind set any flag of the CLI.
+/// Prefix of variables that set any flag of the CLI.
 const OPTION_PREFIX: &[u8] = b"PULUMI_OPTION_";
 
-/// The variables to set for every call of the CLI. They are set after the user's, so that they win.
+/// Returns the variables for every call of the CLI. Callers set them after the variables of the user, so that these take
+/// precedence.
 pub fn engine_environment(home: &Path, user: &str) -> Vec<(OsString, OsString)> {
     let switches = [DEBUG_COMMANDS, AUTOMATION_API, SKIP_UPDATE_CHECK, FALLBACK_TO_STATE_SECRETS_MANAGER];
     let mut environment: Vec<_> = switches.iter().map(|name| (name.into(), "true".into())).collect();
@@ -29,7 +30,7 @@ pub fn engine_environment(home: &Path, user: &str) -> Vec<(OsString, OsString)> 
     environment
 }
 
-/// Whether a variable must not reach the CLI: `PULUMI_OPTION_<FLAG>` would set a flag behind our back.
+/// Whether a variable must not reach the CLI. `PULUMI_OPTION_<FLAG>` would set a flag that the controller does not expect.
 pub fn is_scrubbed(name: &OsStr) -> bool {
     name.as_encoded_bytes().starts_with(OPTION_PREFIX)
 }

@@ -1,22 +1,22 @@
-//! Why a call of the CLI failed, in kinds that the caller acts on, and in words for people.
+//! Classifies failed calls of the CLI into kinds that callers act on, with messages for users.
 
 use super::events::{Diagnostic, RunSummary};
 use super::{advice, console, place};
 
-/// No message is longer, in bytes.
+/// Maximum length of a message in bytes.
 const MAX_MESSAGE: usize = 8 * 1024;
-/// How many lines of the output are shown when the CLI named no error.
+/// Number of output lines in a message if the CLI reported no error.
 const LAST_LINES: usize = 20;
-/// How many locks a message names.
+/// Maximum number of locks that a message names.
 const NAMED_LOCKS: usize = 5;
-/// The CLI's exit code for what has to do with signing in (from CLI 3.227 on).
+/// Exit code of the CLI for authentication failures (since CLI 3.227).
 const EXIT_AUTHENTICATION: i32 = 3;
-/// The CLI's exit code for a stack that is not there (from CLI 3.227 on).
+/// Exit code of the CLI for a stack that does not exist (since CLI 3.227).
 const EXIT_NO_STACK: i32 = 6;
-/// The CLI's exit code after a second signal (from CLI 3.227 on).
+/// Exit code of the CLI after a second signal (since CLI 3.227).
 pub const EXIT_CANCELED: i32 = 8;
 
-/// How the process of the CLI ended. A process ends by a code or by a signal.
+/// Exit status of the CLI process: a code or a signal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Exit {
     pub code: Option<i32>,
@@ -24,13 +24,13 @@ pub struct Exit {
 }
 
 impl Exit {
-    /// Whether the CLI says that all went well.
+    /// Whether the CLI reported success.
     pub fn success(&self) -> bool {
         self.code == Some(0) && self.signal.is_none()
     }
 }
 
-/// A lock on a stack in a file-type backend, as the CLI names it.
+/// Lock on a stack in a DIY backend (file system or object store), as reported by the CLI.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lock {
     /// URL of the lock in the backend.
@@ -38,37 +38,37 @@ pub struct Lock {
     pub user: String,
     pub host: String,
     pub pid: u32,
-    /// RFC 3339.
+    /// Creation time in RFC 3339 format.
     pub time: String,
 }
 
-/// What a failure asks of the caller.
+/// Kind of a failure, by the reaction that it requires.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FailureKind {
-    /// Another update of the stack is running, or left its lock. Pulumi Cloud names no holder.
+    /// Another update of the stack is running or left its lock. Pulumi Cloud names no holder.
     Conflict { holders: Vec<Lock> },
-    /// The backend refuses the access token, or has been given none.
+    /// The backend rejected the access token or received none.
     InvalidAccessToken,
-    /// The backend has no such stack.
+    /// The stack does not exist in the backend.
     StackMissing,
-    /// It was cancelled.
+    /// The run was canceled.
     Canceled,
-    /// The CLI was killed by a signal.
+    /// A signal killed the CLI.
     Killed { signal: i32 },
     /// The program, a provider or the CLI failed.
     Failed,
 }
 
-/// A call of the CLI that failed.
+/// A failed call of the CLI.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
     pub kind: FailureKind,
-    /// For people; at most 8 KiB.
+    /// Message for users; at most 8 KiB.
     pub message: String,
 }
 
-/// Says why a call failed. The tails are the last part of what the CLI printed; `run` is what its event log said (empty for
-/// calls that have none).
+/// Classifies a failed call. The tails are the last part of the CLI's output; `run` is the summary of its event log (empty for
+/// calls without an event log).
 pub fn classify(exit: Exit, stdout_tail: &str, stderr_tail: &str, run: &RunSummary) -> Failure {
     let stderr = error_text(stderr_tail);
     let kind = kind(exit, &stderr, run);
@@ -106,7 +106,7 @@ fn kind(exit: Exit, stderr: &str, run: &RunSummary) -> FailureKind {
     FailureKind::Failed
 }
 
-/// Whether the CLI does not know a flag or a command: it is older than its caller.
+/// Whether the CLI rejected a flag or a command as unknown, which means that the CLI is older than required.
 pub fn is_unknown_flag(stderr: &str) -> bool {
     let unknown = ["unknown flag: --", "unknown command "];
     stderr.lines().any(|line| unknown.iter().any(|words| line.contains(words)))
@@ -128,7 +128,7 @@ fn names_no_stack(stderr: &str) -> bool {
     stderr.lines().any(|line| line.split_once("no stack named ").is_some_and(|(_, rest)| rest.contains(" found")))
 }
 
-/// A run that is cancelled before its first step says so only in a message.
+/// A run that is canceled before its first step reports this only in a message.
 fn says_canceled(run: &RunSummary) -> bool {
     let said = |word: &str| {
         ["update", "destroy", "refresh"]
@@ -138,7 +138,8 @@ fn says_canceled(run: &RunSummary) -> bool {
     run.errors().iter().any(|error| said(&error.message))
 }
 
-/// What failed, most telling first: the engine's errors, else the CLI's, else the program's own words, else the last output.
+/// Returns the causes of a failure from the most specific source that has any: errors of the engine, errors of the CLI, output
+/// of the program, last lines of the output.
 fn cause(exit: Exit, stdout: &str, stderr: &str, stderr_errors: &str, run: &RunSummary) -> Vec<String> {
     let (errors, verdicts): (Vec<_>, Vec<_>) = run.errors().into_iter().partition(|error| !is_verdict(error));
     if !errors.is_empty() {
@@ -178,7 +179,7 @@ fn is_verdict(error: &Diagnostic) -> bool {
         || error.message.ends_with(" canceled") && error.urn.is_empty()
 }
 
-/// An error with the resource that it is about.
+/// Formats an error with its resource.
 fn describe(error: &Diagnostic) -> String {
     match resource(error) {
         Some((resource_type, name)) => format!("{resource_type} {name}: {}", error.message),
@@ -186,7 +187,8 @@ fn describe(error: &Diagnostic) -> String {
     }
 }
 
-/// What an error is about, if it is not the program as a whole: the last of its URN's types, and its name.
+/// Returns the type and name of the resource that an error is about: the last type in its URN, and its name. Returns `None` if
+/// the error is about the program as a whole.
 fn resource(error: &Diagnostic) -> Option<(&str, &str)> {
     let mut parts = error.urn.splitn(4, "::").skip(2);
     let (types, name) = (parts.next()?, parts.next()?);
@@ -194,7 +196,8 @@ fn resource(error: &Diagnostic) -> Option<(&str, &str)> {
     (resource_type != "pulumi:pulumi:Stack").then_some((resource_type, name))
 }
 
-/// With the place in the program first, where the program's own words have it somewhere among calls of others.
+/// Inserts the location in the program as the first line, because the program's output may contain it only between frames of
+/// libraries.
 fn placed(of_program: &str, mut lines: Vec<String>) -> Vec<String> {
     if let Some(place) = place::of(of_program) {
         lines.insert(0, format!("the program failed in {place}:"));
@@ -212,7 +215,7 @@ fn named_once(lines: impl Iterator<Item = String>) -> Vec<String> {
     known
 }
 
-/// The CLI's own errors on stderr, without their prefix and without notices and warnings.
+/// Returns the CLI's own errors on stderr, without their prefix, notices and warnings.
 fn error_text(stderr: &str) -> String {
     let mut lines = Vec::new();
     let mut in_error = false;
@@ -255,7 +258,7 @@ fn locked(holders: &[Lock]) -> String {
     )
 }
 
-/// The locks that the CLI names in its error, one per line: `<url>: created by USER@HOST (pid P) at TIME`.
+/// Parses the locks in an error of the CLI, one per line: `<url>: created by USER@HOST (pid P) at TIME`.
 pub fn parse_locks(text: &str) -> Vec<Lock> {
     text.lines().filter_map(parse_lock).collect()
 }

@@ -1,40 +1,42 @@
-//! Whose lock it is: only one that is exactly a dead run's, and the only one, may be removed.
+//! Ownership of locks. A lock may be removed only if it is the stack's only lock and provably belongs to a run whose process is
+//! dead.
 
 use jiff::Timestamp;
 
 use super::failure::{self, Lock};
 
-/// A process of the CLI of which nothing is left.
+/// A CLI process that is known to be dead.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeadProcess {
-    /// As the lock names the machine.
+    /// Host name, as recorded in locks.
     pub host: String,
     pub pid: u32,
-    /// Milliseconds since 1970: when its run began.
+    /// Start of the run, in milliseconds since 1970.
     pub started: i64,
-    /// The latest time at which it can have lived.
+    /// Latest time at which the process can have been alive, in milliseconds since 1970.
     pub ended: i64,
 }
 
-/// The lock that keeps a call from the stack, when the CLI counts one and names it. None when there are more, or when any of
-/// them is not named: Pulumi Cloud names none.
+/// Returns the lock that blocks a call if the CLI counts exactly one and names it. Returns `None` if there are several locks or
+/// an unnamed one; Pulumi Cloud names none.
 pub fn only_lock(stderr: &str) -> Option<Lock> {
     let mut locks = failure::parse_locks(stderr);
     let lock = locks.pop()?;
     (locks.is_empty() && announced(stderr) == Some(1)).then_some(lock)
 }
 
-/// How many locks the CLI says there are.
+/// Returns the number of locks that the CLI reports.
 fn announced(stderr: &str) -> Option<u32> {
     let (_, rest) = stderr.split_once("the stack is currently locked by ")?;
     rest.split_once(" lock(s)")?.0.parse().ok()
 }
 
-/// The dead process that the lock is proven to be of: its machine, its id, and a time in its life.
+/// Returns the dead process that provably created the lock: host and PID match, and the lock's time is within the lifetime of
+/// the process.
 pub fn dead_holder<'a>(lock: &Lock, dead: &'a [DeadProcess]) -> Option<&'a DeadProcess> {
     let time = lock.time.parse::<Timestamp>().ok()?.as_millisecond();
     dead.iter().find(|process| {
-        // The lock's time has whole seconds, rounded down.
+        // The time of the lock is rounded down to whole seconds.
         let earliest = process.started - process.started.rem_euclid(1000);
         lock.host == process.host && lock.pid == process.pid && (earliest..=process.ended).contains(&time)
     })
@@ -74,7 +76,7 @@ mod tests {
         let (during, host) = ("2026-11-21T10:02:00Z", "web-0");
         let table = [
             (error(1, &[(host, 42, during)]), true),
-            // The first and the last second, and another zone.
+            // First and last second, and another time zone.
             (error(1, &[(host, 42, "2026-11-21T10:00:00Z")]), true),
             (error(1, &[(host, 42, "2026-11-21T10:05:00Z")]), true),
             (error(1, &[(host, 42, "2026-11-21T11:02:00+01:00")]), true),
@@ -84,9 +86,9 @@ mod tests {
             (error(1, &[("web-1", 42, during)]), false),
             (error(1, &[("WEB-0", 42, during)]), false),
             (error(1, &[(host, 43, during)]), false),
-            // Another run's process id at this run's time.
+            // PID of another run at the time of this run.
             (error(1, &[(host, 41, during)]), false),
-            // More locks than one, whoever they are of, and such as are not named.
+            // Several locks, with any owner, and locks that are not named.
             (error(2, &[(host, 42, during), (host, 42, during)]), false),
             (error(2, &[(host, 42, during), ("laptop", 7, during)]), false),
             (error(2, &[(host, 42, during)]), false),

@@ -1,5 +1,5 @@
-//! The engine's edge: what the Pulumi CLI is given (arguments, environment, settings documents, project files) and what it
-//! gives back (event log, outputs, failures, locks, states). Pure: no process, no clock, no other module; whoever runs the CLI uses it.
+//! Interface to the Pulumi CLI: its inputs (arguments, environment, settings files, project files) and its results (event log,
+//! outputs, failures, locks, states). Starts no process, reads no clock and depends on no other module.
 
 pub mod advice;
 pub mod arguments;

@@ -1,16 +1,16 @@
-//! The outputs of a stack: from the event log, where secrets are blinded, and from `pulumi stack output`, where they are not.
+//! Outputs of a stack, from the event log, which masks secrets, and from `pulumi stack output`, which reveals them.
 
 use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-/// The key that marks a special value, and what it is set to for a secret.
+/// Key that marks a special value, and the value of this key for a secret.
 const SIGNATURE_KEY: &str = "4dabf18193072939515e22adb298388d";
 const SECRET_SIGNATURE: &str = "1b47061264138c4ac30d75fd1eb44270";
-/// What the event log has in place of the contents of an asset.
+/// Placeholder for the contents of an asset in the event log.
 const ELIDED: &str = "<contents elided>";
 
-/// Why the outputs of a stack could not be read.
+/// Error while reading the outputs of a stack.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum OutputsError {
     #[error("the outputs that the CLI printed are not a JSON object: {reason}")]
@@ -23,13 +23,13 @@ pub enum OutputsError {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Output {
     pub name: String,
-    /// Blinded (the engine's secret signature in place of the value) as long as it comes from the event log.
+    /// Value of the output. The event log has the engine's secret signature in place of a secret value.
     pub value: Value,
-    /// Whether any part of it is secret.
+    /// Whether any part of the value is secret.
     pub secret: bool,
 }
 
-/// The outputs as the event log has them, sorted by name.
+/// Returns the outputs from the event log, sorted by name.
 pub fn from_events(outputs: serde_json::Map<String, Value>) -> Vec<Output> {
     let mut outputs: Vec<_> = outputs
         .into_iter()
@@ -42,20 +42,20 @@ pub fn from_events(outputs: serde_json::Map<String, Value>) -> Vec<Output> {
     outputs
 }
 
-/// Reads what `stack output --json --show-secrets` printed.
+/// Parses the output of `stack output --json --show-secrets`.
 pub fn parse(stdout: &[u8]) -> Result<BTreeMap<String, Value>, OutputsError> {
     serde_json::from_slice(stdout).map_err(|error| OutputsError::Malformed {
-        // serde's own words may quote a value, which may be secret.
+        // serde's error message may quote a value, which may be secret.
         reason: format!("line {}, column {}", error.line(), error.column()),
     })
 }
 
-/// Whether any value is blinded or elided in the event log, so that the CLI has to be asked for it.
+/// Whether the event log masks or elides any value, so that only the CLI can return it.
 pub fn need_values(outputs: &[Output]) -> bool {
     outputs.iter().any(is_hidden)
 }
 
-/// The outputs of the event log with the real values of those that it hides, sorted by name.
+/// Replaces masked and elided values by the revealed ones. The outputs are sorted by name.
 pub fn combine(blinded: &[Output], revealed: &BTreeMap<String, Value>) -> Result<Vec<Output>, OutputsError> {
     let mut outputs: Vec<Output> = blinded
         .iter()

@@ -1,8 +1,8 @@
-//! Where in a program it failed: the file and the line, from what its language prints of an error.
+//! Finds the file and line at which a program failed, in the error output of its language.
 
-/// The ends of the names of files that programs are written in.
+/// File extensions of program files.
 const ENDINGS: &[&str] = &["ts", "tsx", "js", "mjs", "cjs", "py", "go", "cs", "fs", "java", "kt", "scala"];
-/// What is in the path of a file that is not the program's own.
+/// Path parts of files that do not belong to the program.
 const FOREIGN: &[&str] = &[
     "node_modules/",
     "node:",
@@ -15,10 +15,11 @@ const FOREIGN: &[&str] = &[
     "/pulumi-language-",
     "<frozen",
 ];
-/// Where the source is in a workspace.
+/// Directories of the source in a workspace.
 const ROOTS: &[&str] = &["/share/source/", "/share/workspace/"];
 
-/// The program's own place of an error, as in `index.ts line 5`. Most languages name the innermost place first, Python last.
+/// Returns the innermost location in the program's own files, such as `index.ts line 5`. Most languages print the innermost
+/// frame first, Python last.
 pub fn of(error: &str) -> Option<String> {
     let found: Vec<(&str, u32)> = error.lines().filter_map(in_line).filter(|(file, _)| is_own(file)).collect();
     let innermost = found.iter().rev().find(|(file, _)| file.ends_with(".py")).or_else(|| found.first());
@@ -35,7 +36,7 @@ fn shown(file: &str) -> &str {
     below.or_else(|| file.strip_prefix("./")).unwrap_or(file)
 }
 
-/// The first file in a line that has the number of a line behind it.
+/// Returns the first file in a line that is followed by a line number.
 fn in_line(line: &str) -> Option<(&str, u32)> {
     line.match_indices('.').find_map(|(dot, _)| {
         let (before, after) = (line.get(..dot)?, line.get(dot + 1..)?);
@@ -50,7 +51,7 @@ fn in_line(line: &str) -> Option<(&str, u32)> {
     })
 }
 
-/// The number in `:5`, `(5,7)`, `:[5,7]`, `:line 5` and `", line 5`.
+/// Parses the line number in `:5`, `(5,7)`, `:[5,7]`, `:line 5` and `", line 5`.
 fn number_of_line(after: &str) -> Option<u32> {
     let rest = [":line ", "\", line ", ":[", ":", "("].iter().find_map(|separator| after.strip_prefix(separator))?;
     let digits = rest.find(|next: char| !next.is_ascii_digit()).unwrap_or(rest.len());

@@ -1,4 +1,4 @@
-//! The project file: `Pulumi.json`, `Pulumi.yaml` or `Pulumi.yml`.
+//! Project files: `Pulumi.json`, `Pulumi.yaml` and `Pulumi.yml`.
 
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -9,16 +9,16 @@ use serde_json::Value;
 use super::document::{self, Node, Scalar};
 use super::settings::{self, Format};
 
-/// The name of a project file that is made here.
+/// File name of generated project files.
 pub const PROJECT_FILE: &str = "Pulumi.yaml";
 
-/// The names of a project file, in the order in which the CLI looks for them.
+/// Names of project files, in the order in which the CLI searches for them.
 const FILES: [(&str, Format); 3] =
     [("Pulumi.json", Format::Json), (PROJECT_FILE, Format::Yaml), ("Pulumi.yml", Format::Yml)];
-/// No project file may be larger, in bytes. A YAML project holds its program.
+/// Maximum size of a project file in bytes. The file of a YAML project contains its program.
 const MAXIMUM_SIZE: u64 = 4 * 1024 * 1024;
 
-/// Why a project cannot be used.
+/// Error while reading a project.
 #[derive(Debug, thiserror::Error)]
 pub enum ProjectError {
     #[error("there is no Pulumi.yaml, Pulumi.yml or Pulumi.json in {}", directory.display())]
@@ -36,7 +36,7 @@ pub enum ProjectError {
 }
 
 impl ProjectError {
-    /// The same error with its path as it is seen from a directory that the project lies in.
+    /// Returns the error with its path relative to `root`, if the project is in that directory.
     pub fn seen_from(mut self, root: &Path) -> Self {
         let path = match &mut self {
             ProjectError::Missing { directory } => directory,
@@ -53,29 +53,29 @@ impl ProjectError {
     }
 }
 
-/// What is to be known of a project before its program runs.
+/// Properties of a project that are available before its program runs.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Project {
-    /// The project file.
+    /// Path of the project file.
     pub file: PathBuf,
     pub name: String,
     /// `yaml`, `nodejs`, `python`, `go`, ...
     pub runtime: String,
-    /// As written; null when there are none.
+    /// Options as written; null if there are none.
     pub runtime_options: Value,
     /// Directory or file of the program, relative to the project.
     pub main: Option<String>,
-    /// Where the settings files of the stacks are, relative to the project.
+    /// Directory of the stacks' settings files, relative to the project.
     pub stack_config_directory: Option<String>,
-    /// As written; null when there are none.
+    /// Packages as written; null if there are none.
     pub packages: Value,
-    /// As written; null when there are none.
+    /// Plugins as written; null if there are none.
     pub plugins: Value,
-    /// The backend that the project asks for.
+    /// URL of the backend that the project requests.
     pub backend_url: Option<String>,
 }
 
-/// The file as it is written, as far as it is of interest.
+/// Project file as written, with only the fields that are used.
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct Document {
@@ -83,7 +83,7 @@ struct Document {
     runtime: Value,
     main: Value,
     stack_config_dir: Value,
-    /// The settings directory in older projects; in newer ones the schema of the config.
+    /// Directory of the settings files in older projects; schema of the configuration in newer ones.
     config: Value,
     packages: Value,
     plugins: Value,
@@ -91,7 +91,7 @@ struct Document {
 }
 
 impl Project {
-    /// Reads the project file of a directory.
+    /// Reads the project file in a directory.
     pub fn read(directory: &Path) -> Result<Project, ProjectError> {
         let file = FILES.iter().map(|(name, _)| directory.join(name)).find(|file| file.exists());
         let file = file.ok_or_else(|| ProjectError::Missing { directory: directory.to_owned() })?;
@@ -99,7 +99,7 @@ impl Project {
         Project::parse(&file, &text)
     }
 
-    /// Reads a project file's text; `file` is what errors name.
+    /// Parses the text of a project file. Errors name `file`.
     pub fn parse(file: &Path, text: &str) -> Result<Project, ProjectError> {
         let mut options = serde_saphyr::Options::default();
         options.emit_comments = false;
@@ -127,43 +127,45 @@ impl Project {
         })
     }
 
-    /// Whether `pulumi install` has anything to do.
+    /// Whether `pulumi install` has anything to install.
     pub fn needs_install(&self) -> bool {
         self.runtime != "yaml" || self.has_packages() || names_any(&self.plugins)
     }
 
-    /// Whether the directory has the project file and nothing else, as that of a project whose program is gone: there is nothing
-    /// that `pulumi install` could install it for.
+    /// Whether the directory contains only the project file and the file names no program or dependency, as for a stack whose
+    /// program no longer exists. `pulumi install` has nothing to install in such a directory.
     pub fn is_without_program(&self, directory: &Path) -> bool {
         let names_nothing = self.main.is_none() && !self.has_packages() && !names_any(&self.plugins);
         let entries = std::fs::read_dir(directory).map(|entries| entries.take(2).count());
         names_nothing && entries.is_ok_and(|count| count == 1)
     }
 
-    /// Whether `packages` names any.
+    /// Whether `packages` is not empty.
     pub fn has_packages(&self) -> bool {
         names_any(&self.packages)
     }
 
-    /// How the settings files of its stacks are written: the CLI reads only those that are named as the project file is.
+    /// Returns the format of the stacks' settings files. The CLI reads only settings files with the same extension as the
+    /// project file.
     pub fn settings_format(&self) -> Format {
         let written = FILES.iter().find(|(name, _)| self.file.ends_with(name));
         written.map_or(Format::Yaml, |(_, format)| *format)
     }
 
-    /// Where a stack's settings file is, relative to the project.
+    /// Returns the path of a stack's settings file, relative to the project.
     pub fn settings_path(&self, stack: &str) -> PathBuf {
         let directory = PathBuf::from(self.stack_config_directory.as_deref().unwrap_or_default());
         directory.join(settings::file_name(stack, self.settings_format()))
     }
 }
 
-/// The project file of a program in YAML: its name, its runtime, and its sections in this order. In each section keys are sorted.
+/// Returns the project file of a YAML program: its name, its runtime, and its sections in the given order. The keys in each
+/// section are sorted.
 pub fn yaml_program(name: &str, sections: &[(&str, Value)]) -> String {
     project_file(name, "yaml", sections)
 }
 
-/// A project file without a program.
+/// Returns a project file without a program.
 pub fn head(name: &str, runtime: &str) -> String {
     project_file(name, runtime, &[])
 }
@@ -175,7 +177,7 @@ fn project_file(name: &str, runtime: &str, sections: &[(&str, Value)]) -> String
     document::to_yaml(&mapping)
 }
 
-/// The value with the keys of its objects sorted, however the library keeps them.
+/// Returns the value with the keys of its objects sorted, independent of the key order of `serde_json`.
 fn sorted(value: &Value) -> Value {
     match value {
         Value::Object(fields) => {

@@ -1,11 +1,11 @@
-//! Identifiers of single requests in the errors of cloud providers: they tell a person nothing, and they make the same error look
-//! like another one each time.
+//! Removes request identifiers from the errors of cloud providers. They are of no use to users and make repeated errors look
+//! different.
 
-/// How the SDKs of AWS write them before a value, in small letters.
+/// Labels that the AWS SDKs write before an identifier, in lower case.
 const LABELS: [&str; 4] = ["requestid: ", "hostid: ", "request id: ", "host id: "];
 const SEPARATOR: &str = ", ";
 
-/// A text without them.
+/// Returns the text without request identifiers.
 pub fn remove(text: &str) -> String {
     let mut kept = String::with_capacity(text.len());
     let mut rest = text;
@@ -14,7 +14,7 @@ pub fn remove(text: &str) -> String {
         rest = after.strip_prefix(SEPARATOR).unwrap_or(after);
         kept.push_str(before);
         if rest.len() == after.len() {
-            // It was the last one of its list.
+            // This identifier was the last item of its list.
             kept.truncate(kept.strip_suffix(SEPARATOR).map_or(kept.len(), str::len));
         }
     }
@@ -22,9 +22,9 @@ pub fn remove(text: &str) -> String {
     kept
 }
 
-/// Where the first one begins and ends, its label included.
+/// Returns the start and the end of the first identifier, including its label.
 fn find(text: &str) -> Option<(usize, usize)> {
-    // ASCII only, so that places are the same in both.
+    // ASCII conversion keeps the byte positions of both texts equal.
     let small = text.to_ascii_lowercase();
     let (start, length) = LABELS.iter().filter_map(|label| Some((small.find(label)?, label.len()))).min()?;
     let value = text.get(start + length..)?;

@@ -1,9 +1,9 @@
-//! The settings file of a stack, `Pulumi.<stack>.yaml`, as a state: rebuilt from what is wanted, never edited.
+//! Settings file of a stack, `Pulumi.<stack>.yaml`. The file is always rebuilt from the desired configuration, never edited.
 //!
-//! To the engine every top-level config value is a text (`5` and `"5"` are the same, and the YAML runtime makes a number of both;
-//! other runtimes ask for the type they want), while values inside arrays and objects keep their JSON type. `pulumi config
-//! set-all --json` writes bare numbers and booleans and quoted strings into the file, and so does [`rebuild`].
-//! Numbers beyond 64 bits are kept to the precision of a double, as Kubernetes itself does.
+//! The engine treats every top-level config value as text: `5` and `"5"` are equal, and the YAML runtime converts both to a
+//! number; other runtimes convert to the type that the program requests. Values inside arrays and objects keep their JSON type.
+//! Like `pulumi config set-all --json`, [`rebuild`] writes bare numbers and booleans and quoted strings. Numbers beyond 64 bits
+//! have the precision of a double, as in Kubernetes.
 
 use std::collections::BTreeMap;
 
@@ -12,14 +12,14 @@ use serde_json::Value;
 use super::config_path::{self, Segment};
 use super::document::{self, Mapping, Node, Scalar};
 
-/// The keys by which the CLI finds the key that a stack's secrets are encrypted with.
+/// Keys that identify the encryption key of the stack's secrets.
 const ENCRYPTION_HEADER: [&str; 3] = ["secretsprovider", "encryptedkey", "encryptionsalt"];
 const CONFIG: &str = "config";
 const ENVIRONMENT: &str = "environment";
-/// An object with this one key holds an encrypted value.
+/// Key of an encrypted value: an object with only this key.
 const SECURE: &str = "secure";
 
-/// Why a settings file cannot be rebuilt.
+/// Error while rebuilding a settings file.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum SettingsError {
     #[error("the stack's settings file in the source is not valid: {reason}")]
@@ -36,49 +36,49 @@ pub enum SettingsError {
     Write { reason: String },
 }
 
-/// One value of the configuration.
+/// Value of the configuration.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Entry {
-    /// `<name>` or `<namespace>:<name>`; of a path the name is its first step.
+    /// `<name>` or `<namespace>:<name>`. In a path, further segments follow the name.
     pub key: String,
     pub value: Value,
     /// Whether the key is a path into a structure, such as `names[0]`.
     pub is_path: bool,
-    /// Whether the CLI has to encrypt it.
+    /// Whether the CLI must encrypt the value.
     pub is_secret: bool,
 }
 
-/// What is to be in a settings file beside what the source's own file says.
+/// Desired content of a settings file, in addition to the source's own file.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Wanted<'a> {
     pub config: &'a [Entry],
-    /// Environments of Pulumi ESC that are imported, after those of the source's own file.
+    /// Pulumi ESC environments to import, after those in the source's own file.
     pub environments: &'a [String],
-    /// Keys of secrets in `config` whose encrypted values in the current file are still the right ones.
+    /// Keys of secrets in `config` whose encrypted values in the current file are still valid.
     pub kept_secrets: &'a [String],
 }
 
-/// The text of a settings file.
+/// A rebuilt settings file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rebuilt {
     pub text: String,
-    /// Keys of the secrets that the CLI has yet to put in, because it alone can encrypt them: see
+    /// Keys of secrets that are still to be added by the CLI, because only the CLI can encrypt them: see
     /// [`super::arguments::set_secret`].
     pub missing_secrets: Vec<String>,
 }
 
-/// How the settings file is written: as the project file is.
+/// Format of the settings file: the same as that of the project file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// `Pulumi.<stack>.yaml`
     Yaml,
-    /// `Pulumi.<stack>.yml`, beside a `Pulumi.yml`
+    /// `Pulumi.<stack>.yml`, for a `Pulumi.yml`
     Yml,
-    /// `Pulumi.<stack>.json`, beside a `Pulumi.json`
+    /// `Pulumi.<stack>.json`, for a `Pulumi.json`
     Json,
 }
 
-/// The name of a stack's settings file, by the last segment of the stack's name.
+/// Returns the name of a stack's settings file, which contains the last segment of the stack's name.
 pub fn file_name(stack: &str, format: Format) -> String {
     let name = stack.rsplit('/').next().unwrap_or(stack);
     let extension = match format {
@@ -89,10 +89,9 @@ pub fn file_name(stack: &str, format: Format) -> String {
     format!("Pulumi.{name}.{extension}")
 }
 
-/// The text of the settings file that is wanted: `original` (the source's own file) with `config` over it and the encryption
-/// header kept from `current` (the file as the CLI left it), unless the original has one. A `current` that cannot be read has
-/// no header: the CLI then takes it from the stack's state. The same
-/// input gives the same text.
+/// Builds the settings file: `original` (the source's own file) overlaid with the desired content. If `original` has no
+/// encryption header, the header of `current` (the file as the CLI left it) is kept. If `current` is not readable, there is no
+/// header, and the CLI reads it from the stack's state. Equal input gives equal text.
 pub fn rebuild(
     original: Option<&str>,
     current: Option<&str>,
@@ -122,17 +121,18 @@ pub fn rebuild(
     Ok(Rebuilt { text, missing_secrets: secrets.missing })
 }
 
-/// The encrypted values that are known.
+/// Encrypted values in the current file.
 struct Secrets<'a> {
     of: Mapping,
-    /// The keys of those that are right.
+    /// Keys of the values that are still valid.
     kept: &'a [String],
-    /// The keys of those that are not known.
+    /// Keys of the secrets without a known encrypted value.
     missing: Vec<String>,
 }
 
 impl Secrets<'_> {
-    /// The encrypted value of a key, which is at this place, if it is known.
+    /// Returns the encrypted value of a key, which is at this root and path. Records the key as missing if the value is not
+    /// known.
     fn find(&mut self, key: &String, root: &str, path: &[Segment]) -> Option<Node> {
         let found = config_path::get(&self.of, root, path).filter(|node| self.kept.contains(key) && is_encrypted(node));
         let found = found.cloned();
@@ -143,7 +143,7 @@ impl Secrets<'_> {
     }
 }
 
-/// Whether all that is in a node is encrypted.
+/// Whether every value in a node is encrypted.
 fn is_encrypted(node: &Node) -> bool {
     match node {
         Node::Mapping(entries) if entries.iter().any(|(key, _)| key.text == SECURE) => entries.len() == 1,
@@ -153,7 +153,7 @@ fn is_encrypted(node: &Node) -> bool {
     }
 }
 
-/// The configuration in a settings file, by the keys' full names; nothing of one that cannot be read.
+/// Returns the configuration in a settings file, by full key names. Returns an empty mapping if the file is not readable.
 fn config_in(text: Option<&str>) -> Mapping {
     let Ok(Some(Node::Mapping(document))) = document::parse(text.unwrap_or_default()) else { return Mapping::new() };
     match find(&document, CONFIG) {
@@ -185,7 +185,7 @@ fn keep_header(document: &mut Mapping, current: Option<&str>) {
     document.splice(..0, kept);
 }
 
-/// The config whose keys are names by their full names, sorted. A secret that is not known has no value.
+/// Returns the entries whose keys are names, sorted by full name. A secret without a known encrypted value is `None`.
 fn wanted_config(
     project: &str,
     config: &[Entry],
@@ -213,7 +213,7 @@ fn wanted_config(
     Ok(wanted)
 }
 
-/// Puts the values whose keys are paths where they belong, after the others. A list grows in the order of the keys.
+/// Sets the entries whose keys are paths, after all other entries. They are sorted, so that lists grow in index order.
 fn set_paths(
     document: &mut Mapping,
     project: &str,
@@ -238,7 +238,7 @@ fn set_paths(
     for ((root, path), entry) in paths {
         let refused = |reason: String| SettingsError::Key { key: entry.key.clone(), reason };
         let node = match entry.is_secret {
-            // Its place is kept until the CLI has put it there.
+            // A placeholder, which the CLI replaces by the encrypted value.
             true => secrets.find(&entry.key, &root, &path).unwrap_or_else(|| Node::Scalar(Scalar::string(""))),
             false => at_path(&entry.value, path.is_empty()),
         };
@@ -247,7 +247,7 @@ fn set_paths(
     Ok(())
 }
 
-/// The value as the CLI writes it at a path: inside of structures it reads texts as what they look like.
+/// Converts a value as the CLI does at a path: within structures it parses texts as booleans and integers.
 fn at_path(value: &Value, is_top: bool) -> Node {
     match value {
         Value::String(text) if !is_top && (text == "true" || text == "false") => {
@@ -261,7 +261,7 @@ fn at_path(value: &Value, is_top: bool) -> Node {
     }
 }
 
-/// The full name of the key that a path begins with, and the steps from there.
+/// Returns the full name of the key at the start of a path, and the remaining segments.
 fn full_path(project: &str, key: &str) -> Result<(String, Vec<Segment>), String> {
     let end = key.find(['.', '[']).unwrap_or(key.len());
     let (namespace, path) = match key.split_once(':').filter(|(namespace, _)| namespace.len() < end) {
@@ -275,7 +275,8 @@ fn full_path(project: &str, key: &str) -> Result<(String, Vec<Segment>), String>
     }
 }
 
-/// The key with its namespace: `key` is `<project>:key`, and `<namespace>:config:<key>` is an old form of `<namespace>:<key>`.
+/// Returns the key with its namespace: `key` is short for `<project>:key`, and `<namespace>:config:<key>` is an old form of
+/// `<namespace>:<key>`.
 fn full_name(project: &str, key: &str) -> Result<String, String> {
     let (namespace, name) = match key.split_once(':') {
         None => (project, key),
@@ -296,7 +297,7 @@ fn looks_encrypted(value: &Value) -> bool {
     }
 }
 
-/// Puts the wanted values over those of the document.
+/// Replaces the document's values by the desired ones.
 fn merge_config(
     document: &mut Mapping,
     project: &str,
@@ -310,7 +311,7 @@ fn merge_config(
     Ok(())
 }
 
-/// The configuration in a document; it is made where there is none.
+/// Returns the configuration in a document and creates it if it is missing.
 fn config_of(document: &mut Mapping) -> Result<&mut Mapping, SettingsError> {
     let position = document.iter().position(|(key, _)| key.text == CONFIG).unwrap_or(document.len());
     if position == document.len() {
@@ -328,7 +329,7 @@ fn config_of(document: &mut Mapping) -> Result<&mut Mapping, SettingsError> {
     Err(SettingsError::Original { reason: "its `config` is not a mapping of keys to values".to_owned() })
 }
 
-/// Adds environments to those that the document imports: a list of names, or the list `imports` of a definition in place.
+/// Adds environments to the imports of a document, which are a list of names or the list `imports` of an inline definition.
 fn import(document: &mut Mapping, environments: &[String]) -> Result<(), SettingsError> {
     if environments.is_empty() {
         return Ok(());

@@ -1,14 +1,14 @@
-//! The name of a stack, as the CLI takes it.
+//! Names of stacks, as the CLI accepts them.
 
 use crate::pulumi::backend;
 
-/// The parts of the longest form: organization, project and stack.
+/// Number of parts in the longest form: organization, project and stack.
 const MAX_PARTS: usize = 3;
 
-/// What is wrong with a name, if it has none of the forms that the CLI takes.
+/// Checks that a name has one of the forms that the CLI accepts. The error is a message for users.
 pub fn check(name: &str) -> Result<(), String> {
     let parts: Vec<&str> = name.split('/').collect();
-    // The CLI takes a text that begins with a hyphen as an option.
+    // The CLI parses an argument that begins with a hyphen as an option.
     let is_part = |part: &&str| !part.trim().is_empty() && !part.starts_with('-');
     if parts.len() <= MAX_PARTS && parts.iter().all(is_part) {
         return Ok(());
@@ -18,7 +18,7 @@ pub fn check(name: &str) -> Result<(), String> {
     ))
 }
 
-/// The parts of `stack`, `organization/stack` and `organization/project/stack`.
+/// Parts of the names `stack`, `organization/stack` and `organization/project/stack`.
 pub struct Parts<'a> {
     pub organization: Option<&'a str>,
     pub project: Option<&'a str>,
@@ -33,7 +33,7 @@ pub fn parts(name: &str) -> Parts<'_> {
     }
 }
 
-/// A stack by its name, its project and the URL of its backend without credentials.
+/// A stack, identified by its name, its project and the URL of its backend without credentials.
 #[derive(Clone, Copy, Debug)]
 pub struct Qualified<'a> {
     pub name: &'a str,
@@ -42,7 +42,7 @@ pub struct Qualified<'a> {
 }
 
 impl Qualified<'_> {
-    /// Whether these are two different stacks. Parts that one of them lacks are not compared.
+    /// Whether these are two different stacks. A part that is unknown for either of them is not compared.
     pub fn differs_from(&self, other: &Qualified<'_>) -> bool {
         let differ =
             |one: Option<&str>, other: Option<&str>| matches!((one, other), (Some(one), Some(other)) if one != other);

@@ -1,17 +1,18 @@
-//! The state of a stack as `pulumi stack export` writes it: which creations were under way when a run was cut off.
+//! State of a stack in the format of `pulumi stack export`: finds and removes the creations that were pending when a run was
+//! interrupted.
 //!
-//! States may be large: they are read as a stream, of which only what was under way is kept, and changed without a look at
-//! anything else.
+//! States may be large. They are parsed as a stream that keeps only the pending operations, and they are edited as text,
+//! without parsing other parts.
 
 use std::io::Read;
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-/// The engine's word for a resource that was being created.
+/// Operation type of a resource that was being created.
 const CREATING: &str = "creating";
 
-/// Why a state cannot be read. Nothing of the state is quoted: it may be secret.
+/// Error while reading a state. It never quotes the state, which may be secret.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum StateError {
     #[error("the state that the CLI exported is not as expected at line {line}, column {column}")]
@@ -64,7 +65,7 @@ struct RawDeployment<'a> {
     pending_operations: Option<&'a RawValue>,
 }
 
-/// The URNs of the resources that were being created.
+/// Returns the URNs of the resources that were being created.
 pub fn pending_creates(state: impl Read) -> Result<Vec<String>, StateError> {
     let exported: Exported = serde_json::from_reader(state)?;
     let pending = exported.deployment.and_then(|deployment| deployment.pending_operations).unwrap_or_default();
@@ -72,7 +73,8 @@ pub fn pending_creates(state: impl Read) -> Result<Vec<String>, StateError> {
     Ok(creating.map(|operation| operation.resource.map(|resource| resource.urn).unwrap_or_default()).collect())
 }
 
-/// The state without the creations that were under way; every other byte is as it was. None when there are no such creations.
+/// Returns the state without the pending creations; every other byte is unchanged. Returns `None` if there are no pending
+/// creations.
 pub fn without_pending_creates(state: &str) -> Result<Option<String>, StateError> {
     let exported: RawExported<'_> = serde_json::from_str(state)?;
     let Some(pending) = exported.deployment.and_then(|deployment| deployment.pending_operations) else {
@@ -90,7 +92,7 @@ pub fn without_pending_creates(state: &str) -> Result<Option<String>, StateError
     if kept.len() == operations.len() {
         return Ok(None);
     }
-    // The list was borrowed from the text, so that its place there is known.
+    // The list borrows from `state`, so the two addresses give its offset.
     let start = pending.get().as_ptr().addr() - state.as_ptr().addr();
     let mut changed = state.to_owned();
     changed.replace_range(start..start + pending.get().len(), &format!("[{}]", kept.join(",")));
@@ -103,7 +105,8 @@ mod tests {
 
     use super::*;
 
-    /// With what a rewriting would change: large numbers, order, blanks, escapes, and a string that looks like what is sought.
+    /// A state with parts that parsing and rewriting would change: large numbers, order, spaces, escapes, and a string that
+    /// resembles the pending operations.
     fn state(pending: &str) -> String {
         format!(
             "{{\n  \"version\": 3,\n  \"deployment\": {{\"zeta\": 123456789012345678901234567890.10,  \"alpha\":\"\\u00e9\",\n\

@@ -1,9 +1,10 @@
-//! The versions of the Pulumi CLI that can be used.
+//! Supported versions of the Pulumi CLI.
 
-/// Major and minor version of the oldest CLI that has every flag that all runs use: `--suppress-progress`, and `--preview-only` of `refresh`.
+/// Major and minor version of the oldest supported CLI. It has all flags that every run uses: `--suppress-progress`, and
+/// `--preview-only` of `refresh`.
 pub const OLDEST: (u64, u64) = (3, 105);
 
-/// Whether this is the version of a CLI that is too old, as `pulumi version` prints it. A text that is no version says nothing.
+/// Whether the output of `pulumi version` names a version that is too old. Returns `false` if the text is not a version.
 pub fn is_too_old(version: &str) -> bool {
     let mut numbers = version.trim().trim_start_matches('v').split(['.', '-', '+']).map(str::parse);
     match (numbers.next(), numbers.next()) {

@@ -1,15 +1,15 @@
-//! How many calls a receiver answers: some at once, then so many in a while.
+//! Rate limit for the calls of a receiver: a burst, then a constant rate.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// How many calls may come at once. A push to several branches, or several pushes at a time.
+/// Maximum number of calls in a burst, such as pushes to several branches.
 const AT_ONCE: u32 = 20;
-/// After this long another one may come.
+/// Interval at which a further call is allowed.
 const ONE_MORE: Duration = Duration::from_secs(1);
 
-/// The calls that are left.
+/// Remaining calls of a receiver.
 #[derive(Debug)]
 pub struct Allowance {
     left: u32,
@@ -21,11 +21,11 @@ impl Allowance {
         Allowance { left: AT_ONCE, counted: now }
     }
 
-    /// Takes one, if one is left.
+    /// Takes a call from the allowance. Returns `false` if none is left.
     pub fn take(&mut self, now: Instant) -> bool {
         let passed = now.saturating_duration_since(self.counted).as_secs() / ONE_MORE.as_secs();
         let more = u32::try_from(passed).unwrap_or(AT_ONCE).min(AT_ONCE);
-        // What is left of the last second counts for the next one.
+        // The remainder of the current interval counts toward the next call.
         self.counted += ONE_MORE * u32::try_from(passed).unwrap_or_default();
         self.left = (self.left + more).min(AT_ONCE);
         let taken = self.left > 0;

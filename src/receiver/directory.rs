@@ -1,4 +1,4 @@
-//! The receivers by their paths, as the watch brings them.
+//! Index of StackReceivers by path, maintained by a watch.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -12,17 +12,17 @@ use crate::api::pulumi::StackReceiver;
 use crate::receiver::allowance::Allowance;
 use crate::receiver::token_reads::TokenReads;
 
-/// How often at most a receiver says what is wrong with its calls: who calls must not be able to fill the API with events.
+/// Minimum interval between the events of a receiver, so that callers cannot flood the API with events.
 const EVENT_INTERVAL: Duration = Duration::from_secs(60);
 
-/// A receiver, and how it was called so far.
+/// A receiver and the state of its calls.
 #[derive(Clone, Debug)]
 pub struct Entry {
     pub receiver: Arc<StackReceiver>,
     pub pace: Arc<Pace>,
 }
 
-/// How a receiver was called. It outlives changes of the object. Locked for short sections only, never across an await.
+/// State of the calls to a receiver. It outlives changes of the object. Locked for short sections only, never across an await.
 #[derive(Debug)]
 pub struct Pace {
     allowance: Mutex<Allowance>,
@@ -35,12 +35,12 @@ impl Pace {
         Pace { allowance: Mutex::new(Allowance::new(now)), told: Mutex::default(), token_reads: TokenReads::default() }
     }
 
-    /// Whether another call, which has proved that it may be made, is carried out now.
+    /// Whether the rate limit permits another authenticated call now.
     pub fn may_call(&self, now: Instant) -> bool {
         self.allowance.lock().unwrap_or_else(PoisonError::into_inner).take(now)
     }
 
-    /// Whether it is time to say what is wrong.
+    /// Whether another event may be published now.
     pub fn may_tell(&self, now: Instant) -> bool {
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         let is_time = told.is_none_or(|told| now.saturating_duration_since(told) >= EVENT_INTERVAL);
@@ -53,21 +53,21 @@ impl Pace {
 
 type Key = (String, String);
 
-/// All receivers of the scope. Cheap to clone.
+/// All receivers in the scope of this process. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct Directory(Arc<RwLock<Index>>);
 
-/// The map's own key keeps it from telling by its time how much of a path was right.
+/// The random key of the hash map prevents callers from guessing paths by measuring response times.
 #[derive(Debug, Default)]
 struct Index {
     paths: HashMap<String, Key>,
     entries: HashMap<Key, Entry>,
-    /// What is listed while the watch begins anew: what is not listed then is gone.
+    /// Receivers in the list of a restarted watch. Receivers that are missing from this list were deleted.
     listed: HashSet<Key>,
 }
 
 impl Directory {
-    /// The receiver that takes calls to this path.
+    /// Returns the receiver of a path, unless it is suspended or being deleted.
     pub fn find(&self, path: &str) -> Option<Entry> {
         let index = self.0.read().unwrap_or_else(PoisonError::into_inner);
         let entry = index.entries.get(index.paths.get(path)?)?;
@@ -76,7 +76,7 @@ impl Directory {
         takes_calls.then(|| entry.clone())
     }
 
-    /// What the watch has brought.
+    /// Applies a watch event.
     pub fn take(&self, event: Event<StackReceiver>) {
         let mut index = self.0.write().unwrap_or_else(PoisonError::into_inner);
         match event {
@@ -165,7 +165,7 @@ mod tests {
         directory.take(Event::Apply(receiver("b", Some("/hook/3"), json!({}))));
         directory.take(Event::Delete(receiver("a", Some("/hook/2"), json!({}))));
         assert_eq!([found(&directory, "/hook/2"), found(&directory, "/hook/3")], [None, some("b")]);
-        // The watch begins anew; b went away unseen.
+        // The watch restarts; b was deleted in the meantime, without an event.
         directory.take(Event::Init);
         assert_eq!(found(&directory, "/hook/3"), some("b"), "what is known stays until all is listed");
         directory.take(Event::InitDone);

@@ -1,7 +1,7 @@
-//! A call from its first line to its answer.
+//! Handles webhook calls.
 //!
-//! A refusal tells nothing: an unknown path, one of a suspended receiver, a wrong signature and a call too many have the same
-//! answer, at the same time after the body has come.
+//! Refusals reveal nothing: an unknown path, a suspended receiver, a wrong signature and an exceeded rate limit result in the
+//! same response, with the same delay after the body.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,35 +28,35 @@ use crate::telemetry::chain;
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::webhooks::WebhookResult;
 
-/// The largest body, as Flux has it.
+/// Maximum size of a body in bytes, as in Flux.
 const MAX_BODY: usize = 3 * 1024 * 1024;
 
-/// What takes calls.
+/// Handler of webhook calls.
 pub struct Handler {
     pub directory: Directory,
     pub reader: Reader,
     pub writer: Writer,
     pub events: Events,
     pub metrics: Metrics,
-    /// How long after it has come a call is refused: longer than all that is looked at until then.
+    /// Delay of refusals. It must exceed the duration of all checks.
     pub refused_after: Duration,
 }
 
-/// A call that may be good: it depends on its body.
+/// A call that passed all checks before its body.
 struct Promising {
     entry: Entry,
     proof: Proof,
 }
 
-/// Leads calls of every path and method to the handler.
+/// Routes calls of all paths and methods to the handler.
 pub fn router(handler: Arc<Handler>) -> Router {
     Router::new().fallback(move |request: Request<Body>| async move { handler.answer(request).await })
 }
 
 impl Handler {
-    /// The answer to a call. There always is one.
+    /// Handles a call and returns the response.
     pub async fn answer(&self, request: Request<Body>) -> Response<Body> {
-        // What is read before the body takes its time only for a path that is known; the caller must not see that.
+        // The checks before the body take longer for known paths. The fixed delay hides this from callers.
         let half = self.refused_after / 2;
         let looked = Instant::now() + half;
         let (parts, body) = request.into_parts();
@@ -82,7 +82,7 @@ impl Handler {
         })
     }
 
-    /// What can be known before the body has come.
+    /// Makes the checks that do not need the body.
     async fn look(&self, parts: &Parts) -> Option<Promising> {
         let path = parts.uri.path();
         let entry = self.directory.find(path).filter(|_| parts.method == Method::POST)?;
@@ -104,14 +104,14 @@ impl Handler {
         }
     }
 
-    /// The body has come.
+    /// Completes the checks with the body and requests the runs.
     async fn conclude(&self, promising: Promising, parts: &Parts) -> WebhookResult {
         let Promising { entry, proof } = promising;
         if let Err(fault) = proof.end() {
             self.refuse(&entry, &fault.to_string());
             return WebhookResult::Refused;
         }
-        // After the proof: who has no token cannot use up the calls of those who have it.
+        // After authentication, so that callers without the token cannot use up the allowance.
         if !entry.pace.may_call(Instant::now()) {
             self.refuse(&entry, "calls come too often: twenty at once, then one a second are taken");
             return WebhookResult::Refused;
@@ -142,10 +142,11 @@ impl Handler {
         }
     }
 
-    /// The owner is told why, in an event; the caller is not.
+    /// Publishes the reason of a refusal as an event for the owner of the receiver. The caller does not get the reason.
     fn refuse(&self, entry: &Entry, why: &str) {
         let (namespace, name) = (entry.receiver.namespace().unwrap_or_default(), entry.receiver.name_any());
-        // Anybody can call, so a refusal is no line in the log by default: the metric counts it, and the event says why.
+        // Any client can cause refusals, so they are logged at debug level only. The metric counts them, and the event contains
+        // the reason.
         tracing::debug!(namespace, name, why, "a call to a webhook was refused");
         self.tell(entry, receiver_reason::VALIDATION_FAILED, &format!("a call was refused: {why}"));
     }
@@ -164,7 +165,7 @@ async fn token(reader: Reader, receiver: Arc<StackReceiver>) -> Result<ReceiverT
     receiver.token(secret.map_err(|error| NoToken::Unreadable(chain(&error)))?)
 }
 
-/// Reads a body to its end, and shows it to what proves something by it. False when it does not come whole, or is too large.
+/// Reads a body to its end and passes it to the proof. Returns `false` if the body is incomplete or too large.
 async fn drain(body: Body, mut proof: Option<&mut Proof>) -> bool {
     let mut pieces = body.into_data_stream();
     let mut length = 0_usize;

@@ -1,8 +1,7 @@
-//! Takes webhooks: finds the StackReceiver of the path, looks at what proves that the call may be made, and asks the Stacks to
-//! run.
+//! Receives webhooks: finds the StackReceiver of the path, authenticates the call, and requests runs of the Stacks.
 //!
-//! Every replica does that, whoever leads: a Service sends calls to all of them, and to ask a Stack to run is what any user may
-//! do. What comes of it is the leader's business.
+//! Every replica does this, regardless of leadership: a Service distributes calls to all replicas, and a replica requests a run
+//! with an annotation, as any user may. The leader acts on the annotation.
 
 mod allowance;
 mod directory;
@@ -37,30 +36,30 @@ use crate::runtime::writes::Writer;
 use crate::server;
 use crate::telemetry::metrics::Metrics;
 
-/// How long one request to the API server may take: shorter than the callers' patience, which is ten seconds for GitHub.
+/// Timeout of a request to the API server. It is shorter than the timeouts of callers, such as ten seconds for GitHub.
 const API_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long after it has come a call is refused. A Secret is read within its first half and a signature compared in the second.
+/// Delay of refusals. The Secret is read in the first half, and the signature is compared in the second half.
 const REFUSED_AFTER: Duration = Duration::from_millis(250);
-/// How long a replica waits for the first list of receivers before it says that it is ready.
+/// Maximum time that a replica waits for the first list of receivers before it becomes ready.
 const FIRST_LIST: Duration = Duration::from_secs(15);
 
-/// What is needed to take webhooks.
+/// Dependencies and settings of the webhook server.
 pub struct Settings {
     pub client: Client,
     pub scope: Scope,
     pub metrics: Metrics,
     pub tasks: TaskTracker,
-    /// The names of the controller and of its pod, for events.
+    /// Name of the controller, for events; `instance` is the name of its pod.
     pub component: &'static str,
     pub instance: String,
     pub limits: server::Limits,
 }
 
-/// Starts to take webhooks, until `end` is cancelled. What is given back says when the receivers are known: a call to a
-/// replica that does not know them yet would be lost.
+/// Starts the webhook server, which runs until `end` is canceled. The returned future completes when the receivers are known.
+/// Before that time, a replica would refuse valid calls.
 pub fn start(settings: Settings, listener: TcpListener, end: &CancellationToken) -> impl Future<Output = ()> + use<> {
     let Settings { client, scope, metrics, tasks, component, instance, limits } = settings;
-    // It asks as a user does, which takes no Lease.
+    // Requests for runs need no leadership, like requests by users.
     let writer = Writer::new(client.clone(), API_TIMEOUT, Leadership::sole(), metrics.clone());
     let (events, event_task) = Events::new(writer.clone(), component, &instance, metrics.clone());
     let directory = Directory::default();
@@ -74,7 +73,7 @@ pub fn start(settings: Settings, listener: TcpListener, end: &CancellationToken)
     known(listed, end.clone())
 }
 
-/// Keeps the directory as the API has it.
+/// Keeps the directory in sync with the API.
 async fn follow(
     api: Api<Tolerant<StackReceiver>>,
     config: watcher::Config,
@@ -102,7 +101,7 @@ async fn follow(
     }
 }
 
-/// Waits until the receivers are known, not for ever: without them the controller has other work.
+/// Waits until the receivers are known, for a limited time, because the controller has other tasks that do not need them.
 async fn known(mut listed: watch::Receiver<bool>, end: CancellationToken) {
     tokio::select! {
         _ = listed.wait_for(|listed| *listed) => {}

@@ -1,6 +1,6 @@
-//! What proves that a call comes from where its receiver says, and which event it tells of. Pure.
+//! Authentication of webhook calls and selection of their events. Pure.
 //!
-//! A body is looked at piece by piece as it comes, so that many large ones at the same time take no memory.
+//! Bodies are processed in pieces as they arrive, so that many large bodies at the same time use little memory.
 
 use axum::http::HeaderMap;
 use hmac::{Hmac, KeyInit, Mac};
@@ -14,10 +14,10 @@ const GITHUB_EVENT: &str = "X-GitHub-Event";
 const GITLAB_TOKEN: &str = "X-Gitlab-Token";
 const GITLAB_EVENT: &str = "X-Gitlab-Event";
 const SIGNATURE: &str = "X-Signature";
-/// What GitHub and Gitea send when a webhook is made: it says that the path and the token are right.
+/// Event that GitHub and Gitea send when a webhook is created. It only tests the path and the token.
 const PING: &str = "ping";
 
-/// What is wrong with a call. It is told to the receiver's owner, never to the caller.
+/// Reason why a call is refused. It is visible to the owner of the receiver, never to the caller.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum Fault {
     #[error("the header {0} is missing")]
@@ -32,16 +32,16 @@ pub enum Fault {
     OldPath,
 }
 
-/// A proof that is being looked at.
+/// State of the authentication of a call.
 pub enum Proof {
-    /// There is nothing more to look at.
+    /// The call is authenticated without its body.
     Given,
     Sha256(&'static str, Box<Hmac<Sha256>>, Vec<u8>),
     Sha512(&'static str, Box<Hmac<Sha512>>, Vec<u8>),
 }
 
 impl Proof {
-    /// What can be known before the body has come. `is_current` says whether the path is that of the token.
+    /// Makes the checks that do not need the body. `is_current` is whether the path belongs to the current token.
     pub fn begin(
         kind: ReceiverType,
         headers: &HeaderMap,
@@ -56,13 +56,13 @@ impl Proof {
                 let is_equal = same(token, given.as_bytes());
                 if is_equal { Ok(Proof::Given) } else { Err(Fault::Wrong(GITLAB_TOKEN)) }
             }
-            // Here the path is the secret: one of a token that was taken back must not be of use any more.
+            // For this type, the path is the secret. The path of a revoked token must not be accepted.
             ReceiverType::Generic if is_current => Ok(Proof::Given),
             ReceiverType::Generic => Err(Fault::OldPath),
         }
     }
 
-    /// A piece of the body.
+    /// Adds a piece of the body.
     pub fn take(&mut self, bytes: &[u8]) {
         match self {
             Proof::Given => {}
@@ -71,7 +71,7 @@ impl Proof {
         }
     }
 
-    /// The body has ended. The comparison takes as long for every signature of the right length.
+    /// Checks the signature at the end of the body. The comparison takes constant time for signatures of the right length.
     pub fn end(self) -> Result<(), Fault> {
         let (header, is_right) = match self {
             Proof::Given => return Ok(()),
@@ -100,14 +100,14 @@ fn begin_hmac(
     Ok(Proof::Sha256(header, Box::new(hmac), signature))
 }
 
-/// Compares hashes under the token instead of the texts, so that the time tells neither its length nor how much was right.
+/// Compares HMACs of both texts, so that the duration reveals neither the length of the token nor a matching prefix.
 fn same(token: &ReceiverToken, given: &[u8]) -> bool {
     let hash = |text: &[u8]| Hmac::<Sha256>::new_from_slice(token.bytes()).map(|hmac| hmac.chain_update(text));
     let (Ok(wanted), Ok(given)) = (hash(token.bytes()), hash(given)) else { return false };
     given.verify(&wanted.finalize().into_bytes()).is_ok()
 }
 
-/// Whether the event of a call runs the Stacks of a receiver that wants these events.
+/// Whether the event of a call triggers runs, given the events that the receiver selects.
 pub fn runs(kind: ReceiverType, wanted: &[String], headers: &HeaderMap) -> bool {
     let header = match kind {
         ReceiverType::Github => GITHUB_EVENT,
@@ -129,7 +129,7 @@ mod tests {
     use ReceiverType::{Generic, GenericHmac, Github, Gitlab};
 
     const BODY: &[u8] = br#"{"ref":"refs/heads/main"}"#;
-    // printf '%s' '{"ref":"refs/heads/main"}' | openssl dgst -sha256 -hmac s3cret, and with -sha512 and -sha1.
+    // Output of: printf '%s' '{"ref":"refs/heads/main"}' | openssl dgst -sha256 -hmac s3cret, and with -sha512 and -sha1.
     const SHA256: &str = "232a5e067b6a5aa567ed5a1d21a0dffaf6ef0eeecb6bd9bcf43b3d5ef3fc4f43";
     const SHA512: &str = "5d451062f10d9e2e3477568a228981d1708584a21a7f8796bb12e824c5175e229169cf2154b7fce5701f037c076766194208a3aac12a381a650f53ba28c1094e";
     const SHA1: &str = "9e9224e1fe730b87754d941cabe9da2f2724b16c";
@@ -143,7 +143,7 @@ mod tests {
 
     fn judge(kind: ReceiverType, pairs: &[(&str, &str)], token: &str, body: &[u8]) -> Result<(), Fault> {
         let mut proof = Proof::begin(kind, &headers(pairs), &ReceiverToken::from(token.as_bytes()), true)?;
-        // In two pieces, as it may come.
+        // In two pieces, as a body may arrive.
         let (one, two) = body.split_at(body.len() / 2);
         proof.take(one);
         proof.take(two);

@@ -1,4 +1,4 @@
-//! Asks the Stacks of a receiver to run: by an annotation, as a person does.
+//! Requests runs of a receiver's Stacks, with the same annotation that users set.
 
 use std::collections::BTreeMap;
 
@@ -14,12 +14,12 @@ use crate::runtime::reads::{ReadError, Reader};
 use crate::runtime::writes::{WriteError, Writer};
 use crate::telemetry::chain;
 
-/// How many Stacks are asked at the same time.
+/// Maximum number of concurrent requests.
 const AT_ONCE: usize = 8;
-/// How many faults are named; the others are counted.
+/// Maximum number of faults that are named; further ones are only counted.
 const NAMED_FAULTS: usize = 3;
 
-/// Why a Stack was not asked.
+/// Reason why a run was not requested.
 #[derive(Debug, Error)]
 enum Fault {
     #[error(transparent)]
@@ -30,16 +30,16 @@ enum Fault {
     NoStack { namespace: String, name: String },
 }
 
-/// What has come of it.
+/// Result of the requests for all Stacks of a receiver.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct RecordedRequest {
-    /// How many Stacks have heard it.
+    /// Number of Stacks for which a run was requested.
     pub stacks: usize,
-    /// Why others have not.
+    /// Reasons why other runs were not requested.
     pub problem: Option<String>,
 }
 
-/// Asks all Stacks that a receiver names. One that cannot be asked keeps no other from it.
+/// Requests runs of all Stacks that a receiver references. A failure for one Stack does not affect the others.
 pub async fn ask(reader: &Reader, writer: &Writer, receiver: &StackReceiver, now: Timestamp) -> RecordedRequest {
     let namespace = receiver.namespace().unwrap_or_default();
     let mut stacks = BTreeMap::new();
@@ -69,7 +69,7 @@ async fn find(
     resource: &ReceiverResource,
 ) -> Result<Vec<PartialObjectMeta<Stack>>, Fault> {
     let Some(name) = resource.one() else {
-        // The schema asks for labels; without any all Stacks would be meant.
+        // The schema requires labels. An empty selector would match all Stacks.
         if resource.match_labels.is_empty() {
             return Ok(Vec::new());
         }

@@ -1,4 +1,4 @@
-//! Calls to the real server on the loopback, against an API server that is a table.
+//! Tests of calls to the real server on the loopback interface, with a fake API server.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
@@ -22,24 +22,24 @@ use crate::server::Limits;
 use crate::telemetry::metrics::Metrics;
 
 const BODY: &str = r#"{"ref":"refs/heads/main"}"#;
-/// Nothing here takes that long.
+/// Upper bound of all waiting times in these tests.
 const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 const RECEIVERS: &str = "/apis/pulumi.com/v1alpha1/stackreceivers";
 const STACKS: &str = "/apis/pulumi.com/v1/namespaces/apps/stacks";
 
-/// What the API server has.
+/// Objects in the fake API server.
 #[derive(Clone, Default)]
 struct World {
     receivers: Vec<Value>,
-    /// The token in the Secret `hook`; none is no Secret.
+    /// Token in the Secret `hook`; `None` if the Secret does not exist.
     token: Option<String>,
     /// Names and labels of the Stacks in `apps`.
     stacks: Vec<(&'static str, Value)>,
-    /// The Stack that cannot be written.
+    /// Stack that cannot be written.
     stubborn: Option<&'static str>,
 }
 
-/// A server that takes calls.
+/// A running webhook server.
 struct Server {
     address: SocketAddr,
     world: Arc<Mutex<World>>,
@@ -74,15 +74,15 @@ impl Server {
         Server { address, world, log, metrics, _end: end.drop_guard() }
     }
 
-    /// Sends these bytes, and gives back all that is answered until the connection is closed.
+    /// Sends bytes and returns the response up to the end of the connection.
     async fn send(&self, bytes: &[u8]) -> String {
         let mut stream = TcpStream::connect(self.address).await.unwrap();
-        // The answer may come, and the connection go, before all was sent.
+        // The server may respond and close the connection before all bytes are sent.
         let _ = stream.write_all(bytes).await;
         let mut answer = Vec::new();
         let read = tokio::time::timeout(TEST_TIMEOUT, stream.read_to_end(&mut answer)).await;
         read.expect("the server closes the connection").unwrap_or_default();
-        // The time of day is in it, and may change from one to the next.
+        // The `date` header may differ between two responses.
         let text = String::from_utf8(answer).unwrap();
         text.split_inclusive("\r\n").filter(|line| !line.starts_with("date:")).collect()
     }
@@ -91,7 +91,7 @@ impl Server {
         self.send(request("POST", path, headers, body).as_bytes()).await
     }
 
-    /// The Stacks that were asked to run, in the order of their names.
+    /// Returns the Stacks for which a run was requested, sorted by name.
     fn asked(&self) -> Vec<String> {
         let patches =
             self.log.all().into_iter().filter(|asked| asked.method == "PATCH" && asked.path.starts_with(STACKS));
@@ -109,7 +109,7 @@ impl Server {
         names
     }
 
-    /// Reasons and messages of the events, once there are so many.
+    /// Waits for this number of events and returns their reasons and messages.
     async fn events(&self, number: usize) -> Vec<String> {
         let mut events = Vec::new();
         for _ in 0..200 {
@@ -272,7 +272,8 @@ async fn what_is_refused_is_refused_in_the_same_words_and_asks_nobody() {
     }
     assert_eq!(server.asked(), Vec::<String>::new());
     assert_eq!(server.counted("refused"), 8);
-    // One for each receiver, though `push` had three reasons: events are not at the caller's disposal.
+    // One event for each receiver, although calls to `push` were refused for three reasons: callers do not control the number
+    // of events.
     let mut events = server.events(2).await;
     events.sort();
     assert_eq!(
@@ -365,7 +366,7 @@ async fn who_sends_slowly_is_cut_off_and_keeps_nobody_else_waiting_for_ever() {
     let (header, all) = (Duration::from_millis(300), Duration::from_millis(1500));
     let limits = Limits { connections: 1, waiting_per_peer: 1, header, all };
     let server = Server::start_with(world(vec![receiver("plain", json!({"type": "generic"}))]), limits).await;
-    // Each holds the only place there is.
+    // Each connection uses the only connection slot.
     let unfinished = format!("POST {} HTTP/1.1\r\nHost: hooks\r\nContent-Length: 10\r\n\r\nabc", path("plain"));
     for bytes in ["", "POST /hook", &unfinished] {
         let mut slow = TcpStream::connect(server.address).await.unwrap();

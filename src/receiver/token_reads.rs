@@ -1,5 +1,5 @@
-//! Reads of the Secret of a receiver. Anyone who knows the path can cause one, so calls that come at about the same time share
-//! one read, and reads have a minimum interval. A read starts after all the calls that it serves have come: nothing is cached.
+//! Reads of the Secret of a receiver. Any client that knows the path can cause a read, so concurrent calls share one read, and
+//! reads have a minimum interval. A read starts after all calls that it serves have arrived, so the token is never outdated.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -15,19 +15,19 @@ const INTERVAL: Duration = Duration::from_millis(50);
 
 type TokenResult = Result<ReceiverToken, NoToken>;
 
-/// The reads of one receiver. Cheap to clone.
+/// Reads of one receiver. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct TokenReads(Arc<Mutex<State>>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// The read that has not started yet.
+    /// The next read, which has not started yet.
     next: Option<Shared<BoxFuture<'static, TokenResult>>>,
     last_start: Option<Instant>,
 }
 
 impl TokenReads {
-    /// Reads the token, with others that wait for it. `read` is called at most once.
+    /// Reads the token, sharing the read with other waiting calls. `read` is called at most once.
     pub async fn read<F>(&self, read: impl FnOnce() -> F + Send + 'static) -> TokenResult
     where
         F: Future<Output = TokenResult> + Send + 'static,
@@ -84,7 +84,7 @@ mod tests {
         assert!(shared.iter().all(|result| *result == token(2)), "{}", count.load(Ordering::Relaxed));
         let first = tokio::spawn(read());
         tokio::time::sleep(Duration::from_millis(55)).await;
-        // The third read is going on: what it finds may be older than this call.
+        // The third read is in progress; its result may be older than this call.
         assert_eq!(read().await, token(4));
         assert_eq!(first.await.unwrap(), token(3));
         assert_eq!(begin.elapsed(), Duration::from_millis(3 * 50 + 10));

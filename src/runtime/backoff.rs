@@ -1,4 +1,4 @@
-//! How long to wait before an object that failed is tried again: longer each time, forgotten on success.
+//! Retry delay per object, which doubles with each failure and resets on success.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -6,17 +6,17 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// The default of Flux's `--min-retry-delay`.
+/// Default of Flux's `--min-retry-delay`.
 pub const MIN_DELAY: Duration = Duration::from_millis(750);
-/// The default of Flux's `--max-retry-delay`.
+/// Default of Flux's `--max-retry-delay`.
 pub const MAX_DELAY: Duration = Duration::from_secs(15 * 60);
-/// How many failing objects are remembered; beyond that the one that failed longest ago is forgotten.
+/// Maximum number of failing objects. Beyond it, the object with the oldest failure is evicted.
 const MAX_OBJECTS: usize = 16 * 1024;
 
 /// Namespace and name of an object.
 pub type ObjectKey = (String, String);
 
-/// Delays by object.
+/// Retry delays by object.
 #[derive(Debug)]
 pub struct Backoff {
     shortest: Duration,
@@ -39,7 +39,7 @@ impl Default for Backoff {
 }
 
 impl Backoff {
-    /// With delays of its own.
+    /// Creates a backoff with custom minimum and maximum delays.
     pub fn between(shortest: Duration, longest: Duration) -> Self {
         Backoff::new(shortest, longest, MAX_OBJECTS)
     }
@@ -48,7 +48,7 @@ impl Backoff {
         Backoff { shortest, longest, capacity, failures: Mutex::default() }
     }
 
-    /// Notes a failure. The answer is how long to wait: twice as long as after the failure before.
+    /// Records a failure and returns the retry delay, which is twice the previous one.
     pub fn failed(&self, key: &ObjectKey) -> Duration {
         let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
         if !failures.contains_key(key) && failures.len() >= self.capacity {
@@ -61,7 +61,7 @@ impl Backoff {
         delay
     }
 
-    /// The object has succeeded, or is gone.
+    /// Resets the delay of an object that has succeeded or was deleted.
     pub fn forget(&self, key: &ObjectKey) {
         self.failures.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
     }

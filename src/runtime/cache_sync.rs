@@ -1,4 +1,4 @@
-//! Waits until caches are complete: what a reconciler does not find in a cache that is not, may well be there.
+//! Waits until caches are synced. An object that is missing from an incomplete cache may still exist.
 
 use std::fmt;
 use std::hash::Hash;
@@ -12,12 +12,12 @@ use tokio::sync::watch;
 use crate::runtime::index::Indexed;
 use crate::runtime::reconcile::ReconcileError;
 
-/// How long one reconcile waits before it makes room for others.
+/// Maximum time that one reconcile waits before it releases its slot.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(30);
-/// How soon it looks again then.
+/// Requeue interval after that time.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// The caches that a reconciler decides on.
+/// Caches on which the decisions of a reconciler depend.
 #[derive(Default)]
 pub struct CacheSync {
     caches: Vec<Cache>,
@@ -31,9 +31,9 @@ struct Cache {
 }
 
 impl Cache {
-    /// Ends once the cache holds what the API server has listed.
+    /// Waits until the cache contains the first list of the API server.
     async fn synced(&self) {
-        // A writer that is gone never completes it: the controller ends.
+        // A dropped writer never completes its cache; it is dropped only when the controller ends.
         if self.is_listed.clone().wait_for(|is_listed| *is_listed).await.is_err() {
             std::future::pending().await
         }
@@ -47,7 +47,7 @@ impl fmt::Debug for CacheSync {
 }
 
 impl CacheSync {
-    /// With one more cache.
+    /// Adds a cache.
     #[must_use]
     pub fn with<K, G>(mut self, objects: &Indexed<K, G>) -> Self
     where
@@ -58,10 +58,10 @@ impl CacheSync {
         self
     }
 
-    /// Waits until all caches are complete, for a while.
+    /// Waits until all caches are synced, for a limited time.
     ///
     /// # Errors
-    /// Some of them are not yet; the reconcile is tried again.
+    /// At least one cache is not synced yet. The reconcile is retried.
     pub async fn wait(&self) -> Result<(), ReconcileError> {
         if self.is_synced.load(Ordering::Acquire) {
             return Ok(());

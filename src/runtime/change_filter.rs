@@ -1,4 +1,5 @@
-//! Of the objects that a watch brings, those whose state is news: most changes of a pod that starts concern nobody.
+//! Filters watch events by the relevant state of each object. Most changes of a starting pod are not relevant to any
+//! controller.
 
 use std::collections::HashMap;
 use std::fmt::Debug;
@@ -8,7 +9,7 @@ use futures::{Stream, TryStreamExt};
 use kube::runtime::watcher::{self, Event};
 use kube::{Resource, ResourceExt};
 
-/// Leaves out objects whose `state` is as it was when they came last. One that is gone always comes out.
+/// Drops events of objects whose `state` has not changed since their last event. Deletions always pass.
 pub fn news<K, S>(
     events: impl Stream<Item = Result<Event<K>, watcher::Error>>,
     state: impl Fn(&K) -> S,
@@ -21,11 +22,11 @@ where
     events.try_filter_map(move |event| std::future::ready(Ok(seen.sift(event, &state))))
 }
 
-/// The states that objects came with last, by UID.
+/// Hash of the last state of each object, by UID.
 #[derive(Default)]
 struct Seen {
     states: HashMap<String, u64>,
-    /// What is listed while a watch begins anew: what is not listed then is gone.
+    /// States in the list of a restarted watch. Objects that are missing from this list were deleted.
     listed: HashMap<String, u64>,
 }
 
@@ -94,7 +95,7 @@ mod tests {
             (Event::Apply(object("b", "1")), false),
             (Event::Delete(object("a", "2")), true),
             (Event::Apply(object("a", "2")), true),
-            // The watch begins anew; b went away unseen.
+            // The watch restarts; b was deleted in the meantime, without an event.
             (Event::Init, false),
             (Event::InitApply(object("a", "2")), false),
             (Event::InitDone, false),

@@ -1,4 +1,4 @@
-//! The client of the API server, which counts what it asks.
+//! Client of the API server that counts its requests.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -13,7 +13,7 @@ use tower::layer::layer_fn;
 
 use crate::telemetry::metrics::Metrics;
 
-/// A client from the environment: the pod's ServiceAccount, or a kubeconfig.
+/// Creates a client from the environment: the pod's ServiceAccount or a kubeconfig.
 pub async fn connect(metrics: Metrics) -> Result<Client, ClientError> {
     let config = Config::infer().await?;
     let host: Arc<str> = config.cluster_url.authority().map_or("", |authority| authority.as_str()).into();
@@ -21,7 +21,7 @@ pub async fn connect(metrics: Metrics) -> Result<Client, ClientError> {
     Ok(ClientBuilder::try_from(config)?.with_layer(&counted).build())
 }
 
-/// Why there is no client.
+/// Error while creating a client.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     #[error("cannot find the API server: neither is this a pod with a ServiceAccount, nor is there a kubeconfig")]
@@ -30,7 +30,7 @@ pub enum ClientError {
     Client(#[from] kube::Error),
 }
 
-/// Requests, counted by what came of them.
+/// Middleware that counts requests by response code.
 struct Counted<S> {
     inner: S,
     host: Arc<str>,

@@ -1,14 +1,14 @@
-//! Keeps the memory of this process to itself: it holds keys and credentials.
+//! Protects the memory of this process, which holds keys and credentials.
 
 use std::io;
 
 use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior, setrlimit};
 
-/// No core dump is written of this process and of what it starts, and no other process of the same user reads its memory. A program
-/// that this process starts may be read by such a process again.
+/// Disables core dumps of this process and its children, and prevents other processes of the same user from reading its memory.
+/// The latter does not cover child processes: the kernel resets that flag when they execute a program.
 pub fn disable() -> io::Result<()> {
     setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })?;
-    // A handler of core dumps that is a program is not bound by the limit.
+    // The limit does not apply if the core dump handler of the kernel is a program.
     Ok(set_dumpable_behavior(DumpableBehavior::NotDumpable)?)
 }
 

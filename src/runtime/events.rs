@@ -1,4 +1,4 @@
-//! Kubernetes events as Flux makes them. A reconcile hands them over and goes on; one task writes them.
+//! Kubernetes events in the format of Flux. Reconciles queue events without waiting; one task writes them to the API.
 
 mod event;
 
@@ -21,18 +21,18 @@ use crate::telemetry::metrics::Metrics;
 pub use event::{Event, EventKind};
 pub(super) use event::{bounded, says_the_same};
 
-/// How many events may wait to be written; more are dropped and counted.
+/// Maximum number of queued events; further events are dropped and counted.
 const QUEUE: usize = 1024;
-/// How many events are remembered to count repetitions.
+/// Maximum number of events that are remembered to count repetitions.
 const MAX_REMEMBERED: usize = 1024;
-/// How long an event is repeated before a new one is made.
+/// Period in which a repetition increases the count of an event instead of creating a new one.
 const AGGREGATION_WINDOW: Duration = Duration::from_secs(10 * 60);
-/// The longest message that the API accepts.
+/// Maximum length of a message that the API accepts.
 const MAX_MESSAGE: usize = 1024;
-/// How long the task goes on writing what waits after it was told to end.
+/// Maximum time to write queued events after shutdown has begun.
 const LAST_WRITES: Duration = Duration::from_secs(5);
 
-/// Takes events. Cheap to clone; never waits.
+/// Queue of events. Cheap to clone; never blocks.
 #[derive(Clone, Debug)]
 pub struct Events {
     queue: mpsc::Sender<Event>,
@@ -41,7 +41,8 @@ pub struct Events {
 }
 
 impl Events {
-    /// `component` is the controller's name, `instance` the name of its pod. The task has to be run.
+    /// Creates a queue and its task, which the caller must run. `component` is the name of the controller, `instance` the name
+    /// of its pod.
     pub fn new(writer: Writer, component: &str, instance: &str, metrics: Metrics) -> (Events, EventTask) {
         let (queue, events) = mpsc::channel(QUEUE);
         let task = EventTask {
@@ -55,13 +56,13 @@ impl Events {
         (Events { queue, notifications: None, metrics }, task)
     }
 
-    /// Hands each event to these as well.
+    /// Publishes each event to `notifications` as well.
     #[must_use]
     pub fn also_to(self, notifications: Notifications) -> Events {
         Events { notifications: Some(notifications), ..self }
     }
 
-    /// Hands an event over. When too many wait it is dropped and counted.
+    /// Queues an event. If the queue is full, the event is dropped and counted.
     pub fn publish(&self, event: Event) {
         if let Some(notifications) = &self.notifications {
             notifications.publish(&event);
@@ -73,7 +74,7 @@ impl Events {
     }
 }
 
-/// Writes the events.
+/// Task that writes queued events.
 pub struct EventTask {
     events: mpsc::Receiver<Event>,
     writer: Writer,
@@ -84,7 +85,7 @@ pub struct EventTask {
 }
 
 impl EventTask {
-    /// Until `end` is cancelled; then what waits, and what is on its way, has a few seconds more.
+    /// Runs until `end` is canceled. Queued and in-flight events then have a few more seconds.
     pub async fn run(mut self, end: CancellationToken) {
         let too_late = async {
             end.cancelled().await;
@@ -96,7 +97,7 @@ impl EventTask {
         }
     }
 
-    /// Until `end` is cancelled and nothing waits any more.
+    /// Writes events until `end` is canceled and the queue is empty.
     async fn write_all(&mut self, end: &CancellationToken) {
         loop {
             tokio::select! {
@@ -124,7 +125,7 @@ impl EventTask {
         if let Some((name, count)) = self.remembered.repeat(event) {
             let patch = json!({ "count": count, "lastTimestamp": Time(now) });
             match self.writer.merge::<KubernetesEvent>(&namespace, &name, &patch).await {
-                // Events live for an hour, and anybody may delete them.
+                // The event may be gone: the API server deletes events after an hour, and users may delete them.
                 Err(error) if error.is_not_found() => {}
                 other => return other.map(|_| ()),
             }
@@ -160,10 +161,10 @@ impl EventTask {
     }
 }
 
-/// The events of late, to count repetitions instead of making new ones.
+/// Recent events, remembered to count repetitions.
 #[derive(Default)]
 struct Remembered {
-    /// The oldest first.
+    /// Oldest first.
     events: VecDeque<Repeated>,
 }
 
@@ -175,7 +176,7 @@ struct Repeated {
 }
 
 impl Remembered {
-    /// If the same was said before: the event that says it, and how often with this time.
+    /// Returns the name of a recent event with the same content, and its count including this repetition.
     fn repeat(&mut self, event: &Event) -> Option<(String, i32)> {
         self.events.retain(|known| known.begun.elapsed() < AGGREGATION_WINDOW);
         let known = self.events.iter_mut().find(|known| says_the_same(&known.event, event))?;

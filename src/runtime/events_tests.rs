@@ -1,4 +1,4 @@
-//! Events as they reach the API, or do not.
+//! Tests of which events reach the API.
 
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ fn agree(asked: &RecordedRequest) -> Answer {
     Answer::Json(200, object)
 }
 
-/// Publishes, lets the task write all of it, and shows what was asked of the server.
+/// Publishes the events, waits until the task has written them, and returns the requests to the server.
 async fn written(answer: fn(&RecordedRequest) -> Answer, events: Vec<Event>) -> (Vec<RecordedRequest>, Metrics) {
     let (client, log): (_, Log) = client(answer);
     let metrics = Metrics::default();

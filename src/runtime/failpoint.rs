@@ -1,8 +1,8 @@
-//! Places where a test steps in: where it ends the process at once, as a crash would, and where it gives it another version, as an
-//! upgrade does. Without the feature `failpoints` they are nothing.
+//! Failpoints for tests: they crash the process at a given point, or make it report another version, as an upgrade does. They
+//! do nothing without the feature `failpoints`.
 
-/// Ends the process here, once, if the environment variable `FAILPOINTS` (comma-separated) has the name. The file
-/// `/tmp/failpoint-<name>` remembers that it has done so.
+/// Aborts the process if the environment variable `FAILPOINTS` (comma-separated) contains `name`. The file
+/// `/tmp/failpoint-<name>` ensures that this happens only once.
 #[cfg(feature = "failpoints")]
 pub fn hit(name: &str) {
     let wanted = std::env::var("FAILPOINTS").unwrap_or_default();
@@ -10,19 +10,19 @@ pub fn hit(name: &str) {
         return;
     }
     let marker = std::path::Path::new("/tmp").join(format!("failpoint-{name}"));
-    // Made before the end, and only if it is not there: the process that is started anew shall live.
+    // The marker is created before the abort and only if it does not exist, so that the restarted process continues.
     if std::fs::OpenOptions::new().write(true).create_new(true).open(&marker).is_ok() {
         tracing::error!(name, "failpoint: the process ends here");
         std::process::abort();
     }
 }
 
-/// Nothing: the feature `failpoints` is off.
+/// Does nothing, because the feature `failpoints` is off.
 #[cfg(not(feature = "failpoints"))]
 #[inline]
 pub fn hit(_name: &str) {}
 
-/// The controller's own version, unless the environment variable `PRETENDED_VERSION` names another one.
+/// Returns the version of the controller, or the value of the environment variable `PRETENDED_VERSION` if it is set.
 #[cfg(feature = "failpoints")]
 pub fn version() -> &'static str {
     static VERSION: std::sync::LazyLock<String> = std::sync::LazyLock::new(|| {
@@ -31,7 +31,7 @@ pub fn version() -> &'static str {
     &VERSION
 }
 
-/// The controller's own version.
+/// Returns the version of the controller.
 #[cfg(not(feature = "failpoints"))]
 pub fn version() -> &'static str {
     env!("CARGO_PKG_VERSION")

@@ -1,10 +1,12 @@
-//! Decides which queued run starts next. Pure: it has no clock and no lock, and wakes nobody itself.
+//! Decides which queued run starts next. Pure: it has no clock and no lock, and it wakes no runs itself.
 //!
-//! A free slot goes to the namespace with the fewest open runs and, among equals, to the one that was served longest ago. The
-//! last free slot of a node is reserved for a namespace that has no open run there, and so is the last of all, unless the limits
-//! let one namespace have all of them. So a few namespaces with long runs leave a slot for every other one.
-//! Within a namespace the run with the highest priority goes first, then the one that has been pending longest. So a
-//! priority never delays the runs of another namespace, and neither does a large number of queued runs.
+//! A free slot goes to the namespace with the fewest open runs or, among equals, to the namespace that was served longest ago.
+//! The last free slot of a node is reserved for namespaces without an open run on that node. The last free slot overall is
+//! reserved for namespaces without an open run, unless the limits allow one namespace to use all slots. Thus a few namespaces
+//! with long runs leave a slot for every other namespace.
+//!
+//! Within a namespace, the run with the highest priority starts first, then the run that has been pending longest. Neither the
+//! priority nor the number of queued runs delays the runs of another namespace.
 
 mod queue;
 mod run;
@@ -23,10 +25,10 @@ use slots::Taken;
 pub use run::Run;
 pub use slots::Limits;
 
-/// How long a slot is reserved for a run that was woken. A run that does not come, because it is gone, must not block it.
+/// Time for which a slot is reserved for a run that was woken. It is limited, because the run may no longer exist.
 const RESERVATION: Duration = Duration::from_secs(30);
 
-/// Why a run has to wait. The text stays the same while the run waits, because it is written into a status.
+/// Reason why a run has to wait. The text stays the same while the run waits, because it is written to a status.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Full {
     All {
@@ -40,9 +42,9 @@ pub enum Full {
         name: String,
         limit: usize,
     },
-    /// The namespace has an open run, and the last slot is reserved for one that has none.
+    /// The last free slot is reserved for namespaces without an open run, and this namespace has one.
     Last,
-    /// The same on a node.
+    /// The last free slot of the node is reserved for namespaces without an open run on it.
     LastOnNode {
         name: String,
     },
@@ -74,7 +76,7 @@ impl fmt::Display for Full {
     }
 }
 
-/// A run that is open.
+/// An open run.
 struct Open {
     namespace: String,
     node: String,
@@ -84,14 +86,14 @@ struct Open {
 /// A slot that is reserved for a run that may start.
 struct Reserved<W> {
     run: Run,
-    /// Orders the wake-ups.
+    /// Sequence number that orders the wake-ups.
     number: u64,
-    /// How to wake it, until that was done.
+    /// Waker of the run, until it is used.
     waker: Option<W>,
     until: Instant,
 }
 
-/// The open runs, those that may start, and those that are queued.
+/// Open runs, runs that may start, and queued runs.
 pub struct FairQueue<W> {
     limits: Limits,
     open: HashMap<String, Open>,
@@ -106,15 +108,15 @@ impl<W> FairQueue<W> {
         FairQueue { limits, open, reserved, queue: Queue::default(), reservations: 0 }
     }
 
-    /// Opens a run if a slot is free for it. Else it is queued, and `waker` comes out of [`FairQueue::next_wake`] when it may
-    /// start.
+    /// Opens a run if a slot is free for it. Otherwise the run is queued, and [`FairQueue::next_wake`] returns `waker` when the
+    /// run may start.
     pub fn ask(&mut self, run: &Run, waker: W, now: Instant) -> Result<(), Full> {
         let is_reserved = self.reserved.get(&run.uid).is_some_and(|reserved| reserved.run.node == run.node);
         if is_reserved || self.open.contains_key(&run.uid) {
             self.adopt(run, now);
             return Ok(());
         }
-        // On another node it needs another slot.
+        // A run that has moved to another node needs another slot.
         self.reserved.remove(&run.uid);
         self.queue.insert(run.clone(), waker);
         self.reserve(now);
@@ -125,16 +127,16 @@ impl<W> FairQueue<W> {
         Err(self.why_full(run))
     }
 
-    /// Opens a run whatever the limits say: one that has its slot, or that was open before this process.
+    /// Opens a run regardless of the limits, because it has a reserved slot or was opened before this process started.
     pub fn adopt(&mut self, run: &Run, now: Instant) {
         self.forget(&run.uid);
         let opened = || Open { namespace: run.namespace.clone(), node: run.node.clone(), permits: 0 };
         self.open.entry(run.uid.clone()).or_insert_with(opened).permits += 1;
-        // Its reserved slot may have been on another node.
+        // The reserved slot of the run may have been on another node.
         self.reserve(now);
     }
 
-    /// Returns one permit of an open run; with the last one its slot becomes free.
+    /// Returns one permit of an open run. The last permit frees its slot.
     pub fn close(&mut self, uid: &str, now: Instant) {
         if let Some(open) = self.open.get_mut(uid) {
             open.permits = open.permits.saturating_sub(1);
@@ -145,20 +147,20 @@ impl<W> FairQueue<W> {
         self.reserve(now);
     }
 
-    /// Removes a run that is queued or may start: it wants no slot any more.
+    /// Removes a queued or woken run that no longer needs a slot.
     pub fn withdraw(&mut self, uid: &str, now: Instant) {
         self.forget(uid);
         self.reserve(now);
     }
 
-    /// How to wake the next run that may start and does not know it yet.
+    /// Returns the waker of the next run that may start and was not woken yet.
     pub fn next_wake(&mut self, now: Instant) -> Option<W> {
         self.reserve(now);
         let unaware = self.reserved.values_mut().filter(|reserved| reserved.waker.is_some());
         unaware.min_by_key(|reserved| reserved.number)?.waker.take()
     }
 
-    /// When a reserved slot goes to another run.
+    /// Returns the time at which the next reservation expires.
     pub fn next_expiry(&self) -> Option<Instant> {
         self.reserved.values().map(|reserved| reserved.until).min()
     }
@@ -171,7 +173,7 @@ impl<W> FairQueue<W> {
         self.queue.len()
     }
 
-    /// Since when the queued run is pending that is pending longest.
+    /// Returns the time since which the longest pending run in the queue has been pending.
     pub fn oldest(&self) -> Option<Timestamp> {
         self.queue.oldest()
     }
@@ -181,7 +183,7 @@ impl<W> FairQueue<W> {
         self.queue.remove(uid);
     }
 
-    /// Reserves every free slot for the run that goes next.
+    /// Reserves every free slot for the run that starts next.
     fn reserve(&mut self, now: Instant) {
         self.reserved.retain(|_, reserved| reserved.until > now);
         while self.taken() < self.limits.all {

@@ -1,33 +1,33 @@
-//! A limited number of slots that namespaces share fairly: for work that takes memory, CPU or a connection while it lasts.
+//! Slots that keys (namespaces, pods) share fairly, for work that uses memory, CPU or a connection.
 //!
-//! At most `total` slots are in use at once, at most `per_key` of them by one key (a namespace, a pod). A key waits for one of its own
-//! slots first and only then, in the order of arrival, for one of the total. So each key has at most `per_key` entries in the common
-//! queue, however many callers it has, and another key is never behind more than `per_key` entries of it.
+//! At most `total` slots are in use at once, at most `per_key` of them by one key. A key first waits for one of its own slots
+//! and then, in order of arrival, for one of the total. Each key thus has at most `per_key` entries in the common queue,
+//! regardless of the number of its callers, and no key waits behind more than `per_key` entries of another key.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// How many slots there are.
+/// Limits of the slots and their queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Slots in total.
+    /// Maximum number of slots in use.
     pub total: usize,
-    /// Slots that one key may use at once.
+    /// Maximum number of slots in use by one key.
     pub per_key: usize,
-    /// Callers of one key that may wait at once. Further ones get [`Busy`].
+    /// Maximum number of waiting callers of one key. Further callers get [`Busy`].
     pub waiting_per_key: usize,
 }
 
-/// Too many callers of the same key wait already.
+/// Error if too many callers of the same key are waiting.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{waiting} callers already wait for a slot")]
 pub struct Busy {
     pub waiting: usize,
 }
 
-/// The slots. Cheap to clone; all clones share them.
+/// A set of slots. Cheap to clone; all clones share the slots.
 #[derive(Clone, Debug)]
 pub struct FairSlots(Arc<Shared>);
 
@@ -35,29 +35,29 @@ pub struct FairSlots(Arc<Shared>);
 struct Shared {
     limits: Limits,
     total: Arc<Semaphore>,
-    /// Only keys with a caller that holds a slot or waits. Locked for short sections only, never across an await.
+    /// Keys with a caller that holds a slot or waits for one. Locked for short sections only, never across an await.
     keys: Mutex<HashMap<String, Key>>,
 }
 
 #[derive(Debug)]
 struct Key {
     slots: Arc<Semaphore>,
-    /// Callers that hold a slot or wait.
+    /// Number of callers that hold a slot or wait for one.
     callers: usize,
 }
 
-/// A slot in use, until it is dropped.
+/// A slot in use. Dropping it frees the slot.
 #[derive(Debug)]
 #[must_use = "the slot is free again when this is dropped"]
 pub struct Slot {
-    // Dropped in this order: the common slot is free before the key's own.
+    // The fields are dropped in this order, so that the common slot is free before the key's own slot.
     total: Option<OwnedSemaphorePermit>,
     _own: OwnedSemaphorePermit,
     _caller: Caller,
 }
 
 impl Slot {
-    /// Gives back the common slot and keeps the key's own: others go on while this key pauses.
+    /// Releases the common slot and keeps the key's own, so that other keys proceed while this key pauses.
     pub fn release_total(&mut self) {
         self.total = None;
     }
@@ -69,10 +69,10 @@ impl FairSlots {
         Self(Arc::new(Shared { limits, total, keys: Mutex::default() }))
     }
 
-    /// Waits for a slot. A caller that stops waiting (its future is dropped) leaves nothing behind.
+    /// Waits for a slot. The future may be dropped at any time without losing a slot.
     ///
     /// # Errors
-    /// Too many callers of this key wait already.
+    /// Too many callers of this key are waiting.
     pub async fn acquire(&self, key: &str) -> Result<Slot, Busy> {
         let (caller, slots) = self.enter(key)?;
         // Neither semaphore is ever closed.
@@ -82,7 +82,7 @@ impl FairSlots {
         Ok(Slot { total: Some(total), _own: own, _caller: caller })
     }
 
-    /// Counts a caller of the key.
+    /// Registers a caller of the key.
     fn enter(&self, key: &str) -> Result<(Caller, Arc<Semaphore>), Busy> {
         let Limits { per_key, waiting_per_key, .. } = self.0.limits;
         let mut keys = self.0.lock();
@@ -102,7 +102,7 @@ impl Shared {
     }
 }
 
-/// Counts a caller of a key while it lives; the last one removes the key.
+/// Registration of a caller. Dropping the last registration of a key removes the key.
 #[derive(Debug)]
 struct Caller {
     shared: Arc<Shared>,

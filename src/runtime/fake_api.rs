@@ -1,4 +1,4 @@
-//! An API server for tests of faults: it notes each request and answers as the test says.
+//! Fake API server for fault tests. It records each request and responds as the test specifies.
 
 use std::sync::{Arc, Mutex};
 
@@ -8,38 +8,38 @@ use kube::client::Body;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-/// A request as it was made.
+/// A recorded request.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct RecordedRequest {
     pub(crate) method: String,
-    /// Without the query.
+    /// Path without the query.
     pub(crate) path: String,
     pub(crate) query: String,
-    /// In what form the answer is wanted, where that is said.
+    /// `Accept` header, if any.
     pub(crate) accept: String,
     pub(crate) body: Value,
 }
 
-/// What the server does with it.
+/// Response of the server to a request.
 #[derive(Clone, Debug)]
 pub(crate) enum Answer {
     Json(u16, Value),
-    /// Text as it is, such as the lines of a watch.
+    /// Raw text, such as the lines of a watch.
     Text(String),
-    /// No answer, ever.
+    /// The server never responds.
     Silence,
-    /// This answer, once the test lets it out.
+    /// The server responds when the test releases the response.
     Held(watch::Receiver<bool>, Box<Answer>),
 }
 
 impl Answer {
-    /// The lines of a watch, each with its type first, as the API server writes them.
+    /// Returns the lines of a watch with the event type first, as the API server writes them.
     pub(crate) fn events<'e>(events: impl IntoIterator<Item = (&'e str, Value)>) -> Self {
         let line = |(kind, object): (&str, Value)| format!("{{\"type\":\"{kind}\",\"object\":{object}}}\n");
         Answer::Text(events.into_iter().map(line).collect())
     }
 
-    /// A refusal as the API server words it.
+    /// Returns a rejection in the format of the API server.
     pub(crate) fn refusal(code: u16, reason: &str) -> Self {
         let message = format!("it is {reason}");
         Answer::Json(
@@ -51,7 +51,7 @@ impl Answer {
 }
 
 impl Answer {
-    /// Code and body, once it is given.
+    /// Waits until the response is released, and returns its code and body.
     async fn content(self) -> (u16, String) {
         let mut answer = self;
         loop {
@@ -68,7 +68,7 @@ impl Answer {
     }
 }
 
-/// The requests so far.
+/// Requests so far.
 #[derive(Clone, Default)]
 pub(crate) struct Log(Arc<Mutex<Vec<RecordedRequest>>>);
 
@@ -82,7 +82,7 @@ impl Log {
     }
 }
 
-/// A client whose requests are answered by `answer`.
+/// Returns a client that gets its responses from `answer`, and the log of its requests.
 pub(crate) fn client(answer: impl Fn(&RecordedRequest) -> Answer + Send + Sync + 'static) -> (Client, Log) {
     let log = Log::default();
     let (answer, noted) = (Arc::new(answer), log.clone());
@@ -112,7 +112,7 @@ async fn read(request: Request<Body>) -> RecordedRequest {
     }
 }
 
-/// RFC 7386, as the API server applies it.
+/// Applies a JSON merge patch (RFC 7386) like the API server.
 pub(crate) fn merge(target: &mut Value, patch: &Value) {
     let Value::Object(patch) = patch else {
         *target = patch.clone();

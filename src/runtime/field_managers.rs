@@ -1,6 +1,7 @@
-//! What the Pulumi Kubernetes Operator has written of an object, made ours: its field managers are renamed. Pure.
+//! Transfers fields that the Pulumi Kubernetes Operator manages to this controller by renaming the field managers of an object.
+//! Pure.
 //!
-//! Our next apply then takes away whatever the operator had applied and we do not, as if we had applied it ourselves before.
+//! The next apply then removes all fields that only the operator had applied, as if this controller had applied them before.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{FieldsV1, ManagedFieldsEntry};
 use kube::Resource;
@@ -16,12 +17,12 @@ pub fn is_due<K: Resource>(object: &K) -> bool {
     entries(object).iter().any(is_operators)
 }
 
-/// Whether the operator has applied the object itself, not only its status: it has made it, and nobody else keeps it.
+/// Whether the operator has applied the object itself, not only its status, and thus created and maintains it.
 pub fn is_applied_by_operator<K: Resource>(object: &K) -> bool {
     entries(object).iter().any(|entry| is_operators(entry) && is_apply(entry) && !is_of_subresource(entry))
 }
 
-/// The managed fields with us in the operator's place; none if the operator manages nothing.
+/// Returns the managed fields with this controller in place of the operator, or `None` if the operator manages none.
 pub fn managed_fields<K: Resource>(object: &K) -> Option<Vec<ManagedFieldsEntry>> {
     if !is_due(object) {
         return None;
@@ -54,7 +55,7 @@ fn is_of_subresource(entry: &ManagedFieldsEntry) -> bool {
     entry.subresource.as_deref().is_some_and(|subresource| !subresource.is_empty())
 }
 
-/// The entry as we would have made it: we apply objects, and patch their status.
+/// Returns the entry as this controller would have created it: objects are applied, their status is patched.
 fn renamed(mut entry: ManagedFieldsEntry) -> ManagedFieldsEntry {
     entry.manager = Some(FIELD_MANAGER.to_owned());
     if is_of_subresource(&entry) {
@@ -68,8 +69,8 @@ fn renamed(mut entry: ManagedFieldsEntry) -> ManagedFieldsEntry {
     entry
 }
 
-/// The operator has applied a StatefulSet's strategy empty, and the API server filled it in. What belongs to the default
-/// strategy has to go with it when we apply another one.
+/// Adds the defaults of a StatefulSet's update strategy to the managed fields. The operator applies an empty strategy, which
+/// the API server fills in. When this controller applies another strategy, these defaults must be removed.
 fn own_defaults_of_strategy(fields: &mut Value) {
     let strategy = fields.get_mut("f:spec").and_then(|spec| spec.get_mut("f:updateStrategy"));
     if let Some(strategy) = strategy.and_then(Value::as_object_mut) {
@@ -77,7 +78,7 @@ fn own_defaults_of_strategy(fields: &mut Value) {
     }
 }
 
-/// Whether the API server takes two entries for one and the same: of two such it would forget one.
+/// Whether the API server treats two entries as the same manager, in which case it would drop one of them.
 fn is_same_manager(one: &ManagedFieldsEntry, other: &ManagedFieldsEntry) -> bool {
     let version = |entry: &ManagedFieldsEntry| if is_apply(entry) { None } else { entry.api_version.clone() };
     one.manager == other.manager
@@ -93,7 +94,7 @@ fn unite(into: &mut ManagedFieldsEntry, from: ManagedFieldsEntry) {
     }
 }
 
-/// A set of fields is a tree of names: the union of two is what is in either.
+/// Merges a set of fields, which is a tree of names, into another one.
 fn union(into: &mut Map<String, Value>, from: Map<String, Value>) {
     for (name, below) in from {
         match (into.get_mut(&name), below) {
@@ -116,7 +117,7 @@ mod tests {
     use crate::api::auto::{Update, Workspace};
     use crate::api::pulumi::{Program, Stack};
 
-    /// Objects as the operator 2.9 has left them in a cluster.
+    /// Objects as version 2.9 of the operator left them in a cluster.
     fn left<K: DeserializeOwned>(list: &str) -> Vec<K> {
         let list: Value = serde_saphyr::from_str(list).expect("it is YAML");
         let items = list["items"].as_array().expect("a list").clone();
@@ -129,7 +130,7 @@ mod tests {
         };
     }
 
-    /// Manager, operation and subresource of each entry.
+    /// Returns manager, operation and subresource of each entry.
     fn managers<K: Resource>(object: &K) -> Vec<String> {
         let managed = managed_fields(object).unwrap_or_else(|| entries(object).to_vec());
         let word = |word: &Option<String>| word.clone().unwrap_or_default();

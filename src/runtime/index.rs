@@ -1,5 +1,5 @@
-//! A store of watched objects that finds them by what others look them up by: the Updates of a Workspace, the Stacks of a
-//! source. A scan of all objects for each change would take time in proportion to their number squared.
+//! Store of watched objects with an index by group, such as the Updates of a Workspace or the Stacks of a source. A scan of all
+//! objects on each change would take quadratic time.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -11,17 +11,17 @@ use kube::runtime::reflector::{self, Lookup, ObjectRef, Store};
 use kube::runtime::watcher::Event;
 use tokio::sync::watch;
 
-/// What the objects are grouped by; an object may be in any number of groups.
+/// Returns the groups of an object; an object may be in any number of groups.
 type GroupsOf<K, G> = fn(&K) -> Vec<G>;
 
-/// The reading side. Cheap to clone; all clones share the objects.
+/// Read side of an indexed store. Cheap to clone; all clones share the objects.
 pub struct Indexed<K: Resource<DynamicType = ()> + Clone + 'static, G> {
     store: Store<K>,
     groups: Groups<K, G>,
     is_listed: watch::Receiver<bool>,
 }
 
-/// The writing side, for one watch.
+/// Write side of an indexed store, for one watch.
 pub struct IndexWriter<K: Resource<DynamicType = ()> + Clone + 'static, G> {
     writer: reflector::store::Writer<K>,
     store: Store<K>,
@@ -33,7 +33,7 @@ pub struct IndexWriter<K: Resource<DynamicType = ()> + Clone + 'static, G> {
 /// Locked for short sections only, never across an await.
 type Groups<K, G> = Arc<RwLock<HashMap<G, HashSet<Member<K>>>>>;
 
-/// Both sides of an empty store whose objects are in the groups that `groups_of` tells.
+/// Creates both sides of an empty store. `groups_of` returns the groups of an object.
 pub fn indexed<K, G>(groups_of: GroupsOf<K, G>) -> (Indexed<K, G>, IndexWriter<K, G>)
 where
     K: Resource<DynamicType = ()> + Clone + 'static,
@@ -46,32 +46,32 @@ where
 }
 
 impl<K: Resource<DynamicType = ()> + Clone + 'static, G: Hash + Eq> Indexed<K, G> {
-    /// The objects of a group, in no order.
+    /// Returns the objects of a group, in no particular order.
     pub fn in_group(&self, group: &G) -> Vec<Arc<K>> {
         let groups = self.groups.read().unwrap_or_else(PoisonError::into_inner);
         groups.get(group).into_iter().flatten().map(|member| member.0.clone()).collect()
     }
 
-    /// Whether a group has any object.
+    /// Whether a group has any objects.
     pub fn has_group(&self, group: &G) -> bool {
         self.groups.read().unwrap_or_else(PoisonError::into_inner).contains_key(group)
     }
 
-    /// The objects by name, and all of them.
+    /// Returns the underlying store, for access by name and to all objects.
     pub fn store(&self) -> &Store<K> {
         &self.store
     }
 
-    /// Becomes `true` with the first complete list. `Store::wait_until_ready` wakes only the last of several waiters, and does so before
-    /// the groups are built.
+    /// Becomes `true` with the first complete list. `Store::wait_until_ready` does not suffice: it wakes only the last of
+    /// several waiters, and it does so before the groups are built.
     pub fn is_listed(&self) -> watch::Receiver<bool> {
         self.is_listed.clone()
     }
 }
 
-/// What keeps the objects of a watch.
+/// Write side of a store.
 pub trait StoreWriter<K: Resource<DynamicType = ()> + Clone + 'static>: Send + 'static {
-    /// Applies an event of the watch. Whoever gets the event after that finds the object as it is now.
+    /// Applies a watch event. Consumers that get the event afterwards find the current version of the object in the store.
     fn apply(&mut self, event: &Event<K>);
 
     fn reader(&self) -> Store<K>;
@@ -104,7 +104,7 @@ where
         self.writer.apply_watcher_event(event);
         match (reference, event) {
             (Some(reference), _) => self.replace(before, &reference),
-            // What was listed is the whole.
+            // The end of a list replaces all objects.
             (None, Event::InitDone) => {
                 self.rebuild();
                 self.is_listed.send_replace(true);
@@ -168,7 +168,7 @@ impl<K: Resource<DynamicType = ()> + Clone, G> fmt::Debug for IndexWriter<K, G> 
     }
 }
 
-/// An object in a group, equal to every version of itself. The object is shared with the store: a group of its own costs
+/// An object in a group. All versions of an object are equal. The object is shared with the store, so that an entry costs only
 /// a pointer.
 struct Member<K>(Arc<K>);
 

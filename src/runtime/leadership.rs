@@ -1,29 +1,29 @@
-//! Whether this process may write. The gate for writes asks before each request.
+//! Leadership of this process: whether it may write. [`Writer`](super::writes::Writer) checks it before each request.
 
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// The answer, now. Cheap to clone.
+/// Leadership of this process. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Leadership {
-    /// Until when this process may write, if at all; no channel when it has no rivals.
+    /// Time until which this process may write, if at all. There is no channel without leader election.
     until: Option<watch::Receiver<Option<Instant>>>,
 }
 
 impl Leadership {
-    /// For a process that has no rivals.
+    /// Returns the leadership of a process without leader election, which may always write.
     pub fn sole() -> Self {
         Leadership { until: None }
     }
 
-    /// For one that is elected: what is sent is the time until which it may write. At first it may not.
+    /// Returns the leadership of a candidate, and a channel for the time until which it may write. Initially it may not write.
     pub fn elected() -> (watch::Sender<Option<Instant>>, Self) {
         let (sender, until) = watch::channel(None);
         (sender, Leadership { until: Some(until) })
     }
 
-    /// Whether this process may write. The clock decides and not a task that has to notice: a process that was stopped
-    /// for a while may wake up anywhere, and is too late at its first look.
+    /// Whether this process may write. This depends on the clock instead of a task: a process that was suspended may resume at
+    /// any point, and its first check must already fail.
     pub fn is_held(&self) -> bool {
         match &self.until {
             None => true,

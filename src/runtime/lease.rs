@@ -1,10 +1,11 @@
-//! Which of several processes leads: the one that holds a Lease, elected as client-go does it.
+//! Leader election with a Lease, as in client-go.
 //!
-//! The clocks of two machines are never compared. A holder is taken for dead when this process has seen its Lease
-//! unchanged for as long as the Lease is to last, by its own monotonic clock. The holder stops writing before that: its
-//! deadline counts from the start of the last request with which it renewed, and nobody can have seen that earlier.
+//! Clocks of different machines are never compared. A candidate treats the holder as dead if it has observed the Lease
+//! unchanged for the lease duration, by its own monotonic clock. The holder stops writing earlier: its deadline counts from the
+//! start of its last successful renewal, which no candidate can have observed before that time.
 //!
-//! One thing client-go does not know: a container is started again only once its process is gone. A holder that was an
+//! Unlike client-go, a candidate takes the Lease at once if its holder was an earlier process of the same container: a
+//! container is restarted only after its process has ended.
 //! earlier process of the same container is dead for certain, and its Lease is taken at once.
 
 use std::time::Duration;
@@ -27,12 +28,12 @@ use crate::runtime::writes::{Created, WriteError, Writer};
 use crate::telemetry::chain;
 use crate::telemetry::metrics::Metrics;
 
-/// How long the last request may take, with which the Lease is let go.
+/// Timeout of the request that releases the Lease.
 pub const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
-/// What a Lease that nobody holds lasts, as client-go writes it.
+/// Lease duration of a released Lease in seconds, as client-go writes it.
 const RELEASED_SECONDS: i32 = 1;
 
-/// An attempt that came to nothing.
+/// Error of an attempt to acquire or renew the Lease.
 #[derive(Debug, Error)]
 pub enum LeaseError {
     #[error(transparent)]
@@ -41,7 +42,7 @@ pub enum LeaseError {
     Write(#[from] WriteError),
 }
 
-/// Why a leader is none any more.
+/// Reason why a leader has lost the Lease.
 #[derive(Debug, Error)]
 pub enum LeaseLost {
     #[error("the Lease {lease} is held by {holder} now; this controller starts again as a follower")]
@@ -55,11 +56,11 @@ pub enum LeaseLost {
     BrokeDown(#[from] JoinError),
 }
 
-/// The Lease as it is known.
+/// Last observed state of the Lease.
 #[derive(Clone, Debug)]
 pub(super) struct Sighting {
     pub(super) lease: Lease,
-    /// When this process first saw it so.
+    /// Time at which this process first observed this state.
     pub(super) since: Instant,
 }
 
@@ -68,13 +69,13 @@ impl Sighting {
         self.lease.spec.clone().unwrap_or_default()
     }
 
-    /// Who holds it; a released one has an empty name.
+    /// Returns the holder. A released Lease has an empty holder name.
     fn holder(&self) -> Option<&str> {
         let holder = self.lease.spec.as_ref().and_then(|spec| spec.holder_identity.as_deref());
         holder.filter(|holder| !holder.is_empty())
     }
 
-    /// How long its holder asked to be trusted; one that did not say is given as long as ourselves.
+    /// Returns the lease duration that the holder requested, or `ours` if it requested none.
     fn lasts(&self, ours: Duration) -> Duration {
         let seconds = self.lease.spec.as_ref().and_then(|spec| spec.lease_duration_seconds);
         let said = seconds.and_then(|seconds| u64::try_from(seconds).ok()).filter(|seconds| *seconds > 0);
@@ -82,31 +83,31 @@ impl Sighting {
     }
 }
 
-/// What a candidate does next.
+/// Next step of a candidate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// There is no Lease.
+    /// The Lease does not exist.
     Create,
-    /// Nobody holds it, or its holder is dead.
+    /// The Lease has no holder, or its holder is dead.
     Take,
-    /// It is our own.
+    /// This candidate holds the Lease.
     Renew,
-    /// Another holds it.
+    /// Another candidate holds the Lease.
     Wait,
 }
 
-/// Who a candidate is.
+/// Identity of a candidate.
 #[derive(Clone, Debug)]
 pub struct Identity {
-    /// Different for each process, also for the next one in the same container.
+    /// Unique for each process, including restarts of the same container.
     pub(super) process: String,
-    /// What the identities of all processes of this container begin with, where it is known.
+    /// Common prefix of the identities of all processes in this container, if known.
     pub(super) container: Option<String>,
 }
 
 impl Identity {
-    /// Of this process: in the pod of that name and, if it is known, that UID. A name alone is no proof of anything: two
-    /// machines may have the same.
+    /// Returns the identity of this process in a pod. Without a UID, earlier processes of the container are not recognized,
+    /// because two machines may use the same name.
     pub fn new(pod_name: &str, pod_uid: &str) -> Self {
         let process = uuid::Uuid::new_v4();
         if pod_uid.is_empty() {
@@ -125,7 +126,7 @@ impl Identity {
     }
 }
 
-/// Pure: from what was seen and this process's own clock.
+/// Decides the next step from the last observation and this process's own clock. Pure.
 pub(super) fn decide(seen: Option<&Sighting>, identity: &Identity, ours: Duration, now: Instant) -> Step {
     let Some(seen) = seen else { return Step::Create };
     match seen.holder() {
@@ -137,7 +138,7 @@ pub(super) fn decide(seen: Option<&Sighting>, identity: &Identity, ours: Duratio
     }
 }
 
-/// What the Lease says once the step is done. The times are for people; nobody decides by them.
+/// Returns the Lease after a step. The timestamps are informational; no candidate bases a decision on them.
 pub(super) fn wanted(step: Step, before: &LeaseSpec, identity: &str, lasts: Duration, now: Timestamp) -> LeaseSpec {
     let (acquired, transitions) = match step {
         Step::Renew => (before.acquire_time.clone(), before.lease_transitions),
@@ -154,10 +155,10 @@ pub(super) fn wanted(step: Step, before: &LeaseSpec, identity: &str, lasts: Dura
     }
 }
 
-/// One candidate for the Lease.
+/// A candidate for the Lease.
 pub struct Elector {
     reader: Reader,
-    /// Open at all times: by the Lease one comes to be allowed to write anything else.
+    /// This writer is not gated by leadership, because only writing the Lease leads to leadership.
     writer: Writer,
     namespace: String,
     name: String,
@@ -165,13 +166,13 @@ pub struct Elector {
     times: LeaderElection,
     until: watch::Sender<Option<Instant>>,
     seen: Option<Sighting>,
-    /// The Lease has to be read before it is written, unless it is known to be as this process wrote it.
+    /// Whether the Lease must be read before it is written. Not necessary if it is known to be as this process wrote it.
     look_first: bool,
     metrics: Metrics,
 }
 
 impl Elector {
-    /// A candidate for the Lease of this name. The second is what the gate for writes is to ask.
+    /// Creates a candidate for the Lease of this name. The returned [`Leadership`] gates all other writes.
     pub fn new(
         client: Client,
         (namespace, name): (&str, &str),
@@ -179,7 +180,7 @@ impl Elector {
         times: LeaderElection,
         metrics: Metrics,
     ) -> (Self, Leadership) {
-        // A request that hangs must leave time for another one.
+        // If a request hangs, there must be time for another one.
         let limit = times.renew_deadline / 2;
         let (until, leadership) = Leadership::elected();
         metrics.leads(name, false);
@@ -202,12 +203,12 @@ impl Elector {
         self.identity.as_str()
     }
 
-    /// The Lease as it was seen last.
+    /// Returns the last observed Lease.
     pub fn lease(&self) -> Lease {
         self.seen.as_ref().map(|seen| seen.lease.clone()).unwrap_or_default()
     }
 
-    /// Returns when this process holds the Lease.
+    /// Waits until this process holds the Lease.
     pub async fn acquire(&mut self) {
         let mut told: Option<String> = None;
         loop {
@@ -226,7 +227,8 @@ impl Elector {
         }
     }
 
-    /// Renews the Lease until `stop`, and returns earlier only when it is lost: by then nothing is written any more.
+    /// Renews the Lease until `stop` is canceled. Returns an error when the Lease is lost; this process then writes nothing any
+    /// more.
     pub async fn hold(mut self, stop: CancellationToken) -> Result<Self, LeaseLost> {
         let mut cause = "this process was not running".to_owned();
         loop {
@@ -254,7 +256,7 @@ impl Elector {
         }
     }
 
-    /// Lets go of the Lease, so that nobody has to wait until it ends. Who calls it sets the limit.
+    /// Releases the Lease, so that no candidate has to wait for its expiry. The caller sets a timeout.
     pub async fn release(mut self) -> Result<(), LeaseError> {
         self.stop_writing();
         let free = json!({
@@ -269,25 +271,25 @@ impl Elector {
                 return Ok(());
             };
             match self.write(&seen, &free).await {
-                // A renewal that was cut off came before, or somebody else did.
+                // The Lease was changed by an interrupted renewal or by another client.
                 Err(error) if error.is_conflict() => self.look_first = true,
                 other => return Ok(other.map(|_| ())?),
             }
         }
     }
 
-    /// One attempt to get or keep the Lease. If it is granted: when the request began by which it was.
+    /// Makes one attempt to acquire or renew the Lease. On success, returns the start time of the request.
     pub(super) async fn attempt(&mut self) -> Result<Option<Instant>, LeaseError> {
         if !self.look_first {
             match self.step().await {
-                // Somebody has touched or removed it: as it is now, it may still be ours.
+                // Another client has changed or deleted the Lease. This candidate may still be the holder.
                 Err(error) if error.is_conflict() || error.is_not_found() => {}
                 other => return Ok(other?),
             }
         }
         self.look().await?;
         match self.step().await {
-            // Another was quicker. Who leads is seen at the next look.
+            // Another candidate was faster. The next attempt reads the new holder.
             Err(error) if error.is_conflict() && !self.is_ours() => Ok(None),
             other => Ok(other?),
         }
@@ -300,7 +302,7 @@ impl Elector {
             self.look_first = true;
             return Ok(None);
         }
-        // Also when the answer is not waited for to its end.
+        // Set before the request, because the caller may drop this future before the response arrives.
         self.look_first = true;
         let before = self.seen.as_ref().map(Sighting::spec).unwrap_or_default();
         let spec = wanted(step, &before, self.identity(), self.times.lease_duration, Timestamp::now());
@@ -319,7 +321,7 @@ impl Elector {
         Ok(Some(begun))
     }
 
-    /// Changes the Lease if nobody else has done so since it was seen: else it is a conflict.
+    /// Changes the Lease if it is still in the observed state; otherwise returns a conflict.
     async fn write(&self, seen: &Sighting, spec: &impl serde::Serialize) -> Result<Lease, WriteError> {
         let patch = json!({ "metadata": { "resourceVersion": seen.lease.resource_version() }, "spec": spec });
         self.writer.merge(&self.namespace, &self.name, &patch).await
@@ -331,7 +333,7 @@ impl Elector {
         Ok(())
     }
 
-    /// The clock starts anew when what the Lease says has changed, and only then.
+    /// Records the observed Lease. The time of the first observation is reset only if the spec has changed.
     fn saw(&mut self, lease: Option<Lease>) {
         let before = self.seen.take();
         self.seen = lease.map(|lease| {
@@ -374,32 +376,32 @@ impl Elector {
     }
 }
 
-/// The time for which this process leads: a task renews the Lease.
+/// Period of leadership, during which a task renews the Lease.
 pub struct Term {
     renewing: JoinHandle<Result<Elector, LeaseLost>>,
     stop: CancellationToken,
 }
 
 impl Term {
-    /// Of an elector that has acquired its Lease.
+    /// Starts the term of an elector that has acquired the Lease.
     pub fn begin(elector: Elector) -> Self {
         let stop = CancellationToken::new();
-        // A task of its own: it must not wait until a reconcile lets it have its turn.
+        // A separate task, so that renewals do not wait for reconciles.
         let renewing = tokio::spawn(elector.hold(stop.clone()));
         Term { renewing, stop }
     }
 
-    /// Returns when the Lease is lost, and only then.
+    /// Waits until the Lease is lost.
     pub async fn lost(&mut self) -> LeaseLost {
         match (&mut self.renewing).await {
             Ok(Err(lost)) => lost,
             Err(error) => LeaseLost::BrokeDown(error),
-            // Only `end` stops it, which takes the term.
+            // `stop` is canceled only by `end`, which consumes the term.
             Ok(Ok(_)) => std::future::pending().await,
         }
     }
 
-    /// Ends it after everything was written; with `release`, another may lead at once.
+    /// Ends the term; all writes must be complete. With `release`, another candidate may lead at once.
     pub async fn end(self, release: bool) {
         self.stop.cancel();
         let elector = match self.renewing.await {

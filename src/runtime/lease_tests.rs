@@ -1,5 +1,5 @@
-//! Elections: the decision as a table, and candidates on an API server that keeps one Lease and fails as a test wants.
-//! The clock of these tests is tokio's: it stands still but for what is waited for.
+//! Tests of leader election: the decision as a table, and candidates on a fake API server that stores one Lease and injects
+//! faults. The tests use tokio's paused clock, which advances only while all tasks wait.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -19,17 +19,17 @@ use crate::telemetry::metrics::Metrics;
 const LEASE: Duration = Duration::from_secs(35);
 const DEADLINE: Duration = Duration::from_secs(30);
 const RETRY: Duration = Duration::from_secs(5);
-/// A candidate's longest pause, with its jitter.
+/// Maximum pause of a candidate, including jitter.
 const MAX_RETRY: Duration = Duration::from_secs(6);
 
-/// What the API server does besides keeping the Lease.
+/// Fault behavior of the API server.
 #[derive(Clone, Copy, Debug, Default)]
 enum Mood {
     #[default]
     Well,
-    /// It does nothing and says nothing.
+    /// Ignores requests and does not respond.
     Away,
-    /// It does what it is asked, and says nothing.
+    /// Executes requests and does not respond.
     Mute,
     Broken,
 }
@@ -81,7 +81,7 @@ impl Server {
         self.0.lock().unwrap().lease.clone().map(|lease| lease["spec"].clone()).unwrap_or_default()
     }
 
-    /// Somebody else writes to the Lease.
+    /// Changes the Lease as another client.
     fn touch(&self, change: impl FnOnce(&mut Value)) {
         let mut kept = self.0.lock().unwrap();
         let mut lease = kept.lease.clone().unwrap_or_else(|| json!({ "metadata": { "name": "lead" }, "spec": {} }));
@@ -124,7 +124,7 @@ impl Kept {
     }
 }
 
-/// A candidate that has been elected.
+/// Returns a candidate that has been elected.
 async fn leading(server: &Server, identity: &str) -> (Term, Leadership, Log) {
     let (mut elector, leadership, log) = server.candidate(identity);
     elector.acquire().await;
@@ -236,7 +236,7 @@ async fn a_leader_that_does_not_reach_the_api_server_stops_writing_before_anybod
         let server = Server::default();
         let (mut term, leadership, log) = leading(&server, "a").await;
         tokio::time::sleep(RETRY * 4).await;
-        // Its last renewal was seen by another one at this time at the earliest.
+        // Another candidate observes the last renewal no earlier than this.
         let last_renewal = Instant::now();
         let requests = log.all().len();
         server.is(mood);
@@ -259,7 +259,7 @@ async fn a_process_that_was_stopped_for_longer_than_its_deadline_asks_for_nothin
     let (mut elector, leadership, log) = server.candidate("a");
     elector.acquire().await;
     let requests = log.all().len();
-    // Nothing of this process runs meanwhile, and nobody can tell it.
+    // No task of this process runs in the meantime that could signal the loss.
     tokio::time::advance(DEADLINE).await;
     assert!(!leadership.is_held(), "the first look is too late");
     let lost = Term::begin(elector).lost().await;

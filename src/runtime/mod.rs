@@ -1,7 +1,7 @@
-//! What kube-rs leaves out: gates for writes and runs, fair slots, backoff by object, panic guard, timeouts, leader election, events in
-//! the API and for Flux's notification-controller.
+//! Extensions of kube-rs: gates for writes and runs, fair slots, backoff by object, panic guard, timeouts, leader election,
+//! events in the API and notifications for Flux.
 //!
-//! The controllers use it; it knows none of their kinds. `writes` is the only way to change anything in the API.
+//! The controllers depend on this module, and it does not depend on them. All changes in the API go through [`writes`].
 
 pub mod backoff;
 pub mod cache_sync;

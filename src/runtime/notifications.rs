@@ -1,5 +1,5 @@
-//! Events for Flux's notification-controller. A task of its own posts them in Flux's form, so that neither a reconcile nor
-//! the events in the API wait for it.
+//! Posts events to Flux's notification-controller. A separate task posts them, so that neither reconciles nor events in the API
+//! wait for it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -18,20 +18,21 @@ use url::Url;
 use crate::runtime::events::{Event, EventKind, bounded, says_the_same};
 use crate::telemetry::metrics::Metrics;
 
-/// How many events may wait to be posted; more are dropped and counted.
+/// Maximum number of queued events; further events are dropped and counted.
 const QUEUE: usize = 1024;
-/// How many events are remembered, so that they are not posted again at once.
+/// Maximum number of posted events that are remembered to suppress repetitions.
 const MAX_REMEMBERED: usize = 1024;
-/// How long the same is not posted again. The notification-controller drops what is said again in this time, by its default.
+/// Period in which an equal event is not posted again. By default, the notification-controller drops repetitions in this
+/// period.
 const REPEAT_INTERVAL: Duration = Duration::from_secs(5 * 60);
-/// The longest message, as Flux has it.
+/// Maximum length of a message in bytes, as in Flux.
 const MAX_MESSAGE: usize = 39_000;
-/// How long the task goes on posting what waits after it was told to end.
+/// Maximum time to post queued events after shutdown has begun.
 const LAST_POSTS: Duration = Duration::from_millis(1500);
-/// Of the API groups whose objects Alerts may name.
+/// API group (or parent domain of the groups) of objects that Alerts can reference.
 const OWN_GROUPS: &str = "pulumi.com";
 
-/// Where events go.
+/// Destination of the events.
 #[derive(Clone, Debug)]
 pub struct Destination {
     pub address: Url,
@@ -39,14 +40,14 @@ pub struct Destination {
     pub patience: RetryPolicy,
 }
 
-/// How long it is tried to post an event. The default is that of Flux's own recorder.
+/// Retry policy for posting an event. The default is the policy of Flux's event recorder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RetryPolicy {
-    /// For one try.
+    /// Timeout of one attempt.
     pub timeout: Duration,
-    /// How often it is tried again.
+    /// Maximum number of retries.
     pub retries: u32,
-    /// Before the first of these; each further one waits twice as long.
+    /// Delay before the first retry. It doubles with each further retry.
     pub first_pause: Duration,
     pub longest_pause: Duration,
 }
@@ -62,7 +63,7 @@ impl Default for RetryPolicy {
     }
 }
 
-/// Why an event was not taken.
+/// Error while posting an event.
 #[derive(Debug, thiserror::Error)]
 enum PostError {
     #[error("{address} cannot be reached")]
@@ -74,7 +75,7 @@ enum PostError {
 }
 
 impl PostError {
-    /// Whether another try may help.
+    /// Whether a retry may succeed.
     fn is_transient(&self) -> bool {
         match self {
             PostError::Unreachable { .. } => true,
@@ -84,14 +85,14 @@ impl PostError {
     }
 }
 
-/// An event, and when it happened.
+/// An event and its time.
 #[derive(Debug)]
 struct Happened {
     event: Event,
     at: Timestamp,
 }
 
-/// Takes events. Cheap to clone; never waits.
+/// Queue of events. Cheap to clone; never blocks.
 #[derive(Clone, Debug)]
 pub struct Notifications {
     queue: mpsc::Sender<Happened>,
@@ -99,7 +100,8 @@ pub struct Notifications {
 }
 
 impl Notifications {
-    /// `component` is the controller's name, `instance` the name of its pod. The task has to be run.
+    /// Creates a queue and its task, which the caller must run. `component` is the name of the controller, `instance` the name
+    /// of its pod.
     pub fn new(
         destination: Destination,
         component: &str,
@@ -118,7 +120,8 @@ impl Notifications {
         (Notifications { queue, metrics }, task)
     }
 
-    /// Hands an event over, unless no Alert could name its object. When too many wait it is dropped and counted.
+    /// Queues an event, unless it is a trace event or no Alert can reference its object. If the queue is full, the event is
+    /// dropped and counted.
     pub(super) fn publish(&self, event: &Event) {
         if event.kind == EventKind::Trace || !is_own(&event.object) {
             return;
@@ -130,13 +133,13 @@ impl Notifications {
     }
 }
 
-/// Whether the object is of a kind of this controller.
+/// Whether the object belongs to an API group of this controller.
 fn is_own(object: &ObjectReference) -> bool {
     let group = object.api_version.as_deref().and_then(|version| version.split_once('/')).map(|(group, _)| group);
     group.is_some_and(|group| group == OWN_GROUPS || group.ends_with(&format!(".{OWN_GROUPS}")))
 }
 
-/// Posts the events.
+/// Task that posts queued events.
 #[derive(Debug)]
 pub struct NotificationTask {
     events: mpsc::Receiver<Happened>,
@@ -148,7 +151,7 @@ pub struct NotificationTask {
 }
 
 impl NotificationTask {
-    /// Until `end` is cancelled; then what waits has a moment more, and each a single try.
+    /// Runs until `end` is canceled. Queued events then have a short time, with a single attempt each.
     pub async fn run(mut self, end: CancellationToken) {
         let too_late = async {
             end.cancelled().await;
@@ -214,7 +217,7 @@ impl NotificationTask {
         let failed =
             |source: reqwest::Error| PostError::Unreachable { address: address.clone(), source: source.without_url() };
         match sent.map_err(failed)?.status() {
-            // It has heard the same a moment ago.
+            // The notification-controller has received an equal event recently.
             StatusCode::TOO_MANY_REQUESTS => Ok(()),
             status if status.is_success() => Ok(()),
             status => Err(PostError::Refused { address: address.clone(), status }),
@@ -225,7 +228,7 @@ impl NotificationTask {
         Body {
             involved_object: &event.object,
             severity: if event.kind == EventKind::Warning { "error" } else { "info" },
-            // In whole seconds, as Kubernetes writes times.
+            // Whole seconds, as in Kubernetes timestamps.
             timestamp: Time(Timestamp::from_second(at.as_second()).unwrap_or(at)),
             message: bounded(&event.message, MAX_MESSAGE),
             reason: &event.reason,
@@ -236,7 +239,7 @@ impl NotificationTask {
     }
 }
 
-/// An event as the notification-controller reads it.
+/// An event in the format of the notification-controller.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Body<'a> {
@@ -251,7 +254,7 @@ struct Body<'a> {
     reporting_instance: &'a str,
 }
 
-/// What was posted of late, the oldest first.
+/// Recently posted events, oldest first.
 #[derive(Debug, Default)]
 struct Posted {
     events: VecDeque<(Event, Instant)>,

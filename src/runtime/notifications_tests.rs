@@ -1,4 +1,4 @@
-//! Events as they reach a notification-controller, or do not.
+//! Tests of which events reach a notification-controller.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,16 +17,17 @@ use crate::runtime::events::{Event, EventKind};
 use crate::runtime::notifications::{Destination, Notifications, RetryPolicy};
 use crate::telemetry::metrics::Metrics;
 
-/// Long enough for whatever a test waits for.
+/// Upper bound of all waiting times in these tests.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// A server on the loopback that answers with these codes in turn, the last of them for ever, and keeps what it was sent.
+/// Server on the loopback interface. It responds with these codes in turn, repeats the last one, and records the request
+/// bodies.
 struct Server {
     address: SocketAddr,
     bodies: Arc<Mutex<Vec<Value>>>,
 }
 
-/// The answer that never comes.
+/// Pseudo status code of a server that does not respond.
 const SILENCE: u16 = 0;
 
 impl Server {
@@ -68,7 +69,7 @@ impl Server {
     }
 }
 
-/// The client that the manager hands over.
+/// HTTP client like the one that the manager creates.
 fn http_client() -> reqwest::Client {
     let folder = tempfile::tempdir().unwrap();
     let store = Store::open(folder.path(), 16 * 1024 * 1024).unwrap();
@@ -97,7 +98,7 @@ fn event(message: &str) -> Event {
         .with("pulumi.com/commit_status", "update")
 }
 
-/// Publishes all of it, waits until so many requests have come, and ends the task.
+/// Publishes all events, waits for this number of requests, and ends the task.
 async fn posted(server: &Server, patience: RetryPolicy, events: Vec<Event>, requests: usize) -> Metrics {
     let metrics = Metrics::default();
     let destination = server.destination(patience);
@@ -170,7 +171,7 @@ async fn e2_what_may_pass_is_tried_again_and_what_may_not_is_dropped_and_counted
         let end = CancellationToken::new();
         let task = tokio::spawn(task.run(end.clone()));
         notifications.publish(&event("first"));
-        // The next one comes after all tries of the first, and is taken.
+        // The second event is posted after all attempts for the first event.
         notifications.publish(&event("second"));
         let is_second = |body: &Value| body["message"] == "second";
         let second = async {
@@ -211,7 +212,7 @@ async fn e2_a_server_that_hangs_is_given_up_and_nobody_waits() {
 async fn e2_a_server_that_hangs_does_not_keep_the_controller_from_its_end() {
     let server = Server::answering(&[SILENCE]).await;
     let patience = RetryPolicy { timeout: LIMIT * 10, ..quick() };
-    // `posted` fails when the task does not end in time.
+    // `posted` fails if the task does not end in time.
     posted(&server, patience, vec![event("first"), event("second")], 1).await;
     assert_eq!(server.bodies().len(), 1);
 }

@@ -1,4 +1,4 @@
-//! Reads from the API that no cache holds, each bounded in time and named in its error.
+//! Reads from the API that bypass the caches. Each request has a timeout, and each error names the object.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -13,15 +13,15 @@ use thiserror::Error;
 use crate::api::names;
 use crate::runtime::tables::{self, Row};
 
-/// The largest list that is read in one piece.
+/// Maximum number of objects in one list response.
 const MAX_LIST: u32 = 500;
 
-/// A read that failed. That an object is not there is no failure.
+/// Error of a read. A missing object is not an error.
 #[derive(Debug, Error)]
 pub enum ReadError {
     #[error("cannot read {what}: no answer from the API server within {} s", limit.as_secs())]
     Timeout { what: String, limit: Duration },
-    /// The API server said no.
+    /// The API server rejected the request.
     #[error("cannot read {what}: {message} ({reason}, {code})")]
     Refused { what: String, code: u16, reason: String, message: String },
     #[error("cannot read {what}")]
@@ -34,7 +34,7 @@ impl ReadError {
     }
 }
 
-/// Reads with a limit on time. Cheap to clone.
+/// Reader with a timeout. Cheap to clone.
 #[derive(Clone)]
 pub struct Reader {
     client: Client,
@@ -42,12 +42,12 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// `timeout` bounds each call.
+    /// Creates a reader. `timeout` applies to each request.
     pub fn new(client: Client, timeout: Duration) -> Self {
         Reader { client, timeout }
     }
 
-    /// One object, or none.
+    /// Returns an object, or `None` if it does not exist.
     pub async fn get_opt<K>(&self, namespace: &str, name: &str) -> Result<Option<K>, ReadError>
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + DeserializeOwned,
@@ -60,7 +60,7 @@ impl Reader {
         self.call(what, api.get_opt(name)).await
     }
 
-    /// One object's metadata, or none.
+    /// Returns the metadata of an object, or `None` if it does not exist.
     pub async fn get_metadata_opt<K>(
         &self,
         namespace: &str,
@@ -77,7 +77,8 @@ impl Reader {
         self.call(what, api.get_metadata_opt(name)).await
     }
 
-    /// One object's row in the table that the API server prints, or none. The row has no content of the object.
+    /// Returns an object's row in the table format of the API server, or `None` if the object does not exist. The row contains
+    /// no content of the object.
     pub async fn get_row_opt<K>(&self, namespace: &str, name: &str) -> Result<Option<Row>, ReadError>
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Debug,
@@ -89,7 +90,7 @@ impl Reader {
         self.call(what, tables::get_opt::<K>(&self.client, namespace, name)).await
     }
 
-    /// One object of the cluster's own scope, or none.
+    /// Returns a cluster-scoped object, or `None` if it does not exist.
     pub async fn get_cluster_opt<K>(&self, name: &str) -> Result<Option<K>, ReadError>
     where
         K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
@@ -98,7 +99,7 @@ impl Reader {
         self.call(|| format!("{} {name}", K::kind(&())), api.get_opt(name)).await
     }
 
-    /// The objects of a namespace that carry these labels, as a label selector; at most 500.
+    /// Lists objects of a namespace by label selector; at most 500.
     pub async fn list<K>(&self, namespace: &str, labels: &str) -> Result<Vec<K>, ReadError>
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + DeserializeOwned,
@@ -109,7 +110,7 @@ impl Reader {
         Ok(self.call(what, api.list(&parameters)).await?.items)
     }
 
-    /// The first object of a namespace of which `is_wanted` is true, looked for page by page.
+    /// Returns the first object of a namespace that satisfies `is_wanted`. Reads the list page by page.
     pub async fn find<K>(&self, namespace: &str, is_wanted: impl Fn(&K) -> bool) -> Result<Option<K>, ReadError>
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + DeserializeOwned,
@@ -129,7 +130,7 @@ impl Reader {
         }
     }
 
-    /// The metadata of all objects of a namespace that carry these labels, page by page.
+    /// Lists the metadata of all objects of a namespace by label selector, page by page.
     pub async fn list_metadata<K>(&self, namespace: &str, labels: &str) -> Result<Vec<PartialObjectMeta<K>>, ReadError>
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + DeserializeOwned,
@@ -167,8 +168,8 @@ impl Reader {
     }
 }
 
-/// Whether there can be an object of this name. Any other text would become a part of the request's path: of another resource, or of
-/// parameters.
+/// Whether an object of this name can exist. Any other text would change the path of the request: to another resource, or by
+/// adding query parameters.
 fn may_exist(namespace: &str, name: &str) -> bool {
     names::is_object_name(namespace) && names::is_object_name(name)
 }

@@ -1,5 +1,5 @@
-//! What is around every reconcile: a slot that namespaces share fairly, a span for its logs, a limit on its time, a guard
-//! against panics, its metrics, and what its result means for the next one.
+//! Runs reconciles with fair slots per namespace, a log span, a timeout, a panic guard and metrics, and converts their results
+//! to requeues.
 
 use std::any::Any;
 use std::collections::HashSet;
@@ -25,30 +25,30 @@ use crate::telemetry::chain;
 use crate::telemetry::logging::panic_message;
 use crate::telemetry::metrics::{Metrics, ReconcileResult};
 
-/// As good as no limit.
+/// Effectively unlimited.
 const UNLIMITED: usize = 1 << 20;
-/// How soon an object is reconciled for which there is no room to wait.
+/// Requeue interval of an object if too many reconciles of its namespace wait for a slot.
 const BUSY_RETRY: Duration = Duration::from_secs(5);
 
-/// What a reconcile that did its work wants next.
+/// Result of a successful reconcile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Nothing until something changes.
+    /// No requeue; the next change triggers a reconcile.
     Settled,
-    /// To run again after this long, if nothing changes before.
+    /// Requeue after this time, unless a change triggers a reconcile earlier.
     After(Duration),
 }
 
-/// Why a reconcile could not do its work, and with that, when the next one runs.
+/// Reason why a reconcile did not succeed, which determines the next one.
 #[derive(Debug, Error)]
 pub enum ReconcileError {
-    /// Nothing can be done until the object changes.
+    /// No progress is possible until the object changes.
     #[error("stalled: {reason}")]
     Stalled { reason: String },
-    /// Something else has to happen first. No failure.
+    /// A precondition is not met yet. This is not a failure.
     #[error("waiting for {on}")]
     Waiting { on: String, after: Duration },
-    /// It may work another time; tried again after a delay that grows.
+    /// Temporary error; retried with backoff.
     #[error(transparent)]
     Transient(Box<dyn StdError + Send + Sync>),
 }
@@ -79,7 +79,7 @@ impl From<ReadError> for ReconcileError {
     }
 }
 
-/// The end of a reconcile, whatever way it took.
+/// Result of a reconcile, including panic and timeout.
 enum End {
     Outcome(Outcome),
     Error(ReconcileError),
@@ -87,7 +87,7 @@ enum End {
     Timeout,
 }
 
-/// The driver of one controller's reconciles.
+/// Runs the reconciles of one controller.
 pub struct ReconcileRunner {
     controller: &'static str,
     kind: &'static str,
@@ -95,10 +95,10 @@ pub struct ReconcileRunner {
     timeout: Duration,
     metrics: Metrics,
     slots: FairSlots,
-    /// Whoever waits for a slot then waits no more.
+    /// When canceled, reconciles that wait for a slot do not start.
     end: CancellationToken,
     backoff: Backoff,
-    /// The objects that have been reconciled. Locked for short sections only, never across an await.
+    /// Objects that have been reconciled. Locked for short sections only, never across an await.
     known: Mutex<HashSet<ObjectKey>>,
     when_gone: Box<dyn Fn(&ObjectKey) + Send + Sync>,
 }
@@ -110,7 +110,7 @@ impl fmt::Debug for ReconcileRunner {
 }
 
 impl ReconcileRunner {
-    /// `controller` is the name in logs and metrics, `timeout` bounds each reconcile.
+    /// Creates a runner. `controller` is the name in logs and metrics; `timeout` applies to each reconcile.
     pub fn new<K>(controller: &'static str, timeout: Duration, metrics: Metrics) -> Self
     where
         K: Resource<DynamicType = ()>,
@@ -129,28 +129,28 @@ impl ReconcileRunner {
         }
     }
 
-    /// With something else to be let go of when an object is gone. It is called without a lock, and may be called again.
+    /// Sets a callback for deleted objects. It is called without holding a lock, possibly several times for the same object.
     #[must_use]
     pub fn when_gone(self, forget: impl Fn(&ObjectKey) + Send + Sync + 'static) -> Self {
         ReconcileRunner { when_gone: Box::new(forget), ..self }
     }
 
-    /// With a limit on the reconciles at a time, in all and of one namespace: what a namespace waits for does not hold up
-    /// others. After `end` none begins.
+    /// Limits concurrent reconciles in total and per namespace, so that a namespace with slow reconciles does not delay others.
+    /// After `end` is canceled, no reconcile starts.
     #[must_use]
     pub fn with_slots(self, total: usize, per_namespace: usize, end: CancellationToken) -> Self {
-        // Each object waits once at most, so those that wait need no limit of their own.
+        // Each object waits at most once, so the number of waiting callers needs no limit.
         let limits = Limits { total, per_key: per_namespace, waiting_per_key: UNLIMITED };
         ReconcileRunner { slots: FairSlots::new(limits), end, ..self }
     }
 
-    /// With other delays after failures than the default.
+    /// Replaces the default retry delays.
     #[must_use]
     pub fn with_backoff(self, backoff: Backoff) -> Self {
         ReconcileRunner { backoff, ..self }
     }
 
-    /// Runs one reconcile of `object`, to its end whatever happens, and says when the next one is due.
+    /// Runs one reconcile of `object` and returns the resulting action. Errors, panics and timeouts also result in an action.
     pub async fn run<K: Resource>(
         &self,
         object: &K,
@@ -175,7 +175,7 @@ impl ReconcileRunner {
         self.known.lock().unwrap_or_else(PoisonError::into_inner).insert(key.clone());
         self.metrics.reconcile_begun(self.controller, &key);
         let begun = Instant::now();
-        // On the heap: reconciles are large, and one task holds each of them.
+        // On the heap, because reconciles are large and a single task holds all of them.
         let work = Box::pin(tokio::time::timeout(self.timeout, work).instrument(span.clone()));
         let end = match AssertUnwindSafe(work).catch_unwind().await {
             Ok(Ok(Ok(outcome))) => End::Outcome(outcome),
@@ -185,21 +185,21 @@ impl ReconcileRunner {
         };
         let (action, result) = span.in_scope(|| self.conclude(&key, end));
         self.metrics.reconcile_ended(self.controller, (self.kind, &key.0, &key.1), result, begun.elapsed());
-        // The object went away meanwhile, perhaps by this reconcile.
+        // The object was deleted in the meantime, possibly by this reconcile.
         if !self.known.lock().unwrap_or_else(PoisonError::into_inner).contains(&key) {
             self.forget_key(&key);
         }
         Ok(action)
     }
 
-    /// An object is gone: nothing about it is kept.
+    /// Forgets a deleted object.
     pub fn forget<K: Resource>(&self, object: &K) {
         let key = key(object);
         self.known.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
         self.forget_key(&key);
     }
 
-    /// Of all objects, only those that `exists` knows are left: the others went away unseen.
+    /// Forgets all objects for which `exists` is false, because they were deleted without an event.
     pub fn retain(&self, exists: impl Fn(&str, &str) -> bool) {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let gone: Vec<ObjectKey> = known.extract_if(|(namespace, name)| !exists(namespace, name)).collect();
@@ -254,7 +254,7 @@ impl ReconcileRunner {
             }
             ReconcileError::Transient(source) => {
                 let delay = self.backoff.failed(key);
-                // That somebody else wrote first, or leads now, is not a failure.
+                // A conflict or the loss of leadership is not a failure.
                 if is_ordinary(&**source) {
                     tracing::debug!(error = chain(&**source), retry_in = ?delay, "reconcile tried again");
                     return (Action::requeue(delay), ReconcileResult::RequeueAfter);
@@ -266,7 +266,7 @@ impl ReconcileRunner {
     }
 }
 
-/// The error policy for `Controller::run`: a driven reconcile never fails.
+/// Error policy for `Controller::run`. It is never called, because [`ReconcileRunner::run`] does not fail.
 pub fn no_errors<K, C>(_object: Arc<K>, error: &Infallible, _context: Arc<C>) -> Action {
     match *error {}
 }
@@ -281,7 +281,7 @@ fn is_ordinary(error: &(dyn StdError + Send + Sync + 'static)) -> bool {
     write.is_some_and(|error| error.is_conflict() || error.is_not_leader())
 }
 
-/// Names of kinds are few and live as long as the process.
+/// Leaks a name. There are few kinds, and their names are needed as long as the process lives.
 fn leaked(name: std::borrow::Cow<'static, str>) -> &'static str {
     match name {
         std::borrow::Cow::Borrowed(name) => name,

@@ -1,4 +1,4 @@
-//! What the end of a reconcile means for the next one.
+//! Tests of the requeue that follows from each result of a reconcile.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,5 +1,5 @@
-//! The one run_limiter for starting runs: it limits how many are open at once, in all, on each node and in each namespace. Which
-//! queued run goes next is decided in `queue`.
+//! Limits the number of open runs in total, on each node and in each namespace. [`FairQueue`] decides which queued run starts
+//! next.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -11,7 +11,7 @@ use crate::runtime::fair_queue::FairQueue;
 pub use crate::runtime::fair_queue::{Full, Limits, Run};
 use crate::telemetry::metrics::Metrics;
 
-/// Hands out the slots for runs. `W` is how a queued run is woken, for instance a reference to its object. Cheap to clone.
+/// Grants slots for runs. `W` identifies the run to wake, for example a reference to its object. Cheap to clone.
 pub struct RunLimiter<W> {
     shared: Arc<Shared<W>>,
 }
@@ -24,13 +24,13 @@ impl<W> Clone for RunLimiter<W> {
 
 struct Shared<W> {
     metrics: Metrics,
-    /// Something changed that may let the next run start.
+    /// Signals a change that may allow the next run to start.
     changed: Notify,
     /// Locked for short sections only, never across an await.
     queue: Mutex<FairQueue<W>>,
 }
 
-/// One run may be open as long as this lives.
+/// Keeps a slot for a run. Dropping the last permit of a run frees its slot.
 #[must_use = "the slot becomes free when the permit is dropped"]
 pub struct Permit<W> {
     uid: String,
@@ -58,7 +58,8 @@ impl<W> RunLimiter<W> {
         }
     }
 
-    /// A slot for a run, or why none is free: then `waker` comes out of [`RunLimiter::wakes`] when the run may start.
+    /// Acquires a slot for a run. If no slot is free, the run is queued, and [`RunLimiter::wakes`] returns `waker` when it may
+    /// start.
     pub fn acquire(&self, run: &Run, waker: W) -> Result<Permit<W>, Full> {
         let mut queue = self.shared.lock();
         let answer = queue.ask(run, waker, Instant::now());
@@ -66,7 +67,7 @@ impl<W> RunLimiter<W> {
         answer.map(|()| self.permit(run))
     }
 
-    /// A slot for a run that is open already, from before a restart. It counts, and is never refused.
+    /// Acquires a slot for a run that was opened before a restart. The run counts toward the limits and is never refused.
     pub fn adopt(&self, run: &Run) -> Permit<W> {
         let mut queue = self.shared.lock();
         queue.adopt(run, Instant::now());
@@ -74,14 +75,14 @@ impl<W> RunLimiter<W> {
         self.permit(run)
     }
 
-    /// Removes a run that is queued or was woken: it wants no slot any more.
+    /// Removes a queued or woken run that no longer needs a slot.
     pub fn withdraw(&self, uid: &str) {
         let mut queue = self.shared.lock();
         queue.withdraw(uid, Instant::now());
         self.shared.tell(queue);
     }
 
-    /// The queued runs that may start, one after the other. There must be one reader of it.
+    /// Returns the queued runs that may start, as a stream. There must be only one consumer.
     pub fn wakes(&self) -> impl Stream<Item = W> + Send + 'static
     where
         W: Send + 'static,

@@ -1,4 +1,4 @@
-//! The run_limiter for runs: who gets in, who waits, who is woken.
+//! Tests of which runs start, wait and are woken.
 
 use std::pin::pin;
 use std::time::Duration;

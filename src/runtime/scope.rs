@@ -1,4 +1,4 @@
-//! What a controller looks at: all namespaces or one, and of its own kinds only those of its shard.
+//! Scope of the watches: all namespaces or one, and only the objects of this controller's shard.
 
 use k8s_openapi::NamespaceResourceScope;
 use kube::api::ApiResource;
@@ -8,7 +8,7 @@ use kube::{Api, Client, Resource};
 
 use crate::runtime::tolerant_watcher::Tolerant;
 
-/// The part of the cluster that this process works on.
+/// Part of the cluster that this process manages.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Scope {
     namespace: Option<String>,
@@ -16,22 +16,23 @@ pub struct Scope {
 }
 
 impl Scope {
-    /// Without a namespace it is all of them. The label selector narrows the controller's own kinds.
+    /// Creates a scope; without a namespace, it includes all of them. The label selector applies only to the controller's own
+    /// kinds.
     pub fn new(namespace: Option<String>, selector: Option<String>) -> Self {
         Scope { namespace, selector }
     }
 
-    /// The one namespace, if there is only one.
+    /// Returns the namespace if the scope is limited to one.
     pub fn namespace(&self) -> Option<&str> {
         self.namespace.as_deref()
     }
 
-    /// Whether the watch of an own kind has all its objects of a namespace.
+    /// Whether a watch of one of the controller's own kinds includes all objects of a namespace.
     pub fn watches_all_of(&self, namespace: &str) -> bool {
         self.selector.is_none() && self.namespace().is_none_or(|watched| watched == namespace)
     }
 
-    /// Where objects of a kind are watched.
+    /// Returns the API for watching a kind.
     pub fn api<K>(&self, client: Client) -> Api<K>
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
@@ -42,7 +43,7 @@ impl Scope {
         }
     }
 
-    /// Where the metadata of objects are watched whose kind is known only at run time.
+    /// Returns the API for watching the metadata of a kind that is known only at run time.
     pub fn metadata_api(&self, client: Client, kind: &ApiResource) -> Api<Tolerant<PartialObjectMeta>> {
         match &self.namespace {
             Some(namespace) => Api::namespaced_with(client, namespace, kind),
@@ -50,7 +51,7 @@ impl Scope {
         }
     }
 
-    /// How the controller's own kinds are watched: those of its shard.
+    /// Returns the watch configuration for the controller's own kinds, limited to its shard.
     pub fn own_kinds(&self) -> watcher::Config {
         match &self.selector {
             Some(selector) => self.other_kinds().labels(selector),
@@ -58,7 +59,7 @@ impl Scope {
         }
     }
 
-    /// How kinds are watched that belong to no shard, such as sources.
+    /// Returns the watch configuration for kinds without shards, such as sources.
     pub fn other_kinds(&self) -> watcher::Config {
         watcher::Config::default().any_semantic()
     }

@@ -1,5 +1,5 @@
-//! Compares the CustomResourceDefinitions that the API server serves with those of this version. The API server drops fields that an
-//! older definition does not have, without an error: a controller would forget which runs it has started.
+//! Compares the CustomResourceDefinitions that the API server serves with those of this version. The API server silently drops
+//! fields that an older definition does not have, and the controller would lose the record of runs that it has started.
 
 use std::io::{self, Read, Write};
 use std::time::Duration;
@@ -14,15 +14,15 @@ use crate::api::definitions::{api_versions, custom_resource_definitions};
 use crate::runtime::reads::ReadError;
 use crate::subprocess::{self, Limits, Subprocess};
 
-/// How often the schemas are read until they are complete.
+/// Interval at which the schemas are read until they are complete.
 const INTERVAL: Duration = Duration::from_secs(3);
-/// How often the same problem is logged.
+/// Minimum interval between two logs of the same problem.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
-/// Maximum number of fields that are named for each CustomResourceDefinition.
+/// Maximum number of missing fields that are named for each CustomResourceDefinition.
 const MAX_FIELDS: usize = 5;
-/// With this value, the API server keeps what the schema does not name.
+/// Schema keyword with which the API server keeps fields that the schema does not name.
 const PRESERVES: &str = "x-kubernetes-preserve-unknown-fields";
-/// The child's role on the command line.
+/// Role of the child process on the command line.
 const ROLE: &str = "compare-schemas";
 /// Limits of the child process.
 const LIMITS: Limits = Limits {
@@ -38,19 +38,20 @@ const LIMITS: Limits = Limits {
     answer: 64 << 10,
 };
 
-/// What the API server serves of a version of an API group.
+/// Served schemas of one version of an API group.
 #[derive(Debug, Serialize, Deserialize)]
 struct Served {
     group: String,
     version: String,
-    /// The OpenAPI document; none if the version is not served.
+    /// OpenAPI document, or `None` if the version is not served.
     document: Option<String>,
 }
 
-/// Waits until the API server serves every field of the definitions of this version, and logs missing fields. Needs no permission
-/// beyond `system:discovery`, which all ServiceAccounts have; without it, nothing is compared.
+/// Waits until the API server serves every field of the definitions of this version, and logs missing fields. The only
+/// permission needed is `system:discovery`, which all ServiceAccounts have by default. Without it, nothing is compared.
 ///
-/// A child process does the comparison: definitions and documents take megabytes, which the allocator would keep.
+/// A child process does the comparison, because definitions and documents take megabytes of memory that the allocator would not
+/// return.
 pub async fn until_complete(client: &Client, timeout: Duration, subprocess: &Subprocess) {
     let compare = async |served: &[Served]| {
         let request = serde_json::to_vec(served).map_err(|error| error.to_string())?;
@@ -60,7 +61,8 @@ pub async fn until_complete(client: &Client, timeout: Duration, subprocess: &Sub
     until_complete_by(client, timeout, compare).await;
 }
 
-/// Compares the served documents on stdin with the definitions of this version, in a child process. Writes the problems to stdout.
+/// Compares the served documents on stdin with the definitions of this version and writes the problems to stdout. Runs in the
+/// child process.
 ///
 /// # Errors
 /// The limits cannot be applied, or the documents cannot be read.
@@ -109,7 +111,7 @@ async fn until_complete_by(
     }
 }
 
-/// A sentence for each definition that is not served as it should be.
+/// Returns a sentence for each definition that is not served completely.
 fn problems(served: &[Served]) -> io::Result<Vec<String>> {
     let mut documents = Vec::new();
     for Served { group, version, document } in served {
@@ -141,7 +143,7 @@ fn problems(served: &[Served]) -> io::Result<Vec<String>> {
     Ok(problems)
 }
 
-/// The OpenAPI documents of the versions that this controller stores.
+/// Reads the OpenAPI documents of the versions that this controller stores.
 async fn served(client: &Client, timeout: Duration) -> Result<Vec<Served>, ReadError> {
     let mut all = Vec::new();
     for (group, version) in api_versions() {
@@ -151,7 +153,7 @@ async fn served(client: &Client, timeout: Duration) -> Result<Vec<Served>, ReadE
     Ok(all)
 }
 
-/// The OpenAPI document of a version; none where nothing of that version is served.
+/// Reads the OpenAPI document of a version. Returns `None` if the version is not served.
 async fn document(client: &Client, timeout: Duration, group: &str, version: &str) -> Result<Option<String>, ReadError> {
     let what = || format!("the OpenAPI schemas of {group}/{version}");
     let request = async {
@@ -172,7 +174,7 @@ async fn document(client: &Client, timeout: Duration, group: &str, version: &str
     }
 }
 
-/// The schema of a kind in the OpenAPI document of its version.
+/// Returns the schema of a kind in the OpenAPI document of its version.
 fn schema_of<'a>(document: &'a Value, kind: &str) -> Option<&'a Value> {
     let schemas = document.pointer("/components/schemas")?.as_object()?;
     schemas.values().find(|schema| {
@@ -187,7 +189,7 @@ fn named(missing: &[String]) -> String {
     if more == 0 { named } else { format!("{named} and {more} more fields") }
 }
 
-/// The paths of the fields of `spec` and `status` that the served schema does not have.
+/// Returns the paths of the fields in `spec` and `status` that the served schema does not have.
 fn missing_fields(ours: &Value, served: &Value) -> Vec<String> {
     let mut missing = Vec::new();
     for part in ["spec", "status"] {
@@ -286,7 +288,7 @@ mod tests {
         }
     }
 
-    /// What the API server says of one version, with the statuses of Workspaces as they are in an older version or not.
+    /// Returns the served document of one version, optionally with the Workspace status of an older version.
     fn document(path: &str, is_older: bool) -> Option<Value> {
         let mut schemas = Map::new();
         for definition in custom_resource_definitions() {
@@ -307,7 +309,7 @@ mod tests {
         (!schemas.is_empty()).then(|| json!({"openapi": "3.0.0", "components": {"schemas": schemas}}))
     }
 
-    /// The problems with what the API server serves.
+    /// Returns the problems of the served schemas.
     async fn found(client: &Client) -> Vec<String> {
         problems(&served(client, LIMIT).await.unwrap()).unwrap()
     }

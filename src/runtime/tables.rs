@@ -1,4 +1,4 @@
-//! Objects as the API server prints them in tables: names, counts and metadata, and no content.
+//! Objects in the table format of the API server: names, counts and metadata, without content.
 
 use std::collections::HashMap;
 use std::fmt::Debug;
@@ -13,14 +13,14 @@ use kube::{Client, Resource};
 use serde::Deserialize;
 use serde_json::Value;
 
-/// What a table is asked for by. Without an alternative the API server never answers with the object itself.
+/// `Accept` header of a table request. Without an alternative media type, the API server never responds with the object itself.
 const TABLE: HeaderValue = HeaderValue::from_static("application/json;as=Table;g=meta.k8s.io;v=v1");
 
-/// An object's row.
+/// Row of an object.
 #[derive(Clone, Debug, Default)]
 pub struct Row {
     pub metadata: ObjectMeta,
-    /// By the name of the column.
+    /// Cells by column name.
     pub cells: HashMap<String, Value>,
 }
 
@@ -58,7 +58,7 @@ impl Table {
     }
 }
 
-/// The row of one object, or none if the object does not exist.
+/// Returns the row of an object, or `None` if the object does not exist.
 pub(super) async fn get_opt<K>(client: &Client, namespace: &str, name: &str) -> kube::Result<Option<Row>>
 where
     K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Debug,

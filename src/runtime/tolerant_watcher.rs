@@ -1,7 +1,7 @@
-//! Watches that go on when one object of a kind cannot be read.
+//! Watches that continue if one object cannot be parsed.
 //!
-//! The watch of kube-rs reads a page of objects as one document: a single object that serde refuses, such as one with more than
-//! 128 levels of nesting, keeps the controller from listing the objects of everyone. Here such an object is left out and logged.
+//! kube-rs parses a page of objects as one document. A single object that serde rejects, such as one with more than 128 levels
+//! of nesting, would prevent the controller from listing any objects of that kind. These watches skip and log such an object.
 
 use std::borrow::Cow;
 use std::fmt::Debug;
@@ -14,21 +14,21 @@ use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
-/// An object of a watch: as its type, or as much of it as can be read.
+/// A watched object: parsed, or only its metadata if it cannot be parsed.
 #[derive(Clone, Debug)]
 pub enum Tolerant<K> {
     Read(Box<K>),
     Unreadable(Box<Unreadable>),
 }
 
-/// An object that is not of its type.
+/// An object that cannot be parsed as its type.
 #[derive(Clone, Debug)]
 pub struct Unreadable {
     metadata: ObjectMeta,
     error: String,
 }
 
-/// What identifies an object, and where a watch goes on after it.
+/// Identity of an object, and the resource version at which a watch continues.
 #[derive(Deserialize)]
 struct Identified {
     metadata: Identity,
@@ -45,8 +45,8 @@ struct Identity {
 
 impl<'de, K: DeserializeOwned> Deserialize<'de> for Tolerant<K> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        // The whole object as text: this step has no limit of nesting. In a watch event it works because the API server writes
-        // the event's type before its object.
+        // Parsing an object as raw text has no nesting limit. This works in watch events because the API server writes the type
+        // of the event before the object.
         let text = Box::<RawValue>::deserialize(deserializer)?;
         match serde_json::from_str(text.get()) {
             Ok(object) => Ok(Tolerant::Read(object)),
@@ -95,7 +95,7 @@ impl<K: Resource> Resource for Tolerant<K> {
     }
 }
 
-/// The events of all objects that can be read.
+/// Watches a kind and skips objects that cannot be parsed.
 pub fn watcher<K>(
     api: Api<Tolerant<K>>,
     config: watcher::Config,
@@ -106,7 +106,8 @@ where
     watcher_with(api, config, |_| None)
 }
 
-/// The same. The end of an object that could not be read any more comes out as that of the one that `last` knows.
+/// Like [`watcher()`], but if a deleted object cannot be parsed, the deletion event contains the last version, which `last`
+/// returns.
 pub fn watcher_with<K>(
     api: Api<Tolerant<K>>,
     config: watcher::Config,

@@ -1,5 +1,5 @@
-//! The changes of an own kind that ask for a reconcile: of the spec, of the finalizers, a deletion, and the annotations
-//! with which people ask. Not the status: the controller writes it itself.
+//! Changes of the controller's own kinds that trigger a reconcile: of the spec, the finalizers, the deletion timestamp and the
+//! request annotations. Status changes do not, because the controller writes the status itself.
 
 use std::fmt::Debug;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -24,7 +24,7 @@ use crate::runtime::index::StoreWriter;
 use crate::runtime::reconcile::ReconcileRunner;
 use crate::runtime::tolerant_watcher::{Tolerant, watcher_with};
 
-/// A new value of one of these asks for a reconcile.
+/// Annotations that trigger a reconcile when their value changes.
 const REQUEST_ANNOTATIONS: [&str; 6] = [
     ANNOTATION_CANCEL,
     ANNOTATION_RECONCILIATION_REQUEST,
@@ -34,12 +34,12 @@ const REQUEST_ANNOTATIONS: [&str; 6] = [
     ANNOTATION_RESOLVE,
 ];
 
-/// The objects whose change asks for a reconcile, for `Controller::for_stream`. All objects go into `store`; those that
-/// are gone are forgotten by `drive`.
+/// Returns the objects whose change triggers a reconcile, for `Controller::for_stream`. `store` receives all objects, and
+/// `drive` forgets deleted ones.
 ///
-/// A reconcile reads its object anew, so the store needs no more than who looks into it: `cut_down` takes out the rest of
-/// spec and status. With thousands of objects they would be most of the controller's memory. `seen` gets every event once the
-/// store holds its object.
+/// A reconcile reads its object from the API, so the store needs only the parts that lookups use. `cut_down` removes the rest
+/// of spec and status, which would be most of the controller's memory with thousands of objects. `seen` receives every event
+/// after the store has applied it.
 pub fn changes<K>(
     api: Api<Tolerant<K>>,
     config: watcher::Config,
@@ -66,7 +66,7 @@ where
         .inspect_ok(move |event| store.apply(event))
         .inspect_ok(move |event| match event {
             Event::Delete(object) => drive.forget(object),
-            // What went away while the watch was interrupted is not among the objects that were listed.
+            // Objects that were deleted while the watch was interrupted are missing from the list.
             Event::InitDone => {
                 drive.retain(|namespace, name| reader.get(&ObjectRef::new(name).within(namespace)).is_some());
             }
@@ -77,8 +77,8 @@ where
         .predicate_filter(generation.combine(finalizers).combine(deletion).combine(requests), Default::default())
 }
 
-/// Leaves of the metadata what is looked at: not the managed fields, nor annotations that ask for nothing, of which one may
-/// be the whole object as `kubectl apply` had it.
+/// Removes the managed fields and all annotations that request nothing. One of these annotations may contain the whole object,
+/// as written by `kubectl apply`.
 pub fn cut_down_metadata<K: Resource>(object: &mut K) {
     object.meta_mut().managed_fields = None;
     object.annotations_mut().retain(|name, _| REQUEST_ANNOTATIONS.contains(&name.as_str()));
@@ -87,11 +87,11 @@ pub fn cut_down_metadata<K: Resource>(object: &mut K) {
     }
 }
 
-/// Leaves of an Update what tells how far its run is, and by what a lock of it is known.
+/// Removes everything from an Update except the progress of its run and the data that identify its locks.
 pub fn cut_down_update(update: &mut Update) {
     update.status = update.status.take().map(|status| {
-        // Without a binding, that a run goes on says that the operator has started it. One that waits for references needs an
-        // agent that knows them.
+        // Without `status.run`, a run in progress was started by the operator. A run that waits for references needs an agent
+        // that supports them.
         let tells = |condition: &Condition| match condition.type_.as_str() {
             COMPLETE => true,
             PROGRESSING => {
@@ -120,7 +120,7 @@ fn deletion<K: Resource>(object: &K) -> Option<u64> {
     Some(u64::from(object.meta().deletion_timestamp.is_some()))
 }
 
-/// What people ask for.
+/// Returns a hash of the request annotations.
 fn requests<K: Resource>(object: &K) -> Option<u64> {
     let annotations = object.annotations();
     let mut hasher = DefaultHasher::new();

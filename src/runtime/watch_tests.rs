@@ -1,4 +1,4 @@
-//! Which changes of an object ask for a reconcile, as a watch of the API brings them.
+//! Tests of which changes in a watch trigger a reconcile.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -102,7 +102,7 @@ async fn objects_that_are_gone_are_forgotten_even_if_their_end_was_not_seen() {
                 break;
             }
         }
-        // The sweep comes with the end of the list, which is behind its last object.
+        // Deleted objects are forgotten at the end of the list, which follows its last object.
         let _ = tokio::time::timeout(Duration::from_millis(100), stream.next()).await;
     };
     tokio::time::timeout(Duration::from_secs(20), all).await.expect("the second list comes");
@@ -111,7 +111,7 @@ async fn objects_that_are_gone_are_forgotten_even_if_their_end_was_not_seen() {
     assert_eq!(known, [false, false, true, true], "{text}");
 }
 
-/// Nested deeper than serde_json follows.
+/// Returns an object that exceeds the nesting limit of serde_json.
 fn deep(name: &str, version: u32) -> Value {
     let mut object = workspace(name, version, json!({}), "");
     object["spec"] = json!({ "podTemplate": (0..500).fold(json!({}), |inner, _| json!({ "a": inner })) });

@@ -1,5 +1,4 @@
-//! The one gate for writes to the API: each is bounded in time, made only while this process may write, and named
-//! in its error.
+//! The only module that writes to the API. Each request has a timeout and requires leadership, and each error names the object.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Debug};
@@ -18,7 +17,7 @@ use crate::runtime::field_managers;
 use crate::runtime::leadership::Leadership;
 use crate::telemetry::metrics::Metrics;
 
-/// How the API server says that an object's namespace is being deleted.
+/// Reason with which the API server rejects objects in a namespace that is being deleted.
 const NAMESPACE_TERMINATING: &str = "NamespaceTerminating";
 
 /// A kind that can be written: namespaced and known at compile time.
@@ -38,7 +37,7 @@ impl<K> Object for K where
 {
 }
 
-/// What was to be done to which object.
+/// Description of a write, for error messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attempt {
     pub verb: &'static str,
@@ -53,14 +52,14 @@ impl fmt::Display for Attempt {
     }
 }
 
-/// A write that was not made, or whose outcome is not known.
+/// Error of a write that was not made, or whose outcome is unknown.
 #[derive(Debug, Error)]
 pub enum WriteError {
     #[error("{attempt}: this process does not hold the lease")]
     NotLeader { attempt: Box<Attempt> },
     #[error("{attempt}: no answer from the API server within {} s", limit.as_secs())]
     Timeout { attempt: Box<Attempt>, limit: Duration },
-    /// The API server said no.
+    /// The API server rejected the request.
     #[error("{attempt}: {message} ({reason}, {code})")]
     Refused { attempt: Box<Attempt>, code: u16, reason: String, message: String },
     #[error("{attempt}")]
@@ -72,7 +71,7 @@ pub enum WriteError {
 }
 
 impl WriteError {
-    /// Whether the object has changed since it was read, or is not the one that was meant.
+    /// Whether the object has changed since it was read, or is another object of the same name.
     pub fn is_conflict(&self) -> bool {
         self.code() == Some(409)
     }
@@ -85,12 +84,12 @@ impl WriteError {
         self.code() == Some(403)
     }
 
-    /// Whether the namespace is being deleted: nothing new can be made in it.
+    /// Whether the namespace is being deleted, so that nothing can be created in it.
     pub fn is_namespace_terminating(&self) -> bool {
         matches!(self, WriteError::Refused { reason, .. } if reason == NAMESPACE_TERMINATING)
     }
 
-    /// Whether the API server found fault with the content.
+    /// Whether the API server rejected the content as invalid.
     pub fn is_invalid(&self) -> bool {
         matches!(self.code(), Some(400 | 422))
     }
@@ -101,25 +100,25 @@ impl WriteError {
         (self.is_invalid() || self.is_forbidden()) && self.server_message().is_some_and(denied)
     }
 
-    /// Whether the object is larger than the API server takes.
+    /// Whether the object exceeds the size limit of the API server.
     pub fn is_too_large(&self) -> bool {
         self.code() == Some(413)
     }
 
-    /// Whether the API server, or its storage, does not take the content: the same write is refused again.
+    /// Whether the API server or its storage rejected the content, so that a retry would be rejected as well.
     pub fn is_content_rejected(&self) -> bool {
-        // etcd says it with code 500.
+        // etcd reports this with code 500.
         let too_large = ["request is too large", "larger than max"];
         let says_so = |message: &str| too_large.iter().any(|words| message.contains(words));
         self.is_invalid() || self.is_too_large() || self.server_message().is_some_and(says_so)
     }
 
-    /// Whether another process is the leader now.
+    /// Whether this process is not the leader.
     pub fn is_not_leader(&self) -> bool {
         matches!(self, WriteError::NotLeader { .. })
     }
 
-    /// What the API server said, without what was being done; for conditions.
+    /// Returns the message of the API server without the attempted operation, for conditions.
     pub fn server_message(&self) -> Option<&str> {
         match self {
             WriteError::Refused { message, .. } => Some(message),
@@ -145,7 +144,7 @@ impl WriteError {
     fn from_kube(attempt: Box<Attempt>, error: kube::Error) -> Self {
         match error {
             kube::Error::Api(status) => {
-                // It stands among the causes only; the reason is that of every refusal.
+                // Only the causes contain this reason; `status.reason` is the same for every rejection.
                 let causes = status.details.iter().flat_map(|details| &details.causes);
                 let mut terminating = causes.filter(|cause| cause.reason == NAMESPACE_TERMINATING);
                 let reason = terminating.next().map_or(&status.reason, |cause| &cause.reason).clone();
@@ -156,12 +155,12 @@ impl WriteError {
     }
 }
 
-/// What came of the wish to create an object.
+/// Result of creating an object.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Created<K> {
-    /// It is new.
+    /// The object was created.
     New(K),
-    /// One of that name was there before; this is it, whoever made it.
+    /// An object of that name exists already, possibly created by another client.
     Existing(K),
 }
 
@@ -173,7 +172,7 @@ impl<K> Created<K> {
     }
 }
 
-/// The one gate for writes. Cheap to clone.
+/// Writer for objects in the API. Cheap to clone.
 #[derive(Clone)]
 pub struct Writer {
     client: Client,
@@ -183,13 +182,13 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// `timeout` bounds each call; nothing is written while another process leads.
+    /// Creates a writer. `timeout` applies to each request. Without `leadership`, every write fails.
     pub fn new(client: Client, timeout: Duration, leadership: Leadership, metrics: Metrics) -> Self {
         Writer { client, timeout, leadership, metrics }
     }
 
-    /// Makes the object's status what `status` says, and touches nothing when it is so already (then the answer is
-    /// none). An object that has changed since it was read is a conflict.
+    /// Sets the status of an object with a merge patch. Makes no request and returns `None` if the status is already equal.
+    /// Returns a conflict if the object has changed since it was read.
     pub async fn status<K: Object>(&self, object: &K, status: &impl Serialize) -> Result<Option<K>, WriteError> {
         let attempt = attempt("write the status of", object);
         let encode = |source| WriteError::Encode { attempt: Box::new(attempt.clone()), source };
@@ -208,13 +207,13 @@ impl Writer {
         self.call(&attempt, request).await.map(Some)
     }
 
-    /// Server-side apply with our field manager, forced. `object` is the whole intent, with metadata.
+    /// Applies an object with forced server-side apply. `object` is the complete intent, including metadata.
     pub async fn apply<K: Object>(&self, object: &impl Serialize) -> Result<K, WriteError> {
         let parameters = PatchParams::apply(FIELD_MANAGER).force();
         self.apply_with("apply", object, &parameters).await
     }
 
-    /// Asks the API server what it thinks of an apply, and writes nothing. Unknown fields are errors.
+    /// Validates an apply with a dry run. Unknown fields are errors.
     pub async fn check<K: Object>(&self, object: &impl Serialize) -> Result<K, WriteError> {
         let mut parameters = PatchParams::apply(FIELD_MANAGER).force();
         parameters.dry_run = true;
@@ -222,7 +221,7 @@ impl Writer {
         self.apply_with("validate", object, &parameters).await
     }
 
-    /// Creates an object. One that exists is an answer, not an error.
+    /// Creates an object. An existing object is a result, not an error.
     pub async fn create<K: Object>(&self, object: &K) -> Result<Created<K>, WriteError> {
         let attempt = attempt("create", object);
         let (api, name) = self.target::<K>(&attempt)?;
@@ -237,7 +236,7 @@ impl Writer {
         }
     }
 
-    /// Deletes an object; one that is gone is fine. With a UID, another object of that name is a conflict.
+    /// Deletes an object. A missing object is not an error. With a UID, another object of the same name is a conflict.
     pub async fn delete<K: Object>(&self, namespace: &str, name: &str, uid: Option<&str>) -> Result<(), WriteError> {
         let attempt = Attempt {
             verb: "delete",
@@ -249,7 +248,7 @@ impl Writer {
         self.delete_if::<K>(&attempt, preconditions).await
     }
 
-    /// Deletes an object if nobody has changed it since it was read: else it is a conflict.
+    /// Deletes an object if it has not changed since it was read; otherwise returns a conflict.
     pub async fn delete_as_seen<K: Object>(&self, object: &K) -> Result<(), WriteError> {
         let preconditions = Preconditions { uid: object.uid(), resource_version: object.resource_version() };
         self.delete_if::<K>(&attempt("delete", object), Some(preconditions)).await
@@ -265,7 +264,7 @@ impl Writer {
         }
     }
 
-    /// Adds a finalizer; no request when it is there.
+    /// Adds a finalizer. Makes no request if it is present.
     pub async fn add_finalizer<K: Object>(&self, object: &K, finalizer: &str) -> Result<(), WriteError> {
         let present = object.finalizers();
         if present.iter().any(|name| name == finalizer) {
@@ -286,7 +285,7 @@ impl Writer {
         self.patch_metadata::<K>(&attempt, with_uid_test(object, patch)).await
     }
 
-    /// Removes a finalizer; no request when it is not there, and an object that is gone is fine.
+    /// Removes a finalizer. Makes no request if it is absent. A missing object is not an error.
     pub async fn remove_finalizer<K: Object>(&self, object: &K, finalizer: &str) -> Result<(), WriteError> {
         let Some(index) = object.finalizers().iter().position(|name| name == finalizer) else {
             return Ok(());
@@ -303,8 +302,8 @@ impl Writer {
         }
     }
 
-    /// Sets annotations, or removes those without a value; no request when they are so already. Another object of the
-    /// same name is a conflict.
+    /// Sets annotations, and removes those without a value. Makes no request if there is no change. Another object of the same
+    /// name is a conflict.
     pub async fn annotate<K: Object>(
         &self,
         object: &K,
@@ -324,8 +323,8 @@ impl Writer {
         self.call(&attempt, request).await.map(|_| ())
     }
 
-    /// Puts us in the place of the Pulumi Kubernetes Operator among those who manage an object's fields; no request when it
-    /// manages none (then the answer is none). An object that has changed since it was read is a conflict.
+    /// Replaces the Pulumi Kubernetes Operator by this controller as manager of an object's fields. Makes no request and
+    /// returns `None` if the operator manages none. Returns a conflict if the object has changed since it was read.
     pub async fn take_over<K: Object>(&self, object: &K) -> Result<Option<K>, WriteError> {
         let Some(managed_fields) = field_managers::managed_fields(object) else { return Ok(None) };
         let attempt = attempt("take over", object);
@@ -337,7 +336,7 @@ impl Writer {
         self.call(&attempt, request).await.map(Some)
     }
 
-    /// A JSON merge patch of an object that is not at hand.
+    /// Sends a JSON merge patch for an object by its name.
     pub async fn merge<K: Object>(&self, namespace: &str, name: &str, patch: &Value) -> Result<K, WriteError> {
         let attempt = Attempt {
             verb: "patch",
@@ -415,7 +414,7 @@ fn attempt<K: Object>(verb: &'static str, object: &K) -> Attempt {
     }
 }
 
-/// The patch shall hit this object and not a later one of the same name.
+/// Adds a UID test, so that the patch is not applied to a later object of the same name.
 fn with_uid_test<K: Object>(object: &K, operations: Value) -> Value {
     let test = object.uid().map(|uid| json!({ "op": "test", "path": "/metadata/uid", "value": uid }));
     let rest = match operations {
@@ -425,7 +424,7 @@ fn with_uid_test<K: Object>(object: &K, operations: Value) -> Value {
     Value::Array(test.into_iter().chain(rest).collect())
 }
 
-/// The JSON merge patch that turns `present` into `wanted`; none if they are the same. A null is the same as nothing.
+/// Returns the JSON merge patch that turns `present` into `wanted`, or `None` if they are equal. A null equals a missing value.
 fn difference(present: &Value, wanted: &Value) -> Option<Value> {
     let (Value::Object(old), Value::Object(new)) = (present, wanted) else {
         return if present == wanted { None } else { Some(without_nulls(wanted)) };
@@ -442,7 +441,7 @@ fn difference(present: &Value, wanted: &Value) -> Option<Value> {
     if patch.is_empty() { None } else { Some(Value::Object(patch)) }
 }
 
-/// In a merge patch a null removes; in a new value it means nothing.
+/// Removes nulls from a new value. In a merge patch, a null deletes a field.
 fn without_nulls(value: &Value) -> Value {
     match value {
         Value::Object(map) => {

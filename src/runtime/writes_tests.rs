@@ -1,4 +1,4 @@
-//! The gate for writes against an API server that answers as a test wants.
+//! Tests of writes to a fake API server.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::runtime::writes::{Created, WriteError, Writer};
 use crate::telemetry::metrics::Metrics;
 
 const PATH: &str = "/apis/auto.pulumi.com/v1alpha1/namespaces/apps/updates/web";
-/// The query of a write that says no more than whose it is.
+/// Query of a write with only the field manager.
 const OURS: &str = "&fieldManager=pulumi-controller";
 
 fn update(status: Value) -> Update {
@@ -40,7 +40,7 @@ fn writer(answer: impl Fn(&RecordedRequest) -> Answer + Send + Sync + 'static) -
     (Writer::new(client, Duration::from_secs(30), Leadership::sole(), Metrics::default()), log)
 }
 
-/// The server says that all is well, with an Update as the answer.
+/// Responds to each request with success and an Update.
 fn agree(_: &RecordedRequest) -> Answer {
     Answer::Json(200, serde_json::to_value(update(json!({}))).unwrap())
 }

@@ -1,5 +1,5 @@
-//! Serves HTTP on a listener with bounds: a number of connections, one request for each, and a time for each. Connections
-//! that wait for their peer can be closed in favor of new ones, so that no peer keeps others out by holding connections.
+//! HTTP server with bounded connections: a maximum number, one request for each, and a maximum duration. When all connections
+//! are in use, the server closes a connection that waits for its peer, so that no peer can block others by holding connections.
 
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
@@ -20,15 +20,15 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::ServiceExt as _;
 
-/// Bounds of the connections of one listener.
+/// Limits of the connections of one listener.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Maximum number of connections at the same time.
+    /// Maximum number of concurrent connections.
     pub connections: usize,
-    /// Maximum number of connections of one IP address that wait for it: for the rest of its request, or for it to read the
-    /// response. A further connection closes the oldest of them.
+    /// Maximum number of connections of one IP address that wait for their peer: for the rest of the request, or for the peer
+    /// to read the response. A further connection closes the oldest of them.
     pub waiting_per_peer: usize,
-    /// Maximum time until the header of the request is complete.
+    /// Maximum time until the request header is complete.
     pub header: Duration,
     /// Maximum duration of a connection.
     pub all: Duration,
@@ -40,12 +40,12 @@ impl Default for Limits {
     }
 }
 
-/// Maximum size of a header in bytes, and of lines in it.
+/// Maximum size of a request header in bytes.
 const MAX_HEADER: usize = 32 * 1024;
 const MAX_HEADERS: usize = 100;
 const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Serves requests until `end` is cancelled. Each connection is a task of `tasks`.
+/// Serves requests until `end` is canceled. Each connection is a task of `tasks`.
 pub async fn serve(
     purpose: &'static str,
     listener: TcpListener,
@@ -84,7 +84,7 @@ pub async fn serve(
     }
 }
 
-/// The address that connections are counted by. A listener on `[::]` sees IPv4 addresses as IPv6 ones.
+/// Returns the address by which connections are counted. A listener on `[::]` reports IPv4 addresses as IPv6 addresses.
 fn address(peer: SocketAddr) -> IpAddr {
     peer.ip().to_canonical()
 }
@@ -97,7 +97,7 @@ struct Connection {
 }
 
 impl Connection {
-    /// Answers one request.
+    /// Serves one request.
     async fn serve(self, stream: TcpStream, router: Router) {
         let Connection { purpose, peer, waiting, limits } = self;
         let peer = Peer { address: peer, close: CancellationToken::new(), list: waiting };
@@ -131,7 +131,7 @@ impl Connection {
     }
 }
 
-/// While the body is read, the connection counts as waiting.
+/// Responds to a request. The connection counts as waiting while the router reads the body.
 async fn answer(router: Router, request: Request<Incoming>, peer: Peer) -> Result<Response<Body>, Infallible> {
     let request = request.map(|body| {
         let pieces = Body::new(body).into_data_stream();
@@ -147,7 +147,7 @@ async fn answer(router: Router, request: Request<Incoming>, peer: Peer) -> Resul
     router.oneshot(request).await
 }
 
-/// The connections that wait for their peers, oldest first. Cheap to clone. There are no more of them than places.
+/// Connections that wait for their peers, oldest first; at most [`Limits::connections`]. Cheap to clone.
 #[derive(Clone)]
 struct Waiting(Arc<WaitingList>);
 
@@ -159,11 +159,11 @@ struct WaitingList {
 struct Entry {
     peer: IpAddr,
     close: CancellationToken,
-    /// Tells entries apart: the one of a [`Wait`] points to the same.
+    /// Identifies the entry of a [`Wait`] by pointer equality.
     identity: Arc<()>,
 }
 
-/// The peer of a connection, and what closes it.
+/// Peer of a connection, and the token that closes the connection.
 #[derive(Clone)]
 struct Peer {
     address: IpAddr,
@@ -172,13 +172,13 @@ struct Peer {
 }
 
 impl Peer {
-    /// The connection waits for the peer from now on.
+    /// Marks the connection as waiting until the returned guard is dropped.
     fn wait(&self) -> Wait {
         self.list.join(self.address, &self.close)
     }
 }
 
-/// A place in the list, until it is dropped.
+/// Guard of a waiting connection. Dropping it removes the connection from the list.
 struct Wait {
     list: Waiting,
     identity: Arc<()>,
@@ -189,7 +189,7 @@ impl Waiting {
         Waiting(Arc::new(WaitingList { per_peer, entries: Mutex::default() }))
     }
 
-    /// Adds a connection of a peer. Closes the peer's oldest when it has too many.
+    /// Adds a connection. Closes the oldest connection of the peer if the peer has too many.
     fn join(&self, peer: IpAddr, close: &CancellationToken) -> Wait {
         let mut entries = lock(&self.0.entries);
         if entries.iter().filter(|entry| entry.peer == peer).count() >= self.0.per_peer {
@@ -200,11 +200,11 @@ impl Waiting {
         Wait { list: self.clone(), identity }
     }
 
-    /// Closes the oldest connection of the peer with the most, if any connection waits.
+    /// Closes the oldest waiting connection of the peer with the most of them, if any connection waits.
     fn close_one(&self) {
         let mut entries = lock(&self.0.entries);
         let count = |peer: IpAddr| entries.iter().filter(|entry| entry.peer == peer).count();
-        // Of several peers with as many, the last one in the reversed order has the oldest connection.
+        // Among equal peers, `max_by_key` returns the last one. In reversed order, this is the peer with the oldest connection.
         let peer = entries.iter().rev().map(|entry| entry.peer).max_by_key(|peer| count(*peer));
         if let Some(peer) = peer {
             close_oldest(&mut entries, peer);
@@ -224,7 +224,7 @@ impl Drop for Wait {
     }
 }
 
-/// Held for short sections only, never across an await.
+/// Locks a mutex. Locks are held for short sections only, never across an await.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! HTTP of the manager: the bounds of its listeners, metrics with a profile beside them, and health for the kubelet.
+//! HTTP servers of the manager: connection limits, metrics, CPU profiles, and probes for the kubelet.
 
 mod connections;
 mod profile;
@@ -19,14 +19,14 @@ use tokio::sync::watch;
 pub use crate::server::connections::{Limits, serve};
 use crate::telemetry::metrics::{CONTENT_TYPE, Metrics};
 
-/// Why an endpoint is not there.
+/// Error while starting an endpoint.
 #[derive(Debug, Error)]
 pub enum ServerError {
     #[error("cannot listen on {address} for {purpose}")]
     Listen { purpose: &'static str, address: SocketAddr, source: io::Error },
 }
 
-/// Listens on an address. Where there is no IPv6, `[::]` means all addresses of IPv4.
+/// Listens on an address. Without IPv6, `[::]` falls back to all IPv4 addresses.
 pub async fn listen(purpose: &'static str, address: SocketAddr) -> Result<TcpListener, ServerError> {
     let failed = |source| ServerError::Listen { purpose, address, source };
     match TcpListener::bind(address).await {
@@ -41,19 +41,19 @@ fn is_in_use(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::AddrInUse
 }
 
-/// `/metrics`, and `/debug/pprof/profile` beside it where it is enabled, as Flux's controllers have it.
+/// Returns the router for `/metrics` and, if `pprof` is set, `/debug/pprof/profile`, as in Flux's controllers.
 pub fn metrics_router(metrics: Metrics, pprof: bool) -> Router {
     let router = Router::new().route("/metrics", get(show_metrics)).with_state(metrics);
     if pprof { router.merge(profile::router()) } else { router }
 }
 
-/// Bounds of the endpoints for metrics and health, which few have to call.
+/// Returns the limits of the metrics and health endpoints, which have few clients.
 pub fn endpoint_limits(pprof: bool) -> Limits {
     let all = Limits::default().all + if pprof { profile::MAX_DURATION } else { Duration::ZERO };
     Limits { connections: 32, waiting_per_peer: 8, all, ..Limits::default() }
 }
 
-/// `/healthz`, which always says yes, and `/readyz`, which says what `ready` says.
+/// Returns the router for `/healthz`, which always succeeds, and `/readyz`, which reports `ready`.
 pub fn health_router(ready: watch::Receiver<bool>) -> Router {
     Router::new().route("/healthz", get(|| async { "ok" })).route("/readyz", get(show_ready)).with_state(ready)
 }
@@ -113,7 +113,7 @@ mod tests {
 
     #[tokio::test]
     async fn there_is_a_profile_only_where_it_is_enabled() {
-        // A wrong number is refused by the route, which has to be there for that.
+        // Only an existing route rejects the invalid number.
         for (pprof, wanted) in [(false, StatusCode::NOT_FOUND), (true, StatusCode::BAD_REQUEST)] {
             let router = metrics_router(Metrics::default(), pprof);
             assert_eq!(ask(&router, "/debug/pprof/profile?seconds=0").await.0, wanted, "--enable-pprof={pprof}");

@@ -1,4 +1,4 @@
-//! The reconciles that are going on, as controller-runtime's work queue shows them: one that hangs is seen before it ends.
+//! Running reconciles, as reported by the work queue of controller-runtime. A reconcile that hangs is visible before it ends.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,10 +12,11 @@ use tokio::time::Instant;
 /// Namespace and name of an object.
 type ObjectKey = (String, String);
 
-/// The reconciles of all controllers. Cheap to clone.
+/// Running reconciles of all controllers. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct Activity {
-    /// Locked for short sections only, never across an await. A controller without work stays, and shows zero.
+    /// Start times. Locked for short sections only, never across an await. A controller without running reconciles stays and
+    /// reports zero.
     begun: Arc<Mutex<BTreeMap<&'static str, HashMap<ObjectKey, Instant>>>>,
 }
 
@@ -30,7 +31,7 @@ impl Activity {
         begun.entry(controller).or_default().remove(object);
     }
 
-    /// For each controller: how long its longest reconcile has lasted, and all of them together.
+    /// Returns the duration of the longest running reconcile and the sum of all durations, for each controller.
     fn durations(&self) -> Vec<(&'static str, Duration, Duration)> {
         let begun = self.begun.lock().unwrap_or_else(PoisonError::into_inner);
         let durations = begun.iter().map(|(controller, objects)| {

@@ -1,4 +1,4 @@
-//! Logs as Flux writes them: one JSON object a line on standard error, with the keys that `flux logs` decodes.
+//! Logs in the format of Flux: one JSON object per line on standard error, with the keys that `flux logs` decodes.
 
 use std::fmt::Debug;
 use std::io::Write;
@@ -18,10 +18,10 @@ use tracing_subscriber::util::SubscriberInitExt;
 use crate::telemetry::chain;
 use crate::telemetry::redact::{Redacting, url_credentials};
 
-/// Crates whose debug output says nothing about stacks.
+/// Crates whose debug output is not about Stacks.
 const QUIET: [&str; 7] = ["h2", "hyper", "hyper_util", "rustls", "tonic", "tower", "reqwest"];
 
-/// How much is logged.
+/// Minimum level of logs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum LogLevel {
     Trace,
@@ -44,23 +44,23 @@ impl LogLevel {
     }
 }
 
-/// How it is written.
+/// Format of logs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum LogEncoding {
     #[default]
     Json,
-    /// For eyes.
+    /// Human-readable text.
     Console,
 }
 
-/// Why logging could not begin.
+/// Error while setting up logging.
 #[derive(Debug, Error)]
 pub enum LoggingError {
     #[error("cannot set up logging: {reason}")]
     Install { reason: String },
 }
 
-/// Begins to log to standard error, panics included.
+/// Starts logging to standard error, including panics.
 pub fn install(level: LogLevel, encoding: LogEncoding) -> Result<(), LoggingError> {
     let failed = |reason: String| LoggingError::Install { reason };
     let filter = EnvFilter::try_new(level.directives()).map_err(|error| failed(error.to_string()))?;
@@ -78,7 +78,7 @@ pub fn install(level: LogLevel, encoding: LogEncoding) -> Result<(), LoggingErro
     Ok(())
 }
 
-/// What a panic said.
+/// Returns the message of a panic.
 pub fn panic_message(payload: &(dyn std::any::Any + Send)) -> String {
     match (payload.downcast_ref::<&str>(), payload.downcast_ref::<String>()) {
         (Some(text), _) => (*text).to_owned(),
@@ -87,7 +87,7 @@ pub fn panic_message(payload: &(dyn std::any::Any + Send)) -> String {
     }
 }
 
-/// Writes each event, with the fields of the spans around it, as one line of JSON.
+/// Layer that writes each event, with the fields of its spans, as one line of JSON.
 struct JsonLayer<W> {
     writer: W,
 }
@@ -140,12 +140,12 @@ where
         }
         line.extend(fields.0);
         name_the_object(&mut line);
-        // There is nobody to tell that standard error is gone.
+        // A write error is ignored, because there is no other output to report it.
         let _ = writeln!(self.writer.make_writer(), "{}", Value::Object(line));
     }
 }
 
-/// Flux knows no level between info and error.
+/// Returns the name of a level. Flux has no level between info and error.
 fn level_name(level: Level) -> &'static str {
     match level {
         Level::TRACE => "trace",
@@ -155,13 +155,13 @@ fn level_name(level: Level) -> &'static str {
     }
 }
 
-/// The part of other crates that speaks; our own lines name the object instead.
+/// Returns the module that logged an event of another crate. Events of this crate name the object instead.
 fn logger_name(target: &str) -> Option<&str> {
     let ours = target.split("::").next() == Some("pulumi_controller");
     (!ours).then_some(target)
 }
 
-/// Flux has the object under its kind as well: `"Stack":{"name":…,"namespace":…}`.
+/// Adds the object under its kind, as in Flux: `"Stack":{"name":…,"namespace":…}`.
 fn name_the_object(line: &mut Map<String, Value>) {
     let text = |key: &str| line.get(key).and_then(Value::as_str).map(str::to_owned);
     if let (Some(kind), Some(name), Some(namespace)) = (text("controllerKind"), text("name"), text("namespace")) {
@@ -235,7 +235,7 @@ mod tests {
         }
     }
 
-    /// The lines that are logged by `work`, as JSON, without their time.
+    /// Returns the lines that `work` logs, as JSON without timestamps.
     fn logged(work: impl FnOnce()) -> Vec<Value> {
         let written = Written::default();
         let writer = written.clone();

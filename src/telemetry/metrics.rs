@@ -1,4 +1,4 @@
-//! Metrics under the names that Flux's dashboards and controller-runtime's alerts read, and a few of our own.
+//! Metrics with the names that Flux dashboards and controller-runtime alerts expect, and additional ones of this controller.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,17 +17,17 @@ use crate::telemetry::runs::Runs;
 use crate::telemetry::stacks::{Stacks, Standing};
 use crate::telemetry::webhooks::{WebhookResult, Webhooks};
 
-/// The content type of [`Metrics::encode`].
+/// Content type of [`Metrics::encode`].
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// How a reconcile ended, in controller-runtime's words.
+/// Result of a reconcile, as in controller-runtime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ReconcileResult {
-    /// Nothing is to be done until something changes.
+    /// Success without a requeue.
     Success,
-    /// It failed and is tried again.
+    /// Failure.
     Error,
-    /// It runs again at a time of its choice.
+    /// Requeue without a failure: success, unmet precondition or write conflict.
     RequeueAfter,
 }
 
@@ -42,14 +42,14 @@ impl EncodeLabelValue for ReconcileResult {
     }
 }
 
-/// How an artifact came into the store.
+/// Result of an artifact fetch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FetchResult {
-    /// From its source.
+    /// Downloaded from the source.
     Fetched,
-    /// It was there.
+    /// Present in the store.
     Cached,
-    /// The source did not give it, or what it gave was refused.
+    /// Not returned by the source, or rejected.
     Failed,
 }
 
@@ -82,7 +82,7 @@ struct ControllerLabels {
     controller: &'static str,
 }
 
-/// Each controller has one queue, of its own name.
+/// Labels of a controller's queue, which has the same name as the controller.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct QueueLabels {
     name: &'static str,
@@ -182,13 +182,13 @@ impl Default for Metrics {
     }
 }
 
-/// Flux's buckets.
+/// Returns a histogram with the buckets of Flux.
 fn reconcile_histogram() -> Histogram {
     Histogram::new(exponential_buckets_range(0.01, 1800.0, 10))
 }
 
 impl Metrics {
-    /// The registry appends `_total` to the name of each counter.
+    /// Registers all metrics. The registry appends `_total` to the name of each counter.
     fn register(&self) -> Registry {
         let mut registry = Registry::default();
         self.register_reconciles(&mut registry);
@@ -255,7 +255,7 @@ impl Metrics {
             self.artifact_fetches.clone(),
         );
         self.runs.register(registry);
-        // `stacks_active`, `programs_active` and two of those about Stacks are names of the Pulumi Kubernetes Operator.
+        // `stacks_active`, `programs_active` and two metrics of `Stacks` have the names of the Pulumi Kubernetes Operator.
         registry.register("stacks_active", "Stacks that are there", self.stacks_active.clone());
         registry.register_collector(Box::new(self.stacks.clone()));
         registry.register("programs_active", "Programs that are there", self.programs_active.clone());
@@ -287,25 +287,25 @@ impl Metrics {
         );
     }
 
-    /// The metrics as OpenMetrics text.
+    /// Returns the metrics as OpenMetrics text.
     pub fn encode(&self) -> Result<String, std::fmt::Error> {
         let mut text = String::new();
         encode(&mut text, &self.registry)?;
         Ok(text)
     }
 
-    /// How many reconciles of a controller may go on at the same time.
+    /// Sets the maximum number of concurrent reconciles of a controller.
     pub fn reconciles_at_once(&self, controller: &'static str, most: u16) {
         self.most_workers.get_or_create(&ControllerLabels { controller }).set(i64::from(most));
     }
 
-    /// A reconcile of an object, by its namespace and name, has begun.
+    /// Records the start of a reconcile. `object` is the namespace and name.
     pub fn reconcile_begun(&self, controller: &'static str, object: &(String, String)) {
         self.activity.begin(controller, object);
         self.active_workers.get_or_create(&ControllerLabels { controller }).inc();
     }
 
-    /// A reconcile of an object has ended.
+    /// Records the end of a reconcile.
     pub fn reconcile_ended(
         &self,
         controller: &'static str,
@@ -326,17 +326,17 @@ impl Metrics {
         self.active_workers.get_or_create(&ControllerLabels { controller }).dec();
     }
 
-    /// A reconcile failed and is not tried again until the object changes.
+    /// Counts a reconcile that failed and is not retried until the object changes.
     pub fn reconcile_stalled(&self, controller: &'static str) {
         self.reconcile_terminal_errors.get_or_create(&ControllerLabels { controller }).inc();
     }
 
-    /// A reconcile panicked.
+    /// Counts a reconcile that panicked.
     pub fn reconcile_panicked(&self, controller: &'static str) {
         self.reconcile_panics.get_or_create(&ControllerLabels { controller }).inc();
     }
 
-    /// An object is gone: its series go too.
+    /// Removes the series of a deleted object.
     pub fn forget(&self, kind: &'static str, namespace: &str, name: &str) {
         let labels = ObjectLabels { kind, name: name.to_owned(), namespace: namespace.to_owned() };
         self.reconcile_duration.remove(&labels);
@@ -345,65 +345,65 @@ impl Metrics {
         }
     }
 
-    /// An artifact was wanted.
+    /// Counts an artifact fetch.
     pub fn artifact_fetch(&self, result: FetchResult) {
         self.artifact_fetches.get_or_create(&FetchLabels { result }).inc();
     }
 
-    /// What is counted of runs.
+    /// Returns the metrics of runs.
     pub fn runs(&self) -> &Runs {
         &self.runs
     }
 
-    /// How many Stacks there are.
+    /// Sets the number of Stacks.
     pub fn stacks(&self, count: usize) {
         self.stacks_active.set(i64::try_from(count).unwrap_or(i64::MAX));
     }
 
-    /// How a Stack stands.
+    /// Sets the state of a Stack.
     pub fn stack_stands(&self, namespace: &str, name: &str, standing: Standing) {
         self.stacks.note(namespace, name, standing);
     }
 
-    /// How many Programs there are.
+    /// Sets the number of Programs.
     pub fn programs(&self, count: usize) {
         self.programs_active.set(i64::try_from(count).unwrap_or(i64::MAX));
     }
 
-    /// A webhook was called.
+    /// Counts a webhook call.
     pub fn webhook(&self, result: WebhookResult) {
         self.webhooks.count(result);
     }
 
-    /// A Kubernetes event was not written.
+    /// Counts a Kubernetes event that was not written.
     pub fn event_dropped(&self) {
         self.events_dropped.inc();
     }
 
-    /// The notification-controller was not told of an event.
+    /// Counts an event that was not posted to the notification-controller.
     pub fn notification_dropped(&self) {
         self.notifications_dropped.inc();
     }
 
-    /// Whether this process holds a Lease.
+    /// Sets whether this process holds a Lease.
     pub fn leads(&self, lease: &str, leads: bool) {
         self.leader.get_or_create(&LeaseLabels { name: lease.to_owned() }).set(i64::from(leads));
     }
 
-    /// The API server has answered a request; without a code, it has not.
+    /// Counts a request to the API server. `code` is `None` if there was no response.
     pub fn api_request(&self, code: Option<u16>, method: &str, host: &str) {
         let code = code.map_or_else(|| "<error>".to_owned(), |code| code.to_string());
         let labels = RequestLabels { code, method: method.to_owned(), host: host.to_owned() };
         self.api_requests.get_or_create(&labels).inc();
     }
 
-    /// The certificate authority was looked at.
+    /// Records a check of the certificate authority.
     pub fn authority(&self, expiry: Option<jiff::Timestamp>, is_well: bool) {
         self.authority_expiry.set(expiry.map_or(0, jiff::Timestamp::as_second));
         self.authority_well.set(i64::from(is_well));
     }
 
-    /// A request that changes something in the API is made.
+    /// Counts a request that changes the API.
     pub fn api_write(&self, verb: &'static str, kind: &str) {
         self.api_writes.get_or_create(&WriteLabels { verb, kind: kind.to_owned() }).inc();
     }

@@ -1,4 +1,4 @@
-//! Logs and metrics, and what keeps secrets out of them.
+//! Logs, metrics, and the redaction of secrets.
 
 pub mod activity;
 pub mod logging;
@@ -9,7 +9,7 @@ pub mod runs;
 pub mod stacks;
 pub mod webhooks;
 
-/// An error with its causes in one line, for people.
+/// Formats an error and its causes in one line, for users.
 pub fn chain(error: &(dyn std::error::Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

@@ -1,4 +1,4 @@
-//! What the kernel knows of this process, under the names that every Prometheus client uses.
+//! Process metrics from the kernel, with the names that all Prometheus clients use.
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
@@ -6,7 +6,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
-/// Reads it at each scrape.
+/// Collector that reads the metrics on each scrape.
 #[derive(Clone, Copy, Debug)]
 pub struct ProcessMetrics;
 
@@ -28,7 +28,7 @@ struct Usage {
     virtual_bytes: u64,
     resident_bytes: u64,
     open_files: u64,
-    /// None where there is no limit.
+    /// `None` if there is no limit.
     most_files: Option<u64>,
 }
 

@@ -1,14 +1,15 @@
-//! What hides secrets before a text leaves the process: credentials in URLs, and values that are known to be secret.
+//! Redaction of secrets in output: credentials in URLs, and values that are known to be secret.
 
 use std::borrow::Cow;
 use std::io;
 
-/// What stands in the place of a secret.
+/// Replacement for a secret.
 pub const HIDDEN: &str = "***";
-/// Shorter values are not hidden: they are no secrets, and hiding `1` would make every text unreadable.
+/// Minimum length of a redacted value in bytes. Shorter values are not secrets, and redacting `1` would make every text
+/// unreadable.
 const MIN_VALUE: usize = 4;
 
-/// Hides user and password of every URL in a text.
+/// Redacts user and password in every URL of a text.
 pub fn url_credentials(text: &str) -> Cow<'_, str> {
     let mut hidden = String::new();
     let mut rest = text;
@@ -38,10 +39,10 @@ fn ends_authority(c: char) -> bool {
     c.is_whitespace() || matches!(c, '/' | '?' | '#' | '"' | '\'' | '\\' | '<' | '>' | '`')
 }
 
-/// Values that are known to be secret.
+/// Set of values that are known to be secret.
 #[derive(Clone, Default)]
 pub struct KnownValues {
-    /// The longest first, so that a value within another one does not leave a rest of it.
+    /// Longest first, so that a value that contains another one is redacted as a whole.
     values: Vec<String>,
 }
 
@@ -52,7 +53,7 @@ impl std::fmt::Debug for KnownValues {
 }
 
 impl KnownValues {
-    /// Each line of a value counts as a value of its own, because texts are hidden line by line.
+    /// Creates a set of values. Each line of a value is a separate value, because texts are redacted line by line.
     pub fn new<'a>(values: impl IntoIterator<Item = &'a str>) -> Self {
         let lines = values.into_iter().flat_map(str::lines).map(str::trim).filter(|line| line.len() >= MIN_VALUE);
         let mut values: Vec<String> = lines.map(str::to_owned).collect();
@@ -61,7 +62,7 @@ impl KnownValues {
         KnownValues { values }
     }
 
-    /// The text without the values.
+    /// Returns the text with all values redacted.
     pub fn hide<'a>(&self, text: &'a str) -> Cow<'a, str> {
         let mut hidden = Cow::Borrowed(text);
         for value in &self.values {
@@ -73,7 +74,7 @@ impl KnownValues {
     }
 }
 
-/// A writer of whole lines that hides credentials in URLs.
+/// Writer that redacts credentials in URLs. Each write must contain whole lines.
 pub struct Redacting<W>(pub W);
 
 impl<W: io::Write> io::Write for Redacting<W> {

@@ -1,4 +1,4 @@
-//! Runs: how many are open and queued, how long they wait and how long they take.
+//! Metrics of runs: open and queued runs, waiting times and durations.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -12,10 +12,10 @@ use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
-/// From the shortest run to one that reaches the default timeout.
+/// Upper bounds in seconds, from the shortest runs to the default timeout.
 const DURATION_BUCKETS: [f64; 14] =
     [1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1200.0, 1800.0, 3600.0, 7200.0, 10800.0];
-/// From a run that starts at once to a pass over many Stacks.
+/// Upper bounds in seconds, from an immediate start to a wait behind the runs of many Stacks.
 const WAIT_BUCKETS: [f64; 14] =
     [0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0, 10800.0];
 
@@ -30,7 +30,7 @@ struct DurationLabels {
     outcome: &'static str,
 }
 
-/// Cheap to clone; all clones share the figures.
+/// Metrics of runs. Cheap to clone; all clones share the values.
 #[derive(Clone, Debug)]
 pub struct Runs {
     open: Gauge,
@@ -73,25 +73,26 @@ impl Runs {
         registry.register_collector(Box::new(self.oldest.clone()));
     }
 
-    /// How many runs are open, how many are queued, and since when the one is pending that is pending longest.
+    /// Sets the number of open runs, the number of queued runs, and the time since which the oldest queued run has been
+    /// pending.
     pub fn count(&self, open: usize, queued: usize, oldest: Option<Timestamp>) {
         self.open.set(i64::try_from(open).unwrap_or(i64::MAX));
         self.queued.set(i64::try_from(queued).unwrap_or(i64::MAX));
         *self.oldest.0.lock().unwrap_or_else(PoisonError::into_inner) = oldest;
     }
 
-    /// A run starts.
+    /// Records the start of a run.
     pub fn started(&self, kind: &'static str, waited: Duration) {
         self.wait.get_or_create(&WaitLabels { r#type: kind }).observe(waited.as_secs_f64());
     }
 
-    /// A run has ended.
+    /// Records the end of a run.
     pub fn ended(&self, kind: &'static str, outcome: &'static str, lasted: Duration) {
         self.duration.get_or_create(&DurationLabels { r#type: kind, outcome }).observe(lasted.as_secs_f64());
     }
 }
 
-/// Since when the queued run is pending that is pending longest. Its age is told when it is asked for.
+/// Time since which the oldest queued run has been pending. Its age is computed on each scrape.
 #[derive(Clone, Debug, Default)]
 struct Oldest(Arc<Mutex<Option<Timestamp>>>);
 

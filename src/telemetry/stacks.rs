@@ -1,4 +1,4 @@
-//! How Stacks stand: a series for each of them, and how many stand alike.
+//! Metrics of Stack states: a series for each Stack, and the number of Stacks in each state.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,23 +8,23 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::gauge::ConstGauge;
 
-/// The most pairs of status and reason that have a series; further ones are counted together.
+/// Maximum number of pairs of status and reason with a series; further pairs are counted together.
 const MAX_REASONS: usize = 64;
-/// What they are counted as.
+/// Status and reason of the pairs that are counted together.
 const OTHER: &str = "Other";
 
-/// How a Stack stands, as its conditions say it.
+/// State of a Stack, according to its conditions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Standing {
     /// Status of `Ready`.
     pub ready: String,
-    /// Reason of `Stalled`, if it is there, else of `Ready`.
+    /// Reason of `Stalled` if it is present, else of `Ready`.
     pub reason: String,
     pub is_failing: bool,
     pub is_reconciling: bool,
 }
 
-/// How all Stacks stand, by namespace and name. Cheap to clone.
+/// States of all Stacks by namespace and name. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct Stacks(Arc<Mutex<BTreeMap<(String, String), Standing>>>);
 
@@ -33,12 +33,12 @@ impl Stacks {
         self.lock().insert((namespace.to_owned(), name.to_owned()), standing);
     }
 
-    /// A Stack is gone.
+    /// Removes a deleted Stack.
     pub fn forget(&self, namespace: &str, name: &str) {
         self.lock().remove(&(namespace.to_owned(), name.to_owned()));
     }
 
-    /// How many stand alike, by status and reason.
+    /// Returns the number of Stacks by status and reason.
     fn counts(&self) -> BTreeMap<(String, String), i64> {
         let mut counts = BTreeMap::new();
         for standing in self.lock().values() {
@@ -54,7 +54,7 @@ impl Stacks {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One series for each Stack, under a name of the Pulumi Kubernetes Operator.
+    /// Encodes a series for each Stack, with a name from the Pulumi Kubernetes Operator.
     fn encode_each(
         &self,
         encoder: &mut DescriptorEncoder<'_>,

@@ -1,20 +1,20 @@
-//! Calls to webhooks, counted.
+//! Metrics of webhook calls.
 
 use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
 
-/// What came of a call to a webhook.
+/// Result of a webhook call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum WebhookResult {
-    /// The Stacks were asked to run.
+    /// Runs of all Stacks were requested.
     Accepted,
-    /// It is good, and of an event that runs nothing.
+    /// The call is valid, but its event triggers no runs.
     Ignored,
-    /// There is no such webhook, or the call may not be made.
+    /// The path is unknown, or the call is not permitted.
     Refused,
-    /// It is good, and not every Stack could be asked to run.
+    /// The call is valid, but not all runs could be requested.
     Failed,
 }
 
@@ -35,7 +35,7 @@ struct Labels {
     result: WebhookResult,
 }
 
-/// The calls so far.
+/// Number of webhook calls by result.
 #[derive(Clone, Debug, Default)]
 pub struct Webhooks(Family<Labels, Counter>);
 

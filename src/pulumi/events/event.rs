@@ -1,4 +1,4 @@
-//! An event of the engine, read from a line of the event log.
+//! Engine events, parsed from lines of the event log.
 
 use std::collections::BTreeMap;
 
@@ -9,12 +9,12 @@ use serde_json::Value;
 use crate::pulumi::console;
 use crate::pulumi::outputs::{self, Output};
 
-/// The type of the resource that stands for the stack itself; its outputs are the stack's.
+/// Type of the resource that represents the stack itself. Its outputs are the stack's outputs.
 const STACK_TYPE: &str = "pulumi:pulumi:Stack";
-/// No message is kept longer, in bytes.
+/// Maximum length of a message in bytes.
 const MAX_MESSAGE: usize = 16 * 1024;
 
-/// Why a line of the event log was not understood. Reading goes on with the next line.
+/// Error while parsing a line of the event log. Callers continue with the next line.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum EventError {
     #[error("a line of the event log is longer than {limit} bytes")]
@@ -26,35 +26,35 @@ pub enum EventError {
 /// One event of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EngineEvent {
-    /// Rises with each event of a run.
+    /// Sequence number, which increases with each event of a run.
     pub sequence: u64,
     /// Seconds since 1970.
     pub timestamp: i64,
     pub kind: EventKind,
 }
 
-/// What an event is about.
+/// Type of an event, with its content.
 #[derive(Clone, Debug, PartialEq)]
 pub enum EventKind {
-    /// The engine has read the program and begins its steps. Diagnostics may come before.
+    /// The engine has loaded the program and starts its steps. Diagnostics may precede this event.
     Prelude,
-    /// A step on a resource begins.
+    /// A step on a resource started.
     ResourcePre(ResourceStep),
-    /// A step on a resource is done.
+    /// A step on a resource is complete.
     ResourceOutputs(ResourceStep),
     /// A step on a resource failed.
     ResourceFailed(ResourceStep),
-    /// The engine, a provider or the program says something.
+    /// Message of the engine, a provider or the program.
     Diagnostic(Diagnostic),
-    /// The engine's own account of the run.
+    /// Result of the run, as reported by the engine.
     Summary(Summary),
-    /// What the engine says for itself, such as that it was asked to stop.
+    /// Message of the engine itself, such as the notice that it received a signal.
     Stdout { message: String },
-    /// A plugin is being downloaded or installed.
+    /// Progress of a plugin download or installation.
     Progress(PluginProgress),
-    /// The last event, also of a run that succeeded.
+    /// Last event of every run, including successful ones.
     Cancel,
-    /// An event of a kind that is of no interest, or newer than this code.
+    /// Event of a kind that is ignored or unknown.
     Other,
 }
 
@@ -62,28 +62,28 @@ pub enum EventKind {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ResourceStep {
     pub urn: String,
-    /// The engine's word: create, update, delete, same, ...
+    /// Operation name of the engine: create, update, delete, same, ...
     pub operation: String,
-    /// The resource's type token.
+    /// Type token of the resource.
     pub resource_type: String,
-    /// The outputs of the stack; only with `ResourceOutputs` of the resource that stands for the stack.
+    /// Outputs of the stack; only in `ResourceOutputs` of the resource that represents the stack.
     pub stack_outputs: Option<Vec<Output>>,
 }
 
-/// A message.
+/// A diagnostic message.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Diagnostic {
-    /// `debug`, `info`, `info#err` (the program's stderr), `warning` or `error`.
+    /// `debug`, `info`, `info#err` (stderr of the program), `warning` or `error`.
     pub severity: String,
-    /// Empty when it is about no resource.
+    /// URN of the resource; empty if the message is not about a resource.
     pub urn: String,
-    /// Without colours; at most 16 KiB.
+    /// Text without colors; at most 16 KiB.
     pub message: String,
-    /// Whether it is of the moment only: shown while the run goes on, not kept.
+    /// Whether the message is only shown during the run and not kept.
     pub ephemeral: bool,
 }
 
-/// How far the download or installation of a plugin is.
+/// Progress of a plugin download or installation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PluginProgress {
     /// `plugin-download` or `plugin-install`.
@@ -92,18 +92,18 @@ pub struct PluginProgress {
     pub done: bool,
 }
 
-/// The engine's own account of a run.
+/// Result of a run, as reported by the engine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
-    /// Rounded up.
+    /// Duration in seconds, rounded up.
     pub duration_seconds: u64,
-    /// Number of resources by the engine's word for what was done.
+    /// Number of resources by operation name.
     pub resource_changes: BTreeMap<String, u64>,
-    /// `succeeded`, `failed` or `canceled`; absent before CLI 3.237. A run that was cancelled gracefully says `failed`.
+    /// `succeeded`, `failed` or `canceled`; absent before CLI 3.237. A gracefully canceled run reports `failed`.
     pub result: Option<String>,
 }
 
-/// One line as it is written. What is not read here is skipped without being kept.
+/// A line of the event log. Unknown fields are skipped without allocating memory for them.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Line {
@@ -172,7 +172,7 @@ struct Metadata {
     r#type: String,
 }
 
-/// A line again, for the outputs of the stack only.
+/// A line of the event log, with only the outputs of the stack.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct OutputsLine {
@@ -195,13 +195,13 @@ struct NewState {
 }
 
 impl EngineEvent {
-    /// Reads one line. Never panics, whatever the bytes.
+    /// Parses one line. Never panics, whatever the bytes.
     pub fn parse(line: &[u8]) -> Result<EngineEvent, EventError> {
         EngineEvent::parse_without(line, &str::to_owned)
     }
 
-    /// Reads one line and takes out of its messages what must not be shown: `hide` gives a text without. It sees them whole,
-    /// because of what is cut no part would be found any more.
+    /// Parses one line and redacts its messages with `hide`. `hide` receives whole messages, because it would not recognize a
+    /// secret that is cut in half.
     pub fn parse_without(line: &[u8], hide: &dyn Fn(&str) -> String) -> Result<EngineEvent, EventError> {
         let read: Line = serde_json::from_slice(line).map_err(|error| malformed(&error))?;
         Ok(EngineEvent { sequence: read.sequence, timestamp: read.timestamp, kind: kind(read, line, hide)? })
@@ -209,7 +209,7 @@ impl EngineEvent {
 }
 
 fn malformed(error: &serde_json::Error) -> EventError {
-    // serde's own words may quote a value.
+    // serde's error message may quote a value.
     let what = if error.is_data() { "an unexpected type" } else { "no JSON object" };
     EventError::Malformed { reason: format!("{what} at column {}", error.column()) }
 }
@@ -250,7 +250,8 @@ fn kind(read: Line, line: &[u8], hide: &dyn Fn(&str) -> String) -> Result<EventK
     })
 }
 
-/// A policy is violated. The engine says it in an event of its own, also where that is why the run fails.
+/// Converts a policy violation to a diagnostic. The engine reports it only in this event, even if the violation makes the run
+/// fail.
 fn violated(violation: &Violation, hide: &dyn Fn(&str) -> String) -> Diagnostic {
     let Violation { message, resource_urn, policy_name, policy_pack_name, policy_pack_version, .. } = violation;
     let policy = format!("{policy_name} of {policy_pack_name} {policy_pack_version}");
@@ -271,11 +272,11 @@ fn stack_outputs(line: &[u8]) -> Result<Vec<Output>, EventError> {
     Ok(outputs::from_events(outputs.unwrap_or_default()))
 }
 
-/// A message without colours, without the line ends after it and without what is to be hidden, bounded. What is far too long
-/// is cut before it is read.
+/// Cleans a message: removes colors and trailing whitespace, redacts it and limits its length. A very long message is shortened
+/// before the colors are removed.
 fn said_plainly(message: &str, hide: &dyn Fn(&str) -> String) -> String {
     let cut = console::shorten(&hide(message.trim_end()), 4 * MAX_MESSAGE);
-    // Once more: colours may have been in between.
+    // Redact again: color tags may have split a secret.
     console::shorten(hide(&console::without_colours(&cut)).trim_end(), MAX_MESSAGE)
 }
 
@@ -373,7 +374,7 @@ mod tests {
     #[test]
     fn what_is_to_be_hidden_is_hidden_before_it_is_cut() {
         let secret = "s3cr3t-".repeat(20);
-        // The secret lies across each place where a message is cut, with and without colours in it.
+        // The secret lies across each position where a message is cut, with and without color tags in it.
         for (length, said) in [
             (MAX_MESSAGE / 2, secret.clone()),
             (2 * MAX_MESSAGE, secret.clone()),

@@ -1,17 +1,17 @@
-//! Complete lines out of a file that grows.
+//! Splits a growing file into lines.
 
 use super::event::EventError;
 
-/// No line of the event log may be longer, in bytes. What it says is held a few times over while it is read.
+/// Maximum length of a line in the event log, in bytes. Parsing needs a multiple of this amount of memory.
 pub const MAXIMUM_LINE: usize = 16 * 1024 * 1024;
 
-/// Cuts the bytes of a growing file into complete lines. Keeps no more than one line, and of that no more than its limit.
+/// Splits the bytes of a growing file into complete lines. Buffers at most one line, up to its maximum length.
 #[derive(Debug)]
 pub struct LineSplitter {
     limit: usize,
-    /// The beginning of the line that is not complete yet.
+    /// Start of the incomplete last line.
     begun: Vec<u8>,
-    /// Whether the rest of the line is skipped because it is too long.
+    /// Whether the rest of the line is skipped because the line is too long.
     skipping: bool,
 }
 
@@ -22,13 +22,13 @@ impl Default for LineSplitter {
 }
 
 impl LineSplitter {
-    /// `limit`: the length of the longest line, in bytes.
+    /// Creates a splitter. `limit` is the maximum length of a line in bytes.
     pub fn new(limit: usize) -> Self {
         LineSplitter { limit, begun: Vec::new(), skipping: false }
     }
 
-    /// Takes the next bytes of the file; gives the lines that are complete now, without their newline, empty ones left out.
-    /// A line that is too long is one error, as soon as it is.
+    /// Adds bytes of the file and returns the lines that are now complete, without their newlines. Empty lines are omitted. A
+    /// line that is too long results in one error, as soon as it exceeds the limit.
     pub fn push(&mut self, chunk: &[u8]) -> Vec<Result<Vec<u8>, EventError>> {
         let mut lines = Vec::new();
         let mut pieces = chunk.split(|byte| *byte == b'\n').peekable();
@@ -37,7 +37,7 @@ impl LineSplitter {
                 lines.push(Err(error));
             }
             if pieces.peek().is_none() {
-                break; // Its newline has not come yet.
+                break; // The newline of the last piece is still missing.
             }
             if !self.skipping && !self.begun.is_empty() {
                 lines.push(Ok(std::mem::take(&mut self.begun)));

@@ -1,4 +1,4 @@
-//! The event log of the engine: one JSON object per line.
+//! Event log of the engine, with one JSON object per line.
 
 mod event;
 mod lines;

@@ -1,4 +1,4 @@
-//! What is remembered of the events of a run.
+//! Summary of the events of a run.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -6,24 +6,24 @@ use super::event::{Diagnostic, EngineEvent, EventKind, ResourceStep, Summary};
 use crate::pulumi::console;
 use crate::pulumi::outputs::Output;
 
-/// How much of the errors is kept, in bytes: the first ones and the last ones, half each.
+/// Maximum size of all kept errors in bytes: half for the first errors, half for the last ones.
 const MAX_ERRORS: usize = 16 * 1024;
-/// How much of the program's own words is kept, in bytes: the last ones.
+/// Maximum size of the kept program output in bytes. The last messages are kept.
 const MAX_WORDS: usize = 8 * 1024;
-/// No single message is kept longer, in bytes.
+/// Maximum length of a single kept message in bytes.
 const MAX_KEPT: usize = 4 * 1024;
-/// What a message takes besides its text, in bytes.
+/// Size of a message in addition to its text, in bytes.
 const OVERHEAD: usize = 64;
-/// The engine has some twenty words for what it does to a resource.
+/// Maximum number of operation names that are counted. The engine has about twenty.
 const MAXIMUM_OPERATIONS: usize = 64;
-/// Providers are no resources to the engine's own count.
+/// Type prefix of providers, which the engine does not count as resources.
 const PROVIDER_TYPE: &str = "pulumi:providers:";
-/// A refresh before an update is no change to the engine's own count.
+/// Operation of a refresh before an update, which the engine does not count as a change.
 const REFRESH: &str = "refresh";
-/// What the engine says when it was asked to stop.
+/// Messages of the engine after it received a signal.
 const STOPPING: [&str; 2] = ["received; cancelling", "received; terminating"];
 
-/// What is to be remembered of the events of one run; bounded.
+/// Summary of the events of one run, bounded in size.
 #[derive(Clone, Debug, Default)]
 pub struct RunSummary {
     began: bool,
@@ -38,7 +38,7 @@ pub struct RunSummary {
 }
 
 impl RunSummary {
-    /// Takes the next event of the run.
+    /// Adds the next event of the run.
     pub fn observe(&mut self, event: &EngineEvent) {
         self.began = true;
         match &event.kind {
@@ -92,47 +92,48 @@ impl RunSummary {
         }
     }
 
-    /// The engine's own account, when it came that far.
+    /// Returns the result of the run, if the engine reported one.
     pub fn summary(&self) -> Option<&Summary> {
         self.summary.as_ref()
     }
 
-    /// `succeeded`, `failed` or `canceled` in the engine's words, when it said so.
+    /// Returns `succeeded`, `failed` or `canceled`, if the engine reported a result.
     pub fn result(&self) -> Option<&str> {
         self.summary.as_ref()?.result.as_deref()
     }
 
-    /// Number of resources by the engine's word; counted from the steps when the engine gave no summary.
+    /// Returns the number of resources by operation, as reported by the engine. Without a report, counts the completed steps.
     pub fn resource_changes(&self) -> BTreeMap<String, u64> {
         self.summary.as_ref().map_or_else(|| self.steps.clone(), |summary| summary.resource_changes.clone())
     }
 
-    /// The first and the last error diagnostics, 16 KiB in total.
+    /// Returns the first and the last error diagnostics; at most 16 KiB in total.
     pub fn errors(&self) -> Vec<Diagnostic> {
         self.first_errors.iter().chain(&self.last_errors.kept).cloned().collect()
     }
 
-    /// How many error diagnostics between the first and the last were not kept.
+    /// Number of error diagnostics between the first and the last that were dropped.
     pub fn errors_left_out(&self) -> u64 {
         self.last_errors.left_out
     }
 
-    /// The last that the program wrote to its stderr, 8 KiB in total. Some runtimes report their errors only there.
+    /// Returns the last messages that the program wrote to stderr; at most 8 KiB in total. Some runtimes report errors only
+    /// there.
     pub fn program_words(&self) -> Vec<&str> {
         self.words.kept.iter().map(|diagnostic| diagnostic.message.as_str()).collect()
     }
 
-    /// The outputs of the stack, as the engine's last word on them; secrets are blinded. `None` when it said nothing.
+    /// Returns the last outputs of the stack that the engine reported, with masked secrets, or `None` if it reported none.
     pub fn outputs(&self) -> Option<&[Output]> {
         self.outputs.as_deref()
     }
 
-    /// Whether any event came: if not, the CLI failed before the engine began.
+    /// Whether there was any event. Without events, the CLI failed before the engine started.
     pub fn began(&self) -> bool {
         self.began
     }
 
-    /// Whether the engine said that it was asked to stop.
+    /// Whether the engine reported a request to stop.
     pub fn cancel_requested(&self) -> bool {
         self.cancel_requested
     }
@@ -142,7 +143,7 @@ fn size(diagnostic: &Diagnostic) -> usize {
     diagnostic.message.len() + diagnostic.urn.len() + OVERHEAD
 }
 
-/// The last messages.
+/// The last messages, up to a size limit.
 #[derive(Clone, Debug, Default)]
 struct Tail {
     kept: VecDeque<Diagnostic>,
@@ -159,7 +160,7 @@ impl Tail {
     }
 }
 
-/// The summary of the run with this event log.
+/// Summarizes a run with this event log.
 #[cfg(test)]
 pub(crate) fn summary_of(log: &str) -> RunSummary {
     let mut run = RunSummary::default();

@@ -1,26 +1,26 @@
-//! Dependencies that are paths: what is there may change without any lock file saying so.
+//! Detection of local dependencies. Their files may change without a change of any lock file.
 
-/// What package managers write before a path.
+/// Prefixes that package managers write before a path.
 const SCHEMES: [&str; 6] = ["file:", "link:", "portal:", "workspace:", "patch:", "exec:"];
 
-/// Keys of TOML files that stand before a path, or say that a dependency is one.
+/// TOML keys that precede a path or mark a dependency as local.
 const TOML_KEYS: [&str; 5] = ["path=", "directory=", "editable=", "workspace=true", "develop=true"];
 
-/// Whether a text is a path, and not a name.
+/// Whether a dependency is a path instead of a name.
 pub(super) fn is_path(text: &str) -> bool {
     text.starts_with(['.', '/', '~']) || names_path(text)
 }
 
-/// Whether one of the schemes is in a text, as a word of its own.
+/// Whether a text contains one of the prefixes at the start of a word.
 pub(super) fn names_path(text: &str) -> bool {
     SCHEMES.iter().any(|scheme| has_word(text, scheme))
 }
 
-/// Whether a manifest or lock file in TOML has a path as a dependency.
+/// Whether a TOML manifest or lock file contains a local dependency.
 pub(super) fn toml_names_path(text: &str) -> bool {
     let text: String = text.chars().filter(|c| !matches!(c, ' ' | '\t')).collect();
     let others = text.match_indices("virtual=\"").any(|(at, word)| {
-        // The project itself, which has nothing to be installed.
+        // `virtual = "."` is the project itself, which is not installed.
         !text.get(at + word.len()..).is_some_and(|rest| rest.starts_with(".\""))
     });
     others
@@ -29,7 +29,7 @@ pub(super) fn toml_names_path(text: &str) -> bool {
         || ["type=\"directory\"", "type=\"file\"", "[tool.uv.workspace]"].iter().any(|words| text.contains(words))
 }
 
-/// Whether `word` is in a text, and not as the end of another one.
+/// Whether a text contains `word` without a letter, a digit, `_` or `-` directly before it.
 fn has_word(text: &str, word: &str) -> bool {
     let continues = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-');
     text.match_indices(word).any(|(at, _)| !text.get(..at).is_some_and(|before| before.ends_with(continues)))

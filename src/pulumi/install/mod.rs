@@ -1,8 +1,7 @@
-//! What `pulumi install` would do for a project, and whether doing it again could make a difference.
+//! Plans `pulumi install` for a project and decides whether a repeated installation can change the result.
 //!
-//! The dependencies of the source in place are taken over without an installation only when everything that decides the
-//! result is equal and nothing that decides it can be overlooked: see [`Plan::carry`]. What is not known for certain costs an
-//! installation, never a wrong dependency.
+//! The dependencies of the previous source are reused without an installation only if all inputs of the installation are known
+//! and equal: see [`Plan::carry`]. In case of doubt the installation runs, so a wrong dependency is never reused.
 
 mod local;
 mod managed;
@@ -22,45 +21,44 @@ use managed::{LOCAL_DEPENDENCY, Managed};
 use subject::{inside, text};
 
 pub use subject::{Files, Subject};
-/// What an installation would do.
+/// An installation and the conditions for skipping it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// What is written down of it once it is done.
+    /// Record to store after the installation.
     pub installed: Installed,
-    /// Why an equal key says nothing; none when it says that the result would be equal.
+    /// Reason why an equal key does not prove an equal result; `None` if it does.
     pub never_skipped: Option<String>,
-    /// Where the dependencies go, relative to the source's root: as far as they are in the source.
+    /// Directories of the dependencies, relative to the source's root. Directories outside of the source are not included.
     pub trees: Vec<PathBuf>,
-    /// Whether an installation takes away what an earlier one left and nobody wants any more.
+    /// Whether the installation removes dependencies that are no longer needed.
     pub exact: bool,
-    /// Whether the project works without any of the trees.
     pub works_without_trees: bool,
 }
 
-/// What was installed for a source.
+/// Record of the dependencies that are installed for a source.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Installed {
-    /// A digest of everything that decides the result.
+    /// Digest of all inputs of the installation.
     pub key: String,
-    /// The package manager, as far as it is known.
+    /// Name of the package manager, such as `npm` or `uv`, or of the runtime if the manager is not known.
     pub manager: String,
 }
 
-/// What becomes of the dependencies of the source before.
+/// How a new source reuses the dependencies of the previous one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Carry {
-    /// They are those of the new source too: nothing is to be installed.
+    /// Moves the dependencies, which are the same for the new source. No installation is needed.
     Move,
-    /// An installation goes on from a copy of them.
+    /// Installs on top of a copy of the dependencies.
     Copy,
     Nothing,
 }
 
 impl Plan {
-    /// What to do with the dependencies of the source before.
+    /// Returns how to reuse the dependencies of the previous source.
     ///
-    /// A copy is only worked on where leftovers do no harm: by a manager that takes them away, or when nothing was taken out
-    /// of the manifest.
+    /// A copy is used only if leftovers are harmless: if the package manager removes them, or if no dependency was removed from
+    /// the manifest.
     pub fn carry(&self, before: Option<&Installed>) -> Carry {
         let Some(before) = before else { return Carry::Nothing };
         let is_equal = before.key == self.installed.key;
@@ -72,7 +70,7 @@ impl Plan {
     }
 }
 
-/// The paths in the source at which files may be that decide what is installed.
+/// Returns the paths in the source of all files that can affect the installation.
 pub fn files(subject: Subject<'_>) -> Vec<PathBuf> {
     let names: &[&str] = match subject.project.runtime.as_str() {
         "nodejs" | "bun" => &nodejs::FILES,
@@ -83,7 +81,7 @@ pub fn files(subject: Subject<'_>) -> Vec<PathBuf> {
     directories.iter().flat_map(|directory| names.iter().map(|name| directory.join(name))).collect()
 }
 
-/// Plans an installation. `cli` is the version of the CLI; empty when it is not known.
+/// Plans an installation. `cli` is the version of the CLI; empty if it is not known.
 pub fn plan(subject: Subject<'_>, files: &Files, cli: &str) -> Plan {
     let project = subject.project;
     let mut managed = match project.runtime.as_str() {
@@ -96,7 +94,7 @@ pub fn plan(subject: Subject<'_>, files: &Files, cli: &str) -> Plan {
             ..Managed::default()
         },
     };
-    // Where the CLI puts the packages that it generates.
+    // The CLI writes generated packages to this directory.
     managed.trees.extend(inside(&subject.directory.join("sdks")).filter(|_| project.has_packages()));
     let unknown_cli = cli.is_empty().then(|| "the version of the CLI is not known".to_owned());
     Plan {
@@ -126,7 +124,7 @@ fn key(subject: Subject<'_>, manager: &str, files: &Files, cli: &str) -> String 
     hex::encode(Sha256::digest(all.to_string()))
 }
 
-/// The packages and plugins that the project file names.
+/// Returns the reason why the packages and plugins in the project file require an installation every time.
 fn hindrance_of_packages(project: &Project) -> Option<String> {
     for package in values(&project.packages) {
         let (source, version) = match package {

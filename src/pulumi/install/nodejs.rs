@@ -1,4 +1,4 @@
-//! Programs for Node.js and Bun.
+//! Package managers of Node.js and Bun.
 
 use std::path::Path;
 
@@ -33,7 +33,7 @@ const LOCKS: [(&str, &[&str]); 4] = [
     ("bun", &["bun.lock", "bun.lockb"]),
 ];
 
-/// Scripts of the project itself that an installation runs: they may build something from its files.
+/// Scripts of the project that an installation runs. They may build files from the source.
 const SCRIPTS: [&str; 9] = [
     "preinstall",
     "install",
@@ -58,7 +58,8 @@ pub(super) fn managed(subject: Subject<'_>, files: &Files) -> Managed {
     };
     let locked: Vec<&str> =
         LOCKS.iter().filter(|(_, names)| named(files, names).next().is_some()).map(|(manager, _)| *manager).collect();
-    // Left to itself the CLI chooses by lock files and by what the image has: in one pod always alike.
+    // With `auto`, the CLI chooses by the lock files and by the managers in the image, so the choice does not change within a
+    // pod.
     let name = if wanted == "auto" { format!("auto {}", locked.join(" ")) } else { wanted.to_owned() };
     Managed {
         name,
@@ -114,7 +115,7 @@ fn of_manifest(path: &Path, content: &[u8]) -> Option<String> {
     dependencies.any(names_path).then(|| LOCAL_DEPENDENCY.to_owned())
 }
 
-/// Whether a text anywhere in it is a path.
+/// Whether any string in a value is a path.
 fn names_path(value: &Value) -> bool {
     match value {
         Value::String(text) => local::is_path(text),

@@ -1,4 +1,4 @@
-//! Programs in Python.
+//! Package managers of Python.
 
 use std::path::PathBuf;
 
@@ -18,7 +18,7 @@ pub(super) const FILES: [&str; 9] = [
     "setup.cfg",
 ];
 
-/// Options of a line in `requirements.txt` that say where packages come from, and not what is installed.
+/// Options in `requirements.txt` that affect where packages come from, but not which packages are installed.
 const HARMLESS: [&str; 9] = [
     "-i",
     "--index-url",
@@ -31,14 +31,14 @@ const HARMLESS: [&str; 9] = [
     "--trusted-host",
 ];
 
-/// What the lines of `requirements.txt` say.
+/// Strictness of the lines in `requirements.txt`, from the strictest to the loosest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Requirements {
-    /// One version each.
+    /// Pins one version.
     Pinned,
-    /// The newest version that fits.
+    /// Allows any version that matches.
     Floating,
-    /// A path, another file, or what we do not know.
+    /// Refers to a path or another file, or has an unknown form.
     Elsewhere,
 }
 
@@ -66,7 +66,7 @@ pub(super) fn managed(subject: Subject<'_>, files: &Files) -> Managed {
     Managed { name: toolchain.to_owned(), hindrance, trees, exact: toolchain == "uv", works_without_trees: false }
 }
 
-/// The directory that `virtualenv` names, if it is in the source.
+/// Returns the directory of the option `virtualenv`, if it is inside the source.
 fn virtual_environment(subject: Subject<'_>) -> Option<PathBuf> {
     let option = subject.option("virtualenv");
     inside(&subject.directory.join(option)).filter(|path| !option.is_empty() && path != subject.directory)

@@ -1,4 +1,4 @@
-//! A project in a source, and the files that decide what is installed for it.
+//! A project in a source and the files that affect its installation.
 
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
@@ -7,26 +7,26 @@ use serde_json::Value;
 
 use crate::pulumi::project::Project;
 
-/// The existing files that decide what is installed, by their paths in the source: manifests, lock files and settings of the package
-/// managers.
+/// Existing files that affect the installation (manifests, lock files and settings of package managers), by their paths in the
+/// source.
 pub type Files = BTreeMap<PathBuf, Vec<u8>>;
 
 /// A project in a source.
 #[derive(Clone, Copy, Debug)]
 pub struct Subject<'a> {
     pub project: &'a Project,
-    /// The project's directory in the source.
+    /// Directory of the project in the source.
     pub directory: &'a Path,
 }
 
 impl Subject<'_> {
-    /// An option of the runtime, empty if it is not set.
+    /// Returns an option of the runtime, or an empty string if it is not set.
     pub(super) fn option(&self, name: &str) -> &str {
         text(&self.project.runtime_options, name)
     }
 
-    /// The directories in which a package manager looks for its files: those of the program and of the project, and from
-    /// there up to the source's root.
+    /// Returns the directories that package managers search for their files: the directories of the program and of the project,
+    /// and all their parents up to the source's root.
     pub(super) fn directories(&self) -> Vec<PathBuf> {
         // `main` may name a directory or a file.
         let main = inside(&self.directory.join(self.project.main.as_deref().unwrap_or_default()));
@@ -43,7 +43,7 @@ impl Subject<'_> {
     }
 }
 
-/// The normalized path, if it stays in the source.
+/// Returns the normalized path, if it stays inside the source.
 pub(super) fn inside(path: &Path) -> Option<PathBuf> {
     let mut normal = PathBuf::new();
     for component in path.components() {
@@ -61,7 +61,7 @@ pub(super) fn inside(path: &Path) -> Option<PathBuf> {
     Some(normal)
 }
 
-/// The files with these names in all directories.
+/// Returns the files with these names in any directory.
 pub(super) fn named<'a>(files: &'a Files, names: &'a [&str]) -> impl Iterator<Item = (&'a Path, &'a [u8])> {
     let is_named = move |path: &Path| path.file_name().is_some_and(|name| names.iter().any(|wanted| name == *wanted));
     files.iter().filter(move |(path, _)| is_named(path)).map(|(path, content)| (path.as_path(), content.as_slice()))

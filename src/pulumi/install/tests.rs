@@ -12,7 +12,7 @@ fn planned(project: &str, directory: &str, contents: &[(&str, &str)], cli: &str)
     let subject = Subject { project: &project, directory: Path::new(directory) };
     let wanted = files(subject);
     let contents = contents.iter().map(|(path, content)| (PathBuf::from(path), content.as_bytes().to_vec()));
-    // As the agent does: what is not asked for is not read.
+    // Like the agent, pass only the requested files.
     plan(subject, &contents.filter(|(path, _)| wanted.contains(path)).collect(), cli)
 }
 

@@ -1,4 +1,4 @@
-//! What a settings file becomes, as tables.
+//! Tests of rebuilt settings files.
 
 use proptest::prelude::*;
 use serde_json::json;

@@ -7,13 +7,13 @@ use kube::{Resource, ResourceExt};
 
 use crate::telemetry::redact::url_credentials;
 
-/// Prefix of the annotations of an object that become metadata of its events, as in Flux.
+/// Prefix of object annotations that are copied to the metadata of the object's events, as in Flux.
 const METADATA_PREFIX: &str = "event.toolkit.fluxcd.io/";
 
 /// Severity of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventKind {
-    /// An event in the API without a notification.
+    /// Written to the API as a normal event, without a notification.
     Trace,
     Normal,
     Warning,
@@ -59,7 +59,7 @@ impl Event {
     }
 }
 
-/// Compares everything that users see. The resource version of the object does not count.
+/// Whether two events are equal for users. The resource version of the object is ignored.
 pub(in crate::runtime) fn says_the_same(one: &Event, other: &Event) -> bool {
     one.object.uid == other.object.uid
         && one.object.name == other.object.name

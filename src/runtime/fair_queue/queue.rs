@@ -1,4 +1,4 @@
-//! The queued runs, and which of them goes next.
+//! Queued runs in the order in which they start.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -8,8 +8,8 @@ use jiff::Timestamp;
 use super::run::Run;
 use super::slots::{Limits, Taken};
 
-/// The place of a run among the runs of its namespace: the smallest goes first. Equal runs queue by name, so that a restart
-/// of the controller does not change their order.
+/// Order of a run among the runs of its namespace, smallest first. Runs of equal priority and age are ordered by name, so that
+/// a restart of the controller does not change the order.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Position {
     priority: Reverse<i32>,
@@ -29,24 +29,24 @@ impl Position {
     }
 }
 
-/// The queued runs of a namespace on one node.
+/// Queued runs of a namespace on one node.
 type Runs<W> = BTreeMap<Position, (Run, W)>;
 
-/// A namespace that has queued runs.
+/// A namespace with queued runs.
 #[derive(Default)]
 struct Namespace {
     runs: usize,
-    /// When it was served last or, before that, joined the queue: the smaller, the longer ago.
+    /// Logical time at which the namespace was served last or, before that, joined the queue.
     served: u64,
 }
 
-/// All queued runs. By node first: a node without a free slot is skipped as a whole, however many runs wait for it.
+/// All queued runs, grouped by node first, so that a node without a free slot is skipped as a whole.
 pub(super) struct Queue<W> {
     runs: BTreeMap<String, BTreeMap<String, Runs<W>>>,
-    /// Where each run is found: node, namespace and position by UID.
+    /// Node, namespace and position of each run, by UID.
     found: HashMap<String, (String, String, Position)>,
     namespaces: HashMap<String, Namespace>,
-    /// The longest pending first.
+    /// All runs by pending time, oldest first.
     by_age: BTreeSet<(Timestamp, String)>,
     clock: u64,
 }
@@ -72,11 +72,11 @@ impl<W> Queue<W> {
         self.by_age.first().map(|(since, _)| *since)
     }
 
-    /// Adds a run, or moves it to where it belongs now.
+    /// Adds a run, or moves it if its position has changed.
     pub(super) fn insert(&mut self, run: Run, waker: W) {
         let clock = self.tick();
         let namespace = self.namespaces.entry(run.namespace.clone());
-        // Counted before the old entry goes: a namespace does not lose its turn when its only run moves.
+        // Counted before the old entry is removed, so that the namespace keeps its turn when its only run moves.
         namespace.or_insert(Namespace { runs: 0, served: clock }).runs += 1;
         self.remove(&run.uid);
         let position = Position::of(&run);
@@ -107,7 +107,7 @@ impl<W> Queue<W> {
         removed
     }
 
-    /// The UID of the run that goes next, given the slots that are taken.
+    /// Returns the UID of the run that starts next, given the slots that are taken.
     pub(super) fn next(&self, taken: &Taken<'_>, limits: &Limits) -> Option<&str> {
         let nodes = self.runs.iter().filter(|(node, _)| taken.on_node(node) < limits.each_node);
         let queues = nodes.flat_map(|(node, namespaces)| namespaces.iter().map(move |(name, runs)| (node, name, runs)));
@@ -119,7 +119,7 @@ impl<W> Queue<W> {
         candidates.min().map(|(_, _, next)| next.uid.as_str())
     }
 
-    /// Takes a run out: its namespace is served.
+    /// Removes a run and marks its namespace as served.
     pub(super) fn take(&mut self, uid: &str) -> Option<(Run, W)> {
         let clock = self.tick();
         let taken = self.remove(uid)?;
@@ -142,7 +142,7 @@ impl<W> Queue<W> {
         queued.map(|(run, _)| run)
     }
 
-    /// Whether everything that is known of each queued run agrees.
+    /// Whether all indexes of the queued runs are consistent.
     pub(super) fn is_consistent(&self) -> bool {
         let counted: usize = self.namespaces.values().map(|namespace| namespace.runs).sum();
         let is_found =

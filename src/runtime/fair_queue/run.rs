@@ -1,4 +1,4 @@
-//! A run that needs a slot.
+//! Runs that need a slot.
 
 use jiff::Timestamp;
 
@@ -7,12 +7,12 @@ use jiff::Timestamp;
 pub struct Run {
     pub uid: String,
     pub namespace: String,
-    /// Name of its Workspace.
+    /// Name of the Workspace of the run.
     pub workspace: String,
-    /// Node of its pod.
+    /// Node of the workspace pod.
     pub node: String,
     /// Runs with a higher priority start first within their namespace.
     pub priority: i32,
-    /// Of runs with the same priority the one that has been pending longest starts first.
+    /// Among runs with the same priority, the run that has been pending longest starts first.
     pub pending_since: Timestamp,
 }

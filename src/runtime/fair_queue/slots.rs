@@ -1,8 +1,8 @@
-//! Run slots: how many there are, and how many are in use.
+//! Limits and usage of run slots.
 
 use std::collections::HashMap;
 
-/// Maximum number of open runs.
+/// Maximum number of open runs, in total, in each namespace and on each node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     pub all: usize,
@@ -10,7 +10,7 @@ pub struct Limits {
     pub each_node: usize,
 }
 
-/// Number of slots that are open or reserved.
+/// Number of slots that are in use or reserved.
 #[derive(Default)]
 pub(super) struct Taken<'t> {
     pub(super) all: usize,
@@ -32,7 +32,7 @@ impl Taken<'_> {
         self.by_both.get(&(namespace, node)).copied().unwrap_or_default()
     }
 
-    /// Whether one more run of the namespace may be open on the node.
+    /// Whether the namespace may open one more run on the node.
     pub(super) fn has_room(&self, namespace: &str, node: &str, limits: &Limits) -> bool {
         self.on_node(node) < limits.each_node
             && self.in_namespace(namespace) < limits.each_namespace
@@ -40,12 +40,12 @@ impl Taken<'_> {
             && !self.is_reserved_on_node(namespace, node, limits)
     }
 
-    /// Whether the only slot left is for namespaces without a run.
+    /// Whether the last free slot is reserved for namespaces without a run.
     pub(super) fn is_reserved(&self, namespace: &str, limits: &Limits) -> bool {
         limits.each_namespace < limits.all && self.all + 1 == limits.all && self.in_namespace(namespace) > 0
     }
 
-    /// The same for the slots of a node.
+    /// Whether the last free slot of the node is reserved for namespaces without a run on it.
     pub(super) fn is_reserved_on_node(&self, namespace: &str, node: &str, limits: &Limits) -> bool {
         self.on_node(node) + 1 == limits.each_node && self.of_both(namespace, node) > 0
     }

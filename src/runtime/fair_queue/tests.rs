@@ -1,4 +1,4 @@
-//! Which run goes next: tables for the order, and what holds for any sequence of events.
+//! Tests of the order of runs: tables, and properties of arbitrary event sequences.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,7 +25,7 @@ fn queue(all: usize, each_namespace: usize, each_node: usize) -> FairQueue<Strin
     FairQueue::new(Limits { all, each_namespace, each_node })
 }
 
-/// Ends a run and opens the next one, again and again; tells which ones were opened, in order.
+/// Repeatedly ends a run and opens the next one. Returns the opened runs in order.
 fn opened_in_turn(
     queue: &mut FairQueue<String>,
     runs: &BTreeMap<String, Run>,
@@ -43,7 +43,7 @@ fn opened_in_turn(
     }
 }
 
-/// The order in which runs start when there is one slot and the first of them has it.
+/// Returns the order in which queued runs start if the only slot is initially in use.
 fn order(asked: &[Run]) -> Vec<String> {
     let now = Instant::now();
     let mut queue = queue(1, 1, 1);
@@ -78,7 +78,7 @@ fn the_highest_priority_goes_first_then_the_longest_pending() {
         queued("urgent", "a", 5, 20),
     ];
     assert_eq!(order(&asked), ["urgent", "urgent-late", "early", "late", "low"]);
-    // Neither counts between namespaces.
+    // Neither priority nor pending time counts between namespaces.
     let asked = [queued("other", "b", 0, 50), asked[3].clone(), asked[4].clone(), asked[1].clone()];
     assert_eq!(order(&asked), ["other", "urgent", "urgent-late", "early"]);
 }
@@ -224,7 +224,7 @@ fn the_message_names_the_limit_and_its_flag() {
     }
 }
 
-/// Something that happens to the run of a number.
+/// An event of the run with this number.
 #[derive(Clone, Debug)]
 enum Event {
     Ask(u8),
@@ -245,7 +245,7 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
     proptest::collection::vec(event, 0..120)
 }
 
-/// Twenty-four runs in three namespaces on two nodes.
+/// Returns one of 24 runs in three namespaces on two nodes.
 fn numbered(number: u8) -> Run {
     let number = number % 24;
     let (priority, pending_since) = (i32::from(number % 5) - 2, at(i64::from(number % 7)));
@@ -273,7 +273,7 @@ fn check(queue: &FairQueue<String>) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// The namespaces of runs that could start if one more slot of all were free, with the slots that they have taken.
+/// Returns the namespaces with a run that could start if one more slot were free, and the number of slots that each has taken.
 fn eligible(queue: &FairQueue<String>) -> BTreeMap<String, usize> {
     let taken = queue.taken_slots();
     let queued = queue.queue.runs().filter(|run| taken.has_room(&run.namespace, &run.node, &queue.limits));
@@ -309,7 +309,7 @@ proptest! {
             queue.reserve(now);
             check(&queue)?;
         }
-        // Every queued run starts once the open ones end and unclaimed reservations expire.
+        // Every queued run starts once the open runs end and unclaimed reservations expire.
         let mut queued: BTreeSet<String> = queue.queue.runs().map(|run| run.uid.clone()).collect();
         while queue.queued() > 0 || queue.taken() > 0 {
             for (uid, count) in std::mem::take(&mut permits) {
@@ -327,7 +327,7 @@ proptest! {
         prop_assert!(queue.open.is_empty() && queue.reserved.is_empty() && queue.queue.is_consistent());
     }
 
-    /// Whatever the runs, their number and their priorities: who has fewer slots is served first.
+    /// For any runs and priorities, the namespace with the fewest slots is served first.
     #[test]
     fn a_slot_goes_to_a_namespace_that_has_no_more_than_any_other(
         asked in proptest::collection::vec(any::<u8>(), 1..60), ends in proptest::collection::vec(any::<u8>(), 1..60),
@@ -345,7 +345,7 @@ proptest! {
             let mut open: Vec<String> = queue.open.keys().cloned().collect();
             open.sort();
             let Some(ended) = open.get(usize::from(end) % open.len().max(1)).cloned() else { break };
-            // As `close` finds it: the slot is free, and none is reserved yet.
+            // State within `close`: the slot is free and not yet reserved.
             queue.open.remove(&ended);
             let before = eligible(&queue);
             queue.close(&ended, now);
@@ -360,7 +360,7 @@ proptest! {
         }
     }
 
-    /// With one slot: while a namespace waits, each other one is served once at most.
+    /// With one slot, each other namespace is served at most once while a namespace waits.
     #[test]
     fn a_queued_namespace_is_passed_once_by_each_other_one(
         order in proptest::collection::vec((0..4_u8, any::<bool>(), -2..3_i32), 1..80),
@@ -370,7 +370,7 @@ proptest! {
         queue.adopt(&run("open", "z", "n"), now);
         let mut open = "open".to_owned();
         let mut runs: BTreeMap<String, Run> = BTreeMap::new();
-        // For each namespace with queued runs: those that were served since it queued or was served itself.
+        // For each namespace with queued runs: the namespaces that were served since it joined the queue or was last served.
         let mut passed_by: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for (number, (namespace, end, priority)) in order.into_iter().enumerate() {
             let (uid, namespace) = (format!("{number:03}"), namespace.to_string());

@@ -1,4 +1,4 @@
-//! Slots under load, with simulated time.
+//! Tests of slots under load, with simulated time.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ impl FairSlots {
     }
 }
 
-/// Whether a slot is to be had at once.
+/// Returns a slot if one is free at once.
 async fn is_free(slots: &FairSlots, key: &str) -> Option<Slot> {
     timeout(Duration::from_millis(1), slots.acquire(key)).await.ok().and_then(Result::ok)
 }
@@ -72,7 +72,7 @@ async fn another_key_waits_for_one_turn_however_long_the_queue_is() {
 async fn a_caller_that_stops_waiting_leaves_nothing_behind() {
     let slots = slots(1, 1, 2);
     let held = slots.acquire("a").await.expect("it is free");
-    // One waits for the key's own slot, one for the common slot.
+    // One caller waits for the key's own slot, one for the common slot.
     for key in ["a", "b"] {
         assert!(timeout(Duration::from_secs(1), slots.acquire(key)).await.is_err(), "{key} has to wait");
     }
@@ -110,10 +110,11 @@ async fn a_key_that_pauses_holds_up_nobody_else() {
     assert!(is_free(&slots, "a").await.is_none(), "a pauses until the slot is dropped");
 }
 
-/// A caller: its key, when it comes, how long it waits at most, and how long it works, in milliseconds.
+/// A call: key, start time, maximum waiting time and working time, in milliseconds.
 type Call = (usize, u64, u64, u64);
 
-/// Runs the calls and gives the most slots that were in use at once, in total and by one key, and how many were served.
+/// Runs the calls. Returns the maximum number of slots in use, in total and by one key, and the number of calls that got a
+/// slot.
 async fn run(slots: &FairSlots, calls: Vec<Call>) -> (usize, usize, usize) {
     let used = Arc::new(Mutex::new((HashMap::<usize, usize>::new(), 0_usize, 0_usize)));
     let mut tasks = JoinSet::new();
@@ -185,7 +186,7 @@ proptest! {
             let slot = slots.acquire("newcomer").await;
             prop_assert!(slot.is_ok());
             let waited = began.elapsed();
-            // Each crowd has `per_key` entries before it, and as many are served each second.
+            // Each other key has at most `per_key` entries ahead in the queue, and as many entries are served each second.
             prop_assert!(waited <= Duration::from_secs(keys + 1), "{:?} behind {} crowds", waited, keys);
             Ok(())
         })?;

@@ -1,4 +1,4 @@
-//! The index holds exactly what a scan of the store finds, whatever the watch brings.
+//! Tests that the index equals a scan of the store after any watch events.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::*;
 
-/// An object in the groups that its data names.
+/// Returns an object in the given groups, which are the keys of its data.
 fn object(name: &str, groups: &BTreeSet<u8>) -> ConfigMap {
     let data: serde_json::Map<_, _> = groups.iter().map(|group| (group.to_string(), json!(""))).collect();
     serde_json::from_value(json!({"metadata": {"namespace": "apps", "name": name}, "data": data})).unwrap()
@@ -33,7 +33,7 @@ fn an_object_moves_between_groups_and_an_empty_group_is_gone() {
     writer.apply(&Event::Apply(object("a", &[3].into())));
     assert_eq!((group("1"), group("2"), group("3")), (vec![], vec!["b".to_owned()], vec!["a".to_owned()]));
     assert!(!index.has_group(&"1".to_owned()));
-    // As it was when it was deleted, which nobody has seen before.
+    // The deleted version has a group that no earlier event contained.
     writer.apply(&Event::Delete(object("a", &[9].into())));
     assert!(!index.has_group(&"3".to_owned()) && !index.has_group(&"9".to_owned()));
     assert_eq!(index.groups.read().unwrap().len(), 1);

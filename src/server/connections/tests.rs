@@ -7,10 +7,10 @@ use tokio_util::sync::DropGuard;
 
 use super::*;
 
-/// Nothing here takes that long; waiting for a timeout of [`LONG`] would.
+/// Upper bound of a test's waiting times. It is shorter than [`LONG`], so that a test fails if it waits for that timeout.
 const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 const LONG: Duration = Duration::from_secs(120);
-/// Requests that are never complete.
+/// Requests that are never completed.
 const UNFINISHED: [&str; 3] = ["", "GET /", "POST /echo HTTP/1.1\r\nHost: test\r\nContent-Length: 10\r\n\r\nabc"];
 
 struct Server {
@@ -32,7 +32,7 @@ impl Server {
         Server { address, _end: end.drop_guard() }
     }
 
-    /// A connection from 127.0.0.`host`, on which this was sent.
+    /// Connects from 127.0.0.`host` and sends `text`.
     async fn connect(&self, host: u8, text: &str) -> TcpStream {
         let socket = TcpSocket::new_v4().unwrap();
         socket.bind(SocketAddr::from((Ipv4Addr::new(127, 0, 0, host), 0))).unwrap();
@@ -46,7 +46,7 @@ impl Server {
     }
 }
 
-/// All that comes until the server closes the connection.
+/// Returns all data that the server sends until it closes the connection.
 async fn rest(mut stream: TcpStream) -> String {
     let mut answer = Vec::new();
     let read = tokio::time::timeout(TEST_TIMEOUT, stream.read_to_end(&mut answer)).await;

@@ -1,4 +1,5 @@
-//! The form of profiles that `go tool pprof` reads: its `profile.proto`, compressed by gzip. Numbers of fields are of that file.
+//! Encodes profiles in the format of `go tool pprof`: a gzip-compressed message of its `profile.proto`. Field numbers are from
+//! that file.
 
 use std::collections::HashMap;
 use std::io::{self, Write as _};
@@ -19,7 +20,7 @@ struct Profile {
     location: Vec<Location>,
     #[prost(message, repeated, tag = "5")]
     function: Vec<Function>,
-    /// What every text is an index into. The first one is empty.
+    /// All strings; other fields refer to them by index. The first string is empty.
     #[prost(string, repeated, tag = "6")]
     string_table: Vec<String>,
     #[prost(int64, tag = "9")]
@@ -83,15 +84,15 @@ struct Function {
     system_name: i64,
 }
 
-/// A thread that was seen at work.
+/// A sampled stack of a thread.
 struct Seen<'a> {
     thread: &'a str,
-    /// From the innermost to the outermost.
+    /// From the innermost function to the outermost.
     functions: Vec<String>,
     times: i64,
 }
 
-/// Writes what was seen.
+/// Encodes a report.
 pub(super) fn encode(report: &Report) -> io::Result<Vec<u8>> {
     let mut profile = Builder::new(1_000_000_000 / i64::from(report.timing.frequency.max(1)));
     for (frames, times) in &report.data {
@@ -111,12 +112,13 @@ pub(super) fn encode(report: &Report) -> io::Result<Vec<u8>> {
 struct Builder {
     profile: Profile,
     texts: HashMap<String, i64>,
-    /// A function has one location, whose number is its own: addresses within functions are not told.
+    /// IDs of functions by name. Each function has a single location with the same ID, because addresses within functions are
+    /// not recorded.
     functions: HashMap<String, u64>,
 }
 
 impl Builder {
-    /// `period` is how much processor time each sight stands for, in nanoseconds.
+    /// Creates a builder. `period` is the CPU time of each sample in nanoseconds.
     fn new(period: i64) -> Self {
         let (profile, texts, functions) = Default::default();
         let mut builder = Builder { profile, texts, functions };
@@ -140,7 +142,7 @@ impl Builder {
         if let Some(id) = self.functions.get(name) {
             return *id;
         }
-        // Zero is no number of one.
+        // Zero is not a valid ID.
         let id = self.functions.len() as u64 + 1;
         let text = self.text(name);
         self.functions.insert(name.to_owned(), id);

@@ -1,5 +1,5 @@
-//! `/debug/pprof/profile`: where the processor time of this process goes, in the place and the form that
-//! `go tool pprof` knows from Flux's controllers.
+//! `/debug/pprof/profile`: CPU profiles of this process, with the path and format that `go tool pprof` uses for Flux's
+//! controllers.
 
 mod format;
 
@@ -15,16 +15,16 @@ use thiserror::Error;
 use tokio::sync::Mutex;
 use url::form_urlencoded;
 
-/// How often a busy thread is looked at, in Hz. Go's rate.
+/// Sampling frequency of a busy thread in Hz, as in Go.
 const FREQUENCY: i32 = 100;
-/// What Go takes when nothing is said.
+/// Default duration in seconds, as in Go.
 const DEFAULT_SECONDS: u64 = 30;
-/// What is kept of stacks grows with the time.
+/// Maximum duration in seconds. The memory for samples grows with the duration.
 const MAX_SECONDS: u64 = 120;
-/// Maximum duration of a profile, without the time to write it.
+/// Maximum duration of a profile, without the time for encoding it.
 pub(super) const MAX_DURATION: Duration = Duration::from_secs(MAX_SECONDS);
 
-/// Why there is no profile.
+/// Error while taking a profile.
 #[derive(Debug, Error)]
 pub enum ProfileError {
     #[error("seconds={0:?}: give a number from 1 to {MAX_SECONDS}")]
@@ -39,10 +39,10 @@ pub enum ProfileError {
     GivenUp(#[from] tokio::task::JoinError),
 }
 
-/// There is one timer for the whole process, so one profile at a time.
+/// Lock for taking a profile. The process has only one profiling timer, so there is at most one profile at a time.
 type Turn = Arc<Mutex<()>>;
 
-/// The route.
+/// Returns the router of the profile endpoint.
 pub fn router() -> Router {
     Router::new().route("/debug/pprof/profile", get(show)).with_state(Turn::default())
 }
@@ -61,13 +61,13 @@ async fn show(State(turn): State<Turn>, RawQuery(query): RawQuery) -> Response {
     }
 }
 
-/// Looks at the process for as long as it is asked to. Who asked and went away ends it.
+/// Takes a profile for the requested duration. If the client disconnects, dropping the future ends the profile.
 async fn profile(turn: &Turn, query: &str) -> Result<Vec<u8>, ProfileError> {
     let duration = seconds(query)?;
     let _turn = turn.try_lock().map_err(|_| ProfileError::Busy)?;
     let guard = pprof::ProfilerGuardBuilder::default().frequency(FREQUENCY).build()?;
     tokio::time::sleep(duration).await;
-    // Finding the names of functions takes a while.
+    // Resolving symbols is slow and would block the async runtime.
     tokio::task::spawn_blocking(move || {
         let report = guard.report().build()?;
         drop(guard);

@@ -7,7 +7,7 @@ fn standing() -> Standing {
     Standing { ready, reason, is_failing: true, is_reconciling: false }
 }
 
-/// With a value in each metric: one without any is not shown.
+/// Returns metrics with a value for each name, because metrics without values are not encoded.
 fn filled() -> Metrics {
     let metrics = Metrics::default();
     metrics.reconciles_at_once("stack", 4);
@@ -33,7 +33,7 @@ fn filled() -> Metrics {
     metrics
 }
 
-/// As Prometheus has it: a counter ends with `_total`.
+/// Returns the names of metrics as in Prometheus: names of counters end with `_total`.
 fn names(text: &str) -> BTreeSet<String> {
     let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '));
     types.map(|(name, kind)| format!("{name}{}", if kind == "counter" { "_total" } else { "" })).collect()
@@ -45,7 +45,7 @@ fn every_metric_is_documented_and_no_other() {
     let rows = page.lines().filter_map(|line| line.strip_prefix("| `")?.split_once('`'));
     let mut documented: BTreeSet<String> = rows.map(|(name, _)| name.to_owned()).collect();
     let found = names(&filled().encode().unwrap());
-    // Only where there is a limit.
+    // This metric exists only if there is a limit.
     documented.retain(|name| name != "process_max_fds" || found.contains(name));
     assert_eq!(found, documented, "left: the code; right: docs/metrics.md");
 }
