@@ -169,7 +169,7 @@ pub struct StackSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expect_no_refresh_changes: Option<bool>,
 
-    /// Whether to run `pulumi preview` instead of `pulumi up`. The field does not affect `destroyOnFinalize`. Default: `false`.
+    /// Whether to run `pulumi preview` instead of `pulumi up`. If `true`, the deletion of the Stack destroys nothing. Default: `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preview: Option<bool>,
 

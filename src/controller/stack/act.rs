@@ -17,7 +17,7 @@ use crate::controller::stack::prerequisites::Stale;
 use crate::controller::stack::requeue::{REJECTED_RETRY, WATCHED_RETRY, retry_of_refused};
 use crate::controller::stack::state::State;
 use crate::controller::stack::step::{Next, again, rest, write};
-use crate::controller::stack::{announce, deletion, build_update, fetch, ownership, pko_migration, status};
+use crate::controller::stack::{announce, build_update, deletion, fetch, ownership, pko_migration, status};
 use crate::controller::update::dead_run;
 use crate::runtime::events::{Event, EventKind};
 use crate::runtime::failpoint;
