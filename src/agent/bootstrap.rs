@@ -1,5 +1,5 @@
-//! The role `bootstrap`: puts this executable on the share volume, so that any Pulumi image can run the agent, and makes the
-//! container's working directory.
+//! The `bootstrap` role: copies this executable to the share volume, so that any Pulumi image can run the agent, and
+//! creates the container's working directory.
 
 use std::fs::{File, Permissions};
 use std::io::{self, Read};
@@ -25,13 +25,13 @@ pub enum BootstrapError {
     Project { path: PathBuf, source: io::Error },
 }
 
-/// Copies this executable to `to`. Does nothing when it is there already.
+/// Copies this executable to `to`. Does nothing if `to` is already identical and executable.
 pub fn bootstrap(to: &Path) -> Result<(), BootstrapError> {
     copy(Path::new(OWN_EXECUTABLE), to)
 }
 
-/// Makes a link to an empty directory where the project's directory will be, unless a directory is there. A link that leads
-/// nowhere would keep the container from starting.
+/// Creates `project` as a symbolic link to an empty directory, unless it is a directory already. A dangling link would
+/// prevent the container from starting.
 pub fn make_project(project: &Path) -> Result<(), BootstrapError> {
     let make = || {
         if project.is_dir() {
@@ -62,7 +62,8 @@ fn copy(from: &Path, to: &Path) -> Result<(), BootstrapError> {
     durable::sync_directory(directory).map_err(written)
 }
 
-/// Whether the file has our content and may be executed. Any trouble with it means that it is to be replaced.
+/// Returns whether `to` is executable and has the content of `executable`. Returns `false` if `to` cannot be read, so
+/// that it is replaced.
 fn is_same(executable: &mut File, to: &Path) -> io::Result<bool> {
     let Ok(mut there) = File::open(to) else { return Ok(false) };
     let Ok(metadata) = there.metadata() else { return Ok(false) };

@@ -1,44 +1,46 @@
-//! How a run is cancelled: gracefully, then harder, as the CLI has it; and when the agent does so by itself.
+//! Cancels a run: gracefully first, then forcefully, following the signal handling of the CLI.
 //!
-//! The CLI takes a signal as a request to stop only while its engine runs; before, it dies of it and leaves its lock behind.
-//! So the first SIGINT is held back until the engine's first event, but not for ever. The second makes the CLI leave what it is
-//! at, so that nobody knows what came of it: it comes when the pod has no more time to give, or when somebody asks again.
+//! The CLI handles a signal as a cancellation request only while its engine runs. Before that, a signal kills the CLI,
+//! which leaves its lock behind. The agent therefore delays the first SIGINT until the engine's first event, for at
+//! most [`HOLD_BACK`]. The second SIGINT makes the CLI abandon the operations in flight, whose outcome is then unknown.
+//! The agent sends it only if the client repeats its request or the time for a graceful end has passed.
 
 use std::fmt;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// How long the first SIGINT waits for the engine's first event.
+/// Maximum time that the first SIGINT waits for the engine's first event.
 pub const HOLD_BACK: Duration = Duration::from_secs(15);
-/// How long the CLI has after the second SIGINT, before it and all its descendants are killed.
+/// Time between the second SIGINT and the SIGKILL for the CLI and all its descendants.
 pub const KILL_GRACE: Duration = Duration::from_secs(30);
-/// What is left of the pod's grace for the verdict, the lingering and the exit. The CLI is made to end as long before that:
-/// from the second SIGINT to SIGKILL, and to the end of all that it started, it takes its time.
+/// Part of the termination grace period that is reserved for reporting the result, waiting until the controller records
+/// it, and exiting. A second part of the same length precedes it: the CLI needs time between the second SIGINT and
+/// SIGKILL, and until all its descendants have ended.
 const RESERVE: Duration = Duration::from_secs(60);
-/// No more than this part of a short grace is reserved.
+/// A reserve takes at most a quarter of a short grace period.
 const RESERVED_PART: u32 = 4;
 
-/// What is left of a pod's grace for the verdict.
+/// Returns the part of the termination grace period that is reserved for reporting the result.
 pub fn reserve(termination_grace: Duration) -> Duration {
     RESERVE.min(termination_grace / RESERVED_PART)
 }
 
-/// How long a run has to end gracefully, whoever ends it, in a pod with this grace.
+/// Returns the time that a run has to end gracefully in a pod with this termination grace period.
 pub fn patience(termination_grace: Duration) -> Duration {
     termination_grace.saturating_sub(reserve(termination_grace) * 2)
 }
 
-/// Why a run is ended.
+/// Cause of the cancellation of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// Somebody called to cancel it.
+    /// A client called `Cancel`.
     Requested,
     /// The pod is being terminated.
     Terminated,
-    /// It took longer than this.
+    /// The run exceeded this timeout.
     Timeout(Duration),
-    /// It neither went on nor said anything for this long.
+    /// The run made no progress and printed nothing for this time.
     Idle(Duration),
 }
 
@@ -59,7 +61,7 @@ impl fmt::Display for Cause {
     }
 }
 
-/// A time as people write it: `1h30m`.
+/// Displays a duration in the form `1h30m`.
 struct Words(Duration);
 
 impl fmt::Display for Words {
@@ -72,28 +74,29 @@ impl fmt::Display for Words {
     }
 }
 
-/// What was asked for, and when it is to take effect.
+/// A requested cancellation and the times of its steps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CancelRequest {
-    /// To end gracefully.
+    /// Time of the graceful cancellation.
     pub gracefully: Option<Instant>,
-    /// To end without waiting for the steps in flight.
+    /// Time from which the CLI no longer waits for the steps in flight.
     pub harder: Option<Instant>,
-    /// The first reason.
+    /// Cause of the first request.
     pub cause: Option<Cause>,
-    /// Whether somebody called to cancel.
+    /// Whether a client has called `Cancel`.
     called: bool,
 }
 
 impl CancelRequest {
-    /// Another call to cancel: the first is graceful, the second is harder, more change nothing.
+    /// Handles a `Cancel` call: the first call cancels gracefully, the second call forcefully. Further calls change
+    /// nothing.
     pub fn escalate(&mut self, now: Instant, patience: Duration) {
         let harder = if self.called { now } else { now + patience };
         self.called = true;
         self.end(Cause::Requested, now, harder);
     }
 
-    /// Gracefully now, and harder later. Takes nothing back that was asked for before.
+    /// Cancels gracefully at `now` and forcefully at `harder`. Earlier times and the first cause stay in force.
     pub fn end(&mut self, cause: Cause, now: Instant, harder: Instant) {
         self.cause.get_or_insert(cause);
         self.gracefully.get_or_insert(now);
@@ -105,7 +108,7 @@ impl CancelRequest {
     }
 }
 
-/// After what time a run is ended; none for never.
+/// Timeouts of a run. `None` disables a timeout.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
     pub timeout: Option<Duration>,
@@ -113,34 +116,34 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// From seconds, of which none are no limit.
+    /// Creates limits from seconds. 0 disables a timeout.
     pub fn from_seconds(timeout: u64, idle: u64) -> Self {
         let limit = |seconds: u64| Some(Duration::from_secs(seconds)).filter(|limit| !limit.is_zero());
         Limits { timeout: limit(timeout), idle: limit(idle) }
     }
 
-    /// Why a run is to be ended that began and was last seen or heard of so long ago.
+    /// Returns the timeout that a run has exceeded, given the time since its start and since its last activity.
     pub fn exceeded(&self, since_begin: Duration, silent: Duration) -> Option<Cause> {
         let timeout = self.timeout.filter(|limit| since_begin >= *limit).map(Cause::Timeout);
         timeout.or_else(|| self.idle.filter(|limit| silent >= *limit).map(Cause::Idle))
     }
 
-    /// Whether so long a silence is worth a word: at half of the time after which the run is ended.
+    /// Returns whether a run without activity for this time is reported as idle: after half of the idle timeout.
     pub fn is_idle(&self, silent: Duration) -> bool {
         self.idle.is_some_and(|limit| silent >= limit / 2)
     }
 }
 
-/// What is to be done to the CLI now.
+/// Signal to send to the CLI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// SIGINT to the CLI alone: it passes it on as it sees fit.
+    /// SIGINT to the process of the CLI only. The CLI forwards it to its children as needed.
     Interrupt,
     /// SIGKILL to all processes of the run.
     Kill,
 }
 
-/// What was done to the CLI so far.
+/// Signals sent to the CLI so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Sent {
     #[default]
@@ -152,7 +155,7 @@ enum Sent {
     Kill,
 }
 
-/// Decides what is due; one for each process of the CLI.
+/// Decides which signal is due. Each process of the CLI needs its own instance.
 #[derive(Debug, Default)]
 pub struct Cancellation {
     engine_began: bool,
@@ -160,17 +163,17 @@ pub struct Cancellation {
 }
 
 impl Cancellation {
-    /// The engine's first event has come.
+    /// Records that the engine has emitted its first event.
     pub fn engine_began(&mut self) {
         self.engine_began = true;
     }
 
-    /// Whether the CLI was told to leave what it was at.
+    /// Returns whether the CLI has received the second SIGINT, which makes it abandon the operations in flight.
     pub fn was_hard(&self) -> bool {
         matches!(self.sent, Sent::Second { .. } | Sent::Kill)
     }
 
-    /// What is due now. Each step is given once.
+    /// Returns the step that is due. Returns each step once.
     pub fn due(&mut self, cancel_request: &CancelRequest, now: Instant) -> Option<Step> {
         let (sent, step) = match self.sent {
             Sent::Nothing if cancel_request.gracefully.is_some_and(|at| self.engine_began || now >= at + HOLD_BACK) => {
@@ -194,7 +197,8 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
     const GRACE_PERIOD: Duration = Duration::from_secs(60);
 
-    /// What is sent, by the second, when `calls` come at the given seconds and the engine begins at `began`.
+    /// Returns the signals and their times in seconds, for `Cancel` calls at `calls` and the engine's first event at
+    /// `began`.
     fn sent(calls: &[u32], began: Option<u32>, seconds: u32) -> Vec<(u32, Step)> {
         let start = Instant::now();
         let (mut cancel_request, mut cancellation) = (CancelRequest::default(), Cancellation::default());
@@ -223,7 +227,7 @@ mod tests {
             (&[5, 8][..], Some(1), vec![(5, Interrupt), (8, Interrupt), (38, Kill)]),
             (&[5, 8, 9, 10][..], Some(1), vec![(5, Interrupt), (8, Interrupt), (38, Kill)]),
             (&[1, 2][..], Some(4), vec![(4, Interrupt), (4, Interrupt), (34, Kill)]),
-            // After the second step came by itself another call changes nothing.
+            // The second SIGINT was sent automatically, so a further call changes nothing.
             (&[5, 70][..], Some(1), vec![(5, Interrupt), (65, Interrupt), (95, Kill)]),
         ] {
             assert_eq!(sent(calls, began, 200), wanted, "{calls:?} {began:?}");
@@ -257,7 +261,7 @@ mod tests {
             (vec![ask, ask], Cause::Requested, later(1)),
             (vec![ask, ask, terminate], Cause::Requested, later(1)),
             (vec![terminate], Cause::Terminated, later(400)),
-            // What ends a run by itself is no call: the first one is still graceful.
+            // Only `Cancel` calls count: the first call after a termination still cancels gracefully.
             (vec![terminate, ask], Cause::Terminated, later(61)),
             (vec![terminate, ask, ask], Cause::Terminated, later(2)),
             (vec![late, ask], timeout, later(60)),

@@ -1,6 +1,6 @@
-//! The time in the journal and in results.
+//! Clock of the journal and the results.
 
-/// The current time in milliseconds since 1970.
+/// Returns the current time in milliseconds since 1970.
 pub fn now() -> i64 {
     jiff::Timestamp::now().as_millisecond()
 }

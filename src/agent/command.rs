@@ -1,4 +1,4 @@
-//! Calls of the CLI: a process in a session of its own, and short calls that are waited for.
+//! Runs the Pulumi CLI in its own session, in the background or to completion.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -19,9 +19,9 @@ use crate::pulumi::failure::Exit;
 
 const OWN_EXECUTABLE: &str = "/proc/self/exe";
 const CLI: &str = "pulumi";
-/// How much of an output is read that is not for the log.
+/// Maximum number of bytes read from a captured standard output.
 const MAX_CAPTURE: u64 = 16 * 1024 * 1024;
-/// How long the output may stay open after the last process of the call has ended.
+/// Maximum time that the output can stay open after the last process of the call has ended.
 const OUTPUT_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[derive(Debug, thiserror::Error)]
@@ -34,7 +34,7 @@ pub enum CallError {
     TooLong(Duration),
 }
 
-/// Starts the CLI in a session of its own, with its output in pipes. `operation` marks all its descendants.
+/// Starts the CLI in its own session, with its output in pipes. `operation` marks all its descendants.
 pub fn spawn(
     arguments: &[OsString],
     directory: &Path,
@@ -59,32 +59,32 @@ pub fn exit(status: ExitStatus) -> Exit {
     Exit { code: status.code(), signal: status.signal() }
 }
 
-/// What becomes of a call's standard output.
+/// Destination of the standard output of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stdout {
-    /// It is for people.
+    /// The pod's log.
     Logged,
-    /// It is data, perhaps secret: it goes nowhere but to the caller.
+    /// The caller only: the output is data and can contain secrets.
     Captured,
 }
 
-/// A call of the CLI that is waited for.
+/// A call of the CLI that runs to completion.
 pub struct Call<'a> {
     pub arguments: Vec<OsString>,
     pub directory: &'a Path,
     pub environment: &'a BTreeMap<OsString, OsString>,
-    /// Marks the processes of this call.
+    /// Mark of the processes of this call.
     pub operation: &'a str,
     pub limit: Duration,
     pub log: PodLog,
-    /// What it reads from its standard input; nothing where there is none.
+    /// Standard input; `None` for an empty one.
     pub stdin: Option<Zeroizing<Vec<u8>>>,
     pub stdout: Stdout,
-    /// Is told the process id when it is started.
+    /// Callback that receives the process ID after the start.
     pub begun: &'a (dyn Fn(u32) + Send + Sync),
 }
 
-/// How a call ended.
+/// Exit status and output of a call.
 #[derive(Debug)]
 pub struct Ended {
     pub exit: Exit,
@@ -94,7 +94,7 @@ pub struct Ended {
 }
 
 impl Ended {
-    /// In words.
+    /// Describes the exit status in a message.
     pub fn how(&self) -> String {
         match (self.exit.code, self.exit.signal) {
             (Some(code), _) => format!("exit code {code}"),
@@ -105,7 +105,7 @@ impl Ended {
 }
 
 impl Call<'_> {
-    /// Runs it until all its processes have ended, within its limit.
+    /// Runs the call until all its processes have ended. Kills them when `limit` is exceeded.
     pub async fn run(&self) -> Result<Ended, CallError> {
         match tokio::time::timeout(self.limit, self.run_unlimited()).await {
             Ok(ended) => ended,
@@ -116,7 +116,7 @@ impl Call<'_> {
         }
     }
 
-    /// Kills all processes of the call.
+    /// Kills all processes of the call and waits for their end.
     pub async fn end(&self) -> io::Result<()> {
         let family = Family::new(self.operation, Vec::new());
         family.signal(Signal::KILL)?;
@@ -131,7 +131,7 @@ impl Call<'_> {
         let family = Family::new(self.operation, child.id().into_iter().collect());
         let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let feed = async {
-            // One that does not read it ends with an error of its own.
+            // A CLI that does not read its input reports its own error.
             if let (Some(mut pipe), Some(input)) = (stdin, &self.stdin) {
                 let _ = pipe.write_all(input).await;
             }
@@ -159,7 +159,7 @@ impl Call<'_> {
             (out, err)
         });
         let mut ending = std::pin::pin!(ending);
-        // Both go on at once: a full pipe would keep the CLI from ending.
+        // Wait and read concurrently: a full pipe would block the CLI.
         let (status, read) = tokio::select! {
             status = &mut ending => (status, None),
             read = &mut reading => (ending.await, Some(read)),
@@ -176,7 +176,7 @@ impl Call<'_> {
 async fn capture(stdout: ChildStdout) -> Vec<u8> {
     let mut captured = Vec::new();
     let mut limited = stdout.take(MAX_CAPTURE);
-    // What was read up to an error is judged by who parses it.
+    // After a read error, the caller's parser judges the partial output.
     let _ = limited.read_to_end(&mut captured).await;
     captured
 }

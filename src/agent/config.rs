@@ -1,28 +1,26 @@
-//! What the agent has to be told.
+//! Configuration of the agent.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Of one agent in one pod.
+/// Configuration of one agent in one pod.
 #[derive(Clone, Debug)]
 pub struct AgentConfig {
-    /// Where the share volume is mounted.
+    /// Mount path of the share volume.
     pub share: PathBuf,
-    /// Where certificate, key and CA bundle are mounted.
+    /// Directory with the certificate, the key and the CA bundle.
     pub tls_directory: PathBuf,
-    /// Where the service listens.
+    /// Address on which the gRPC service listens.
     pub address: SocketAddr,
-    /// Where readiness is answered.
+    /// Address on which the readiness endpoint listens.
     pub health_address: SocketAddr,
-    /// The file that Kubernetes reads when the container has ended.
+    /// Termination message file, which the kubelet reads after the container has ended.
     pub termination_log: PathBuf,
-    /// UID of the pod.
     pub pod_uid: String,
-    /// Name of the pod.
     pub pod_name: String,
-    /// How long the pod has from SIGTERM on, as its specification says.
+    /// Termination grace period of the pod.
     pub termination_grace: Duration,
-    /// How long the agent leaves the CLI alone before it asks for its version.
+    /// Minimum time before the agent queries the version of the CLI on its own initiative.
     pub version_after: Duration,
 }

@@ -1,4 +1,5 @@
-//! The values of the stack's configuration, as a run has them: those in mounted Secrets and ConfigMaps are read when it starts.
+//! Resolves the values of the stack configuration at the start of a run, including those in mounted Secrets and
+//! ConfigMaps.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -12,7 +13,7 @@ use super::refusal::Refusal;
 use crate::pulumi::settings::Entry;
 use crate::rpc::proto;
 
-/// The values of all items; secret ones are hidden from what is shown of the run.
+/// Returns all configuration entries. Adds secret values to the secrets of the environment, which are redacted.
 pub fn resolve(
     layout: &Layout,
     environment: &mut Environment,
@@ -55,12 +56,12 @@ fn typed(what: &str, text: String, is_json: bool) -> Result<Value, Refusal> {
         .map_err(|error| Refusal::Precondition(format!("{what} is to be JSON, but {}", told(&error))))
 }
 
-/// Where it is wrong, without a word of the text: it may be secret.
+/// Describes the position of a JSON error without the text, which can be secret.
 fn told(error: &serde_json::Error) -> String {
     format!("it cannot be read at line {}, column {}", error.line(), error.column())
 }
 
-/// All texts in a value.
+/// Returns all strings in a JSON value.
 fn texts(value: &Value) -> Vec<String> {
     match value {
         Value::String(text) => vec![text.clone()],
@@ -85,7 +86,7 @@ mod tests {
         fn new(content: &[u8]) -> Place {
             let directory = tempfile::tempdir().unwrap();
             let secret = directory.path().join("secrets/keys");
-            // As the kubelet has it: the keys are links into a directory.
+            // The kubelet mounts keys as links into a directory.
             std::fs::create_dir_all(secret.join("..data")).unwrap();
             std::fs::write(secret.join("..data/one"), content).unwrap();
             std::os::unix::fs::symlink("..data/one", secret.join("one")).unwrap();

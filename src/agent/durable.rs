@@ -1,4 +1,4 @@
-//! Files that are whole after a crash: either the old content or the new one.
+//! Crash-safe file operations: after a crash, a file has either its old or its new content.
 
 use std::fs::{File, Permissions};
 use std::io::{self, Write};
@@ -6,14 +6,15 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::thread::ScopedJoinHandle;
 
-/// To list, add and remove entries of a directory.
+/// Mode bits with which the owner can list, add and remove entries of a directory.
 const OWNER_ALL: u32 = 0o700;
-/// A tree of more files and directories is synced with its whole file system.
+/// Maximum number of files and directories that are synced one by one. For a larger tree, the whole file system is
+/// synced.
 const MAX_SYNCS: usize = 256;
-/// The journal of a file system commits syncs of the same moment at once.
+/// Number of concurrent syncs. The journal of a file system commits concurrent syncs together.
 const SYNCS_AT_ONCE: usize = 8;
 
-/// Replaces a file: the content reaches the disk before the name does. Only the owner may read it.
+/// Replaces a file atomically: its content reaches the disk before its name. Only the owner can read the file.
 pub fn write_atomically(path: &Path, content: &[u8]) -> io::Result<()> {
     let directory =
         path.parent().ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "a file without a directory"))?;
@@ -24,8 +25,8 @@ pub fn write_atomically(path: &Path, content: &[u8]) -> io::Result<()> {
     sync_directory(directory)
 }
 
-/// Makes a tree durable: the content of its files and the names in its directories. Of a small tree only its own files are
-/// written to the disk; of a large one, all that the file system has not written yet, which takes less time then.
+/// Makes the content of all files and the entries of all directories in a tree durable. Syncs the files of a small tree
+/// one by one; for a large tree, syncing the whole file system is faster.
 pub fn sync_tree(tree: &Path) -> io::Result<()> {
     let Some(paths) = few_paths(tree)? else { return sync_filesystem(tree) };
     let share = paths.len().div_ceil(SYNCS_AT_ONCE).max(1);
@@ -39,12 +40,13 @@ pub fn sync_tree(tree: &Path) -> io::Result<()> {
     })
 }
 
-/// Writes all that a file system holds in memory to its disk. `path` is anything in it.
+/// Writes all unwritten data of the file system that contains `path` to its disk.
 pub fn sync_filesystem(path: &Path) -> io::Result<()> {
     Ok(rustix::fs::syncfs(File::open(path)?)?)
 }
 
-/// The files and directories of a tree, unless there are many of them. A link is part of its directory.
+/// Returns the files and directories of a tree, or `None` if there are more than [`MAX_SYNCS`]. Omits links, which are
+/// synced with their directory.
 fn few_paths(tree: &Path) -> io::Result<Option<Vec<PathBuf>>> {
     let mut paths = vec![tree.to_owned()];
     let mut directories = vec![tree.to_owned()];
@@ -67,12 +69,13 @@ fn few_paths(tree: &Path) -> io::Result<Option<Vec<PathBuf>>> {
     Ok(Some(paths))
 }
 
-/// Makes the names in a directory durable.
+/// Makes the entries of a directory durable.
 pub fn sync_directory(directory: &Path) -> io::Result<()> {
     File::open(directory)?.sync_all()
 }
 
-/// Removes a file, a link or a whole directory, also with directories in it that forbid it. Nothing there is fine.
+/// Removes a file, a link or a directory tree, including directories without write permission. Succeeds if `path` does
+/// not exist.
 pub fn remove(path: &Path) -> io::Result<()> {
     match remove_as_it_is(path) {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
@@ -83,9 +86,9 @@ pub fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Makes every directory of a tree one whose entries its owner may list and remove. Links are not followed.
+/// Gives the owner permission to list and remove the entries of every directory in a tree. Does not follow links.
 fn permit_removal(path: &Path) -> io::Result<()> {
-    // A list, not the stack: a tree may be deeper than a thread has room for.
+    // No recursion: a deep tree would overflow the stack of the thread.
     let mut directories = vec![path.to_owned()];
     while let Some(directory) = directories.pop() {
         let metadata = std::fs::symlink_metadata(&directory)?;
@@ -118,7 +121,7 @@ fn remove_as_it_is(path: &Path) -> io::Result<()> {
     }
 }
 
-/// The text of a file, or `None` when there is no such file.
+/// Returns the text of a file, or `None` if the file does not exist.
 pub fn read_if_there(path: &Path) -> io::Result<Option<String>> {
     match std::fs::read_to_string(path) {
         Ok(text) => Ok(Some(text)),
@@ -185,7 +188,7 @@ mod tests {
         for (closed, mode) in [(tree.join("closed/inner"), 0o555), (tree.join("closed"), 0o000), (outside, 0o555)] {
             std::fs::set_permissions(closed, Permissions::from_mode(mode)).unwrap();
         }
-        // The superuser may remove it as it is: what comes before the second try is looked at by itself.
+        // Root can remove the tree without new permissions, so the retry is tested separately.
         permit_removal(&tree).unwrap();
         let mode = |path: &str| directory.path().join(path).metadata().unwrap().permissions().mode() & 0o777;
         assert_eq!((mode("tree/closed"), mode("tree/closed/inner"), mode("outside")), (0o700, 0o755, 0o555));

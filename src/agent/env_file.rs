@@ -1,4 +1,4 @@
-//! Variables that init containers leave for the CLI in the file that `$PULUMI_ENV` names.
+//! Environment variables for the CLI that init containers leave in the file named by `$PULUMI_ENV`.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -6,10 +6,11 @@ use std::path::Path;
 
 use super::refusal::Refusal;
 
-/// Longer ones are refused: they are read before each run.
+/// Maximum size of the file in bytes. It is read before each run.
 const MAX_SIZE: u64 = 1024 * 1024;
 
-/// The variables in a file, in order; none if there is no such file. A refusal names the line and not what is in it.
+/// Returns the variables of a file in order; none if the file does not exist. An error names the line, but not its
+/// content.
 pub fn read(file: &Path) -> Result<Vec<(String, String)>, Refusal> {
     let what = || format!("cannot read the variables that init containers have left in {}", file.display());
     let mut text = String::new();
@@ -28,7 +29,7 @@ pub fn read(file: &Path) -> Result<Vec<(String, String)>, Refusal> {
     Ok(variables)
 }
 
-/// What is wrong, without the line itself: there may be a secret in it.
+/// Describes a parse error without the line, which can contain a secret.
 fn why(error: &dotenvy::Error, text: &str) -> String {
     let dotenvy::Error::LineParse(line, _) = error else { return error.to_string() };
     let number = text.lines().position(|other| other.contains(line.trim())).map(|index| index + 1);

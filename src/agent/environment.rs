@@ -1,4 +1,4 @@
-//! The environment of the CLI: built anew for each run, so that a rotated credential reaches the next run in the same pod.
+//! Environment of the CLI. It is built for each run, so that a rotated credential reaches the next run in the same pod.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -19,20 +19,21 @@ use crate::pulumi::environment::{engine_environment, is_scrubbed};
 use crate::rpc::proto::EnvironmentVariable;
 use crate::rpc::proto::environment_variable::Source;
 
-/// Kubernetes bounds a Secret to this size.
+/// Maximum size of a value in bytes, which is the size limit of a Kubernetes Secret.
 const MAX_VALUE: u64 = 1024 * 1024;
-/// Values of mounted Secrets that are longer are not hidden, nor more of them: each line of output is searched for all.
+/// Maximum size in bytes of a mounted Secret value that is redacted; [`MAX_HIDDEN`] limits their number. Each line of
+/// output is searched for all values.
 const MAX_HIDDEN_BYTES: u64 = 64 * 1024;
 const MAX_HIDDEN: usize = 1000;
-/// The CLI asks who is working; a user id without a name would make it fail.
+/// Default of `$USER`. The CLI fails if the user ID has no name.
 const DEFAULT_USER: &str = "pulumi";
 const MOUNT_DELAY: &str = "; a change of it takes up to two minutes until it is in the running pod";
 
-/// Variables for a call of the CLI.
+/// Environment variables of a CLI call.
 #[derive(Clone, Debug, Default)]
 pub struct Environment {
     pub variables: BTreeMap<OsString, OsString>,
-    /// Values of mounted Secrets and of other files that were read: they are not shown.
+    /// Secret values to redact: those of mounted Secrets and those read from other files.
     pub secrets: Vec<Zeroizing<String>>,
 }
 
@@ -45,14 +46,14 @@ impl Drop for Environment {
 }
 
 impl Environment {
-    /// Hides the secrets of this environment.
+    /// Returns a redactor for the secrets of this environment.
     pub fn redactor(&self) -> Redactor {
         Redactor::new(self.secrets.iter().map(|secret| secret.as_str()))
     }
 }
 
 impl Environment {
-    /// What is asked for later wins.
+    /// Adds a requested variable. It overrides an earlier variable of the same name.
     fn take(&mut self, layout: &Layout, variable: &EnvironmentVariable) -> Result<(), Refusal> {
         let EnvironmentVariable { name, source } = variable;
         match source {
@@ -69,7 +70,7 @@ impl Environment {
         }
     }
 
-    /// What init containers have left, such as a token that they were given. The container's own variables stay.
+    /// Adds variables that init containers left, for example tokens. The container's own variables take precedence.
     fn take_left(&mut self, layout: &Layout) -> Result<(), Refusal> {
         for (name, value) in env_file::read(&layout.env_file())? {
             if !self.variables.contains_key(OsStr::new(&name)) {
@@ -82,7 +83,7 @@ impl Environment {
 
     fn set_from(&mut self, layout: &Layout, name: &str, file: &Path) -> Result<(), Refusal> {
         let value = read_value(&format!("environment variable {name}"), file, layout)?;
-        // What is in a ConfigMap is no secret, and often a word such as `true`.
+        // Values of ConfigMaps are not secret, and often common words such as `true`.
         if !file.starts_with(layout.config_maps()) {
             self.secrets.extend(value.to_str().map(|value| Zeroizing::new(value.to_owned())));
         }
@@ -99,8 +100,8 @@ impl Environment {
     }
 }
 
-/// The keys of a mounted Secret or ConfigMap. An empty directory is an object without keys: before a run starts,
-/// [`mounts::wait`] has waited for those that have some.
+/// Returns the files of all keys of a mounted Secret or ConfigMap. An empty directory belongs to an object without
+/// keys: before a run starts, [`mounts::wait`] has waited for the objects with keys.
 fn all_keys(layout: &Layout, directory: &Path) -> Result<Vec<PathBuf>, Refusal> {
     if !directory.join("..data").exists() {
         let object = mounts::described(layout, directory);
@@ -112,9 +113,11 @@ fn all_keys(layout: &Layout, directory: &Path) -> Result<Vec<PathBuf>, Refusal> 
     Ok(mounts::keys(directory))
 }
 
-/// The agent's own variables, those that init containers have left, then those that were asked for, then the engine's.
+/// Builds the environment: the agent's own variables, variables from init containers, requested variables, and finally
+/// those for the engine.
 pub fn build(layout: &Layout, wanted: &[EnvironmentVariable]) -> Result<Environment, Refusal> {
-    // Also those that are not asked for: the container has variables from them, and the CLI inherits those.
+    // Includes Secrets that no requested variable refers to: the CLI inherits the container's variables, which can come
+    // from any of them.
     let mut environment = Environment { variables: BTreeMap::new(), secrets: mounted_secrets(layout.secrets()) };
     environment.variables.extend(std::env::vars_os());
     environment.take_left(layout)?;
@@ -126,9 +129,10 @@ pub fn build(layout: &Layout, wanted: &[EnvironmentVariable]) -> Result<Environm
     let user = environment.variables.get(OsStr::new("USER")).and_then(|user| user.to_str());
     let user = user.filter(|user| !user.is_empty()).unwrap_or(DEFAULT_USER).to_owned();
     environment.variables.extend(engine_environment(&home, &user));
-    // Poetry's own place is outside of the source: a failed installation would change what the source in place works with.
+    // By default, Poetry installs outside of the source: a failed installation would affect the dependencies of the
+    // current source.
     environment.variables.entry("POETRY_VIRTUALENVS_IN_PROJECT".into()).or_insert_with(|| "true".into());
-    // The CLI knows a project by its path: with this one it is the same as for a person in a shell there.
+    // The CLI identifies a project by its path. This path makes it the same project as in a user's shell in the pod.
     environment.variables.insert("PWD".into(), layout.workspace().into());
     Ok(environment)
 }
@@ -140,7 +144,7 @@ fn valid_name(name: &str) -> Result<&str, Refusal> {
     Ok(name)
 }
 
-/// What is in a file, for what is named.
+/// Reads a value from a file. Errors describe it as `what`.
 pub fn read_value(what: &str, file: &Path, layout: &Layout) -> Result<OsString, Refusal> {
     let source = described(file, layout);
     let refused = |reason: String| Refusal::Precondition(format!("{what} is to be {source}, but {reason}"));
@@ -160,7 +164,7 @@ fn is_mounted(file: &Path, layout: &Layout) -> bool {
     file.starts_with(layout.secrets()) || file.starts_with(layout.config_maps())
 }
 
-/// What a file stands for: a key of a Secret or a ConfigMap, where those are mounted.
+/// Describes a file in a message: as a key of its Secret or ConfigMap, if it is mounted from one.
 fn described(file: &Path, layout: &Layout) -> String {
     match (file.parent(), file.file_name()) {
         (Some(parent), Some(key)) if is_mounted(file, layout) => {
@@ -180,7 +184,7 @@ fn why_missing(file: &Path, layout: &Layout) -> String {
     format!("the {kind} {what}{MOUNT_DELAY}")
 }
 
-/// The values of the mounted Secrets, as far as they are texts of an ordinary size. What cannot be read is nothing to hide.
+/// Returns the values of the mounted Secrets to redact. Skips unreadable, binary and large values.
 fn mounted_secrets(directory: &Path) -> Vec<Zeroizing<String>> {
     let keys = mounts::entries(directory).flat_map(|secret| mounts::keys(&secret));
     let is_ordinary = |key: &PathBuf| {
@@ -190,7 +194,7 @@ fn mounted_secrets(directory: &Path) -> Vec<Zeroizing<String>> {
     keys.filter(is_ordinary).take(MAX_HIDDEN).filter_map(read).collect()
 }
 
-/// The image's own home directory when it can be written to, else one on the share volume.
+/// Returns the home directory of the image if it is writable, otherwise one on the share volume.
 fn home(layout: &Layout, wanted: Option<&OsString>) -> Result<PathBuf, Refusal> {
     if let Some(home) = wanted.map(PathBuf::from).filter(|home| home.is_absolute() && is_writable(home)) {
         return Ok(home);
@@ -246,7 +250,7 @@ mod tests {
     fn every_mounted_secret_is_hidden_also_one_that_nobody_asks_for() {
         let directory = tempfile::tempdir().unwrap();
         let secret = directory.path().join("secrets/aws");
-        // As Kubernetes mounts it: the keys are links into a directory that is exchanged as a whole.
+        // Like the kubelet: keys are links into a directory that is replaced atomically.
         std::fs::create_dir_all(secret.join("..2026")).unwrap();
         std::fs::write(secret.join("..2026/key"), "inherited-value").unwrap();
         std::fs::write(secret.join("..2026/large"), "x".repeat(65 * 1024)).unwrap();
@@ -264,7 +268,7 @@ mod tests {
     fn a_missing_secret_and_a_missing_key_are_told_apart() {
         let directory = tempfile::tempdir().unwrap();
         let layout = Layout::new(directory.path()).with_secrets(directory.path().join("secrets"));
-        // As Kubernetes mounts them: a Secret that may be missing is an empty directory until it is there.
+        // Like the kubelet: an optional Secret is an empty directory until it exists.
         for secret in ["absent", "present/..2026"] {
             std::fs::create_dir_all(layout.secrets().join(secret)).unwrap();
         }

@@ -1,4 +1,4 @@
-//! The CLI's event log, read while it grows.
+//! Reads the CLI's event log while the CLI writes it.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -9,7 +9,7 @@ use crate::pulumi::events::{EngineEvent, EventError, LineSplitter};
 
 const READ_SIZE: usize = 64 * 1024;
 
-/// Reads a file that the CLI makes and writes to.
+/// Reader of an event log, which the CLI creates.
 pub struct EventLog {
     path: PathBuf,
     file: Option<File>,
@@ -20,13 +20,13 @@ pub struct EventLog {
 }
 
 impl EventLog {
-    /// No message that is read will hold what the redactor knows.
+    /// Creates a reader that redacts all messages with `redactor`.
     pub fn new(path: PathBuf, redactor: Redactor) -> Self {
         let (splitter, buffer) = (LineSplitter::default(), vec![0; READ_SIZE]);
         EventLog { path, file: None, splitter, buffer, malformed: 0, redactor }
     }
 
-    /// The events that were written since the last call, at most one piece of the file; empty when there is nothing new.
+    /// Returns new events, at most those of one chunk of the file. Empty if there are none.
     pub fn read(&mut self) -> io::Result<Vec<EngineEvent>> {
         if self.file.is_none() {
             match File::open(&self.path) {
@@ -54,7 +54,7 @@ impl EventLog {
     }
 }
 
-/// The first line that cannot be read is logged, the others are only counted: tenant code can write to the file.
+/// Logs the first malformed line only, because tenant code can write to the file and could flood the log.
 fn note(malformed: &mut usize, error: &EventError) {
     if *malformed == 0 {
         tracing::warn!(%error, "ignoring a line of the event log");

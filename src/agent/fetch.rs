@@ -1,5 +1,6 @@
-//! The role `fetch`: the init container that takes one source, so that the user's own init containers find it. It serves the
-//! same calls as the agent, at the same port, and ends when the source is in place. The agent goes on from there.
+//! The `fetch` role: an init container that receives one source, so that the init containers of the user can use it. It
+//! serves the gRPC service of the agent on the same port and exits when the source is in place. The agent continues
+//! from there.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -26,32 +27,32 @@ use crate::rpc::proto;
 use crate::rpc::proto::agent_server::{Agent, AgentServer};
 use crate::rpc::server_tls::TlsAcceptor;
 
-/// The largest request: a piece of an archive, and what is around it.
+/// Maximum size of a request in bytes: one chunk of an archive and its framing.
 const MAX_REQUEST: usize = 1024 * 1024;
 const STREAMS_AT_ONCE: u32 = 16;
 const KEEPALIVE: Duration = Duration::from_secs(30);
-/// How long the reply to the last call may take to leave.
+/// Time for the reply to the last call to reach the client.
 const CLOSE_LIMIT: Duration = Duration::from_secs(5);
 
-/// What it has to be told.
+/// Configuration of the `fetch` role.
 #[derive(Clone, Debug)]
 pub struct FetchConfig {
-    /// Where the share volume is mounted.
+    /// Mount path of the share volume.
     pub share: PathBuf,
-    /// Where certificate, key and CA bundle are mounted.
+    /// Directory with the certificate, the key and the CA bundle.
     pub tls_directory: PathBuf,
-    /// Where the service listens.
+    /// Address on which the gRPC service listens.
     pub address: SocketAddr,
-    /// UID of the pod.
     pub pod_uid: String,
 }
 
-/// Serves until a source is in place. That it ends without one is an error: the init containers after it need it.
+/// Serves until a source is in place. Returns an error if it stops earlier, because later init containers need the
+/// source.
 pub fn fetch(config: &FetchConfig) -> anyhow::Result<()> {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start the runtime")?;
     let fetched = runtime.block_on(run(config));
-    // What still blocks must not keep the pod.
+    // Blocking tasks must not delay the exit.
     runtime.shutdown_timeout(CLOSE_LIMIT);
     fetched
 }
@@ -73,7 +74,7 @@ async fn run(config: &FetchConfig) -> anyhow::Result<()> {
             done.clone().cancelled_owned(),
         );
     tracing::info!(address = %config.address, "waiting for the source");
-    // A client that keeps its connection must not keep the pod from starting.
+    // A client that keeps its connection open must not delay the start of the pod.
     let closing = async {
         done.cancelled().await;
         tokio::time::sleep(CLOSE_LIMIT).await;
@@ -88,14 +89,14 @@ async fn run(config: &FetchConfig) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The agent's service, as far as it makes sense before the pod has started.
+/// The agent's service before the pod has started: it accepts a source and refuses runs.
 #[derive(Clone)]
 struct Fetch {
     identity: Identity,
     source: Arc<Source>,
-    /// The pod ends.
+    /// Cancelled when the pod ends.
     stop: CancellationToken,
-    /// The source is in place.
+    /// Cancelled when the source is in place.
     done: CancellationToken,
 }
 
@@ -138,11 +139,11 @@ impl Agent for Fetch {
     ) -> Result<Response<proto::PutSourceReply>, Status> {
         let parts = request.into_inner();
         let (source, done) = (self.source.clone(), self.done.clone());
-        // In a task of its own: a client that goes away must not leave it half done.
+        // A separate task: a client that disconnects must not interrupt the exchange of the source.
         let putting = self.source.tasks.spawn(async move {
             let unchanged = source.put(parts).await?;
             if source.is_settled() {
-                // No new call from now on; this one still gets its reply.
+                // No further calls are accepted; this one still gets its reply.
                 done.cancel();
             }
             Ok::<_, Refusal>(unchanged)

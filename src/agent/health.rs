@@ -1,4 +1,4 @@
-//! Readiness: yes or no over plain HTTP, on a port of its own. It knows one path and reads no more than it has to.
+//! Readiness endpoint: plain HTTP on its own port, with a single path and bounded requests.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,15 +8,15 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio_util::task::TaskTracker;
 
-/// How long a question and its answer may take.
+/// Timeout of a request including its response.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
-/// How many are answered at the same time; others wait in the listener's queue.
+/// Maximum number of concurrent requests. Further connections wait in the backlog of the listener.
 const AT_ONCE: usize = 8;
-/// The longest question that is read.
+/// Maximum size of a request in bytes.
 const MAX_REQUEST: usize = 2048;
 const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Answers until it is dropped. `is_ready` is asked each time.
+/// Serves until the future is dropped. Calls `is_ready` for each connection.
 pub async fn serve(listener: TcpListener, tasks: TaskTracker, is_ready: impl Fn() -> bool) {
     let places = Arc::new(Semaphore::new(AT_ONCE));
     loop {
@@ -25,7 +25,7 @@ pub async fn serve(listener: TcpListener, tasks: TaskTracker, is_ready: impl Fn(
             Ok((stream, _)) => {
                 let ready = is_ready();
                 tasks.spawn(async move {
-                    // A client that does not take its answer gets none.
+                    // Errors concern only this client.
                     let _ = tokio::time::timeout(REQUEST_TIMEOUT, answer(stream, ready)).await;
                     drop(place);
                 });

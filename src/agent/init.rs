@@ -1,5 +1,6 @@
-//! The first process of the container: starts the agent as its child, collects what dies, passes signals on, and ends with
-//! the agent. It is apart from the agent because `waitpid(-1)` there would take the exit codes that the agent waits for.
+//! The first process of the container: starts the agent as its child, reaps orphaned processes, forwards signals, and
+//! exits with the agent. It is a separate process because `waitpid(-1)` in the agent would consume the exit codes that
+//! the agent waits for.
 
 use std::ffi::OsString;
 use std::io;
@@ -9,9 +10,9 @@ use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
 use signal_hook::consts::{SIGCHLD, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-/// Our own executable, even when its file has been replaced.
+/// The running executable, even if its file has been replaced.
 const OWN_EXECUTABLE: &str = "/proc/self/exe";
-/// What a shell adds to the number of the signal that a process died of.
+/// Offset that shells add to a signal number to form an exit code.
 const SIGNAL_OFFSET: i32 = 128;
 
 #[derive(Debug, thiserror::Error)]
@@ -28,10 +29,10 @@ enum InitError {
     Wait(io::Error),
 }
 
-/// Makes our own executable with `arguments` the agent itself.
+/// Argument that makes this executable run as the agent instead of as init.
 const CHILD_FLAG: &str = "--child";
 
-/// Runs our own executable with `arguments` and `--child`, until it ends; gives its exit code.
+/// Runs this executable with `arguments` and `--child` until it ends, and returns its exit code.
 pub fn run_as_init(arguments: &[OsString]) -> ExitCode {
     match run(arguments) {
         Ok(code) => code,
@@ -43,13 +44,13 @@ pub fn run_as_init(arguments: &[OsString]) -> ExitCode {
 }
 
 fn run(arguments: &[OsString]) -> Result<ExitCode, InitError> {
-    // The container's working directory is the project's, which is exchanged. The child begins here, too.
+    // The container's working directory is the project directory, which a new source replaces. The child inherits `/`.
     std::env::set_current_dir("/").map_err(InitError::Directory)?;
-    // Before the child is there: none of its signals may be missed.
+    // Registered before the child starts, so that no signal from it is lost.
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGCHLD]).map_err(InitError::Signals)?;
     let own = rustix::process::getpid();
     if own != Pid::INIT {
-        // Another process is the first one in this namespace: ask to be given the orphans below us.
+        // Another process is PID 1 of this namespace: become the reaper of orphaned descendants.
         rustix::process::set_child_subreaper(Some(own)).map_err(|error| InitError::Subreaper(error.into()))?;
     }
     let child = Command::new(OWN_EXECUTABLE).args(arguments).arg(CHILD_FLAG).spawn().map_err(InitError::Start)?;
@@ -71,12 +72,13 @@ fn run(arguments: &[OsString]) -> Result<ExitCode, InitError> {
     Ok(ExitCode::FAILURE)
 }
 
-/// Only the agent gets it: it decides when the CLI is interrupted. That it is gone already is seen by its SIGCHLD.
+/// Sends a signal to the agent only, which decides when to interrupt the CLI. If the agent has already exited, SIGCHLD
+/// reports it.
 fn forward(agent: Pid, signal: Signal) {
     let _ = rustix::process::kill_process(agent, signal);
 }
 
-/// Collects all that has died; gives the agent's exit code when it is among them.
+/// Reaps all exited processes. Returns the exit code of the agent if it is among them.
 fn reap(agent: Pid) -> Result<Option<ExitCode>, InitError> {
     let mut code = None;
     loop {

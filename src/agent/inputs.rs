@@ -1,8 +1,8 @@
-//! Whether mounted Secrets and ConfigMaps are as they were: one word for the files that the configuration is read from, and one for
-//! each directory. A word tells nothing of the contents.
+//! Detects changes in mounted Secrets and ConfigMaps with keyed hashes: one hash for the files from which the
+//! configuration is read, and one for each directory. A hash reveals nothing about the contents.
 //!
-//! They are read when somebody asks, which is seldom. A watch would know no sooner, because nobody is told before he asks; and all pods
-//! of a node with the same user share a small number of watches.
+//! The files are read on request, which is rare. A watch would not be faster, because the controller polls for changes,
+//! and all pods of a node with the same user share a small number of inotify watches.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -14,36 +14,36 @@ use sha2::Sha256;
 
 use crate::rpc::server_tls::INPUTS_KEY_FILE;
 
-/// Kubernetes bounds a Secret, and a ConfigMap, to this size.
+/// Maximum size of a Secret or ConfigMap in bytes, set by Kubernetes.
 const MAX_VALUE: u64 = 1024 * 1024;
-/// A shorter key would be none.
+/// Minimum length of the key in bytes. A shorter key is not secure.
 const MIN_KEY: usize = 32;
 const MAX_KEY: u64 = 1024;
-/// How often they are read until two looks see the same: they may be exchanged at this moment.
+/// Maximum number of reads until two consecutive ones agree: the kubelet can replace the files at the same time.
 const LOOKS: usize = 4;
 
-/// Words for contents. What cannot be told has none.
+/// Keyed hashes of contents. A hash is absent if it cannot be computed.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Words {
-    /// For all files that were asked for.
+    /// Hash of all requested files.
     pub files: Option<String>,
-    /// For each directory.
+    /// Hash of each requested directory.
     pub directories: HashMap<String, String>,
 }
 
-/// Makes the words.
+/// Computes keyed hashes of mounted Secrets and ConfigMaps.
 pub struct Inputs {
-    /// The Workspace's own, for each of its pods: who knows the word and not the key cannot try out values.
+    /// Key of the Workspace, shared by all its pods. Without the key, a hash cannot be used to test guesses of a value.
     key_file: PathBuf,
 }
 
 impl Inputs {
-    /// With the key from where the agent's certificate is.
+    /// Uses the key in the directory of the agent's certificate.
     pub fn new(tls_directory: &Path) -> Self {
         Inputs { key_file: tls_directory.join(INPUTS_KEY_FILE) }
     }
 
-    /// The words for what is in these files and in these directories now.
+    /// Returns the hashes of the current contents of these files and directories.
     pub fn words(&self, files: &[String], directories: &[String]) -> Words {
         if files.is_empty() && directories.is_empty() {
             return Words::default();
@@ -75,7 +75,8 @@ impl Inputs {
     }
 }
 
-/// The keys of a mounted Secret or ConfigMap. Kubernetes keeps what it mounts behind links whose names begin with two dots.
+/// Returns the keys of a mounted Secret or ConfigMap. The kubelet keeps mounted files behind links whose names begin
+/// with two dots.
 fn keys_of(directory: &str) -> Option<Vec<String>> {
     let entries = std::fs::read_dir(directory).ok()?;
     let names = entries.map(|entry| entry.ok()?.file_name().into_string().ok()).collect::<Option<Vec<_>>>()?;
@@ -85,7 +86,7 @@ fn keys_of(directory: &str) -> Option<Vec<String>> {
     Some(keys)
 }
 
-/// It has to stay as it is: another way to make the word would run every stack once.
+/// Hashes the contents of files. This algorithm must not change: new hashes would make every Stack run once.
 fn look(key: &[u8], files: &[String]) -> Option<String> {
     let mut word = Hmac::<Sha256>::new_from_slice(key).ok()?;
     let mut add = |part: &[u8]| {
@@ -109,7 +110,7 @@ fn look(key: &[u8], files: &[String]) -> Option<String> {
     Some(hex::encode(word.finalize().into_bytes()))
 }
 
-/// None if there is no such file.
+/// Reads at most `longest` bytes of a file; `None` if the file does not exist.
 fn read(file: &Path, longest: u64) -> io::Result<Option<Vec<u8>>> {
     let mut content = Vec::new();
     match File::open(file).and_then(|file| file.take(longest).read_to_end(&mut content)) {

@@ -1,4 +1,5 @@
-//! Somebody who works with the CLI in the pod: found among the processes, so that nothing is done under their hands.
+//! Detects interactive sessions: users who run the CLI in the pod. No source is exchanged and no run starts during a
+//! session.
 
 use std::io;
 use std::path::Path;
@@ -10,24 +11,23 @@ use crate::pulumi::commands;
 use crate::rpc::proto;
 
 const CLI: &str = "pulumi";
-/// The options that name the directory to work in.
+/// Options of the CLI that set its working directory.
 const DIRECTORY_OPTIONS: [&str; 2] = ["-C", "--cwd"];
-/// Process id of the first process in a container of its own.
+/// Process ID of the first process in a PID namespace.
 const FIRST: u32 = 1;
 
-/// Which processes are looked at.
+/// Processes that can be interactive sessions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Space {
-    /// The container has its processes to itself.
+    /// The container has its own PID namespace: all processes.
     Own,
-    /// Others see the same processes: only those count that work on the share volume.
+    /// The PID namespace is shared with other containers: only processes that work on the share volume.
     Shared,
 }
 
-/// The person who has been at it for longest. Only their processes of the CLI count: neither those of runs nor what the CLI
-/// starts for itself.
+/// Returns the oldest interactive session. Processes of runs and processes that the CLI starts do not count.
 pub fn find(layout: &Layout) -> Result<Option<proto::InteractiveSession>, Refusal> {
-    // The agent is a child of the first process: see the room's `init`.
+    // The agent is a child of the first process: see `agent::init`.
     let space = if std::os::unix::process::parent_id() == FIRST { Space::Own } else { Space::Shared };
     let share = std::fs::canonicalize(layout.root()).unwrap_or_else(|_| layout.root().to_owned());
     let failed = "cannot look for people who work with the CLI in the pod";
@@ -43,33 +43,33 @@ pub fn find(layout: &Layout) -> Result<Option<proto::InteractiveSession>, Refusa
     Ok(Some(proto::InteractiveSession { command, pid: process.pid, since }))
 }
 
-/// What a person does, for a sentence.
+/// Describes a session in a message.
 pub fn described(session: &proto::InteractiveSession) -> String {
     let since = jiff::Timestamp::from_millisecond(session.since)
         .map_or_else(|_| String::new(), |since| format!(", since {}", since.strftime("%Y-%m-%dT%H:%M:%SZ")));
     format!("somebody works with the CLI in the pod: `{}` (process {}{since})", session.command, session.pid)
 }
 
-/// The command in words, when the process is a person's CLI that does something.
+/// Returns the short form of the command if a user runs the CLI in this process.
 fn command_of_a_person(process: &Process, space: Space, share: &Path) -> Option<String> {
     let arguments = arguments(process.pid);
     let program = std::fs::read_link(format!("/proc/{}/exe", process.pid)).unwrap_or_default();
     if !is_cli(&process.name, &program, arguments.first().map(String::as_str)) {
         return None;
     }
-    // Behind its own name: before a script there is who reads it.
+    // Arguments after the CLI's name: the interpreter of a script precedes it.
     let own_name = arguments.iter().position(|argument| is_called_cli(argument)).unwrap_or_default();
     let given = arguments.get(own_name + 1..).unwrap_or_default();
     let command = commands::command_in_words(given.iter().map(String::as_str))?;
     let directory = processes::working_directory(process.pid);
     let is_here = space == Space::Own || directory.is_some_and(|from| works_in(share, &from, given));
-    // Last, because it reads most.
+    // Checked last, because it reads the most.
     (is_here && !processes::is_of_an_operation(process.pid)).then_some(command)
 }
 
-/// Whether a process is the CLI itself and none of its plugins. A script of that name counts as well.
+/// Returns whether a process is the CLI and not one of its plugins. A script of that name counts.
 fn is_cli(name: &str, program: &Path, called: Option<&str>) -> bool {
-    // What was replaced while it ran has more behind its name.
+    // The kernel appends this to the path of a replaced executable.
     let program = program.to_str().map(|path| path.trim_end_matches(" (deleted)"));
     name == CLI || [program, called].into_iter().flatten().any(is_called_cli)
 }
@@ -78,7 +78,7 @@ fn is_called_cli(path: &str) -> bool {
     Path::new(path).file_name().is_some_and(|name| name == CLI)
 }
 
-/// Whether the CLI works in a directory when it was started in `from` with these arguments.
+/// Returns whether a CLI that was started in `from` with these arguments works below `share`.
 fn works_in(share: &Path, from: &Path, arguments: &[String]) -> bool {
     let mut named = None;
     let mut rest = arguments.iter();
@@ -92,14 +92,14 @@ fn works_in(share: &Path, from: &Path, arguments: &[String]) -> bool {
     std::fs::canonicalize(from.join(named.unwrap_or_default())).is_ok_and(|directory| directory.starts_with(share))
 }
 
-/// The command line of a process; empty when it has ended.
+/// Returns the command line of a process; empty if it has ended.
 fn arguments(pid: u32) -> Vec<String> {
     let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let words = line.split(|byte| *byte == 0);
     words.map(|word| String::from_utf8_lossy(word).into_owned()).collect()
 }
 
-/// When a process was started, in milliseconds since 1970.
+/// Returns the start time of a process in milliseconds since 1970.
 fn started(process: &Process) -> io::Result<i64> {
     let boot = procfs::boot_time_secs().map_err(io::Error::other)?;
     let ticks = procfs::ticks_per_second().max(1);

@@ -1,4 +1,4 @@
-//! The role `launch`: the step between the agent and a run's process.
+//! The `launch` role: prepares a process of a run and executes its program.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -6,18 +6,17 @@ use std::process::{Command, ExitCode};
 
 use super::processes::{self, MARKER};
 
-/// What a shell answers when the program cannot be started.
+/// Exit code that shells use for a program that cannot be started.
 const NOT_STARTED: u8 = 127;
 
-/// Begins a session, takes on the mark of the operation, and becomes the program: its process id is then the session's id, and
-/// all that it starts belongs to it.
-/// Comes back only when the program cannot be started.
+/// Starts a session, sets the mark of the operation and executes the program. The process ID is then the session ID,
+/// and descendants inherit session and mark. Returns only if the program cannot be started.
 pub fn launch(command: &[OsString]) -> ExitCode {
     let Some((program, arguments)) = command.split_first() else {
         eprintln!("error: launch needs a program: launch -- PROGRAM ARGUMENTS");
         return ExitCode::from(NOT_STARTED);
     };
-    // Fails only for a leader of a process group, who has its session already.
+    // Fails only for the leader of a process group.
     if let Err(error) = rustix::process::setsid() {
         eprintln!("error: cannot begin a session for {}: {error}", program.to_string_lossy());
         return ExitCode::from(NOT_STARTED);
@@ -25,7 +24,7 @@ pub fn launch(command: &[OsString]) -> ExitCode {
     if let Some(operation) = std::env::var_os(MARKER)
         && let Err(error) = processes::mark(&operation.to_string_lossy())
     {
-        // It is known by its session and its environment as well.
+        // The session and the environment identify the process as well.
         eprintln!("warning: cannot mark {} as the operation's: {error}", program.to_string_lossy());
     }
     let error = Command::new(program).args(arguments).exec();

@@ -1,14 +1,15 @@
-//! Where things are below the share volume.
+//! Paths on the share volume.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::api::names;
 
-/// The name of the directory with the unpacked source.
+/// Name of the directory with the unpacked source.
 pub const SOURCE_DIRECTORY: &str = "source";
 
-/// The paths of one workspace. Everything but the Secrets lies on one file system, so that renames are atomic.
+/// The paths of one workspace. All except mounted Secrets and ConfigMaps are on one file system, so that renames are
+/// atomic.
 #[derive(Clone, Debug)]
 pub struct Layout {
     root: PathBuf,
@@ -25,24 +26,24 @@ impl Layout {
         }
     }
 
-    /// With Secrets that are mounted elsewhere.
+    /// Replaces the directory of mounted Secrets.
     #[cfg(test)]
     pub fn with_secrets(self, secrets: impl Into<PathBuf>) -> Self {
         Layout { secrets: secrets.into(), ..self }
     }
 
-    /// With ConfigMaps that are mounted elsewhere.
+    /// Replaces the directory of mounted ConfigMaps.
     #[cfg(test)]
     pub fn with_config_maps(self, config_maps: impl Into<PathBuf>) -> Self {
         Layout { config_maps: config_maps.into(), ..self }
     }
 
-    /// A directory for each mounted Secret, with a file for each of its keys.
+    /// Returns the directory with one subdirectory for each mounted Secret, which has one file for each key.
     pub fn secrets(&self) -> &Path {
         &self.secrets
     }
 
-    /// A directory for each mounted ConfigMap, in the same way.
+    /// Returns the directory with one subdirectory for each mounted ConfigMap, which has one file for each key.
     pub fn config_maps(&self) -> &Path {
         &self.config_maps
     }
@@ -51,52 +52,52 @@ impl Layout {
         &self.root
     }
 
-    /// Variables that init containers have left for the CLI, one `NAME=value` a line.
+    /// Returns the file with variables from init containers, one `NAME=value` per line.
     pub fn env_file(&self) -> PathBuf {
         self.root.join(names::ENV_FILE)
     }
 
-    /// The unpacked archive. A real directory, exchanged as a whole.
+    /// Returns the directory of the unpacked source. It is not a link and is replaced atomically.
     pub fn source(&self) -> PathBuf {
         self.root.join(SOURCE_DIRECTORY)
     }
 
-    /// A symbolic link to the project's directory in the source.
+    /// Returns the symbolic link to the project's directory in the source.
     pub fn workspace(&self) -> PathBuf {
         self.root.join("workspace")
     }
 
-    /// Where archives are received and unpacked; empty while nothing is being put in place.
+    /// Returns the directory for receiving and unpacking archives. It is empty while no source is being put in place.
     pub fn staging(&self) -> PathBuf {
         self.root.join("staging")
     }
 
-    /// The source before the present one.
+    /// Returns the directory of the previous source.
     pub fn previous(&self) -> PathBuf {
         self.root.join("previous")
     }
 
-    /// What is in place: see [`super::source`].
+    /// Returns the record of the current source: see [`super::source`].
     pub fn source_record(&self) -> PathBuf {
         self.root.join("source.json")
     }
 
-    /// The journal: a directory per operation.
+    /// Returns the journal, which has one directory per operation.
     pub fn operations(&self) -> PathBuf {
         self.root.join("operations")
     }
 
-    /// What the stack settings are rebuilt from.
+    /// Returns the directory with the data from which the stack settings are rebuilt.
     pub fn settings(&self) -> PathBuf {
         self.root.join("settings")
     }
 
-    /// The home directory where the image's own cannot be written to.
+    /// Returns the home directory for images whose own home directory is not writable.
     pub fn home(&self) -> PathBuf {
         self.root.join("home")
     }
 
-    /// Makes the directories that the agent needs from its first moment.
+    /// Creates the directories that the agent needs at its start.
     pub fn create(&self) -> io::Result<()> {
         for directory in [self.staging(), self.operations(), self.settings()] {
             std::fs::create_dir_all(directory)?;

@@ -1,4 +1,4 @@
-//! When a run was last seen or heard of.
+//! Tracks the activity of a run.
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
@@ -7,13 +7,13 @@ use tokio::time::Instant;
 
 use super::clock;
 
-/// Noted by whoever reads the output or the events, asked by whoever ends what is idle.
+/// Last activity of a run. Readers of output and events update it; the idle timeout reads it.
 #[derive(Debug)]
 pub struct Liveness {
     begun: Instant,
-    /// Milliseconds since the begin.
+    /// Milliseconds since the start of the run.
     last: AtomicU64,
-    /// The same by the clock, in milliseconds since 1970, for people.
+    /// The same instant in milliseconds since 1970, for display.
     last_time: AtomicI64,
 }
 
@@ -22,7 +22,7 @@ impl Liveness {
         Liveness { begun: Instant::now(), last: AtomicU64::new(0), last_time: AtomicI64::new(clock::now()) }
     }
 
-    /// Something was seen or heard.
+    /// Records activity.
     pub fn note(&self) {
         let since = u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX);
         self.last.store(since, Ordering::Relaxed);
@@ -33,12 +33,12 @@ impl Liveness {
         self.begun.elapsed()
     }
 
-    /// For how long there was nothing.
+    /// Returns the time since the last activity.
     pub fn silent(&self) -> Duration {
         self.since_begin().saturating_sub(Duration::from_millis(self.last.load(Ordering::Relaxed)))
     }
 
-    /// When it was last, in milliseconds since 1970.
+    /// Returns the time of the last activity in milliseconds since 1970.
     pub fn last_time(&self) -> i64 {
         self.last_time.load(Ordering::Relaxed)
     }

@@ -1,26 +1,27 @@
-//! What the kernel says of the container's memory: how many processes it has killed because the container was at its limit.
-//! Where it kills single ones (control groups version 1, or version 2 without `memory.oom.group`) the container goes on, and
-//! nobody else in the cluster knows.
+//! Counts the processes that the kernel has killed because the container was out of memory. Where the kernel kills
+//! single processes (control groups version 1, or version 2 without `memory.oom.group`), the container keeps running
+//! and nothing else in the cluster reports the kill.
 
 use std::path::Path;
 
 use crate::pulumi::advice::MORE_MEMORY;
 
-/// Where a container finds its own control group.
+/// Path of the container's own control group.
 const CONTROL_GROUP: &str = "/sys/fs/cgroup";
-/// The files that count the killed processes and name the limit, in version 2 and in version 1.
+/// Files with the number of killed processes and the memory limit, in version 2 and in version 1.
 const FILES: [(&str, &str); 2] =
     [("memory.events", "memory.max"), ("memory/memory.oom_control", "memory/memory.limit_in_bytes")];
 const MEBIBYTE: u64 = 1024 * 1024;
-/// What version 1 has instead of "none": the most that whole pages of a signed number can be, and a little less.
+/// Lower bound of values that mean no limit. Version 1 then reports the largest signed number, rounded down to whole
+/// pages.
 const NO_LIMIT: u64 = 1 << 62;
 
-/// How many processes of this container the kernel has killed for want of memory; zero where it does not tell.
+/// Returns how many processes of this container the kernel has killed for lack of memory; 0 if unknown.
 pub fn kills() -> u64 {
     kills_in(Path::new(CONTROL_GROUP))
 }
 
-/// Says that processes were killed since there were `before`, with the container's limit.
+/// Describes the kills since the count `before`, with the container's limit. Returns `None` if there are none.
 pub fn killed_since(before: u64) -> Option<String> {
     said(Path::new(CONTROL_GROUP), before)
 }
@@ -43,13 +44,13 @@ fn kills_in(control_group: &Path) -> u64 {
     counts.filter_map(count).next().unwrap_or_default()
 }
 
-/// The limit in bytes, if there is one.
+/// Returns the memory limit in bytes, if there is one.
 fn limit_in(control_group: &Path) -> Option<u64> {
     let limits = FILES.iter().filter_map(|(_, limit)| std::fs::read_to_string(control_group.join(limit)).ok());
     limits.filter_map(|text| text.trim().parse().ok()).find(|limit| *limit < NO_LIMIT)
 }
 
-/// As Kubernetes writes it.
+/// Formats bytes as a Kubernetes quantity.
 fn quantity(bytes: u64) -> String {
     if bytes.is_multiple_of(MEBIBYTE) { format!("{}Mi", bytes / MEBIBYTE) } else { bytes.to_string() }
 }
@@ -58,7 +59,7 @@ fn quantity(bytes: u64) -> String {
 mod tests {
     use super::*;
 
-    /// What is said of a control group with these files, when one process had been killed before.
+    /// Returns the description for a control group with these files, if the count was 1 before.
     fn of(files: &[(&str, &str)]) -> Option<String> {
         let directory = tempfile::tempdir().expect("a directory");
         for (name, content) in files {

@@ -1,8 +1,9 @@
-//! Inside the workspace pod: takes the source, runs the CLI, journals what it does. Only this module starts processes.
+//! The agent in the workspace pod: receives the source, runs the Pulumi CLI and journals its runs. Only this module
+//! starts the CLI.
 //!
-//! From outside inwards: [`init`] is the first process and starts [`serve`], which answers the controller by [`service`].
-//! [`source`] puts sources in place; [`operations`] accepts runs, [`run`] carries one out and [`journal`] keeps it. Where init
-//! containers of the user need the source, [`fetch`] has taken it before.
+//! [`init`] is the first process and starts [`serve`], which serves the controller through [`service`]. [`source`] puts
+//! sources in place; [`operations`] accepts runs, [`run`] executes one and [`journal`] records it. If init containers
+//! of the user need the source, [`fetch`] receives it before the agent starts.
 
 mod bootstrap;
 mod cancellation;

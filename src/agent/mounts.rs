@@ -1,4 +1,4 @@
-//! The Secrets and ConfigMaps that the pod mounts: a directory for each of them, with a file for each of its keys.
+//! Secrets and ConfigMaps that the pod mounts: one directory for each object, with one file for each key.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -9,11 +9,11 @@ use tokio::time::Instant;
 use super::layout::Layout;
 use super::refusal::Refusal;
 
-/// How often a directory that is still empty is looked at.
+/// Interval at which an empty directory is checked.
 const POLL: Duration = Duration::from_millis(100);
 
-/// Comes back once none of these directories is empty. The kubelet gives an absent object an empty directory, and fills it some
-/// time after the object is created.
+/// Waits until none of these directories is empty. The kubelet mounts an empty directory for a missing object and fills
+/// it some time after the object is created.
 pub async fn wait(layout: &Layout, directories: &[String], limit: Duration) -> Result<(), Refusal> {
     let end = Instant::now() + limit;
     loop {
@@ -33,14 +33,14 @@ pub async fn wait(layout: &Layout, directories: &[String], limit: Duration) -> R
     }
 }
 
-/// The files of all keys, in order.
+/// Returns the files of all keys in ascending order.
 pub fn keys(directory: &Path) -> Vec<PathBuf> {
     let mut keys: Vec<PathBuf> = entries(directory).filter(|key| !is_of_kubelet(key)).collect();
     keys.sort();
     keys
 }
 
-/// Which object a directory holds.
+/// Returns the kind and name of the object that is mounted at a directory.
 pub fn described(layout: &Layout, directory: &Path) -> String {
     for (kind, root) in [("Secret", layout.secrets()), ("ConfigMap", layout.config_maps())] {
         if let Ok(name) = directory.strip_prefix(root) {
@@ -50,12 +50,13 @@ pub fn described(layout: &Layout, directory: &Path) -> String {
     directory.display().to_string()
 }
 
-/// The paths in a directory; none if it cannot be read.
+/// Returns the paths in a directory; none if it cannot be read.
 pub fn entries(directory: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     std::fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path())
 }
 
-/// The kubelet keeps what it mounts behind links whose names begin with two dots.
+/// Returns whether a path is internal to the kubelet, which keeps mounted files behind links whose names begin with two
+/// dots.
 pub fn is_of_kubelet(path: &Path) -> bool {
     path.file_name().is_some_and(|name| name.as_bytes().starts_with(b".."))
 }
@@ -70,7 +71,7 @@ mod tests {
         Layout::new(directory.path()).with_secrets(directory.path().join("secrets"))
     }
 
-    /// As the kubelet mounts it, with or without a key.
+    /// Mounts an object like the kubelet, with or without a key.
     fn mount(layout: &Layout, name: &str, key: Option<&str>) -> String {
         let directory = layout.secrets().join(name);
         std::fs::create_dir_all(directory.join("..2026")).unwrap();

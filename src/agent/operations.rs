@@ -1,4 +1,4 @@
-//! Operations: accepted or refused, run one at a time, cancelled.
+//! Accepts, runs and cancels operations, one at a time.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -29,17 +29,16 @@ use crate::pulumi::project::Project;
 use crate::rpc::proto;
 use crate::rpc::settings::settings_digest;
 
-/// Who this agent is: a run is bound to it.
+/// Identity of this agent, to which a run is bound.
 #[derive(Clone, Debug)]
 pub struct Identity {
     pub pod_uid: String,
     /// Random for each start of the agent.
     pub start_id: String,
-    /// Where its process ids are valid.
+    /// Process space in which its process IDs are valid.
     pub process_space: String,
 }
 
-/// Runs operations.
 pub struct Operations {
     pub identity: Identity,
     pub layout: Layout,
@@ -49,21 +48,21 @@ pub struct Operations {
     pub settings: Arc<Settings>,
     pub tasks: TaskTracker,
     open: Mutex<Option<Open>>,
-    /// How long a run has to end gracefully, whoever ends it.
+    /// Time that a run has to end gracefully, whatever the cause.
     patience: Duration,
-    /// From when on a run is ended harder; set when the pod is being terminated.
+    /// Time from which a run is cancelled forcefully; set when the pod is being terminated.
     harder: Mutex<Option<Instant>>,
-    /// The stack that a person's commands in the pod find.
+    /// The stack that is selected for commands of users in the pod.
     selected: Arc<Mutex<Option<String>>>,
 }
 
-/// What came of a call to run.
+/// Outcome of a request to run an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Admission {
     Begun,
-    /// It was known before.
+    /// The operation was known before the request.
     Known,
-    /// It may begin another time, for the reason that is given. Nothing of it is kept.
+    /// The operation cannot start now, for the given reason. It is not journaled.
     Held(String),
 }
 
@@ -100,7 +99,8 @@ impl Operations {
         }
     }
 
-    /// Gives a result to what an agent before this one left open: it is over, because this one cannot wait for it.
+    /// Gives a result to operations that a previous agent left unfinished: they count as interrupted, because this
+    /// agent cannot wait for their processes.
     pub async fn recover(&self) -> Result<(), Refusal> {
         for record in self.journal.unfinished() {
             let request = record.request();
@@ -126,7 +126,8 @@ impl Operations {
         Ok(())
     }
 
-    /// Starts an operation, unless it is known already or a person works in the pod. The word is for the configuration files that it reads.
+    /// Starts an operation unless it is known or a user works in the pod. `config_inputs` is the keyed hash of the
+    /// configuration files that it reads.
     pub fn run(self: &Arc<Self>, request: proto::RunRequest, config_inputs: String) -> Result<Admission, Refusal> {
         journal::validate_id(&request.id).map_err(|error| Refusal::Invalid(error.to_string()))?;
         if self.knows(&request)? {
@@ -134,12 +135,13 @@ impl Operations {
         }
         let asked = OperationRequest::of(&request)?;
         self.refuse_other_agent(&request)?;
-        // Before the workspace_lock: who ends the agent waits for whoever got through, however far it is.
+        // Before taking the lock: the shutdown waits for each token holder, so it does not miss an operation that is
+        // being started.
         let token = self.tasks.token();
-        // Two controllers may believe that they lead, and start it in the same moment. Where the other's call comes to nothing, whoever
-        // asked finds that it is not known, and asks again.
+        // Two controllers can consider themselves leader and start the same operation at the same time. If the other
+        // call fails, the operation stays unknown and the caller retries.
         let Some(pass) = self.workspace_lock.enter_operation(&request.id)? else { return Ok(Admission::Known) };
-        // It may have been let in, and have ended, since the journal was asked.
+        // The operation may have started and ended since the journal was checked.
         if self.knows(&request)? {
             return Ok(Admission::Known);
         }
@@ -152,7 +154,7 @@ impl Operations {
         }
         let (cancel_request, _) = watch::channel(CancelRequest::default());
         let record = self.begin(&request, &wanted, &environment, &cancel_request)?;
-        // The pod may have been terminated since the workspace_lock, before there was anything to be ended.
+        // The pod may have been terminated after the lock was taken and before the operation was open.
         self.end_if_terminated();
         let select = *lock(&self.selected) != Some(wanted.stack.clone());
         let (layout, settings) = (self.layout.clone(), self.settings.clone());
@@ -178,13 +180,13 @@ impl Operations {
         Ok(Admission::Begun)
     }
 
-    /// Whether an operation has begun before. One of the same id that is another one is refused.
+    /// Returns whether an operation is in the journal. Refuses a different operation with the same ID.
     fn knows(&self, request: &proto::RunRequest) -> Result<bool, Refusal> {
         let Some(record) = self.journal.find(&request.id) else { return Ok(false) };
         same_content(&record, request).map(|()| true)
     }
 
-    /// Journals an operation as the one that is running.
+    /// Registers an operation as the running one and journals it.
     fn begin(
         &self,
         request: &proto::RunRequest,
@@ -192,7 +194,7 @@ impl Operations {
         environment: &Environment,
         cancel_request: &watch::Sender<CancelRequest>,
     ) -> Result<Arc<JournalRecord>, Refusal> {
-        // Before it is in the journal: from there on it can be found, and what can be found can be cancelled.
+        // Before the operation is in the journal: from then on, clients can find and cancel it.
         *lock(&self.open) = Some(Open { id: request.id.clone(), cancel_request: cancel_request.clone() });
         self.journal.begin(self.journalled(request, wanted, environment)).map_err(|error| {
             *lock(&self.open) = None;
@@ -203,14 +205,14 @@ impl Operations {
         })
     }
 
-    /// Runs to the end and journals the result, whatever happens.
+    /// Runs an operation to its end and journals the result, even after a panic.
     async fn finish(self: Arc<Self>, run: Run, pass: WorkspaceGuard, _token: TaskTrackerToken) {
         let request = run.record.request();
         tracing::info!(operation = request.id, update = request.name, stack = run.wanted.stack, "operation begins");
         let result = match AssertUnwindSafe(run.execute()).catch_unwind().await {
             Ok(result) => result,
             Err(_) => {
-                // What went wrong is in the log already.
+                // The panic is already in the log.
                 run.end_processes().await;
                 let message = "a bug in the agent ended the operation; no process of it is left".to_owned();
                 let outcome = proto::Outcome::Interrupted.into();
@@ -225,14 +227,14 @@ impl Operations {
             *lock(&self.selected) = Some(run.wanted.stack.clone());
         }
         tracing::info!(operation = request.id, update = request.name, outcome = ?result.outcome(), "operation ended");
-        // Before the result is known: who sees it may start the next one at once.
+        // Before the result is visible: a client that sees the result can start the next operation at once.
         *lock(&self.open) = None;
         drop(pass);
         self.journal.finish(&run.record, result);
     }
 
-    /// Ends an operation: gracefully the first time, and harder the second time or when its patience is at an end. One that has
-    /// ended is left alone.
+    /// Cancels an operation: gracefully on the first call, and forcefully on the second call or when the time for a
+    /// graceful end has passed. Does nothing if the operation has ended.
     pub fn cancel(&self, id: &str) -> Result<(), Refusal> {
         if self.journal.find(id).is_none() {
             return Err(Refusal::UnknownOperation(id.to_owned()));
@@ -243,7 +245,8 @@ impl Operations {
         Ok(())
     }
 
-    /// Nothing new gets in; what runs is ended gracefully, and harder when its patience is at an end.
+    /// Refuses new operations and sources. Cancels the running operation gracefully, and forcefully when the time for a
+    /// graceful end has passed.
     pub fn terminate(&self) {
         *lock(&self.harder) = Some(Instant::now() + self.patience);
         self.workspace_lock.terminate();
@@ -311,7 +314,8 @@ impl Operations {
     }
 }
 
-/// The Pulumi stack of a run that did not report it itself: without it, the controller would not know where the run has changed resources.
+/// Returns a result with the Pulumi stack of the request, for a run that did not report it. Without it, the controller
+/// would not know in which stack the run has changed resources.
 fn reported_stack(request: &Request) -> proto::Result {
     let runtime = request.runtime.clone().unwrap_or_default();
     let project = request.project.clone().map(|name| proto::Project { name, runtime });
@@ -340,7 +344,7 @@ fn fitting_settings(request: &proto::RunRequest) -> Result<proto::Settings, Refu
     Ok(settings)
 }
 
-/// An id stands for one operation for ever.
+/// Refuses a request that differs from the known operation with the same ID.
 fn same_content(record: &JournalRecord, request: &proto::RunRequest) -> Result<(), Refusal> {
     let known = record.request();
     let artifact = request.artifact.clone().unwrap_or_default();

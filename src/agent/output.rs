@@ -1,4 +1,4 @@
-//! What the CLI prints: copied to the pod's log line by line as it comes, and its last part kept for messages.
+//! Output of the CLI: copies it to the pod's log line by line and keeps the last part for messages.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -8,20 +8,20 @@ use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader
 use super::redactor::Redactor;
 use crate::pulumi::console;
 
-/// Longer lines are cut into several.
+/// Maximum length of a line in bytes. Longer lines are split.
 const MAX_LINE: usize = 64 * 1024;
-/// How much of the last output is kept, in bytes.
+/// Number of bytes of the last output that are kept.
 const TAIL: usize = 64 * 1024;
 
-/// How lines reach the pod's log.
+/// Format of lines in the pod's log.
 #[derive(Clone)]
 pub struct PodLog {
-    /// Stands before each line: the name of the Update.
+    /// Prefix of each line: the name of the Update.
     pub name: String,
     pub redactor: Redactor,
 }
 
-/// The last lines of an output, without colours and with secrets taken out.
+/// The last lines of an output, without colors and secrets.
 #[derive(Debug, Default)]
 pub struct Tail {
     lines: VecDeque<Line>,
@@ -48,13 +48,13 @@ impl Tail {
         self.lines.iter().flat_map(|line| [line.text.as_str(), "\n"]).collect()
     }
 
-    /// The last `count` lines that say anything.
+    /// Returns the last `count` lines that are not blank.
     pub fn last_lines(&self, count: usize) -> String {
         last_lines([self], count)
     }
 }
 
-/// The last `count` lines of some outputs together that say anything, in the order in which they were read.
+/// Returns the last `count` lines of all outputs that are not blank, in the order in which they were read.
 pub fn last_lines<'a>(tails: impl IntoIterator<Item = &'a Tail>, count: usize) -> String {
     let said = tails.into_iter().flat_map(|tail| &tail.lines).filter(|line| !line.text.trim().is_empty());
     let mut said: Vec<&Line> = said.collect();
@@ -63,7 +63,7 @@ pub fn last_lines<'a>(tails: impl IntoIterator<Item = &'a Tail>, count: usize) -
     last.iter().map(|line| line.text.as_str()).collect::<Vec<_>>().join("\n")
 }
 
-/// Copies an output to the pod's log until it ends, and shows each line to `see`. An error of reading is an end.
+/// Copies an output to the pod's log until it ends, and calls `see` with each line. A read error ends the output.
 pub async fn copy(output: impl AsyncRead + Unpin, log: PodLog, see: impl FnMut(&str)) -> Tail {
     copy_to(output, log, tokio::io::stdout(), see).await
 }
@@ -83,16 +83,16 @@ async fn copy_to(
         if end == End::Output && line.is_empty() {
             break;
         }
-        // Of a line in pieces a secret may lie in two: what may be its beginning waits for the rest.
+        // A secret can span two pieces of a long line: bytes that can be the start of a secret wait for the next piece.
         let certain = if end == End::Piece { log.redactor.certain(&line) } else { line.len() };
         let certain = if certain == 0 { line.len() } else { certain };
         let text = String::from_utf8_lossy(line.get(..certain).unwrap_or_default());
         see(&text);
         let (printed, kept) = without_secrets(&text, &log.redactor);
         let printed = format!("{}: {printed}\n", log.name);
-        // A log that cannot be written to must not stop the run.
+        // A log that cannot be written must not stop the run.
         let _ = to.write_all(printed.as_bytes()).await;
-        // One write for all lines that are there: a program that prints millions is not to wait for each of them.
+        // One flush for all available lines: a program that prints millions of lines must not wait for each of them.
         if !reader.buffer().contains(&b'\n') {
             let _ = to.flush().await;
         }
@@ -103,7 +103,8 @@ async fn copy_to(
     tail
 }
 
-/// A line as it is printed, and as it is kept: without colours. A secret that has colours in it costs them all.
+/// Returns a line as it is printed, and as it is kept without colors. A line with colors inside a secret loses all its
+/// colors.
 fn without_secrets(line: &str, redactor: &Redactor) -> (String, String) {
     let printed = redactor.redact(line);
     if !line.contains(['\u{1b}', '<']) {
@@ -113,16 +114,16 @@ fn without_secrets(line: &str, redactor: &Redactor) -> (String, String) {
     if console::without_colours(&printed) == kept { (printed, kept) } else { (kept.clone(), kept) }
 }
 
-/// What ends that which was read.
+/// Reason for the end of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     Line,
-    /// Nothing: the line is too long to be read as a whole.
+    /// The line exceeds the maximum length.
     Piece,
     Output,
 }
 
-/// Reads on up to the end of a line, or as much of it as is allowed.
+/// Reads up to the end of the line or the maximum length.
 async fn read_line(reader: &mut BufReader<impl AsyncRead + Unpin>, line: &mut Vec<u8>) -> End {
     loop {
         let Ok(bytes) = reader.fill_buf().await else { return End::Output };
@@ -152,7 +153,7 @@ async fn read_line(reader: &mut BufReader<impl AsyncRead + Unpin>, line: &mut Ve
 mod tests {
     use super::*;
 
-    /// What is seen, what is printed and what is kept of an output.
+    /// Returns the lines passed to `see`, the printed text and the kept lines.
     async fn lines_of(output: &[u8]) -> (Vec<String>, String, Tail) {
         let log = PodLog { name: "update".into(), redactor: Redactor::new(["hunter22"]) };
         let mut seen = Vec::new();

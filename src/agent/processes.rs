@@ -1,4 +1,4 @@
-//! The processes of a run, as the kernel lists them: a run has ended when none of them is left.
+//! Finds and ends the processes of a run. A run has ended when none of its processes is left.
 
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -9,39 +9,40 @@ use rustix::process::{Pid, Resource, Signal};
 use sha2::{Digest as _, Sha256};
 use tokio::time::{Instant, sleep};
 
-/// Set in the environment of every process of a run: finds those too that began a session of their own.
+/// Environment variable of every process of a run. It identifies processes that have started their own session.
 pub const MARKER: &str = "PULUMI_CONTROLLER_OPERATION";
 
-/// The mark again, where no process takes it off by accident: as its limit of time under a real-time scheduler, in
-/// microseconds. Every descendant inherits it, also one with a session of its own and an empty environment, and a process that
-/// a person started in the container does not have it, whoever its parent is. No limit is as high, so that it limits nothing.
+/// Resource limit that marks the processes of a run: the timeout under a real-time scheduler, in microseconds. Every
+/// descendant inherits it, even with its own session and an empty environment, and no process removes it by accident. A
+/// process that a user starts in the container does not have it, whatever its parent is. The value is too high to limit
+/// anything.
 const LIMIT: Resource = Resource::Rttime;
-/// How `/proc/<pid>/limits` calls it.
+/// Name of the limit in `/proc/<pid>/limits`.
 const LIMIT_NAME: &str = "Max realtime timeout";
-/// The upper bits of the limit: that it is a mark. The lower ones say of which operation.
+/// Upper bits of the limit, which identify it as a mark. The lower bits identify the operation.
 const MARKED: u64 = 0x5043 << OPERATION_BITS;
 const OPERATION_BITS: u32 = 44;
 
-/// How long what is left of a run may take to end by itself, once the CLI has ended.
+/// Time for the remaining processes of a run to exit after the CLI has ended.
 const SETTLE: Duration = Duration::from_secs(2);
-/// How long it may take after SIGTERM, before SIGKILL.
+/// Time between SIGTERM and SIGKILL.
 const TERMINATION_GRACE: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_millis(20);
-/// How often SIGKILL is repeated and the wait is logged.
+/// Interval at which SIGKILL is repeated and the remaining processes are logged.
 const KILL_INTERVAL: Duration = Duration::from_secs(10);
 
 /// A living process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Process {
     pub pid: u32,
-    /// The first 15 bytes of the program's name.
+    /// The first 15 bytes of the program name.
     pub name: String,
     pub session: u32,
-    /// When it was started, in the kernel's ticks since the boot.
+    /// Start time in kernel ticks since the boot.
     pub started: u64,
 }
 
-/// All living processes that can be seen. Zombies do not count: they do nothing any more.
+/// Returns all visible processes except zombies.
 pub fn living() -> io::Result<Vec<Process>> {
     let mut processes = Vec::new();
     for entry in std::fs::read_dir("/proc")? {
@@ -50,16 +51,16 @@ pub fn living() -> io::Result<Vec<Process>> {
         if !is_process {
             continue;
         }
-        // A process that has ended in between is none.
+        // The process may have ended since the directory was read.
         let Ok(stat) = std::fs::read(Path::new("/proc").join(&name).join("stat")) else { continue };
         processes.extend(parse_stat(&String::from_utf8_lossy(&stat)));
     }
     Ok(processes)
 }
 
-/// Reads a line of `/proc/<pid>/stat`; `None` for zombies and dead ones.
+/// Parses a line of `/proc/<pid>/stat`; `None` for zombies and dead processes.
 fn parse_stat(stat: &str) -> Option<Process> {
-    // The name stands in brackets and may hold any character, brackets and blanks as well.
+    // The name is in parentheses and can contain any character, including parentheses and spaces.
     let (before, rest) = stat.rsplit_once(')')?;
     let (pid, name) = before.split_once(" (")?;
     let mut fields = rest.split_ascii_whitespace();
@@ -77,24 +78,24 @@ fn parse_stat(stat: &str) -> Option<Process> {
     })
 }
 
-/// Where a process's working directory is; `None` when it is another user's or has ended.
+/// Returns the working directory of a process; `None` if the process has ended or belongs to another user.
 pub fn working_directory(pid: u32) -> Option<PathBuf> {
     std::fs::read_link(format!("/proc/{pid}/cwd")).ok()
 }
 
-/// The set of process ids that ids of this moment belong to: other ids of another container or another boot mean nothing.
+/// Returns an identifier of the PID namespace and the boot in which current process IDs are valid.
 pub fn process_space() -> io::Result<String> {
     let namespace = std::fs::read_link("/proc/self/ns/pid")?;
     Ok(format!("{} {}", boot_id()?, namespace.display()))
 }
 
-/// Random for each boot of the node.
+/// Returns the boot ID, which is random for each boot of the node.
 pub fn boot_id() -> io::Result<String> {
     Ok(std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
 }
 
-/// Marks this process and all its descendants to come as the operation's. Without it they are still known by their session and
-/// their environment.
+/// Marks this process and its future descendants as processes of the operation. Without the mark, their session and
+/// environment still identify them.
 pub fn mark(operation: &str) -> io::Result<()> {
     let mut limit = rustix::process::getrlimit(LIMIT);
     limit.current = Some(limit_of(operation));
@@ -107,7 +108,7 @@ fn limit_of(operation: &str) -> u64 {
     MARKED | (first & ((1 << OPERATION_BITS) - 1))
 }
 
-/// Whether a process belongs to any operation of any agent.
+/// Returns whether a process belongs to any operation of any agent.
 pub fn is_of_an_operation(pid: u32) -> bool {
     limit(pid).is_some_and(|limit| limit >> OPERATION_BITS == MARKED >> OPERATION_BITS)
         || has_variable(pid, |variable| variable.starts_with(MARKER.as_bytes()))
@@ -125,7 +126,7 @@ impl Family {
         Family { operation: operation.to_owned(), sessions }
     }
 
-    /// Those that live: in one of the run's sessions, or with its mark.
+    /// Returns the living processes that are in a session of the run or have its mark.
     pub fn living(&self) -> io::Result<Vec<Process>> {
         let own = std::process::id();
         let mut processes = living()?;
@@ -135,7 +136,7 @@ impl Family {
         Ok(processes)
     }
 
-    /// Sends a signal to all of them.
+    /// Sends a signal to all processes of the run.
     pub fn signal(&self, signal: Signal) -> io::Result<()> {
         for process in self.living()? {
             send(process.pid, signal);
@@ -143,8 +144,9 @@ impl Family {
         Ok(())
     }
 
-    /// Comes back when none is left. They are given a moment, then asked, then killed. Without a limit, because a verdict
-    /// while one lives would be a lie; what it waits for is logged.
+    /// Waits until no process of the run is left: without a signal first, then after SIGTERM, then with repeated
+    /// SIGKILLs. It has no timeout, because a result must not be reported while a process lives. Logs the processes for
+    /// which it waits.
     pub async fn end(&self) -> io::Result<()> {
         if self.gone_within(SETTLE).await? {
             return Ok(());
@@ -163,8 +165,8 @@ impl Family {
         }
     }
 
-    /// Whether none was left before the limit. One look is not enough: a process that is just being replaced by another
-    /// program shows no environment, and one that is just being started may not be listed yet.
+    /// Returns whether no process was left before the limit. Requires two consecutive empty checks, because a process
+    /// shows no environment during `execve`, and a new process is not always listed yet.
     async fn gone_within(&self, limit: Duration) -> io::Result<bool> {
         let end = Instant::now() + limit;
         let mut was_empty = false;
@@ -182,7 +184,7 @@ impl Family {
     }
 }
 
-/// Sends a signal to one process. That it has ended already is no error.
+/// Sends a signal to one process, which may have ended already.
 pub fn send(pid: u32, signal: Signal) {
     if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
         let _ = rustix::process::kill_process(pid, signal);
@@ -199,7 +201,7 @@ fn has_variable(pid: u32, is_meant: impl Fn(&[u8]) -> bool) -> bool {
     environment.split(|byte| *byte == 0).any(is_meant)
 }
 
-/// The limit by which a process may be marked.
+/// Returns the resource limit that can be a mark.
 fn limit(pid: u32) -> Option<u64> {
     parse_limit(&std::fs::read_to_string(format!("/proc/{pid}/limits")).ok()?)
 }
@@ -258,7 +260,7 @@ mod tests {
             .spawn()
             .unwrap();
         let family = Family::new(&operation, Vec::new());
-        // Its environment cannot be read while it is being executed.
+        // The environment of a process cannot be read during `execve`.
         let found = async {
             while family.living().unwrap().is_empty() {
                 tokio::task::yield_now().await;

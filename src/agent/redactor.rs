@@ -1,4 +1,4 @@
-//! Takes secret values out of what is shown: as they are, in base64, and as JSON escapes them.
+//! Redacts secret values in output: in plain text, in base64 and with JSON escapes.
 
 use std::sync::Arc;
 
@@ -7,22 +7,23 @@ use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD, URL_SAFE, URL_S
 use zeroize::Zeroizing;
 
 const REPLACEMENT: &str = "[secret]";
-/// Shorter values are left: they would be found everywhere, and replacing them would tell them.
+/// Minimum length of a redacted value in bytes. Shorter values occur everywhere, and their replacements would reveal
+/// them.
 const MIN_LENGTH: usize = 4;
-/// The same for the base64 of a value inside of the base64 of a longer text.
+/// Minimum length of the base64 of a value inside the base64 of a longer text.
 const MIN_INNER: usize = 8;
-/// Base64 makes four characters of three bytes.
+/// Number of bytes that base64 encodes as four characters.
 const GROUP: usize = 3;
 
-/// Knows the values that must not be shown. Cheap to clone.
+/// The set of values to redact. Cheap to clone.
 #[derive(Clone, Default)]
 pub struct Redactor {
-    /// The longest first, so that none is cut by a shorter one that is part of it.
+    /// The longest first, so that no value is cut by a shorter one that it contains.
     values: Arc<Vec<Zeroizing<String>>>,
 }
 
 impl Redactor {
-    /// A value of several lines is hidden line by line as well, because that is how it is printed.
+    /// Creates a redactor. It also redacts each line of a value, because programs print values line by line.
     pub fn new<'a>(secrets: impl IntoIterator<Item = &'a str>) -> Self {
         let mut values: Vec<Zeroizing<String>> = Vec::new();
         for secret in secrets {
@@ -40,7 +41,7 @@ impl Redactor {
         Redactor { values: Arc::new(values) }
     }
 
-    /// The text without the values.
+    /// Returns the text with all values replaced.
     pub fn redact(&self, text: &str) -> String {
         let mut redacted = text.to_owned();
         for value in self.values.iter() {
@@ -51,14 +52,14 @@ impl Redactor {
         redacted
     }
 
-    /// How many bytes of a text that goes on are certain: those before what may be the beginning of a value.
+    /// Returns how many bytes of an incomplete text can be printed: those before a possible start of a value.
     pub fn certain(&self, text: &[u8]) -> usize {
         let uncertain = self.values.iter().filter_map(|value| beginning_at_the_end(text, value.as_bytes()));
         text.len() - uncertain.max().unwrap_or_default()
     }
 }
 
-/// A value as programs encode it.
+/// Returns the encodings in which programs print a value.
 fn encoded(value: &str) -> impl Iterator<Item = Zeroizing<String>> {
     let base64 = [STANDARD, STANDARD_NO_PAD, URL_SAFE, URL_SAFE_NO_PAD].map(|engine| engine.encode(value));
     let inner =
@@ -66,8 +67,8 @@ fn encoded(value: &str) -> impl Iterator<Item = Zeroizing<String>> {
     base64.into_iter().chain(inner.flatten()).chain(json(value)).map(Zeroizing::new)
 }
 
-/// What the base64 of any text has of a value that begins so many bytes after a group, as the password in the header of basic
-/// authentication does. Characters that depend on what is around the value are left out.
+/// Returns the part of a base64 text that encodes a value at this offset in a group of three bytes, for example a
+/// password in a basic authentication header. Omits characters that depend on the text around the value.
 fn inner(engine: &impl Engine, value: &str, offset: usize) -> Option<String> {
     let skipped = (GROUP - offset) % GROUP;
     let whole = value.as_bytes().get(skipped..)?;
@@ -75,8 +76,8 @@ fn inner(engine: &impl Engine, value: &str, offset: usize) -> Option<String> {
     Some(engine.encode(groups)).filter(|inner| inner.len() >= MIN_INNER)
 }
 
-/// A value inside of a JSON text, where that is another one: as most writers escape it, and as Go does, which the CLI is written
-/// in.
+/// Returns a value as it appears in a JSON string, if the escapes change it: as most programs escape it, and as Go
+/// does, in which the CLI is written.
 fn json(value: &str) -> impl Iterator<Item = String> {
     let quoted = serde_json::to_string(value).unwrap_or_default();
     let plain = quoted.trim_start_matches('"').strip_suffix('"').unwrap_or_default().to_owned();
@@ -85,7 +86,7 @@ fn json(value: &str) -> impl Iterator<Item = String> {
     [plain, go].into_iter().filter(move |escaped| *escaped != value && escaped.len() >= MIN_LENGTH)
 }
 
-/// The length of the longest end of a text that a value begins with.
+/// Returns the length of the longest suffix of `text` that is a proper prefix of `value`.
 fn beginning_at_the_end(text: &[u8], value: &[u8]) -> Option<usize> {
     let longest = text.len().min(value.len().saturating_sub(1));
     (1..=longest).rev().find(|length| value.get(..*length).is_some_and(|beginning| text.ends_with(beginning)))
@@ -159,7 +160,7 @@ mod tests {
             for engine in [STANDARD, URL_SAFE_NO_PAD] {
                 let shown = Redactor::new([value.as_str()]).redact(&engine.encode(format!("{before}{value}{after}")));
                 prop_assert!(shown.contains(REPLACEMENT), "{}", shown);
-                // Two groups of four characters at most are made of the value and of what is around it.
+                // At most two groups of four characters encode both the value and the text around it.
                 let around = engine.encode(before.as_bytes()).len() + engine.encode(after.as_bytes()).len();
                 prop_assert!(shown.len() <= REPLACEMENT.len() + around + 12, "{}", shown);
             }

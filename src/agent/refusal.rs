@@ -1,21 +1,21 @@
-//! Why a call is refused, and the word that gRPC has for it.
+//! Reasons for refused calls and their gRPC status codes.
 
 use std::io;
 
 use tonic::{Code, Status};
 
-/// A call that is not obeyed, with a sentence for people.
+/// Reason for a refused call, with a message for users.
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
-    /// The call itself is wrong: it will be as wrong the next time.
+    /// The call itself is invalid: a retry fails, too.
     #[error("{0}")]
     Invalid(String),
-    /// The pod is not in the state that the call needs.
+    /// The pod is not in the state that the call requires.
     #[error("{0}")]
     Precondition(String),
     #[error("operation {0} is not in the journal")]
     UnknownOperation(String),
-    /// The source that came is not the one that was announced.
+    /// The received source is not the announced one.
     #[error("{0}")]
     DataLoss(String),
     #[error("{0}")]
@@ -25,7 +25,7 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// For `map_err` after a call of the system.
+    /// Returns a conversion for `map_err` after a failed system call.
     pub fn system(action: impl Into<String>) -> impl FnOnce(io::Error) -> Refusal {
         let action = action.into();
         move |source| Refusal::System { action, source }

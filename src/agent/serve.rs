@@ -1,4 +1,4 @@
-//! The role `agent`, the child: serves the controller until it is told to end.
+//! The `agent` role in the child process: serves the controller until a signal ends it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,14 +26,14 @@ use super::workspace_lock::WorkspaceLock;
 use crate::rpc::proto::agent_server::AgentServer;
 use crate::rpc::server_tls::TlsAcceptor;
 
-/// The agent waits nearly always: two threads are enough for a call beside a run.
+/// The agent is mostly idle: two threads can serve calls during a run.
 const WORKERS: usize = 2;
 const BLOCKING_THREADS: usize = 8;
-/// The largest request: settings and environment of a run.
+/// Maximum size of a message in bytes: settings and environment of a run.
 const MAX_REQUEST: usize = 4 * 1024 * 1024;
 const STREAMS_AT_ONCE: u32 = 64;
 const KEEPALIVE: Duration = Duration::from_secs(30);
-/// How long open calls may take to end when the agent does.
+/// Maximum time for open calls to end when the agent exits.
 const CLOSE_LIMIT: Duration = Duration::from_secs(5);
 
 /// Serves until SIGTERM or SIGINT.
@@ -45,13 +45,13 @@ pub fn serve(config: &AgentConfig) -> anyhow::Result<()> {
         .build()
         .context("cannot start the runtime")?;
     let served = runtime.block_on(run(config));
-    // What still blocks must not keep the pod.
+    // Blocking tasks must not delay the exit.
     runtime.shutdown_timeout(CLOSE_LIMIT);
     served
 }
 
 async fn run(config: &AgentConfig) -> anyhow::Result<()> {
-    // Before anything is started that a signal would have to end.
+    // Registered before anything starts that a signal must end.
     let mut terminate = signal(SignalKind::terminate()).context("cannot receive SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot receive SIGINT")?;
     let stop = CancellationToken::new();
@@ -67,7 +67,7 @@ async fn run(config: &AgentConfig) -> anyhow::Result<()> {
         .with_context(|| format!("cannot listen on {}", config.health_address))?;
     let workspace_lock = operations.workspace_lock.clone();
     let health = health::serve(health_listener, TaskTracker::new(), move || !workspace_lock.is_terminating());
-    // Nobody waits for the version when the agent ends.
+    // A separate tracker: the shutdown does not wait for the version.
     let (source, after) = (operations.source.clone(), config.version_after);
     TaskTracker::new().spawn(async move { source.version.find_later(after).await });
     let service = AgentServer::new(Service {
@@ -98,7 +98,7 @@ async fn run(config: &AgentConfig) -> anyhow::Result<()> {
     tokio::select! {
         served = server => served.context("the service ended"),
         () = health => anyhow::bail!("readiness is not answered any more"),
-        // Calls that are still open after the limit are cut.
+        // Calls that are still open after the limit are dropped.
         () = ending => Ok(()),
     }
 }

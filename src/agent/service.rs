@@ -1,4 +1,4 @@
-//! The agent's answers to the controller's calls.
+//! Serves the controller's calls to the agent.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -18,10 +18,11 @@ use crate::rpc::proto;
 use crate::rpc::proto::agent_server::Agent;
 use crate::rpc::proto::attach_reply::Part;
 
-/// How long a run waits for the kubelet to mount what it refers to. The controller has just had the kubelet sync the pod.
+/// Time that a run waits for the kubelet to mount the objects that it refers to. The controller has already triggered a
+/// sync of the pod.
 const MOUNT_LIMIT: Duration = Duration::from_secs(20);
 
-/// The service; cheap to clone.
+/// The gRPC service. Cheap to clone.
 #[derive(Clone)]
 pub struct Service {
     pub operations: Arc<Operations>,
@@ -68,7 +69,7 @@ impl Agent for Service {
     ) -> Result<Response<proto::PutSourceReply>, Status> {
         let parts = request.into_inner();
         let source = self.operations.source.clone();
-        // In a task of its own: a client that goes away must not leave it half done.
+        // A separate task: a client that disconnects must not interrupt the exchange of the source.
         let putting = self.operations.tasks.spawn(async move { source.put(parts).await });
         let unchanged =
             putting.await.map_err(|error| Status::internal(format!("cannot put the source in place: {error}")))??;

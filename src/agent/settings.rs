@@ -1,5 +1,5 @@
-//! The stack's settings file as a state: rebuilt from the source's own file and the settings that were sent, whenever either
-//! is another one than before. What is not sent any more is gone.
+//! Maintains the settings file of the stack: rebuilds it from the source's own file and the received settings when
+//! either of them changes. Settings that are no longer sent are removed.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -28,31 +28,31 @@ pub enum ApplyError {
 /// The settings that were written last.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Written {
-    /// The source that they were written into.
+    /// ID of the source tree that contains the settings file.
     tree: String,
     stack: String,
     digest: String,
     /// The settings file, relative to the project.
     file: PathBuf,
-    /// Digest of all values, those from Secrets and ConfigMaps included.
+    /// Digest of all values, including those from Secrets and ConfigMaps.
     #[serde(default)]
     values: String,
-    /// Digests of the secret ones, by their keys.
+    /// Digests of the secret values by key.
     #[serde(default)]
     secrets: BTreeMap<String, String>,
-    /// Keys of the secrets that the CLI has yet to put in.
+    /// Keys of the secrets that the CLI still has to write.
     #[serde(default)]
     missing_secrets: Vec<String>,
 }
 
-/// What the settings shall be.
+/// The desired settings.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted<'a> {
     pub stack: &'a str,
-    /// Digest of what was sent.
+    /// Digest of the received settings.
     pub digest: &'a str,
     pub config: &'a [Entry],
-    /// Environments of Pulumi ESC that are imported.
+    /// Pulumi ESC environments to import.
     pub environments: &'a [String],
 }
 
@@ -74,7 +74,7 @@ impl Written {
         }
     }
 
-    /// The keys of the secrets that are encrypted in the file and have not changed since.
+    /// Returns the keys of the secrets that are encrypted in the file and unchanged.
     fn kept_secrets(&self, now: &Written) -> Vec<String> {
         let is_same =
             |key: &&String| self.secrets.get(*key) == now.secrets.get(*key) && !self.missing_secrets.contains(key);
@@ -82,7 +82,8 @@ impl Written {
     }
 }
 
-/// Of values that lie beside the file in the same volume as plainly or as a Secret in the same pod.
+/// Returns the digest of values. It has no key, because the values themselves are in plain text on the same volume or
+/// in a Secret in the same pod.
 fn digest<'a>(config: impl IntoIterator<Item = &'a Entry>) -> String {
     let mut hasher = Sha256::new();
     for Entry { key, value, is_path, is_secret } in config {
@@ -93,27 +94,27 @@ fn digest<'a>(config: impl IntoIterator<Item = &'a Entry>) -> String {
     hex::encode(hasher.finalize())
 }
 
-/// Keeps the settings files of the source in place.
+/// Maintains the settings files of the current source.
 pub struct Settings {
     layout: Layout,
     written: Mutex<Option<Written>>,
 }
 
 impl Settings {
-    /// Goes on from what an agent before this one wrote.
+    /// Continues with the settings that a previous agent wrote.
     pub fn open(layout: Layout) -> Self {
         let written = std::fs::read(layout.settings().join("written.json")).ok();
         let written = written.and_then(|bytes| serde_json::from_slice(&bytes).ok());
         Settings { layout, written: Mutex::new(written) }
     }
 
-    /// Digest of the settings that were written last; empty before the first time.
+    /// Returns the digest of the settings that were written last; empty if there are none.
     pub fn digest(&self) -> String {
         self.written().as_ref().map(|written| written.digest.clone()).unwrap_or_default()
     }
 
-    /// Makes the settings file what it shall be. Touches nothing when it is that already. The answer is the keys of the secrets
-    /// that the CLI has to put in; [`Settings::has_secret`] follows each of them.
+    /// Writes the settings file, unless it is up to date. Returns the keys of the secrets that the CLI has to write;
+    /// the caller confirms each of them with [`Settings::has_secret`].
     pub fn apply(&self, wanted: &Wanted<'_>, current_source: &CurrentSource) -> Result<Vec<String>, ApplyError> {
         let mut written = self.written();
         let project = Project::read(&self.layout.workspace())?;
@@ -131,7 +132,7 @@ impl Settings {
         let Wanted { config, environments, .. } = *wanted;
         let content = settings::Wanted { config, environments, kept_secrets: &kept_secrets };
         let rebuilt = settings::rebuild(original, current, &project.name, &content, format)?;
-        // Until it is written again, nothing is known of the file.
+        // Until the file is written, its content is unknown.
         self.record(&mut written, None)?;
         if let Some(directory) = path.parent() {
             std::fs::create_dir_all(directory).map_err(failed("make", directory))?;
@@ -142,7 +143,7 @@ impl Settings {
         Ok(rebuilt.missing_secrets)
     }
 
-    /// Remembers that a secret is in the file that was written last.
+    /// Records that a secret is in the settings file.
     pub fn has_secret(&self, key: &str) -> Result<(), ApplyError> {
         let mut written = self.written();
         let now = written.clone().map(|mut now| {
@@ -152,11 +153,11 @@ impl Settings {
         self.record(&mut written, now)
     }
 
-    /// Keeps the settings file of the source that is about to be replaced: its encryption header goes into the next one.
-    /// That it cannot be kept must not keep the next source away, which may be the one that mends it.
+    /// Keeps the settings file of the source that is about to be replaced: the next file needs its encryption header.
+    /// Errors are only logged, because the next source can be the one that fixes the cause.
     pub fn keep(&self, current_source: Option<&CurrentSource>) {
         let Some(written) = self.written().clone() else { return };
-        // Of a source before it: what is there now is not what the CLI left.
+        // The settings were written into an earlier source, so this file is not the CLI's.
         if current_source.is_none_or(|current_source| current_source.tree != written.tree) {
             return;
         }
@@ -175,7 +176,7 @@ impl Settings {
         durable::write_atomically(&kept, text.as_bytes()).map_err(failed("write", &kept))
     }
 
-    /// The file as it came with the source; `None` when the source has none. The first look at a source is kept.
+    /// Returns the file as it came with the source; `None` if the source has none. Stores the file on first access.
     fn original(&self, tree: &str, file: &Path, path: &Path) -> Result<Option<String>, ApplyError> {
         let directory = self.layout.settings().join("originals");
         let of_tree = directory.join(tree);
@@ -184,7 +185,7 @@ impl Settings {
             return serde_json::from_str(&kept).map_err(|error| failed("read", &of_tree)(error.into()));
         }
         if !of_tree.is_dir() {
-            // Those of sources that are gone.
+            // Remove the files of earlier sources.
             durable::remove(&directory).map_err(failed("remove", &directory))?;
             std::fs::create_dir_all(&of_tree).map_err(failed("make", &of_tree))?;
         }
@@ -194,7 +195,7 @@ impl Settings {
         Ok(original)
     }
 
-    /// The file as the CLI left it, in this source or in the one before. One that cannot be read has no header to keep.
+    /// Returns the file as the CLI left it, in this source or the previous one; `None` if neither is readable.
     fn current(&self, file: &Path, path: &Path, was_ours: bool) -> Option<String> {
         let own = if was_ours { read_or_warn(path) } else { None };
         own.or_else(|| read_or_warn(&self.kept(file)))
@@ -230,8 +231,8 @@ fn read_or_warn(path: &Path) -> Option<String> {
     })
 }
 
-/// A name in one directory for a file in a tree. The path may lead anywhere and be longer than a name may be, so that it
-/// cannot be used as it is.
+/// Returns a flat file name for a path in a tree. The path itself can leave the directory or exceed the length limit of
+/// a name.
 fn flat_name(file: &Path) -> String {
     hex::encode(Sha256::digest(file.as_os_str().as_encoded_bytes()))
 }
@@ -250,7 +251,7 @@ mod tests {
         layout: Layout,
     }
 
-    /// A workspace whose source has the given settings file.
+    /// Creates a workspace whose source has the given settings file.
     fn place(original: Option<&str>) -> Place {
         let directory = tempfile::tempdir().unwrap();
         let layout = Layout::new(directory.path());
@@ -282,7 +283,7 @@ mod tests {
         config.iter().map(entry).collect()
     }
 
-    /// Whether the CLI has to put secrets in afterwards.
+    /// Returns whether the CLI has to add secrets afterwards.
     fn apply(
         settings: &Settings,
         config: &[(&str, &str)],

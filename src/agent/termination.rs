@@ -1,4 +1,5 @@
-//! The end of the agent: what runs is brought to a result, the result is told, and somebody gets time to record it.
+//! Shutdown of the agent: ends the running operation, writes its result to the termination message, and waits until the
+//! controller records it.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,11 +12,12 @@ use super::cancellation;
 use super::journal::JournalRecord;
 use super::operations::Operations;
 
-/// How long the agent waits for its results to be recorded.
+/// Time that the agent waits for its results to be recorded.
 const LINGER: Duration = Duration::from_secs(30);
-/// Kubernetes takes no more than 4 KiB.
+/// Maximum size of a termination message in bytes, set by Kubernetes.
 const MAX_LOG: usize = 4096;
-/// A character may take six bytes as JSON; with this many the rest has room in any case.
+/// Maximum size of the result's message in bytes. With six bytes per character in JSON, the other fields still fit into
+/// [`MAX_LOG`].
 const MAX_MESSAGE: usize = 600;
 
 #[derive(Serialize)]
@@ -24,11 +26,12 @@ struct TerminationMessage<'a> {
     id: &'a str,
     outcome: &'a str,
     message: &'a str,
-    /// Whether the state may name operations that were under way.
+    /// Whether the state can contain pending operations.
     interrupted: bool,
 }
 
-/// Comes back when nothing runs any more, and the results are recorded or nobody came to.
+/// Ends the running operation and waits until its results are recorded, at most for the grace period and the linger
+/// time.
 pub async fn terminate(operations: &Arc<Operations>, grace: Duration, log: &Path) {
     let begin = Instant::now();
     operations.terminate();

@@ -12,12 +12,12 @@ use super::layout::Layout;
 use super::output::PodLog;
 use crate::pulumi::arguments;
 
-/// How long the CLI may take to say its version.
+/// Timeout of the call of the CLI.
 const CLI_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long somebody waits who wants to know it: the CLI may be slow on a busy node, and the answer comes the next time.
+/// Time that a caller waits for the version. The CLI can be slow on a busy node; a later call returns the version.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Found once: when somebody needs it, or when the pod has been there for a while.
+/// The version of the CLI. It is queried once, when it is needed or some time after the start of the pod.
 #[derive(Clone)]
 pub struct CliVersion {
     layout: Layout,
@@ -30,25 +30,26 @@ impl CliVersion {
         CliVersion { layout, tasks, found: Arc::default() }
     }
 
-    /// As the CLI printed it; empty when there is no working CLI, or as long as nobody has asked it.
+    /// Returns the version as the CLI printed it; empty if the image has no working CLI or the CLI has not been queried
+    /// yet.
     pub fn known(&self) -> String {
         self.found.get().cloned().unwrap_or_default()
     }
 
-    /// Finds it after a while, and not all pods at once: it costs as much as a third of a small run, and pods that are
-    /// new have better to do.
+    /// Queries the version after a random delay between `after` and twice `after`: the query costs about a third of a
+    /// small run, and must not slow down a new pod or hit all pods at once.
     pub async fn find_later(&self, after: Duration) {
         tokio::time::sleep(after.mul_f64(1.0 + fastrand::f64())).await;
         self.get().await;
     }
 
-    /// As the CLI prints it; empty when there is no working CLI, or as long as it is not known.
+    /// Returns the version as the CLI prints it; empty if the image has no working CLI or it does not answer in time.
     pub async fn get(&self) -> String {
         if let Some(version) = self.found.get() {
             return version.clone();
         }
         let finder = self.clone();
-        // In a task of its own: it goes on when nobody waits any more. The cell lets one of them look at a time.
+        // A separate task, which continues after the caller's timeout. The cell runs one query at a time.
         let finding = self.tasks.spawn(async move { finder.found.get_or_try_init(|| finder.find()).await.cloned() });
         match tokio::time::timeout(ANSWER_TIMEOUT, finding).await {
             Ok(Ok(Ok(version))) => version,

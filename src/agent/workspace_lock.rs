@@ -1,4 +1,4 @@
-//! Who has the workspace: a source that is being put in place, an operation, or nobody. Never two.
+//! Exclusive lock of the workspace: held either by a source that is being put in place or by an operation.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -19,13 +19,13 @@ struct State {
     terminating: bool,
 }
 
-/// Lets one in at a time. Clones are the same workspace_lock.
+/// The lock of the workspace. Clones share the same lock.
 #[derive(Clone, Debug, Default)]
 pub struct WorkspaceLock {
     state: Arc<Mutex<State>>,
 }
 
-/// Has the workspace until it is dropped.
+/// Holds the workspace lock until it is dropped.
 #[derive(Debug)]
 pub struct WorkspaceGuard {
     workspace_lock: WorkspaceLock,
@@ -38,14 +38,14 @@ impl Drop for WorkspaceGuard {
 }
 
 impl WorkspaceLock {
-    /// For a source that is to be put in place.
+    /// Locks the workspace to put a source in place.
     pub fn enter_source(&self) -> Result<WorkspaceGuard, Refusal> {
         let mut state = self.state();
         let is_closed = state.terminating;
         self.enter(&mut state, "put a source in place", Holder::Source, is_closed)
     }
 
-    /// For an operation. Nothing when that very operation is in already: another call has let it in.
+    /// Locks the workspace for an operation. Returns `None` if another call has locked it for the same operation.
     pub fn enter_operation(&self, id: &str) -> Result<Option<WorkspaceGuard>, Refusal> {
         let operation = Holder::Operation(id.to_owned());
         let mut state = self.state();
@@ -84,12 +84,12 @@ impl WorkspaceLock {
         }
     }
 
-    /// No operation gets in from now on.
+    /// Refuses new operations.
     pub fn drain(&self) {
         self.state().draining = true;
     }
 
-    /// Nothing gets in from now on.
+    /// Refuses new operations and sources.
     pub fn terminate(&self) {
         self.state().terminating = true;
     }

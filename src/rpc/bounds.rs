@@ -1,5 +1,5 @@
-//! Bounds on what agents answer. A tenant's program can take an agent's place: whatever of an answer is kept in memory, written
-//! into a status or shown in a message is cut here, before anybody else sees it.
+//! Bounds on the replies of agents. A tenant's program can impersonate an agent, so each field that is kept in memory,
+//! written into a status or shown in a message is truncated here, before any other code reads it.
 
 use url::Url;
 
@@ -7,24 +7,24 @@ use crate::rpc::proto::attach_reply::Part;
 use crate::rpc::proto::progress::Event;
 use crate::rpc::proto::{Artifact, AttachReply, DrainReply, Progress, Result, RunReply, StatusReply};
 
-/// The longest identifier, version or word of the engine's, in bytes.
+/// Maximum length in bytes of an identifier, a version or the engine's name of an operation.
 const MAX_WORD: usize = 128;
-/// The longest name of a directory, URN, or command.
+/// Maximum length in bytes of a directory, a URN or a command.
 const MAX_LINE: usize = 4 * 1024;
-/// The longest text for people.
+/// Maximum length in bytes of a message for users.
 const MAX_TEXT: usize = 8 * 1024;
-/// The most of the CLI's last output.
+/// Maximum length in bytes of the last output of the CLI.
 const MAX_OUTPUT: usize = 64 * 1024;
-/// The longest link.
+/// Maximum length in bytes of a link.
 const MAX_LINK: usize = 2 * 1024;
-/// The engine knows about twenty operations.
+/// Maximum number of operations in a summary of changes. The engine has about twenty.
 const MAX_OPERATIONS: usize = 32;
-/// The most resources and holders of a lock that are named.
+/// Maximum number of named resources and of lock holders.
 const MAX_NAMED: usize = 50;
-/// Milliseconds since 1970 until the year 2100. Beyond that a time is none that the API accepts.
+/// Latest valid time in milliseconds since 1970: the year 2100. The API accepts no arbitrarily late times.
 const LATEST: i64 = 4_102_444_800_000;
 
-/// `asked` are the directories that the agent was asked about.
+/// Truncates a status reply. `asked` are the directories in the request.
 pub(super) fn status(reply: &mut StatusReply, asked: &[String]) {
     for word in [
         &mut reply.agent_version,
@@ -86,7 +86,7 @@ fn progress(progress: &mut Progress) {
     }
 }
 
-/// The outputs stay as they are: they go into a Secret, whose size the API server limits.
+/// Truncates a result except its outputs: they go into a Secret, whose size the API server limits.
 fn result(result: &mut Result) {
     cut(&mut result.message, MAX_TEXT);
     time(&mut result.started);
@@ -119,7 +119,7 @@ fn artifact(artifact: &mut Artifact) {
     cut(&mut artifact.directory, MAX_LINE);
 }
 
-/// The engine's words are such as `create-replacement`.
+/// Returns whether this can be the engine's name of an operation, for example `create-replacement`.
 fn is_operation(word: &str) -> bool {
     (1..=MAX_WORD).contains(&word.len()) && word.chars().all(|c| c.is_ascii_alphanumeric() || c == '-')
 }
@@ -130,18 +130,18 @@ fn is_link(link: &str) -> bool {
         && Url::parse(link).is_ok_and(|url| matches!(url.scheme(), "http" | "https"))
 }
 
-/// A time that cannot be one is none.
+/// Replaces an invalid time by 0.
 fn time(milliseconds: &mut i64) {
     if !(0..=LATEST).contains(milliseconds) {
         *milliseconds = 0;
     }
 }
 
-/// Without control characters, which could fake lines of a log, and not longer than is kept.
+/// Truncates a text, and replaces control characters because they could forge log lines.
 pub(super) fn cut(text: &mut String, longest: usize) {
     if text.len() > longest {
         text.truncate(text.floor_char_boundary(longest));
-        // What was received may be much longer.
+        // The received text can be much longer.
         text.shrink_to_fit();
     }
     if text.contains(|c: char| c.is_control() && c != '\n') {
@@ -156,7 +156,7 @@ mod tests {
     use super::*;
     use crate::rpc::proto;
 
-    /// Longer than anything that is kept, with what must not get into a log.
+    /// Returns a text that exceeds every limit, with characters that must not reach a log.
     fn long() -> String {
         "\u{1b}ä".repeat(100_000)
     }

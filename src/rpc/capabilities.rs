@@ -1,10 +1,10 @@
-//! What an agent understands of what it is told. One of an earlier version leaves out what it does not know and says nothing:
-//! so it is not asked for more than it says that it understands.
+//! Protocol versions of agents. An agent silently ignores fields that it does not know, so the controller sends a
+//! request only to an agent whose protocol version supports it.
 
 use crate::rpc::proto::{ConfigItem, OperationKind, RunOptions, RunRequest};
 
-/// What today's agents understand. A field of a run request that changes what a run does makes it one more, and
-/// [`needed`] says which requests have it.
+/// Protocol version of the current agent. A new field of a run request that changes the behavior of a run requires a
+/// new version, and [`needed`] returns that version for the requests that set the field.
 ///
 /// 2: a destroy of a stack that is not in the backend fails.
 ///
@@ -12,10 +12,10 @@ use crate::rpc::proto::{ConfigItem, OperationKind, RunOptions, RunRequest};
 ///
 /// 4: a destroy of a stack other than the applied one fails.
 pub const PROTOCOL_VERSION: u32 = 4;
-/// What an agent has to understand that waits until Secrets and ConfigMaps are mounted.
+/// Minimum protocol version of an agent that waits until Secrets and ConfigMaps are mounted.
 pub const REQUIRED_DIRECTORIES: u32 = 3;
 
-/// What an agent has to understand for this run.
+/// Returns the minimum protocol version of an agent for this run.
 pub fn needed(request: &RunRequest) -> u32 {
     if request.kind() == OperationKind::Destroy {
         return if request.applied_stack.is_some() { 4 } else { 2 };

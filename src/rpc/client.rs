@@ -1,4 +1,4 @@
-//! The controller's end: connections to agents, and every call with a limit on its time and on the size of its reply.
+//! The controller's client for agents. Every call has a timeout and a maximum size of its reply.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -25,38 +25,38 @@ use crate::rpc::proto::agent_client::AgentClient as Calls;
 use crate::rpc::proto::put_source_request::Part;
 use crate::telemetry::chain;
 
-/// How long a connection may take, TLS included.
+/// Timeout of a connection attempt, including TLS.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a call that only asks or notes something may take.
+/// Timeout of all calls except `Run` and `PutSource`.
 pub const CALL_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long the agent may take to accept a run.
+/// Timeout of a call that starts a run.
 pub const RUN_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long a source may take to be received, verified and unpacked.
+/// Timeout of a call that sends a source, which the agent receives, verifies and unpacks.
 pub const PUT_SOURCE_TIMEOUT: Duration = Duration::from_secs(5 * 60);
-/// How often a silent connection is asked whether it is alive, and how long the answer may take.
+/// Interval of keepalive pings on a silent connection; [`KEEPALIVE_TIMEOUT`] limits the wait for the reply.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(20);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
-/// The bytes of a source travel in pieces of this size.
+/// Size of a source chunk in bytes.
 const CHUNK: usize = 256 * 1024;
-/// The largest reply that is read, but for a result, which carries the outputs.
+/// Maximum size of a reply in bytes, except for a result, which contains the outputs.
 const MAX_REPLY: usize = 1024 * 1024;
-/// The largest result that is read. Outputs go into a Secret, which holds one MiB.
+/// Maximum size of a result in bytes. Outputs go into a Secret, which holds at most 1 MiB.
 const MAX_RESULT: usize = 4 * 1024 * 1024;
-/// Errors come as headers, in which a character may take up to twelve bytes.
+/// Maximum size of headers in bytes. Errors are sent in headers, in which a character takes up to twelve bytes.
 const MAX_HEADERS: u32 = 128 * 1024;
-/// The longest message of an error that is kept.
+/// Maximum length of an error message in bytes.
 const MAX_MESSAGE: usize = 8 * 1024;
-/// A source is streamed no slower than this: an agent that hardly reads must not hold a slot for streams.
+/// Minimum rate at which an agent must take a source. A slow agent must not occupy a slot for streams.
 const MIN_RATE: Rate = Rate { bytes: 640 * 1024, within: Duration::from_secs(20) };
 
-/// So many bytes in so much time.
+/// A number of bytes per period.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rate {
     pub bytes: u64,
     pub within: Duration,
 }
 
-/// How far the stream of a source is. Cheap to clone; all clones tell of the same stream.
+/// Progress of a source stream. Cheap to clone; all clones refer to the same stream.
 #[derive(Clone, Debug, Default)]
 pub struct Sending(Arc<watch::Sender<Sent>>);
 
@@ -67,13 +67,13 @@ struct Sent {
 }
 
 impl Sending {
-    /// Waits until the agent has taken all bytes, or the connection has.
+    /// Waits until the agent or the connection has taken all bytes.
     pub async fn done(&self) {
-        // The sender lives as long as this.
+        // The sender lives as long as `self`.
         let _ = self.0.subscribe().wait_for(|sent| sent.is_all).await;
     }
 
-    /// Waits until the stream is slower than it may be.
+    /// Waits until the stream falls below the rate, and returns the error.
     async fn too_slow(&self, call: &'static str, rate: Rate) -> RpcError {
         loop {
             let before = self.0.borrow().bytes;
@@ -99,19 +99,19 @@ impl Sending {
     }
 }
 
-/// A call that failed.
+/// A failed call.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[error("call {call} of the agent failed: {message} ({code:?})")]
 pub struct RpcError {
-    /// Which call, as the service names it.
+    /// Name of the call in the service.
     pub call: &'static str,
     pub code: Code,
-    /// What the agent or the network said, bounded.
+    /// Message of the agent or the network, truncated.
     pub message: String,
 }
 
 impl RpcError {
-    /// Whether the agent could not be reached or did not answer in time: the call may have had an effect.
+    /// Returns whether the agent was unreachable or did not answer in time. The call may have had an effect.
     pub fn is_unavailable(&self) -> bool {
         match self.code {
             Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled | Code::Unknown | Code::Aborted => true,
@@ -130,12 +130,12 @@ impl RpcError {
         }
     }
 
-    /// Whether the agent has not answered, or has not taken a source, in time.
+    /// Returns whether the agent did not answer or take a source in time.
     pub fn is_timeout(&self) -> bool {
         self.code == Code::DeadlineExceeded
     }
 
-    /// Whether the agent got the call and said no: the same call will fail again.
+    /// Returns whether the agent received and refused the call: an immediate retry fails as well.
     pub fn is_refusal(&self) -> bool {
         match self.code {
             Code::InvalidArgument
@@ -158,12 +158,12 @@ impl RpcError {
         }
     }
 
-    /// Whether the agent said no because of the state that it is in now: the same call may be obeyed another time.
+    /// Returns whether the agent refused the call because of its current state. The same call can succeed later.
     pub fn is_precondition(&self) -> bool {
         self.code == Code::FailedPrecondition
     }
 
-    /// Whether the agent does not know what was asked for.
+    /// Returns whether the agent does not know the requested object.
     pub fn is_not_found(&self) -> bool {
         self.code == Code::NotFound
     }
@@ -179,7 +179,7 @@ impl RpcError {
     }
 
     fn status(call: &'static str, status: &Status) -> Self {
-        // A broken connection has many codes; what they share is a source from the transport.
+        // The codes of broken connections differ, but all of them have a transport error as their source.
         let broken = std::error::Error::source(status).is_some();
         let code = if broken { Code::Unavailable } else { status.code() };
         match std::error::Error::source(status) {
@@ -188,7 +188,7 @@ impl RpcError {
         }
     }
 
-    /// With the reason for which the connection ended, if the call has not heard it.
+    /// Adds the reason for the end of the connection, if the message does not contain it.
     fn because_of(self, verdict: &RunOutcome) -> Self {
         match verdict.get() {
             Some(words) if self.is_unavailable() && !self.message.contains(&words) => {
@@ -199,7 +199,7 @@ impl RpcError {
     }
 }
 
-/// Where an agent is and which name its certificate has to carry.
+/// Network address of an agent and the name that its certificate must contain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AgentAddress {
     pub ip: IpAddr,
@@ -207,21 +207,21 @@ pub struct AgentAddress {
     pub server_name: String,
 }
 
-/// The way to all agents: it holds the controller's identity. Cheap to clone.
+/// Connects to agents with the controller's identity. Cheap to clone.
 #[derive(Clone)]
 pub struct Agents {
     tls: Arc<ArcSwap<ClientConfig>>,
 }
 
 impl Agents {
-    /// Calls each agent with the first of these certificates that it accepts, and trusts agents that one of the
-    /// authorities (PEM, any number) has signed.
+    /// Creates a client that presents to each agent the first of these certificates that it accepts, and that trusts
+    /// agents with a certificate of one of the authorities (PEM, any number).
     pub fn new(clients: &[Issued], authorities_pem: &str) -> Result<Self, ClientIdentityError> {
         let config = client_tls::configuration(clients, authorities_pem)?;
         Ok(Agents { tls: Arc::new(ArcSwap::from_pointee(config)) })
     }
 
-    /// New connections use these from now on, those of all clones too. Open ones go on.
+    /// Uses these certificates for new connections, including those of all clones. Open connections continue.
     pub fn replace_identity(&self, clients: &[Issued], authorities_pem: &str) -> Result<(), ClientIdentityError> {
         self.tls.store(Arc::new(client_tls::configuration(clients, authorities_pem)?));
         Ok(())
@@ -269,12 +269,12 @@ pub struct AgentClient {
 }
 
 impl AgentClient {
-    /// What is in the pod: versions, source, settings, open operation.
+    /// Returns the state of the pod: versions, source, settings, open operation.
     pub async fn status(&self) -> Result<proto::StatusReply, RpcError> {
         self.status_with_inputs(proto::StatusRequest::default()).await
     }
 
-    /// The same, and whether the files that are asked for are as they were.
+    /// Like [`AgentClient::status`], with hashes of the requested files and directories.
     pub async fn status_with_inputs(&self, request: proto::StatusRequest) -> Result<proto::StatusReply, RpcError> {
         let mut calls = self.calls.clone();
         let asked = request.mounted_directories.clone();
@@ -283,8 +283,9 @@ impl AgentClient {
         Ok(reply)
     }
 
-    /// Gives a source: as many bytes from the reader as the header says; `sending` tells how far that is. The source is in
-    /// place afterwards, or on its way: then [`AgentClient::status`] tells how it gets on. Idempotent by digest and directory.
+    /// Sends a source: as many bytes from the reader as the header announces. Reports the progress to `sending`.
+    /// Afterwards the source is in place or on its way, and [`AgentClient::status`] reports its progress. Idempotent by
+    /// digest and directory.
     pub async fn put_source<R>(
         &self,
         header: proto::SourceHeader,
@@ -297,7 +298,7 @@ impl AgentClient {
         self.put_source_at(header, reader, sending, MIN_RATE).await
     }
 
-    /// The same, no slower than so.
+    /// Like [`AgentClient::put_source`], with `least` as the minimum rate.
     pub(super) async fn put_source_at<R>(
         &self,
         header: proto::SourceHeader,
@@ -323,7 +324,7 @@ impl AgentClient {
         }
     }
 
-    /// Starts an operation, or finds it started: the id decides.
+    /// Starts an operation. Idempotent by ID.
     pub async fn run(&self, request: proto::RunRequest) -> Result<proto::RunReply, RpcError> {
         let mut calls = self.calls.clone();
         let mut reply = unary(&self.verdict, "Run", RUN_TIMEOUT, calls.run(request)).await?;
@@ -331,7 +332,7 @@ impl AgentClient {
         Ok(reply)
     }
 
-    /// Follows an operation from a sequence number on.
+    /// Streams the progress of an operation from a sequence number on, then its result.
     pub async fn attach(&self, id: &str, from: u64) -> Result<Attachment, RpcError> {
         let mut calls = self.calls.clone().max_decoding_message_size(MAX_RESULT);
         let request = proto::AttachRequest { id: id.to_owned(), from };
@@ -339,21 +340,21 @@ impl AgentClient {
         Ok(Attachment { stream, verdict: self.verdict.clone() })
     }
 
-    /// The result is recorded outside the pod.
+    /// Confirms that the result is recorded outside the pod.
     pub async fn acknowledge(&self, id: &str) -> Result<(), RpcError> {
         let mut calls = self.calls.clone();
         let request = proto::AcknowledgeRequest { id: id.to_owned() };
         unary(&self.verdict, "Acknowledge", CALL_TIMEOUT, calls.acknowledge(request)).await.map(|_| ())
     }
 
-    /// Ends an operation: gracefully the first time, harder the second time.
+    /// Cancels an operation: gracefully on the first call, forcefully on the second call.
     pub async fn cancel(&self, id: &str) -> Result<(), RpcError> {
         let mut calls = self.calls.clone();
         let request = proto::CancelRequest { id: id.to_owned() };
         unary(&self.verdict, "Cancel", CALL_TIMEOUT, calls.cancel(request)).await.map(|_| ())
     }
 
-    /// No new operation starts from now on. The reply names the one that is open.
+    /// Makes the agent refuse new operations. The reply names the open operation.
     pub async fn drain(&self) -> Result<proto::DrainReply, RpcError> {
         let mut calls = self.calls.clone();
         let mut reply = unary(&self.verdict, "Drain", CALL_TIMEOUT, calls.drain(proto::DrainRequest {})).await?;
@@ -362,7 +363,7 @@ impl AgentClient {
     }
 }
 
-/// What an operation does, as it does it, and then its result.
+/// Stream of an operation's progress, followed by its result.
 #[derive(Debug)]
 pub struct Attachment {
     stream: tonic::Streaming<proto::AttachReply>,
@@ -370,8 +371,8 @@ pub struct Attachment {
 }
 
 impl Attachment {
-    /// The next message; none when the agent has ended the stream. It waits as long as the operation is silent: a peer
-    /// that is gone is noticed by the connection's keepalive.
+    /// Returns the next message, or `None` if the agent has ended the stream. It has no timeout, because an operation
+    /// can be silent; the keepalive of the connection detects a lost peer.
     pub async fn next(&mut self) -> Result<Option<proto::AttachReply>, RpcError> {
         let next = self.stream.message().await;
         let mut next = next.map_err(|status| RpcError::status("Attach", &status).because_of(&self.verdict))?;
@@ -393,8 +394,8 @@ async fn unary<T>(
     }
 }
 
-/// The header, then the bytes. The next piece is read when the connection has room for it. When the reader fails the
-/// stream ends early, which the agent refuses, and the error is left in `broken`.
+/// Returns the header, followed by the chunks. The next chunk is read when the connection can send it. If the reader
+/// fails, the stream ends early, which the agent refuses, and `broken` contains the error.
 fn source_messages<R>(
     header: proto::SourceHeader,
     reader: R,

@@ -1,4 +1,4 @@
-//! The client's calls against an agent that answers as a test wants, over real connections.
+//! Tests of the client with a fake agent over real connections.
 
 use std::io::{self, Cursor};
 use std::pin::Pin;
@@ -16,18 +16,18 @@ use crate::rpc::proto::agent_server::Agent;
 use crate::rpc::proto::put_source_request::Part;
 use crate::rpc::server_tls_tests::Serving;
 
-/// An agent that notes what it is told.
+/// An agent that records calls.
 #[derive(Clone, Default)]
 pub(crate) struct FakeAgent {
     calls: Arc<Mutex<Vec<String>>>,
     sources: Arc<Mutex<Vec<Received>>>,
-    /// What `Run` says no with.
+    /// Error that `Run` returns.
     refusal: Option<Status>,
-    /// Length of a reply to `Status`.
+    /// Length of the version in a reply to `Status`.
     version_length: usize,
-    /// What a run ends with, instead of an ordinary result.
+    /// Result of a run; `None` for a default result.
     result: Option<proto::Result>,
-    /// Whether it begins to take a source and then reads no more.
+    /// Whether it stops reading a source after the start.
     hangs: bool,
 }
 
@@ -124,7 +124,7 @@ fn done() -> proto::Result {
     proto::Result { message: "done".into(), ..Default::default() }
 }
 
-/// Gives some bytes and then fails.
+/// Reader that returns some bytes and then fails.
 struct BrokenReader(Cursor<Vec<u8>>);
 
 impl AsyncRead for BrokenReader {
@@ -182,7 +182,7 @@ async fn b4_a_stream_is_done_when_all_is_sent_though_the_agent_takes_its_time() 
     let agent = FakeAgent { hangs: true, ..FakeAgent::default() };
     let (_serving, client) = connected(&agent).await;
     let sending = Sending::default();
-    // It fits into what the connection takes without the agent.
+    // The source fits into the buffers of the connection, so the agent does not have to read it.
     let least = Rate { bytes: 1024 * 1024, within: Duration::from_millis(100) };
     let put = client.put_source_at(header(7), Cursor::new(vec![1; 7]), &sending, least);
     let put = tokio::time::timeout(Duration::from_secs(1), put);
@@ -282,7 +282,7 @@ async fn a_reply_that_is_too_large_is_refused() {
 async fn an_agent_that_is_not_there_is_unavailable() {
     let serving = Serving::start(FakeAgent::default()).await;
     let (agents, mut address) = (serving.agents(), serving.address());
-    // A port that was free a moment ago, and is not listened on.
+    // A port that was free a moment ago, so that no process listens on it.
     address.port = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port();
     let error = agents.connect(&address).await.map(|_| ()).unwrap_err();
     assert!(error.is_unavailable() && error.message.contains("refused"), "{error}");

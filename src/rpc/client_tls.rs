@@ -1,8 +1,8 @@
-//! The controller's end of TLS: version 1.3, an agent of exactly the workspace that is meant, and, for each agent, a
-//! certificate of an authority that this agent trusts.
+//! The controller's side of TLS: version 1.3, verification that the agent belongs to the expected workspace, and a
+//! client certificate of an authority that the agent trusts.
 //!
-//! While the authority changes, some pods have the files of before and some those of after. An agent names the
-//! authorities that it trusts in the handshake, and the controller has a certificate of each.
+//! While the authority changes, some pods have the old files and some the new ones. An agent lists the authorities that
+//! it trusts in the handshake, and the controller has a certificate of each.
 
 use std::io;
 use std::net::SocketAddr;
@@ -23,7 +23,7 @@ use tokio_rustls::client::TlsStream;
 use super::tls_fault;
 use crate::rpc::identity::{self, IdentityError, Issued};
 
-/// Why the controller's identity cannot be used.
+/// Reason why the identity of the controller cannot be used.
 #[derive(Debug, Error)]
 pub enum ClientIdentityError {
     #[error("cannot read the controller's client certificate")]
@@ -38,7 +38,8 @@ pub enum ClientIdentityError {
     Use { source: rustls::Error },
 }
 
-/// Trusts these authorities (PEM, any number) and shows one of these certificates: the first that the agent accepts.
+/// Returns a configuration that trusts these authorities (PEM, any number) and presents the first of these certificates
+/// that the agent accepts.
 pub(super) fn configuration(clients: &[Issued], authorities_pem: &str) -> Result<ClientConfig, ClientIdentityError> {
     let authorities =
         identity::read_bundle(authorities_pem).map_err(|source| ClientIdentityError::Authorities { source })?;
@@ -57,7 +58,7 @@ pub(super) fn configuration(clients: &[Issued], authorities_pem: &str) -> Result
     Ok(config)
 }
 
-/// Connects, and makes sure that it is the agent of that name. Why it ends the connection is left in `verdict`.
+/// Connects to an agent and verifies its name. Stores the reason for the end of the connection in `verdict`.
 pub(super) async fn connect(
     target: SocketAddr,
     name: ServerName<'static>,
@@ -71,7 +72,7 @@ pub(super) async fn connect(
     connected.map(|stream| AgentStream { stream, verdict }).map_err(|error| tls_fault::explain(error, "agent"))
 }
 
-/// Why a connection ended. A call that was not sent yet only learns that there is no connection.
+/// Reason for the end of a connection. A call that is not sent yet only learns that the connection is closed.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RunOutcome(Arc<Mutex<Option<String>>>);
 
@@ -85,13 +86,13 @@ impl RunOutcome {
     }
 }
 
-/// The controller's certificates, the preferred one first.
+/// The controller's certificates in order of preference.
 #[derive(Debug)]
 struct Identities(Vec<Identity>);
 
 #[derive(Debug)]
 struct Identity {
-    /// The authority that has signed it, as the name in DER.
+    /// Name of the issuing authority in DER.
     issuer: Vec<u8>,
     key: Arc<CertifiedKey>,
 }
@@ -111,7 +112,7 @@ impl Identity {
 impl ResolvesClientCert for Identities {
     fn resolve(&self, trusted: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
         let accepted = self.0.iter().find(|identity| trusted.contains(&identity.issuer.as_slice()));
-        // One that is not accepted makes the agent say so.
+        // If none is accepted, present one anyway: the agent then reports why it refuses it.
         accepted.or_else(|| self.0.first()).map(|identity| identity.key.clone())
     }
 
@@ -120,8 +121,8 @@ impl ResolvesClientCert for Identities {
     }
 }
 
-/// A connection to an agent. The agent's verdict on the controller's certificate comes with the first bytes that are
-/// read, so it is put into words here.
+/// A connection to an agent. The agent's decision about the client certificate arrives with the first bytes that are
+/// read, so its errors are explained here.
 pub(super) struct AgentStream {
     stream: TlsStream<TcpStream>,
     verdict: RunOutcome,

@@ -1,4 +1,4 @@
-//! The agent's look at a client's certificate: of a trusted authority, for a client, and the controller's.
+//! The agent's verification of a client certificate: a trusted authority, use by a client, and the controller's URI.
 
 use std::sync::Arc;
 
@@ -9,7 +9,8 @@ use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, Error, 
 
 use crate::rpc::identity::{self, CONTROLLER_URI};
 
-/// What any verifier of clients asks for, and the controller's URI. Refused in the handshake, so that the client is told.
+/// Verifier that requires the controller's URI in addition to the checks of another verifier. It refuses in the
+/// handshake, so that the client receives the reason.
 #[derive(Debug)]
 pub(super) struct ControllerClientVerifier(pub(super) Arc<dyn ClientCertVerifier>);
 

@@ -1,7 +1,7 @@
-//! The controller's certificate authority and the certificates of both ends of a connection to an agent.
+//! The controller's certificate authority and the certificates of both sides of a connection to an agent.
 //!
-//! A server certificate can only serve, and the controller's client certificate carries a URI that no server
-//! certificate has: a workspace that leaks its key cannot be used to call another workspace.
+//! A server certificate is valid for servers only, and the controller's client certificate contains a URI that no
+//! server certificate has. A leaked key of a workspace can therefore not be used to call another workspace.
 
 use std::time::Duration;
 
@@ -17,18 +17,18 @@ use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer, X509Certificate};
 use zeroize::Zeroizing;
 
-/// The URI in the controller's client certificate. Agents talk to nobody else.
+/// URI in the controller's client certificate. Agents accept no other client.
 pub const CONTROLLER_URI: &str = "urn:pulumi-controller:controller";
-/// How long an authority is valid. A third of it is longer than any certificate that it signs is valid.
+/// Validity of an authority. A third of it exceeds the validity of every certificate that the authority signs.
 pub const AUTHORITY_VALIDITY: Duration = Duration::from_secs(365 * 24 * 60 * 60);
-/// How long a server's or the client's certificate is valid.
+/// Validity of a server or client certificate.
 pub const LEAF_VALIDITY: Duration = Duration::from_secs(90 * 24 * 60 * 60);
-/// Certificates are valid from a while before they are made, for clocks that are behind.
+/// Time by which the validity of certificates starts early, for clocks that are behind.
 const CLOCK_SKEW: Duration = Duration::from_secs(60 * 60);
-/// The organization in the name of an authority that was made here.
+/// Organization in the name of a generated authority.
 const ORGANIZATION: &str = "pulumi-controller";
 
-/// Why a certificate could not be made or read.
+/// Cause of a failure to create or read a certificate.
 #[derive(Debug, Error)]
 pub enum IdentityError {
     #[error("cannot make {what}")]
@@ -83,11 +83,12 @@ impl std::fmt::Debug for Authority {
 }
 
 impl Authority {
-    /// A new authority with a key of its own.
+    /// Generates an authority with a new key.
     pub fn generate(now: Timestamp) -> Result<Self, IdentityError> {
         let what = "an authority";
         let key = generate_key(what)?;
-        // A name of its own: agents name the authorities that they trust, and the controller chooses by that.
+        // A unique name: agents list the names of the authorities that they trust, and the controller selects its
+        // certificate by them.
         let mut params = parameters(&format!("authority {}", uuid::Uuid::new_v4()), now, AUTHORITY_VALIDITY)?;
         params.distinguished_name.push(DnType::OrganizationName, ORGANIZATION);
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
@@ -100,8 +101,7 @@ impl Authority {
         })
     }
 
-    /// Reads an authority. `bundle_pem` may hold several certificates that are to be trusted: the one that belongs to
-    /// the key signs.
+    /// Reads an authority. `bundle_pem` can contain several trusted certificates; the one that matches the key signs.
     pub fn from_pem(bundle_pem: &str, key_pem: &str) -> Result<Self, IdentityError> {
         let key = KeyPair::from_pem(key_pem).map_err(|source| IdentityError::ReadKey { source })?;
         for certificate in read_bundle(bundle_pem)? {
@@ -118,17 +118,17 @@ impl Authority {
         Err(IdentityError::ForeignKey)
     }
 
-    /// All certificates of the authority: what the other end of a connection has to trust.
+    /// Returns all certificates of the authority, which the other side of a connection must trust.
     pub fn certificate_pem(&self) -> &str {
         &self.bundle_pem
     }
 
-    /// The certificate that belongs to the key.
+    /// Returns the certificate that matches the key.
     pub(crate) fn certificate(&self) -> &CertificateDer<'static> {
         &self.certificate
     }
 
-    /// Whether it was made here, and not by somebody else, who then renews it.
+    /// Returns whether the controller generated the authority. Otherwise, its issuer is responsible for the renewal.
     pub fn is_made_here(&self) -> bool {
         let made_here = |certificate: &X509Certificate<'_>| {
             let mut organizations = certificate.subject().iter_organization();
@@ -137,23 +137,23 @@ impl Authority {
         parse(&self.certificate).is_ok_and(|certificate| made_here(&certificate))
     }
 
-    /// Whether less than a third of its life is left.
+    /// Returns whether less than a third of its validity is left.
     pub fn renewal_due(&self, now: Timestamp) -> bool {
         parse(&self.certificate).is_ok_and(|certificate| is_due(&certificate, now))
     }
 
-    /// When it ends.
+    /// Returns the end of its validity.
     pub fn expiry(&self) -> Option<Timestamp> {
         let certificate = parse(&self.certificate).ok()?;
         Timestamp::from_second(certificate.validity().not_after.timestamp()).ok()
     }
 
-    /// The private key that signs.
+    /// Returns the private key that signs.
     pub fn key_pem(&self) -> Zeroizing<String> {
         Zeroizing::new(self.issuer.key().serialize_pem())
     }
 
-    /// A certificate for an agent: it can serve under these names and do nothing else.
+    /// Issues a certificate for an agent, valid only for serving under these names.
     pub fn issue_server(&self, dns_names: &[String], now: Timestamp) -> Result<Issued, IdentityError> {
         let mut params = parameters("pulumi-controller-workspace", now, LEAF_VALIDITY)?;
         for name in dns_names {
@@ -167,7 +167,7 @@ impl Authority {
         self.issue(params, "a server certificate")
     }
 
-    /// The controller's own certificate: it can call agents and do nothing else.
+    /// Issues the controller's client certificate, valid only for calling agents.
     pub fn issue_client(&self, now: Timestamp) -> Result<Issued, IdentityError> {
         let what = "the controller's client certificate";
         let mut params = parameters("pulumi-controller", now, LEAF_VALIDITY)?;
@@ -177,7 +177,7 @@ impl Authority {
         self.issue(params, what)
     }
 
-    /// Whether the key that signs now has signed this certificate.
+    /// Returns whether the current key of the authority signed this certificate.
     pub fn has_issued(&self, certificate_pem: &str) -> Result<bool, IdentityError> {
         let leaf = first(certificate_pem)?;
         let (leaf, own) = (parse(&leaf)?, parse(&self.certificate)?);
@@ -194,7 +194,7 @@ impl Authority {
     }
 }
 
-/// Whether less than a third of the certificate's life is left. Of several certificates, the first counts.
+/// Returns whether less than a third of the certificate's validity is left. In a bundle, the first certificate counts.
 pub fn renewal_due(certificate_pem: &str, now: Timestamp) -> Result<bool, IdentityError> {
     Ok(is_due(&parse(&first(certificate_pem)?)?, now))
 }
@@ -206,18 +206,18 @@ fn is_due(certificate: &X509Certificate<'_>, now: Timestamp) -> bool {
     end.saturating_sub(now.as_second()) < third
 }
 
-/// Whether a certificate says that it may sign others.
+/// Returns whether the extensions of a certificate allow it to sign others.
 fn may_sign(certificate: &X509Certificate<'_>) -> bool {
     let signs = certificate.key_usage().is_ok_and(|usage| usage.is_none_or(|usage| usage.value.key_cert_sign()));
     signs && certificate.is_ca()
 }
 
-/// The subject alternative names of a certificate. Of several certificates, the first counts.
+/// Returns the subject alternative names of a certificate. In a bundle, the first certificate counts.
 pub fn names(certificate_pem: &str) -> Result<Names, IdentityError> {
     names_of(&first(certificate_pem)?)
 }
 
-/// The subject alternative names of a certificate in DER.
+/// Returns the subject alternative names of a DER certificate.
 pub(crate) fn names_of(certificate: &CertificateDer<'_>) -> Result<Names, IdentityError> {
     let parsed = parse(certificate)?;
     let found = parsed
@@ -234,12 +234,12 @@ pub(crate) fn names_of(certificate: &CertificateDer<'_>) -> Result<Names, Identi
     Ok(names)
 }
 
-/// Who signed a certificate, as the name in DER. Of several certificates, the first counts.
+/// Returns the issuer's name of a certificate in DER. In a bundle, the first certificate counts.
 pub(crate) fn issuer(certificate_pem: &str) -> Result<Vec<u8>, IdentityError> {
     Ok(parse(&first(certificate_pem)?)?.issuer().as_raw().to_vec())
 }
 
-/// All certificates of a PEM text; at least one.
+/// Returns all certificates in a PEM text, at least one.
 pub(crate) fn read_bundle(pem: &str) -> Result<Vec<CertificateDer<'static>>, IdentityError> {
     let certificates: Vec<CertificateDer<'static>> =
         CertificateDer::pem_slice_iter(pem.as_bytes()).collect::<Result<_, _>>().map_err(|_| IdentityError::ReadPem)?;
@@ -345,7 +345,7 @@ mod tests {
         assert_eq!(one.expiry(), Some(at(NOW + 365 * 24 * 60 * 60)));
     }
 
-    /// An authority, or something that is none, as another program makes it.
+    /// Returns an authority that another program created, with or without the CA flag in its certificate.
     fn foreign(is_authority: bool) -> Result<Authority, IdentityError> {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::default();

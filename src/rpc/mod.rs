@@ -1,7 +1,7 @@
-//! The service between controller and agent: messages, identities, TLS, the client.
+//! The service between controller and agent: messages, identities, TLS and the client.
 //!
-//! The agent serves on [`server_tls`], the controller calls through [`client`], and both get their certificates from
-//! the controller's authority in [`identity`]. Nothing here knows a Kubernetes object or runs a process.
+//! The agent serves with [`server_tls`], the controller calls it with [`client`], and both get their certificates from
+//! the controller's authority in [`identity`]. This module uses no Kubernetes objects and starts no processes.
 
 mod bounds;
 pub mod client;

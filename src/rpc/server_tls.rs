@@ -1,7 +1,7 @@
-//! The agent's end of TLS: version 1.3, a client certificate of the controller, and files that may change at any time.
+//! The agent's side of TLS: version 1.3, a client certificate of the controller, and files that can change at any time.
 //!
-//! The files are read again whenever somebody connects. The controller connects rarely, so this costs nothing; and
-//! unlike a watch on the directory it cannot be refused (the number of watches on a node is limited) or miss a change.
+//! The files are read for each connection. The controller connects rarely, so the cost is negligible. Unlike a watch on
+//! the directory, a read cannot be refused (the number of watches on a node is limited) and misses no change.
 
 use std::collections::VecDeque;
 use std::io::{self, Read};
@@ -34,29 +34,29 @@ use super::client_verifier::ControllerClientVerifier;
 use super::tls_fault;
 use crate::rpc::identity::{self, IdentityError};
 
-/// The certificate, in the directory.
+/// File name of the certificate.
 pub const CERTIFICATE_FILE: &str = "tls.crt";
-/// The private key, in the directory.
+/// File name of the private key.
 pub const KEY_FILE: &str = "tls.key";
-/// The authorities that are trusted, in the directory.
+/// File name of the trusted authorities.
 pub const AUTHORITY_FILE: &str = "ca.crt";
-/// The key by which the agent tells changes of the configuration's inputs, beside the others. It stays when they are renewed.
+/// File name of the key for hashes of configuration inputs. The key does not change when the certificates are renewed.
 pub const INPUTS_KEY_FILE: &str = "inputs.key";
 
-/// How long a client may take to prove who it is.
+/// Timeout of the handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// How many clients may be proving it at the same time. One more, and the one that is silent for longest is dropped: who
-/// opens connections and says nothing holds up nobody.
+/// Maximum number of concurrent handshakes. One more replaces the client that has been silent for longest, so that
+/// clients that open connections without sending data do not block others.
 const HANDSHAKES_AT_ONCE: usize = 32;
-/// How long nobody is accepted after the system refused to, for instance for want of file descriptors.
+/// Pause after the system has refused to accept a connection, for example for lack of file descriptors.
 const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(200);
-/// How long, and how much, a client that was refused is still listened to.
+/// Maximum time for which data from a refused client is read; [`REFUSED_BYTES`] limits its size.
 const REFUSED_LINGER: Duration = Duration::from_secs(1);
 const REFUSED_BYTES: u64 = 64 * 1024;
-/// The longest of the files.
+/// Maximum size of a file in bytes.
 const MAX_FILE: u64 = 1024 * 1024;
 
-/// Why the files cannot be used.
+/// Reason why the TLS files cannot be used.
 #[derive(Debug, Error)]
 pub enum ServerTlsError {
     #[error("cannot read {}", path.display())]
@@ -75,13 +75,13 @@ pub enum ServerTlsError {
     Serve { directory: PathBuf, source: rustls::Error },
 }
 
-/// Accepts the controller's connections, and nobody else's.
+/// Accepts only connections of the controller.
 pub struct TlsAcceptor {
     directory: PathBuf,
     loaded: ArcSwap<Loaded>,
 }
 
-/// The files as they were when they were read, and what was made of them.
+/// The files that were read and the resulting configuration.
 struct Loaded {
     files: Files,
     config: Arc<ServerConfig>,
@@ -95,7 +95,7 @@ struct Files {
 }
 
 impl TlsAcceptor {
-    /// Reads `tls.crt`, `tls.key` and `ca.crt` from the directory. They are read again as they change.
+    /// Reads `tls.crt`, `tls.key` and `ca.crt` from the directory. Later changes take effect for new connections.
     pub fn from_directory(directory: impl Into<PathBuf>) -> Result<Self, ServerTlsError> {
         let directory = directory.into();
         let files = read_files(&directory)?;
@@ -103,8 +103,8 @@ impl TlsAcceptor {
         Ok(TlsAcceptor { directory, loaded: ArcSwap::from_pointee(Loaded { files, config }) })
     }
 
-    /// The connections of clients that proved to be the controller. The stream never ends and never yields an error:
-    /// a client that is refused is logged, and so is a system that refuses connections for a while.
+    /// Returns the connections of clients that are authenticated as the controller. The stream never ends and never
+    /// yields an error: refused clients and failures to accept a connection are logged.
     pub fn incoming(self, listener: TcpListener) -> impl Stream<Item = io::Result<Connection>> + Send {
         futures::stream::unfold(Incoming::new(self, listener), |mut incoming| async move {
             let connection = incoming.next().await;
@@ -112,7 +112,7 @@ impl TlsAcceptor {
         })
     }
 
-    /// The configuration for the next client. Files that cannot be used leave the last good ones in force.
+    /// Returns the configuration for the next client. If the files are invalid, the last valid ones stay in use.
     async fn current(&self) -> Arc<ServerConfig> {
         let directory = self.directory.clone();
         let read = tokio::task::spawn_blocking(move || read_files(&directory)).await;
@@ -141,7 +141,7 @@ impl TlsAcceptor {
         }
     }
 
-    /// `greeted` is set once the client has said something.
+    /// Performs the handshake. Sets `greeted` once the client has sent its first message.
     pub(super) async fn handshake(&self, stream: TcpStream, greeted: &AtomicBool) -> io::Result<Connection> {
         let greeting = LazyConfigAcceptor::new(Acceptor::default(), stream).await?;
         greeted.store(true, Ordering::Relaxed);
@@ -154,7 +154,7 @@ impl TlsAcceptor {
         }
     }
 
-    /// Says in the log why a client was refused.
+    /// Performs the handshake with a timeout. Logs the reason if the client is refused.
     async fn connection(&self, stream: TcpStream, peer: SocketAddr, greeted: &AtomicBool) -> Option<Connection> {
         let late = || io::Error::new(io::ErrorKind::TimedOut, "the client did not finish the TLS handshake");
         let handshake = tokio::time::timeout(HANDSHAKE_TIMEOUT, self.handshake(stream, greeted));
@@ -172,14 +172,14 @@ struct Incoming {
     acceptor: Arc<TlsAcceptor>,
     listener: TcpListener,
     handshakes: FuturesUnordered<Abortable<BoxFuture<'static, (u64, Option<Connection>)>>>,
-    /// Whose handshakes these are, the oldest first.
+    /// The clients of these handshakes, the oldest first.
     clients: VecDeque<Client>,
     accepted: u64,
-    /// Nobody is accepted before.
+    /// Time until which no connection is accepted.
     paused_until: Option<Instant>,
 }
 
-/// Somebody who is proving who it is.
+/// A client in the handshake.
 struct Client {
     number: u64,
     peer: SocketAddr,
@@ -203,7 +203,7 @@ impl Incoming {
         loop {
             let pause = self.paused_until;
             tokio::select! {
-                // What has been said is heard before somebody else is let in.
+                // Finished handshakes come before new connections.
                 biased;
                 Some(finished) = self.handshakes.next(), if !self.handshakes.is_empty() => {
                     let Ok((number, connection)) = finished else { continue };
@@ -234,7 +234,8 @@ impl Incoming {
         self.handshakes.push(Abortable::new(connection.boxed(), registration));
     }
 
-    /// Drops the client that has been silent for longest or, if none is silent, the oldest.
+    /// Makes room for another handshake: drops the client that has been silent for longest or, if none is silent, the
+    /// oldest.
     fn make_room(&mut self) {
         if self.clients.len() < HANDSHAKES_AT_ONCE {
             return;
@@ -286,13 +287,14 @@ impl AsyncWrite for Connection {
     }
 }
 
-/// A socket that is closed with unread bytes in it resets the connection, and the client would not read why it was refused.
+/// Closes a connection so that the client receives the alert with the reason. Closing a socket with unread bytes would
+/// reset the connection and discard the alert.
 async fn let_the_alert_arrive(mut stream: TcpStream) {
     let listening = async {
         stream.shutdown().await?;
         tokio::io::copy(&mut stream.take(REFUSED_BYTES), &mut tokio::io::sink()).await
     };
-    // Whether the client has read it makes no difference here.
+    // The result is irrelevant: the connection is closed in any case.
     let _ = tokio::time::timeout(REFUSED_LINGER, listening).await;
 }
 
@@ -308,7 +310,7 @@ fn read_files(directory: &Path) -> Result<Files, ServerTlsError> {
     Ok(Files { certificate: read(CERTIFICATE_FILE)?, key: read(KEY_FILE)?.into(), authorities: read(AUTHORITY_FILE)? })
 }
 
-/// Reads at most one byte more than is allowed.
+/// Reads a file, at most one byte more than [`MAX_FILE`].
 fn read_file(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     std::fs::File::open(path)?.take(MAX_FILE + 1).read_to_end(&mut bytes)?;
@@ -340,7 +342,7 @@ fn configuration(directory: &Path, files: &Files) -> Result<ServerConfig, Server
         .with_single_cert(chain, key)
         .map_err(serve)?;
     config.alpn_protocols = vec![b"h2".to_vec()];
-    // A resumed session would go on with a certificate that is not valid any more.
+    // A resumed session would continue with a certificate that is no longer valid.
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
     Ok(config)

@@ -1,4 +1,4 @@
-//! Who gets through the agent's TLS and who does not, over real connections.
+//! Clients that the agent's TLS accepts and refuses, over real connections.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -19,7 +19,7 @@ use crate::rpc::server_tls::{AUTHORITY_FILE, CERTIFICATE_FILE, KEY_FILE, ServerT
 
 const NAME: &str = "web-workspace.apps.svc";
 
-/// An agent that serves, and the authority on both ends.
+/// An agent that serves, and the authority of both sides.
 pub(crate) struct Serving {
     pub(crate) authority: Authority,
     directory: tempfile::TempDir,
@@ -63,7 +63,7 @@ impl Serving {
         assert_eq!(self.status_as(&client).await.unwrap().start_id, "start");
     }
 
-    /// What the client is told, in the controller's words.
+    /// Returns the error of the client, as the controller reports it.
     async fn refusal(&self, clients: &[Issued]) -> String {
         let agents = Agents::new(clients, self.authority.certificate_pem()).unwrap();
         let error = status(&agents, &self.address()).await.expect_err("refused");
@@ -72,7 +72,7 @@ impl Serving {
         error.message
     }
 
-    /// The agent gets other files.
+    /// Replaces the agent's files.
     fn mount(&self, server: &Issued, authorities: &str) {
         write_files(self.directory.path(), server, authorities);
     }
@@ -92,7 +92,7 @@ fn write_files(directory: &Path, server: &Issued, authorities: &str) {
     std::fs::write(directory.join(AUTHORITY_FILE), authorities).unwrap();
 }
 
-/// A client certificate of the authority that does not carry the controller's URI.
+/// Returns a client certificate of the authority without the controller's URI.
 fn client_of_no_name(authority: &Authority) -> Issued {
     let key = KeyPair::from_pem(&authority.key_pem()).unwrap();
     let issuer = Issuer::from_ca_cert_pem(authority.certificate_pem(), key).unwrap();
@@ -112,7 +112,7 @@ async fn the_controller_gets_through() {
     Serving::start(FakeAgent::default()).await.assert_serves_the_controller().await;
 }
 
-/// Each who may not call an agent, what the agent says in its log, and what the controller says that it was told.
+/// Returns clients that the agent refuses, each with the agent's log message and the controller's error.
 fn strangers(authority: &Authority) -> [(&'static str, Vec<Issued>, &'static str, &'static str); 5] {
     let of_another = Authority::generate(Timestamp::now()).unwrap().issue_client(Timestamp::now()).unwrap();
     [
@@ -147,7 +147,7 @@ fn strangers(authority: &Authority) -> [(&'static str, Vec<Issued>, &'static str
 #[tokio::test]
 async fn nobody_else_gets_through_and_each_is_told_why() {
     let serving = Serving::start(FakeAgent::default()).await;
-    // Now and then the connection is gone before the call was sent on it.
+    // Repeated, because in some attempts the connection is closed before the call is sent.
     for (who, clients, _, told) in strangers(&serving.authority).iter().cycle().take(100) {
         let message = serving.refusal(clients).await;
         assert!(message.contains("the agent ") && message.contains(told), "{who}: {message}");
@@ -209,7 +209,8 @@ async fn an_agent_that_is_not_the_one_that_is_meant_is_not_talked_to() {
     }
 }
 
-/// Every moment of a change of the authority: what the controller has, and the files that a pod may have by then.
+/// All steps of a change of the authority: the controller's certificates, and the files that a pod can have at that
+/// time.
 #[tokio::test]
 async fn while_the_authority_changes_each_agent_can_be_called_whichever_files_it_has() {
     let serving = Serving::start(FakeAgent::default()).await;

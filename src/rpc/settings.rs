@@ -1,10 +1,10 @@
-//! The digest of a stack's settings: how controller and agent agree on which settings are in force.
+//! Digest of a stack's settings, by which controller and agent identify the settings in force.
 
 use sha2::{Digest, Sha256};
 
 use crate::rpc::proto::{ConfigItem, Settings};
 
-/// Digest of the settings as `sha256:hex`. The order of the configuration items makes no difference.
+/// Returns the digest of the settings as `sha256:hex`. The order of the configuration items makes no difference.
 pub fn settings_digest(settings: &Settings) -> String {
     let mut config: Vec<&ConfigItem> = settings.config.iter().collect();
     config
@@ -14,7 +14,7 @@ pub fn settings_digest(settings: &Settings) -> String {
     for item in config {
         add(&mut hasher, &item.key);
         add(&mut hasher, &item.value);
-        // Of an item that is nothing but key and value no more is counted: so it was before there were others.
+        // An item with only a key and a value has the same digest as before the other fields existed.
         if *item != (ConfigItem { key: item.key.clone(), value: item.value.clone(), ..ConfigItem::default() }) {
             add(&mut hasher, &format!("{:?}", (&item.file, &item.variable, item.json, item.path, item.secret)));
         }
@@ -25,7 +25,7 @@ pub fn settings_digest(settings: &Settings) -> String {
     format!("sha256:{}", hex::encode(hasher.finalize()))
 }
 
-/// Each text goes in with its length first, so that no two lists of texts look the same.
+/// Adds a text, preceded by its length, so that different lists of texts have different digests.
 fn add(hasher: &mut Sha256, text: &str) {
     hasher.update((text.len() as u64).to_be_bytes());
     hasher.update(text.as_bytes());

@@ -1,13 +1,13 @@
-//! What was wrong in a TLS handshake, in words that say whose certificate it was.
+//! Explains errors of a TLS handshake and names the certificate that caused them.
 
 use std::io;
 
 use rustls::{AlertDescription, CertificateError, Error};
 
-/// After a change of the authority the new files are not in the pod at once.
+/// Advice for a change of the authority, whose files the kubelet updates with a delay.
 const KUBELET_DELAY: &str = "after a change of the authority it takes up to two minutes until the pod has it";
 
-/// The same error in words for people. `peer` is who is at the other end: `agent` or `client`.
+/// Returns the error with a message for users. `peer` is the other side: `agent` or `client`.
 pub(super) fn explain(error: io::Error, peer: &str) -> io::Error {
     let words = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>()).and_then(|fault| words(fault, peer));
     match words {
@@ -25,7 +25,7 @@ fn words(fault: &Error, peer: &str) -> Option<String> {
     }
 }
 
-/// What is wrong with the certificate of the other end.
+/// Explains an error in the certificate of the other side.
 fn invalid(reason: &CertificateError, peer: &str) -> String {
     match reason {
         CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
@@ -37,7 +37,7 @@ fn invalid(reason: &CertificateError, peer: &str) -> String {
         CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
             format!("the {peer}'s certificate is that of another workspace: {reason}")
         }
-        // Another key under the name of a trusted authority shows as a wrong signature.
+        // A different key of an authority with a trusted name appears as a bad signature.
         CertificateError::UnknownIssuer | CertificateError::BadSignature => {
             format!("the {peer}'s certificate is of an authority that is not trusted here; {KUBELET_DELAY}")
         }
@@ -51,7 +51,7 @@ fn invalid(reason: &CertificateError, peer: &str) -> String {
     }
 }
 
-/// What the other end said about the certificate of this end.
+/// Explains an alert of the other side about the certificate of this side.
 fn refused(alert: AlertDescription, peer: &str) -> Option<String> {
     let words = match alert {
         AlertDescription::UnknownCA | AlertDescription::DecryptError => {

@@ -1,4 +1,4 @@
-//! The child's side: it takes its limits before it reads anything else.
+//! The child's side: applies its limits before it reads any input.
 
 use std::io::{self, BufRead, BufReader, Read};
 
@@ -7,16 +7,17 @@ use rustix::thread::set_no_new_privs;
 
 use super::limits::Limits;
 
-/// The longest header.
+/// Maximum size of the header in bytes.
 const MAX_HEADER: u64 = 4 * 1024;
-/// The kernel kills a process with this score first when memory runs out, and so before the parent.
+/// OOM score adjustment with which the kernel kills this process first, and so before the parent.
 const FIRST_TO_BE_KILLED: &str = "1000";
 
-/// Applies the limits that the parent has written, and gives the input that comes after them. To be called before anything else, while
-/// the process has one thread.
+/// Applies the limits that the parent has sent, and returns the input that follows them. Call this function first,
+/// while the process has one thread.
 ///
 /// # Errors
-/// There is no header, or a limit cannot be set.
+///
+/// Returns an error if the header is missing or a limit cannot be set.
 pub fn confined_input() -> io::Result<impl Read> {
     let mut stdin = BufReader::new(io::stdin());
     let mut header = Vec::new();
@@ -31,13 +32,13 @@ pub fn confined_input() -> io::Result<impl Read> {
 fn apply(limits: &Limits) -> io::Result<()> {
     std::fs::write("/proc/self/oom_score_adj", FIRST_TO_BE_KILLED)?;
     set_no_new_privs(true)?;
-    // Nobody attaches to it, and it leaves no core dump: its memory may hold credentials.
+    // No debugger can attach, and there is no core dump: the memory can contain credentials.
     set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     nice(i32::from(limits.nice))?;
     set(Resource::Stack, limits.stack)?;
     set(Resource::Data, limits.memory)?;
     set(Resource::As, limits.address_space)?;
-    // One second later the kernel kills a process that does not end by itself.
+    // One second later, the kernel kills a process that ignores SIGXCPU.
     let cpu = limits.cpu.as_secs();
     setrlimit(Resource::Cpu, Rlimit { current: Some(cpu), maximum: Some(cpu + 1) })?;
     set(Resource::Fsize, limits.file_size)?;

@@ -1,9 +1,11 @@
-//! Runs work on untrusted input in a short-lived child process of this binary, with limits on memory, CPU time, wall-clock time and files.
+//! Runs work on untrusted input in a short-lived child process of this binary, with limits on memory, CPU time,
+//! wall-clock time and files.
 //!
-//! The parent starts the child with a role of the command line, no environment and no file descriptors besides three pipes, and writes the
-//! limits and then the input to the child's stdin. The child applies the limits to itself before it reads the input
-//! ([`confined_input`]) and writes its answer to stdout. The parent reads a bounded answer, and kills the child when time is over or when
-//! nobody waits for the answer any more. A child that exceeds a limit dies alone; [`Failure`] says which limit it was.
+//! The parent starts the child with a role as its argument, no environment and no file descriptors except three pipes.
+//! It writes the limits and then the input to the child's stdin. The child applies the limits to itself before it reads
+//! the input ([`confined_input`]), and writes its answer to stdout. The parent reads a bounded answer. It kills the
+//! child when the wall-clock time is exceeded or the caller no longer waits for the answer. A child that exceeds a
+//! limit does not affect the parent; [`Failure`] reports the limit.
 
 mod confine;
 mod limits;
@@ -21,11 +23,11 @@ use tokio::process::{Child, Command};
 pub use confine::confined_input;
 pub use limits::Limits;
 
-/// The running binary, also when its file was replaced.
+/// The running binary, even if its file has been replaced.
 const OWN_BINARY: &str = "/proc/self/exe";
-/// How much of what a child writes to stderr is kept.
+/// Maximum number of bytes of the child's stderr that are kept.
 const MAX_COMPLAINTS: usize = 4 * 1024;
-/// How long a killed child may take to end.
+/// Maximum time for a killed child to exit.
 const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Starts child processes.
@@ -34,7 +36,7 @@ pub struct Subprocess {
     program: PathBuf,
 }
 
-/// Why a child gave no answer.
+/// Cause of a missing answer.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
     #[error("it needs more than the limit of {} of memory", quantity(*limit))]
@@ -47,7 +49,8 @@ pub enum Failure {
     Answer { limit: u64 },
     #[error("it was not done within {} s", limit.as_secs())]
     Time { limit: Duration },
-    /// Not by the parent and not by one of the limits: most likely by the kernel, because the container or the node ran out of memory.
+    /// The child was killed, but neither by the parent nor by one of its limits: most likely by the kernel, because the
+    /// container or the node ran out of memory.
     #[error(
         "its process was killed from outside, which happens when the controller's container or the node is out of memory"
     )]
@@ -59,27 +62,28 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// Whether the same input would exceed the same limit again. The other failures may be gone the next time.
+    /// Returns whether the same input would exceed the same limit again. Other failures can be temporary.
     pub fn is_of_input(&self) -> bool {
         matches!(self, Failure::Memory { .. } | Failure::Cpu { .. } | Failure::FileSize { .. } | Failure::Answer { .. })
     }
 }
 
 impl Subprocess {
-    /// Children of the running binary.
+    /// Starts children from the running binary.
     pub fn of_this_binary() -> Self {
         Self { program: OWN_BINARY.into() }
     }
 
-    /// Children of another binary. For tests, whose own binary does not know the roles.
+    /// Starts children from another binary. For tests, whose own binary does not implement the roles.
     pub fn of(program: PathBuf) -> Self {
         Self { program }
     }
 
-    /// Starts a child in a role, gives it the input, and waits for its answer. The child is killed when the future is dropped.
+    /// Starts a child in a role, sends it the input, and waits for its answer. Dropping the future kills the child.
     ///
     /// # Errors
-    /// The child exceeds a limit, or ends with anything but success.
+    ///
+    /// Returns an error if the child exceeds a limit or exits unsuccessfully.
     pub async fn run(&self, role: &str, input: &[u8], limits: &Limits) -> Result<Vec<u8>, Failure> {
         let mut child = self.start(role).map_err(Failure::Start)?;
         let talked = tokio::time::timeout(limits.wall, talk(&mut child, input, limits)).await;
@@ -107,21 +111,22 @@ impl Subprocess {
     fn start(&self, role: &str) -> io::Result<Child> {
         let mut command = Command::new(&self.program);
         command.arg(role).env_clear().current_dir("/");
-        // A group of its own: a signal for the parent's group is not for the child.
+        // A separate process group: signals to the parent's group do not reach the child.
         command.process_group(0).kill_on_drop(true);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command.spawn()
     }
 }
 
-/// Writes the input and reads the answer at the same time, then waits for the end. Nothing when the answer is too large.
+/// Writes the input and reads the answer concurrently, then waits for the exit. Returns `None` if the answer is too
+/// large.
 async fn talk(child: &mut Child, input: &[u8], limits: &Limits) -> io::Result<Option<(ExitStatus, Vec<u8>, String)>> {
     let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
     let (Some(mut stdin), Some(stdout), Some(stderr)) = (stdin, stdout, stderr) else {
         return Err(io::Error::other("the child has no pipes"));
     };
     let write = async move {
-        // A child that ends early does not read all of it; its exit status says why.
+        // A child that exits early does not read all of its input; its exit status reports the cause.
         let _ = stdin.write_all(&limits.header()).await;
         let _ = stdin.write_all(input).await;
         Ok(())
@@ -142,7 +147,7 @@ async fn talk(child: &mut Child, input: &[u8], limits: &Limits) -> io::Result<Op
     }
 }
 
-/// All that comes; nothing if that is more than `most`.
+/// Reads everything, or returns `None` if that is more than `most` bytes.
 async fn read(from: impl AsyncRead + Unpin, most: usize) -> io::Result<Option<Vec<u8>>> {
     let mut read = Vec::new();
     let limit = u64::try_from(most).unwrap_or(u64::MAX).saturating_add(1);
@@ -150,7 +155,7 @@ async fn read(from: impl AsyncRead + Unpin, most: usize) -> io::Result<Option<Ve
     Ok((read.len() <= most).then_some(read))
 }
 
-/// The first bytes of what comes. The rest is read as well, so that who writes it is not held up.
+/// Returns the first `most` bytes. Reads and discards the rest, so that the writer does not block.
 async fn read_and_discard_rest(mut from: impl AsyncRead + Unpin, most: usize) -> io::Result<Vec<u8>> {
     let mut kept = Vec::new();
     let mut buffer = [0; 1024];
@@ -164,7 +169,7 @@ async fn read_and_discard_rest(mut from: impl AsyncRead + Unpin, most: usize) ->
     }
 }
 
-/// Kills a child and waits for its end, so that what it used is free.
+/// Kills a child and waits for its exit, so that its resources are free.
 async fn end(child: &mut Child, role: &str) {
     match tokio::time::timeout(KILL_TIMEOUT, child.kill()).await {
         Ok(Ok(())) => {}
@@ -173,11 +178,11 @@ async fn end(child: &mut Child, role: &str) {
     }
 }
 
-/// What an unsuccessful end says.
+/// Returns the cause of an unsuccessful exit.
 fn failure(status: ExitStatus, complaint: &str, limits: &Limits) -> Failure {
     use rustix::process::Signal;
     let signal = status.signal().and_then(Signal::from_named_raw);
-    // What the Rust runtime writes before it aborts.
+    // Messages of the Rust runtime before it aborts.
     let is_out_of_memory = ["memory allocation of", "overflowed its stack"].iter().any(|text| complaint.contains(text));
     match signal {
         Some(Signal::XCPU) => Failure::Cpu { limit: limits.cpu },
@@ -193,7 +198,7 @@ fn after_colon(complaint: &str) -> String {
     if complaint.is_empty() { String::new() } else { format!(": {}", complaint.chars().take(300).collect::<String>()) }
 }
 
-/// As Kubernetes writes it.
+/// Formats bytes as a Kubernetes quantity.
 fn quantity(bytes: u64) -> String {
     const MEBIBYTE: u64 = 1 << 20;
     if bytes.is_multiple_of(MEBIBYTE) { format!("{}Mi", bytes / MEBIBYTE) } else { format!("{bytes} bytes") }

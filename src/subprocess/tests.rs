@@ -1,5 +1,5 @@
-//! What the parent makes of children that end in different ways. The children are scripts; what the limits do to a child of our own
-//! binary is in `tests/expressions.rs` and `tests/git`.
+//! Failures that the parent reports for children that end in different ways. The children are scripts;
+//! `tests/expressions.rs` and `tests/git` test the limits with the real binary.
 
 use std::path::Path;
 use std::time::Instant;
@@ -21,7 +21,7 @@ const LIMITS: Limits = Limits {
     answer: 1000,
 };
 
-/// Runs a script in place of the child.
+/// Runs a script as the child.
 async fn run(script: &str, input: &[u8], limits: &Limits) -> Result<String, String> {
     let directory = TempDir::new().expect("a directory");
     let path = directory.path().join("script");

@@ -1,4 +1,4 @@
-//! Dependencies of one source for the next one: moved, or copied.
+//! Moves or copies the dependencies of one source to the next.
 
 use std::fs::{self, File, FileTimes};
 use std::io;
@@ -6,12 +6,13 @@ use std::path::{Path, PathBuf};
 
 use crate::agent::durable;
 
-/// Those of the directories that are in a source.
+/// Returns the paths that are directories in a source.
 pub fn present(source: &Path, paths: &[PathBuf]) -> Vec<PathBuf> {
     paths.iter().filter(|path| is_directory(&source.join(path))).cloned().collect()
 }
 
-/// Moves directories from one source to another. What is there already is left: so it may be done again after a crash.
+/// Moves directories from one source to another. Skips existing targets, so that the move can be repeated after a
+/// crash.
 pub fn move_all(from: &Path, to: &Path, paths: &[PathBuf]) -> io::Result<()> {
     for path in paths {
         let (from, to) = (from.join(path), to.join(path));
@@ -22,8 +23,8 @@ pub fn move_all(from: &Path, to: &Path, paths: &[PathBuf]) -> io::Result<()> {
     Ok(())
 }
 
-/// Copies directories from one source to another: all of them, or none. No hard links: what is written into one would be
-/// in the other. Where the file system can share blocks the kernel does.
+/// Copies directories from one source to another, all or none. Does not use hard links, because a write to one copy
+/// would change the other. The kernel shares blocks if the file system supports it.
 pub fn copy_all(from: &Path, to: &Path, paths: &[PathBuf], is_stopped: impl Fn() -> bool) -> io::Result<()> {
     let copied = paths.iter().try_for_each(|path| copy(&from.join(path), &to.join(path), &is_stopped));
     if copied.is_err() {
@@ -36,14 +37,15 @@ pub fn remove_all(source: &Path, paths: &[PathBuf]) -> io::Result<()> {
     paths.iter().try_for_each(|path| durable::remove(&source.join(path)))
 }
 
-/// Whether the path is a directory. A symbolic link to one is not.
+/// Returns whether the path is a directory. A symbolic link to a directory does not count.
 pub(super) fn is_directory(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_dir())
 }
 
-/// Copies a directory with modes, times and links. Times decide what Python and npm take for up to date.
+/// Copies a directory with modes, modification times and links. Python and npm use modification times to detect
+/// outdated files.
 fn copy(from: &Path, to: &Path, is_stopped: &impl Fn() -> bool) -> io::Result<()> {
-    // A list, not the stack: a tree may be deeper than a thread has room for.
+    // No recursion: a deep tree would overflow the stack of the thread.
     let mut pending = vec![PathBuf::new()];
     let mut directories = Vec::new();
     while let Some(inner) = pending.pop() {
@@ -64,7 +66,7 @@ fn copy(from: &Path, to: &Path, is_stopped: &impl Fn() -> bool) -> io::Result<()
         }
         directories.push(inner);
     }
-    // The innermost first, and last of all: adding entries changes times, and a mode may forbid it.
+    // Innermost first and after all copies: new entries change the time of a directory, and its mode can forbid them.
     for inner in directories.iter().rev() {
         let metadata = fs::metadata(from.join(inner))?;
         let directory = File::open(to.join(inner))?;

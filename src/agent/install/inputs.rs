@@ -1,4 +1,4 @@
-//! Reads what decides an installation from an unpacked source.
+//! Reads the files that determine an installation from an unpacked source.
 
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -8,10 +8,10 @@ use crate::artifact::Directory;
 use crate::pulumi::install::{self, Files, Plan, Subject};
 use crate::pulumi::project::Project;
 
-/// Lock files of large projects have some megabytes.
+/// Maximum size of a file in bytes. Lock files of large projects have several megabytes.
 const MAX_FILE: u64 = 32 * 1024 * 1024;
 
-/// Plans the installation for a project in an unpacked source. `cli` is the version of the CLI; empty when it is not known.
+/// Plans the installation for a project in an unpacked source. `cli` is the version of the CLI; empty if unknown.
 pub fn plan(tree: &Path, directory: &Directory, project: &Project, cli: &str) -> Plan {
     let subject = Subject { project, directory: Path::new(directory.as_str()) };
     let mut files = Files::new();
@@ -26,7 +26,7 @@ pub fn plan(tree: &Path, directory: &Directory, project: &Project, cli: &str) ->
         }
     }
     let mut plan = install::plan(subject, &files, cli);
-    // What a source brings along is its own.
+    // Directories that the source itself contains are not carried over.
     plan.trees.retain(|path| {
         !exists(&tree.join(path)) && path.parent().is_none_or(|parent| is_directory(&tree.join(parent)))
     });
@@ -38,11 +38,11 @@ fn exists(path: &PathBuf) -> bool {
     std::fs::symlink_metadata(path).is_ok()
 }
 
-/// The content of a file; none where there is none.
+/// Returns the content of a file, or `None` if the file does not exist.
 fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
     let file = match std::fs::File::open(path) {
         Ok(file) => file,
-        // A part of the path may be a file.
+        // A component of the path can be a file.
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
             return Ok(None);
         }

@@ -1,4 +1,4 @@
-//! Installs what a project depends on, or takes it over from the source before.
+//! Installs the dependencies of a project, or carries them over from the previous source.
 
 pub mod carry;
 mod inputs;
@@ -19,31 +19,31 @@ use crate::rpc::proto::EnvironmentVariable;
 
 pub use inputs::plan;
 
-/// How long an installation may take.
+/// Timeout of an installation.
 const INSTALL_TIMEOUT: Duration = Duration::from_secs(15 * 60);
-/// How many lines of each of its outputs an error shows, and how many bytes in all.
+/// Maximum number of lines of each output in an error message; [`MAX_MESSAGE`] limits its bytes.
 const SHOWN: usize = 15;
 const MAX_MESSAGE: usize = 4 * 1024;
 
-/// Why there is no installation.
+/// Cause of a failed installation.
 #[derive(Debug, thiserror::Error)]
 pub enum InstallError {
     #[error("{0}")]
     Environment(#[from] Refusal),
     #[error("`pulumi install` failed: {0}")]
     Call(#[from] CallError),
-    /// How it ended, and what it said last, without the values of secrets, with what can be done about it.
+    /// `how` is the exit status; `said` is the last output without secrets, with advice.
     #[error("`pulumi install` failed ({how}):\n{said}")]
     Failed { how: String, said: String },
-    /// Nobody wants it any more, or the agent ends. Nothing of it runs any more.
+    /// Another source is wanted, or the agent ends. No process of the installation is left.
     #[error("the installation was stopped")]
     Stopped,
 }
 
-/// Runs `pulumi install` for the project in place; its output goes to the pod's log.
+/// Runs `pulumi install` in the current project. Its output goes to the pod's log.
 ///
-/// It runs where the project will be used: virtual environments and what is linked into them hold the paths that they were
-/// made at.
+/// The installation runs at the final path of the project, because virtual environments and links into them contain
+/// absolute paths.
 pub async fn install(
     layout: &Layout,
     wanted: &[EnvironmentVariable],
@@ -76,17 +76,17 @@ pub async fn install(
     Err(InstallError::Failed { how: ended.how(), said: advice::with(end_of(said.trim())) })
 }
 
-/// Ends what an agent before this one left of an installation.
+/// Ends processes of an installation that a previous agent started.
 pub async fn end_leftovers(layout: &Layout) -> io::Result<()> {
     Family::new(&operation(layout), Vec::new()).end().await
 }
 
-/// Marks the processes of an installation: there is never more than one in a workspace.
+/// Returns the mark of the processes of an installation. A workspace has at most one installation at a time.
 fn operation(layout: &Layout) -> String {
     format!("install-{}", layout.root().display())
 }
 
-/// Where a message is too long, its end: the cause stands there.
+/// Returns at most [`MAX_MESSAGE`] bytes from the end of a text, which names the cause.
 fn end_of(text: &str) -> &str {
     let surplus = text.len().saturating_sub(MAX_MESSAGE);
     text.get(text.ceil_char_boundary(surplus)..).unwrap_or_default()

@@ -1,8 +1,9 @@
-//! The journal of operations: what was asked, how it went, how it ended. It makes a run independent of who looks at it, and
-//! of the life of the agent.
+//! The journal of operations: requests, progress and results. It makes a run independent of its clients and of the
+//! lifetime of the agent.
 //!
-//! `operations/<id>/` holds `request.json` (written before the process starts), `progress-<n>` (segments of length-delimited
-//! messages), `result` (one message, written last) and, once the controller has recorded the result, `acknowledged`.
+//! `operations/<id>/` holds `request.json` (written before the process starts), `progress-<n>` (segments of
+//! length-delimited messages), `result` (one message, written last) and, once the controller has recorded the result,
+//! `acknowledged`.
 
 mod reader;
 mod record;
@@ -20,10 +21,10 @@ pub use reader::{Item, Reader};
 pub use record::JournalRecord;
 pub use request::Request;
 
-/// How many finished operations are kept.
+/// Maximum number of finished operations that are kept.
 const MAX_OPERATIONS_KEPT: usize = 5;
 const MAX_ID: usize = 64;
-/// What the names of operations end with that cannot be read.
+/// File name extension of unreadable operations.
 const ASIDE: &str = "unreadable";
 
 #[derive(Debug, thiserror::Error)]
@@ -38,15 +39,15 @@ pub enum JournalError {
     Read { path: PathBuf, source: io::Error },
 }
 
-/// All operations that are known.
+/// All known operations.
 pub struct Journal {
     directory: PathBuf,
     records: Mutex<BTreeMap<String, Arc<JournalRecord>>>,
 }
 
 impl Journal {
-    /// Reads what an agent before this one left. What has no request is removed: its process was never started, because the
-    /// request is written first. A request that cannot be read is put aside for a person.
+    /// Loads the operations of previous agents. Removes an operation without a request: its process never started,
+    /// because the request is written first. Renames an operation with an unreadable request, for inspection by a user.
     pub fn open(directory: &Path) -> Result<Self, JournalError> {
         let failed = |source| JournalError::Read { path: directory.to_owned(), source };
         let mut records = BTreeMap::new();
@@ -69,7 +70,7 @@ impl Journal {
                     put_aside(&path)
                 }
             };
-            // Not to start would help nobody: the operation is not known either way.
+            // Not fatal: the operation is unknown in either case.
             if let Err(error) = cleared {
                 tracing::warn!(path = %path.display(), %error, "cannot clear the journal");
             }
@@ -77,7 +78,7 @@ impl Journal {
         Ok(Journal { directory: directory.to_owned(), records: Mutex::new(records) })
     }
 
-    /// Writes a request, durably. Only then may its process start.
+    /// Writes a request durably. The process of the operation must not start earlier.
     pub fn begin(&self, request: Request) -> Result<Arc<JournalRecord>, JournalError> {
         validate_id(&request.id)?;
         let id = request.id.clone();
@@ -105,18 +106,18 @@ impl Journal {
         self.records().get(id).cloned()
     }
 
-    /// Those that have no result yet.
+    /// Returns the operations without a result.
     pub fn unfinished(&self) -> Vec<Arc<JournalRecord>> {
         self.records().values().filter(|record| record.result().is_none()).cloned().collect()
     }
 
-    /// Those of a stack that have a result: no process of theirs is left.
+    /// Returns the operations of a stack with a result. None of their processes is left.
     pub fn finished(&self, stack: &str) -> Vec<Arc<JournalRecord>> {
         let is_meant = |record: &&Arc<JournalRecord>| record.request().stack == stack && record.result().is_some();
         self.records().values().filter(is_meant).cloned().collect()
     }
 
-    /// Those that have a result which nobody has recorded yet, the latest last.
+    /// Returns the operations with a result that is not acknowledged, the latest last.
     pub fn unacknowledged(&self) -> Vec<Arc<JournalRecord>> {
         let mut records: Vec<_> =
             self.records().values().filter(|record| record.is_unacknowledged()).cloned().collect();
@@ -124,8 +125,8 @@ impl Journal {
         records
     }
 
-    /// Writes the result of an operation and forgets the oldest ones. A result that cannot be written is still known to
-    /// this agent.
+    /// Writes the result of an operation and removes the oldest operations. A result that cannot be written stays in
+    /// memory.
     pub fn finish(&self, record: &JournalRecord, result: proto::Result) {
         if let Err(error) = record.finish(result) {
             tracing::error!(operation = record.request().id, %error, "cannot write the result of the operation");
@@ -133,7 +134,7 @@ impl Journal {
         self.forget_old();
     }
 
-    /// Keeps the last [`MAX_OPERATIONS_KEPT`] that are finished. Acknowledged ones go first.
+    /// Keeps the last [`MAX_OPERATIONS_KEPT`] finished operations. Removes acknowledged ones first.
     fn forget_old(&self) {
         let mut records = self.records();
         let mut finished: Vec<_> = records.values().filter(|record| record.result().is_some()).cloned().collect();
@@ -152,14 +153,15 @@ impl Journal {
     }
 }
 
-/// The new name is no id, so that nothing comes in its way and it is not read again.
+/// Renames an unreadable operation. The new name is not a valid ID, so that it conflicts with no operation and is not
+/// loaded again.
 fn put_aside(path: &Path) -> io::Result<()> {
     let aside = path.with_extension(ASIDE);
     durable::remove(&aside)?;
     std::fs::rename(path, &aside)
 }
 
-/// The id becomes the name of a directory.
+/// Validates an ID, which becomes the name of a directory.
 pub fn validate_id(id: &str) -> Result<(), JournalError> {
     let is_safe = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
     if id.is_empty() || id.len() > MAX_ID || id.starts_with('-') || !id.bytes().all(is_safe) {

@@ -1,5 +1,5 @@
-//! Reads an operation's progress while it is being written, and after. Each reader has its own place in the files, so that a
-//! slow one holds up nobody.
+//! Reads the progress of an operation during and after the run. Each reader has its own position in the files, so that
+//! a slow reader does not block others.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use super::record::{JournalRecord, State};
 use crate::rpc::proto;
 
-/// A longer message was not written by the agent.
+/// Maximum size of a message in bytes. The agent writes no larger ones.
 const MAX_MESSAGE: usize = 1024 * 1024;
 const READ_SIZE: usize = 64 * 1024;
 
@@ -25,10 +25,10 @@ pub enum Item {
 pub struct Reader {
     record: Arc<JournalRecord>,
     state: watch::Receiver<State>,
-    /// The first sequence number that is still wanted.
+    /// Lowest sequence number to return next.
     next: u64,
     segment: Option<Segment>,
-    /// Whether the progress cannot be read any further.
+    /// Whether the rest of the progress is unreadable.
     damaged: bool,
     ended: bool,
 }
@@ -37,7 +37,7 @@ struct Segment {
     number: u64,
     file: File,
     buffer: Vec<u8>,
-    /// Bytes of the buffer that were read already.
+    /// Number of bytes of the buffer that are already decoded.
     consumed: usize,
 }
 
@@ -47,11 +47,11 @@ impl Reader {
         Reader { record, state, next: from, segment: None, damaged: false, ended: false }
     }
 
-    /// The next item, as soon as it is there; `None` after the result. Progress that cannot be read is left out: it must not
-    /// withhold the result.
+    /// Waits for the next item; returns `None` after the result. Skips unreadable progress, which must not withhold the
+    /// result.
     pub async fn next(&mut self) -> Option<Item> {
         while !self.ended {
-            // Looked at before the files: what it speaks of is in them.
+            // Read before the files: everything that the state refers to has been written.
             let seen = self.state.borrow_and_update().clone();
             if let Some(progress) = self.readable(seen.segment) {
                 return Some(Item::Progress(progress));
@@ -78,7 +78,7 @@ impl Reader {
         })
     }
 
-    /// The sessions that the operation's processes began, as far as they were written.
+    /// Returns the session IDs of the operation's processes that are in the journal.
     pub fn sessions(record: Arc<JournalRecord>) -> io::Result<Vec<u32>> {
         let last = record.watch().borrow().segment;
         let mut reader = Reader::new(record, 0);
@@ -91,7 +91,7 @@ impl Reader {
         Ok(sessions)
     }
 
-    /// The next progress that is wanted, up to the end of the segment `last`.
+    /// Returns the next requested progress, up to the end of the segment `last`.
     fn read(&mut self, last: u64) -> io::Result<Option<proto::Progress>> {
         loop {
             let Some(segment) = &mut self.segment else {
@@ -116,7 +116,7 @@ impl Reader {
         }
     }
 
-    /// Opens the next segment that is there; older ones may have been removed.
+    /// Opens the next existing segment. Older segments may have been removed.
     fn open_after(&mut self, number: Option<u64>, last: u64) -> io::Result<bool> {
         let is_next = |candidate: &u64| *candidate <= last && number.is_none_or(|number| *candidate > number);
         for candidate in self.record.segments()?.into_iter().filter(is_next) {
@@ -134,7 +134,7 @@ impl Reader {
 }
 
 impl Segment {
-    /// The next whole message; `None` at the end of what is written.
+    /// Returns the next complete message; `None` at the end of the written data.
     fn read(&mut self) -> io::Result<Option<proto::Progress>> {
         loop {
             if let Some(progress) = self.decode()? {
@@ -152,7 +152,7 @@ impl Segment {
     fn decode(&mut self) -> io::Result<Option<proto::Progress>> {
         let bytes = self.buffer.get(self.consumed..).unwrap_or_default();
         let mut rest = bytes;
-        // A prefix takes up to ten bytes; with less, it may be incomplete.
+        // A length prefix takes up to ten bytes; a shorter one can be incomplete.
         let length = match prost::decode_length_delimiter(&mut rest) {
             Ok(length) => length,
             Err(_) if bytes.len() < 10 => return Ok(None),

@@ -13,7 +13,8 @@ use super::request::Request;
 use crate::agent::{clock, durable};
 use crate::rpc::proto;
 
-/// A segment is closed at this size, and the one before it removed: no operation keeps more than twice as much progress.
+/// Size in bytes at which a segment is closed and its predecessor removed. An operation keeps at most twice as much
+/// progress.
 const SEGMENT: u64 = 8 * 1024 * 1024;
 const REQUEST: &str = "request.json";
 const RESULT: &str = "result";
@@ -22,18 +23,18 @@ const EVENT_LOG: &str = "events.jsonl";
 const STATE: &str = "state.json";
 const SEGMENT_PREFIX: &str = "progress-";
 
-/// How far an operation is. Everything that it speaks of has been written before.
+/// State of an operation. Everything that it refers to has been written.
 #[derive(Clone, Debug, Default)]
 pub struct State {
-    /// The segment that is being written.
+    /// Number of the segment that is being written.
     pub segment: u64,
-    /// The sequence number of the next progress.
+    /// Sequence number of the next progress message.
     pub next: u64,
     pub result: Option<Arc<proto::Result>>,
     pub acknowledged: bool,
 }
 
-/// One operation: written by its run, read by any number of those who look.
+/// One operation, written by its run and read by any number of readers.
 pub struct JournalRecord {
     request: Request,
     directory: PathBuf,
@@ -44,9 +45,9 @@ pub struct JournalRecord {
 #[derive(Default)]
 struct Writer {
     file: Option<File>,
-    /// Bytes in the segment that are whole messages.
+    /// Length in bytes of the complete messages in the segment.
     length: u64,
-    /// Whether a message was lost because it could not be written.
+    /// Whether a message was lost because of a write error.
     lossy: bool,
 }
 
@@ -57,8 +58,8 @@ impl JournalRecord {
         Ok(Self::with_state(directory, request, State::default()))
     }
 
-    /// What an agent before this one wrote. `NotFound` when there is no request. A result that cannot be read counts as none:
-    /// the operation was started, and whoever goes on from here has to say how it ended.
+    /// Loads an operation of a previous agent. Returns `NotFound` if there is no request. An unreadable result counts
+    /// as missing: the operation was started, and recovery gives it a result.
     pub(super) fn load(directory: &Path) -> io::Result<Self> {
         let request: Request = serde_json::from_slice(&std::fs::read(directory.join(REQUEST))?)?;
         let named = directory.file_name().is_some_and(|name| name == request.id.as_str());
@@ -87,12 +88,12 @@ impl JournalRecord {
         &self.request
     }
 
-    /// Where the CLI writes its events while the operation is open.
+    /// Returns the path to which the CLI writes its events during the operation.
     pub fn event_log(&self) -> PathBuf {
         self.directory.join(EVENT_LOG)
     }
 
-    /// Where the stack's state is while it is looked at.
+    /// Returns the path of the exported stack state while the operation inspects it.
     pub fn state_file(&self) -> PathBuf {
         self.directory.join(STATE)
     }
@@ -110,7 +111,7 @@ impl JournalRecord {
         self.state.subscribe()
     }
 
-    /// Adds to the progress. What cannot be written is lost, and the run goes on: a full disk must not stop it.
+    /// Appends to the progress. A message that cannot be written is lost: a full disk must not stop the run.
     pub fn append(&self, event: proto::progress::Event) {
         let mut writer = self.writer();
         let (mut segment, next) = {
@@ -144,7 +145,7 @@ impl JournalRecord {
         }
         let Some(file) = writer.file.as_mut() else { return Ok(()) };
         if let Err(error) = file.write_all(message) {
-            // Half a message would make the ones after it unreadable.
+            // A partial message would make the following ones unreadable.
             file.set_len(writer.length)?;
             return Err(error);
         }
@@ -152,13 +153,13 @@ impl JournalRecord {
         Ok(())
     }
 
-    /// Writes the result, durably, after all progress.
+    /// Writes the result durably, after all progress.
     pub(super) fn finish(&self, result: proto::Result) -> io::Result<()> {
         let mut writer = self.writer();
         if self.result().is_some() {
             return Ok(());
         }
-        // The largest files first: the disk may be full because of them.
+        // The largest files first: they can be the reason for a full disk.
         let _ = durable::remove(&self.event_log());
         let _ = durable::remove(&self.state_file());
         let written = self.write_result(&writer, &result).or_else(|_| {
@@ -181,7 +182,7 @@ impl JournalRecord {
         segments(&self.directory)?.into_iter().try_for_each(|segment| durable::remove(&self.segment(segment)))
     }
 
-    /// Notes that the result is recorded outside the pod.
+    /// Records that the result is stored outside the pod.
     pub fn acknowledge(&self) -> io::Result<()> {
         let _writer = self.writer();
         if self.state.borrow().acknowledged {
@@ -196,7 +197,7 @@ impl JournalRecord {
         durable::remove(&self.directory)
     }
 
-    /// The numbers of the segments that are there, in order.
+    /// Returns the numbers of the existing segments, in ascending order.
     pub(super) fn segments(&self) -> io::Result<Vec<u64>> {
         segments(&self.directory)
     }

@@ -1,4 +1,4 @@
-//! One process of the CLI, from its start until it and all its descendants have ended.
+//! One process of the CLI, from its start until the process and all its descendants have ended.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -23,42 +23,42 @@ use crate::pulumi::events::{EngineEvent, EventKind, ResourceStep, RunSummary};
 use crate::pulumi::failure::{self, Exit, Failure, FailureKind};
 use crate::rpc::proto::{self, StepState, progress};
 
-/// How often the event log is looked at.
+/// Interval at which the event log is read.
 const POLL: Duration = Duration::from_millis(50);
-/// How long the output may stay open after the last process has ended.
+/// Maximum time that the output can stay open after the last process has ended.
 const OUTPUT_TIMEOUT: Duration = Duration::from_secs(5);
-/// The most of a diagnostic that is journalled, in bytes.
+/// Maximum size of a journaled diagnostic message in bytes.
 const MAX_DIAGNOSTIC: usize = 8 * 1024;
 const MAX_URN: usize = 4 * 1024;
 
-/// How a process of the CLI ended, and what it said.
+/// Exit status and output of a process of the CLI.
 pub(super) struct Attempt {
     pub(super) exit: Exit,
     pub(super) stdout: Tail,
     pub(super) stderr: Tail,
     pub(super) summary: RunSummary,
     pub(super) permalink: Option<String>,
-    /// Whether the CLI was told to leave what it was at.
+    /// Whether the CLI received a signal to abandon the operations in flight.
     was_hard: bool,
 }
 
 impl Attempt {
-    /// Why it failed, if it did.
+    /// Returns the cause of an unsuccessful exit.
     pub(super) fn failure(&self) -> Failure {
         failure::classify(self.exit, &self.stdout.text(), &self.stderr.text(), &self.summary)
     }
 
-    /// Whether the CLI ended before its engine began, because the backend has no such stack.
+    /// Returns whether the CLI failed before the start of its engine, because the stack does not exist in the backend.
     pub(super) fn is_stack_missing(&self) -> bool {
         !self.exit.success() && !self.summary.began() && self.failure().kind == FailureKind::StackMissing
     }
 
-    /// Whether the CLI ended because of a lock.
+    /// Returns whether the CLI failed because the stack is locked.
     pub(super) fn is_kept_out(&self) -> bool {
         !self.exit.success() && matches!(self.failure().kind, FailureKind::Conflict { .. })
     }
 
-    /// Whether the state may name operations that were under way when the CLI ended: then its engine came to no end.
+    /// Returns whether the state can contain pending operations, because the engine did not finish.
     pub(super) fn is_cut_off(&self) -> bool {
         let engine_is_missing_its_end = self.summary.began() && self.summary.summary().is_none();
         let left = self.exit.code == Some(failure::EXIT_CANCELED) || self.exit.signal.is_some();
@@ -70,7 +70,7 @@ impl Attempt {
     }
 }
 
-/// Starts the CLI and comes back when none of its processes is left.
+/// Runs the CLI and returns when none of its processes is left.
 pub(super) async fn run(run: &Run, arguments: Vec<OsString>) -> Result<Attempt, AttemptError> {
     let id = &run.record.request().id;
     durable::remove(&run.record.event_log()).map_err(AttemptError::EventLog)?;
@@ -113,7 +113,7 @@ pub(super) async fn run(run: &Run, arguments: Vec<OsString>) -> Result<Attempt, 
     Ok(Attempt { exit, stdout, stderr, summary, permalink, was_hard })
 }
 
-/// Reads the output for as long as the process lives, and a little longer.
+/// Reads the output while the process lives, and for up to [`OUTPUT_TIMEOUT`] afterwards.
 async fn beside<T>(reading: impl Future<Output = (Tail, Tail)>, living: impl Future<Output = T>) -> (T, (Tail, Tail)) {
     let mut reading = std::pin::pin!(reading);
     let mut living = std::pin::pin!(living);
@@ -123,18 +123,18 @@ async fn beside<T>(reading: impl Future<Output = (Tail, Tail)>, living: impl Fut
     }
 }
 
-/// Looks after a process while it lives.
+/// Monitors a process while it lives.
 struct Watch<'a> {
     run: &'a Run,
     family: &'a Family,
     events: Events<'a>,
     cancellation: Cancellation,
-    /// Whether it was told that nothing is seen or heard of it.
+    /// Whether the current period without activity has been reported.
     is_idle: bool,
 }
 
 impl Watch<'_> {
-    /// Until none of the processes is left and all events are read.
+    /// Waits until no process is left and all events are read.
     async fn until_ended(&mut self, child: &mut Child) -> Result<ExitStatus, AttemptError> {
         let mut poll = tokio::time::interval(POLL);
         poll.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -156,7 +156,7 @@ impl Watch<'_> {
         Ok(status)
     }
 
-    /// Once for each silence.
+    /// Reports a period without activity once.
     fn tell_idle(&mut self) {
         let was_idle = std::mem::replace(&mut self.is_idle, self.run.asked.limits.is_idle(self.run.liveness.silent()));
         if self.is_idle && !was_idle {
@@ -188,7 +188,7 @@ impl Watch<'_> {
     }
 }
 
-/// Turns the event log into progress and a summary.
+/// Converts the event log into progress and a summary.
 struct Events<'a> {
     run: &'a Run,
     log: EventLog,
@@ -202,7 +202,7 @@ impl<'a> Events<'a> {
         Events { run, log, summary: RunSummary::default(), readable: true }
     }
 
-    /// Reads what is new; false when nothing is. A log that cannot be read costs progress, not the run.
+    /// Reads new events; returns `false` if there are none. An unreadable log costs the progress, but not the run.
     fn read(&mut self) -> bool {
         if !self.readable {
             return false;

@@ -21,7 +21,8 @@ struct Credentials {
     current: String,
 }
 
-/// The URL without credentials, in the CLI's order of precedence: environment, project file, last login, Pulumi Cloud.
+/// Returns the URL without credentials, in the CLI's order of precedence: environment, project file, last login, Pulumi
+/// Cloud.
 pub fn url(environment: &Environment, project: Option<&Project>) -> Option<String> {
     let of_project = || project.and_then(|project| project.backend_url.clone());
     let url = variable(environment, URL_VARIABLE)

@@ -30,7 +30,7 @@ const CALL_LIMIT: Duration = Duration::from_secs(120);
 /// Start of the message of a cancelled run.
 pub(super) const CANCELED: &str = "the run was cancelled";
 
-/// An operation that was accepted.
+/// An accepted operation.
 pub struct Run {
     pub layout: Layout,
     pub settings: Arc<Settings>,
@@ -40,12 +40,12 @@ pub struct Run {
     pub wanted: proto::Settings,
     /// The configuration values, including those from Secrets and ConfigMaps.
     pub config: Vec<Entry>,
-    /// Keyed hash of the files that these are read from.
+    /// Keyed hash of the files from which the values are read.
     pub config_inputs: String,
     pub current_source: CurrentSource,
     pub environment: Environment,
     pub cancel_request: watch::Sender<CancelRequest>,
-    /// How long it can take to end gracefully.
+    /// Time that the run has to end gracefully.
     pub patience: Duration,
     pub liveness: Liveness,
     /// Whether the stack still has to be selected for commands of users in the pod.
@@ -54,7 +54,7 @@ pub struct Run {
 }
 
 impl Run {
-    /// The message, with the cause in front if the run ended for another cause than a request.
+    /// Returns the message, preceded by the cause if the run was not cancelled by a request.
     pub(super) fn explained(&self, message: &str) -> String {
         match self.cancel_request.borrow().cause {
             None | Some(Cause::Requested) => message.to_owned(),
@@ -69,13 +69,13 @@ impl Run {
         self.call_with(arguments, None, stdout, &|_| {}).await
     }
 
-    /// A call that takes the lock of the stack. Its process is journalled, so that its lock is recognized when it dies.
+    /// Runs a call that locks the stack. Its process is journaled, so that the lock is recognized if the process dies.
     pub(super) async fn locking_call(&self, arguments: Vec<OsString>) -> Result<Ended, CallError> {
         let begun = |pid| self.record.append(progress::Event::Started(proto::Started { pid }));
         self.call_with(arguments, None, Stdout::Logged, &begun).await
     }
 
-    /// A call with this standard input. `begun` receives its process ID.
+    /// Runs a call with this standard input. `begun` receives its process ID.
     pub(super) async fn call_with(
         &self,
         arguments: Vec<OsString>,
@@ -114,7 +114,8 @@ impl Run {
         self.cancel_request.borrow().is_made()
     }
 
-    /// Ends the run when it has reached one of its limits, after a silence of its processes.
+    /// Cancels the run if it has exceeded one of its timeouts. `silent` is the time since the last activity of its
+    /// processes.
     pub(super) fn end_at_limits(&self, silent: Duration) {
         let Some(cause) = self.asked.limits.exceeded(self.liveness.since_begin(), silent) else { return };
         if self.cancel_request.borrow().is_made() {
@@ -125,7 +126,6 @@ impl Run {
         self.cancel_request.send_modify(|cancel_request| cancel_request.end(cause, now, now + self.patience));
     }
 
-    /// Ends all processes of the run.
     pub async fn end_processes(&self) {
         let id = &self.record.request().id;
         if let Err(error) = Family::new(id, Vec::new()).end().await {

@@ -1,4 +1,4 @@
-//! How an operation ended, and the message that says so.
+//! Result of an operation and its message.
 
 use std::collections::BTreeMap;
 
@@ -12,21 +12,22 @@ use crate::pulumi::request_ids;
 use crate::rpc::proto;
 
 const SIGKILL: i32 = rustix::process::Signal::KILL.as_raw();
-/// The most that a message may have, in bytes.
+/// Maximum size of a message in bytes.
 const MAX_MESSAGE: usize = 8 * 1024;
-/// The most that all outputs may have, in bytes: what a Secret can hold.
+/// Maximum size of all outputs in bytes, which is the size limit of a Secret.
 const MAX_OUTPUTS: usize = 1024 * 1024;
-/// How much of what the CLI printed last is told, in lines and in bytes.
+/// Maximum number of lines of the last output of the CLI in a result; [`MAX_LAST_OUTPUT`] limits its bytes.
 const LAST_LINES: usize = 20;
 const MAX_LAST_OUTPUT: usize = 4 * 1024;
-/// How many creations in doubt and how many locks are told, and how long each name in them may be, in bytes.
+/// Maximum number of pending creates in a result; [`MAX_HOLDERS`] limits the locks, and [`MAX_NAME`] the bytes of each
+/// name.
 const MAX_PENDING: usize = 50;
 const MAX_HOLDERS: usize = 10;
 pub(super) const MAX_NAME: usize = 4 * 1024;
-/// How many creations in doubt the message names.
+/// Maximum number of pending creates in the message.
 const NAMED: usize = 5;
 
-/// How an operation ended.
+/// Result of an operation before it is redacted and truncated.
 #[derive(Debug, Default)]
 pub(super) struct Ending {
     pub(super) outcome: proto::Outcome,
@@ -34,15 +35,15 @@ pub(super) struct Ending {
     pub(super) outputs: Vec<Output>,
     pub(super) changes: BTreeMap<String, u64>,
     pub(super) permalink: Option<String>,
-    /// What the CLI printed last, without secrets.
+    /// The last output of the CLI, without secrets.
     pub(super) last_output: String,
     pub(super) holders: Vec<Lock>,
     pub(super) pending_creates: Vec<String>,
-    /// Whether the state may name operations that were under way.
+    /// Whether the state can contain pending operations.
     pub(super) interrupted: bool,
-    /// Whether it was ended because the pod was told to end.
+    /// Whether the operation was cancelled because the pod was terminated.
     pub(super) pod_terminated: bool,
-    /// Whether the engine worked on the state: what was in doubt before is settled.
+    /// Whether the engine worked on the state, which settles earlier pending creates.
     pub(super) engine_began: bool,
 }
 
@@ -55,7 +56,7 @@ impl Ending {
         Ending { outcome: proto::Outcome::Failed, message, ..Ending::default() }
     }
 
-    /// Nothing was run because of the creations that an earlier run left under way.
+    /// Nothing was run, because an interrupted run left pending creates in the state.
     pub(super) fn pending_creates(urns: Vec<String>) -> Self {
         let named = urns.iter().take(NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
         let more = urns.len().saturating_sub(NAMED);
@@ -69,25 +70,26 @@ impl Ending {
         Ending { outcome, message, pending_creates: urns, ..Ending::default() }
     }
 
-    /// There may be resources that the backend does not know of, or does not show to this token: nothing was destroyed.
+    /// Nothing was destroyed: resources can exist in a stack that the backend has lost or does not show to this token.
     pub(super) fn stack_not_found(stack: &str) -> Self {
         let message = format!("stack {stack} not found in the backend; nothing was destroyed");
         Ending { outcome: proto::Outcome::StackNotFound, message, ..Ending::default() }
     }
 
-    /// The resources are in another stack: a destroy of this one would leave them, and may delete resources of others.
+    /// Nothing was destroyed: the resources belong to another stack. Destroying this one would leave them, and could
+    /// delete resources of others.
     pub(super) fn another_stack(stack: &str) -> Self {
         let message =
             format!("stack {stack} in this backend is not the stack with the resources; nothing was destroyed");
         Ending { outcome: proto::Outcome::StackNotFound, message, ..Ending::default() }
     }
 
-    /// With what a call of the CLI printed last.
+    /// Adds the last output of a call of the CLI.
     pub(super) fn after(self, stdout: &Tail, stderr: &Tail) -> Self {
         Ending { last_output: output::last_lines([stdout, stderr], LAST_LINES), ..self }
     }
 
-    /// The message as it is journalled: bounded, and without secrets in its text. The outputs keep theirs.
+    /// Converts it into the journaled result, with a truncated and redacted message. Outputs keep their secret values.
     pub(super) fn into_result(self, redactor: &Redactor, started: i64) -> proto::Result {
         let mut message = request_ids::remove(&self.message);
         let mut outputs: Vec<proto::Output> = self.outputs.into_iter().map(output).collect();
@@ -119,10 +121,11 @@ impl Ending {
     }
 }
 
-/// What a failure means for the operation.
+/// Returns the outcome of an operation after a failure.
 pub(super) fn outcome(kind: &FailureKind, is_cancelled: bool) -> proto::Outcome {
     match kind {
-        // It had no chance to save its state and to unlock, whoever killed it.
+        // A CLI that is killed by SIGKILL can neither save its state nor unlock the stack, whatever the cause of the
+        // signal.
         FailureKind::Killed { signal } if *signal == SIGKILL => proto::Outcome::Interrupted,
         _ if is_cancelled => proto::Outcome::Canceled,
         FailureKind::Killed { .. } => proto::Outcome::Interrupted,
@@ -133,7 +136,7 @@ pub(super) fn outcome(kind: &FailureKind, is_cancelled: bool) -> proto::Outcome 
     }
 }
 
-/// Who holds the lock, after a conflict.
+/// Returns the holders of the lock after a conflict.
 pub(super) fn holders(kind: FailureKind) -> Vec<Lock> {
     match kind {
         FailureKind::Conflict { holders } => holders,
@@ -154,13 +157,13 @@ fn holder(lock: &Lock) -> proto::LockHolder {
     }
 }
 
-/// At most `limit` bytes of a text: its beginning.
+/// Returns at most `limit` bytes from the start of a text.
 pub(super) fn bounded(text: &str, limit: usize) -> String {
     let end = text.floor_char_boundary(limit);
     text.get(..end).unwrap_or_default().to_owned()
 }
 
-/// At most `limit` bytes of a text: its end.
+/// Returns at most `limit` bytes from the end of a text.
 fn end_of(text: &str, limit: usize) -> String {
     let start = text.ceil_char_boundary(text.len().saturating_sub(limit));
     text.get(start..).unwrap_or_default().to_owned()

@@ -7,7 +7,8 @@ use crate::agent::settings::ApplyError;
 use crate::pulumi::outputs::OutputsError;
 use crate::pulumi::state::StateError;
 
-/// Maximum size in bytes of a state that is changed: it is in memory twice. A state that is only read can be larger.
+/// Maximum size in bytes of a state that the agent changes, which requires two copies in memory. A state that is only
+/// read can be larger.
 pub(super) const MAX_CHANGED: u64 = 64 * 1024 * 1024;
 
 #[derive(Debug, thiserror::Error)]

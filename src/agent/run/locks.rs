@@ -1,4 +1,4 @@
-//! The lock of a dead run: removed when everything proves that it is one, and nobody works in the pod.
+//! Removes the lock of a run that is proven dead, unless a user works in the pod.
 
 use crate::agent::command::Stdout;
 use crate::agent::interactive_session;
@@ -10,14 +10,16 @@ use crate::pulumi::locks::{self, DeadProcess};
 use super::context::Run;
 
 impl Run {
-    /// Removes the lock that kept a call of the CLI from the stack, by what that wrote to stderr; true when it is gone.
+    /// Removes the lock that blocked a call of the CLI, if the error output of the call proves that its holder is dead.
+    /// Returns whether the lock is gone.
     ///
-    /// The CLI removes all locks of the stack at once. As long as the dead one is there nobody can take another.
+    /// The CLI removes all locks of the stack at once. No other lock can exist, because nothing can lock the stack
+    /// while the dead lock exists.
     pub(super) async fn removed_dead_lock(&self, stderr: &str) -> bool {
         let operation = &self.record.request().id;
         let Some(lock) = self.proven_dead(stderr) else { return false };
         let Lock { user, host, pid, time, .. } = &lock;
-        // A failed look proves nothing.
+        // A failed search does not prove that there is no session.
         let session = interactive_session::find(&self.layout);
         if !matches!(session, Ok(None)) {
             tracing::warn!(
@@ -47,7 +49,7 @@ impl Run {
         }
     }
 
-    /// The only lock there is, when it is a dead run's.
+    /// Returns the lock if it is the only one and belongs to a dead run.
     fn proven_dead(&self, stderr: &str) -> Option<Lock> {
         let lock = locks::only_lock(stderr)?;
         let told = self.asked.dead_runs.as_ref()?;
@@ -56,7 +58,8 @@ impl Run {
         Some(lock)
     }
 
-    /// The processes of earlier operations in this pod. They have results, and no result is written while a process lives.
+    /// Returns the processes of earlier operations in this pod. They have a result, which is not written while a
+    /// process lives.
     fn own_dead(&self) -> Vec<DeadProcess> {
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let mut dead = Vec::new();

@@ -1,4 +1,4 @@
-//! One operation from its settings to its result.
+//! Executes one operation, from its settings to its result.
 
 mod attempt;
 pub mod backend;
@@ -30,7 +30,7 @@ use ending::Ending;
 use error::{AttemptError, RevealError, RunError};
 pub use request::OperationRequest;
 impl Run {
-    /// Runs to the end; whatever happens becomes a result.
+    /// Runs the operation to its end. Errors become results.
     pub async fn execute(&self) -> proto::Result {
         let killed_before = memory::kills();
         let mut ending = match self.perform().await {
@@ -41,7 +41,7 @@ impl Run {
                 Ending { outcome, ..Ending::failed(self.explained(&advice::with(&error.to_string()))) }
             }
         };
-        // Creations in doubt are so until the engine has worked on the state.
+        // Pending creates stay unresolved until the engine has worked on the state.
         let was_in_doubt = self.asked.pending_creates != PendingCreates::Unspecified;
         ending.interrupted |= was_in_doubt && !ending.engine_began && ending.outcome != proto::Outcome::Succeeded;
         ending.pod_terminated = ending.outcome != proto::Outcome::Succeeded
@@ -59,7 +59,7 @@ impl Run {
         proto::Result { project, backend, config_inputs: self.config_inputs.clone(), ..result }
     }
 
-    /// Whether this destroy works on another stack than the one that has the resources.
+    /// Returns whether this is a destroy of a stack other than the one with the resources.
     fn destroys_another(&self) -> bool {
         let project = Project::read(&self.directory()).ok();
         let backend = backend::url(&self.environment, project.as_ref());
@@ -125,18 +125,18 @@ impl Run {
         Wanted { stack: &self.wanted.stack, digest, config: &self.config, environments: &self.wanted.environments }
     }
 
-    /// Whether it is about what the program says, and not about what is to go.
+    /// Returns whether the operation works toward the resources that the program declares.
     fn is_forward(&self) -> bool {
         matches!(self.asked.kind, OperationKind::Up | OperationKind::Preview)
     }
 
-    /// An attempt, and another one when a dead run's lock was all that kept it from the stack.
+    /// Runs an attempt, and a second one if the lock of a dead run was the only obstacle.
     async fn unlocked_attempt(&self) -> Result<Attempt, AttemptError> {
         let first = self.attempt().await?;
         if !first.is_kept_out() || self.is_cancelled() || !self.removed_dead_lock(&first.stderr.text()).await {
             return Ok(first);
         }
-        // The lock is gone, but what kept the run from it stays told.
+        // After a cancellation, the first attempt is reported, including the lock that blocked it.
         if self.is_cancelled() { Ok(first) } else { self.attempt().await }
     }
 
@@ -144,8 +144,8 @@ impl Run {
         self.attempt_at(self.asked.kind).await
     }
 
-    /// The ending when what is there is not what the state says, and that was not expected. Nothing is changed by it, so that it
-    /// is found again the next time.
+    /// Returns an ending if the actual resources differ from the state and no drift is expected. The check changes
+    /// nothing, so the next run detects the drift again.
     async fn drift(&self) -> Result<Option<Ending>, RunError> {
         if !self.asked.expects_no_drift() {
             return Ok(None);
@@ -172,7 +172,7 @@ impl Run {
         attempt::run(self, arguments::arguments(&operation)).await
     }
 
-    /// Makes the stack; the ending, when it cannot be made. That another one made it in between is as good.
+    /// Creates the stack; returns an ending if that fails. Succeeds if another client has created the stack meanwhile.
     async fn init(&self) -> Result<Option<Ending>, RunError> {
         let ended = self.locking_call(arguments::stack_init(&self.wanted.stack, self.asked.secrets_provider())).await;
         let ended = ended.map_err(|error| RunError::Call { doing: "make the stack", error })?;
@@ -182,12 +182,12 @@ impl Run {
         Ok(Some(self.failed_call("the stack cannot be made", &ended)))
     }
 
-    /// From how the CLI ended to what is reported.
+    /// Converts the exit of the CLI into the ending of the operation.
     async fn conclude(&self, attempt: Attempt) -> Ending {
         let ending = if attempt.exit.success() { self.success(&attempt).await } else { self.failure(&attempt) };
         let ending = Ending {
             changes: attempt.changes(),
-            // Nothing was under way that the state could name.
+            // A preview has no operations in flight that the state could contain.
             interrupted: self.asked.kind != OperationKind::Preview && attempt.is_cut_off(),
             engine_began: attempt.summary.began(),
             ..ending.after(&attempt.stdout, &attempt.stderr)
@@ -213,7 +213,7 @@ impl Run {
     fn failure(&self, attempt: &Attempt) -> Ending {
         let failure = attempt.failure();
         if failure::is_unknown_flag(&attempt.stderr.text()) {
-            // The controller compares the version with the oldest that it supports.
+            // The controller compares the version with the oldest supported one.
             let version = self.version.clone();
             tokio::spawn(async move { version.get().await });
         }
@@ -222,13 +222,13 @@ impl Run {
         Ending { outcome, message, holders: ending::holders(failure.kind), ..Ending::default() }
     }
 
-    /// The ending of a run that was cancelled at a time at which nothing of it was running.
+    /// Returns the ending of a run that was cancelled while none of its processes was running.
     fn canceled(&self, when: &str) -> Ending {
         let message = self.explained(&format!("{CANCELED} {when}"));
         Ending { outcome: proto::Outcome::Canceled, ..Ending::failed(message) }
     }
 
-    /// The outputs with the real values of the secret ones; another call of the CLI only when there are any.
+    /// Returns the outputs with the values of the secret ones. Calls the CLI only if there are secret outputs.
     async fn reveal(&self, said: &[Output]) -> Result<Vec<Output>, RevealError> {
         if !outputs::need_values(said) {
             return Ok(outputs::combine(said, &BTreeMap::new())?);
@@ -240,8 +240,9 @@ impl Run {
         Ok(outputs::combine(said, &outputs::parse(&ended.captured)?)?)
     }
 
-    /// Before the first run in a pod, for a person's commands there. It makes a new stack as well: else a run would fail,
-    /// the stack be made, and the run be tried again. What is wrong with stack or backend, the run itself says.
+    /// Selects the stack before the first run in a pod, for commands of users in the pod. Also creates a missing stack,
+    /// because otherwise the run would fail, create the stack and run again. Errors are only logged: the run reports
+    /// problems with the stack or the backend.
     async fn select(&self) {
         let stack = &self.wanted.stack;
         let arguments = match self.asked.makes_stack() {

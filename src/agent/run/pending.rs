@@ -1,5 +1,5 @@
-//! Creations that an earlier run left under way: looked for before anything is run, and taken out of the state when a person
-//! says that they came to nothing.
+//! Pending creates, which an interrupted run leaves in the state: detects them before a run, and removes them if a user
+//! confirms that the resources do not exist.
 
 use std::fs::File;
 use std::io::{self, BufReader};
@@ -17,14 +17,14 @@ use crate::pulumi::state;
 use crate::rpc::proto::PendingCreates;
 
 impl Run {
-    /// Does what is asked about creations under way. The ending, when nothing is to be run.
+    /// Handles pending creates as requested. Returns an ending if the operation must not run.
     pub(super) async fn settle_pending_creates(&self) -> Result<Option<Ending>, RunError> {
         let settled = match self.asked.pending_creates {
             PendingCreates::Unspecified | PendingCreates::Keep => return Ok(None),
             PendingCreates::Stop => self.look_for_creates().await,
             PendingCreates::Clear => self.clear_creates().await,
         };
-        // It may be large.
+        // The exported state can be large.
         let file = self.record.state_file();
         if let Err(error) = durable::remove(&file) {
             tracing::warn!(path = %file.display(), %error, "cannot remove the state that was looked at");
@@ -43,8 +43,8 @@ impl Run {
         Ok((!urns.is_empty()).then(|| Ending::pending_creates(urns)))
     }
 
-    /// Importing takes all operations out of the state that were under way, so says the CLI; for others than creations that
-    /// changes nothing: they are only reported.
+    /// Removes pending creates by importing the state. According to the CLI, an import removes all pending operations.
+    /// That is safe: pending operations other than creates are only reported.
     async fn clear_creates(&self) -> Result<Option<Ending>, RunError> {
         match self.export("took creations out of it that an earlier run left under way").await? {
             Exported::NoStack => return Ok(None),
@@ -86,7 +86,7 @@ impl Run {
         Ok(Exported::Failed(self.failed_call(&what, &ended)))
     }
 
-    /// The ending of an operation by a call that failed.
+    /// Returns the ending of an operation after a failed call of the CLI.
     pub(super) fn failed_call(&self, what: &str, ended: &Ended) -> Ending {
         let failure = classify(ended);
         let message = self.explained(&format!("{what}: {}", failure.message));
@@ -96,14 +96,14 @@ impl Run {
     }
 }
 
-/// What came of an export.
+/// Outcome of an export of the state.
 enum Exported {
     Written,
     NoStack,
     Failed(Ending),
 }
 
-/// Why a call of the CLI has failed.
+/// Returns the cause of a failed call of the CLI.
 pub(super) fn classify(ended: &Ended) -> failure::Failure {
     failure::classify(ended.exit, &ended.stdout.text(), &ended.stderr.text(), &RunSummary::default())
 }
@@ -118,7 +118,7 @@ fn look(file: &Path) -> Result<Vec<String>, LookError> {
     Ok(state::pending_creates(BufReader::new(File::open(file)?))?)
 }
 
-/// Takes the creations out of a state in a file; false when there are none.
+/// Removes the pending creates from a state file; returns `false` if there are none.
 fn clear(file: &Path) -> Result<bool, LookError> {
     let size = std::fs::metadata(file)?.len();
     if size > MAX_CHANGED {

@@ -1,4 +1,4 @@
-//! What is asked of an operation besides its source and its settings.
+//! The parameters of an operation other than its source and settings.
 
 use crate::agent::cancellation::Limits;
 use crate::agent::refusal::Refusal;
@@ -7,15 +7,16 @@ use crate::pulumi::locks::DeadProcess;
 use crate::pulumi::stack_name::Qualified;
 use crate::rpc::proto;
 
-/// Read from the request once, so that nothing unknown is taken for nothing.
+/// Parsed parameters of a request. Parsing refuses unknown values instead of ignoring them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OperationRequest {
     pub kind: OperationKind,
     pub limits: Limits,
     pub pending_creates: proto::PendingCreates,
-    /// Processes that are proven dead; none when no lock may be removed, also none of those that the agent knows of.
+    /// Processes that are proven dead. `None` if no lock may be removed, not even of a process that the agent itself
+    /// knows to be dead.
     pub dead_runs: Option<Vec<DeadProcess>>,
-    /// The stack that has the resources. A destroy of another one is refused.
+    /// The stack with the resources. A destroy of another stack fails.
     applied_stack: Option<proto::PulumiStack>,
     options: proto::RunOptions,
 }
@@ -42,17 +43,17 @@ impl OperationRequest {
         Ok(OperationRequest { kind, limits, pending_creates, dead_runs, applied_stack, options })
     }
 
-    /// Whether the run is to end before it changes anything when a refresh would find changes.
+    /// Returns whether the run must fail without changes if a refresh would find changes.
     pub fn expects_no_drift(&self) -> bool {
         self.options.expect_no_refresh_changes && self.kind == OperationKind::Up
     }
 
-    /// Whether a stack that is not there is made.
+    /// Returns whether a missing stack is created.
     pub fn makes_stack(&self) -> bool {
         !self.options.stack_must_exist && matches!(self.kind, OperationKind::Up | OperationKind::Preview)
     }
 
-    /// Whether this is a destroy of another stack than the one that has the resources.
+    /// Returns whether this is a destroy of a stack other than the one with the resources.
     pub fn destroys_another(&self, stack: &Qualified<'_>) -> bool {
         let is_another = |applied: &proto::PulumiStack| {
             let project = Some(applied.project.as_str()).filter(|project| !project.is_empty());
@@ -62,12 +63,12 @@ impl OperationRequest {
         self.kind == OperationKind::Destroy && self.applied_stack.as_ref().is_some_and(is_another)
     }
 
-    /// What encrypts the secrets of a stack that is made.
+    /// Returns the secrets provider of a new stack.
     pub fn secrets_provider(&self) -> Option<&str> {
         Some(self.options.secrets_provider.as_str()).filter(|provider| !provider.is_empty())
     }
 
-    /// What else the CLI is told.
+    /// Returns additional options of the CLI.
     pub fn options(&self) -> Options<'_> {
         let options = &self.options;
         Options {

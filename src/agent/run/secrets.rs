@@ -1,4 +1,4 @@
-//! Secrets of the configuration: the CLI encrypts them, and puts them into the settings file.
+//! Secrets of the configuration: the CLI encrypts them and writes them into the settings file.
 
 use serde_json::Value;
 use zeroize::Zeroizing;
@@ -13,8 +13,8 @@ use crate::pulumi::failure::FailureKind;
 use crate::pulumi::settings::Entry;
 
 impl Run {
-    /// Has the secrets of these keys encrypted; the ending, when that cannot be done. It takes the stack: one that is to be made is
-    /// made first.
+    /// Encrypts the secrets of these keys; returns an ending if that fails. Encryption requires the stack, so a missing
+    /// one is created first.
     pub(super) async fn encrypt(&self, keys: &[String]) -> Result<Option<Ending>, RunError> {
         for entry in self.config.iter().filter(|entry| entry.is_secret && keys.contains(&entry.key)) {
             let mut ended = self.encrypting_call(entry).await?;
@@ -25,7 +25,7 @@ impl Run {
                 ended = self.encrypting_call(entry).await?;
             }
             if is_stack_missing(&ended) && self.asked.kind == OperationKind::Destroy {
-                // The destroy says so itself.
+                // The destroy reports the missing stack.
                 return Ok(None);
             }
             if !ended.exit.success() {
@@ -51,8 +51,8 @@ fn is_stack_missing(ended: &Ended) -> bool {
     !ended.exit.success() && classify(ended).kind == FailureKind::StackMissing
 }
 
-/// A value as the CLI reads it. It encrypts texts only; programs read an object out of a secret text as well. The CLI takes one
-/// line feed off its end.
+/// Returns the standard input for a value. The CLI encrypts only strings; programs parse an object from a secret
+/// string. The CLI removes one line feed from the end.
 fn input(value: &Value) -> Zeroizing<Vec<u8>> {
     let mut text = match value {
         Value::String(text) => text.clone(),

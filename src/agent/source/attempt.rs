@@ -1,8 +1,8 @@
-//! One attempt to put a source in place, and as many as it takes.
+//! Puts a source in place, with retries.
 //!
-//! Dependencies are installed when the source is where it will be used, because virtual environments and links to local
-//! packages hold the paths that they were made at. Until that has worked it is there on trial: no run gets in, and when it
-//! fails the source before takes its place again.
+//! Dependencies are installed at the final path of the source, because virtual environments and links to local packages
+//! contain absolute paths. Until the installation succeeds, the source is on trial: no run starts, and a failure
+//! restores the previous source.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -23,26 +23,26 @@ use crate::artifact::InPod;
 use crate::pulumi::install::{Carry, Plan};
 use crate::pulumi::project::Project;
 
-/// How long an installation waits for the kubelet to mount what the environment refers to.
+/// Time that an installation waits for the kubelet to mount the objects that its environment refers to.
 const MOUNT_LIMIT: Duration = Duration::from_secs(150);
 
-/// Why an attempt came to nothing.
+/// Cause of a failed attempt.
 #[derive(Debug, thiserror::Error)]
 enum AttemptError {
     #[error(transparent)]
     Refused(#[from] Refusal),
     #[error(transparent)]
     Install(#[from] InstallError),
-    /// Another one is wanted, or the agent ends.
+    /// Another source is wanted, or the agent ends.
     #[error("the source is not wanted any more")]
     Stopped,
-    /// Which source is in place is not known.
+    /// The current source is unknown.
     #[error("cannot put the source before back in place: {0}")]
     Lost(std::io::Error),
 }
 
-/// What was received, verified and unpacked. Removed when it has come to an end, and not before: during a trial the source
-/// before is in here.
+/// A source that was received, verified and unpacked. Its directory is removed after the last attempt only, because it
+/// contains the previous source during a trial.
 pub(super) struct Delivery {
     pub directory: PathBuf,
     pub archive: PathBuf,
@@ -50,7 +50,7 @@ pub(super) struct Delivery {
     pub plan: Option<Plan>,
 }
 
-/// Takes a candidate from the list at its end, however that comes about.
+/// Removes a candidate from the state when its processing ends, even after a panic.
 struct End<'a> {
     source: &'a Source,
     candidate: &'a Arc<Candidate>,
@@ -61,7 +61,7 @@ impl Drop for End<'_> {
         let mut state = self.source.lock();
         state.candidate.take_if(|candidate| Arc::ptr_eq(candidate, self.candidate));
         if std::thread::panicking() {
-            // It may have been in the middle of a trial: the next agent finds out, or the next source.
+            // The panic may have interrupted a trial, so the current source is unknown until the next source or agent.
             state.current_source = None;
         }
         drop(state);
@@ -70,7 +70,7 @@ impl Drop for End<'_> {
 }
 
 impl Source {
-    /// Tries until the source is in place, or not wanted any more.
+    /// Retries until the source is in place or no longer wanted.
     pub(super) async fn bring(self: Arc<Self>, candidate: Arc<Candidate>, delivery: Delivery, pass: WorkspaceGuard) {
         let end = End { source: &self, candidate: &candidate };
         let mut pass = Some(pass);
@@ -88,14 +88,14 @@ impl Source {
             }
         }
         drop(end);
-        // Answered before: it may have very many files, and the source before the previous one is in there.
+        // After the answer: the directory can contain many files, including the source before the previous one.
         let removed = tokio::task::spawn_blocking(move || durable::remove(&delivery.directory)).await;
         if let Err(error) = removed.map_err(std::io::Error::other).and_then(|removed| removed) {
             tracing::warn!(%error, "cannot remove an old source");
         }
     }
 
-    /// Installs the dependencies of a source that was put in place where that was not possible.
+    /// Installs the dependencies of a current source that was put in place without them.
     pub(super) async fn install_awaited(self: Arc<Self>, candidate: Arc<Candidate>, current_source: CurrentSource) {
         let _end = End { source: &self, candidate: &candidate };
         let mut attempts = 0;
@@ -108,7 +108,7 @@ impl Source {
         }
     }
 
-    /// The pass for the next attempt; none when there is to be none.
+    /// Returns the guard for the next attempt, or `None` if there is no further attempt.
     async fn after(
         &self,
         tried: Result<(), AttemptError>,
@@ -130,7 +130,7 @@ impl Source {
                 candidate.answer(Err(Refusal::Precondition("another source is wanted, or the agent ends".to_owned())));
                 None
             }
-            // Who gave it is told, and tries again.
+            // The caller receives the error and retries.
             AttemptError::Refused(refusal) if !candidate.is_answered() => {
                 candidate.answer(Err(refusal));
                 None
@@ -158,7 +158,7 @@ impl Source {
             .map_err(Refusal::system("cannot record which source is about to be put in place"))?;
         let needs_install = delivery.plan.is_some() && carried.is_none();
         let Err(error) = self.on_trial(candidate, delivery, &trial, needs_install).await else { return Ok(()) };
-        // When the agent ends there is no time for anybody.
+        // When the agent ends, there is no time to wait for users.
         let _ = self.wait_for_people(candidate, &self.stop).await;
         if let Err(error) = swap::take_back(&self.layout, before.as_ref(), &trial) {
             self.lock().current_source = None;
@@ -193,8 +193,8 @@ impl Source {
         Ok(())
     }
 
-    /// The directories to move when the dependencies of the source before are those of this one; none when they have to be
-    /// installed. Then they may have been copied, to be installed over.
+    /// Returns the directories to move if this source can use the dependencies of the previous one, or `None` if they
+    /// have to be installed. In that case, copies can exist as a starting point for the installation.
     async fn carry(
         &self,
         candidate: &Candidate,
@@ -228,7 +228,7 @@ impl Source {
     async fn attempt_awaited(&self, candidate: &Candidate, current_source: &CurrentSource) -> Result<(), AttemptError> {
         let wanted = &candidate.wanted;
         let project = Project::read(&self.layout.workspace()).map_err(|error| Refusal::Invalid(error.to_string()))?;
-        // Of what is in the pod there is nothing to compare with: another one comes with another pod.
+        // A source that is part of the pod is never replaced, so no later source can reuse its dependencies.
         let plan = match InPod::of(&wanted.digest) {
             Some(_) => None,
             None => self.plan(&self.layout.source(), wanted, project).await?,
@@ -244,7 +244,8 @@ impl Source {
         Ok(())
     }
 
-    /// Installs the dependencies of the source in place, with all that the environment refers to. They are on the disk then.
+    /// Installs the dependencies of the current source and syncs them to the disk. Waits first until the objects that
+    /// its environment refers to are mounted.
     async fn install(&self, candidate: &Candidate) -> Result<(), AttemptError> {
         let Wanted { environment, required_directories, .. } = &candidate.wanted;
         if mounts::wait(&self.layout, required_directories, Duration::ZERO).await.is_err() {
@@ -263,7 +264,7 @@ impl Source {
         Ok(synced.map_err(Refusal::system("cannot write the dependencies to the disk"))?)
     }
 
-    /// What an installation would do; none when there is nothing to install.
+    /// Returns the planned installation; `None` if there is nothing to install.
     pub(super) async fn plan(&self, tree: &Path, wanted: &Wanted, project: Project) -> Result<Option<Plan>, Refusal> {
         if !project.needs_install() || project.is_without_program(&wanted.directory.under(tree)) {
             return Ok(None);
@@ -276,7 +277,7 @@ impl Source {
         plan.map(Some)
     }
 
-    /// A person's own `pulumi` in the source must not lose the ground under it.
+    /// Waits for the end of interactive sessions: an exchange would remove the files that the user's CLI works with.
     async fn wait_for_people(&self, candidate: &Candidate, stop: &CancellationToken) -> Result<(), AttemptError> {
         let mut said = None;
         loop {
@@ -293,7 +294,7 @@ impl Source {
     }
 }
 
-/// Unpacks anew: an attempt that failed has left its traces in the tree.
+/// Unpacks the source again, because a failed attempt changes the tree.
 async fn renew(delivery: &Delivery, wanted: &Wanted) -> Result<(), Refusal> {
     let tree = delivery.tree.clone();
     let removed = tokio::task::spawn_blocking(move || durable::remove(&tree)).await;

@@ -1,4 +1,4 @@
-//! A source on its way to its place: what is being done for it, and who may end that.
+//! A source that is being put in place: its progress and its cancellation.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -11,23 +11,24 @@ use crate::agent::refusal::Refusal;
 use crate::agent::workspace_lock::{WorkspaceGuard, WorkspaceLock};
 use crate::rpc::proto;
 
-/// How long it takes to the second attempt; twice as long to each one after.
+/// Delay before the second attempt. It doubles with each attempt up to [`MAX_BACKOFF`].
 const MIN_BACKOFF: Duration = Duration::from_secs(5);
 const MAX_BACKOFF: Duration = Duration::from_secs(10 * 60);
-/// How often it looks whether what it waits for is over.
+/// Interval at which conditions are polled.
 pub(super) const POLL: Duration = Duration::from_secs(1);
 
-/// How long another one waits for it to give way. It may wait for a person itself.
+/// Time that another source waits for this one to end. This one can wait for an interactive session.
 const YIELD_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Whoever waits for it is told once: that it is there, that it takes its time, or why it is refused.
+/// Answer to the caller that delivered the source. It is sent once, when the source is in place, takes longer, or is
+/// refused.
 type Answer = oneshot::Sender<Result<(), Refusal>>;
 
 pub(super) struct Candidate {
     pub wanted: Wanted,
-    /// Another one is wanted, or the agent ends.
+    /// Cancelled when another source is wanted or the agent ends.
     pub cancel: CancellationToken,
-    /// It is in place, or given up.
+    /// Cancelled when the source is in place or abandoned.
     pub ended: CancellationToken,
     said: Mutex<Said>,
 }
@@ -39,7 +40,7 @@ struct Said {
 }
 
 impl Candidate {
-    /// With a place to wait for its answer.
+    /// Creates a candidate and the receiver of its answer.
     pub fn new(wanted: Wanted, stop: &CancellationToken) -> (Self, oneshot::Receiver<Result<(), Refusal>>) {
         let (answer, answered) = oneshot::channel();
         let doing = "exchanging it with the one before".to_owned();
@@ -47,7 +48,7 @@ impl Candidate {
         (Candidate { wanted, cancel: stop.child_token(), ended: CancellationToken::new(), said }, answered)
     }
 
-    /// Says what is being done, which takes its time.
+    /// Reports a long step and answers the caller.
     pub fn say(&self, doing: impl Into<String>) {
         let doing = doing.into();
         tracing::info!(digest = %self.wanted.digest, doing, "source on its way");
@@ -55,7 +56,7 @@ impl Candidate {
         self.answer(Ok(()));
     }
 
-    /// Gives way to another one; comes back when it has.
+    /// Cancels this candidate in favor of another source and waits for its end.
     pub async fn give_way(&self) -> Result<(), Refusal> {
         self.cancel.cancel();
         let ended = tokio::time::timeout(YIELD_TIMEOUT, self.ended.cancelled()).await;
@@ -65,10 +66,10 @@ impl Candidate {
         })
     }
 
-    /// Answers, if nobody has.
+    /// Answers the caller, unless it already has an answer.
     pub fn answer(&self, answer: Result<(), Refusal>) {
         if let Some(sender) = self.said().answer.take() {
-            // Who asked may be gone.
+            // The caller may have disconnected.
             let _ = sender.send(answer);
         }
     }
@@ -77,7 +78,7 @@ impl Candidate {
         self.said().answer.is_none()
     }
 
-    /// Notes why it did not work this time.
+    /// Records the error of the last attempt.
     pub fn fail(&self, failure: &str) {
         tracing::warn!(digest = %self.wanted.digest, failure, "the source cannot be put in place; it is tried again");
         self.said().failure = failure.to_owned();
@@ -89,7 +90,7 @@ impl Candidate {
         proto::Candidate { artifact, doing: said.doing.clone(), failure: said.failure.clone() }
     }
 
-    /// Waits for the next attempt, and then until nobody else has the workspace. None when it is not wanted any more.
+    /// Waits for the backoff and then for the workspace lock. Returns `None` if the source is no longer wanted.
     pub async fn pause(&self, attempts: u32, workspace_lock: &WorkspaceLock) -> Option<WorkspaceGuard> {
         let pause = MIN_BACKOFF.saturating_mul(2_u32.saturating_pow(attempts.saturating_sub(1))).min(MAX_BACKOFF);
         if !self.sleep(pause).await {
@@ -98,7 +99,7 @@ impl Candidate {
         self.enter(workspace_lock).await
     }
 
-    /// Waits until nobody else has the workspace. None when it is not wanted any more.
+    /// Waits for the workspace lock. Returns `None` if the source is no longer wanted.
     pub async fn enter(&self, workspace_lock: &WorkspaceLock) -> Option<WorkspaceGuard> {
         loop {
             if let Ok(pass) = workspace_lock.enter_source() {
@@ -110,7 +111,7 @@ impl Candidate {
         }
     }
 
-    /// False when it is not wanted any more.
+    /// Sleeps; returns `false` if the source is no longer wanted.
     pub async fn sleep(&self, time: Duration) -> bool {
         tokio::select! {
             () = tokio::time::sleep(time) => !self.cancel.is_cancelled(),

@@ -1,5 +1,5 @@
-//! Sources that are in the pod already: a directory of the image, or what the init containers have put at the project's place. Nothing
-//! is received and nothing exchanged; what is to be installed is installed where it is.
+//! Sources that are already in the pod: a directory of the image, or files that init containers put at the path of the
+//! project. They are neither received nor exchanged, and their dependencies are installed in place.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -17,7 +17,7 @@ use crate::artifact::{Directory, InPod};
 use crate::pulumi::project::{Project, ProjectError};
 
 impl Source {
-    /// Takes what is there for the source in place. It counts once its dependencies are installed, if it has any.
+    /// Makes the files in the pod the current source. It is usable once its dependencies are installed.
     pub(super) fn adopt(self: &Arc<Self>, source: InPod, wanted: Wanted, pass: WorkspaceGuard) -> Result<(), Refusal> {
         if let Some(archive) = &self.lock().current_source {
             let digest = &archive.digest;
@@ -43,7 +43,7 @@ impl Source {
             .write(&self.layout)
             .map_err(Refusal::system("cannot record which source is in place"))?;
         state.current_source = Some(next.clone());
-        // The installation enters for itself.
+        // The installation takes the lock itself.
         drop(pass);
         if awaits_install {
             let candidate = Arc::new(Candidate::new(wanted, &self.stop).0);
@@ -53,7 +53,7 @@ impl Source {
         Ok(())
     }
 
-    /// What is in the pod is not ours to take away: nothing takes its place but in another pod.
+    /// Refuses to replace a source that is part of the pod. Another source requires another pod.
     pub(super) fn refuse_another_pods(&self) -> Result<(), Refusal> {
         let current_source = self.lock().current_source.as_ref().map(|current_source| current_source.digest.clone());
         match current_source.and_then(|digest| InPod::of(&digest.parse().ok()?)) {
@@ -65,7 +65,7 @@ impl Source {
     }
 }
 
-/// Makes the project's place a link to a directory of the image.
+/// Links the path of the project to a directory of the image.
 fn link(layout: &Layout, directory: &Directory) -> Result<Project, Refusal> {
     let place = directory.under(Path::new("/"));
     let project = Project::read(&place).map_err(|error| match error {
@@ -93,7 +93,7 @@ fn link(layout: &Layout, directory: &Directory) -> Result<Project, Refusal> {
     Ok(project)
 }
 
-/// What the init containers have made.
+/// Reads the project that the init containers prepared.
 fn prepared(layout: &Layout) -> Result<Project, Refusal> {
     let place = layout.workspace();
     Project::read(&place).map_err(|error| match error {

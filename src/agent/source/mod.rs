@@ -1,8 +1,9 @@
-//! The source in the workspace: received, verified, unpacked beside the one in place, and exchanged with it as a whole. A
-//! failure leaves the old one whole.
+//! The source in the workspace: received, verified, unpacked next to the current one, and exchanged with it atomically.
+//! A failure leaves the current source intact.
 //!
-//! What is in the pod already is taken as it is ([`in_pod`]). Of all else [`receive`] takes the bytes, [`unpack`] makes a tree of them; [`attempt`] puts it in place by the steps of [`swap`], which
-//! [`record`] keeps on the disk. Until it is there it is a [`candidate`].
+//! [`in_pod`] uses a source that is already in the pod. For all others, [`receive`] takes the bytes and [`unpack`]
+//! extracts them; [`attempt`] puts the tree in place with the steps of [`swap`], which [`record`] stores on disk. Until
+//! then, the source is a [`candidate`].
 
 mod attempt;
 mod candidate;
@@ -41,7 +42,7 @@ use state::State;
 use wanted::Wanted;
 
 impl Source {
-    /// Goes on from what an agent before this one put in place, and takes back what it left half done.
+    /// Loads the current source of a previous agent and reverts an unfinished exchange.
     pub fn open(
         layout: Layout,
         workspace_lock: WorkspaceLock,
@@ -52,7 +53,7 @@ impl Source {
         let current_source = recover(&layout, &boot_id);
         let staging = layout.staging();
         if let Err(error) = durable::remove(&staging) {
-            // Each source gets a new name in there. Not to start would only leave the pod without an agent.
+            // Each source gets a new name in this directory. A failed start would only leave the pod without an agent.
             tracing::warn!(path = %staging.display(), %error, "cannot remove what was left half done; going on beside it");
         }
         std::fs::create_dir_all(&staging).map_err(Refusal::system(format!("cannot make {}", staging.display())))?;
@@ -71,34 +72,35 @@ impl Source {
         })
     }
 
-    /// Leaves the installation of dependencies to the agent that goes on from here.
+    /// Leaves the installation of dependencies to the agent that starts later.
     pub fn without_installing(self) -> Self {
         Source { installs: false, ..self }
     }
 
-    /// The source that can be worked with.
+    /// Returns the current source if it is ready for runs.
     pub fn current_source(&self) -> Option<CurrentSource> {
         self.lock().current_source.clone().filter(|current_source| !current_source.awaits_install)
     }
 
-    /// The name of the project in place. Empty without one, and when its file is wrong: the run says what is wrong with it.
+    /// Returns the name of the current project. Empty if there is none or its project file is invalid, which the run
+    /// reports.
     pub fn project_name(&self) -> String {
         let project = self.current_source().and_then(|_| Project::read(&self.layout.workspace()).ok());
         project.map(|project| project.name).unwrap_or_default()
     }
 
-    /// Whether one is in place and none on its way. It may still have to wait for its dependencies.
+    /// Returns whether a source is in place and none is on its way. Its dependencies can still be missing.
     pub fn is_settled(&self) -> bool {
         let state = self.lock();
         state.current_source.is_some() && state.candidate.is_none()
     }
 
-    /// The source that is on its way.
+    /// Returns the source that is on its way.
     pub fn candidate(&self) -> Option<proto::Candidate> {
         self.lock().candidate.as_ref().map(|candidate| candidate.to_proto())
     }
 
-    /// Installs what the source in place still needs.
+    /// Installs missing dependencies of the current source.
     pub fn resume(self: &Arc<Self>) {
         let mut state = self.lock();
         let Some(current_source) =
@@ -116,14 +118,15 @@ impl Source {
         self.tasks.spawn(self.clone().install_awaited(candidate, current_source));
     }
 
-    /// Receives a source and puts it in place, or sees to it that it gets there; true when it was there before.
+    /// Receives a source and puts it in place, in the background if that takes longer. Returns whether it was in place
+    /// before.
     pub async fn put(self: &Arc<Self>, mut parts: impl Parts) -> Result<bool, Refusal> {
         let wanted = Wanted::try_from(receive::header(&mut parts).await?)?;
         if let Some(was_in_place) = self.known(&wanted).await? {
             return Ok(was_in_place);
         }
         let pass = self.workspace_lock.enter_source()?;
-        // Another call may have brought it in between.
+        // Another call can have put it in place meanwhile.
         if let Some(was_in_place) = self.known(&wanted).await? {
             return Ok(was_in_place);
         }
@@ -142,7 +145,8 @@ impl Source {
         }
     }
 
-    /// Whether the source is in place, or on its way: then false. None when neither. Another one on its way gives way.
+    /// Returns whether the source is in place (`true`) or on its way (`false`), and `None` otherwise. Cancels another
+    /// source that is on its way.
     async fn known(&self, wanted: &Wanted) -> Result<Option<bool>, Refusal> {
         let candidate = self.lock().candidate.clone();
         match candidate {
@@ -153,7 +157,7 @@ impl Source {
         Ok(self.is_in_place(wanted).then_some(true))
     }
 
-    /// Receives, verifies and unpacks.
+    /// Receives, verifies and unpacks a source.
     async fn deliver(&self, parts: &mut impl Parts, wanted: &Wanted) -> Result<Delivery, Refusal> {
         let staging =
             tempfile::tempdir_in(self.layout.staging()).map_err(Refusal::system("cannot make room to unpack"))?;
@@ -165,7 +169,7 @@ impl Source {
         let project = unpack::unpack(&archive, &tree, wanted).await?;
         let plan = self.plan(&tree, wanted, project).await?;
         if plan.is_none() {
-            // There will be one attempt.
+            // Without an installation there are no retries, which would need the archive.
             durable::remove(&archive).map_err(Refusal::system("cannot remove the archive"))?;
         }
         Ok(Delivery { directory: staging.keep(), archive, tree, plan })
@@ -181,8 +185,7 @@ impl Source {
     }
 }
 
-/// What is in place, as far as it is certain: without a record, without the tree that it speaks of, and after another boot of
-/// the node, nothing is.
+/// Returns the current source. There is none without a record or the recorded tree, or after a reboot of the node.
 fn recover(layout: &Layout, boot_id: &str) -> Option<CurrentSource> {
     let Record { current_source, trial } = Record::read(layout);
     if let Some(trial) = &trial {
@@ -204,7 +207,7 @@ fn recover(layout: &Layout, boot_id: &str) -> Option<CurrentSource> {
     });
     current_source.filter(|current_source| {
         match current_source.digest.parse().ok().and_then(|digest| InPod::of(&digest)) {
-            // A container that was started anew has its image as it was: what was written into the project is gone.
+            // A restarted container starts from the original image and loses the changes in the project.
             Some(InPod::Image) => false,
             Some(InPod::InitContainers) => layout.workspace().is_dir(),
             None => layout.source().is_dir() && is_link_to_directory(&layout.workspace()),

@@ -1,4 +1,4 @@
-//! Receives an archive: the digest is computed on the way, and nothing is unpacked that does not have it.
+//! Receives an archive and computes its digest at the same time. Only an archive with the expected digest is unpacked.
 
 use std::path::Path;
 use std::time::Duration;
@@ -12,9 +12,9 @@ use crate::artifact::Hasher;
 use crate::rpc::proto::put_source_request::Part;
 use crate::rpc::proto::{PutSourceRequest, SourceHeader};
 
-/// The largest piece of an archive.
+/// Maximum size of a chunk in bytes.
 const MAX_CHUNK: usize = 256 * 1024;
-/// How long the next piece may take.
+/// Maximum time between two messages.
 const CHUNK_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The messages of a call.
@@ -39,7 +39,7 @@ async fn next(parts: &mut impl Parts) -> Result<Option<Part>, Refusal> {
     }
 }
 
-/// The first message.
+/// Receives the header, which must be the first message.
 pub(super) async fn header(parts: &mut impl Parts) -> Result<SourceHeader, Refusal> {
     match next(parts).await? {
         Some(Part::Header(header)) => Ok(header),

@@ -1,4 +1,4 @@
-//! What is in place, as it is written down before each step.
+//! Record of the current source on disk. It is written before each step of an exchange.
 
 use std::io;
 use std::path::PathBuf;
@@ -12,52 +12,52 @@ use crate::pulumi::install::Installed;
 /// A source that was put in place.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CurrentSource {
-    /// `algorithm:hex` of the archive.
+    /// Digest of the archive as `algorithm:hex`.
     pub digest: String,
     /// The project's directory in the archive.
     pub directory: String,
-    /// Random for each source that is put in place, also for the same archive.
+    /// Random for each exchange, even with the same archive.
     pub tree: String,
-    /// The boot of the node during which it was put in place. After another boot it is not in place any more: nobody knows
-    /// what a power loss has left of it.
+    /// Boot ID of the node during the exchange. After a reboot the source is not used, because a power loss may have
+    /// damaged it.
     #[serde(default)]
     pub boot_id: String,
-    /// Its dependencies were not installed yet: before that it does not count as in place.
+    /// Whether the dependencies are not installed yet. Until then, the source is not usable.
     #[serde(default)]
     pub awaits_install: bool,
-    /// What was installed for it; none when there was nothing to install.
+    /// The installation of the source; `None` if there was nothing to install.
     #[serde(default)]
     pub installed: Option<Installed>,
 }
 
-/// A source that stands in the place of another one on trial: when it fails, the other one comes back.
+/// A source that has replaced another one on trial. If it fails, the other one is restored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Trial {
-    /// Tells its directory from the other one, wherever they are.
+    /// Inode of its directory, which distinguishes it from the other one after any step.
     pub inode: u64,
-    /// Where it was unpacked, and where the other one is meanwhile. Relative to the share volume.
+    /// Path where it was unpacked and where the other one is during the trial, relative to the share volume.
     pub beside: PathBuf,
     /// Directories that were moved into it from the other one.
     pub carried: Vec<PathBuf>,
 }
 
-/// All that is known after a crash.
+/// State of the source that survives a crash.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
-    /// The source that counts.
+    /// The current source; during a trial, the previous one.
     pub current_source: Option<CurrentSource>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trial: Option<Trial>,
 }
 
 impl Record {
-    /// What was written last; nothing when there is no record, or none that can be read.
+    /// Returns the last record; empty if it is missing or unreadable.
     pub fn read(layout: &Layout) -> Record {
         let record = std::fs::read(layout.source_record()).ok();
         record.and_then(|record| serde_json::from_slice(&record).ok()).unwrap_or_default()
     }
 
-    /// Comes back when it is on the disk.
+    /// Writes the record durably.
     pub fn write(&self, layout: &Layout) -> io::Result<()> {
         durable::write_atomically(&layout.source_record(), &serde_json::to_vec_pretty(self)?)
     }

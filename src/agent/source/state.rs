@@ -1,4 +1,4 @@
-//! The source in the workspace and the candidate that is to replace it.
+//! The current source and the candidate that will replace it.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -17,7 +17,6 @@ pub struct Source {
     pub(super) layout: Layout,
     pub(super) workspace_lock: WorkspaceLock,
     pub(super) settings: Arc<Settings>,
-    /// Boot ID of the node.
     pub(super) boot_id: String,
     pub(super) state: Mutex<State>,
     /// Cancels the candidate when the agent ends.
@@ -25,11 +24,11 @@ pub struct Source {
     /// Tasks that put sources in place.
     pub tasks: TaskTracker,
     pub version: CliVersion,
-    /// Whether dependencies are installed: the init container has no CLI.
+    /// Whether dependencies are installed. The init container has no CLI to install them.
     pub(super) installs: bool,
 }
 
-/// The source in place, and the one that is to replace it.
+/// The current source and the candidate that will replace it.
 #[derive(Default)]
 pub(super) struct State {
     pub(super) current_source: Option<CurrentSource>,

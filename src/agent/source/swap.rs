@@ -1,5 +1,5 @@
-//! Exchanges the source in place with one that was unpacked beside it. Before each step it is written down what is about to
-//! happen, so that an agent that starts anew finds the source that counts, and makes it whole again.
+//! Exchanges the current source with a tree that was unpacked next to it. Each step is recorded before it happens, so
+//! that a restarted agent finds and restores the valid source.
 
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -13,8 +13,8 @@ use crate::agent::install::carry;
 use crate::agent::layout::{Layout, SOURCE_DIRECTORY};
 use crate::artifact::Directory;
 
-/// Writes down that an unpacked tree is about to be put in place, with `carried` directories of the source before. Nothing
-/// has changed yet, and nothing will if this cannot be written.
+/// Records that an unpacked tree is about to replace the source, with `carried` directories of the previous source.
+/// Nothing else has changed yet, so an error leaves the current source valid.
 pub(super) fn announce(
     layout: &Layout,
     before: Option<&CurrentSource>,
@@ -27,7 +27,7 @@ pub(super) fn announce(
     Ok(trial)
 }
 
-/// Puts the announced tree in place. After an error it has to be taken back.
+/// Puts the announced tree in place. After an error, [`take_back`] must follow.
 pub(super) fn enter(layout: &Layout, trial: &Trial, directory: &Directory) -> io::Result<()> {
     let tree = layout.root().join(&trial.beside);
     carry::move_all(&layout.source(), &tree, &trial.carried)?;
@@ -35,14 +35,14 @@ pub(super) fn enter(layout: &Layout, trial: &Trial, directory: &Directory) -> io
     point(layout, directory)
 }
 
-/// From now on the source on trial counts. The one before is kept until the next time.
+/// Makes the source on trial the current one. Keeps the previous source until the next exchange.
 pub(super) fn confirm(layout: &Layout, next: &CurrentSource, trial: &Trial) -> io::Result<()> {
     Record { current_source: Some(next.clone()), trial: None }.write(layout)?;
     keep_previous(layout, &layout.root().join(&trial.beside));
     Ok(())
 }
 
-/// The source before is in place again, with all that it had, however far the trial came. May be done again.
+/// Restores the previous source with all its directories, at any step of the trial. Can be repeated.
 pub(super) fn take_back(layout: &Layout, before: Option<&CurrentSource>, trial: &Trial) -> io::Result<()> {
     let (source, beside) = (layout.source(), layout.root().join(&trial.beside));
     let is_there = std::fs::symlink_metadata(&source).is_ok_and(|metadata| metadata.ino() == trial.inode);
@@ -55,12 +55,12 @@ pub(super) fn take_back(layout: &Layout, before: Option<&CurrentSource>, trial: 
     carry::move_all(&beside, &source, &trial.carried)?;
     match before.map(|before| before.directory.parse::<Directory>()) {
         Some(Ok(directory)) => point(layout, &directory)?,
-        // The empty directory that was there before the first source: the container works in it.
+        // Before the first source, the container's working directory is an empty directory.
         _ if source.is_dir() => point(layout, &Directory::root())?,
         _ => durable::remove(&layout.workspace())?,
     }
     if let Err(error) = (Record { current_source: before.cloned(), trial: None }).write(layout) {
-        // The next agent will do it again, and change nothing.
+        // The next agent repeats the restore, which has no effect then.
         tracing::warn!(%error, "cannot record that the source before is in place again");
     }
     Ok(())
@@ -76,12 +76,12 @@ fn exchange(layout: &Layout, tree: &Path) -> io::Result<()> {
     durable::sync_directory(layout.root())
 }
 
-/// Makes the link to the project, relative so that it holds wherever the volume is mounted.
+/// Creates the link to the project. It is relative, so that it is valid wherever the volume is mounted.
 fn point(layout: &Layout, directory: &Directory) -> io::Result<()> {
     let beside = layout.staging().join("workspace");
     durable::remove(&beside)?;
     std::os::unix::fs::symlink(directory.under(Path::new(SOURCE_DIRECTORY)), &beside)?;
-    // The container runtime makes a directory where the container's working directory is missing.
+    // The container runtime creates a directory if the container's working directory is missing.
     if layout.workspace().symlink_metadata().is_ok_and(|found| found.is_dir()) {
         std::fs::remove_dir(layout.workspace())?;
     }
@@ -89,8 +89,8 @@ fn point(layout: &Layout, directory: &Directory) -> io::Result<()> {
     durable::sync_directory(layout.root())
 }
 
-/// The tree that was exchanged is kept until the next time; the one that was kept until now takes its place, to be removed
-/// with it. That it cannot be kept is no failure of the new source.
+/// Keeps the replaced tree until the next exchange. The previously kept tree takes its path and is removed with it.
+/// Errors are only logged, because they do not affect the new source.
 fn keep_previous(layout: &Layout, tree: &Path) {
     if !tree.exists() {
         return;
@@ -119,7 +119,7 @@ mod tests {
     }
 
     impl Place {
-        /// With a tree that is to be put in place, after another one if `first` is false.
+        /// Creates a tree that is about to be put in place, after another source if `first` is false.
         fn new(first: bool) -> (Self, Option<CurrentSource>) {
             let directory = tempfile::tempdir().unwrap();
             let layout = Layout::new(directory.path());
@@ -144,7 +144,7 @@ mod tests {
             vec![PathBuf::from("node_modules")]
         }
 
-        /// The steps of a trial, and no more of them than `count`: as an agent that dies in between leaves it.
+        /// Runs the first `count` steps of a trial, like an agent that dies after them.
         fn step(&self, before: Option<&CurrentSource>, count: usize) {
             let (layout, tree) = (&self.layout, &self.tree);
             let steps: [&dyn Fn(); 5] = [
@@ -163,7 +163,7 @@ mod tests {
         for steps in 0..=5 {
             let (place, before) = Place::new(false);
             place.step(before.as_ref(), steps);
-            // The one that takes it back may die too, and on a full disk it leaves its record behind.
+            // The agent that restores the source can die as well, and cannot update the record on a full disk.
             for _ in 0..2 {
                 let record = Record::read(&place.layout);
                 assert_eq!(record.current_source, before, "{steps} steps");
@@ -218,7 +218,7 @@ mod tests {
     #[test]
     fn a_trial_that_cannot_be_written_down_changes_nothing() {
         let (place, before) = Place::new(false);
-        // No file can take the place of a directory: it stands for a disk that is full.
+        // A file cannot replace a directory, which simulates a full disk.
         fs::remove_file(place.layout.source_record()).unwrap();
         fs::create_dir_all(place.layout.source_record().join("inner")).unwrap();
         announce(&place.layout, before.as_ref(), &place.tree, place.carried()).unwrap_err();
@@ -249,7 +249,7 @@ mod tests {
         fs::remove_file(layout.source_record()).unwrap();
         fs::create_dir_all(layout.source_record().join("inner")).unwrap();
         confirm(layout, &CurrentSource::default(), &trial).unwrap_err();
-        // The record cannot be written either; the source before is whole all the same.
+        // The record cannot be written, but the previous source is intact.
         take_back(layout, before.as_ref(), &trial).unwrap();
         assert_eq!(fs::read_to_string(layout.workspace().join("Pulumi.yaml")).unwrap(), "old");
         assert!(layout.source().join("node_modules/left-pad").is_dir());

@@ -60,7 +60,7 @@ fn call(archive: &[u8], digest: &str, directory: &str, size: u64) -> Call {
     Call(std::iter::once(header).chain(chunks).map(|part| PutSourceRequest { part: Some(part) }).collect())
 }
 
-/// An archive with a project in each of the directories.
+/// Returns an archive with a project in each of these directories.
 fn archive(projects: &[(&str, &str)]) -> Vec<u8> {
     let directory = tempfile::tempdir().unwrap();
     for (place, name) in projects {
@@ -122,7 +122,7 @@ async fn a_source_of_another_boot_of_the_node_is_not_in_place() {
     assert_eq!(current_source.boot_id, processes::boot_id().unwrap());
     current_source.boot_id = "00000000-0000-0000-0000-000000000000".to_owned();
     record.write(&place.layout).unwrap();
-    // What a power loss may leave.
+    // Simulates a file that a power loss has emptied.
     fs::write(place.layout.workspace().join("Pulumi.yaml"), "").unwrap();
     let place = Place { source: open(&place.layout, &place.workspace_lock), ..place };
     assert_eq!(place.source.current_source(), None);

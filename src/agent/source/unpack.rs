@@ -1,4 +1,4 @@
-//! Unpacks a verified archive and looks for the project in it.
+//! Unpacks a verified archive and reads the project in it.
 
 use std::fs::File;
 use std::io;
@@ -10,11 +10,11 @@ use crate::agent::refusal::Refusal;
 use crate::artifact::{self, UnpackError};
 use crate::pulumi::project::{Project, ProjectError};
 
-/// How many names of a directory an error lists.
+/// Maximum number of file names that an error lists.
 const LISTED: usize = 20;
 
-/// Unpacks into a directory that is made for it; gives the project in it. All of it is on the disk then: an empty file after a
-/// power loss could be a program without resources.
+/// Unpacks an archive into a new directory and returns its project. All files are on the disk afterwards, because a
+/// file that a power loss has emptied could be a program without resources.
 pub(super) async fn unpack(archive: &Path, tree: &Path, wanted: &Wanted) -> Result<Project, Refusal> {
     let (archive, tree, wanted) = (archive.to_owned(), tree.to_owned(), wanted.clone());
     tokio::task::spawn_blocking(move || unpack_blocking(&archive, &tree, &wanted))
@@ -41,14 +41,14 @@ fn unpack_blocking(archive: &Path, tree: &Path, Wanted { directory, limits, .. }
             directory.as_str(),
             list(&place)
         )),
-        // The same words each time: the tree lies in a directory of another name at each attempt.
+        // The path of the tree differs in each attempt, so it is removed from the message.
         other => Refusal::Invalid(format!("the project in the source cannot be used: {}", other.seen_from(tree))),
     })?;
     durable::sync_tree(tree).map_err(Refusal::system("cannot write the source to the disk"))?;
     Ok(project)
 }
 
-/// That an archive is not written to its end is the disk's fault or the archive's.
+/// Converts an error of the disk into a system error, and an error of the archive into an invalid request.
 fn refusal(error: UnpackError) -> Refusal {
     match error {
         UnpackError::Write { name, cause } => Refusal::system(format!("cannot write {name} of the source"))(cause),
@@ -57,7 +57,7 @@ fn refusal(error: UnpackError) -> Refusal {
     }
 }
 
-/// The names in a directory, for a message.
+/// Lists the file names in a directory for a message.
 fn list(directory: &Path) -> String {
     let Ok(entries) = std::fs::read_dir(directory) else { return "nothing that can be read".to_owned() };
     let mut names: Vec<String> =

@@ -1,19 +1,19 @@
-//! The source that the controller asks for.
+//! The source that the controller requests.
 
 use crate::agent::refusal::Refusal;
 use crate::artifact::{Digest, DigestError, Directory, DirectoryError, Limits};
 use crate::rpc::proto;
 
-/// The source that the controller asks for.
+/// The source that the controller requests.
 #[derive(Clone, Debug)]
 pub(super) struct Wanted {
     pub(super) digest: Digest,
     pub(super) directory: Directory,
     /// Size of the archive in bytes.
     pub(super) size: u64,
-    /// Limits for receiving and unpacking it.
+    /// Limits for receiving and unpacking the archive.
     pub(super) limits: Limits,
-    /// Environment for the installation of its dependencies.
+    /// Environment of the installation of dependencies.
     pub(super) environment: Vec<proto::EnvironmentVariable>,
     /// Mounted directories that the installation waits for.
     pub(super) required_directories: Vec<String>,
@@ -46,7 +46,7 @@ impl TryFrom<proto::SourceHeader> for Wanted {
     }
 }
 
-/// The limits that the controller sets. An earlier version of it sets none.
+/// Returns the limits that the controller sets. Earlier versions of the controller set none.
 fn limits(header: &proto::SourceHeader) -> Limits {
     let or = |asked: u64, default: u64| if asked == 0 { default } else { asked };
     let default = Limits::default();
