@@ -1,4 +1,4 @@
-# Short names for the scripts of the project. Each script also runs on its own.
+# Short names for the scripts of the project, each of which also works without make.
 
 .DEFAULT_GOAL := help
 .PHONY: help demo demo-down test test-all generate image fmt clippy unit services deny fuzz e2e chaos bench tools cluster-up cluster-down test-cluster

@@ -1,15 +1,15 @@
-//! How the process ends when its command line or its environment is wrong.
+//! Exit code and messages for an invalid command line or environment.
 
 use std::process::Command;
 
 use anyhow::Result;
 
-/// The exit code of a manager with these flags and this environment besides what it cannot do without, and what it writes to standard
-/// error.
+/// Runs a manager with these flags and these variables in addition to the required ones. Returns its exit code and
+/// standard error.
 fn ended(flags: &[&str], environment: &[(&str, &str)]) -> Result<(Option<i32>, String)> {
     let mut command = Command::new(env!("CARGO_BIN_EXE_pulumi-controller"));
     command.env("RUNTIME_NAMESPACE", "flux-system").env("AGENT_IMAGE", "example.org/controller:v1");
-    // One that takes what it should refuse shall find no cluster to work on.
+    // If the process accepts an invalid value, it must not find a cluster.
     command.env("KUBECONFIG", "/dev/null").env_remove("KUBERNETES_SERVICE_HOST");
     let output = command.args(flags).envs(environment.iter().copied()).output()?;
     Ok((output.status.code(), String::from_utf8(output.stderr)?))

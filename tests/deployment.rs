@@ -1,5 +1,5 @@
-//! The manifests that are shipped: the Deployment has room for what the controller may use with its default flags, and network policies
-//! let in no pods that a team creates.
+//! The shipped manifests: the Deployment has enough memory and disk for the default flags, and network policies admit
+//! no pods that a team can create.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "what helps a test fails as the test does")]
 
 use clap::Parser;
@@ -11,7 +11,7 @@ use pulumi_controller::cli::{CommandLine, ManagerFlags, Role};
 use pulumi_controller::controller::stack;
 use pulumi_controller::source::git;
 
-/// What the controller's own process takes with ten thousand Stacks, and a third more. `docs/performance.md` has the measurement.
+/// Memory of the controller process with ten thousand Stacks, plus a third. `docs/performance.md` has the measurement.
 const OWN_MEMORY: u64 = 384 << 20;
 
 fn pod() -> PodSpec {
@@ -34,7 +34,8 @@ fn default_flags() -> ManagerFlags {
     }
 }
 
-/// When the container runs out of memory the kernel kills all of its processes, so the limits of all children together have to fit.
+/// When a container exceeds its memory limit, the kernel can kill all of its processes, so the limits of all child
+/// processes together must fit.
 #[test]
 fn the_memory_limit_has_room_for_all_child_processes() {
     let container = pod().containers.into_iter().next().unwrap();
@@ -43,7 +44,7 @@ fn the_memory_limit_has_room_for_all_child_processes() {
     assert!(limit >= needed, "the limit is {} MiB, and {} MiB may be needed", limit >> 20, needed >> 20);
 }
 
-/// The kubelet evicts a pod whose volume is over its limit.
+/// The kubelet evicts a pod whose volume exceeds its limit.
 #[test]
 fn the_volume_has_room_for_artifacts_and_all_that_is_fetched() {
     let data = pod().volumes.unwrap().into_iter().find(|volume| volume.name == "data").unwrap();
@@ -63,7 +64,7 @@ fn selected<'a>(peer: &'a NetworkPolicyPeer, label: &str) -> Option<&'a str> {
     selector?.match_labels.as_ref()?.get(label).map(String::as_str)
 }
 
-/// A team may put any label on the pods that it creates itself, so it may create none in the namespace that is let in.
+/// A team can set any labels on its own pods, so the admitted namespace must be one in which it creates none.
 #[test]
 fn only_the_controllers_own_namespace_reaches_the_storage_of_flux() {
     let overlay = "kustomize/overlays/single-namespace";

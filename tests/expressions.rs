@@ -1,4 +1,4 @@
-//! `dependsOn[].readyExpr` as the controller has it evaluated: in child processes of the real binary, with limits.
+//! Evaluation of `dependsOn[].readyExpr` in child processes of the real binary, with resource limits.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -23,7 +23,7 @@ use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// How long an answer may take on a slow machine.
+/// Timeout for a response on a slow machine.
 const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 struct Fixture {
@@ -35,7 +35,7 @@ struct Fixture {
 }
 
 impl Fixture {
-    /// Its children are those of the real binary; each start is noted.
+    /// Starts children of the real binary and records each start.
     fn new() -> Self {
         let directory = TempDir::new().unwrap();
         let program = directory.path().join("program");
@@ -49,13 +49,13 @@ impl Fixture {
         Fixture { evaluator, woken, tasks, end, directory }
     }
 
-    /// The process ids of all children so far.
+    /// Returns the process IDs of all children so far.
     fn started(&self) -> Vec<u32> {
         let started = std::fs::read_to_string(self.directory.path().join("started")).unwrap_or_default();
         started.lines().map(|line| line.parse().unwrap()).collect()
     }
 
-    /// What is said in the end. Whoever is told to wait asks again only when it is woken.
+    /// Returns the final result. Retries only when the Stack is woken.
     async fn said(&mut self, expression: &str, this: &Stack, dep: &Stack) -> Result<bool, ExpressionError> {
         let said = async {
             loop {
@@ -86,14 +86,14 @@ fn stack(namespace: &str, name: &str, outputs: serde_json::Value) -> Stack {
     .unwrap()
 }
 
-/// Resident memory of this process, in bytes.
+/// Returns the resident memory of this process in bytes.
 fn resident() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
     line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
 }
 
-/// Nine chained calls make 10 GB of ten bytes.
+/// Nine chained calls expand ten bytes to 10 GB.
 fn chained_replace() -> String {
     format!("'aaaaaaaaaa'{} == ''", ".replace('a', 'aaaaaaaaaa')".repeat(9))
 }
@@ -117,7 +117,7 @@ async fn an_expression_that_exceeds_a_limit_is_stopped_and_says_so() {
             matches!(&answer, Err(ExpressionError::LimitExceeded(why)) if why.contains(wanted)),
             "{expression}: {answer:?}"
         );
-        // The same question is answered from memory, also one that has exceeded a limit.
+        // A repeated expression is answered from the cache, even if it exceeded a limit.
         assert_eq!(fixture.said(&expression, &this, &dep).await, answer);
         assert_eq!(fixture.started().len(), 1, "{expression}");
     });
@@ -143,7 +143,7 @@ async fn expressions_that_exceed_limits_delay_no_other_namespace() {
         assert_eq!(fixture.said(&expression, &this, &dep).await, Ok(true));
         assert!(asked.elapsed() < Duration::from_secs(1), "{:?}", asked.elapsed());
     }
-    // The attacker's namespace pauses after each that has exceeded a limit.
+    // The attacker's namespace pauses after each expression that exceeds a limit.
     let pauses = usize::try_from(began.elapsed().as_secs() / 10).unwrap();
     assert!(answered <= 1 + pauses, "{answered} answers in {:?}", began.elapsed());
 }
@@ -235,13 +235,13 @@ async fn the_child_has_limits_and_nothing_of_its_parent() {
     drop(listener);
 }
 
-/// A line of `/proc/PID/limits`: its name and its soft limit.
+/// Parses a line of `/proc/PID/limits`: its name and its soft limit.
 fn limit(line: &str) -> (String, String) {
     let (name, values) = line.split_at(line.len().min(26));
     (name.trim().to_owned(), values.split_whitespace().next().unwrap_or_default().to_owned())
 }
 
-/// The real binary says what is wrong when somebody else starts the role.
+/// The real binary reports an error if this role is started without limits.
 #[test]
 fn the_role_is_of_no_use_without_limits() {
     let binary = Path::new(env!("CARGO_BIN_EXE_pulumi-controller"));

@@ -1,4 +1,4 @@
-//! Generated files are what their sources say. `REGENERATE=1 cargo test --test generated` writes them anew.
+//! Checks that generated files match their sources. `REGENERATE=1 cargo test --test generated` rewrites them.
 
 #[path = "protocol/compatibility.rs"]
 mod compatibility;
@@ -13,13 +13,14 @@ use pulumi_controller::api::definitions::custom_resource_definitions;
 use pulumi_controller::cli::CommandLine;
 use serde_json::Value;
 
-/// What a generated YAML file begins with.
+/// Header of a generated YAML file.
 const GENERATED: &str = "# Generated from the types in src/api: change those, then run `make generate`.\n";
 
-/// The API server keeps no more than this in all annotations of an object, and `kubectl apply` keeps there what it applied.
+/// Limit of the API server for all annotations of an object in bytes. `kubectl apply` stores the applied object in an
+/// annotation.
 const ANNOTATION_LIMIT: usize = 256 * 1024;
 
-/// Compares a file with what it shall be, or writes it when asked to.
+/// Compares a file with its expected content, or writes it if requested.
 fn expect_file(path: &Path, wanted: &str) -> Result<()> {
     if std::env::var_os("REGENERATE").is_some() {
         if let Some(directory) = path.parent() {
@@ -36,8 +37,8 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Agents and controllers of other versions speak what is in it: it is written anew when something was added, and never
-/// when something that it has would be lost.
+/// Agents and controllers of other versions use the released protocol: the file is rewritten for additions, but never
+/// if that would remove or change a released element.
 #[test]
 fn the_released_descriptor_set_is_what_the_proto_says() -> Result<()> {
     let protos = root().join("src/rpc/protos");
@@ -57,7 +58,7 @@ fn the_released_descriptor_set_is_what_the_proto_says() -> Result<()> {
     std::fs::write(&path, today).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// `pulumi.com_stacks.yaml`: the name that controller-gen would give it.
+/// Returns the name that controller-gen would use: `pulumi.com_stacks.yaml`.
 fn file_name(crd: &CustomResourceDefinition) -> String {
     format!("{}_{}.yaml", crd.spec.group, crd.spec.names.plural)
 }
@@ -95,7 +96,7 @@ fn resource_files(folder: &Path) -> Result<Vec<String>> {
     Ok(files)
 }
 
-/// Where the table of flags stands in its document.
+/// Markers around the table of flags in the document.
 const FLAGS: [&str; 2] = ["<!-- flags: generated from src/cli.rs by `make generate` -->\n", "<!-- /flags -->\n"];
 
 #[test]
@@ -126,7 +127,8 @@ fn table_of_flags() -> Result<String> {
     Ok(table)
 }
 
-/// What kube-state-metrics is told to read of a Stack is there: a label from a path that is not would be empty for ever.
+/// Checks that every path in the kube-state-metrics configuration exists in a Stack: a wrong path would silently yield
+/// an empty label.
 #[test]
 fn t5_kube_state_metrics_reads_fields_that_a_stack_has() -> Result<()> {
     let path = root().join("config/kube-state-metrics/custom-resource-state.yaml");
@@ -154,7 +156,7 @@ fn t5_kube_state_metrics_reads_fields_that_a_stack_has() -> Result<()> {
     Ok(())
 }
 
-/// The rights are written by hand; this holds what must never slip in.
+/// The RBAC rules are written by hand; this test excludes rules that are too broad.
 #[test]
 fn t8_every_right_has_a_reason_and_none_opens_all_secrets() -> Result<()> {
     for name in ["cluster-role.yaml", "workspace-role.yaml", "role.yaml"] {

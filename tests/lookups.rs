@@ -1,4 +1,4 @@
-//! What the controller does for one push takes no longer with many Stacks at rest.
+//! Checks that the lookups for one push do not slow down with many Stacks at rest.
 #![allow(clippy::expect_used, reason = "a test ends where something that it stands on is not there")]
 
 #[path = "bench/lookups.rs"]
@@ -10,14 +10,14 @@ use lookups::AtRest;
 
 const FEW: usize = 100;
 const MANY: usize = 10_000;
-/// How much longer the lookups may take with a hundred times as many Stacks. Larger tables fit into fewer caches; a scan
-/// takes a hundred times as long.
+/// Maximum slowdown with a hundred times as many Stacks. Larger tables fit into fewer CPU caches; a scan would be a
+/// hundred times slower.
 const RATIO: u32 = 10;
 
 #[test]
 fn the_lookups_of_a_push_do_not_grow_with_the_number_of_stacks() {
     let (mut few, mut many) = (AtRest::new(FEW), AtRest::new(MANY));
-    // In turns, so that whatever else runs on the machine slows down both.
+    // Interleaved, so that other load on the machine slows down both.
     let rounds = (0..20).map(|_| (fastest(&mut few), fastest(&mut many)));
     let (few, many) = rounds.reduce(|best, round| (best.0.min(round.0), best.1.min(round.1))).expect("rounds");
     println!("{FEW} Stacks: {few:?} for each push, {MANY} Stacks: {many:?}");

@@ -1,5 +1,5 @@
-//! `tests/manifests` has one for each field that the Pulumi Kubernetes Operator has: none of them is lost when it is read. The
-//! end-to-end tests apply the same files to a real API server.
+//! `tests/manifests` has a manifest for each field of the Pulumi Kubernetes Operator; reading it must not lose the
+//! field. The end-to-end tests apply the same files to a real API server.
 #![allow(
     clippy::panic,
     clippy::expect_used,
@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use manifest_files::{covers, read};
 
-/// Fields of a Stack's spec, as the operator names them.
+/// Fields of a Stack's spec in the operator.
 const STACK: [&str; 39] = [
     "accessTokenSecret",
     "backend",
@@ -60,7 +60,7 @@ const STACK: [&str; 39] = [
     "workspaceReclaimPolicy",
 ];
 
-/// Fields of a Program, as paths, that its manifests have.
+/// Fields of a Program in its manifests, as paths.
 const PROGRAM: [&str; 21] = [
     "/configuration/text/type",
     "/configuration/text/default",
@@ -85,7 +85,7 @@ const PROGRAM: [&str; 21] = [
     "/packages/testing",
 ];
 
-/// What is left of an object when it was read.
+/// Returns an object after deserialization and serialization.
 fn reread<K: DeserializeOwned + Serialize>(file: &str, object: &Value) -> Value {
     let read: K = serde_json::from_value(object.clone()).unwrap_or_else(|error| panic!("{file}: {error}"));
     serde_json::to_value(read).expect("an object can be written")
@@ -122,7 +122,7 @@ fn every_field_of_a_program_has_a_manifest_and_is_read_without_a_loss() {
     }
 }
 
-/// The other tests can fail.
+/// Proves that the other tests can fail.
 #[test]
 fn a_field_that_nobody_knows_is_a_loss() {
     let object = json!({

@@ -1,4 +1,5 @@
-//! Checks which modules of `src` use which others, and that no files import each other in a cycle. `ARCHITECTURE.md` explains the layers.
+//! Checks the dependencies between the modules of `src`, and that no files import each other in a cycle.
+//! `ARCHITECTURE.md` explains the layers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -12,9 +13,9 @@ use syn::{Attribute, ItemImpl, ItemMod, ItemUse, Macro, Meta, UseTree, VisRestri
 /// A top-level module of the crate: a directory or file of `src`.
 struct Module {
     name: &'static str,
-    /// The other top-level modules that it may use.
+    /// Other top-level modules that this module may use.
     uses: &'static [&'static str],
-    /// The rule in the message for a forbidden use.
+    /// Rule in the message for a forbidden use.
     rule: &'static str,
 }
 
@@ -137,12 +138,12 @@ fn module(name: &str) -> Option<&'static Module> {
     MODULES.iter().find(|module| module.name == name)
 }
 
-/// The modules that a module may use, directly or through others.
+/// Returns the modules that a module may use, directly or through others.
 fn all_uses(name: &str) -> BTreeSet<&'static str> {
     reachable(name, |name| module(name).map(|module| module.uses.to_vec()).unwrap_or_default())
 }
 
-/// The nodes of a graph that can be reached from `start`.
+/// Returns the nodes of a graph that are reachable from `start`.
 fn reachable<'a>(start: &str, next: impl Fn(&str) -> Vec<&'a str>) -> BTreeSet<&'a str> {
     let mut reached = BTreeSet::new();
     let mut open = next(start);
@@ -154,9 +155,9 @@ fn reachable<'a>(start: &str, next: impl Fn(&str) -> Vec<&'a str>) -> BTreeSet<&
     reached
 }
 
-/// A message for each use in a file that the table does not allow.
+/// Returns a message for each use in a file that the table does not allow.
 fn forbidden_uses(file: &SourceFile) -> Vec<String> {
-    // Not in the table: main.rs and lib.rs.
+    // The table does not contain main.rs and lib.rs.
     let Some(own) = file.module.first().and_then(|name| module(name)) else { return Vec::new() };
     let mut found = Vec::new();
     for Reference { line, path, .. } in &file.references {
@@ -172,10 +173,10 @@ fn forbidden_uses(file: &SourceFile) -> Vec<String> {
     found
 }
 
-/// The imports of each module that is not a test: module, imported module, and a place that names it.
+/// Imports of each non-test module: module, imported module, and a location of the import.
 type Imports = BTreeMap<String, BTreeMap<String, String>>;
 
-/// The sets of modules that import each other, directly or through others.
+/// Returns the sets of modules that import each other, directly or through others.
 fn cycles(imports: &Imports) -> BTreeSet<BTreeSet<&str>> {
     let next = |name: &str| imports.get(name).map(|imported| imported.keys().map(String::as_str).collect());
     let reached: BTreeMap<&str, BTreeSet<&str>> =
@@ -187,7 +188,7 @@ fn cycles(imports: &Imports) -> BTreeSet<BTreeSet<&str>> {
     reached.keys().map(cycle_of).filter(|cycle| !cycle.is_empty()).collect()
 }
 
-/// The imports within a cycle, one per line.
+/// Returns the imports within a cycle, one per line.
 fn describe(cycle: &BTreeSet<&str>, imports: &Imports) -> String {
     let imports = cycle.iter().filter_map(|module| imports.get(*module)).flatten();
     let within = imports.filter(|(imported, _)| cycle.contains(imported.as_str()));
@@ -197,7 +198,7 @@ fn describe(cycle: &BTreeSet<&str>, imports: &Imports) -> String {
 /// A path from the root of the crate: `crate::api::names` is `["api", "names"]`.
 type ModulePath = Vec<String>;
 
-/// The source files of the crate by their modules.
+/// Source files of the crate by module.
 struct Crate {
     files: BTreeMap<ModulePath, SourceFile>,
 }
@@ -205,14 +206,14 @@ struct Crate {
 /// A source file, which is one module.
 #[derive(Default)]
 struct SourceFile {
-    /// Relative to `src`.
+    /// Path relative to `src`.
     path: PathBuf,
     module: ModulePath,
-    /// Every path in the file that begins in this crate.
+    /// All paths in the file that start in this crate.
     references: Vec<Reference>,
-    /// What `pub use` declares here, by name.
+    /// Names that `pub use` re-exports, with their paths.
     re_exports: BTreeMap<String, ModulePath>,
-    /// Modules in files of their own that only tests compile.
+    /// Modules in separate files that only tests compile.
     test_modules: Vec<ModulePath>,
 }
 
@@ -263,7 +264,7 @@ impl Crate {
         imports
     }
 
-    /// The file that defines what a path names. Re-exports are followed.
+    /// Returns the file that defines the item of a path. Follows re-exports.
     fn definition(&self, path: &[String]) -> Option<&SourceFile> {
         let prefixes = (1..=path.len()).rev().filter_map(|length| path.get(..length));
         let file = prefixes.filter_map(|prefix| self.files.get(prefix)).next()?;
@@ -288,7 +289,7 @@ fn rust_files(directory: &Path) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// `api/pulumi/stack.rs` is the module `api::pulumi::stack`, `api/mod.rs` is `api`.
+/// Returns the module of a file: `api/pulumi/stack.rs` is `api::pulumi::stack`, `api/mod.rs` is `api`.
 fn module_of(path: &Path) -> ModulePath {
     let mut module: ModulePath =
         path.with_extension("").iter().map(|part| part.to_string_lossy().into_owned()).collect();
@@ -300,16 +301,16 @@ fn module_of(path: &Path) -> ModulePath {
 
 /// Collects the references of a file.
 struct Reader<'a> {
-    /// The modules of all files.
+    /// Modules of all files.
     modules: &'a BTreeSet<ModulePath>,
-    /// The current module: that of the file, or one that is declared in it.
+    /// Current module: the module of the file or an inline module in it.
     module: ModulePath,
     in_test: bool,
     file: SourceFile,
 }
 
 impl Reader<'_> {
-    /// The path from the root of the crate. None for paths of other crates and local names.
+    /// Returns the path from the root of the crate, or `None` for paths of other crates and local names.
     fn absolute(&self, path: &[String]) -> Option<ModulePath> {
         let parents = path.iter().take_while(|name| *name == "super").count();
         let (base, rest) = match path.first()?.as_str() {
@@ -329,7 +330,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Adds the imports of a `use` item, which re-exports them if it is public.
+    /// Adds the imports of a `use` item. A public item also re-exports them.
     fn add_use(&mut self, tree: &UseTree, prefix: &[String], is_public: bool) {
         let with = |name: &dyn ToString| prefix.iter().cloned().chain([name.to_string()]).collect::<Vec<_>>();
         let (path, name) = match tree {
@@ -417,7 +418,7 @@ impl<'ast> Visit<'ast> for Reader<'_> {
         self.add_tokens(call.tokens.clone());
     }
 
-    /// `pub(in crate::agent)` is no import.
+    /// `pub(in crate::agent)` is not an import.
     fn visit_vis_restricted(&mut self, _: &'ast VisRestricted) {}
 }
 

@@ -1,4 +1,4 @@
-//! A profile of a process that works. Alone in its own process, since the profile is of all of it.
+//! CPU profile of a busy process. In its own test binary, since the profile covers the whole process.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "what a test stands on fails the test")]
 
 use std::hint::black_box;

@@ -1,5 +1,5 @@
-//! What `pulumi_controller::pulumi` gives the Pulumi CLI and reads from it, checked with the CLI itself (`pulumi` and
-//! `pulumi-language-yaml` on the PATH; without them these tests are skipped and say so).
+//! Checks the inputs and outputs of `pulumi_controller::pulumi` with the real Pulumi CLI. The tests are skipped with a
+//! message if `pulumi` or `pulumi-language-yaml` is not on the `PATH`.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, reason = "these are tests")]
 
@@ -17,13 +17,13 @@ use pulumi_controller::pulumi::{environment, outputs};
 use pulumi_controller::source::program;
 use serde_json::{Value, json};
 
-/// A project in a directory of its own, with its state.
+/// A project in its own directory, with its state.
 struct Workspace {
     directory: tempfile::TempDir,
 }
 
 impl Workspace {
-    /// `None` when the CLI is not there.
+    /// Creates a project; `None` if the CLI is missing.
     fn new(program: &str) -> Option<Workspace> {
         if !on_path("pulumi") || !on_path("pulumi-language-yaml") {
             eprintln!("SKIPPED: pulumi and pulumi-language-yaml are not on the PATH");
@@ -112,7 +112,8 @@ fn settled(directory: &Path, config: &Value) {
 
 #[test]
 fn a_program_sees_each_config_value_with_its_type() {
-    // What the program is given, and what the YAML runtime makes of it: it reads a number in a text as a number.
+    // Key, configured value, and the value in the program: the YAML runtime parses a string that contains a number as a
+    // number.
     let table = [
         ("text", json!("plain"), json!("plain")),
         ("empty", json!(""), json!("")),
@@ -149,7 +150,7 @@ fn a_program_sees_each_config_value_with_its_type() {
     for (key, _, expected) in &table {
         assert_eq!(seen.get(*key), Some(expected), "{key}");
     }
-    // The source's own values mean what they mean to the CLI.
+    // Values in the source keep their meaning for the CLI.
     assert_eq!(seen.get("kept"), Some(&json!("yes")));
     assert_eq!(seen.get("octal"), Some(&json!(8)));
 
@@ -216,7 +217,7 @@ fn a_lock_is_a_conflict_that_names_its_holder() {
     );
 }
 
-/// Resources that the CLI itself has, one with every option that needs no provider.
+/// Returns a program with the built-in resources of the CLI, including every option that needs no provider.
 fn every_option() -> Value {
     let options = json!({
         "additionalSecretOutputs": ["output"], "aliases": [{"name": "older", "noParent": true}], "parent": "${group}",
@@ -239,7 +240,7 @@ fn every_option() -> Value {
     })
 }
 
-/// Programs, and whether anything can run them.
+/// Returns programs, each with a flag that tells whether it can run.
 fn programs() -> Vec<(Value, bool)> {
     let stash = |more: Value| {
         let mut stash = json!({"type": "pulumi:index:Stash", "properties": {"input": "x"}});

@@ -1,4 +1,4 @@
-//! Failures of the real CLI: each says what was wrong, and what to do.
+//! Failures of the real CLI: each message names the cause and a remedy.
 
 use pulumi_controller::rpc::proto::environment_variable::Source;
 use pulumi_controller::rpc::proto::{self, Outcome, RunRequest};
@@ -7,7 +7,7 @@ use crate::harness::{Workspace, has_pulumi, variable};
 
 const GOOD: &str = "name: example\nruntime: yaml\noutputs: {a: 1}\n";
 
-/// What a run of a program comes to.
+/// Runs a program and returns the result.
 async fn run(workspace: &Workspace, program: &str, change: impl Fn(&mut RunRequest)) -> proto::Result {
     workspace.bring(&[("Pulumi.yaml", program)]).await.unwrap();
     let mut request = workspace.request(&[]).await;

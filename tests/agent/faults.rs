@@ -1,4 +1,4 @@
-//! What is left when something dies: nothing that runs, and a verdict.
+//! Crashes of the CLI, the agent and the container: no process survives, and each run gets a result.
 
 use std::time::{Duration, Instant};
 
@@ -93,7 +93,7 @@ async fn a_killed_agent_that_is_started_anew_knows_what_was_interrupted_and_what
     assert!(workspace.run(&open).await.unwrap(), "the id stands for the run that was interrupted");
 }
 
-/// Leaves an orphan that ends soon, one that would stay, and one that would stay and has nothing of its environment.
+/// Leaves three orphans: a short-lived one, a long-lived one, and a long-lived one with an empty environment.
 const ORPHANS: &str = "case \"$*\" in *up*)
     (setsid sleep 0.2 &); (setsid sleep 1000 &); (env -i \"$(command -v setsid)\" \"$(command -v sleep)\" 1000 &)
     exit 1;; esac";
@@ -114,7 +114,7 @@ async fn orphans_below_an_agent_that_is_the_first_process_are_collected() {
     leaves_no_orphans(&workspace, children(workspace.init_pid())[0]).await;
 }
 
-/// Runs, and then the first process has its agent below it and nothing else.
+/// Runs the program and checks that PID 1 then has the agent as its only descendant.
 async fn leaves_no_orphans(workspace: &Workspace, init: u32) {
     workspace.put("name: example\nruntime: yaml\n").await;
     let request = workspace.request(&[]).await;

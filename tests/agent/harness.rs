@@ -1,4 +1,4 @@
-//! A workspace on this machine: the real agent with a share directory, certificates and a backend of its own.
+//! A workspace on the local machine: the real agent with its own share directory, certificates and backend.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -17,17 +17,17 @@ use pulumi_controller::rpc::settings::settings_digest;
 
 pub use crate::processes::{InteractiveSession, children, descendants, processes, signal};
 
-/// How long anything may take that the tests wait for.
+/// Timeout for all conditions on which the tests wait.
 pub const TEST_TIMEOUT: Duration = Duration::from_secs(120);
 const SERVER_NAME: &str = "example-workspace.default.svc";
 const POD_UID: &str = "11111111-2222-3333-4444-555555555555";
 pub const POLL: Duration = Duration::from_millis(20);
-/// The value of a mounted Secret: must not be seen in any log.
+/// Value of a mounted Secret, which must not appear in any log.
 pub const TOKEN: &str = "token-that-nobody-may-see";
 
 const PASSPHRASE: &str = "correct horse";
 
-/// Whether the programs are there that a test needs; says so when they are not.
+/// Reports whether the required programs are on `PATH`; prints a message if one is missing.
 pub fn has_programs(test: &str, programs: &[&str]) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let missing = programs.iter().find(|name| !std::env::split_paths(&path).any(|place| place.join(name).is_file()));
@@ -37,7 +37,7 @@ pub fn has_programs(test: &str, programs: &[&str]) -> bool {
     missing.is_none()
 }
 
-/// The Pulumi CLI with its YAML language and the provider for tests.
+/// Reports whether the Pulumi CLI, its YAML language host and the test provider are on `PATH`.
 pub fn has_pulumi(test: &str) -> bool {
     has_programs(test, &["pulumi", "pulumi-language-yaml", "pulumi-resource-testing"])
 }
@@ -48,13 +48,13 @@ pub struct Workspace {
     address: SocketAddr,
     health_address: SocketAddr,
     agent: Option<Child>,
-    /// Stands before the other places of `PATH`.
+    /// First entry of `PATH`, if set.
     programs: Option<PathBuf>,
-    /// Words before the agent's own command line.
+    /// Command line prefix of the agent.
     wrapper: Vec<String>,
-    /// More variables for the agent.
+    /// Additional environment variables of the agent.
     variables: Vec<(&'static str, PathBuf)>,
-    /// A program that is not to be found on `PATH`.
+    /// A program that must not be on the agent's `PATH`.
     hidden: Option<&'static str>,
 }
 
@@ -69,14 +69,14 @@ impl Drop for Workspace {
 }
 
 impl Workspace {
-    /// With an agent that answers.
+    /// Starts a workspace and waits until its agent answers.
     pub async fn start() -> Self {
         let mut workspace = Self::prepare();
         workspace.start_agent().await;
         workspace
     }
 
-    /// With a program in place of the CLI, and words before the agent's command line.
+    /// Starts a workspace with a script in place of the CLI and a command line prefix for the agent.
     pub async fn start_with(cli: Option<&str>, wrapper: &[&str]) -> Self {
         let mut workspace = Self::prepare();
         workspace.wrapper = wrapper.iter().map(|word| (*word).to_owned()).collect();
@@ -85,12 +85,12 @@ impl Workspace {
         workspace
     }
 
-    /// With the init container that takes the source, and no agent yet.
+    /// Starts the init container that receives the source, without the agent.
     pub async fn start_fetch() -> Self {
         Self::start_fetch_with(None).await
     }
 
-    /// The same; the agent will find a program in place of the CLI.
+    /// Starts that init container; the agent will find a script in place of the CLI.
     pub async fn start_fetch_with(cli: Option<&str>) -> Self {
         let mut workspace = Self::prepare();
         workspace.replace_cli(cli);
@@ -106,7 +106,7 @@ impl Workspace {
         self.programs = Some(programs);
     }
 
-    /// In a pod that has so many seconds to end.
+    /// Starts a workspace in a pod with this termination grace period.
     pub async fn start_with_grace(seconds: u32) -> Self {
         let mut workspace = Self::prepare();
         workspace.variables.push(("POD_TERMINATION_GRACE_SECONDS", seconds.to_string().into()));
@@ -114,7 +114,7 @@ impl Workspace {
         workspace
     }
 
-    /// With the variable, and without places of `PATH` that have the program.
+    /// Starts a workspace with an additional variable and without the `PATH` entries that contain the hidden program.
     pub async fn start_without(hidden: &'static str, variable: &'static str, value: PathBuf) -> Self {
         let mut workspace = Self::prepare();
         workspace.variables.push((variable, value));
@@ -123,7 +123,7 @@ impl Workspace {
         workspace
     }
 
-    /// With the share volume on a file system of its own: `mount` mounts it at a path.
+    /// Starts a workspace whose share volume is the file system that `mount` mounts.
     pub async fn start_on(cli: Option<&str>, mount: impl FnOnce(&Path)) -> Self {
         let mut workspace = Self::prepare();
         mount(&workspace.path("share"));
@@ -152,7 +152,7 @@ impl Workspace {
         Workspace { directory, agents, address, health_address, agent, programs, wrapper, variables, hidden }
     }
 
-    /// Starts the agent as the container does, and waits until it answers.
+    /// Starts the agent as the container does and waits until it answers.
     pub async fn start_agent(&mut self) {
         let arguments = [
             "agent".to_owned(),
@@ -211,7 +211,7 @@ impl Workspace {
         self.connect().await.status().await.unwrap()
     }
 
-    /// The HTTP status of the readiness answer.
+    /// Returns the HTTP status line of the readiness probe.
     pub async fn readiness(&self) -> String {
         use tokio::io::{AsyncReadExt, AsyncWriteExt};
         let mut stream = tokio::net::TcpStream::connect(self.health_address).await.unwrap();
@@ -225,7 +225,7 @@ impl Workspace {
         self.directory.path().join(name)
     }
 
-    /// What `kubectl logs` would show.
+    /// Returns the output that `kubectl logs` would show.
     pub fn log(&self) -> String {
         fs::read_to_string(self.path("log")).unwrap()
     }
@@ -238,17 +238,17 @@ impl Workspace {
         }
     }
 
-    /// Process id of the container's first process.
+    /// Returns the process ID of the first process in the container.
     pub fn init_pid(&self) -> u32 {
         self.agent.as_ref().unwrap().id()
     }
 
-    /// Process id of the agent itself.
+    /// Returns the process ID of the agent.
     pub fn agent_pid(&self) -> u32 {
         children(self.init_pid())[0]
     }
 
-    /// As Kubernetes ends a container: SIGTERM to the first process.
+    /// Sends SIGTERM to the first process, as Kubernetes does to end a container.
     pub fn terminate(&self) {
         signal(self.init_pid(), "TERM");
     }
@@ -257,7 +257,7 @@ impl Workspace {
         self.agent.as_mut().is_some_and(|process| process.try_wait().unwrap().is_none())
     }
 
-    /// Waits for the first process to end; its exit code.
+    /// Waits until the first process ends and returns its exit code.
     pub async fn ended(&mut self) -> Option<i32> {
         let end = Instant::now() + TEST_TIMEOUT;
         loop {
@@ -279,7 +279,7 @@ impl Workspace {
         let _ = agent.wait();
     }
 
-    /// Puts a source with one program in place.
+    /// Installs a source with one program.
     pub async fn put(&self, program: &str) -> proto::Artifact {
         let (artifact, archive) = archive(&[("Pulumi.yaml", program)]);
         self.put_archive(artifact.clone(), archive).await.unwrap();
@@ -294,14 +294,14 @@ impl Workspace {
         Ok(self.connect().await.put_source(header, std::io::Cursor::new(archive), &Sending::default()).await?.unchanged)
     }
 
-    /// Gives a source with these files, and waits until it is in place, or the first attempt has failed.
+    /// Sends a source with these files and waits until it is installed or the first attempt has failed.
     pub async fn bring(&self, files: &[(&str, &str)]) -> Result<proto::Artifact, String> {
         let (artifact, archive) = archive(files);
         self.put_archive(artifact.clone(), archive).await.map_err(|error| error.to_string())?;
         self.until_in_place(&artifact).await.map(|()| artifact)
     }
 
-    /// Waits until a source is in place, or an attempt has failed.
+    /// Waits until a source is installed or an attempt has failed.
     pub async fn until_in_place(&self, artifact: &proto::Artifact) -> Result<(), String> {
         let status = self
             .until("the source is in place, or cannot be", |status| match &status.candidate {
@@ -312,7 +312,7 @@ impl Workspace {
         status.candidate.map_or(Ok(()), |candidate| Err(candidate.failure))
     }
 
-    /// Waits until the agent says of itself what is wanted.
+    /// Waits until `is_so` returns true for the status of the agent.
     pub async fn until(&self, what: &str, is_so: impl Fn(&proto::StatusReply) -> bool) -> proto::StatusReply {
         let end = Instant::now() + TEST_TIMEOUT;
         loop {
@@ -325,7 +325,7 @@ impl Workspace {
         }
     }
 
-    /// An `up` of what is in place, as the controller would ask for it.
+    /// Returns a request for an `up` of the installed source, as the controller would send it.
     pub async fn request(&self, config: &[(&str, &str)]) -> proto::RunRequest {
         let status = self.status().await;
         let item = |(key, value): &(&str, &str)| proto::ConfigItem {
@@ -366,17 +366,18 @@ impl Workspace {
         Ok(reply.known)
     }
 
-    /// Why a run does not begin yet.
+    /// Returns the reason why a run cannot start yet.
     pub async fn held(&self, request: &proto::RunRequest) -> String {
         self.connect().await.run(request.clone()).await.unwrap().held
     }
 
-    /// Starts a program by the CLI's name in the workspace, as a person does. It waits until it is dropped.
+    /// Starts a process with the name of the CLI in the workspace, as a user does. The process waits until the guard is
+    /// dropped.
     pub fn person(&self, arguments: &[&str]) -> InteractiveSession {
         self.person_by(&[], &self.path("share/workspace"), arguments)
     }
 
-    /// The same, with words before its command line and in a directory.
+    /// Starts such a process with a command line prefix and in another directory.
     pub fn person_by(&self, wrapper: &[&str], directory: &Path, arguments: &[&str]) -> InteractiveSession {
         let program = self.path("pulumi");
         if !program.exists() {
@@ -388,7 +389,7 @@ impl Workspace {
         InteractiveSession(command.spawn().unwrap())
     }
 
-    /// Runs a command of the CLI in the workspace's directory with the container's environment, as `kubectl exec` does.
+    /// Runs a CLI command in the workspace's directory with the environment of the container, as `kubectl exec` does.
     pub fn exec(&self, command: &str) -> String {
         let line = format!("cd {} && {command}", self.path("share/workspace").display());
         let ended = Command::new("sh")
@@ -415,7 +416,7 @@ impl Workspace {
         self.connect().await.attach(id, 0).await.unwrap()
     }
 
-    /// The result of an operation, and its progress before it.
+    /// Returns the result of an operation and the progress events before it.
     pub async fn result(&self, id: &str) -> (proto::Result, Vec<proto::Progress>) {
         let mut attachment = self.attach(id).await;
         let mut progress = Vec::new();
@@ -433,13 +434,13 @@ impl Workspace {
         }
     }
 
-    /// Runs and waits for a result.
+    /// Starts a run and waits for its result.
     pub async fn run_to_end(&self, request: &proto::RunRequest) -> proto::Result {
         assert!(!self.run(request).await.unwrap());
         self.result(&request.id).await.0
     }
 
-    /// Waits until the provider works on a resource; the process id of the CLI.
+    /// Waits until the provider works on a resource and returns the process ID of the CLI.
     pub async fn until_working(&self, id: &str) -> u32 {
         let mut attachment = self.attach(id).await;
         let mut pid = 0;
@@ -459,7 +460,7 @@ impl Workspace {
         pid
     }
 
-    /// Puts a lock of the stack `dev` into the backend.
+    /// Writes a lock of the stack `dev` to the backend.
     pub fn put_lock(&self, host: &str, pid: u32, time: &str) {
         let locks = self.path("state/.pulumi/locks/organization/example/dev");
         fs::create_dir_all(&locks).unwrap();
@@ -467,7 +468,7 @@ impl Workspace {
         fs::write(locks.join(format!("{}.json", uuid::Uuid::new_v4())), lock).unwrap();
     }
 
-    /// The lock files in the backend.
+    /// Returns the lock files in the backend.
     pub fn locks(&self) -> Vec<PathBuf> {
         let mut files = files_below(&self.path("state/.pulumi/locks"));
         files.retain(|file| file.extension().is_some_and(|extension| extension == "json"));
@@ -479,7 +480,7 @@ pub fn variable(name: &str, source: Source) -> proto::EnvironmentVariable {
     proto::EnvironmentVariable { name: name.into(), source: Some(source) }
 }
 
-/// An archive of files, and what the controller calls it.
+/// Returns an archive of the files and its descriptor as the controller would send it.
 pub fn archive(files: &[(&str, &str)]) -> (proto::Artifact, Vec<u8>) {
     let directory = tempfile::tempdir().unwrap();
     for (name, text) in files {

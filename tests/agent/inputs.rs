@@ -1,4 +1,4 @@
-//! What the configuration is read from: the agent tells when it has changed.
+//! Inputs of the configuration: the agent reports their changes.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -11,7 +11,8 @@ use pulumi_controller::rpc::settings::settings_digest;
 
 use crate::harness::{Workspace, has_pulumi, outputs, variable};
 
-/// A Secret in a volume, as the kubelet keeps it: each key is a link through `..data`, which is exchanged as a whole.
+/// A mounted Secret with the layout of the kubelet: each key is a symbolic link through `..data`, which is replaced
+/// atomically.
 struct Mount {
     directory: PathBuf,
     exchanges: usize,
@@ -116,7 +117,7 @@ async fn a_run_starts_only_once_what_it_refers_to_is_mounted() {
     let workspace = Workspace::start_with(Some(cli), &[]).await;
     workspace.put("name: example\nruntime: yaml\n").await;
     let mut secret = Mount::new(workspace.path("secrets/aws"));
-    // The kubelet mounts an absent object as an empty directory.
+    // The kubelet mounts a missing optional object as an empty directory.
     secret.exchange(&[]);
     let directory = secret.directory.display().to_string();
     let environment = vec![variable("", Source::Directory(directory.clone()))];

@@ -1,4 +1,4 @@
-//! What a source depends on: real npm and pip behind a program that stands in for `pulumi install`.
+//! Installation of dependencies: real npm and pip behind a script that replaces `pulumi install`.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -16,14 +16,14 @@ const NODE: (&str, &str) = ("Pulumi.yaml", "name: example\nruntime: nodejs\n");
 const PYTHON: (&str, &str) =
     ("Pulumi.yaml", "name: example\nruntime: {name: python, options: {toolchain: pip, virtualenv: venv}}\n");
 
-/// A directory with what the stand-in for the CLI reads and writes, and the stand-in.
+/// A script that replaces the CLI, and the directory with its inputs and records.
 struct FakeAgent {
     directory: tempfile::TempDir,
     script: String,
 }
 
 impl FakeAgent {
-    /// `install` is what it does to install.
+    /// Creates the script; `install` is its implementation of `pulumi install`.
     fn new(install: &str) -> Self {
         let directory = tempfile::tempdir().unwrap();
         fs::write(directory.path().join("version"), "v3.259.0").unwrap();
@@ -65,7 +65,7 @@ impl FakeAgent {
         self.directory.path().join(name)
     }
 
-    /// How often it installed.
+    /// Returns the number of installations.
     fn installs(&self) -> usize {
         fs::read_to_string(self.path("installs")).unwrap_or_default().lines().count()
     }
@@ -97,7 +97,7 @@ fn inode(workspace: &Workspace, name: &str) -> u64 {
     fs::metadata(workspace.path("share/workspace").join(name)).unwrap().ino()
 }
 
-/// What a program in a source prints.
+/// Returns the output of a command in the directory of a source.
 fn printed(workspace: &Workspace, source: &str, command: &[&str]) -> String {
     let directory = workspace.path("share").join(source);
     let output = Command::new(command[0]).args(&command[1..]).current_dir(directory).output().unwrap();
@@ -220,7 +220,7 @@ async fn a_failure_leaves_the_old_source_and_is_tried_again_and_another_source_a
     assert_eq!(status.artifact.as_ref(), Some(&good));
     assert_eq!((inode(&workspace, "node_modules"), fake_agent.installs()), (before, 2));
     assert!(!workspace.path("share/workspace/node_modules/half").exists());
-    // The old one can be worked with meanwhile.
+    // Runs with the previous source are possible meanwhile.
     let request = workspace.request(&[]).await;
     assert_eq!(request.artifact, Some(good));
     while let Err(refusal) = workspace.run(&request).await {
@@ -240,11 +240,11 @@ async fn a_failure_leaves_the_old_source_and_is_tried_again_and_another_source_a
     assert!(fs::read_to_string(workspace.path("share/workspace/node_modules/installed")).unwrap().contains("mended"));
 }
 
-/// Takes for ever where the source says so.
+/// Installation that never ends for a source with the file `endless`.
 const ENDLESS: &str =
     "[ -f endless ] || { mkdir -p node_modules; exit 0; }; echo half >node_modules/half; (sleep 1000 & wait)";
 
-/// Gives a source whose installation never ends, after one whose dependencies are in place.
+/// Installs a source with dependencies, then sends one whose installation never ends.
 async fn installing(fake_agent: &FakeAgent) -> (Workspace, proto::Artifact) {
     let workspace = fake_agent.start().await;
     let good = workspace.bring(&[NODE, ("package.json", "{}"), ("package-lock.json", "{}")]).await.unwrap();
@@ -265,7 +265,7 @@ async fn installing(fake_agent: &FakeAgent) -> (Workspace, proto::Artifact) {
     (workspace, good)
 }
 
-/// The processes that an installation of this workspace has left.
+/// Returns the remaining processes of installations in this workspace.
 fn installers(workspace: &Workspace) -> Vec<u32> {
     let mark = format!("PULUMI_CONTROLLER_OPERATION=install-{}", workspace.path("share").display());
     let is_marked = |pid: &u32| {
@@ -381,7 +381,7 @@ async fn plugins_of_the_image_are_used() {
     let program = "name: example\nruntime: yaml\nresources:\n  step:\n    type: testing:index:Step\n    \
                    properties: {name: quick, seconds: 0, steps: 1}\noutputs:\n  done: true\n";
 
-    // Downloads are switched off in the request: without the plugin it fails.
+    // The request disables downloads, so the run would fail without the plugin.
     let workspace = Workspace::start_without(provider, "PULUMI_HOME", home.path().to_owned()).await;
     workspace.put(program).await;
     let result = workspace.run_to_end(&workspace.request(&[]).await).await;

@@ -1,4 +1,5 @@
-//! Somebody who works with the CLI in the pod: nothing is done under their hands, and their commands find what they need.
+//! Interactive use of the CLI in the pod: the agent starts no work meanwhile, and the commands of the user find the
+//! project and the environment.
 
 use pulumi_controller::rpc::proto::{DeadRun, Outcome, RunRequest};
 
@@ -43,7 +44,7 @@ async fn while_a_person_works_no_source_is_exchanged_and_no_run_begins() {
 
 #[tokio::test]
 async fn who_only_asks_the_cli_about_itself_and_the_agents_own_calls_hold_nothing() {
-    // A run whose CLI does not end while the other one is looked for.
+    // The CLI of the run lives long enough for the detection of other CLI processes.
     let workspace = Workspace::start_with(Some("case \"$*\" in *up*) sleep 2;; esac"), &[]).await;
     workspace.put(YAML).await;
     let _asks = workspace.person(&["version"]);
@@ -74,7 +75,7 @@ async fn in_a_container_of_its_own_a_person_counts_wherever_they_work() {
     drop(elsewhere);
 }
 
-/// Waits in the run, then meets a lock once it may go on; a lock that was removed is gone.
+/// Waits in the run and then reports a lock. Removing the lock makes later runs succeed.
 const LOCKED: &str = r#"
 case "$*" in
     *cancel*) touch "$HOME/removed" ;;

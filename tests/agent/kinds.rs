@@ -1,4 +1,4 @@
-//! The kinds of operations besides `up`, and what they are asked not to do.
+//! Operation kinds other than `up`, and options that limit them.
 
 use pulumi_controller::rpc::proto::environment_variable::Source;
 use pulumi_controller::rpc::proto::{self, OperationKind, Outcome, RunOptions};

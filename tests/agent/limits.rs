@@ -1,4 +1,4 @@
-//! What the agent ends by itself, and how hard.
+//! Timeouts that the agent enforces, and the signals that it uses.
 
 use std::time::Duration;
 
@@ -69,7 +69,7 @@ async fn a_cancelled_run_whose_steps_do_not_stop_is_ended_harder_when_the_pods_g
     if !has_pulumi("a_cancelled_run_whose_steps_do_not_stop_is_ended_harder_when_the_pods_grace_allows_no_more") {
         return;
     }
-    // Of 16 seconds 4 are left for the verdict, and 4 for the end that is not graceful.
+    // Of the 16 seconds, 4 are reserved for the result and 4 for SIGKILL.
     let workspace = Workspace::start_with_grace(16).await;
     workspace.put(&SLOW.replace("name: slow", "name: slow, ignoreCancel: true")).await;
     let request = workspace.request(&[]).await;

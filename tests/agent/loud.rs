@@ -1,13 +1,13 @@
-//! A program that says more than anybody can keep.
+//! A program whose output exceeds the limits of the agent.
 
 use pulumi_controller::rpc::proto::Outcome;
 
 use crate::harness::Workspace;
 
-/// What the CLI below prints and writes to its event log, in kilobytes.
+/// Size of the output and the event log of the CLI below, in kilobytes.
 const SAID: u64 = 148 * 1024;
 
-/// A line of 48 MiB in the event log; 50 MiB without a line end, and 50 MiB of lines, in the output.
+/// Writes a line of 48 MiB to the event log, and 50 MiB without a line end and 50 MiB of lines to the output.
 const LOUD: &str = r#"
 case "$*" in *--event-log=*) ;; *) exit 0 ;; esac
 for word; do case "$word" in --event-log=*) log=${word#--event-log=} ;; esac; done
@@ -30,7 +30,7 @@ async fn a_program_that_prints_a_hundred_megabytes_costs_the_agent_no_memory() {
     let result = workspace.run_to_end(&request).await;
     let grown = most_memory(workspace.agent_pid()) - before;
     let printed = std::fs::metadata(workspace.path("log")).unwrap().len();
-    // A failure shows the log.
+    // Truncate the log, which a failed assertion would print.
     std::fs::File::options().write(true).truncate(true).open(workspace.path("log")).unwrap();
     assert!(printed > 100 * 1024 * 1024, "all of it is in the pod's log, but there are only {printed} bytes");
     assert_eq!(result.outcome(), Outcome::Failed);
@@ -41,7 +41,7 @@ async fn a_program_that_prints_a_hundred_megabytes_costs_the_agent_no_memory() {
     assert!(kept < 1024 * 1024, "{kept} bytes are kept of the run");
 }
 
-/// The most that a process has held in memory until now, in kilobytes.
+/// Returns the peak resident memory of a process, in kilobytes.
 fn most_memory(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();

@@ -1,5 +1,5 @@
-//! The real agent, as its container starts it, under the real Pulumi CLI. Without the CLI on `PATH` the tests say that they
-//! were not run.
+//! Tests of the real agent, started as its container does, with the real Pulumi CLI. Without the CLI on `PATH`, the
+//! tests report that they did not run.
 
 #![allow(
     clippy::unwrap_used,

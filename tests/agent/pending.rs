@@ -1,4 +1,4 @@
-//! Creations that a killed run left under way.
+//! Pending creates of a killed run.
 
 use pulumi_controller::rpc::proto::{Outcome, PendingCreates, Progress, RunRequest, progress};
 

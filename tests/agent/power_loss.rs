@@ -1,5 +1,5 @@
-//! What is on the disk of a node that loses its power: the share volume is on a loop device, and a copy of the file behind it is
-//! what a disk has of it. What is only in memory is not in the copy.
+//! Power loss of a node: the share volume is on a loop device, and a copy of its backing file is the state of the disk.
+//! Data that is only in memory is missing in the copy.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,18 +10,18 @@ use crate::harness::{Workspace, has_programs};
 const FILES: usize = 40;
 const YAML: (&str, &str) = ("Pulumi.yaml", "name: example\nruntime: yaml\n");
 const NODE: (&str, &str) = ("Pulumi.yaml", "name: example\nruntime: nodejs\n");
-/// Stands in for the CLI: what it installs is a tree of files.
+/// Replaces the CLI; installs a tree of files.
 const CLI: &str = "case \"$*\" in *version*) echo v3.259.0;; *install*)\n\
                    mkdir -p node_modules/left-pad; for n in $(seq 40); do echo \"module $n\" >node_modules/left-pad/$n.js; done;; esac";
 
-/// A file system in a file. It is unmounted at the end.
+/// A file system in a file, unmounted on drop.
 struct Disk {
     directory: tempfile::TempDir,
     mounted: Vec<PathBuf>,
 }
 
 impl Disk {
-    /// None where nothing may be mounted.
+    /// Creates the file system; `None` if mounting is not permitted.
     fn new(test: &str) -> Option<Disk> {
         if !has_programs(test, &["mkfs.ext4", "mount", "umount"]) {
             return None;
@@ -50,7 +50,7 @@ impl Disk {
         self.mounted.push(place.to_owned());
     }
 
-    /// The disk after the power was lost at this moment.
+    /// Returns the state of the disk after a power loss at this moment.
     fn after_power_loss(&mut self) -> PathBuf {
         fs::copy(self.path("disk"), self.path("copy")).unwrap();
         let place = self.path("left");
@@ -64,7 +64,7 @@ impl Disk {
 impl Drop for Disk {
     fn drop(&mut self) {
         for place in self.mounted.drain(..).rev() {
-            // What an agent that is killed holds open goes with it.
+            // A lazy unmount, since a killed agent may still have open files.
             let _ = run("umount", &["--lazy", &place.display().to_string()]);
         }
     }

@@ -1,10 +1,10 @@
-//! Processes as the tests see and end them.
+//! Helpers to inspect and signal processes.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::process::{Child, Command, Stdio};
 
-/// Somebody who works with the CLI in the pod.
+/// A user's CLI process in the pod.
 pub struct InteractiveSession(pub Child);
 
 impl InteractiveSession {
@@ -19,19 +19,20 @@ impl InteractiveSession {
 
 impl Drop for InteractiveSession {
     fn drop(&mut self) {
-        // What it was started by may be killed, and not itself: but it ends when nobody can say anything to it any more.
+        // If the process was started by a wrapper, `kill` ends only the wrapper; closing standard input ends the
+        // process itself.
         drop(self.0.stdin.take());
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// Sends a signal to a process that this test started.
+/// Sends a signal to a process that the test started.
 pub fn signal(pid: u32, name: &str) {
     Command::new("kill").args([&format!("-{name}"), &pid.to_string()]).stderr(Stdio::null()).status().unwrap();
 }
 
-/// Parent and state of each process.
+/// Returns the parent and the state of each process.
 pub fn processes() -> BTreeMap<u32, (u32, char)> {
     let mut processes = BTreeMap::new();
     for entry in fs::read_dir("/proc").unwrap() {
@@ -49,7 +50,7 @@ pub fn children(parent: u32) -> Vec<u32> {
     processes().into_iter().filter(|(_, (of, _))| *of == parent).map(|(pid, _)| pid).collect()
 }
 
-/// All processes below one.
+/// Returns all descendants of a process.
 pub fn descendants(parent: u32) -> Vec<u32> {
     children(parent).into_iter().flat_map(|child| [descendants(child), vec![child]].concat()).collect()
 }

@@ -1,11 +1,11 @@
-//! Runs: what they give back, who may start one, how one is cancelled.
+//! Runs: results, preconditions and cancellation.
 
 use pulumi_controller::rpc::proto::environment_variable::Source;
 use pulumi_controller::rpc::proto::{self, Outcome};
 
 use crate::harness::{TOKEN, Workspace, has_pulumi, outputs, variable};
 
-/// Outputs of every kind, without any provider.
+/// Outputs of every type, without a provider.
 const OUTPUTS: &str = "
 name: example
 runtime: yaml
@@ -20,7 +20,7 @@ outputs:
     fn::secret: hunter22
 ";
 
-/// Works for a minute on one resource.
+/// Works on one resource for a minute.
 pub const SLOW: &str = "
 name: example
 runtime: yaml
@@ -229,7 +229,7 @@ async fn a_rotated_secret_reaches_the_next_run_and_never_the_log() {
     }
 }
 
-/// What is cut before it is told could leave a part of a secret that nobody recognises.
+/// Truncating a message before redaction could leave an unrecognizable part of a secret.
 #[tokio::test]
 async fn a_secret_across_the_place_where_a_message_is_cut_is_not_told_in_parts() {
     let cli = r#"

@@ -43,7 +43,7 @@ fn file(path: &Path) -> ConfigItem {
     ConfigItem { file: path.display().to_string(), ..ConfigItem::default() }
 }
 
-/// The encrypted values in a settings file.
+/// Returns the encrypted values in a settings file.
 fn encrypted(text: &str) -> BTreeSet<String> {
     let after = |line: &str| Some(line.split_once("secure: ")?.1.trim_matches('"').to_owned());
     text.lines().filter_map(after).collect()
@@ -103,7 +103,7 @@ async fn no_secret_is_on_a_command_line_or_changed_on_its_way() {
     if !has_pulumi("no_secret_is_on_a_command_line_or_changed_on_its_way") {
         return;
     }
-    // Notes each command line as every user of the node sees it.
+    // Records each command line, which every user of the node can read.
     let path = std::env::var_os("PATH").unwrap();
     let cli = std::env::split_paths(&path).map(|place| place.join("pulumi")).find(|cli| cli.is_file()).unwrap();
     let script = format!("tr '\\0' ' ' </proc/$$/cmdline >>\"$HOME/commands\"\nexec {} \"$@\"", cli.display());
@@ -152,7 +152,7 @@ async fn what_is_missing_is_named_before_anything_runs_and_the_rest_by_the_cli()
     let refusal = workspace.run(&request(&workspace, &[missing], &[]).await).await.unwrap_err();
     assert!(refusal.is_precondition() && refusal.message.contains("config key token is to be"), "{refusal}");
 
-    // Only Pulumi Cloud has environments, and the CLI says so.
+    // Only Pulumi Cloud supports environments, and the CLI reports that.
     let result = workspace.run_to_end(&request(&workspace, &[], &["org/env"]).await).await;
     assert_eq!(result.outcome(), Outcome::Failed);
     assert!(result.message.to_lowercase().contains("environments"), "{}", result.message);

@@ -1,4 +1,4 @@
-//! Sources over the wire.
+//! Delivery of sources to the agent.
 
 use std::time::Instant;
 
@@ -46,7 +46,7 @@ async fn the_agent_answers_readiness_and_knows_the_cli() {
     assert_ne!(workspace.status().await.start_id, first);
 }
 
-/// As in a pod with init containers of the user: the source comes before there is a CLI.
+/// In a pod with init containers of the user, the source arrives before the CLI is available.
 #[tokio::test]
 async fn what_the_init_container_fetched_is_found_by_the_agent() {
     let mut workspace = Workspace::start_fetch().await;
@@ -101,7 +101,7 @@ async fn the_agent_installs_the_dependencies_of_a_source_that_came_before_there_
     assert_eq!(workspace.status().await.artifact, Some(artifact), "it is remembered");
 }
 
-/// A source without bytes, as a controller names it.
+/// Returns the descriptor of a source in the pod, without an archive.
 fn in_pod(source: InPod, directory: &str) -> proto::Artifact {
     proto::Artifact { digest: source.digest().to_string(), directory: directory.to_owned() }
 }
@@ -174,7 +174,7 @@ async fn a_project_without_its_program_needs_no_installation() {
     workspace.until_in_place(&artifact).await.unwrap();
 }
 
-/// The state has all that a destroy needs; there is no language host for this runtime here.
+/// The state is sufficient for a destroy; this machine has no language host for this runtime.
 #[tokio::test]
 async fn a_project_without_its_program_is_enough_to_destroy() {
     if !has_pulumi("a_project_without_its_program_is_enough_to_destroy") {

@@ -1,4 +1,4 @@
-//! What the controller writes to the API, from the API server's audit log.
+//! Writes of the controller to the API, from the audit log of the API server.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -11,14 +11,14 @@ use tokio::time::{Instant, sleep};
 
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// The log, read from a place on.
+/// Incremental reader of the audit log.
 pub struct ApiWrites {
     path: PathBuf,
     read: u64,
 }
 
 impl ApiWrites {
-    /// Writes from now on. Only our own node has the log.
+    /// Starts at the current end of the log. Requires a cluster that the tests started.
     pub fn from_now() -> ApiWrites {
         let folder = std::env::var("CLUSTER_RUN_DIR").expect("only our own node has an audit log");
         let path = PathBuf::from(folder).join("logs/audit.log");
@@ -26,12 +26,13 @@ impl ApiWrites {
         ApiWrites { path, read }
     }
 
-    /// `patch stacks/status`, and so on, with their number, since the last look. Not those of the controller's Lease.
+    /// Returns the writes since the last call with their counts, such as `patch stacks/status`. Skips the controller's
+    /// lease.
     pub fn news(&mut self) -> BTreeMap<String, usize> {
         let mut file = File::open(&self.path).expect("the audit log can be opened");
         let length = file.metadata().expect("the audit log is there").len();
         if length < self.read {
-            // It was closed at its largest size, and begun anew.
+            // The log was rotated.
             self.read = 0;
         }
         file.seek(SeekFrom::Start(self.read)).expect("the audit log can be read");
@@ -54,7 +55,7 @@ impl ApiWrites {
         writes
     }
 
-    /// Waits until nothing was written for a while.
+    /// Waits until no write occurs for `quiet`.
     pub async fn until_quiet(&mut self, quiet: Duration, limit: Duration) {
         let (began, mut last) = (Instant::now(), Instant::now());
         while last.elapsed() < quiet {
@@ -68,7 +69,7 @@ impl ApiWrites {
     }
 }
 
-/// As words.
+/// Formats the counts as a sentence.
 pub fn sentence(writes: &BTreeMap<String, usize>) -> String {
     match writes.is_empty() {
         true => "none".to_owned(),

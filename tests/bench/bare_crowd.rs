@@ -1,5 +1,5 @@
-//! What a crowd costs without any controller: a Job whose pods do by hand what Workspaces do for their Stacks, with the same
-//! image, the same calls of the CLI, and the same state. No controller can be faster than the machine.
+//! Baseline for a crowd without a controller: a Job whose pods do the work of Workspaces with the same image, CLI calls
+//! and state. It measures the limit that the machine sets.
 
 use std::time::{Duration, Instant};
 
@@ -8,15 +8,15 @@ use serde_json::{Value, json};
 
 use crate::harness::{Environment, Look, STATE_SECRET, Scene, WaitLimit, wait_until};
 
-/// How many pods are there at a time: enough to keep two cores busy, few enough not to be in each other's way.
+/// Number of concurrent pods: keeps two cores busy without contention.
 const AT_A_TIME: usize = 6;
 
-/// Makes the stack and runs it, as the agent does.
+/// Creates the stack and runs it, as the agent does.
 const SCRIPT: &str = "set -e; mkdir -p /tmp/project /tmp/home; cd /tmp/project; printf '%s' \"$PROGRAM\" >Pulumi.yaml; \
     pulumi --non-interactive stack select --create bare-$JOB_COMPLETION_INDEX; \
     pulumi --non-interactive --color=never up --yes --skip-preview --stack=bare-$JOB_COMPLETION_INDEX";
 
-/// How long the machine takes for so many new stacks of a program.
+/// Returns the time for `stacks` new stacks of a program.
 pub async fn run(scene: &Scene, program: &str, stacks: usize) -> Duration {
     let began = Instant::now();
     scene.create::<Job>(job(program, stacks)).await;

@@ -1,5 +1,5 @@
-//! The whole against its budgets, on the test cluster with the controller installed as a user would. `make bench` runs it;
-//! docs/performance.md says what the measures mean.
+//! End-to-end measures and their budgets, on the test cluster with the installed controller. Run by `make bench`;
+//! docs/performance.md explains the measures.
 #![allow(
     clippy::panic,
     clippy::expect_used,
@@ -51,12 +51,12 @@ use futures::FutureExt;
 use crate::harness::run_alone;
 use crate::table::{Row, publish};
 
-/// What can be measured, in this order.
+/// All measures in order.
 const MEASURES: [&str; 10] =
     ["size", "parts", "shallow", "path", "poll", "cold", "crowd", "rest", "followers", "memory"];
 
 fn main() {
-    // `cargo bench` adds a word of its own.
+    // `cargo bench` adds `--bench`.
     let mut wanted: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
     if let [role, url, folder] = wanted.as_slice()
         && role == shallow::ROLE
@@ -90,7 +90,7 @@ fn main() {
     }
 }
 
-/// One that fails does not keep the others from being measured.
+/// Runs a measure. A failure does not stop the other measures.
 async fn measured(measure: &str, wanted: &[String], folder: &Path) -> Vec<Row> {
     let with_rest = wanted.iter().any(|name| name == "rest");
     let result = AssertUnwindSafe(async {
@@ -102,7 +102,7 @@ async fn measured(measure: &str, wanted: &[String], folder: &Path) -> Vec<Row> {
             "poll" => vec![git_path::measure().await],
             "cold" => vec![cold::measure().await],
             "crowd" => crowd::measure(with_rest).await,
-            // The crowd is what rests.
+            // The Stacks of the crowd are the ones at rest.
             "rest" if !wanted.iter().any(|name| name == "crowd") => crowd::measure(true).await,
             "rest" => Vec::new(),
             "followers" => followers::measure().await,

@@ -1,4 +1,4 @@
-//! A new Stack: from its pod's creation to a workspace that a run can start in. The images are on the node.
+//! A new Stack, from the creation of its pod to a workspace that is ready for a run. The images are on the node.
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
@@ -13,7 +13,7 @@ use crate::table::{Row, Step, median};
 const ROUNDS: usize = 5;
 const BUDGET: f64 = 3.0;
 
-/// The steps, in order. Each ends at a moment that was seen.
+/// Steps in order. A watch observes the end of each.
 const STEPS: [&str; 3] = [
     "scheduled",
     "sandbox and volumes made, `bootstrap` has copied the agent, and the kubelet says so",
@@ -55,7 +55,7 @@ async fn cold(scene: &Scene) -> Row {
         .with_note(format!("new Stack → Ready: {:.2} s; medians of {ROUNDS}", median(whole)))
 }
 
-/// The moments between the steps, the begin first.
+/// Returns the start time and the end time of each step.
 fn moments_of(stack: &str, pods: &Moments<Pod>, workspaces: &Moments<Workspace>) -> Vec<Moment> {
     let name = names::workspace_pod(stack);
     let first = |what: &str, is_so: &dyn Fn(&Pod) -> bool| pods.first(what, |pod| pod.name_any() == name && is_so(pod));

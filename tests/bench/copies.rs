@@ -1,5 +1,5 @@
-//! More Stacks at rest than there is time to run: all that is there of one whose run is done is written again, under other
-//! names, while no controller is at work. Pods of copies run on the fake node as those of others do.
+//! Creates more Stacks at rest than there is time to run: copies all objects of a Stack whose run is done under other
+//! names while the controller is stopped. Pods of copies run on the fake node like all others.
 
 use futures::{StreamExt, stream};
 use k8s_openapi::api::apps::v1::StatefulSet;
@@ -14,13 +14,13 @@ use serde_json::{Value, json};
 
 use crate::harness::{Scene, api_call};
 
-/// How many are copied at the same time.
+/// Number of concurrent copies.
 const AT_ONCE: usize = 16;
-/// What the API server makes itself.
+/// Metadata fields that the API server sets.
 const MADE_BY_SERVER: [&str; 6] =
     ["uid", "resourceVersion", "creationTimestamp", "generation", "managedFields", "selfLink"];
 
-/// All that is there of one Stack, in an order in which it can be made.
+/// All objects of one Stack in the order of their creation.
 pub struct Original {
     client: Client,
     namespace: String,
@@ -32,7 +32,7 @@ struct Part {
     resource: ApiResource,
     uid: String,
     object: Value,
-    /// To be written after the object: what others than the controller say of it they will say again.
+    /// Status to write after the object. `None` if a controller other than ours writes it again.
     status: Option<Value>,
 }
 
@@ -45,7 +45,7 @@ impl Original {
             (ApiResource::erase::<Secret>(&()), false),
             (ApiResource::erase::<Service>(&()), false),
             (ApiResource::erase::<PodDisruptionBudget>(&()), false),
-            // Before its StatefulSet, which takes it as its own then, instead of making another.
+            // Before the StatefulSet, which adopts an existing pod and does not create another.
             (ApiResource::erase::<Pod>(&()), false),
             (ApiResource::erase::<StatefulSet>(&()), false),
         ];
@@ -63,7 +63,7 @@ impl Original {
         Original { client: scene.client.clone(), namespace: scene.namespace.clone(), name: name.to_owned(), objects }
     }
 
-    /// Makes the copies.
+    /// Creates a copy for each name.
     pub async fn copy(&self, names: impl Iterator<Item = String>) {
         stream::iter(names)
             .map(|name| async move { self.copy_as(&name).await })
@@ -108,7 +108,7 @@ impl Part {
     }
 }
 
-/// The same with other texts in the place of these.
+/// Returns the value with texts replaced.
 fn with(value: &Value, texts: &[(String, String)]) -> Value {
     let text = texts.iter().fold(value.to_string(), |text, (from, to)| text.replace(from.as_str(), to));
     serde_json::from_str(&text).expect("json")

@@ -1,4 +1,4 @@
-//! Sixty Stacks made at once on one source; and what sixty Stacks cost at rest.
+//! Sixty Stacks created at once from one source, and the cost of sixty Stacks at rest.
 
 use std::time::Duration;
 
@@ -18,11 +18,11 @@ use crate::processes::Process;
 use crate::table::{Row, Step};
 
 const STACKS: usize = 60;
-/// How much longer than the same stacks in the pods of a Job. ARCHITECTURE.md says why it is no number of seconds.
+/// Maximum ratio to the time of the same stacks in a Job. ARCHITECTURE.md explains why the budget is relative.
 const BUDGET: f64 = 1.5;
-/// In MiB.
+/// Budget in MiB.
 const AGENT_BUDGET: f64 = 10.0;
-/// How long nothing may have been written for the controller to be at rest, and how long that may take to come.
+/// Time without writes after which the controller is at rest, and the timeout for that state.
 const QUIET: Duration = Duration::from_secs(30);
 const QUIET_TIMEOUT: Duration = Duration::from_secs(300);
 
@@ -78,7 +78,7 @@ fn is_failed(update: &Update) -> bool {
     update.status.as_ref().is_some_and(|status| is_true(&status.conditions, "Failed"))
 }
 
-/// The largest of the agents, both of its processes.
+/// Returns the memory of the largest agent, including both of its processes.
 async fn agents(scene: &Scene) -> Row {
     let pods: Vec<Pod> = scene.list().await;
     let pods = pods.iter().filter(|pod| pod.labels().contains_key(LABEL_COMPONENT));
@@ -117,7 +117,7 @@ async fn rest(scene: &Scene) -> Row {
     .with_note(format!("the controller takes {share:.1} % of a processor"))
 }
 
-/// How long rest is watched; shorter by `BENCH_REST_SECONDS` for who works on the benchmark.
+/// Returns the duration of the measure at rest. `BENCH_REST_SECONDS` shortens it during work on the benchmark.
 pub fn rest_seconds(default: u64) -> u64 {
     std::env::var("BENCH_REST_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }

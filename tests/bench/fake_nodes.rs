@@ -1,5 +1,5 @@
-//! A node that only says that it is one: `tests/cluster/cluster fake-nodes` runs what speaks for it. Pods come to it that
-//! ask for it, and are said to run at once; the fake agent answers for them.
+//! A fake node, which the controller of `tests/cluster/cluster fake-nodes` keeps Ready. Its pods are reported as
+//! running at once, and the fake agent answers for them.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -15,27 +15,27 @@ use crate::harness::api_call;
 use crate::progress::until_count;
 
 const NAME: &str = "fake0";
-/// What the process that speaks for fake nodes looks for.
+/// Key of the label, the annotation and the taint of fake nodes, which KWOK manages.
 const MARK: &str = "kwok.x-k8s.io/node";
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Says where the pods are.
+/// Environment variable with the address of fake pods.
 const ADDRESS: &str = "FAKE_POD_ADDRESS";
 
-/// Whether somebody speaks for fake nodes.
+/// Reports whether the cluster manages fake nodes.
 #[allow(dead_code, reason = "measures and storms fail without")]
 pub fn are_there() -> bool {
     std::env::var_os(ADDRESS).is_some()
 }
 
-/// Where the pods say they are: the real node's own address, as the stages have it.
+/// Returns the address in the status of fake pods, which is the address of the real node.
 pub fn address() -> SocketAddr {
     let address = std::env::var(ADDRESS)
         .expect("FAKE_POD_ADDRESS says where the agents of fake pods are: run `tests/cluster/cluster fake-nodes`");
     SocketAddr::new(address.parse().expect("an address"), AGENT_PORT)
 }
 
-/// Makes the node, and waits until it is ready for pods.
+/// Creates the node and waits until it accepts pods.
 pub async fn create(client: &Client) {
     let nodes: Api<Node> = Api::all(client.clone());
     let node = json!({
@@ -55,7 +55,7 @@ pub async fn create(client: &Client) {
     .await;
 }
 
-/// The Stack with the pod of its Workspace on the fake node.
+/// Places the workspace pod of a Stack on the fake node.
 pub fn place(mut stack: Stack) -> Stack {
     if let Some(template) = &mut stack.spec.workspace_template {
         let toleration = json!({"key": MARK, "operator": "Exists", "effect": "NoSchedule"});

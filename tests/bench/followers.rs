@@ -1,5 +1,5 @@
-//! Five hundred Stacks that follow one Git repository, and as many that follow one each: what the controller needs at rest, and what its
-//! Git server has to answer. On a fake node with a fake agent.
+//! Five hundred Stacks that track one Git repository, and five hundred that track one each: the cost of the controller
+//! at rest and the load on its Git server. On a fake node with a fake agent.
 
 use std::panic::{AssertUnwindSafe, resume_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -21,17 +21,17 @@ use crate::progress::until_count;
 use crate::table::Row;
 
 const STACKS: usize = 500;
-/// How many repositories are made at the same time.
+/// Number of concurrent pushes.
 const PUSHED_AT_ONCE: usize = 4;
-/// After how many of them it is said how many there are.
+/// Number of repositories between two progress messages.
 const NEWS: usize = 50;
-/// No repository is asked more often, in seconds.
+/// Minimum poll interval of a repository in seconds.
 const MIN_INTERVAL: u64 = 60;
-/// Of one question: what the server can do, and where the branch is.
+/// Requests per poll: the capabilities of the server and the reference of the branch.
 const REQUESTS_OF_QUESTION: usize = 2;
 const REMOVE_LIMIT: Duration = Duration::from_secs(900);
 
-/// What the test Git server was asked by those who read.
+/// Counters of read requests to the test Git server.
 #[derive(Clone, Copy, Debug, Deserialize)]
 struct Asked {
     repositories: usize,
@@ -49,7 +49,7 @@ pub async fn measure() -> Vec<Row> {
         let mut scene = Scene::new("bench-followers").await;
         scene.timeline.end();
         let outcome = AssertUnwindSafe(followed(&scene, repositories, &fake_agent)).catch_unwind().await;
-        // Also what failed must not be counted by the measures that come after it.
+        // Runs after a failure too: later measures must not include these Stacks.
         remove(scene).await;
         rows.extend(outcome.unwrap_or_else(|failure| resume_unwind(failure)));
     }
@@ -66,7 +66,7 @@ async fn followed(scene: &Scene, repositories: usize, fake_agent: &FakeAgent) ->
     rows.into_iter().map(|row| row.with_note(note.clone())).collect()
 }
 
-/// Repositories with a commit each, no two of them alike.
+/// Creates repositories, each with a different commit.
 async fn pushed(scene: &Scene, repositories: usize) -> Vec<Source<'_>> {
     let made = AtomicUsize::new(0);
     let push = async |number: usize| {
@@ -82,7 +82,7 @@ async fn pushed(scene: &Scene, repositories: usize) -> Vec<Source<'_>> {
     stream::iter(0..repositories).map(push).buffered(PUSHED_AT_ONCE).collect().await
 }
 
-/// What is needed, and asked, while each repository is asked at least twice.
+/// Measures memory and requests in a period in which each repository is polled at least twice.
 async fn rows(scene: &Scene, repositories: usize) -> Vec<Row> {
     println!("waiting until the controller is at rest");
     let mut writes = ApiWrites::from_now();
@@ -105,7 +105,7 @@ async fn rows(scene: &Scene, repositories: usize) -> Vec<Row> {
     )
     .with_note(format!("at rest {:.1} % of a processor; written: {}", rest.processor, sentence(&rest.written)))
     .with_note(format!("the most memory of all kinds that it ever had: {:.1} MiB", process.peak()));
-    // However many Stacks follow it, a repository is asked once in a while.
+    // The number of polls must not depend on the number of Stacks per repository.
     let most = repositories * usize::try_from(seconds / MIN_INTERVAL + 1).expect("a small number");
     let requests_each = requests as f64 / questions.max(1) as f64;
     let git = Row::of(
@@ -121,7 +121,7 @@ async fn rows(scene: &Scene, repositories: usize) -> Vec<Row> {
     vec![memory, git]
 }
 
-/// What was asked of this scene's repositories so far.
+/// Returns the counters for the repositories of this scene.
 async fn asked(scene: &Scene) -> Asked {
     let client = reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(30)).build().expect("a client");
     let url = format!("{}/requests?prefix={}-", Environment::get().git_url, scene.namespace);
@@ -130,7 +130,7 @@ async fn asked(scene: &Scene) -> Asked {
     serde_json::from_str(&text).unwrap_or_else(|error| panic!("{url}: {error}: {text}"))
 }
 
-/// A scene with more Stacks than its own end has patience for.
+/// Deletes the Stacks with a longer timeout than that of a scene.
 async fn remove(scene: Scene) {
     let stacks: Api<Stack> = scene.api();
     stream::iter(api_call("listing Stacks", stacks.list_metadata(&ListParams::default())).await)

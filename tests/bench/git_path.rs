@@ -1,5 +1,5 @@
-//! The warm path of a Git repository that the controller follows itself: from the wish that it be asked now, which comes right behind a
-//! push, to the CLI's start. The steps are those of `path.rs`, but for the first.
+//! The warm path of a Git repository that the controller polls: from a reconcile request right after a push to the
+//! start of the CLI. The steps are those of `path.rs`, except the first.
 
 use pulumi_controller::api::auto::{Update, Workspace};
 use pulumi_controller::api::names::ANNOTATION_REQUESTED_AT;
@@ -9,9 +9,9 @@ use crate::moments::{Moments, now};
 use crate::path::{Pod, ROUNDS, STEPS, STEPS_TO_EXEC, moments_of, program, steps, total};
 use crate::table::{Row, median};
 
-/// By itself the controller asks no more often than this, in seconds: every round is one that was asked for.
+/// Poll interval in seconds, long enough that only requests trigger a poll.
 const RARELY: i64 = 3600;
-/// What is different from an artifact of Flux.
+/// Replaces the first step of a Flux artifact.
 const FIRST_STEP: &str = "the Stack's reconcile: repository asked, commit fetched and packed, Workspace written";
 
 pub async fn measure() -> Row {

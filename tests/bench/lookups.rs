@@ -1,4 +1,4 @@
-//! The lookups among other objects that the controller makes for one push, with any number of Stacks at rest.
+//! Index lookups of the controller for one push, with any number of Stacks at rest.
 
 use std::hint::black_box;
 use std::time::Duration;
@@ -15,12 +15,12 @@ use pulumi_controller::runtime::reads::Reader;
 use pulumi_controller::source::kinds::GroupKind;
 use serde_json::json;
 
-/// How many Updates of each Stack are kept.
+/// Number of retained Updates per Stack.
 const UPDATES: usize = 5;
-/// How many Stacks have a source in common.
+/// Number of Stacks per source.
 const ON_ONE_SOURCE: usize = 10;
 
-/// Stacks at rest, with what the controller keeps of them.
+/// Stacks at rest with the indexes of the controller.
 pub struct AtRest {
     stacks: Stacks,
     updates: Updates,
@@ -28,7 +28,7 @@ pub struct AtRest {
     duplicates: DuplicateStacks,
     reader: Reader,
     update_writer: IndexWriter<Update, UpdateGroup>,
-    /// The Stack that is pushed to.
+    /// The Stack that receives the push.
     pushed: Stack,
     runtime: tokio::runtime::Runtime,
 }
@@ -54,7 +54,8 @@ impl AtRest {
         AtRest { stacks, updates, dependents, duplicates, reader, update_writer, pushed, runtime }
     }
 
-    /// The source changes, the Stack makes an Update, that runs and ends; each step looks at what belongs together.
+    /// Simulates a push: the source changes, and the Stack creates an Update, which runs and ends. Each step looks up
+    /// related objects.
     pub fn push(&mut self) {
         let (namespace, name) = (self.pushed.namespace().unwrap_or_default(), self.pushed.name_any());
         let source = self.pushed.spec.flux_source.as_ref().map(|source| source.source_ref.name.clone());
@@ -64,7 +65,7 @@ impl AtRest {
         let (of_stack, of_workspace) =
             (UpdateGroup::stack(&namespace, &name), UpdateGroup::workspace(&namespace, &name));
         let number = name.trim_start_matches("app-").parse().unwrap_or_default();
-        // Asked for, bound, ended, recorded, with_result.
+        // Created, bound, ended, recorded, with result.
         for _ in 0..5 {
             self.update_writer.apply(&Event::Apply(update_number(number, 0)));
             self.duplicates.note(&self.pushed);
@@ -77,7 +78,7 @@ impl AtRest {
     }
 }
 
-/// Each needs the one before it.
+/// Each Stack depends on the previous one.
 fn stack_number(number: usize) -> Stack {
     serde_json::from_value(json!({
         "apiVersion": "pulumi.com/v1", "kind": "Stack",
@@ -104,7 +105,7 @@ fn update_number(number: usize, attempt: usize) -> Update {
     .expect("an Update")
 }
 
-/// Nothing of this asks the API server.
+/// Returns a client that fails on any request, since lookups must not call the API server.
 fn no_api_server() -> Client {
     let service = tower::service_fn(|request: axum::http::Request<kube::client::Body>| async move {
         Err::<axum::http::Response<kube::client::Body>, _>(std::io::Error::other(format!(

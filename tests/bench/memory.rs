@@ -1,4 +1,4 @@
-//! The controller's memory with more and more Stacks, on a fake node with a fake agent.
+//! Memory of the controller with an increasing number of Stacks, on a fake node with a fake agent.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,23 +23,23 @@ use crate::progress::until_count;
 use crate::push_at_rest::Pushed;
 use crate::table::Row;
 
-/// Stacks, and the budget in MiB.
+/// Numbers of Stacks and budgets in MiB.
 const BUDGETS: [(usize, f64); 4] = [(1, 25.0), (60, 35.0), (1_000, 80.0), (10_000, 400.0)];
-/// How long a run of the fake agent takes.
+/// Duration of a run of the fake agent.
 pub const RUN_TIME: Duration = Duration::from_millis(200);
-/// More Stacks than these are not run one by one, but written as they are when they are done.
+/// Maximum number of Stacks to add with a run each. A larger number is added as copies of a Stack that is done.
 const MAX_RUNS: usize = 1_000;
-/// After how many of the others it is certain that a new controller knows of all of them.
+/// Number of reconciled copies after which the caches of a new controller are complete.
 const AT_WORK: usize = 500;
-/// How many Stacks are created at the same time.
+/// Number of concurrent creations.
 pub const AT_ONCE: usize = 16;
-/// The longest without one more Stack that is Ready.
+/// Timeout per Stack until all are Ready, in addition to `MIN_LIMIT`.
 const LIMIT_FOR_EACH: Duration = Duration::from_secs(2);
 const MIN_LIMIT: Duration = Duration::from_secs(180);
-/// How long nothing may have been written for the controller to be at rest, and how long that may take to come.
+/// Time without writes after which the controller is at rest, and the timeout for that state.
 pub const QUIET: Duration = Duration::from_secs(30);
 pub const QUIET_TIMEOUT: Duration = Duration::from_secs(600);
-/// Longer than it takes until each agent at rest was asked again.
+/// Longer than the interval at which the controller queries each agent at rest.
 pub const REST_SECONDS: u64 = 150;
 
 pub async fn measure() -> Vec<Row> {
@@ -82,7 +82,7 @@ pub async fn measure() -> Vec<Row> {
     rows
 }
 
-/// The Stack that is pushed to; it is made when it is needed first.
+/// Returns the Stack that receives pushes; creates it on the first call.
 async fn pushed_to<'a, 'b>(pushed: &'b mut Option<Pushed<'a>>, scene: &'a Scene) -> &'b Pushed<'a> {
     if pushed.is_none() {
         *pushed = Some(Pushed::start(scene).await);
@@ -90,7 +90,7 @@ async fn pushed_to<'a, 'b>(pushed: &'b mut Option<Pushed<'a>>, scene: &'a Scene)
     pushed.as_ref().expect("it was made")
 }
 
-/// All, or those that `BENCH_STACKS` names.
+/// Returns all budgets, or those for the numbers of Stacks in `BENCH_STACKS`.
 fn wanted() -> Vec<(usize, f64)> {
     match std::env::var("BENCH_STACKS") {
         Ok(text) => {
@@ -101,7 +101,7 @@ fn wanted() -> Vec<(usize, f64)> {
     }
 }
 
-/// What earlier measures left in the controller's memory is not to be counted.
+/// Restarts the controller, so that its memory does not include earlier measures.
 pub async fn restart(scene: &Scene) {
     let before = Controller::new(&scene.client).kill().await;
     until_count("the controller was started anew", 1, MIN_LIMIT, async || {
@@ -113,7 +113,7 @@ pub async fn restart(scene: &Scene) {
     Controller::new(&scene.client).until_available().await;
 }
 
-/// Makes Stacks and waits until they are all done. Answers how that went.
+/// Creates Stacks and waits until all are done. Returns a summary.
 pub async fn run(
     scene: &Scene,
     stack_of: &impl Fn(usize) -> Stack,
@@ -133,21 +133,21 @@ pub async fn run(
     format!("all Ready at {pace:.1} Stacks a second, with {each:.1} writes each")
 }
 
-/// Writes Stacks that are done, and starts the controller on them.
+/// Creates Stacks that are already done, and then starts the controller.
 async fn copy(scene: &Scene, fake_agent: &FakeAgent, numbers: std::ops::Range<usize>) {
     let controller = Controller::new(&scene.client);
     controller.scale(0).await;
     println!("copying a Stack that is done {} times", numbers.len());
     let original = Original::read(scene, &name(0)).await;
     original.copy(numbers.map(name)).await;
-    // They have run, so they have what they ran.
+    // The Stacks have run, so their agents must report an installed source.
     fake_agent.share_source();
     controller.scale(1).await;
     controller.until_available().await;
 }
 
-/// What the controller takes while it looks at so many for the first time that the API server is not done with them within the hour: more
-/// than it takes at rest.
+/// Measures the memory during the initial reconcile of all Stacks, which is higher than at rest. With this number, the
+/// initial reconcile takes more than an hour because of the API server.
 async fn row_at_work(scene: &Scene, fake_agent: &FakeAgent, stacks: usize, budget: f64) -> Row {
     let (before, runs) = (fake_agent.workspaces(), fake_agent.runs());
     until_count("workspaces were looked at", AT_WORK, MIN_LIMIT, async || {
@@ -171,7 +171,7 @@ pub fn name(number: usize) -> String {
     format!("stack-{number:05}")
 }
 
-/// What the controller takes once nothing is left to do.
+/// Measures the memory at rest.
 async fn row(scene: &Scene, stacks: usize, budget: f64) -> Row {
     println!("waiting until the controller is at rest");
     let mut writes = ApiWrites::from_now();
@@ -191,9 +191,9 @@ async fn row(scene: &Scene, stacks: usize, budget: f64) -> Row {
 }
 
 pub struct Rest {
-    /// The most that was seen, in MiB.
+    /// Maximum observed memory in MiB.
     pub memory: f64,
-    /// In percent of one processor.
+    /// CPU usage in percent of one CPU.
     pub processor: f64,
     pub written: std::collections::BTreeMap<String, usize>,
 }
@@ -222,7 +222,7 @@ async fn create(scene: &Scene, stack_of: &impl Fn(usize) -> Stack, numbers: std:
         .await;
 }
 
-/// The Stacks that are Ready, by a watch: listing thousands again and again would be most of the work.
+/// Stacks that are Ready. Uses a watch, since polling thousands of objects would dominate the load.
 pub struct Done {
     names: Arc<Mutex<BTreeSet<String>>>,
     _watch: JoinSet<()>,

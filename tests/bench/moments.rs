@@ -1,4 +1,5 @@
-//! When objects were seen to be so, by a watch: to the millisecond, where the times in their status have a second.
+//! Observation times of object states from a watch: more precise than the timestamps in a status, which have a
+//! resolution of one second.
 
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,14 +11,14 @@ use kube::{Api, Resource};
 use serde::de::DeserializeOwned;
 use tokio::task::JoinSet;
 
-/// Seconds since 1970.
+/// Seconds since the Unix epoch.
 pub type Moment = f64;
 
 pub fn now() -> Moment {
     SystemTime::now().duration_since(UNIX_EPOCH).expect("the clock is right").as_secs_f64()
 }
 
-/// Every state that objects of a kind were seen in. The watch ends with it.
+/// All observed states of the objects of a kind. Dropping it ends the watch.
 pub struct Moments<K> {
     seen: Arc<Mutex<Vec<(Moment, K)>>>,
     _watch: JoinSet<()>,
@@ -34,7 +35,7 @@ where
         Moments { seen, _watch: watch }
     }
 
-    /// When an object was first seen to be so. It has been, when this is asked.
+    /// Returns the time at which `is_so` first returned true; panics if it never did.
     pub fn first(&self, what: &str, is_so: impl Fn(&K) -> bool) -> Moment {
         let (moment, _) = self.find(is_so).unwrap_or_else(|| panic!("no {} was seen {what}", K::kind(&())));
         moment
@@ -44,7 +45,7 @@ where
         self.seen().iter().find(|(_, object)| is_so(object)).cloned()
     }
 
-    /// For each object, by its name, when it was first seen to be so.
+    /// Returns that time for each object, ordered by name.
     pub fn first_of_each(&self, is_so: impl Fn(&K) -> bool) -> Vec<Moment> {
         let mut moments = std::collections::BTreeMap::new();
         for (moment, object) in self.seen().iter().filter(|(_, object)| is_so(object)) {

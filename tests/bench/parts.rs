@@ -1,5 +1,6 @@
-//! Verifying and unpacking a source, each against the tool that people use for it, in the same run: `sha256sum` and
-//! `tar -xzf`; and what the controller looks up for a push, with few and with many Stacks at rest. `make bench` reads the medians from what criterion writes down.
+//! Verification and extraction of a source, each compared with the usual tool in the same run (`sha256sum` and
+//! `tar -xzf`), and the lookups of the controller for a push with few and many Stacks at rest. `make bench` reads the
+//! medians that criterion writes.
 #![allow(
     clippy::panic,
     clippy::expect_used,
@@ -21,12 +22,12 @@ use tempfile::TempDir;
 
 use lookups::AtRest;
 
-/// A repository with a few programs and their dependencies: many small files, some of a few hundred kilobytes.
+/// A typical repository with programs and their dependencies: many small files and some of a few hundred kilobytes.
 const FOLDERS: usize = 100;
 const FILES_IN_FOLDER: usize = 12;
-/// The archive whose digest is taken: long enough that starting `sha256sum` is no part of it.
+/// Size of the archive for the digest: large enough that the start of `sha256sum` is negligible.
 const DIGESTED: usize = 64 * 1024 * 1024;
-/// Words of which source code is made, so that it is compressed as source code is.
+/// Words for generated source code, so that it compresses like real code.
 const WORDS: [&str; 24] = [
     "const",
     "export",
@@ -73,7 +74,7 @@ fn archives(criterion: &mut Criterion) {
     let archive = make_archive(folder.path());
     let mut group = criterion.benchmark_group("unpack");
     group.sample_size(15).measurement_time(Duration::from_secs(6));
-    // What is made is removed after its time was taken.
+    // The measured time excludes the removal of the files.
     group.bench_function("ours", |bencher| {
         bencher.iter_batched(
             scratch,
@@ -97,7 +98,7 @@ fn archives(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// In memory where there is such a place: the disk is not what is compared.
+/// Returns a directory in memory if possible, since the benchmark does not compare disks.
 fn scratch() -> TempDir {
     let memory = Path::new("/dev/shm");
     let place = if memory.is_dir() { memory } else { Path::new(env!("CARGO_TARGET_TMPDIR")) };

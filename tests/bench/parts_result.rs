@@ -1,4 +1,4 @@
-//! What criterion measured of the parts (`parts.rs`), as lines of the table.
+//! Converts the criterion results of `parts.rs` to rows of the table.
 
 use std::path::PathBuf;
 
@@ -14,7 +14,7 @@ pub fn measure() -> Vec<Row> {
     ]
 }
 
-/// Larger tables fit into fewer caches; a scan of all objects takes a hundred times as long.
+/// Larger tables fit into fewer CPU caches; a scan of all objects takes a hundred times as long.
 fn lookups(measure: &str) -> Row {
     let (few, many) = (median("lookups", "few"), median("lookups", "many"));
     let ratio = many / few;
@@ -22,7 +22,7 @@ fn lookups(measure: &str) -> Row {
         .with_note(format!("{:.0} µs, {:.0} µs", many / 1e3, few / 1e3))
 }
 
-/// No slower than the tool.
+/// Budget: not slower than the tool.
 fn row(measure: &str, group: &str, tool: &str) -> Row {
     let (ours, theirs) = (median(group, "ours"), median(group, "tool"));
     let ratio = ours / theirs;
@@ -34,7 +34,7 @@ fn row(measure: &str, group: &str, tool: &str) -> Row {
     ))
 }
 
-/// In nanoseconds.
+/// Returns a median in nanoseconds.
 fn median(group: &str, side: &str) -> f64 {
     let home = std::env::var("CRITERION_HOME").expect("CRITERION_HOME names the folder of the parts' figures");
     let file = PathBuf::from(home).join(group).join(side).join("new/estimates.json");

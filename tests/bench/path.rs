@@ -1,5 +1,5 @@
-//! The warm path: from an artifact in the status of its source to the CLI's start, and to the end of the Update; and the
-//! same program under a bare `pulumi up` in the same pod.
+//! The warm path: from an artifact in the status of its source to the start of the CLI and to the end of the Update,
+//! compared with a bare `pulumi up` of the same program in the same pod.
 
 use std::process::Stdio;
 
@@ -18,10 +18,10 @@ use crate::table::{Row, Step, median};
 
 pub const ROUNDS: usize = 10;
 const BUDGET_TO_EXEC: f64 = 0.5;
-/// More than a bare run.
+/// Maximum overhead over a bare run in seconds.
 const BUDGET_TO_END: f64 = 1.0;
 
-/// The steps, in order. Each ends at a moment that was seen.
+/// Steps in order. A watch or the journal has the end of each.
 pub const STEPS: [&str; 7] = [
     "the Stack's reconcile: source read, artifact fetched and verified, Workspace written",
     "the Workspace's reconcile: bytes streamed, verified, unpacked, exchanged",
@@ -31,7 +31,7 @@ pub const STEPS: [&str; 7] = [
     "`pulumi up`",
     "the result journalled, read, recorded in the Update",
 ];
-/// How many of them come before the CLI's start.
+/// Number of steps before the start of the CLI.
 pub const STEPS_TO_EXEC: usize = 5;
 
 pub async fn measure() -> Vec<Row> {
@@ -43,7 +43,7 @@ pub async fn measure() -> Vec<Row> {
 async fn warm(scene: &Scene) -> Vec<Row> {
     let source = scene.source("app").await;
     let mut artifact = source.artifact_of(&source.push(&program("start")).await).await;
-    // Its status is for whoever makes artifacts to write: that is the benchmark, which so knows the moment.
+    // The benchmark writes the status of the source itself and therefore knows the exact time.
     let external = scene.flux_object("ExternalArtifact", "externalartifacts", "served");
     external.create(json!({})).await;
     external.offer(&artifact).await;
@@ -85,18 +85,18 @@ fn rows(runs: &[Vec<Moment>], bare: f64) -> Vec<Row> {
     ]
 }
 
-/// From the begin to the end of so many steps; the median.
+/// Returns the median duration of the first `end` steps together.
 pub fn total(runs: &[Vec<Moment>], end: usize) -> f64 {
     median(runs.iter().map(|run| run[end] - run[0]).collect())
 }
 
-/// The first so many steps; medians.
+/// Returns the median duration of each of the first `end` steps.
 pub fn steps(runs: &[Vec<Moment>], end: usize) -> Vec<Step> {
     let step = |i: usize| median(runs.iter().map(|run| run[i + 1] - run[i]).collect());
     (0..end).map(|i| Step { name: STEPS[i].to_owned(), seconds: step(i) }).collect()
 }
 
-/// The moments of a run that watches see.
+/// Times of a run that watches observe.
 pub struct Watched {
     pub asked: Moment,
     pub placed: Moment,
@@ -106,7 +106,7 @@ pub struct Watched {
     pub update: Update,
 }
 
-/// What was seen of the run of this revision, which has ended.
+/// Returns the observed times of the completed run of a revision.
 pub fn watched(revision: &str, workspaces: &Moments<Workspace>, updates: &Moments<Update>) -> Watched {
     let asked = workspaces.first("to be asked for the artifact", |workspace| {
         workspace.spec.artifact.as_ref().is_some_and(|artifact| artifact.revision == revision)
@@ -125,7 +125,7 @@ pub fn watched(revision: &str, workspaces: &Moments<Workspace>, updates: &Moment
     Watched { asked, placed, created, bound, ended, update }
 }
 
-/// The moments between the steps, the begin first.
+/// Returns the start time and the end time of each step.
 pub async fn moments_of(
     began: Moment,
     revision: &str,
@@ -138,7 +138,7 @@ pub async fn moments_of(
     vec![began, asked, placed, created, bound, exec, cli_ended, ended]
 }
 
-/// One resource, which changes with the text, of a kind that needs no plugin.
+/// Returns a program with one resource that changes with `text` and needs no plugin.
 pub fn program(text: &str) -> Vec<File> {
     vec![File { path: "Pulumi.yaml".to_owned(), content: project(text) }]
 }
@@ -152,7 +152,7 @@ fn project(text: &str) -> String {
     format!("{project:#}\n")
 }
 
-/// The workspace's pod, for what only its inside tells.
+/// The workspace pod, for values that are only available inside.
 pub struct Pod {
     namespace: String,
     name: String,
@@ -163,7 +163,7 @@ impl Pod {
         Pod { namespace: scene.namespace.clone(), name: names::workspace_pod(stack) }
     }
 
-    /// When the agent started the CLI for an operation, and when that had ended.
+    /// Returns the start and end time of the CLI for an operation, from the journal of the agent.
     async fn journal(&self, operation: &str) -> (Moment, Moment) {
         let milliseconds = |time: i64| time as f64 / 1000.0;
         let folder = format!("{}/operations/{operation}", names::SHARE_DIRECTORY);
@@ -179,11 +179,11 @@ impl Pod {
         (milliseconds(started.expect("the journal says when the CLI started")), milliseconds(result.ended))
     }
 
-    /// How long the CLI alone takes in the same pod, with a project and a stack of its own.
+    /// Returns the duration of the CLI alone in the same pod, with its own project and stack.
     async fn bare_up(&self, text: &str, first: bool) -> f64 {
         let environment = crate::harness::Environment::get();
         let init = if first { "pulumi --non-interactive stack init bare" } else { "true" };
-        // The seconds since boot have two decimals; the shell's own clock has none.
+        // `/proc/uptime` has two decimals; the clock of the shell has none.
         let script = format!(
             "export PULUMI_BACKEND_URL='{}' AWS_ACCESS_KEY_ID='{}' AWS_SECRET_ACCESS_KEY='{}' PULUMI_CONFIG_PASSPHRASE=e2e \
              PULUMI_SKIP_UPDATE_CHECK=true HOME=/tmp/bare-home USER=pulumi\n\

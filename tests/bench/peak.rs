@@ -1,4 +1,4 @@
-//! What a command needs: its time, and the most memory of it and of all that it starts.
+//! Duration and peak memory of a command, including its child processes.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -6,22 +6,22 @@ use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// Short beside what is measured, long beside the look itself.
+/// Sampling interval: short compared with the command, long compared with taking a sample.
 const PAUSE: Duration = Duration::from_millis(4);
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// What it needed. Memory is in MiB.
+/// Resource usage. Memory is in MiB.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Usage {
     pub seconds: f64,
-    /// What no file can give back, of all processes together; the most that was seen.
+    /// Peak anonymous memory of all processes together.
     pub anonymous: f64,
-    /// Memory of all kinds, mapped files too, of the largest process.
+    /// Peak memory of the largest process, including mapped files.
     pub largest: f64,
 }
 
 impl Usage {
-    /// One command after the other.
+    /// Combines the usage of two consecutive commands.
     pub fn then(self, next: Usage) -> Usage {
         Usage {
             seconds: self.seconds + next.seconds,
@@ -38,7 +38,7 @@ impl Usage {
     }
 }
 
-/// Runs a command, which has to succeed. It blocks.
+/// Runs a command that must succeed. Blocks until it ends.
 pub fn run(command: &mut Command) -> Usage {
     let began = Instant::now();
     let mut child =
@@ -59,7 +59,7 @@ pub fn run(command: &mut Command) -> Usage {
     }
 }
 
-/// A process and all that it has started. One that has ended meanwhile has none.
+/// Returns a process and all its descendants. A process that has ended has no descendants.
 fn with_children(process: u32) -> Vec<u32> {
     let mut found = vec![process];
     for thread in fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten() {
@@ -69,7 +69,7 @@ fn with_children(process: u32) -> Vec<u32> {
     found
 }
 
-/// The figures of a process that are in kilobytes, in MiB. One that has ended has none.
+/// Returns the memory values of a process in MiB; empty if the process has ended.
 fn memory(process: u32) -> BTreeMap<String, f64> {
     let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
     let figures = status.lines().filter_map(|line| {

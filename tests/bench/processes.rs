@@ -1,4 +1,4 @@
-//! Memory and processor time of processes in pods, from `/proc` of the machine that the node is on.
+//! Memory and CPU time of processes in pods, from `/proc` of the machine that runs the node.
 
 use std::fs;
 
@@ -9,7 +9,7 @@ const CLOCK_TICKS: f64 = 100.0;
 pub struct Process(u32);
 
 impl Process {
-    /// Those in a pod of our binary in a role: `manager`, `agent`.
+    /// Returns the processes of the controller binary with a role (`manager`, `agent`) in a pod.
     pub fn in_pod(pod_uid: &str, role: &str) -> Vec<Process> {
         let all = fs::read_dir("/proc").expect("/proc can be listed").flatten();
         let ids = all.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
@@ -25,12 +25,12 @@ impl Process {
             && text("cgroup").contains(pod_uid)
     }
 
-    /// Its own memory, in MiB: what no file can give back.
+    /// Returns the anonymous resident memory in MiB.
     pub fn rss_anon(self) -> f64 {
         self.memory("RssAnon:")
     }
 
-    /// The most memory of any kind that it ever had, in MiB.
+    /// Returns the peak resident memory in MiB.
     pub fn peak(self) -> f64 {
         self.memory("VmHWM:")
     }
@@ -42,7 +42,7 @@ impl Process {
         kibibytes / 1024.0
     }
 
-    /// Processor time so far, in seconds.
+    /// Returns the CPU time so far in seconds.
     pub fn processor_time(self) -> f64 {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.0)).expect("the process is alive");
         let (_, fields) = stat.rsplit_once(") ").expect("the name is in parentheses");

@@ -1,4 +1,4 @@
-//! Waiting for many things, saying how far they are.
+//! Waits for many objects with progress messages.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use tokio::time::{Instant, sleep};
 const PAUSE: Duration = Duration::from_millis(250);
 const NEWS: Duration = Duration::from_secs(10);
 
-/// Waits until `count` reaches a number. Past the limit the measure fails, with what `state` says.
+/// Waits until `count` returns at least `wanted`; panics with the last state at the limit.
 pub async fn until_count(what: &str, wanted: usize, limit: Duration, count: impl AsyncFn() -> (usize, String)) {
     let began = Instant::now();
     let mut told = began;

@@ -1,4 +1,4 @@
-//! A push to one Stack while many others are at rest: the part of the warm path that the controller takes. The agents are a fake agent.
+//! A push to one Stack while many others are at rest: the controller's part of the warm path, with a fake agent.
 
 use kube::ResourceExt;
 use pulumi_controller::api::auto::{Update, Workspace};
@@ -12,10 +12,10 @@ use crate::table::{Row, Step, median};
 
 const ROUNDS: usize = 5;
 const BUDGET: f64 = 0.5;
-/// The steps whose ends a watch sees: all before the agent is called.
+/// Number of steps with an observable end: all before the call of the agent.
 const STEPS_SEEN: usize = 4;
 
-/// The Stack that is pushed to, in a namespace of its own.
+/// The Stack that receives pushes, in its own namespace.
 pub struct Pushed<'a> {
     source: Source<'a>,
     external: FluxObject<'a>,
@@ -38,7 +38,8 @@ impl<'a> Pushed<'a> {
         Pushed { source, external, stack, workspaces, updates }
     }
 
-    /// From an artifact in the status of the source to the call of the agent. `others` describes the other Stacks.
+    /// Measures the time from an artifact in the status of the source to the call of the agent. `others` describes the
+    /// other Stacks.
     pub async fn measure(&self, others: &str, budget: Option<f64>) -> Row {
         println!("{ROUNDS} pushes to one of the Stacks");
         let mut steps: [Vec<f64>; STEPS_SEEN] = Default::default();

@@ -1,27 +1,28 @@
-//! A repository with a long history and many large files, made once with the real `git`.
+//! A repository with a long history and many large files, created once with the real `git`.
 
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// All commits, and the large files that the last of them bring, of a megabyte each.
+/// Number of commits and number of large files. The last commits add the large files of one megabyte each.
 pub const COMMITS: usize = 10_000;
 pub const MEGABYTES: usize = 200;
 const MEGABYTE: usize = 1_000_000;
-/// How many large files come with one commit.
+/// Number of large files per commit.
 const AT_ONCE: usize = 10;
-/// The small files, which all other commits change in turn.
+/// Number of small files, which all other commits change in turn.
 const SMALL_FILES: usize = 500;
-/// When the first commit was made; the next comes a minute later. The same commits each time.
+/// Time of the first commit in seconds since the Unix epoch; the others follow at intervals of a minute. Fixed, so that
+/// the commits are reproducible.
 const BEGAN: usize = 1_700_000_000;
 
-/// It stays where it was made.
+/// A repository that is kept for later runs.
 pub struct Repository {
     root: PathBuf,
 }
 
 impl Repository {
-    /// The one in a folder; it is made if it is not there.
+    /// Returns the repository in a folder; creates it if it does not exist.
     pub fn in_folder(folder: &Path) -> Repository {
         let root = folder.join(format!("repository-{COMMITS}-{MEGABYTES}"));
         if !root.is_dir() {
@@ -34,13 +35,13 @@ impl Repository {
         Repository { root }
     }
 
-    /// Where servers find it, under the name `app`.
+    /// Returns the directory that servers serve; the repository is `app` in it.
     pub fn root(&self) -> &Path {
         &self.root
     }
 }
 
-/// `git` in a directory, without the settings and the proxies of whoever runs the benchmarks.
+/// Returns `git` in a directory, without the settings and proxies of the user who runs the benchmarks.
 pub fn git(directory: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new("git");
     command.args(arguments).current_dir(directory).env_clear();

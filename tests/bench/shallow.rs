@@ -1,5 +1,5 @@
-//! One commit of a large repository, fetched and packed as the controller does it, beside `git fetch --depth 1` and `git archive`. Each in
-//! processes of its own, from the same server on loopback; no cluster.
+//! One commit of a large repository, fetched and packed by the controller's code and by `git fetch --depth 1` and
+//! `git archive`. Each runs in its own processes, with the same server on loopback and without a cluster.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -22,10 +22,10 @@ use crate::repository::{COMMITS, MEGABYTES, Repository, git};
 use crate::table::{Row, Step, median};
 
 const ROUNDS: usize = 3;
-/// The first argument of the process that fetches as the controller does. The URL and a folder follow.
+/// First argument of the process that runs the controller's code, followed by the URL and a folder.
 pub const ROLE: &str = "fetch-as-the-controller";
 
-/// What both needed in one round.
+/// Usage of both in one round.
 struct Round {
     ours: Usage,
     fetch: Usage,
@@ -96,7 +96,7 @@ fn fetched_by_git(scratch: &TempDir, url: &str) -> Usage {
     run(&mut git(scratch.path(), &["fetch", "--quiet", "--depth", "1", url, "main"]))
 }
 
-/// Stored, not compressed, as our own artifact is.
+/// Stored without compression, like the artifact of the controller.
 fn packed_by_git(scratch: &TempDir) -> Usage {
     let archive: PathBuf = scratch.path().join("artifact.tar.gz");
     let output = format!("--output={}", archive.display());
@@ -105,7 +105,7 @@ fn packed_by_git(scratch: &TempDir) -> Usage {
     usage
 }
 
-/// Fetches a repository's `main` into a store in a folder, as a Stack that follows it makes the controller do.
+/// Fetches `main` of a repository into a store in a folder, as the controller does for a Stack.
 pub fn fetch(url: &str, folder: &Path) {
     rustls::crypto::ring::default_provider().install_default().expect("no other TLS provider is installed");
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime can be started");
@@ -121,7 +121,7 @@ pub fn fetch(url: &str, folder: &Path) {
             slots: followed::Slots::default(),
             subprocess: Subprocess::of(env!("CARGO_BIN_EXE_pulumi-controller").into()),
         };
-        // There is no Secret to ask for.
+        // No Secret is needed.
         let nobody = Config::new("http://127.0.0.1:1".parse().expect("a URL"));
         let client = Client::try_from(nobody).expect("a client");
         let (git, mut woken) = Git::new(client, store.clone(), settings, TaskTracker::new(), CancellationToken::new());
@@ -141,7 +141,7 @@ pub fn fetch(url: &str, folder: &Path) {
     });
 }
 
-/// Nothing of the large files may be missing.
+/// Checks that the archive contains the large files.
 fn assert_is_whole(bytes: u64) {
     assert!(bytes > MEGABYTES as u64 * 1_000_000, "an archive of {bytes} bytes does not hold {MEGABYTES} MB");
 }

@@ -1,4 +1,4 @@
-//! The size of the image, unpacked.
+//! Unpacked size of the image.
 
 use std::fs::File;
 use std::io::Read;
@@ -17,7 +17,7 @@ pub fn measure() -> Row {
     Row::of("image, unpacked", format!("{BUDGET} MB"), format!("{megabytes:.1} MB"), Some(megabytes < BUDGET))
 }
 
-/// The names of the layers in a docker-archive.
+/// Returns the names of the layers in a docker-archive.
 fn layers(path: &str) -> Vec<String> {
     let manifest: Value = find(
         path,
@@ -49,7 +49,7 @@ fn find<T>(path: &str, is_it: impl Fn(&str) -> bool, read: impl FnOnce(&mut dyn 
     for entry in archive.entries().expect("an image is a tar archive") {
         let mut entry = entry.expect("an entry of the image");
         let name = entry.path().expect("a name").to_string_lossy().into_owned();
-        // Layers may be links to each other; what is looked for is a file.
+        // A layer may be a link to another one; only files count.
         if entry.header().entry_type().is_file() && is_it(&name) {
             return read(&mut entry);
         }

@@ -1,23 +1,23 @@
-//! What was measured, against its budget: for the terminal, and for the report.
+//! Table of results and budgets, for the terminal and the report.
 
 use std::fmt::Write as _;
 use std::path::Path;
 
-/// One line of the table.
+/// A row of the table.
 #[derive(Clone, Debug)]
 pub struct Row {
     pub measure: String,
     pub budget: String,
     pub measured: String,
-    /// None where there is no budget.
+    /// `None` if the measure has no budget.
     pub met: Option<bool>,
-    /// What it is made of.
+    /// Steps that add up to the measured value.
     pub steps: Vec<Step>,
-    /// What else is to be known.
+    /// Additional information.
     pub notes: Vec<String>,
 }
 
-/// A part of a measure.
+/// A step of a measure.
 #[derive(Clone, Debug)]
 pub struct Step {
     pub name: String,
@@ -25,7 +25,7 @@ pub struct Step {
 }
 
 impl Row {
-    /// A duration that has to stay below a budget, in seconds.
+    /// Returns a row for a duration in seconds that must be below the budget.
     pub fn seconds(measure: &str, measured: f64, budget: f64) -> Row {
         Row::of(measure, format!("{budget} s"), format!("{measured:.2} s"), Some(measured < budget))
     }
@@ -52,7 +52,7 @@ impl Row {
     }
 }
 
-/// The table as Markdown, which can be read as it is.
+/// Returns the table as readable Markdown.
 pub fn markdown(rows: &[Row]) -> String {
     let mut text = String::new();
     let line = |text: &mut String, cells: [&str; 4]| {
@@ -82,7 +82,7 @@ pub fn markdown(rows: &[Row]) -> String {
     text
 }
 
-/// Writes the report, and prints it.
+/// Prints the report and writes it to a file.
 pub fn publish(rows: &[Row], folder: &Path) -> std::io::Result<()> {
     let text = markdown(rows);
     println!("\n{text}");
@@ -93,7 +93,7 @@ pub fn publish(rows: &[Row], folder: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// The middle of some numbers.
+/// Returns the median.
 pub fn median(mut numbers: Vec<f64>) -> f64 {
     numbers.sort_by(f64::total_cmp);
     let middle = numbers.len() / 2;

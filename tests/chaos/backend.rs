@@ -1,4 +1,4 @@
-//! The states of the stacks, as their backend on the S3 server has them.
+//! Reads the states of the Pulumi stacks from their backend on the S3 server.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,11 +11,11 @@ use crate::harness::Environment;
 use crate::provider_log::get;
 
 const REGION: &str = "us-east-1";
-/// The bucket with everybody's state, as the cluster makes it.
+/// Bucket with all states, created with the cluster.
 const BUCKET: &str = "state";
-/// How long a signed request is good for.
+/// Validity of a presigned request.
 const SIGNATURE_VALIDITY: Duration = Duration::from_secs(300);
-/// What the resources of the test provider are called.
+/// Resource type of the test provider.
 const STEP: &str = "testing:index:Step";
 
 pub struct Backend {
@@ -33,7 +33,7 @@ impl Backend {
         Backend { bucket, credentials, project: project.to_owned() }
     }
 
-    /// The state of a stack; an empty one when it has none.
+    /// Returns the state of a stack; empty if it has none.
     pub async fn state(&self, stack: &str) -> State {
         let key = format!(".pulumi/stacks/{}/{stack}.json", self.project);
         if !self.keys(&key).await.contains(&key) {
@@ -44,12 +44,13 @@ impl Backend {
         read(&text).unwrap_or_else(|error| panic!("the state {key} cannot be read: {error}\n{text}"))
     }
 
-    /// The lock files of a stack.
+    /// Returns the lock files of a stack.
     pub async fn locks(&self, stack: &str) -> Vec<String> {
         self.keys(&format!(".pulumi/locks/organization/{}/{stack}/", self.project)).await
     }
 
-    /// The client that is here signs requests for objects; a list is what the server gives for the object without a name.
+    /// Returns the object keys with a prefix. The client library only signs requests for objects; S3 answers a request
+    /// for the empty key with a list.
     async fn keys(&self, prefix: &str) -> Vec<String> {
         let mut list = self.bucket.get_object(Some(&self.credentials), "");
         list.query_mut().insert("list-type", "2");
@@ -59,14 +60,15 @@ impl Backend {
     }
 }
 
-/// The keys in a list of objects; none if it is no list, or not all of one. They are plain words here.
+/// Parses the keys of an object list. Returns `None` if the response is not a complete list. The keys need no XML
+/// unescaping.
 fn keys_in(text: &str) -> Option<Vec<String>> {
     let is_whole = text.contains("<ListBucketResult") && !text.contains("<IsTruncated>true</IsTruncated>");
     let keys = || text.split("<Key>").skip(1).filter_map(|rest| rest.split_once("</Key>"));
     is_whole.then(|| keys().map(|(key, _)| key.to_owned()).collect())
 }
 
-/// The fields of a state file that matter.
+/// Required fields of a state file.
 #[derive(Deserialize)]
 struct File {
     checkpoint: Checkpoint,

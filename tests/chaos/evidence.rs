@@ -1,4 +1,4 @@
-//! Everything that is known about a Stack, gathered.
+//! Collects all facts about a Stack.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +14,7 @@ use crate::harness::is_done;
 use crate::provider_log;
 use crate::stage::{PROJECT, Stage};
 
-/// What is known about one Stack now; of its runs, with these states in which any Updates were seen before.
+/// Returns the facts about one Stack. `seen` has the states of Updates that were observed before.
 pub async fn of(stage: &Stage<'_>, name: &str, seen: &[Update]) -> Facts {
     let stack = stage.scene.list::<Stack>().await.into_iter().find(|stack| stack.name_any() == name);
     let there = stage.scene.list::<Update>().await;
@@ -34,7 +34,7 @@ pub async fn of(stage: &Stage<'_>, name: &str, seen: &[Update]) -> Facts {
     }
 }
 
-/// What keeps a Stack from being done.
+/// Returns the reason why a Stack is not done.
 fn stuck(stack: Option<&Stack>) -> Option<String> {
     let Some(stack) = stack else { return Some("it is gone, and was not created again".to_owned()) };
     if is_done(stack) {
@@ -46,7 +46,7 @@ fn stuck(stack: Option<&Stack>) -> Option<String> {
     Some(if said.is_empty() { "it says nothing".to_owned() } else { said.join("; ") })
 }
 
-/// Every run of it that was ever seen, as it was seen last: a watch may have missed how it is now.
+/// Returns every observed run of the Stack in its latest state; the watch may have missed the current one.
 fn runs(stage: &Stage<'_>, name: &str, seen: &[Update], there: &[Update]) -> Vec<Run> {
     let is_there: BTreeSet<Option<String>> = there.iter().map(Update::uid).collect();
     let its = seen.iter().chain(there).filter(|update| update.spec.workspace_name == name);

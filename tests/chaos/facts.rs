@@ -1,11 +1,11 @@
-//! What is known when the storm is over: what the test provider reported, what the states say, what became of the objects.
+//! Facts at the end of the storm: events of the test provider, states of the stacks, and results of the Updates.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use serde::Deserialize;
 
-/// What the provider did with a resource.
+/// Operation of the provider on a resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Operation {
@@ -14,7 +14,7 @@ pub enum Operation {
     Delete,
 }
 
-/// How far it got. A begin without an end means that the provider was cut off.
+/// Phase of an operation. A begin without an end means that the provider was interrupted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Phase {
@@ -24,24 +24,24 @@ pub enum Phase {
     Cancelled,
 }
 
-/// One report of the provider.
+/// One event of the provider.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Event {
-    /// In the order of arrival.
+    /// Order of arrival.
     pub sequence: u64,
     pub urn: String,
-    /// The resource and the revision that it is of: `first@7`.
+    /// Resource and revision: `first@7`.
     #[serde(rename = "resource")]
     pub called: String,
     pub operation: Operation,
     pub phase: Phase,
     pub pid: i64,
     pub time: Timestamp,
-    /// The same for a begin and its end.
+    /// Common ID of a begin and its end.
     pub id: String,
 }
 
-/// Something that a person removed, once the log had these events.
+/// A resource that a user removed after the log had these events.
 #[derive(Clone, Debug)]
 pub struct RemovedByHand {
     pub urn: String,
@@ -49,77 +49,77 @@ pub struct RemovedByHand {
     pub at: Timestamp,
 }
 
-/// The state of a Pulumi stack.
+/// State of a Pulumi stack.
 #[derive(Clone, Debug, Default)]
 pub struct State {
-    /// By URN, what each is called.
+    /// Resource names by URN.
     pub resources: BTreeMap<String, String>,
-    /// URNs of creations that were cut off.
+    /// URNs of interrupted creations.
     pub pending_creates: BTreeSet<String>,
 }
 
-/// What shall be there in the end.
+/// Expected final revision.
 #[derive(Clone, Debug)]
 pub struct Wanted {
-    /// As Flux writes it.
+    /// Revision in Flux's format.
     pub revision: String,
     pub number: u64,
 }
 
-/// How a run ended, by its Update.
+/// Result of a run in its Update.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RunOutcome {
     Succeeded,
     Failed { reason: String, message: String },
 }
 
-/// An Update, as it was last seen.
+/// Latest observed state of an Update.
 #[derive(Clone, Debug)]
 pub struct Run {
     pub update: String,
-    /// Of the program that it ran.
+    /// Number of the program that ran.
     pub number: u64,
     pub is_destroy: bool,
     pub created: Timestamp,
-    /// Whether a run was announced for it.
+    /// True if the status records a run.
     pub has_begun: bool,
     pub ended: Option<Timestamp>,
     pub verdict: Option<RunOutcome>,
-    /// Whether the object is still there.
+    /// True if the object still exists.
     pub is_there: bool,
 }
 
-/// All about one Stack.
+/// All facts about one Stack.
 #[derive(Clone, Debug)]
 pub struct Facts {
     pub stack: String,
-    /// In order.
+    /// Events in order.
     pub events: Vec<Event>,
     pub removed_by_hand: Vec<RemovedByHand>,
     pub state: State,
     pub locks: Vec<String>,
     pub wanted: Wanted,
-    /// The revision that the Stack says is applied.
+    /// Applied revision in the status of the Stack.
     pub applied: Option<String>,
-    /// What keeps it from being done, if anything.
+    /// Reason why the Stack is not done, if any.
     pub stuck: Option<String>,
-    /// In order.
+    /// Runs in order.
     pub runs: Vec<Run>,
-    /// When its own pod, agent, CLI or provider was hit, or it was deleted.
+    /// Times at which a fault hit the Stack's pod, agent, CLI or provider, or the Stack was deleted.
     pub hits: Vec<Timestamp>,
 }
 
-/// The name in a URN.
+/// Returns the name in a URN.
 pub fn name_of(urn: &str) -> &str {
     urn.rsplit("::").next().unwrap_or(urn)
 }
 
-/// The resources of a program's revision. One of them comes and goes with each push.
+/// Returns the resources in a revision of the program. One of them changes with each push.
 pub fn resources_of(number: u64) -> [String; 4] {
     ["first".to_owned(), "second".to_owned(), "third".to_owned(), format!("turn{}", number % 3)]
 }
 
-/// What the provider calls a resource of a revision.
+/// Returns the provider's name for a resource of a revision.
 pub fn called(name: &str, number: u64) -> String {
     format!("{name}@{number}")
 }

@@ -1,5 +1,5 @@
-//! What the plan says, done: to this scene's pods, to the controller, and to the API server of our own node, and to
-//! nothing else.
+//! Executes the plan: affects only the pods of this scene, the controller, and the API server of a cluster that the
+//! tests started.
 
 use std::collections::BTreeMap;
 
@@ -14,14 +14,14 @@ use crate::plan::{API_SERVER_AWAY, Act, Kind};
 use crate::processes::{Process, Role, find};
 use crate::stage::Stage;
 
-/// Where the controller is.
+/// Namespace of the controller.
 const NAMESPACE: &str = "flux-system";
-/// A container that was killed more often is started late by the kubelet: then its pod is replaced instead.
+/// The kubelet delays the restart of a container with more restarts, so its pod is replaced instead.
 const RESTARTS: i32 = 2;
-/// When in the absence of the API server something else happens.
+/// Time of the second fault during an outage of the API server.
 const IN_ITS_ABSENCE: Duration = Duration::from_secs(5);
 
-/// What came of an act: what was done and to whom; none when nobody was there to do it to.
+/// Executes an act. Returns a description with the target, or `None` if no target exists.
 pub async fn perform(stage: &mut Stage<'_>, controller: &Controller, act: Act) -> Option<String> {
     match act.kind {
         Kind::PushRevision => Some(stage.push_to(act.pick).await),
@@ -58,7 +58,7 @@ async fn kill_controller(controller: &Controller, pick: usize) -> Option<String>
     }
 }
 
-/// Released by the one or left to end, as it comes.
+/// Ends the leader, either by force, so that its lease expires, or gracefully, so that it releases the lease.
 async fn move_leader(stage: &Stage<'_>, controller: &Controller, pick: usize) -> String {
     let leader = controller.until_one_leads_but("").await;
     if pick.is_multiple_of(2) {
@@ -72,7 +72,7 @@ async fn move_leader(stage: &Stage<'_>, controller: &Controller, pick: usize) ->
 
 async fn delete_pod(stage: &mut Stage<'_>, pick: usize, by_force: bool) -> Option<String> {
     let pods = stage.pods().await;
-    // Those in which a run is open are worth more.
+    // Prefer pods with an open run.
     let running = find(&pods, Role::Pulumi).into_iter().map(|process| process.owner).collect::<Vec<_>>();
     let candidates = if running.is_empty() { pods.into_values().collect() } else { running };
     let stack = candidates.get(pick.checked_rem(candidates.len())?)?;
@@ -89,7 +89,7 @@ async fn kill_in_a_pod(stage: &mut Stage<'_>, role: Role, pick: usize) -> Option
 fn kill_one(stage: &mut Stage<'_>, pods: &BTreeMap<String, String>, role: Role, pick: usize) -> Option<String> {
     let process = one_of(find(pods, role), pick)?;
     let member = stage.stacks.get_mut(&process.owner)?;
-    // Before, so that whatever follows is seen to follow.
+    // Before the kill, so that the time of the hit precedes its effects.
     member.was_hit();
     process.kill().then(|| process.owner.clone())
 }
@@ -99,7 +99,7 @@ fn one_of(mut found: Vec<Process>, pick: usize) -> Option<Process> {
     Some(found.swap_remove(index))
 }
 
-/// While it is away a run dies, too: what nobody could write down is to be found out afterwards.
+/// Stops the API server and kills a run during the outage: the controller must detect the interrupted run afterwards.
 async fn without_api_server(stage: &mut Stage<'_>, pick: usize) -> String {
     let pods = stage.pods().await;
     let absence = if pick.is_multiple_of(2) { Absence::Stopped } else { Absence::Paused };

@@ -1,5 +1,5 @@
-//! A storm of faults over Stacks on a real cluster, and the proof that nothing was lost and nothing came twice. `make chaos`
-//! runs it; docs/reliability.md says what is promised.
+//! Injects faults into Stacks on a real cluster and proves that no run is lost or repeated. Run by `make chaos`;
+//! docs/reliability.md lists the guarantees.
 #![allow(
     clippy::panic,
     clippy::expect_used,
@@ -44,7 +44,7 @@ use jiff::Timestamp;
 
 use crate::harness::{AwayApiServer, Controller, Scene, client, in_scene, not_run, run_alone};
 
-/// How long faults happen, unless `CHAOS_SECONDS` says otherwise.
+/// Default duration of the faults in seconds; `CHAOS_SECONDS` overrides it.
 const SECONDS: u64 = 120;
 
 #[test]
@@ -83,7 +83,7 @@ async fn storm_in(scene: &Scene, controller: &Controller, seed: u64, length: Dur
     assert!(tally.is_good(), "the promise is broken (CHAOS_SEED={seed}):\n{problems}\n{}", timelines.join("\n\n"));
 }
 
-/// A number in the environment; another word there is a mistake that is told.
+/// Parses a number in the environment; panics if the value is not a number.
 fn number(variable: &str) -> Option<u64> {
     let text = std::env::var(variable).ok().filter(|text| !text.is_empty())?;
     Some(text.parse().unwrap_or_else(|_| panic!("{variable}={text} is not a number")))

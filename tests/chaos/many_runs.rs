@@ -1,5 +1,5 @@
-//! Five hundred runs that are open at once: they hold nobody up, a controller that starts follows them all, and each result
-//! is recorded once. One in ten has an agent of an earlier version.
+//! Five hundred open runs: they do not delay other runs, a restarted controller attaches to all of them, and each
+//! result is recorded once. One in ten has an agent of an older version.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, resume_unwind};
@@ -23,13 +23,13 @@ use crate::harness::{
 use crate::progress::until_count;
 
 const RUNS: usize = 500;
-/// Longer than the test: runs end when it says so.
+/// Longer than the test, which ends the runs.
 const RUN_TIME: Duration = Duration::from_secs(3600);
-/// How many Stacks are created at the same time.
+/// Number of concurrent creations.
 const AT_ONCE: usize = 16;
-/// How long something may take that is done five hundred times.
+/// Timeout of a step for all five hundred Stacks.
 const LIMIT: Duration = Duration::from_secs(400);
-/// Of the Stacks that the fake agent runs.
+/// Name prefix of the Stacks with the fake agent.
 const PREFIX: &str = "many-";
 
 #[test]
@@ -66,7 +66,7 @@ async fn many_runs(scene: &Scene, controller: &Controller) {
         FakeAgent::start_with(scene.client.clone(), fake_nodes::address(), manner).await.expect("a fake agent");
     let runs = Runs::watch(scene.api());
 
-    // One with an agent of its own, on the real node.
+    // A Stack with a real agent on the real node.
     let prompt_source = scene.source("prompt").await;
     let saying = |text: &str| Program::new("prompt").step("step", json!({"value": text}));
     let first = prompt_source.push(&saying("one").files()).await;
@@ -103,7 +103,7 @@ async fn many_runs(scene: &Scene, controller: &Controller) {
     remove(scene).await;
 }
 
-/// A source that is served to all of them.
+/// Creates a source that serves all Stacks.
 async fn served(scene: &Scene) -> FluxObject<'_> {
     let source = scene.source("app").await;
     let commit = source.push(&Program::new("many-runs").output("text", "hello".into()).files()).await;
@@ -132,7 +132,7 @@ async fn ready(scene: &Scene) -> usize {
     stacks.iter().filter(|stack| stack.name_any().starts_with(PREFIX) && is_done(stack)).count()
 }
 
-/// So many are gone later than a scene waits for, and than one call may take.
+/// Deletes the Stacks here, since the removal of so many exceeds the limits of a scene and of a single call.
 async fn remove(scene: &Scene) {
     let (api, how) = (scene.api::<Stack>(), DeleteParams::default());
     stream::iter(scene.list::<Stack>().await)
@@ -150,17 +150,17 @@ async fn remove(scene: &Scene) {
     .await;
 }
 
-/// The runs of the fake agent's Stacks, by a watch: listing hundreds again and again would be most of the work.
+/// Runs of the Stacks with the fake agent. Uses a watch, since polling hundreds of objects would dominate the load.
 struct Runs {
     seen: Arc<Mutex<BTreeMap<String, Seen>>>,
     _watch: JoinSet<()>,
 }
 
-/// What an Update was seen in.
+/// Observed states of an Update.
 #[derive(Default)]
 struct Seen {
     is_bound: bool,
-    /// Every end that its status ever told.
+    /// All results that the status ever had.
     ends: BTreeSet<String>,
 }
 

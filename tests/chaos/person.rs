@@ -1,4 +1,4 @@
-//! What a person does about a Stack that waits for one.
+//! Simulates a user who resolves Stacks that wait for a decision.
 
 use jiff::Timestamp;
 use kube::ResourceExt;
@@ -11,31 +11,31 @@ use crate::evidence;
 use crate::facts::{RemovedByHand, name_of};
 use crate::stage::Stage;
 
-/// The annotation that answers.
+/// Annotation with the decision.
 const RESOLVE: &str = "pulumi.com/resolve";
 const PENDING_CREATES: &str = "PendingCreates";
 const RUN_OUTCOME_UNKNOWN: &str = "RunOutcomeUnknown";
 
-/// What waits for a person.
+/// A decision that a Stack waits for.
 struct Question {
     stack: String,
     reason: String,
     message: String,
-    /// The Update that it is about.
+    /// Name of the Update in question.
     update: String,
 }
 
-/// An answer that was given, or why there is nothing to ask.
+/// A decision of the user, or the reason why none was needed.
 #[derive(Clone, Debug)]
 pub struct Answer {
     pub stack: String,
-    /// Resources that exist without a state that knows them: they were removed by hand.
+    /// Existing resources that are missing in the state: the user removed them.
     pub removed: Vec<String>,
-    /// Why the question should not have been asked.
+    /// Reason why the Stack should not have asked.
     pub baseless: Option<String>,
 }
 
-/// Answers for every Stack that waits, once for each run.
+/// Resolves every Stack that waits for a decision, once per run.
 pub async fn answer_all(stage: &mut Stage<'_>, stacks: &[Stack]) -> Vec<Answer> {
     let mut answers = Vec::new();
     for question in stacks.iter().filter_map(question) {
@@ -52,7 +52,7 @@ async fn answer(stage: &mut Stage<'_>, question: Question) -> Answer {
     let last = facts.events.last().map_or(0, |event| event.sequence);
     let (found, baseless) = match look_into(&facts) {
         Ok(found) => (found.exist, None),
-        // Of a run of which nothing is known the state need not tell anything.
+        // If the outcome of a run is unknown, the state need not contain pending operations.
         Err(_) if question.reason == RUN_OUTCOME_UNKNOWN => (Vec::new(), None),
         Err(why) => {
             (Vec::new(), Some(format!("{} was asked about ({}), but {why}", question.update, question.message)))
@@ -72,7 +72,7 @@ async fn answer(stage: &mut Stage<'_>, question: Question) -> Answer {
     Answer { stack: question.stack, removed, baseless }
 }
 
-/// What a Stack waits for a person with, if it does.
+/// Returns the decision that a Stack waits for, if any.
 fn question(stack: &Stack) -> Option<Question> {
     let status = stack.status.as_ref()?;
     let stalled = find(&status.conditions, STALLED).filter(|_| is_true(&status.conditions, STALLED))?;
@@ -81,7 +81,7 @@ fn question(stack: &Stack) -> Option<Question> {
     }
     let last = status.last_update.as_ref().and_then(|last| last.name.clone());
     let current = status.current_update.as_ref().map(|current| current.name.clone());
-    // The message names it; of a run that is still open the Stack speaks before the last one that ended.
+    // The message contains the name. An open run takes precedence over the last one that ended.
     let names = [current, last].into_iter().flatten().collect::<Vec<_>>();
     let named = names.iter().find(|name| stalled.message.contains(name.as_str())).or_else(|| names.first())?;
     Some(Question {

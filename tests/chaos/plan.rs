@@ -1,11 +1,11 @@
-//! What is done to the scene, and when: drawn from a seed before anything happens. Pure.
+//! Plan of the faults and their times, derived from a seed. Pure functions.
 
 use std::fmt;
 use std::time::Duration;
 
 use fastrand::Rng;
 
-/// One thing that a day brings.
+/// Kind of act: a change by a user or a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     PushRevision,
@@ -20,8 +20,8 @@ pub enum Kind {
     StopApiServer,
 }
 
-/// How often each kind is in a deck: all of it happens before any of it happens again. Most of what can be broken is a
-/// run, and runs come from pushes.
+/// Number of acts of each kind per deck: a deck is used up before the next one starts. Pushes are frequent because they
+/// start the runs that most faults interrupt.
 const DECK: [(Kind, usize); 10] = [
     (Kind::PushRevision, 4),
     (Kind::RecreateStack, 1),
@@ -35,18 +35,18 @@ const DECK: [(Kind, usize); 10] = [
     (Kind::StopApiServer, 1),
 ];
 
-/// The pause before each.
+/// Range of the pause before each act, in milliseconds.
 const FAULT_INTERVALS: std::ops::Range<u64> = 2_000..6_000;
-/// How long the API server is away.
+/// Duration of an API server outage.
 pub const API_SERVER_AWAY: Duration = Duration::from_secs(20);
 
 impl Kind {
-    /// Whether it breaks something; the others are what users do.
+    /// Reports whether the act is a fault; the others are changes by users.
     pub fn is_fault(self) -> bool {
         !matches!(self, Kind::PushRevision | Kind::RecreateStack)
     }
 
-    /// All, in their order.
+    /// Returns all kinds in order.
     pub fn all() -> impl Iterator<Item = Kind> {
         DECK.into_iter().map(|(kind, _)| kind)
     }
@@ -69,17 +69,17 @@ impl fmt::Display for Kind {
     }
 }
 
-/// What to do at a time.
+/// An act with its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Act {
-    /// Since the begin.
+    /// Time since the start.
     pub at: Duration,
     pub kind: Kind,
-    /// Which of the candidates, whoever they will be.
+    /// Selects the target among the candidates at that time.
     pub pick: usize,
 }
 
-/// All that happens within a time.
+/// Returns all acts within a duration.
 pub fn plan(seed: u64, length: Duration) -> Vec<Act> {
     let mut random = Rng::with_seed(seed);
     let mut acts = Vec::new();

@@ -1,11 +1,11 @@
-//! Processes in pods of ours, from `/proc` of the machine that the node is on.
+//! Processes in pods, from `/proc` of the machine that runs the node.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-/// What a process is.
+/// Role of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     Controller,
@@ -15,23 +15,23 @@ pub enum Role {
     Provider,
 }
 
-/// A process in a pod; it stays the same one, whatever becomes of its id.
+/// A process in a pod, identified by a pidfd, so that a reused process ID does no harm.
 #[derive(Debug)]
 pub struct Process {
     pub pid: i32,
     handle: OwnedFd,
-    /// Whose pod it is in.
+    /// Owner of the pod.
     pub owner: String,
 }
 
 impl Process {
-    /// Ends it without a chance to say goodbye. False when it has ended by itself.
+    /// Sends SIGKILL. Returns false if the process has already ended.
     pub fn kill(&self) -> bool {
         pidfd_send_signal(&self.handle, Signal::KILL).is_ok()
     }
 }
 
-/// All of a role that are in these pods: owners by the pods' UIDs.
+/// Returns all processes with a role in these pods; `pods` maps pod UIDs to owners.
 pub fn find(pods: &BTreeMap<String, String>, role: Role) -> Vec<Process> {
     let all = std::fs::read_dir("/proc").expect("/proc can be listed").flatten();
     let ids = all.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
@@ -40,7 +40,7 @@ pub fn find(pods: &BTreeMap<String, String>, role: Role) -> Vec<Process> {
     found
 }
 
-/// The handle comes first: what is read afterwards is of the process that it stands for, or of none.
+/// Opens the pidfd first: values read afterwards belong to that process or to none.
 fn open(pid: i32, pods: &BTreeMap<String, String>, role: Role) -> Option<Process> {
     let handle = pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok()?;
     let text = |file: &str| std::fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default();
@@ -49,7 +49,7 @@ fn open(pid: i32, pods: &BTreeMap<String, String>, role: Role) -> Option<Process
     is(&text("cmdline"), role).then(|| Process { pid, handle, owner: owner.clone() })
 }
 
-/// By its command line, whose words end with a NUL each.
+/// Detects the role from the NUL-separated command line.
 fn is(command: &str, role: Role) -> bool {
     let words: Vec<&str> = command.split('\0').collect();
     let program = words.first().and_then(|program| program.rsplit('/').next()).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! What came of it, in figures.
+//! Statistics of a storm.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -10,21 +10,21 @@ use crate::facts::{Facts, Run, RunOutcome};
 use crate::plan::Kind;
 use crate::storm::Aftermath;
 
-/// The figures of a storm.
+/// Results of a storm.
 #[derive(Debug)]
 pub struct Tally {
-    /// How often each thing was done.
+    /// Number of acts by kind.
     pub done: BTreeMap<Kind, usize>,
     pub runs: usize,
-    /// Runs that did not come to their end because of what was done to them.
+    /// Runs that did not complete because of a fault.
     pub interrupted: usize,
-    /// Those of them after which another run of the Stack has succeeded.
+    /// Interrupted runs that were followed by a successful run of the Stack.
     pub recovered: usize,
-    /// How often a person was asked.
+    /// Number of decisions by the user.
     pub in_doubt: usize,
     pub settled_after: Option<Duration>,
     pub broken: Vec<Broken>,
-    /// Questions without a reason.
+    /// Requests for a decision without a reason.
     pub baseless: Vec<String>,
 }
 
@@ -48,12 +48,12 @@ impl Tally {
         }
     }
 
-    /// What was asked for and never came.
+    /// Returns the number of lost results.
     pub fn lost(&self) -> usize {
         self.broken.iter().filter(|broken| broken.kind.is_loss()).count()
     }
 
-    /// What came twice.
+    /// Returns the number of repeated operations.
     pub fn doubled(&self) -> usize {
         self.broken.iter().filter(|broken| broken.kind.is_double()).count()
     }
@@ -62,7 +62,7 @@ impl Tally {
         self.problems().is_empty()
     }
 
-    /// As Markdown, which can be read as it is.
+    /// Returns the report as readable Markdown.
     pub fn markdown(&self, seed: u64, length: Duration) -> String {
         let mut text = format!("Seed {seed}, {} s of faults.\n\n| | |\n|---|---:|\n", length.as_secs());
         let mut row = |what: String, number: String| text.push_str(&format!("| {what} | {number} |\n"));
@@ -87,14 +87,14 @@ impl Tally {
         text
     }
 
-    /// What was not as promised, in words.
+    /// Returns a sentence for each violated guarantee.
     pub fn problems(&self) -> Vec<String> {
         let unsettled = self.settled_after.is_none().then(|| "not all Stacks have settled".to_owned());
         let broken = self.broken.iter().map(ToString::to_string);
         broken.chain(self.baseless.iter().cloned()).chain(unsettled).collect()
     }
 
-    /// Writes the report beside what was built, and names it.
+    /// Prints the report, writes it to the target folder and returns its path.
     pub fn publish(&self, seed: u64, length: Duration) -> PathBuf {
         let text = self.markdown(seed, length);
         println!("\n{text}");

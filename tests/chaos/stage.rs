@@ -1,4 +1,4 @@
-//! The Stacks that the storm is about, the repositories that they follow, and what was pushed there.
+//! Stacks and repositories under test, and the revisions that were pushed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,38 +13,38 @@ use serde_json::{Value, json};
 use crate::facts::{RemovedByHand, Wanted, called, resources_of};
 use crate::harness::{File, Scene, Source, api_call};
 
-/// How many Stacks there are.
+/// Number of Stacks.
 pub const STACKS: usize = 20;
-/// How many repositories they follow.
+/// Number of repositories.
 const REPOSITORIES: usize = 4;
-/// Of all programs.
+/// Project name of all programs.
 pub const PROJECT: &str = "chaos";
-/// How often what runs for a Stack may be cut off between two pushes: the waits between retries grow.
+/// Maximum number of hits on a Stack between two pushes, since the backoff grows with each retry.
 const HITS_PER_REVISION: usize = 2;
 
-/// All there is to be broken.
+/// All objects under test.
 pub struct Stage<'a> {
     pub scene: &'a Scene,
     sources: Vec<Source<'a>>,
-    /// What was pushed last to each repository.
+    /// Latest pushed revision by repository.
     wanted: Vec<Wanted>,
-    /// The number of each revision that was ever pushed.
+    /// Numbers of all pushed revisions.
     pub numbers: BTreeMap<String, u64>,
     pub stacks: BTreeMap<String, Member>,
 }
 
-/// A Stack and what was done to it.
+/// A Stack and the faults that hit it.
 #[derive(Debug, Default)]
 pub struct Member {
     pub repository: usize,
-    /// As the Pulumi CLI knows it.
+    /// Name of the Pulumi stack.
     pub pulumi_stack: String,
-    /// It was deleted, and is created again once it is gone.
+    /// The Stack was deleted and will be created again once it is gone.
     pub is_leaving: bool,
     pub hits: Vec<Timestamp>,
     hits_on_revision: usize,
     pub removed_by_hand: Vec<RemovedByHand>,
-    /// Updates that a person has answered for.
+    /// Updates that the user has resolved.
     pub answered: BTreeSet<String>,
 }
 
@@ -60,7 +60,7 @@ impl Member {
 }
 
 impl<'a> Stage<'a> {
-    /// Everything is created, and on its way.
+    /// Creates all objects without waiting for their first runs.
     pub async fn set(scene: &'a Scene) -> Stage<'a> {
         let mut stage =
             Stage { scene, sources: Vec::new(), wanted: Vec::new(), numbers: BTreeMap::new(), stacks: BTreeMap::new() };
@@ -97,11 +97,11 @@ impl<'a> Stage<'a> {
         Wanted { revision, number }
     }
 
-    /// Another revision in one of the repositories. The answer is which.
+    /// Pushes another revision to one of the repositories. Returns a description.
     pub async fn push_to(&mut self, pick: usize) -> String {
         let repository = pick % REPOSITORIES;
         self.wanted[repository] = self.push(repository).await;
-        // What is being destroyed is not given another chance by a push.
+        // A push does not reset the limit of hits for a Stack that is being destroyed.
         let follows = |member: &&mut Member| member.repository == repository && !member.is_leaving;
         for member in self.stacks.values_mut().filter(follows) {
             member.hits_on_revision = 0;
@@ -113,7 +113,7 @@ impl<'a> Stage<'a> {
         &self.wanted[member.repository]
     }
 
-    /// Asks for a Stack's deletion; [`Stage::create_again`] follows. None when all are on their way already.
+    /// Deletes a Stack; [`Stage::create_again`] follows. Returns `None` if all Stacks are already being deleted.
     pub async fn delete_one(&mut self, pick: usize) -> Option<String> {
         let staying: Vec<String> =
             self.stacks.iter().filter(|(_, member)| !member.is_leaving).map(|(name, _)| name.clone()).collect();
@@ -121,12 +121,12 @@ impl<'a> Stage<'a> {
         self.scene.delete::<Stack>(&name).await;
         let member = self.stacks.get_mut(&name)?;
         member.is_leaving = true;
-        // Its run is awaited, but what is not begun is given up.
+        // An open run continues, but a queued one is canceled.
         member.hits.push(Timestamp::now());
         Some(name)
     }
 
-    /// Creates those again that are gone by now. The answer is which.
+    /// Creates deleted Stacks again once they are gone. Returns their names.
     pub async fn create_again(&mut self, there: &[Stack]) -> Vec<String> {
         let is_there = |name: &str| there.iter().any(|stack| stack.name_any() == name);
         let gone = self.stacks.iter().filter(|(name, member)| member.is_leaving && !is_there(name));
@@ -141,7 +141,7 @@ impl<'a> Stage<'a> {
         gone.into_iter().map(|(name, _)| name).collect()
     }
 
-    /// The pods of Stacks that may be hit, by UID.
+    /// Returns the pods of Stacks that may be hit, by UID.
     pub async fn pods(&self) -> BTreeMap<String, String> {
         let pods = self.scene.list::<Pod>().await;
         let owner = |pod: &Pod| {
@@ -152,14 +152,14 @@ impl<'a> Stage<'a> {
         pods.iter().filter_map(|pod| Some((pod.uid()?, owner(pod)?))).collect()
     }
 
-    /// Asks for a pod's deletion, with or without time to say goodbye.
+    /// Deletes a pod, with or without its grace period.
     pub async fn delete_pod(&self, stack: &str, by_force: bool) {
         let name = workspace_pod(stack);
         let parameters = if by_force { DeleteParams::default().grace_period(0) } else { DeleteParams::default() };
         api_call(format!("deleting the pod {name}"), self.scene.api::<Pod>().delete(&name, &parameters)).await;
     }
 
-    /// Nothing is destroyed at the end of the scene: what there is to prove is proven.
+    /// Disables the destroy on deletion, which the checks no longer need.
     pub async fn leave_resources(&self) {
         for name in self.stacks.keys() {
             self.scene.patch::<Stack>(name, json!({"spec": {"destroyOnFinalize": false}})).await;
@@ -171,8 +171,8 @@ fn repository_name(repository: usize) -> String {
     format!("r{repository}")
 }
 
-/// Four resources, two of them one after the other, each of some seconds and several steps. What the provider calls them
-/// says of which revision they are, and one comes and goes with each.
+/// Returns a program with four resources, two of them in sequence, each with several steps over some seconds. Their
+/// names contain the revision, and one resource changes with each revision.
 fn program(number: u64) -> Value {
     let step = |name: &str, seconds: f64, value: &str| {
         let properties = json!({"name": called(name, number), "seconds": seconds, "steps": 3, "value": value});

@@ -1,4 +1,4 @@
-//! The storm from its begin to its end: acts at their times, people who answer, and a calm in which all has to settle.
+//! A storm: acts at their planned times, a user who resolves Stacks, and a calm period in which all Stacks must settle.
 
 use std::time::Duration;
 
@@ -19,13 +19,13 @@ use crate::processes::{Role, find};
 use crate::report::Tally;
 use crate::stage::Stage;
 
-/// How often somebody looks after the Stacks.
+/// Interval at which the user checks the Stacks.
 const LOOK_AFTER: Duration = Duration::from_secs(2);
-/// How long all may take to settle when nothing is broken any more. A container that was killed a few times is started again
-/// after minutes.
+/// Time in which all Stacks must settle after the last fault. The kubelet restarts a container with several restarts
+/// only after minutes.
 const CALM: Duration = Duration::from_secs(480);
 
-/// Something that happened.
+/// A recorded act or observation.
 #[derive(Clone, Debug)]
 pub struct Happening {
     pub at: Timestamp,
@@ -33,18 +33,18 @@ pub struct Happening {
     pub what: String,
 }
 
-/// What the storm has left.
+/// Results of a storm.
 pub struct Aftermath {
     pub facts: Vec<Facts>,
     pub happenings: Vec<Happening>,
     pub answers: Vec<Answer>,
-    /// How long all took to settle; none when it did not.
+    /// Time until all Stacks settled; `None` if they did not.
     pub settled_after: Option<Duration>,
-    /// When the scene began, for its timeline.
+    /// Start time of the scene, for its timeline.
     pub began: Timestamp,
 }
 
-/// Lets it all happen, and gathers what came of it.
+/// Executes the plan and collects the facts.
 pub async fn run(scene: &Scene, controller: &Controller, seed: u64, length: Duration, began: Timestamp) -> Aftermath {
     let mut stage = Stage::set(scene).await;
     let mut aftermath =
@@ -79,7 +79,7 @@ impl Aftermath {
         self.happenings.push(Happening { at, kind, what });
     }
 
-    /// The figures.
+    /// Returns the statistics.
     pub fn tally(&self) -> Tally {
         let broken: Vec<_> = self.facts.iter().flat_map(judge).collect();
         Tally::of(self, broken)
@@ -98,7 +98,7 @@ async fn until_the_first_run(stage: &Stage<'_>) {
     .await;
 }
 
-/// People answer, and what is gone is created again. The answer is how all Stacks are.
+/// Resolves waiting Stacks and creates deleted Stacks again. Returns all Stacks.
 async fn look_after(stage: &mut Stage<'_>, aftermath: &mut Aftermath) -> Vec<Stack> {
     let stacks = stage.scene.list::<Stack>().await;
     for name in stage.create_again(&stacks).await {
@@ -117,7 +117,7 @@ async fn look_after(stage: &mut Stage<'_>, aftermath: &mut Aftermath) -> Vec<Sta
     stacks
 }
 
-/// Waits until each Stack is there and Ready on what was pushed last.
+/// Waits until each Stack exists and is Ready at the latest revision.
 async fn settle(stage: &mut Stage<'_>, aftermath: &mut Aftermath) {
     let (begin, mut told) = (Instant::now(), Instant::now());
     aftermath.note(Timestamp::now(), None, "the storm is over".to_owned());
@@ -150,7 +150,7 @@ fn is_settled(stage: &Stage<'_>, name: &str, stacks: &[Stack]) -> bool {
     !member.is_leaving && stacks.iter().any(|stack| stack.name_any() == name && is_so(stack))
 }
 
-/// Everything that happened to a Stack, in order: what its objects were seen in, what its provider did, what was broken.
+/// Returns the history of a Stack in order: states of its objects, events of its provider, and faults.
 pub fn timeline(scene: &Scene, aftermath: &Aftermath, facts: &Facts) -> String {
     let seconds = |at: Timestamp| at.duration_since(aftermath.began).as_secs_f64();
     let mut lines: Vec<(f64, String)> = Vec::new();

@@ -1,4 +1,4 @@
-//! Admission policies that reject or rewrite what the controller writes.
+//! Admission policies that reject or rewrite objects of the controller.
 
 use k8s_openapi::api::core::v1::Service;
 use pulumi_controller::api::auto::Workspace;
@@ -12,13 +12,14 @@ use crate::harness::{
 
 const FROZEN: &str = "changes are frozen today";
 
-/// A policy and its binding for objects of one kind in the namespace of a scene. They carry its name.
+/// An admission policy and its binding for objects of one kind in the namespace of a scene. Both are named after the
+/// namespace.
 struct Policy {
     kind: &'static str,
     version: &'static str,
-    /// Group and plural of the objects that it is about.
+    /// API group and plural of the matched objects.
     resource: (&'static str, &'static str),
-    /// Merged over the spec of the policy.
+    /// Merged into the spec of the policy.
     spec: Value,
     binding: Value,
 }
@@ -59,7 +60,7 @@ impl Policy {
         }
     }
 
-    /// The API server starts to obey a policy, and stops it, some time after it was written.
+    /// Waits until the policy takes effect or is gone: the API server applies a change of a policy with a delay.
     async fn until_obeyed(&self, scene: &Scene, probe: &Value, is_obeyed: impl Fn(Result<String, String>) -> bool) {
         let create =
             ["create", "--dry-run=server", "--output=json", "--namespace", &scene.namespace, "--filename", "-"];
@@ -72,7 +73,7 @@ impl Policy {
     }
 }
 
-/// Once an administrator lets the objects be written, the Stack runs.
+/// The Stack runs once an administrator allows the writes.
 async fn rejects(scene: &Scene, resource: (&'static str, &'static str), probe: Value) {
     let policy = Policy::rejecting(resource);
     let is_frozen = |answer: Result<String, String>| answer.is_err_and(|problem| problem.contains(FROZEN));
@@ -90,7 +91,7 @@ async fn rejects(scene: &Scene, resource: (&'static str, &'static str), probe: V
             .await;
             policy.delete(scene).await;
             policy.until_obeyed(scene, &probe, |answer| !is_frozen(answer)).await;
-            // Not to wait for the next of the retries, which are minutes apart.
+            // Triggers a reconcile, since the next retry is minutes away.
             main.annotate(ANNOTATION_REQUESTED_AT, "thawed").await;
             let annotations = json!({"metadata": {"annotations": {ANNOTATION_REQUESTED_AT: "thawed"}}});
             scene.patch::<Workspace>("main", annotations).await;

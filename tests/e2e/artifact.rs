@@ -1,4 +1,4 @@
-//! Artifacts that are not what their source says.
+//! Artifacts that do not match the description in their source.
 
 use kube::Api;
 use kube::api::{Patch, PatchParams};
@@ -132,13 +132,13 @@ fn an_artifact_on_a_host_outside_flux_is_never_asked_for() {
     });
 }
 
-/// The digest of no bytes that anybody has.
+/// Returns a valid digest that matches no artifact.
 fn wrong_digest(digest: &str) -> String {
     let (algorithm, hex) = digest.split_once(':').expect("a digest names its algorithm");
     format!("{algorithm}:{}", hex.chars().rev().collect::<String>())
 }
 
-/// source-controller does not touch the status of a suspended object.
+/// Creates a suspended source, since source-controller does not touch the status of a suspended object.
 async fn create_source_that_flux_leaves_alone(scene: &Scene, name: &str) {
     scene
         .create::<GitRepository>(json!({
@@ -148,7 +148,7 @@ async fn create_source_that_flux_leaves_alone(scene: &Scene, name: &str) {
         .await;
 }
 
-/// Makes the source name an artifact.
+/// Sets the artifact in the status of the source.
 async fn serve(scene: &Scene, name: &str, artifact: &SourceArtifact) {
     let artifact = json!({
         "url": artifact.url, "path": artifact.url.split_once("//").map_or("", |(_, rest)| rest),

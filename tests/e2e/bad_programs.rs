@@ -1,4 +1,5 @@
-//! Programs that are wrong, loud or ask for what is not there: each gets its answer, and goes on once it is mended.
+//! Programs that are invalid, print too much or need missing inputs: each gets a clear message, and the Stack recovers
+//! once the program is fixed.
 
 use k8s_openapi::api::core::v1::{Pod, Secret};
 use pulumi_controller::api::conditions::{READY, RECONCILING, STALLED, stack_reason};
@@ -45,7 +46,7 @@ fn a_program_that_does_not_compile_says_where_and_the_outputs_stay() {
     });
 }
 
-/// What the CLI prints goes through the agent, its journal, the pod's log and the Stack's status.
+/// The output of the CLI passes through the agent, its journal, the log of the pod and the status of the Stack.
 #[test]
 fn a_program_that_prints_a_hundred_megabytes_runs_to_its_end() {
     run("loud", async |scene| {
@@ -110,7 +111,7 @@ fn a_missing_secret_is_waited_for_and_a_missing_key_is_named() {
     });
 }
 
-/// The kubelet looks after a pod that changes at once, and after the others about every minute.
+/// Changes the pod: the kubelet syncs a changed pod at once and other pods about every minute.
 async fn bring_into_the_pod(scene: &Scene, stack: &StackHandle<'_>, value: &str) {
     let patch = json!({"metadata": {"annotations": {"pulumi-controller.test/changed": value}}});
     scene.patch::<Pod>(&workspace_pod(&stack.name), patch).await;

@@ -1,4 +1,4 @@
-//! Workspaces and Updates as a person writes them, without a Stack.
+//! Workspaces and Updates that a user creates without a Stack.
 
 use kube::ResourceExt;
 use pulumi_controller::api::auto::{Update, UpdatePhase, Workspace};
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::harness::{Environment, Look, STATE_SECRET, Scene, WaitLimit, wait_until};
 use crate::runs_parts::until_update;
 
-/// A Workspace with what every one on this cluster needs, and these fields of its spec on top.
+/// Creates a Workspace with the settings that this cluster needs, merged with `fields`.
 pub async fn workspace(scene: &Scene, name: &str, fields: Value) -> Workspace {
     let environment = Environment::get();
     let secret = |key: &str| json!({"name": key, "valueFrom": {"secretKeyRef": {"name": STATE_SECRET, "key": key}}});
@@ -33,12 +33,12 @@ pub async fn workspace(scene: &Scene, name: &str, fields: Value) -> Workspace {
         .await
 }
 
-/// The stack that a scene's runs by hand are about.
+/// Returns the name of the Pulumi stack for the runs of a scene.
 pub fn stack_name(scene: &Scene) -> String {
     format!("by-hand-{}", scene.id)
 }
 
-/// An Update of that stack, of a type and with these fields of its spec on top.
+/// Creates an Update of that Pulumi stack, merged with `fields`.
 pub async fn update(scene: &Scene, name: &str, workspace: &str, kind: &str, fields: Value) -> Update {
     let mut spec = json!({"workspaceName": workspace, "stackName": stack_name(scene), "type": kind});
     for (field, value) in fields.as_object().expect("fields") {
@@ -50,7 +50,7 @@ pub async fn update(scene: &Scene, name: &str, workspace: &str, kind: &str, fiel
     scene.create(object).await
 }
 
-/// Waits until an Update has ended as it should.
+/// Waits until an Update has succeeded.
 pub async fn until_succeeded(scene: &Scene, name: &str) -> Update {
     until_update(scene, name, "to have succeeded", WaitLimit::Run, |update| {
         phase(update) == Some(UpdatePhase::Succeeded)
@@ -62,13 +62,13 @@ pub fn phase(update: &Update) -> Option<UpdatePhase> {
     update.status.as_ref().and_then(|status| status.phase)
 }
 
-/// Makes an Update, and waits until it has succeeded.
+/// Creates an Update and waits until it has succeeded.
 pub async fn succeeds(scene: &Scene, name: &str, workspace: &str, kind: &str, fields: Value) -> Update {
     update(scene, name, workspace, kind, fields).await;
     until_succeeded(scene, name).await
 }
 
-/// Waits until a Workspace is so.
+/// Waits until `is_so` returns true for a Workspace.
 pub async fn until_workspace(
     scene: &Scene,
     name: &str,
@@ -88,18 +88,18 @@ pub async fn until_workspace(
     .await
 }
 
-/// Waits until a Workspace is ready with the source that its spec asks for now.
+/// Waits until a Workspace is Ready with the source in its current spec.
 pub async fn until_ready(scene: &Scene, name: &str) -> Workspace {
     until_workspace(scene, name, "to be ready", WaitLimit::Long, |workspace| is(workspace, READY, "True", &[])).await
 }
 
-/// Waits until it is stalled, and says all these words.
+/// Waits until a Workspace is stalled with a message that contains all `words`.
 pub async fn until_stalled(scene: &Scene, name: &str, words: &[&str]) -> Workspace {
     let what = format!("to be stalled and to say {words:?}");
     until_workspace(scene, name, &what, WaitLimit::Run, |workspace| is(workspace, STALLED, "True", words)).await
 }
 
-/// Whether a condition of the present spec is so, and its message has all the words.
+/// Reports whether a condition of the current generation has this status and a message with all `words`.
 pub fn is(workspace: &Workspace, kind: &str, status: &str, words: &[&str]) -> bool {
     let Some(found) = &workspace.status else { return false };
     found.observed_generation == workspace.metadata.generation
@@ -108,7 +108,7 @@ pub fn is(workspace: &Workspace, kind: &str, status: &str, words: &[&str]) -> bo
         })
 }
 
-/// The value of one output of an Update, as its Secret has it.
+/// Returns one output of an Update from its Secret.
 pub async fn output(scene: &Scene, update: &Update, key: &str) -> Value {
     use k8s_openapi::api::core::v1::Secret;
     let name = update.status.as_ref().and_then(|status| status.outputs.clone());
@@ -118,7 +118,7 @@ pub async fn output(scene: &Scene, update: &Update, key: &str) -> Value {
     serde_json::from_slice(&bytes.0).unwrap_or_else(|error| panic!("{key} in {name} is no JSON: {error}"))
 }
 
-/// An init container of the pod that runs a script in the Pulumi image.
+/// Returns an init container that runs a script in the Pulumi image.
 pub fn init_container(scene: &Scene, name: &str, script: &str, mounts: Value) -> Value {
     json!({
         "name": name,

@@ -25,7 +25,7 @@ fn the_annotation_cancels_the_open_run_which_is_not_retried() {
         let source = scene.source("app").await;
         source.push(&slow("cancel-annotation", 120).files()).await;
         let mut stack = scene.stack("main", &source);
-        // The run would be retried, and run in its interval, while the test waits.
+        // Short intervals: a retry or a periodic run would start while the test waits.
         stack.spec.retry_interval = Some("1s".to_owned());
         stack.spec.interval = Some("2s".to_owned());
         let main = scene.start(stack).await;
@@ -50,7 +50,7 @@ fn the_annotation_cancels_the_open_run_which_is_not_retried() {
         let recorded: Vec<_> = updates.iter().map(|update| (update.name_any(), failure(update))).collect();
         assert_eq!(recorded, [(update, Some(update_reason::CANCELED))], "the record is kept");
 
-        // Another run shows that time has passed without a retry.
+        // The run of another Stack proves that enough time has passed without a retry.
         let witness = scene.start(scene.stack_on_program("witness", &program(scene).await)).await;
         witness.until_revision("1").await;
         assert_eq!(main.updates().await.len(), 1);
@@ -80,7 +80,7 @@ fn a_deleted_update_leaves_a_record_and_a_request_runs_again() {
         until_told(&main, "StackUpdateCanceled").await;
         scene.until_gone::<Update>(&update, WaitLimit::Reaction).await;
 
-        // What is asked for while no run is open cancels nothing, and is not remembered for the next one.
+        // A cancel request without an open run has no effect, also not on the next run.
         main.annotate(ANNOTATION_CANCEL, "now").await;
         until_told(&main, "NothingToCancel").await;
         main.annotate(ANNOTATION_REQUESTED_AT, "again").await;

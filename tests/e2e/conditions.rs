@@ -1,4 +1,4 @@
-//! What the conditions of a Stack say, and when.
+//! Conditions of a Stack and their transitions.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use pulumi_controller::api::conditions::{READY, RECONCILING, STALLED, stack_reason};
@@ -10,7 +10,7 @@ use crate::harness::{Program, Scene, WaitLimit, condition, run, says};
 #[test]
 fn c1_a_stack_nobody_has_looked_at_does_not_pass_for_a_ready_one() {
     run("unseen", async |scene| {
-        // What the API server answers to the creation is the object before any controller has seen it.
+        // The response to the creation is the object before any controller has reconciled it.
         let stack: Stack = scene
             .create(json!({
                 "apiVersion": "pulumi.com/v1", "kind": "Stack", "metadata": {"name": "main"},
@@ -52,7 +52,7 @@ fn c3_c4_the_conditions_follow_the_table_from_waiting_to_done() {
     });
 }
 
-/// Ready was never True before it was at the end.
+/// Checks that Ready was never True before the final state.
 fn assert_never_ready_before(scene: &Scene, done: &Stack) {
     let since = condition(done, READY).map(|ready| ready.last_transition_time.clone());
     let is_early = |ready: &Condition| ready.status == "True" && Some(&ready.last_transition_time) != since.as_ref();

@@ -1,17 +1,18 @@
-//! The rules that Flux checks its own objects by (`pkg/runtime/conditions/check`), for the conditions of a Stack.
+//! Flux's own condition rules (`pkg/runtime/conditions/check`), applied to the conditions of a Stack.
 //!
-//! The names are Flux's: `FAIL0001` and so on; it has no `FAIL0010`. Its warnings are rules here, but for `WARN0002`, which wants the reason
-//! of what is wrong in Ready: there the Pulumi Kubernetes Operator's words stand.
+//! The rule IDs are Flux's (`FAIL0001` and so on; Flux has no `FAIL0010`). Flux's warnings are errors here, except
+//! `WARN0002`: it requires the reason of a negative condition in Ready, where a Stack has the reason of the Pulumi
+//! Kubernetes Operator.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
 use pulumi_controller::api::conditions::{READY, RECONCILING, STALLED, find, is_true};
 use pulumi_controller::api::pulumi::Stack;
 
-/// Conditions of which True is bad news.
+/// Conditions with negative polarity.
 const NEGATIVE: [&str; 2] = [RECONCILING, STALLED];
 
-/// What the rules look at.
+/// Input of the rules.
 struct View<'a> {
     conditions: &'a [Condition],
     generation: i64,
@@ -32,7 +33,7 @@ impl<'a> View<'a> {
         find(self.conditions, READY).is_some_and(|ready| ready.status == status)
     }
 
-    /// Rules for every moment.
+    /// Checks the rules for every state.
     fn always(&self) -> Vec<(&'static str, &'static str)> {
         let is_there_as = |kind: &str, status: &str| find(self.conditions, kind).is_some_and(|c| c.status == status);
         [
@@ -61,13 +62,13 @@ impl<'a> View<'a> {
         .collect()
     }
 
-    /// A rule for the middle of the work.
+    /// Checks the rules for a state during a reconcile.
     fn in_progress(&self) -> Vec<(&'static str, &'static str)> {
         let unknown_at_rest = self.ready_is("Unknown") && !is_true(self.conditions, RECONCILING);
         if unknown_at_rest { vec![("FAIL0011", "Ready is Unknown without Reconciling")] } else { Vec::new() }
     }
 
-    /// Rules for the end of the work.
+    /// Checks the rules for the final state of a reconcile.
     fn at_rest(&self) -> Vec<(&'static str, &'static str)> {
         let ready = self.ready_is("True");
         let negative = NEGATIVE.iter().any(|kind| is_true(self.conditions, kind));
@@ -103,8 +104,8 @@ impl<'a> View<'a> {
     }
 }
 
-/// What is wrong with states that a Stack passed through. A Stack that nobody has looked at yet says so itself; until we have looked at one
-/// that the Pulumi Kubernetes Operator left, it has the operator's conditions, which say no generation.
+/// Returns the violations in the observed states of a Stack. Skips states before the first reconcile: a new Stack has
+/// its default condition, and a Stack of the Pulumi Kubernetes Operator has conditions without an observed generation.
 pub fn of_states(states: &[Stack]) -> Vec<String> {
     let was_seen = |stack: &&Stack| {
         let view = View::of(stack);
@@ -118,7 +119,8 @@ pub fn of_states(states: &[Stack]) -> Vec<String> {
     states.iter().filter(was_seen).flat_map(broken).collect()
 }
 
-/// What is wrong with a Stack as it is at the end of a test. One that is still at work is judged as that.
+/// Returns the violations in the state of a Stack at the end of a test. A Stack with Ready=Unknown is checked as in
+/// progress.
 pub fn at_the_end(stack: &Stack) -> Vec<String> {
     let view = View::of(stack);
     let rest = if view.ready_is("Unknown") { view.in_progress() } else { view.at_rest() };
@@ -141,7 +143,7 @@ mod tests {
 
     use super::*;
 
-    /// A Stack of generation 2 with conditions written as `Ready=True@2`.
+    /// Returns a Stack of generation 2 with conditions in the form `Ready=True@2`.
     fn stack(observed: i64, conditions: &[&str]) -> Stack {
         let condition = |text: &&str| {
             let (kind, rest) = text.split_once('=').expect("a condition has a status");

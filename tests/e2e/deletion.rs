@@ -1,4 +1,4 @@
-//! Stacks that are deleted.
+//! Deletion of Stacks.
 
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{Namespace, Pod, Secret, Service};
@@ -104,7 +104,7 @@ fn a_failed_destroy_keeps_the_stack_and_says_why() {
             "{failed:?}"
         );
 
-        // A person decides that the resources may stay.
+        // The user decides to keep the resources.
         main.change(json!({"spec": {"destroyOnFinalize": false}})).await;
         main.until_gone().await;
         until_nothing_of_ours_is_left(scene).await;
@@ -131,7 +131,8 @@ fn a_failed_destroy_is_tried_again_later_each_time_and_the_stack_goes_when_it_su
         assert!(stack.finalizers().iter().any(|finalizer| finalizer == STACK_FINALIZER), "it is not let go");
         let retry = condition(&stack, RECONCILING).expect("it goes on").message.clone();
         assert!(retry.contains("tried again after 30s"), "{retry}");
-        // Nothing of the program is asked in a destroy: the resource itself has to be mended, here by a person.
+        // A destroy does not run the program, so only a change of the resource itself could fix it. The user keeps the
+        // resources instead.
         main.change(json!({"spec": {"destroyOnFinalize": false}})).await;
         main.until_gone().await;
         until_nothing_of_ours_is_left(scene).await;
@@ -244,7 +245,7 @@ fn the_stack_goes_from_the_backend_where_that_is_asked_for_and_nowhere_else() {
             first.until_gone().await;
             assert_eq!(first.log.sentences().await, once(&["create step", "delete step"]), "{name}");
 
-            // One that makes no stack finds out.
+            // A Stack that does not create Pulumi stacks shows whether the Pulumi stack still exists.
             let mut stack = scene.stack(name, &source);
             stack.spec.use_local_stack_only = Some(true);
             let second = scene.start(stack).await;
@@ -317,7 +318,7 @@ fn in_a_terminating_namespace_a_stack_says_so_and_is_kept() {
         let said = condition(&stack, STALLED).expect("it is there").message.clone();
         assert!(said.contains("remove the finalizer") || said.contains("being terminated"), "{said}");
 
-        // A person decides that the resources may stay.
+        // The user decides to keep the resources.
         main.change(json!({"spec": {"destroyOnFinalize": false}})).await;
         wait_until("the namespace to be gone", WaitLimit::Run, async || {
             match namespaces.get_opt(&scene.namespace).await {
@@ -352,7 +353,7 @@ fn a_persons_workspace_of_the_same_name_is_neither_changed_nor_deleted() {
     });
 }
 
-/// A Stack that destroys in the end, and has made one resource.
+/// Creates a Stack with `destroyOnFinalize` and waits until its resource exists.
 async fn applied<'a>(scene: &'a Scene, project: &str) -> StackHandle<'a> {
     let source = scene.source("app").await;
     let commit = source.push(&Program::new(project).step("step", json!({"value": "one"})).files()).await;

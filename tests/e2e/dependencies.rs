@@ -1,11 +1,11 @@
-//! What a program depends on, where it cannot be installed.
+//! Dependencies of a program that cannot be installed.
 
 use pulumi_controller::api::conditions::{READY, stack_reason, workspace_reason};
 use serde_json::json;
 
 use crate::harness::{File, Program, Scene, WaitLimit, condition, is_stalled, once, run};
 
-/// The image of the tests has no Node.js.
+/// The test image has no Node.js.
 #[test]
 fn a_source_whose_dependencies_cannot_be_installed_is_said_to_be_so_and_the_next_one_is_taken() {
     run("dependencies", async |scene: &Scene| {

@@ -1,4 +1,4 @@
-//! A destroy before a deletion works on all resources of its own Pulumi stack, and on no others.
+//! The destroy before a deletion covers all resources of its own Pulumi stack and no others.
 
 use k8s_openapi::api::core::v1::Secret;
 use pulumi_controller::api::conditions::{READY, stack_reason};
@@ -8,7 +8,7 @@ use serde_json::json;
 use crate::harness::{Program, Scene, WaitLimit, once, run, says};
 use crate::runs_parts::{in_pod, slow};
 
-/// Moves the URL of the backend from the spec into a Secret, where only the agent reads it.
+/// Moves the URL of the backend from the spec to a Secret that only the agent reads.
 async fn with_backend_in_a_secret(scene: &Scene, mut stack: Stack) -> Stack {
     let url = stack.spec.backend.take().expect("the tests name a backend");
     scene.create::<Secret>(json!({"metadata": {"name": "backend"}, "stringData": {"url": url}})).await;
@@ -91,7 +91,7 @@ fn the_backend_of_an_interrupted_run_is_recorded() {
         let stack = with_backend_in_a_secret(scene, scene.stack("main", &source)).await;
         let main = scene.start(stack).await;
         main.log.wait_for("create", "slow", "begin").await;
-        // The first process of the container starts the agent again.
+        // Kills the children of PID 1; PID 1 starts the agent again.
         in_pod(
             scene,
             "main",

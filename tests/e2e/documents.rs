@@ -1,4 +1,4 @@
-//! What the documents show can be applied.
+//! Checks that the examples in the documents can be applied.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +7,7 @@ use crate::harness::{run, try_kubectl};
 const FENCE: &str = "```";
 const DRY_RUN: [&str; 5] = ["apply", "--dry-run=server", "--validate=strict", "--filename", "-"];
 
-/// The API server's own word on every object that a document shows, without anything being made.
+/// Validates every object in the documents with a server-side dry run.
 #[test]
 fn q4_every_object_of_the_documents_is_valid() {
     run("documents", async |_| {
@@ -42,7 +42,8 @@ fn markdown(folder: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// The blocks of YAML except files of kustomize and Prometheus, which are not objects. What is shown in a namespace of its readers' is tried in `default`.
+/// Returns the YAML blocks except kustomize and Prometheus files, which are not objects. Objects for a namespace of the
+/// reader are validated in `default`.
 fn objects_of(text: &str) -> Vec<String> {
     let mut blocks = Vec::new();
     let mut block: Option<String> = None;

@@ -32,14 +32,14 @@ fn the_second_of_two_stacks_gives_way_until_the_first_is_gone() {
         }
         assert!(second.updates().await.is_empty(), "nothing has run");
 
-        // A preview of the same stack is no second one.
+        // A preview of the same Pulumi stack is not a duplicate.
         let mut preview = scene.stack("preview", &source);
         preview.spec.stack.clone_from(&same);
         preview.spec.preview = Some(true);
         let preview = scene.start(preview).await;
         preview.until("to be previewed", WaitLimit::Run, is_done).await;
 
-        // One that gives way destroys nothing at its end.
+        // A Stack in conflict destroys nothing when it is deleted.
         let mut third = scene.stack("third", &source);
         third.spec.stack.clone_from(&same);
         third.spec.destroy_on_finalize = Some(true);
@@ -134,7 +134,7 @@ fn a_duplicate_whose_backend_is_in_a_secret_is_kept_from_destroying() {
         stack.spec.stack = managed;
         stack.spec.destroy_on_finalize = Some(true);
         let second = scene.start(stack).await;
-        // Only the agent knows the backend: it is found after the first run.
+        // Only the agent knows the backend, so the conflict is detected after the first run.
         let gives_way = |stack: &Stack| says(stack, STALLED, "True", stack_reason::UPDATE_CONFLICT);
         second.until("to give way", WaitLimit::Run, gives_way).await;
         second.delete().await;

@@ -1,4 +1,4 @@
-//! Programs that fail, and how they are mended.
+//! Programs that fail, and their recovery.
 
 use pulumi_controller::api::conditions::{READY, RECONCILING, stack_reason};
 use serde_json::json;

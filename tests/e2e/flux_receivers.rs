@@ -1,4 +1,4 @@
-//! A push by webhook, as Flux has it: its Receivers ask a source to look, or a Stack that follows its repository itself.
+//! Webhooks through Flux Receivers, which request a reconcile of a source or of a Stack that tracks its own repository.
 
 use hmac::{Hmac, KeyInit, Mac};
 use k8s_openapi::api::core::v1::Secret;
@@ -16,7 +16,7 @@ fn signature() -> String {
     format!("sha256={}", hex::encode(hmac.finalize().into_bytes()))
 }
 
-/// Each type of Receiver: the events that it takes, and what a good call carries.
+/// Returns each type of Receiver with its events and the headers of a valid request.
 fn types() -> [(&'static str, Value, Vec<(&'static str, String)>); 4] {
     [
         ("github", json!(["push"]), vec![("X-GitHub-Event", "push".to_owned()), ("X-Hub-Signature-256", signature())]),

@@ -1,4 +1,4 @@
-//! Git repositories that the controller follows itself, without Flux.
+//! Git repositories that the controller polls itself, without Flux.
 
 use kube::Api;
 use pulumi_controller::api::conditions::{READY, STALLED, stack_reason};

@@ -1,5 +1,5 @@
-//! Sources that mean harm or cannot help it: each is refused by its fault, the workspace keeps the source that it has, and
-//! the next good one mends all.
+//! Malicious and broken sources: each is rejected with a specific message, the workspace keeps its installed source,
+//! and the next valid artifact recovers the Stack.
 
 use std::io::Write;
 use std::path::Path;
@@ -17,7 +17,7 @@ use crate::harness::{
     says, waits_for_source,
 };
 
-/// A Stack that runs well on a source, and is then offered others.
+/// A Stack that has run a valid source and is then offered others.
 struct Place<'a> {
     server: FaultServer,
     source: FluxObject<'a>,
@@ -39,14 +39,15 @@ impl<'a> Place<'a> {
         Place { server, source, stack, good, pod }
     }
 
-    /// Offers an artifact that needs an edit and waits until the Stack is stalled with these words, and nothing else has changed.
+    /// Offers an artifact and waits until the Stack is stalled with these words. Nothing else may change.
     async fn expect_refusal(&self, artifact: &SourceArtifact, words: &[&str]) {
         self.source.offer(artifact).await;
         let revision = artifact.revision.as_str();
         self.expect_stalled(revision, &[&[revision], words].concat()).await;
     }
 
-    /// Offers an artifact that cannot be fetched now and waits until the Stack waits for it with these words, and nothing else has changed.
+    /// Offers an artifact that cannot be fetched at the moment and waits until the Stack waits for it with these words.
+    /// Nothing else may change.
     async fn expect_wait(&self, artifact: &SourceArtifact, words: &[&str]) {
         self.source.offer(artifact).await;
         let revision = artifact.revision.as_str();
@@ -77,11 +78,12 @@ impl<'a> Place<'a> {
         assert_eq!(self.stack.updates().await.len(), 1, "{of}: nothing has run");
     }
 
-    /// A good artifact puts an end to all of it, in the same pod.
+    /// Offers a valid artifact and checks that the Stack recovers in the same pod.
     async fn expect_recovery(&self, test: &str) {
         let better = self.server.upload("better", archive(&program(test, "two"))).await;
         self.source.offer(&better).await;
-        // The agent may be busy with the last one, which it was given once more: of very many files, on a busy machine, for minutes.
+        // The agent may still be processing a retry of the previous artifact, which can take minutes for very many
+        // files.
         self.stack.until_revision_within(WaitLimit::Long, &better.revision).await;
         assert_eq!(self.stack.pod_and_restarts().await, self.pod);
         assert_eq!(self.stack.log.sentences().await, once(&["create step", "update step"]));
@@ -92,7 +94,7 @@ fn program(test: &str, value: &str) -> Vec<File> {
     Program::new(test).step("step", json!({"value": value})).output("said", json!("${step.value}")).files()
 }
 
-/// An archive as Flux makes it.
+/// Returns an archive in the format that Flux produces.
 fn archive(files: &[File]) -> Vec<u8> {
     let mut builder = tar::Builder::new(Vec::new());
     for file in files {
@@ -110,13 +112,13 @@ fn compressed(bytes: &[u8]) -> Vec<u8> {
     encoder.finish().expect("memory takes it")
 }
 
-/// The archives that `tests/fuzz_corpora` proves to be refused, without a cluster.
+/// Returns an archive whose rejection `tests/fuzz_corpora` proves without a cluster.
 fn seed(name: &str) -> Vec<u8> {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fuzz/corpus/archive").join(format!("{name}.tar"));
     std::fs::read(&file).unwrap_or_else(|error| panic!("reading {}: {error}", file.display()))
 }
 
-/// Each archive, and the words that its refusal names it by.
+/// Archives with the words that their rejection must contain.
 const HOSTILE_ARCHIVES: [(&str, &[&str]); 19] = [
     ("parent", &["\"../evil\"", "\"..\""]),
     ("absolute", &["\"/etc/evil\"", "absolute"]),
@@ -249,7 +251,7 @@ fn s6_what_a_server_answers_is_named_and_the_artifact_is_fetched_once_it_is_ther
         place.server.upload("endless", archive(&program("answers", "endless"))).await;
         let artifact = place.server.behave("endless", json!({"endless": true})).await;
         place.expect_refusal(&artifact, &[&artifact.url, "larger than 268435456 bytes"]).await;
-        // It is there a moment later, and nobody but the controller itself looks for it.
+        // The first request returns 404, later ones succeed: the controller must retry without another trigger.
         let better = place.server.upload("better", archive(&program("answers", "two"))).await;
         place.server.behave("better", json!({"status": 404, "times": 1})).await;
         place.expect_wait(&better, &["404"]).await;

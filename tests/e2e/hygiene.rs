@@ -1,4 +1,5 @@
-//! What the controller does not write: what has not changed, what is a user's, and what others have written.
+//! Writes that the controller must not make: to unchanged objects, to fields of users and to fields of other
+//! controllers.
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
@@ -18,13 +19,13 @@ use serde_json::{Value, json};
 use crate::harness::{Look, Program, Scene, WaitLimit, api_call, run, wait_until};
 use crate::identity::AUTHORITY_IS_LEFT_ALONE;
 
-/// Who else writes.
+/// Field manager of another client.
 const TEAM: &str = "team";
 
 #[test]
 fn c8_nothing_is_written_while_nothing_changes() {
     run("at-rest", async |scene| {
-        // Another authority issues the certificates of all pods again.
+        // A change of the certificate authority would renew the certificates of all pods.
         let _alone = AUTHORITY_IS_LEFT_ALONE.lock().await;
         let source = scene.source("app").await;
         let saying = |text: &str| Program::new("at-rest").step("step", json!({"value": text})).files();
@@ -32,7 +33,7 @@ fn c8_nothing_is_written_while_nothing_changes() {
         let main = scene.start(scene.stack("main", &source)).await;
         main.until_applied(&commit).await;
         let before = until_at_rest(scene).await;
-        // Another Stack's life, in the same namespace and in the same controller.
+        // Create another Stack in the same namespace, so that the controller is active.
         let other = scene.source("other").await;
         let pushed = other.push(&saying("two")).await;
         scene.start(scene.stack("witness", &other)).await.until_applied(&pushed).await;
@@ -50,7 +51,7 @@ fn c11_what_others_have_written_stays_and_no_field_of_the_spec_is_lost() {
         let saying = |text: &str| Program::new("others").step("step", json!({"value": text})).files();
         let first = source.push(&saying("one")).await;
         let mut written = json!(scene.stack("main", &source));
-        // What a client that leaves out what is empty would lose.
+        // Explicit zero values, which a client that omits empty fields would drop.
         for (field, value) in [
             ("refresh", json!(false)),
             ("destroyOnFinalize", json!(false)),
@@ -91,7 +92,7 @@ fn c11_what_others_have_written_stays_and_no_field_of_the_spec_is_lost() {
     });
 }
 
-/// The parts of an object that the controller has written last, and of its metadata the fields.
+/// Returns the parts of an object whose last writer is the controller; for the metadata, the individual fields.
 fn managed_by_the_controller<K: Resource>(object: &K) -> BTreeSet<String> {
     let entries = object.meta().managed_fields.iter().flatten();
     let ours = entries.filter(|entry| entry.manager.as_deref() == Some(names::FIELD_MANAGER));
@@ -103,7 +104,7 @@ fn managed_by_the_controller<K: Resource>(object: &K) -> BTreeSet<String> {
     parts.collect()
 }
 
-/// Kind, name and version of everything that belongs to Stacks here, but for what is watched for others.
+/// Returns kind, name and version of the objects that belong to Stacks in the scene, except pods.
 async fn versions(scene: &Scene) -> Vec<String> {
     fn of<K: Resource<DynamicType = ()>>(objects: &[K]) -> impl Iterator<Item = String> {
         objects.iter().map(|o| format!("{} {} {:?}", K::kind(&()), o.name_any(), o.resource_version()))
@@ -118,7 +119,8 @@ async fn versions(scene: &Scene) -> Vec<String> {
     all
 }
 
-/// The last words about a run are written a moment after its Stack is Ready.
+/// Waits until the versions are stable: the controller writes the last results of a run shortly after its Stack is
+/// Ready.
 async fn until_at_rest(scene: &Scene) -> Vec<String> {
     let mut last = Vec::new();
     let mut same = 0;
@@ -147,7 +149,7 @@ fn stacks_as_they_are(scene: &Scene) -> Api<DynamicObject> {
 }
 
 impl Scene {
-    /// No type of ours between.
+    /// Creates a Stack without conversion through the types of the project.
     async fn create_as_it_is(&self, stack: &Value) -> DynamicObject {
         let mut stack = stack.clone();
         stack["apiVersion"] = json!(Stack::api_version(&()));
@@ -161,7 +163,7 @@ impl Scene {
         object.data["spec"].clone()
     }
 
-    /// A label, or something of the status, by somebody else's server-side apply.
+    /// Applies a label, or a status field, with server-side apply as another field manager.
     async fn apply_as_the_team<K>(&self, name: &str, status: Option<Value>)
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + Serialize + DeserializeOwned,

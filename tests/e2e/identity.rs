@@ -1,6 +1,6 @@
-//! Who may call an agent, and the certificate authority as people change it while Stacks run.
+//! Access to agents, and changes of the certificate authority while Stacks run.
 //!
-//! The authority is everybody's: all tests that run beside these are witnesses that a change cuts nothing.
+//! All Stacks share one certificate authority, so the tests that run in parallel prove that a change interrupts no run.
 
 use std::collections::BTreeMap;
 
@@ -20,10 +20,10 @@ use crate::harness::{Look, Program, Scene, Source, StackHandle, WaitLimit, api_c
 const NAMESPACE: &str = "flux-system";
 const SECRET: &str = "pulumi-controller-authority";
 
-/// The controller looks at the Secret three times a minute.
+/// Duration of a run in seconds. The controller checks the Secret three times a minute.
 const LONG_RUN: u32 = 45;
 
-/// There is one authority: these tests change it one after the other, and not while a test needs it unchanged.
+/// Lock on the only certificate authority: held by a test that changes it or needs it unchanged.
 pub(crate) static AUTHORITY_IS_LEFT_ALONE: Mutex<()> = Mutex::const_new(());
 
 #[test]
@@ -62,7 +62,7 @@ fn another_authority_put_in_place_during_a_run_cuts_nothing_and_takes_over() {
         change(scene, json!({ "data": data })).await;
         running.until_certified_by(&other, before.certificate_pem()).await;
         running.went_on().await;
-        // By now the pod has the files of before or those of after, as the kubelet pleases.
+        // At this point the pod has either the old or the new files, depending on the kubelet.
         running.ends_and_the_next_push_runs("two", 1).await;
 
         let alone = Agents::new(&[client(&other)], other.certificate_pem()).expect("a client of the new authority");
@@ -94,7 +94,7 @@ fn a_rotation_that_a_person_asks_for_announces_the_next_authority_before_it_sign
         let next = text(&announced, "next.crt").expect("a next authority");
         running.until_certified_by(&authority(&before), &next).await;
 
-        // The hour that pods are given is over.
+        // Simulates that the hour for the distribution to the pods has passed.
         let past = Timestamp::now().checked_sub(1.minute()).expect("a time").to_string();
         change(scene, json!({"metadata": {"annotations": {"pulumi.com/promote-at": past}}})).await;
         let promoted = until_secret(scene, "to sign with the next authority", |secret| {
@@ -144,7 +144,7 @@ fn nobody_but_the_controller_can_call_an_agent_and_no_agent_can_pass_for_another
     });
 }
 
-/// A Stack with a run open in it.
+/// A Stack with an open run.
 struct Running<'a> {
     scene: &'a Scene,
     name: &'static str,
@@ -168,7 +168,7 @@ impl<'a> Running<'a> {
         assert_eq!(self.stack.log.sentences().await, ["create slow begin"], "the run is open all the time");
     }
 
-    /// The run that was open, and those since, each happened once; the next one runs in the same pod.
+    /// Checks that the open run and later runs each executed once and that the next push runs in the same pod.
     async fn ends_and_the_next_push_runs(&self, text: &str, runs_before: usize) {
         let updates = self.stack.updates().await;
         assert_eq!(updates.len(), runs_before, "no run was repeated");
@@ -182,7 +182,7 @@ impl<'a> Running<'a> {
         assert_eq!(self.stack.log.sentences().await, once(&steps));
     }
 
-    /// Waits until the workspace's Secret holds a certificate of this authority, and trusts another one too.
+    /// Waits until the Secret of the workspace has a certificate of this authority and also trusts another one.
     async fn until_certified_by(&self, authority: &Authority, trusted: &str) {
         let name = workspace_tls_secret(&self.stack.name);
         wait_until(format!("the Secret {name} to be of the other authority"), WaitLimit::Reaction, async || {
@@ -199,7 +199,7 @@ impl<'a> Running<'a> {
     }
 }
 
-/// The first run takes a while; the second has nothing to do but the step after it.
+/// Returns a program whose first run is slow; the second run changes only the step after the slow one.
 fn program(name: &str, seconds: u32, text: &str) -> Program {
     let slow = json!({"seconds": seconds, "steps": seconds});
     Program::new(name).step("slow", slow).step("said", json!({"value": format!("{text} ${{slow.count}}")}))
@@ -260,7 +260,7 @@ async fn address(stack: &StackHandle<'_>, scene: &Scene) -> AgentAddress {
     }
 }
 
-/// One call of a Stack's agent, or why it was not answered.
+/// Calls the agent of a Stack. Returns an error if the agent does not answer.
 async fn status(agents: &Agents, stack: &StackHandle<'_>, scene: &Scene) -> Result<(), String> {
     let connected = agents.connect(&address(stack, scene).await).await.map_err(|error| error.to_string())?;
     connected.status().await.map(|_| ()).map_err(|error| error.to_string())

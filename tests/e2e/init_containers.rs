@@ -1,4 +1,4 @@
-//! Init containers of the user in the pod that a Stack runs in.
+//! Init containers of the user in the workspace pod.
 
 use k8s_openapi::api::core::v1::{Event, Pod};
 use kube::ResourceExt;
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{File, Look, Program, Scene, WaitLimit, condition, is_stalled, once, run, says, wait_until};
 
-/// The program's output is what an init container has made of a file of the source.
+/// Returns a program whose output is a file that an init container generates from a file of the source.
 fn files(project: &str, word: &str) -> Vec<File> {
     let program = Program::new(project).step("step", json!({"value": word}));
     let mut files = program.output("made", json!({"fn::readFile": "./made.txt"})).files();
@@ -17,10 +17,10 @@ fn files(project: &str, word: &str) -> Vec<File> {
 }
 
 const MAKE: &str = "tr a-z A-Z </share/workspace/word.txt >/share/workspace/made.txt";
-/// Runs beside Pulumi, and ends when it is told to.
+/// Runs in parallel with Pulumi and ends on SIGTERM.
 const STAY: &str = "trap 'exit 0' TERM; while :; do sleep 1 & wait $!; done";
 
-/// An init container that runs a script.
+/// Returns an init container that runs a script.
 fn container(scene: &Scene, name: &str, script: &str) -> Value {
     json!({
         "name": name,
@@ -169,7 +169,8 @@ fn variables_and_mounts_of_fetch_are_accepted_with_an_event() {
     });
 }
 
-/// Answers as a CLI of this version that does not know a flag of every run. Other calls reach the CLI of the image.
+/// Wraps the CLI: reports an old version and rejects a flag that every run uses; forwards all other calls to the CLI of
+/// the image.
 const OLD_CLI: &str = r#"mkdir -p /share/old && cat >/share/old/pulumi <<'END' && chmod +x /share/old/pulumi
 #!/bin/sh
 for word; do

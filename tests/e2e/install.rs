@@ -1,4 +1,4 @@
-//! How the custom resource definitions are installed.
+//! Installation of the custom resource definitions.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use serde_json::json;
 
 use crate::harness::{Look, Scene, WaitLimit, api_call, kubectl, run, wait_until};
 
-/// Client-side apply keeps the whole object in an annotation, which the API server limits.
+/// Client-side apply stores the whole object in an annotation, and the API server limits the size of annotations.
 #[test]
 fn plain_kubectl_apply_takes_the_definitions() {
     run("install", async |_| {
@@ -22,7 +22,7 @@ fn plain_kubectl_apply_takes_the_definitions() {
     });
 }
 
-/// Kubernetes' own roles `view` and `edit`, given to people in a namespace, know our kinds.
+/// The built-in roles `view` and `edit` include the kinds of the project.
 #[test]
 fn who_may_view_a_namespace_sees_our_kinds_and_who_may_edit_it_changes_them() {
     run("roles", async |scene| {
@@ -38,7 +38,7 @@ fn who_may_view_a_namespace_sees_our_kinds_and_who_may_edit_it_changes_them() {
             let rows =
                 [("view", "list", true), ("view", "create", false), ("edit", "create", true), ("edit", "delete", true)];
             for (user, verb, wanted) in rows {
-                // The API server's controllers put such roles together in their own time.
+                // The API server aggregates these roles asynchronously.
                 wait_until(format!("{user} may {verb} {resource}: {wanted}"), WaitLimit::Reaction, async || {
                     let may = may(scene, user, verb, group, resource).await;
                     if may == wanted { Look::Found(()) } else { Look::NotYet(format!("{may}")) }

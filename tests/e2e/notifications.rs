@@ -1,4 +1,4 @@
-//! The events of a Stack; Flux's own notification-controller takes them, and brings them to where an Alert leads.
+//! Events of a Stack, which Flux's notification-controller forwards to the Provider of an Alert.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,7 @@ fn program(value: &str, failing: &str) -> Program {
     Program::new("alerts").step("step", json!({"value": value, "failOn": failing}))
 }
 
-/// An Alert on all Stacks of the scene, and where it leads.
+/// Creates an Alert for all Stacks of the scene and its Provider.
 async fn alert(scene: &Scene, name: &str, provider: Value) {
     let provider = json!({"metadata": {"name": name}, "spec": provider});
     scene.create_notification("Provider", provider).await;
@@ -164,7 +164,7 @@ fn revision(event: &Event) -> Option<String> {
     event.annotations().get("pulumi.com/revision").cloned()
 }
 
-/// Waits until the Stack has an event of this reason, and answers all that it has.
+/// Waits for an event of the Stack with this reason and returns all its events.
 async fn until_told(main: &StackHandle<'_>, reason: &str) -> Vec<Event> {
     wait_until(format!("an event {reason}"), WaitLimit::Reaction, async || {
         let events = main.events().await;

@@ -1,4 +1,4 @@
-//! Outputs: in their Secret, in the status, and when they cannot be kept.
+//! Outputs in their Secret and in the status, and outputs that cannot be stored.
 
 use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt;
@@ -67,7 +67,7 @@ fn outputs_that_cannot_be_kept_fail_no_run_and_the_status_says_so() {
         let main = scene.start(scene.stack("main", &source)).await;
         let stack = main.until_applied(&first).await;
 
-        // Somebody else's Secret stands where that of the next run is to be.
+        // A foreign Secret already has the name of the next run's outputs Secret.
         let next = names::update("main", &stack.uid().unwrap_or_default(), 2);
         let name = names::outputs_secret(&next);
         scene.create::<Secret>(json!({"metadata": {"name": name}, "stringData": {"said": "\"foreign\""}})).await;

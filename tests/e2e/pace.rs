@@ -1,4 +1,4 @@
-//! How often a Stack runs, and what becomes of its workspace between two runs.
+//! Intervals between the runs of a Stack, and the workspace between two runs.
 
 use std::collections::HashSet;
 
@@ -38,7 +38,7 @@ fn a_stack_that_fails_is_retried_for_as_long_as_its_spec_stands() {
         let source = scene.source("app").await;
         source.push(&Program::new("pace").step("step", json!({"failOn": "create"})).files()).await;
         let mut stack = scene.stack("main", &source);
-        // The shortest wait of all: 10 s after each failure.
+        // The minimum backoff: 10 s after each failure.
         stack.spec.retry_max_backoff_duration_seconds = Some(1);
         let main = scene.start(stack).await;
         let failed = main
@@ -78,7 +78,8 @@ fn a_stack_with_a_retry_interval_is_retried_after_it() {
     });
 }
 
-/// Waits until so many Updates were ever seen, and answers why each was asked for: old ones are tidied away.
+/// Waits until at least `wanted` Updates were observed and returns their messages. Uses the timeline, since old Updates
+/// are pruned.
 async fn until_asked_for(scene: &Scene, wanted: usize) -> Vec<String> {
     wait_until(format!("{wanted} runs"), WaitLimit::Run, async || {
         let mut seen = HashSet::new();

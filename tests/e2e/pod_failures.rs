@@ -1,4 +1,4 @@
-//! What keeps a pod from starting: the Stack names it in the cluster's own words, and goes on when it is mended.
+//! Pods that cannot start: the Stack reports the message of Kubernetes and recovers once the cause is removed.
 
 use k8s_openapi::api::core::v1::{ResourceQuota, Secret, ServiceAccount};
 use pulumi_controller::api::conditions::{READY, RECONCILING, stack_reason};
@@ -7,13 +7,13 @@ use serde_json::{Value, json};
 
 use crate::harness::{Look, Program, Scene, StackHandle, WaitLimit, condition, is_stalled, run, says, wait_until};
 
-/// A Stack whose Workspace gets these words on top, which must fail for a reason with these words, and run once it is mended.
+/// A change of the workspace template that must fail with certain words; the Stack runs once the change is reverted.
 struct Case<'a> {
     name: &'a str,
-    /// Merged over the template of the Workspace's spec.
+    /// Merged into the template of the Workspace's spec.
     template: Value,
     words: &'a [&'a str],
-    /// Whether the Stack is stalled until something is edited.
+    /// True if the Stack is stalled until an edit.
     needs_edit: bool,
 }
 
@@ -42,12 +42,12 @@ impl Case<'_> {
     }
 }
 
-/// Takes a field of the Workspace's template back.
+/// Removes a field from the workspace template.
 async fn without(main: &StackHandle<'_>, field: &str) {
     main.change(json!({"spec": {"workspaceTemplate": {"spec": {field: null}}}})).await;
 }
 
-/// A quota that is in force when this returns.
+/// Creates a quota and waits until it is enforced.
 async fn quota(scene: &Scene, hard: Value) {
     scene.create::<ResourceQuota>(json!({"metadata": {"name": "tight"}, "spec": {"hard": hard}})).await;
     wait_until("the quota to be in force", WaitLimit::Reaction, async || {

@@ -1,4 +1,4 @@
-//! Stacks that have to be done before others.
+//! Stacks with prerequisites.
 
 use std::time::Duration;
 
@@ -11,14 +11,14 @@ use serde_json::json;
 
 use crate::harness::{Controller, Program, Scene, Source, StackHandle, WaitLimit, condition, once, run, says};
 
-/// How long ago a prerequisite may have succeeded here.
+/// Maximum age of a prerequisite's last success.
 const FRESH: Duration = Duration::from_secs(30);
 
 fn saying(text: &str) -> Program {
     Program::new("chain").step("step", json!({"value": text}))
 }
 
-/// A Stack that needs another one to have succeeded a short while ago.
+/// Returns a Stack that requires a recent success of another Stack.
 fn after(scene: &Scene, name: &str, source: &Source<'_>, base: &str) -> Stack {
     let mut stack = scene.stack(name, source);
     let requirement = Requirement { succeeded_within_duration: Some(format!("{}s", FRESH.as_secs())) };
@@ -185,7 +185,7 @@ fn an_expression_that_exceeds_its_memory_stalls_its_stack_alone() {
         let controller = Controller::new(&scene.client);
         let before = restarts(&controller.pods().await);
         let mut greedy = depending(scene, "greedy", &source, "needed");
-        // It comes to 10 GB.
+        // The expression would expand to 10 GB.
         let expression = format!("'aaaaaaaaaa'{} == ''", ".replace('a', 'aaaaaaaaaa')".repeat(9));
         greedy.spec.depends_on[0].ready_expr = Some(expression);
         let greedy = scene.start(greedy).await;
@@ -202,7 +202,7 @@ fn an_expression_that_exceeds_its_memory_stalls_its_stack_alone() {
     });
 }
 
-/// The controller's pods, and how often the containers of each were restarted.
+/// Returns the pods of the controller with the restart counts of their containers.
 fn restarts(pods: &[Pod]) -> Vec<(String, i32)> {
     let count = |pod: &Pod| {
         let containers = pod.status.iter().flat_map(|status| status.container_statuses.iter().flatten());

@@ -1,4 +1,4 @@
-//! Stacks that only say what they would do, that expect what is there to be as it was left, and that make no Pulumi stack.
+//! Stacks that only preview, that expect no refresh changes, and that do not create Pulumi stacks.
 
 use pulumi_controller::api::auto::{Update, UpdateKind};
 use pulumi_controller::api::conditions::{READY, STALLED, stack_reason};
@@ -105,7 +105,7 @@ fn a_stack_that_has_to_exist_is_not_made() {
         assert!(main.log.sentences().await.is_empty());
         main.change(json!({"spec": {"useLocalStackOnly": null, "secretsProvider": "passphrase"}})).await;
         main.until_applied(&commit).await;
-        // It is there now, also by the older word.
+        // The Pulumi stack exists now, so the run also succeeds with the older field `initOnCreate`.
         main.change(json!({"spec": {"initOnCreate": false}})).await;
         let stack = main.until_applied(&commit).await;
         assert!(condition(&stack, STALLED).is_none());

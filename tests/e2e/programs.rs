@@ -1,4 +1,4 @@
-//! Programs: as objects, without a repository and without Flux.
+//! Program objects, without a repository and without Flux.
 
 use kube::api::{ApiResource, DynamicObject};
 use kube::{Api, ResourceExt};
@@ -34,7 +34,8 @@ fn two_stacks_on_one_program_run_and_an_edit_runs_both_once() {
             assert_eq!(stack.pod_and_restarts().await, pod, "the pod stays");
         }
 
-        // What is not the program is no edit: a third Stack runs through after it, and nothing more has happened.
+        // A change outside the program is not an edit. The third Stack proves that the controller has seen it without a
+        // new run.
         scene.patch::<ProgramObject>("app", json!({"metadata": {"labels": {"team": "a"}}})).await;
         scene.start(scene.stack_on_program("witness", "app")).await.until_revision("2").await;
         for stack in &stacks {
@@ -116,7 +117,7 @@ fn a_program_that_comes_after_its_stack_is_waited_for() {
             waits_for_source(stack) && names_it(stack)
         })
         .await;
-        // One that was created together with its Stack would be there by now.
+        // A Program that was created together with its Stack would exist by now.
         main.until("to be stalled", WaitLimit::Run, |stack| {
             is_stalled(stack, stack_reason::SOURCE_UNAVAILABLE) && names_it(stack)
         })
@@ -153,7 +154,7 @@ fn a_program_made_anew_under_the_same_name_runs() {
         main.until_revision("1").await;
         scene.delete::<ProgramObject>("app").await;
         scene.create::<ProgramObject>(program("two")).await;
-        // Its generation is 1 again; its digest is another.
+        // The new object starts at generation 1 again, but has another digest.
         main.until("to run the new one", WaitLimit::Run, |stack| {
             stack.status.as_ref().is_some_and(|status| status.outputs.get("text") == Some(&json!("two")))
         })
@@ -222,7 +223,7 @@ fn configuration_of_every_type_reaches_the_program_from_both_sections() {
     });
 }
 
-/// Waits until the Program is so.
+/// Waits until `is_so` returns true for the Program.
 async fn until_program(scene: &Scene, name: &str, what: &str, is_so: impl Fn(&ProgramObject) -> bool) -> ProgramObject {
     wait_until(format!("the Program {name} {what}"), WaitLimit::Reaction, async || {
         match scene.api::<ProgramObject>().get(name).await {
@@ -234,7 +235,7 @@ async fn until_program(scene: &Scene, name: &str, what: &str, is_so: impl Fn(&Pr
     .await
 }
 
-/// Whether a condition of the Program, of its spec as it is now, says this for this reason.
+/// Reports whether a condition of the Program's current generation has this status and reason.
 fn says_of(program: &ProgramObject, kind: &str, status: &str, reason: &str) -> bool {
     let conditions = program.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
     conditions::find(conditions, kind).is_some_and(|condition| {

@@ -1,4 +1,4 @@
-//! A push to the repository of a Stack that has run, or that runs.
+//! Pushes to the repository of a Stack before and during runs.
 
 use serde_json::json;
 
@@ -92,7 +92,7 @@ fn s8_the_same_revision_does_not_run_twice() {
             let request = source.request().await;
             source.until_handled(&request).await;
         }
-        // A second Stack on the source runs through after all of that: the controller has seen it by then.
+        // The run of a second Stack on the same source proves that the controller has seen all pushes.
         let witness = scene.start(scene.stack("witness", &source)).await;
         witness.until_applied(&commit).await;
 
@@ -105,7 +105,7 @@ fn s8_the_same_revision_does_not_run_twice() {
 fn one_fetch_serves_every_stack_on_a_digest() {
     run("one-fetch", async |scene| {
         let source = scene.source("app").await;
-        // Both wait for the source, so that both want the artifact at the same moment.
+        // Both wait for the source, so that both request the artifact at the same time.
         let first = scene.start(scene.stack("first", &source)).await;
         let second = scene.start(scene.stack("second", &source)).await;
         let program = Program::new("one-fetch").output("scene", json!(scene.id));

@@ -1,4 +1,4 @@
-//! Webhooks without Flux: StackReceivers, called by way of the API server's proxy to a pod of the controller.
+//! StackReceivers: webhooks without Flux, called through the API server's proxy to a pod of the controller.
 
 use std::panic::{AssertUnwindSafe, resume_unwind};
 
@@ -21,7 +21,7 @@ use crate::harness::{
 
 const BODY: &str = r#"{"ref":"refs/heads/main"}"#;
 
-/// A push, signed as GitHub does it.
+/// Returns the headers of a push, signed as by GitHub.
 fn push(token: &str) -> Vec<(&'static str, String)> {
     signed("push", token)
 }
@@ -32,7 +32,7 @@ fn signed(event: &str, token: &str) -> Vec<(&'static str, String)> {
     vec![("X-GitHub-Event", event.to_owned()), ("X-Hub-Signature-256", signature)]
 }
 
-/// The status of the answer of one of the controller's pods.
+/// Returns the response status of one controller pod.
 async fn call(scene: &Scene, pod: &str, path: &str, headers: &[(&'static str, String)]) -> u16 {
     let url = format!("/api/v1/namespaces/flux-system/pods/{pod}:9292/proxy{path}");
     let mut request = Request::post(&url);
@@ -60,7 +60,7 @@ async fn create_receiver(scene: &Scene, spec: Value) {
     scene.create::<StackReceiver>(json!({"metadata": {"name": "push"}, "spec": all})).await;
 }
 
-/// Waits until the receiver is so.
+/// Waits until `is_so` returns true for the receiver.
 async fn until(scene: &Scene, what: &str, is_so: impl Fn(&StackReceiverStatus) -> bool) -> StackReceiverStatus {
     wait_until(format!("the StackReceiver {what}"), WaitLimit::Reaction, async || {
         let receiver = match scene.api::<StackReceiver>().get("push").await {
@@ -74,7 +74,7 @@ async fn until(scene: &Scene, what: &str, is_so: impl Fn(&StackReceiverStatus) -
     .await
 }
 
-/// The path of a receiver that is ready.
+/// Returns the webhook path of a receiver that is ready.
 async fn path_of(scene: &Scene, token: &str) -> String {
     let wanted = webhook_path(token.as_bytes(), "push", &scene.namespace);
     let status = until(scene, "to have the path of its token", |status| {
@@ -83,7 +83,7 @@ async fn path_of(scene: &Scene, token: &str) -> String {
     status.await.webhook_path.expect("it was there when it was looked at")
 }
 
-/// Pings, which runs nothing, until the replica has seen the receiver as it is now: each follows the API by itself.
+/// Pings until the replica has seen the current receiver: each replica has its own watch. A ping starts no run.
 async fn until_answered(scene: &Scene, pod: &str, path: &str, token: &str, wanted: u16) {
     wait_until(format!("{pod} to answer {wanted} to a ping of {path}"), WaitLimit::Reaction, async || {
         let status = call(scene, pod, path, &signed("ping", token)).await;
@@ -92,7 +92,7 @@ async fn until_answered(scene: &Scene, pod: &str, path: &str, token: &str, wante
     .await;
 }
 
-/// Waits until the Stack has run for a request that it had not heard before.
+/// Waits until the Stack has run for a new request.
 async fn until_it_ran_again(stack: &StackHandle<'_>, before: Option<String>) -> Option<String> {
     let requested = |stack: &pulumi_controller::api::pulumi::Stack| {
         stack.status.as_ref()?.last_update.as_ref()?.requested_at.clone()
@@ -166,7 +166,7 @@ fn a_rotated_token_signs_at_once_and_brings_a_new_path() {
     });
 }
 
-/// Asks for a reconcile of the receiver, and waits for its answer.
+/// Requests a reconcile of the receiver and waits until it is handled.
 async fn ask_to_look(scene: &Scene, request: &str) {
     let patch = json!({"metadata": {"annotations": {ANNOTATION_REQUESTED_AT: request}}});
     scene.patch::<StackReceiver>("push", patch).await;

@@ -1,4 +1,4 @@
-//! Secrets and ConfigMaps that a Stack refers to and that do not exist yet, as with an External Secret that comes later.
+//! References to Secrets and ConfigMaps that do not exist yet, as with an External Secret that is synced later.
 
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use pulumi_controller::api::auto::{Update, UpdateStatus};
@@ -11,11 +11,12 @@ use serde_json::json;
 
 use crate::harness::{Look, Program, Scene, Source, StackHandle, WaitLimit, condition, is_done, once, run, wait_until};
 
-/// From the creation of the last object to the start of the run, in seconds. The goal is 5; a busy machine needs more. Without a request the
-/// kubelet looks after 60 to 90.
+/// Maximum time in seconds from the creation of the last object to the start of the run. The goal is 5; a busy machine
+/// needs more. Without a request, the kubelet retries after 60 to 90 seconds.
 const SOON: i64 = 15;
 
-/// A Stack whose provider reports to where a Secret says: a run without it fails. Its region is in a ConfigMap.
+/// Returns a Stack that reads the address of the provider log from a Secret, without which a run fails, and its region
+/// from a ConfigMap.
 fn stack_with_references(scene: &Scene, source: &Source<'_>) -> (Stack, String) {
     let mut stack = scene.stack("main", source);
     let log = stack.spec.env_refs.remove("PROVIDER_LOG_URL").and_then(|r| r.literal).expect("a literal").value;
@@ -24,7 +25,7 @@ fn stack_with_references(scene: &Scene, source: &Source<'_>) -> (Stack, String) 
     (stack, log)
 }
 
-/// Waits until Ready's message has all these words.
+/// Waits until the message of Ready contains all `words`.
 async fn until_told(main: &StackHandle<'_>, words: &[&str]) -> Stack {
     main.until(&format!("to say {words:?}"), WaitLimit::Run, |stack| {
         condition(stack, READY).is_some_and(|ready| words.iter().all(|word| ready.message.contains(word)))
@@ -37,7 +38,7 @@ fn reason_of_wait(update: &Update) -> Option<&str> {
     (progressing.status == "False").then_some(progressing.reason.as_str())
 }
 
-/// How long after that moment the last run of the Stack has started.
+/// Returns the seconds from `moment` to the start of the last run.
 async fn started_after(main: &StackHandle<'_>, moment: jiff::Timestamp) -> i64 {
     let updates = main.updates().await;
     let started = updates.iter().filter_map(|update| update.status.as_ref()?.start_time.as_ref()).map(|time| time.0);
@@ -61,7 +62,7 @@ fn a_first_run_waits_for_its_secret_and_config_map_and_starts_soon_after() {
         assert_eq!(main.updates().await.len(), 0, "no run has been asked for");
         let pod = main.pod_and_restarts().await;
 
-        // An empty ConfigMap is one that exists.
+        // An empty ConfigMap satisfies a reference.
         scene.create::<ConfigMap>(json!({"metadata": {"name": "defaults"}})).await;
         until_told(&main, &["Secret \"provider\" (envFrom), which does not exist"]).await;
         let created = jiff::Timestamp::now();
@@ -119,7 +120,7 @@ fn a_later_run_waits_for_a_deleted_secret_and_for_a_config_map_of_its_config() {
         let done = main.until_applied(&commit).await;
         let read =
             done.status.and_then(|status| status.last_update).map(|last| last.run_config_inputs.or(last.config_inputs));
-        // Once the Workspace has reported the values that the run has read, nothing is due.
+        // No run is due once the Workspace has reported the values that the run has read.
         main.until("to have noted what the run has read", WaitLimit::Long, |stack| {
             let last = stack.status.as_ref().and_then(|status| status.last_update.as_ref());
             is_done(stack) && last.is_some_and(|last| Some(&last.config_inputs) == read.as_ref())

@@ -41,7 +41,7 @@ fn r1_a_reconciliation_request_and_a_requested_at_each_run_the_stack_once() {
     });
 }
 
-/// Asks in Flux's way, with both annotations in one write, as its own commands do.
+/// Sets both annotations in one write, as the Flux CLI does.
 async fn ask(stack: &StackHandle<'_>, beside: &str, value: &str) {
     let annotations = json!({ANNOTATION_REQUESTED_AT: value, beside: value});
     stack.change(json!({"metadata": {"annotations": annotations}})).await;
@@ -94,7 +94,7 @@ fn r1_r2_a_failed_stack_runs_at_once_when_it_is_asked_to_and_forgets_its_failure
             }
         };
         main.until("to have failed twice", WaitLimit::Run, failed(2, 2)).await;
-        // The next try would come half a minute later.
+        // The next retry is half a minute away.
         ask(&main, ANNOTATION_RESET_AT, "again").await;
         let stack = main.until("to have failed anew", WaitLimit::Run, failed(3, 1)).await;
         assert_eq!(status(&stack).last_handled_reset_at.as_deref(), Some("again"));

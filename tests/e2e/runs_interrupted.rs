@@ -1,4 +1,4 @@
-//! Runs that are cut off: what is proven, what is in doubt, and what a person answers.
+//! Interrupted runs: proven ends, pending creates, and the decision of the user.
 
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
@@ -33,7 +33,7 @@ fn a_pod_deleted_in_a_run_costs_a_run_and_no_retry_and_everything_is_made_once()
     });
 }
 
-/// Nothing is told to end in order. Its object stays until the kubelet has said that the container is gone.
+/// No process gets SIGTERM. The pod object remains until the kubelet reports that the container is gone.
 #[test]
 fn a_pod_deleted_by_force_in_a_run_is_followed_by_one_that_runs_again() {
     run("pod-forced", async |scene| {
@@ -59,7 +59,7 @@ fn a_pod_deleted_by_force_in_a_run_is_followed_by_one_that_runs_again() {
         assert_eq!(stack.status.and_then(|status| status.last_update).map(|last| last.failures), Some(0));
         assert_ne!(main.pod().await.uid(), pod);
         let mut sentences = main.log.sentences().await;
-        // What the provider gets to say in its last moment is not to be relied on.
+        // The last report of the provider is not guaranteed.
         sentences.retain(|sentence| sentence != "update slow cancelled");
         let wanted =
             ["create slow begin", "create slow done", "update slow begin", "update slow begin", "update slow done"];
@@ -81,7 +81,7 @@ fn a_destroy_whose_pod_is_deleted_is_run_again_and_the_stack_goes() {
         scene.delete::<Pod>(&workspace_pod("main")).await;
         main.until_gone().await;
         let mut sentences = main.log.sentences().await;
-        // The provider may have finished its step before the signal reached it.
+        // The provider may have finished its step before the signal arrived.
         sentences.retain(|sentence| sentence != "delete slow cancelled");
         let wanted =
             ["create slow begin", "create slow done", "delete slow begin", "delete slow begin", "delete slow done"];
@@ -89,8 +89,8 @@ fn a_destroy_whose_pod_is_deleted_is_run_again_and_the_stack_goes() {
     });
 }
 
-/// A Stack whose CLI was killed while it created something: the creation is in doubt. Answers the name of the Update that
-/// found out.
+/// Kills the CLI of a Stack during a creation, which leaves a pending create. Returns the name of the Update that
+/// detected it.
 async fn in_doubt(scene: &Scene, main: &StackHandle<'_>) -> String {
     let killed = kill_cli(scene, main).await.name_any();
     let stack = main
@@ -104,13 +104,13 @@ async fn in_doubt(scene: &Scene, main: &StackHandle<'_>) -> String {
     let killed = read(scene, &killed).await;
     let status = killed.status.clone().unwrap_or_default();
     assert_eq!((failure(&killed), status.interrupted), (Some(update_reason::ABORTED), Some(true)));
-    // The provider, which lost its CLI, may have said that it was cancelled.
+    // The provider may have reported a cancellation when it lost its CLI.
     let begun = main.log.sentences().await.into_iter().filter(|sentence| sentence == "create slow begin").count();
     assert_eq!(begun, 1, "it was not created a second time");
     stack.status.and_then(|status| status.last_update?.name).expect("a run has a name")
 }
 
-/// After this answer the Stack runs through.
+/// Checks that the Stack runs after this answer.
 fn answered(name: &str, word: &str) {
     run(name, async |scene| {
         let source = scene.source("app").await;
@@ -179,7 +179,7 @@ fn a_lock_of_a_dead_run_stays_when_a_person_recovers_locks() {
         let mut stack = scene.stack("main", &source);
         stack.spec.lock_recovery = LockRecovery::Manual;
         let main = scene.start(stack).await;
-        // To read the state takes no lock, to change it does.
+        // Reading the state takes no lock, changing it does.
         let doubtful = in_doubt(scene, &main).await;
         main.annotate(ANNOTATION_RESOLVE, &format!("{doubtful}=clear")).await;
         let locked = main
@@ -190,7 +190,7 @@ fn a_lock_of_a_dead_run_stays_when_a_person_recovers_locks() {
         let message = condition(&locked, READY).map(|ready| ready.message.clone()).unwrap_or_default();
         assert!(message.contains("main-workspace-0") && message.contains(" since "), "{message}");
         main.change(json!({"spec": {"lockRecovery": "Automatic"}})).await;
-        // Nobody has to answer again: what was answered has not been done yet.
+        // The earlier answer still applies, because it was not executed yet.
         main.until_applied_within(WaitLimit::Long, &commit).await;
         let mut reasons = Vec::new();
         for update in main.updates().await {
@@ -201,7 +201,7 @@ fn a_lock_of_a_dead_run_stays_when_a_person_recovers_locks() {
     });
 }
 
-/// The kernel kills the biggest process of the container, or all of them: as the node is set up.
+/// Depending on the node, the kernel kills the largest process of the container or all of them.
 #[test]
 fn a_run_that_needs_too_much_memory_says_so_with_the_limit() {
     run("memory", async |scene| {
@@ -221,7 +221,7 @@ fn a_run_that_needs_too_much_memory_says_so_with_the_limit() {
     });
 }
 
-/// The kubelet looks at what pods have on disk about every ten seconds, and gives one that has too much no time.
+/// The kubelet checks disk usage about every ten seconds and evicts a pod above its limit without a grace period.
 #[test]
 fn a_run_whose_pod_is_evicted_is_told_in_the_kubelets_words_and_runs_again() {
     run("evicted", async |scene| {
@@ -236,7 +236,7 @@ fn a_run_whose_pod_is_evicted_is_told_in_the_kubelets_words_and_runs_again() {
         let main = scene.start(stack).await;
         main.until_applied(&first).await;
         let pod = main.pod().await.uid();
-        // Longer than the kubelet takes to notice, on a busy machine as well.
+        // Longer than the kubelet needs to detect the usage, even on a busy machine.
         let second = source.push(&program("two", 100).files()).await;
         main.log.wait_for("update", "slow", "begin").await;
         let open = main.get().await.status.and_then(|status| status.current_update);
@@ -254,10 +254,11 @@ fn a_run_whose_pod_is_evicted_is_told_in_the_kubelets_words_and_runs_again() {
     });
 }
 
-/// An Update as a controller leaves it that had announced a run in a pod on this node, and which nobody has heard of since.
+/// Creates an Update that a controller left after it recorded a run in a pod on this node. No further report of the run
+/// exists.
 ///
-/// The test cluster has one node, which all tests share: it cannot be lost. So the Node is a bare object without a machine,
-/// and the run is one that was written down and never was. Everything that the controller looks at is real.
+/// The only node of the test cluster is shared and cannot fail. The Node is therefore an object without a machine, and
+/// the recorded run never happened. All objects that the controller reads are real.
 async fn lost_run(scene: &Scene, node: &str) -> String {
     let name = "ghost-1";
     scene
@@ -304,7 +305,7 @@ fn nodes(scene: &Scene) -> Api<Node> {
     Api::all(scene.client.clone())
 }
 
-/// A Node without a machine, on which nothing is scheduled.
+/// Creates a Node without a machine, on which nothing is scheduled.
 async fn silent_node(scene: &Scene) -> String {
     let name = format!("lost-{}", scene.id);
     let node: Node = from_json(json!({"metadata": {"name": name}, "spec": {"unschedulable": true}}));

@@ -1,4 +1,4 @@
-//! What the tests of runs share: programs that take their time, what is asked of Updates, and a person's shell in the pod.
+//! Helpers for tests of runs: slow programs, assertions on Updates, and commands in the pod.
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::EvictParams;
@@ -10,23 +10,23 @@ use serde_json::json;
 
 use crate::harness::{Look, Program, Scene, StackHandle, WaitLimit, api_call, client_without_retries, wait_until};
 
-/// A program with one resource that takes so many seconds, and says something each second.
+/// Returns a program with one resource that takes `seconds` and reports progress every second.
 pub fn slow(name: &str, seconds: u32) -> Program {
     Program::new(name).step("slow", json!({"seconds": seconds, "steps": seconds}))
 }
 
-/// The reason for which an Update failed.
+/// Returns the reason of an Update's failure.
 pub fn failure(update: &Update) -> Option<&str> {
     let failed = conditions::find(&update.status.as_ref()?.conditions, FAILED)?;
     (failed.status == "True").then_some(failed.reason.as_str())
 }
 
-/// How far an Update's run is.
+/// Returns the progress of an Update's run.
 pub fn progress(update: &Update) -> RunProgress {
     update.status.as_ref().and_then(|status| status.progress.clone()).unwrap_or_default()
 }
 
-/// Waits until an Update is so.
+/// Waits until `is_so` returns true for an Update.
 pub async fn until_update(
     scene: &Scene,
     name: &str,
@@ -41,7 +41,7 @@ pub async fn until_update(
     .await
 }
 
-/// The Stack's only Update, once its process is known.
+/// Returns the only Update of the Stack once its process is recorded.
 pub async fn running_update(scene: &Scene, main: &StackHandle<'_>) -> Update {
     let name = wait_until("an Update to be there", WaitLimit::Run, async || match main.updates().await.as_slice() {
         [update] => Look::Found(update.name_any()),
@@ -51,7 +51,7 @@ pub async fn running_update(scene: &Scene, main: &StackHandle<'_>) -> Update {
     until_update(scene, &name, "to tell its process", WaitLimit::Run, |update| progress(update).pid.is_some()).await
 }
 
-/// The name of the Update whose end the Stack has taken note of, when it ended for this reason.
+/// Waits until the Stack has recorded a run that ended with this reason and returns the name of the Update.
 pub async fn ended_because(main: &StackHandle<'_>, reason: &str) -> String {
     let stack = main
         .until(&format!("to have a run that ended with {reason}"), WaitLimit::Long, |stack| {
@@ -62,12 +62,12 @@ pub async fn ended_because(main: &StackHandle<'_>, reason: &str) -> String {
     stack.status.and_then(|status| status.last_update?.name).expect("a run has a name")
 }
 
-/// Has `sh` in the pod do something, as a person does it with `kubectl exec`; it must succeed.
+/// Runs a script in the pod as a user does with `kubectl exec`; the script must succeed.
 pub async fn in_pod(scene: &Scene, stack: &str, script: &str) -> String {
     exec(scene, stack, &["sh", "-c", script]).await
 }
 
-/// Runs a command in the pod with `kubectl exec`; it must succeed.
+/// Runs a command in the pod with `kubectl exec`; the command must succeed.
 pub async fn exec(scene: &Scene, stack: &str, command: &[&str]) -> String {
     let output = tokio::time::timeout(WaitLimit::Run.limit(), kubectl_exec(scene, stack, command).output()).await;
     let output =
@@ -77,7 +77,7 @@ pub async fn exec(scene: &Scene, stack: &str, command: &[&str]) -> String {
     text(&output.stdout)
 }
 
-/// The same with `sh`, for who wants to do something meanwhile.
+/// Returns the command for a script in the pod, for tests that continue while it runs.
 pub fn shell_in_pod(scene: &Scene, stack: &str, script: &str) -> tokio::process::Command {
     kubectl_exec(scene, stack, &["sh", "-c", script])
 }
@@ -90,7 +90,7 @@ fn kubectl_exec(scene: &Scene, stack: &str, command: &[&str]) -> tokio::process:
     kubectl
 }
 
-/// Kills the CLI of the Stack's only run as nothing else can be killed: with SIGKILL, in the middle of a creation.
+/// Kills the CLI of the Stack's only run with SIGKILL during a creation.
 pub async fn kill_cli(scene: &Scene, main: &StackHandle<'_>) -> Update {
     main.log.wait_for("create", "slow", "begin").await;
     let update = running_update(scene, main).await;
@@ -99,7 +99,7 @@ pub async fn kill_cli(scene: &Scene, main: &StackHandle<'_>) -> Update {
     update
 }
 
-/// Asks for the pod's eviction, as `kubectl drain` does; the answer is the code of the refusal.
+/// Requests an eviction of the pod as `kubectl drain` does. Returns the status code if it is refused.
 pub async fn evict(scene: &Scene, stack: &str) -> Result<(), u16> {
     let pods = Api::<Pod>::namespaced(client_without_retries().await, &scene.namespace);
     match pods.evict(&workspace_pod(stack), &EvictParams::default()).await {
@@ -109,7 +109,7 @@ pub async fn evict(scene: &Scene, stack: &str) -> Result<(), u16> {
     }
 }
 
-/// The Update, as it is now.
+/// Returns the current Update.
 pub async fn read(scene: &Scene, name: &str) -> Update {
     api_call(format!("reading the Update {name}"), scene.api::<Update>().get(name)).await
 }

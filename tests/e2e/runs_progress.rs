@@ -1,4 +1,4 @@
-//! What an Update says while its run goes on, and how a run is ended before its time.
+//! Progress of an Update during its run, and runs that end early.
 
 use std::time::Duration;
 
@@ -58,7 +58,7 @@ fn an_open_run_tells_how_far_it_is_and_its_end_tells_what_it_did() {
     });
 }
 
-/// Requested, started, finished, under the keys that Flux's controllers use.
+/// Checks the log lines of a run (requested, started, finished) and their keys, which are those of Flux's controllers.
 async fn one_line_for_each_transition(scene: &Scene, update: &str, revision: &str) {
     let lines = Controller::new(&scene.client).log_lines(&format!("\"{update}\"")).await;
     let lines: Vec<Value> = lines.iter().filter_map(|line| serde_json::from_str(line).ok()).collect();
@@ -85,7 +85,7 @@ fn an_update_that_is_deleted_ends_its_run_in_order_and_leaves_no_lock() {
         let main = scene.start(scene.stack("main", &source)).await;
         main.log.wait_for("create", "slow", "begin").await;
         let update = running_update(scene, &main).await.name_any();
-        // So that it is not tried again at once.
+        // Prevents an immediate retry.
         main.change(json!({"spec": {"suspend": true}})).await;
         scene.delete::<Update>(&update).await;
         assert_eq!(ended_because(&main, update_reason::CANCELED).await, update);
@@ -121,7 +121,7 @@ fn a_run_that_takes_too_long_is_ended_in_order() {
 fn a_run_without_progress_is_reported_and_then_ended() {
     run("idle", async |scene| {
         let source = scene.source("app").await;
-        // One step: it says nothing until it is done.
+        // A single step, which reports nothing until it is done.
         let silent = Program::new("idle").step("slow", json!({"seconds": 120, "steps": 1}));
         source.push(&silent.files()).await;
         let mut stack = scene.stack("main", &source);

@@ -1,4 +1,4 @@
-//! A run is not alone: somebody else's lock, a person in the pod, a drain.
+//! Runs next to a foreign lock, a user in the pod or a drain of the node.
 
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
@@ -44,7 +44,7 @@ fn somebody_elses_lock_is_waited_for_and_its_holder_named() {
         let commit = source.push(&slow("locked", 60).files()).await;
         let other = scene.start(scene.stack("other", &source)).await;
         other.log.wait_for("create", "slow", "begin").await;
-        // The same stack in the same backend: Stacks of different namespaces are not compared.
+        // The same Pulumi stack in the same backend: Stacks of different namespaces are not compared.
         let elsewhere = Scene::new("locked-too").await;
         source.follow_in(&elsewhere).await;
         let mut same = elsewhere.stack("main", &source);
@@ -58,7 +58,7 @@ fn somebody_elses_lock_is_waited_for_and_its_holder_named() {
             .await;
         let message = condition(&locked, READY).map(|ready| ready.message.clone()).unwrap_or_default();
         assert!(message.contains("other-workspace-0") && !message.contains(" ago"), "{message}");
-        // Another run finds the same lock.
+        // A second run finds the same lock.
         main.annotate(ANNOTATION_REQUESTED_AT, "now").await;
         main.until("to have found the lock twice", WaitLimit::Run, |stack| {
             stack.status.as_ref().and_then(|status| status.last_update.as_ref()).is_some_and(|last| last.conflicts == 2)
@@ -85,7 +85,7 @@ fn a_run_waits_for_a_person_in_the_pod_and_says_so() {
         let commit = source.push(&slow("person", 12).files()).await;
         let main = scene.start(scene.stack("main", &source)).await;
         main.until_applied(&commit).await;
-        // As it is typed: project, stack, backend and credentials are in place.
+        // A user can type the bare command: project, stack, backend and credentials are set.
         let mut destroying = shell_in_pod(scene, "main", "cd /share/workspace && pulumi destroy --yes --skip-preview")
             .stdout(std::process::Stdio::null())
             .spawn()
@@ -125,7 +125,7 @@ fn a_drain_waits_for_an_open_run_and_passes_an_idle_pod() {
         let commit = source.push(&slow("drain", 12).files()).await;
         let main = scene.start(scene.stack("main", &source)).await;
         main.log.wait_for("create", "slow", "begin").await;
-        // A pod that the kubelet calls pending may be evicted whatever a budget says.
+        // A pending pod may be evicted regardless of a PodDisruptionBudget.
         wait_until("the kubelet to say that the pod runs", WaitLimit::Reaction, async || {
             let phase = main.pod().await.status.and_then(|status| status.phase);
             if phase.as_deref() == Some("Running") { Look::Found(()) } else { Look::NotYet(format!("{phase:?}")) }

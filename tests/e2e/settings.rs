@@ -1,4 +1,4 @@
-//! Changes of a Stack's settings that its running pod takes over.
+//! Changes of a Stack's settings that its running pod applies.
 
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
 use pulumi_controller::api::auto::Workspace;
@@ -86,7 +86,7 @@ fn configuration_comes_from_config_maps_and_secrets_and_into_structures() {
             assert!(!log.contains(hidden) && !told.contains(hidden), "{hidden} is shown");
         }
 
-        // Another key of the same Secret, and one field less: nothing of it needs another pod.
+        // Another key of the same Secret and one field less: neither needs a new pod.
         main.change(json!({"spec": {
             "secrets": null,
             "secretsRef": {"token": {"secret": {"key": "deep"}}},
@@ -108,7 +108,7 @@ fn configuration_comes_from_config_maps_and_secrets_and_into_structures() {
     });
 }
 
-/// A ConfigMap and a Secret that a Stack takes its configuration from.
+/// Creates a ConfigMap and a Secret with configuration of a Stack.
 async fn config_inputs(scene: &Scene) {
     let map = json!({"metadata": {"name": "map"}, "data": {"greeting": "hello", "list": "[\"a\", \"b\"]"}});
     scene.create::<ConfigMap>(map).await;
@@ -116,7 +116,7 @@ async fn config_inputs(scene: &Scene) {
     scene.create::<Secret>(keys).await;
 }
 
-/// A Stack's spec with other fields beside its own, as a manifest would have them.
+/// Returns the spec with additional fields, as a manifest would contain them.
 fn with_fields(spec: &StackSpec, fields: &Value) -> StackSpec {
     let mut whole = serde_json::to_value(spec).expect("json");
     whole.as_object_mut().expect("an object").extend(fields.as_object().expect("an object").clone());
@@ -126,7 +126,8 @@ fn with_fields(spec: &StackSpec, fields: &Value) -> StackSpec {
 #[test]
 fn a_rotated_secret_reaches_the_next_run_in_the_same_pod() {
     run("rotation", async |scene| {
-        // Where the provider reports to is the secret: a run with the old value fails, a run with the new one does not.
+        // The Secret has the address of the provider log: a run with the old value fails, a run with the new value
+        // succeeds.
         let wrong = json!({"metadata": {"name": "log"}, "stringData": {"url": "http://127.0.0.1:9"}});
         scene.create::<Secret>(wrong).await;
         let source = scene.source("app").await;
@@ -144,7 +145,7 @@ fn a_rotated_secret_reaches_the_next_run_in_the_same_pod() {
         let pod = main.pod_and_restarts().await;
 
         scene.patch::<Secret>("log", json!({"stringData": {"url": right}})).await;
-        // The kubelet looks after a pod that changes at once, and after the others about every minute.
+        // The kubelet syncs a changed pod at once and other pods about every minute.
         scene
             .patch::<Pod>(
                 &workspace_pod("main"),
@@ -191,7 +192,7 @@ fn a_rotated_config_input_runs_the_stack_once_and_a_rotated_variable_does_not() 
             Some("A Secret or a ConfigMap behind the configuration has changed")
         );
 
-        // What no configuration refers to, in the same Secret and in another one.
+        // Changes of keys that no configuration references, in the same Secret and in another one.
         scene.patch::<Secret>("variable", json!({"stringData": {"UNUSED": "two"}})).await;
         scene.patch::<Secret>("keys", json!({"stringData": {"deep": "rotated"}})).await;
         look_at_inputs(scene, &main).await;
@@ -211,7 +212,8 @@ fn a_rotated_config_input_runs_the_stack_once_and_a_rotated_variable_does_not() 
     });
 }
 
-/// Has the kubelet bring changed inputs into the pod, and the controller ask the agent: each does it by itself within two minutes.
+/// Triggers the kubelet to sync changed inputs and the controller to query the agent. Without triggers, each takes up
+/// to two minutes.
 pub async fn look_at_inputs(scene: &Scene, main: &StackHandle<'_>) {
     let now = || jiff::Timestamp::now().to_string();
     let touched = json!({"metadata": {"annotations": {"pulumi-controller.test/changed": now()}}});
@@ -257,7 +259,7 @@ fn whole_secrets_and_config_maps_are_the_environment_of_runs_and_rotate_in_the_s
         let commit = source.push(&Program::new("environment").step("step", json!({"value": "one"})).files()).await;
         let mut stack = scene.stack("main", &source);
         let right = stack.spec.env_refs.remove("PROVIDER_LOG_URL").and_then(|r| r.literal).expect("a literal").value;
-        // Backend credentials and passphrase, all of it.
+        // The Secret provides both the backend credentials and the passphrase.
         stack.spec.env_refs.clear();
         stack.spec.env_secrets = vec![STATE_SECRET.to_owned()];
         stack.spec.envs = vec!["log".to_owned()];
@@ -307,7 +309,7 @@ fn a_stack_with_targets_works_on_these_and_on_what_depends_on_them() {
     });
 }
 
-/// The resources that were updated, in order.
+/// Returns the updated resources in order.
 async fn updated(main: &StackHandle<'_>) -> Vec<String> {
     let done = |sentence: String| {
         sentence.strip_prefix("update ").and_then(|rest| rest.strip_suffix(" done")).map(str::to_owned)

@@ -20,7 +20,7 @@ fn saying(text: &str) -> Vec<File> {
     Program::new("sources").step("step", json!({"value": text})).output("said", json!("${step.value}")).files()
 }
 
-/// Waits for the second of two revisions and checks that it ran in the pod of the first.
+/// Waits for the second of two revisions and checks that it ran in the same pod as the first.
 async fn runs_again_in_the_same_pod(main: &StackHandle<'_>, pod: (String, i32), revision: &str) {
     let stack = main.until_revision(revision).await;
     assert_eq!(json!(stack.status.expect("a status").outputs), json!({"said": "two"}));
@@ -34,7 +34,7 @@ fn s10_an_oci_artifact_runs_and_its_next_tag_runs_in_the_same_pod() {
     run("oci", async |scene| {
         let repository = scene.oci_repository("app");
         let first = repository.push(&saying("one")).await;
-        // An old version of the API, which this Flux need not serve any more.
+        // An old API version, which this version of Flux may no longer serve.
         let stack = scene.stack_on_kind("main", Some("source.toolkit.fluxcd.io/v1beta2"), &repository.object);
         let main = scene.start(stack).await;
         main.until_revision(&first).await;
@@ -79,7 +79,7 @@ fn s18_what_an_artifact_was_made_from_is_in_the_status_the_events_and_the_update
     });
 }
 
-/// Waits for an event of this reason that names both revisions.
+/// Waits for an event with this reason that names both revisions.
 async fn until_told(scene: &Scene, reason: &str, revision: &str, origin: &str) {
     wait_until(format!("an event {reason} on {origin}"), WaitLimit::Reaction, async || {
         let events = api_call("listing events", scene.api::<Event>().list(&Default::default())).await.items;
@@ -122,7 +122,7 @@ fn s3_s4_s7_an_external_artifact_runs_and_its_next_content_runs_in_the_same_pod(
         let producer = scene.source("producer").await;
         let first = producer.artifact_of(&producer.push(&saying("one")).await).await;
         let external = scene.flux_object("ExternalArtifact", "externalartifacts", "app");
-        // The Stack is there before its source is: the watch on the kind says when it comes.
+        // The Stack exists before its source: the watch on the kind triggers it.
         let main = scene.start(scene.stack_on_kind("main", None, &external)).await;
         until_stalled(&main, &["does not exist"]).await;
         external.create(json!({})).await;
@@ -182,7 +182,7 @@ fn s2_r7_a_kind_and_a_right_that_come_later_are_picked_up_and_without_the_kind_i
         let main = scene.start(stack).await;
         let not_served = format!("does not serve Report of the group {group}");
         until_stalled(&main, &[&not_served]).await;
-        // Who names another kind goes on meanwhile.
+        // Stacks with other kinds of sources are not affected.
         scene.start(scene.stack("other", &producer)).await.until_applied(&commit).await;
         until_stalled(&main, &[&not_served]).await;
 
@@ -201,12 +201,12 @@ fn s2_r7_a_kind_and_a_right_that_come_later_are_picked_up_and_without_the_kind_i
         report.offer(&second).await;
         runs_again_in_the_same_pod(&main, pod, &second.revision).await;
 
-        // With the kind goes the source, and what ran of it stays.
+        // Removing the kind removes the source; recorded runs remain.
         remove(scene, &group).await;
         until_stalled(&main, &[&group]).await;
         assert_eq!(main.updates().await.len(), 2);
 
-        // Without its workspace as well there is nothing to destroy it with but its state.
+        // Without the source and the workspace, the destroy needs only the state.
         scene.delete::<Workspace>("main").await;
         scene.until_gone::<Workspace>("main", WaitLimit::Run).await;
         main.delete().await;
@@ -227,7 +227,7 @@ fn s1_a_reference_that_can_mean_nothing_stalls() {
     });
 }
 
-/// Waits until the Stack is stalled because its source needs an edit, with a message that contains all texts.
+/// Waits until the Stack is stalled because its source needs an edit, with a message that contains all `texts`.
 async fn until_stalled(main: &StackHandle<'_>, texts: &[&str]) -> Stack {
     main.until(&format!("to be stalled by its source with {texts:?}"), WaitLimit::Reaction, |stack| {
         is_stalled(stack, stack_reason::SOURCE_UNAVAILABLE) && ready_contains(stack, texts)
@@ -247,7 +247,7 @@ fn ready_contains(stack: &Stack, texts: &[&str]) -> bool {
     condition(stack, READY).is_some_and(|ready| texts.iter().all(|text| ready.message.contains(text)))
 }
 
-/// Installs a kind with `status.artifact` that nobody has heard of.
+/// Installs a custom kind with `status.artifact`.
 async fn install(scene: &Scene, group: &str) {
     let any = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
     let version = json!({
@@ -262,7 +262,7 @@ async fn install(scene: &Scene, group: &str) {
     create_in_cluster::<CustomResourceDefinition>(scene, definition).await;
 }
 
-/// Allows the controller to read that kind, as the condition asks for.
+/// Allows the controller to read the kind, as the condition message explains.
 async fn allow(scene: &Scene, group: &str) {
     let rule = json!({"apiGroups": [group], "resources": ["reports"], "verbs": ["get", "list", "watch"]});
     let labels = json!({"pulumi.com/aggregate-to-source-reader": "true"});

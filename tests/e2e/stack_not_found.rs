@@ -1,4 +1,4 @@
-//! Destroys of a Pulumi stack that the backend does not have, and Stacks that move to another Pulumi stack.
+//! Destroys of a Pulumi stack that is missing in the backend, and Stacks that move to another Pulumi stack.
 
 use k8s_openapi::api::core::v1::{Event, Pod, Secret};
 use kube::ResourceExt;
@@ -24,7 +24,7 @@ fn stalled_message(stack: &Stack) -> String {
     condition(stack, STALLED).map(|stalled| stalled.message.clone()).unwrap_or_default()
 }
 
-/// The messages of the Warning events that say that resources remain.
+/// Returns the messages of the Warning events about orphaned resources.
 async fn orphaned(stack: &StackHandle<'_>) -> Vec<String> {
     let is_warning = |event: &Event| event.reason.as_deref() == Some("ResourcesOrphaned");
     stack.events().await.into_iter().filter(is_warning).filter_map(|event| event.message).collect()
@@ -72,7 +72,7 @@ fn a_destroy_at_another_backend_keeps_the_stack_until_the_answer() {
     });
 }
 
-/// The kubelet brings a changed Secret into a new pod at once, into one that runs within two minutes.
+/// The kubelet mounts a changed Secret in a new pod at once, and in a running pod within two minutes.
 async fn set_backend(scene: &Scene, url: &str) {
     scene.patch::<Secret>("backend", json!({"stringData": {"url": url}})).await;
     let pod = workspace_pod("main");

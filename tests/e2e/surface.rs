@@ -1,5 +1,5 @@
-//! What people write, and what they see: every field of the operator, in both versions of the Stack, and what `kubectl get` and
-//! the metrics show.
+//! The public interface: every field of the operator in both versions of the Stack, the columns of `kubectl get`, and
+//! the metrics.
 
 use k8s_openapi::api::core::v1::Event;
 use kube::api::{ApiResource, DynamicObject, Patch, PatchParams, PostParams, ValidationDirective};
@@ -18,13 +18,13 @@ use crate::manifest_files::{covers, read};
 
 const OLDER: &str = "v1alpha1";
 
-/// Objects of a kind of the group `pulumi.com` in a version.
+/// Returns an API for objects of a kind and version in the group `pulumi.com`.
 fn objects(scene: &Scene, kind: &str, version: &str) -> Api<DynamicObject> {
     let kind = ApiResource::from_gvk(&GroupVersionKind::gvk("pulumi.com", version, kind));
     Api::namespaced_with(scene.client.clone(), &scene.namespace, &kind)
 }
 
-/// What the API server would make of an object that is applied. It takes no field that it does not know.
+/// Applies an object as a dry run with strict field validation.
 async fn check(scene: &Scene, object: &Value) -> kube::Result<DynamicObject> {
     let version = object["apiVersion"].as_str().and_then(|version| version.split('/').nth(1)).unwrap_or_default();
     let api = objects(scene, object["kind"].as_str().unwrap_or_default(), version);
@@ -81,7 +81,7 @@ fn a_stack_of_the_older_version_runs_and_loses_nothing_from_one_version_to_the_o
         let main = StackHandle::of(scene, "main", &scene.stack_on_program("main", "app").spec.stack);
         main.until_revision("1").await;
 
-        // It rests: both are read of the same moment.
+        // The Stack is at rest, so both reads see the same state.
         wait_until("both versions to say the same", WaitLimit::Reaction, async || {
             let newer = objects(scene, "Stack", "v1").get("main").await.expect("it is there");
             let older = older.get("main").await.expect("it is there");

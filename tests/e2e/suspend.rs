@@ -20,7 +20,7 @@ fn r3_suspend_holds_until_the_stack_is_resumed() {
         })
         .await;
         let second = source.push(&saying("two").files()).await;
-        // Another Stack on the source runs the commit: the controller has seen it by then.
+        // The run of another Stack on the same source proves that the controller has seen the commit.
         let witness = scene.start(scene.stack("witness", &source)).await;
         witness.until_applied(&second).await;
 

@@ -1,4 +1,4 @@
-//! Updates that a person has made, on a Workspace of a person and on one of a Stack.
+//! Updates that a user creates, for a Workspace of the user and for a Workspace of a Stack.
 
 use kube::ResourceExt;
 use pulumi_controller::api::auto::{Update, UpdatePhase};
@@ -10,7 +10,7 @@ use crate::by_hand::{phase, stack_name, succeeds, until_succeeded, update, works
 use crate::harness::{Look, Program, ProviderLog, Scene, Source, WaitLimit, once, run, wait_until};
 use crate::runs_parts::{failure, slow, until_update};
 
-/// A Workspace by hand with this program.
+/// Creates a Workspace without a Stack for this program.
 async fn workspace_with(scene: &Scene, source: &Source<'_>, program: &Program) {
     let commit = source.push(&program.files()).await;
     let artifact = source.artifact_of(&commit).await;
@@ -31,7 +31,7 @@ fn a_person_previews_ups_refreshes_and_destroys_with_every_option() {
         let stack = stack_name(scene);
         let urn = |name: &str| format!("urn:pulumi:{stack}::alone::testing:index:Step::{name}");
 
-        // It is made before its Workspace is ready, belongs to nobody, and waits.
+        // The Update is created before its Workspace is ready, has no owner, and waits.
         let preview = succeeds(scene, "preview", "main", "preview", json!({"parallel": 1, "message": "a look"})).await;
         assert!(preview.owner_references().is_empty());
         assert!(log.sentences().await.is_empty(), "a preview changes nothing");
@@ -56,11 +56,11 @@ fn a_person_previews_ups_refreshes_and_destroys_with_every_option() {
             let wanted = format!("{operation} {resource} done");
             sentences.iter().filter(|sentence| **sentence == wanted).count()
         };
-        // The first of them was replaced once.
+        // The first resource was replaced once.
         assert_eq!([ended("create", "one"), ended("delete", "one")], [2, 2], "{sentences:?}");
         assert_eq!([ended("create", "two"), ended("delete", "two")], [1, 1], "{sentences:?}");
 
-        // What is removed from the backend is not there to be refreshed.
+        // A Pulumi stack that was removed from the backend cannot be refreshed.
         update(scene, "nothing", "main", "refresh", json!({})).await;
         let nothing = until_update(scene, "nothing", "to have failed", WaitLimit::Run, |update| {
             phase(update) == Some(UpdatePhase::Failed)
@@ -77,7 +77,7 @@ fn updates_of_one_workspace_queue_by_age_and_go_after_their_time() {
         workspace_with(scene, &source, &slow("update-queue", 8)).await;
         update(scene, "a-first", "main", "up", json!({"ttlAfterCompleted": "5s"})).await;
         log(scene).wait_for("create", "slow", "begin").await;
-        // Each of another second, so that the age decides; the names would have it the other way round.
+        // Created in different seconds, so that the age decides; the names would sort in the opposite order.
         for name in ["z-second", "b-third"] {
             let made = update(scene, name, "main", "refresh", json!({})).await;
             let second = made.creation_timestamp();
@@ -129,7 +129,7 @@ fn deleting_a_running_update_cancels_it_and_the_next_one_runs() {
         scene.until_gone::<Update>("long", WaitLimit::Run).await;
         let begun = log(scene).sentences().await.into_iter().filter(|sentence| sentence == "create slow begin").count();
         assert_eq!(begun, 1, "the one that was deleted in the queue never ran");
-        // No lock is left, and nothing is in doubt.
+        // Proves that no lock and no pending operation is left.
         succeeds(scene, "after", "main", "destroy", json!({})).await;
     });
 }

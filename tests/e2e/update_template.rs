@@ -1,4 +1,4 @@
-//! What a Stack says of its runs: options, how long they are kept, how much they log.
+//! Settings of a Stack for its runs: options, retention and log level.
 
 use k8s_openapi::api::core::v1::Event;
 use kube::ResourceExt;

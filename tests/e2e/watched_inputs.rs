@@ -1,4 +1,4 @@
-//! Secrets and ConfigMaps with Flux's watch label: a change of one runs the Stacks that refer to it.
+//! Secrets and ConfigMaps with Flux's watch label: a change triggers a run of the Stacks that refer to them.
 
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
 use pulumi_controller::api::conditions::{READY, stack_reason};
@@ -20,7 +20,8 @@ async fn messages(main: &StackHandle<'_>) -> Vec<String> {
 #[test]
 fn r8_a_watched_secret_runs_the_stack_once_when_its_pod_has_the_new_value() {
     run("watched-secret", async |scene| {
-        // Where the provider reports to is the secret: a run with the old value fails, and no other comes by itself for an hour.
+        // The Secret has the address of the provider log: a run with the old value fails, and no other run is due for
+        // an hour.
         let wrong = json!({"metadata": metadata("log"), "stringData": {"url": "http://127.0.0.1:9"}});
         scene.create::<Secret>(wrong).await;
         let source = scene.source("app").await;
@@ -86,7 +87,7 @@ fn r8_a_watched_config_map_runs_the_stack_and_one_without_the_label_does_not() {
         .await;
 
         scene.patch::<ConfigMap>("watched", json!({"data": {"UNUSED": "two"}})).await;
-        // The kubelet looks after a pod that changes at once. Nobody asks the controller to look after the Workspace.
+        // The kubelet syncs a changed pod at once. The test does not trigger a reconcile of the Workspace.
         let touched = json!({"metadata": {"annotations": {"pulumi-controller.test/changed": "1"}}});
         scene.patch::<Pod>(&workspace_pod("main"), touched).await;
         wait_until("the run that the label asks for", WaitLimit::Long, async || {

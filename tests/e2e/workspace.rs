@@ -1,4 +1,4 @@
-//! The pod that a Stack runs in.
+//! The workspace pod of a Stack.
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
@@ -11,7 +11,7 @@ use crate::harness::{
     FaultServer, Look, Program, Scene, WaitLimit, archive, condition, is_done, once, run, says, wait_until,
 };
 
-/// What keeps a pod from being scheduled until somebody takes it away.
+/// Scheduling gate that keeps a pod pending until the test removes it.
 const GATE: &str = "pulumi-controller.test/held-back";
 
 #[test]
@@ -84,7 +84,7 @@ fn s16_a_source_that_is_gone_before_the_pod_starts_is_there_all_the_same_and_was
     });
 }
 
-/// Waits for a pod that nothing but its gate keeps from being scheduled.
+/// Waits for a pod that only its scheduling gate keeps pending.
 async fn until_held_back(scene: &Scene) {
     wait_until("a pod to be held back", WaitLimit::Run, async || {
         let pods = scene.list::<Pod>().await;

@@ -1,4 +1,4 @@
-//! Workspaces that a person has made: their sources, their templates, and what is said of those that cannot be.
+//! Workspaces that a user creates: their sources, their templates, and the messages for invalid ones.
 
 use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::ResourceExt;
@@ -15,7 +15,7 @@ use crate::by_hand::{
 use crate::harness::{Look, Program, ProviderLog, Scene, WaitLimit, api_call, in_scene, once, run, wait_until};
 use crate::runs_parts::{exec, until_update};
 
-/// A program with one output.
+/// Returns a program with one output.
 fn saying(name: &str, word: &str) -> Program {
     Program::new(name).output("said", json!(word))
 }
@@ -24,7 +24,7 @@ fn flux(artifact: &SourceArtifact) -> Value {
     json!({"url": artifact.url, "digest": artifact.digest})
 }
 
-/// The project file, as a script writes it into a directory.
+/// Returns a script that writes the project file to a directory.
 fn written(program: &Program, directory: &str) -> String {
     let file = program.file("Pulumi.yaml").content;
     format!("mkdir -p {directory} && cat >{directory}/Pulumi.yaml <<'END'\n{file}\nEND\n")
@@ -91,7 +91,7 @@ fn a_repository_is_followed_and_what_is_pushed_comes_into_the_same_pod() {
     });
 }
 
-/// What the controller's store has for one team is nothing to another that knows its digest.
+/// A namespace must not get artifacts of another namespace from the content store by their digest.
 #[test]
 fn an_artifact_of_another_namespace_is_as_absent_as_an_unknown_one() {
     run("team-a", async |team_a| {
@@ -114,7 +114,7 @@ fn an_artifact_of_another_namespace_is_as_absent_as_an_unknown_one() {
                 .await;
             }
             until_stalled(team_b, "by-url", &["the artifact of a source in another namespace"]).await;
-            // An Update that names the digest is told the same.
+            // An Update with that digest gets the same message.
             let told = async |workspace: &str, digest: &str| {
                 let run = json!({"artifact": {"digest": digest, "revision": "main@sha1:1"}});
                 update(team_b, workspace, workspace, "up", run).await;
@@ -139,7 +139,7 @@ fn an_archive_that_may_not_be_asked_for_or_is_another_one_is_refused_by_name() {
         let artifact = source.artifact_of(&commit).await;
         let elsewhere = json!({"url": "http://kubernetes.default.svc/a.tar.gz", "digest": artifact.digest});
         workspace(scene, "main", json!({"flux": elsewhere})).await;
-        // Nobody may aim the controller's requests.
+        // Users must not direct the requests of the controller to other services.
         until_stalled(scene, "main", &["kubernetes.default", "neither a Service in the controller's namespace"]).await;
 
         let other = format!("sha256:{}", "0".repeat(64));
@@ -178,7 +178,7 @@ fn a_project_without_a_program_is_enough_to_destroy() {
         let log = ProviderLog::of(&stack_name(scene));
         succeeds(scene, "make", "main", "up", json!({})).await;
 
-        // Any runtime will do: no program is run, and nothing is installed.
+        // Any runtime works, because no program runs and nothing is installed.
         let info = json!({"name": "alone-head", "runtime": "nodejs"});
         scene.patch::<Workspace>("main", json!({"spec": {"flux": null, "projectInfo": info}})).await;
         until_ready(scene, "main").await;
@@ -187,7 +187,7 @@ fn a_project_without_a_program_is_enough_to_destroy() {
     });
 }
 
-/// A directory of the pulumi container, filled by an init container: it stands for one that is in the image.
+/// An init container fills a directory of the pulumi container, in place of a directory in the image.
 #[test]
 fn a_directory_of_the_image_is_a_source() {
     run("alone-local", async |scene| {
@@ -282,7 +282,7 @@ fn a_typo_in_a_template_is_named_and_mending_it_is_enough() {
         let profile = json!({"serviceTemplate": null, "securityProfile": "privileged"});
         scene.patch::<Workspace>("main", json!({"spec": profile})).await;
         until_stalled(scene, "main", &["securityProfile", "neither restricted nor baseline"]).await;
-        // This namespace takes restricted pods only, and says so.
+        // This namespace admits restricted pods only.
         scene.patch::<Workspace>("main", json!({"spec": {"securityProfile": "baseline"}})).await;
         until_workspace(scene, "main", "to have its pod forbidden", WaitLimit::Run, |workspace| {
             is(workspace, READY, "False", &["violates PodSecurity"])

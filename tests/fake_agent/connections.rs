@@ -1,5 +1,5 @@
-//! Connections from the controller. Which workspace is called is told by the server name; the certificate is that of the
-//! workspace's own Secret, as its pod would have it mounted.
+//! Connections from the controller. The server name (SNI) selects the workspace; the certificate is from the Secret
+//! that the pod of the workspace would mount.
 
 use std::collections::HashMap;
 use std::io;
@@ -30,12 +30,12 @@ use tonic::transport::server::Connected;
 
 use super::workspace::Key;
 
-/// How long a client may take until it is known.
+/// Timeout of the TLS handshake.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(20);
-/// How many connections may wait until they are served.
+/// Maximum number of connections that wait to be served.
 const WAITING: usize = 256;
 
-/// Accepts connections, as many as come.
+/// Accepts connections without a limit.
 pub(super) fn accept(
     listener: TcpListener,
     client: Client,
@@ -44,7 +44,7 @@ pub(super) fn accept(
     let (accepted, connections) = mpsc::channel(WAITING);
     let certificates = Arc::new(Certificates { client, known: Mutex::default() });
     tasks.spawn(async move {
-        // They end with this task, which ends with the fake agent.
+        // The handshakes end with this task, which ends with the fake agent.
         let mut handshakes = JoinSet::new();
         loop {
             let Ok((stream, _)) = listener.accept().await else { continue };
@@ -62,7 +62,7 @@ pub(super) fn accept(
     ReceiverStream::new(connections)
 }
 
-/// The certificates of the workspaces that were called, each read once, and again when the controller did not take it.
+/// Certificates by workspace, each read once and again after a failed handshake.
 struct Certificates {
     client: Client,
     known: Mutex<HashMap<Key, Arc<ServerConfig>>>,
@@ -96,7 +96,7 @@ impl Certificates {
     }
 }
 
-/// TLS as the agent has it: version 1.3, and a client whom the authorities of the Secret have signed.
+/// Returns the TLS configuration of an agent: version 1.3 and client certificates of the authorities in the Secret.
 fn configuration(secret: &Secret) -> anyhow::Result<ServerConfig> {
     let data = |key: &str| {
         let value = secret.data.as_ref().and_then(|data| data.get(key));
@@ -121,7 +121,7 @@ fn configuration(secret: &Secret) -> anyhow::Result<ServerConfig> {
 }
 
 impl Key {
-    /// `<workspace>-workspace.<namespace>.svc`
+    /// Parses `<workspace>-workspace.<namespace>.svc`.
     fn of_server_name(name: &str) -> Option<Key> {
         let (object, namespace) = name.strip_suffix(".svc")?.split_once('.')?;
         let key = Key { namespace: namespace.to_owned(), name: object.strip_suffix("-workspace")?.to_owned() };
@@ -129,7 +129,7 @@ impl Key {
     }
 }
 
-/// A connection of the controller to one workspace.
+/// A connection from the controller to one workspace.
 pub(super) struct Connection {
     stream: TlsStream<TcpStream>,
     workspace: Key,

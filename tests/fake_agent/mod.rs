@@ -1,9 +1,9 @@
-//! a fake agent of any number of workspaces, at one address: for tests of the controller with more Stacks
-//! than a machine has room for pods. Fake pods (`tests/cluster/cluster fake-nodes`) name that address as theirs.
+//! A fake agent for any number of workspaces at one address, for tests of the controller with more Stacks than the
+//! machine can run pods. Fake pods (`tests/cluster/cluster fake-nodes`) have that address.
 //!
-//! It is called as agents are: TLS with the workspace's own certificate, told apart by the server name that the
-//! controller asks for. It takes sources and forgets their bytes, and every run succeeds after a while. Where it is told
-//! so it is an agent of an earlier version.
+//! Connections work as with real agents: TLS with the certificate of the workspace, selected by the server name that
+//! the controller requests. The fake agent verifies sources and discards them, and every run succeeds after a delay. It
+//! can also emulate an agent of an older version.
 #![allow(dead_code, reason = "each who has agents stood in for needs a part of it")]
 
 mod connections;
@@ -31,61 +31,62 @@ use pods::Pods;
 use service::Service;
 use workspace::{Key, Workspaces};
 
-/// The fake agent at work; it ends when this is dropped.
+/// A running fake agent; dropping it ends the agent.
 pub struct FakeAgent {
     workspaces: Arc<Workspaces>,
     counts: Arc<Counts>,
-    /// Ends all runs.
+    /// Ends all runs when cancelled.
     finished: CancellationToken,
     _tasks: JoinSet<()>,
 }
 
-/// What kind of agent a workspace has.
+/// Behavior of a workspace's agent.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Manner {
-    /// How long a run takes, unless all are ended before.
+    /// Duration of a run, unless `finish_all` ends it earlier.
     pub run_time: Duration,
-    /// Whether it is of an earlier version.
+    /// Emulates an agent of an older version.
     pub is_older: bool,
     pub malice: Malice,
 }
 
-/// What an agent does to harm the controller.
+/// Hostile behavior of an agent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Malice {
     #[default]
     None,
-    /// Its results are much larger than the API server takes, and of another century.
+    /// Results exceed the size limit of the API server and have timestamps outside the valid range.
     HugeResults,
-    /// It begins to take a source and then reads no more.
+    /// Starts to receive a source and then stops reading.
     SlowSources,
-    /// It tells of its runs without a pause, each time of another process.
+    /// Reports progress continuously, each time with another process ID.
     Floods,
 }
 
-/// By the workspace's name.
+/// Behavior by the name of the workspace.
 type Manners = Arc<dyn Fn(&str) -> Manner + Send + Sync>;
 
-/// What it was asked for since it began.
+/// Numbers of requests since the start.
 #[derive(Debug, Default)]
 struct Counts {
     statuses: AtomicU64,
     sources: AtomicU64,
     runs: AtomicU64,
     acknowledged: AtomicU64,
-    /// How often somebody began to follow a run.
+    /// Number of streams of progress that were opened.
     attachments: AtomicU64,
-    /// Streams of progress that are open now.
+    /// Number of streams of progress that are open.
     attached: AtomicUsize,
 }
 
 impl FakeAgent {
-    /// Answers at an address for all workspaces of the cluster whose pods name it. A run takes `run_time`.
+    /// Starts an agent at an address for all workspaces of the cluster whose pods have that address. A run takes
+    /// `run_time`.
     pub async fn start(client: Client, address: SocketAddr, run_time: Duration) -> anyhow::Result<FakeAgent> {
         FakeAgent::start_with(client, address, move |_| Manner { run_time, ..Manner::default() }).await
     }
 
-    /// The same, with what each workspace's agent is like.
+    /// Starts an agent with a behavior for each workspace.
     pub async fn start_with(
         client: Client,
         address: SocketAddr,
@@ -104,7 +105,8 @@ impl FakeAgent {
         Ok(FakeAgent { workspaces, counts, finished, _tasks: tasks })
     }
 
-    /// Stands in for one agent, without a cluster: with the certificates in a folder, as an agent has them.
+    /// Starts an agent for a single workspace without a cluster, with certificates from a folder as a real agent has
+    /// them.
     pub fn alone(listener: TcpListener, tls: &Path, pod_uid: &str, manner: Manner) -> anyhow::Result<FakeAgent> {
         let acceptor = TlsAcceptor::from_directory(tls).context("the certificates of the agent")?;
         let key = Key { namespace: "default".to_owned(), name: "example".to_owned() };
@@ -119,52 +121,52 @@ impl FakeAgent {
         Ok(FakeAgent { workspaces, counts, finished, _tasks: tasks })
     }
 
-    /// Workspaces that are called for the first time from now on have a source in place: that of one that was called before.
+    /// Workspaces of later connections start with an installed source, copied from a workspace that already has one.
     pub fn share_source(&self) {
         self.workspaces.share_source();
     }
 
-    /// How many workspaces were called.
+    /// Returns the number of workspaces to which the controller has connected.
     pub fn workspaces(&self) -> usize {
         self.workspaces.number()
     }
 
-    /// Ends all runs that are open; those that begin from now on end at once.
+    /// Ends all open runs; later runs end at once.
     pub fn finish_all(&self) {
         self.finished.cancel();
     }
 
-    /// How many runs were started, each counted once.
+    /// Returns the number of runs, each counted once.
     pub fn runs(&self) -> u64 {
         self.counts.runs.load(Ordering::Relaxed)
     }
 
-    /// How often agents were asked how they are.
+    /// Returns the number of status requests.
     pub fn statuses(&self) -> u64 {
         self.counts.statuses.load(Ordering::Relaxed)
     }
 
-    /// How many sources were put, each time counted.
+    /// Returns the number of sources received, including repetitions.
     pub fn sources(&self) -> u64 {
         self.counts.sources.load(Ordering::Relaxed)
     }
 
-    /// How often somebody began to follow a run.
+    /// Returns the number of streams of progress that were opened.
     pub fn attachments(&self) -> u64 {
         self.counts.attachments.load(Ordering::Relaxed)
     }
 
-    /// How many runs the controller follows now.
+    /// Returns the number of streams of progress that are open.
     pub fn attached(&self) -> usize {
         self.counts.attached.load(Ordering::Relaxed)
     }
 
-    /// How many results were acknowledged, each counted once.
+    /// Returns the number of acknowledged results, each counted once.
     pub fn acknowledged(&self) -> u64 {
         self.counts.acknowledged.load(Ordering::Relaxed)
     }
 
-    /// A sentence about the calls so far.
+    /// Summarizes the requests so far.
     pub fn calls(&self) -> String {
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let Counts { statuses, sources, runs, .. } = &*self.counts;

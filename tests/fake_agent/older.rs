@@ -1,14 +1,14 @@
-//! An agent of an earlier version: `older.proto` is the protocol as it was before runs could outlive everything. What that
-//! version does not know is lost on the way, in what it is told and in what it answers.
+//! Emulates an agent of an older version: `older.proto` is the protocol before later extensions. Fields that this
+//! version does not have are dropped from requests and responses.
 
 use anyhow::Context as _;
 use prost::Message;
 use protox::prost_reflect::{DescriptorPool, DynamicMessage, Value};
 
-/// Where the protocol of that version is, from the package's root.
+/// Folder of the older protocol, relative to the root of the package.
 const FOLDER: &str = "tests/fake_agent";
 const FILE: &str = "older.proto";
-/// How it calls itself.
+/// Version that the older agent reports.
 pub(super) const VERSION: &str = "0.0.9";
 
 pub(super) struct Older(DescriptorPool);
@@ -20,7 +20,8 @@ impl Older {
         Ok(Older(DescriptorPool::from_file_descriptor_set(set).with_context(|| format!("{FILE} is not whole"))?))
     }
 
-    /// A message as it is after it went through the older version. One that it does not know at all is left empty.
+    /// Returns the message without the fields that the older version does not have. Messages of unknown types become
+    /// empty.
     pub(super) fn pass<M: Message + Default>(&self, name: &str, message: &M) -> anyhow::Result<M> {
         let Some(descriptor) = self.0.get_message_by_name(&format!("pulumi.controller.agent.v1.{name}")) else {
             return Ok(M::default());

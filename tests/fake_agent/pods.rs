@@ -1,4 +1,4 @@
-//! Which pod a workspace has: an agent says the UID of its pod, and the controller holds it to that.
+//! Pods of the workspaces: an agent reports the UID of its pod, and the controller verifies it.
 
 use std::time::Duration;
 
@@ -15,13 +15,13 @@ use tokio::time::timeout;
 
 use super::workspace::Key;
 
-/// How long the first list may take.
+/// Timeout of the initial list.
 const LIST_LIMIT: Duration = Duration::from_secs(60);
 
 pub(super) enum Pods {
-    /// Those of the cluster.
+    /// Pods of the cluster.
     Watched(Store<PartialObjectMeta<Pod>>),
-    /// Every workspace has this one.
+    /// One UID for every workspace.
     One(String),
 }
 
@@ -42,7 +42,7 @@ impl Pods {
         Ok(Pods::Watched(store))
     }
 
-    /// The UID of a workspace's pod, if it has one that is not about to go.
+    /// Returns the UID of a workspace's pod, unless the pod is missing or terminating.
     pub(super) fn uid(&self, workspace: &Key) -> Option<String> {
         let store = match self {
             Pods::Watched(store) => store,

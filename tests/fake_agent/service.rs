@@ -1,4 +1,4 @@
-//! The answers to the controller's calls.
+//! Implements the service of the agent.
 
 use std::pin::Pin;
 use std::str::FromStr;
@@ -23,7 +23,7 @@ use super::{Counts, Malice, Manner, Manners};
 pub(super) struct Service {
     pub(super) workspaces: Arc<Workspaces>,
     pods: Pods,
-    /// The one workspace that it is about, if it is only one.
+    /// The only workspace, if the agent serves a single one.
     only: Option<Key>,
     manners: Manners,
     older: Arc<Older>,
@@ -38,13 +38,13 @@ impl Service {
         Ok(Service { workspaces, pods, only, manners, older, counts, finished })
     }
 
-    /// The workspace that the connection is about.
+    /// Returns the workspace of the connection.
     fn key<R>(&self, request: &Request<R>) -> Result<Key, Status> {
         let known = self.only.as_ref().or_else(|| request.extensions().get::<Key>());
         known.cloned().ok_or_else(|| Status::internal("called by nobody"))
     }
 
-    /// Does something with that workspace.
+    /// Calls a function with the workspace of the connection.
     fn with<T, R>(
         &self,
         request: &Request<R>,
@@ -63,13 +63,13 @@ impl Service {
         Ok((self.manners)(&self.key(request)?.name))
     }
 
-    /// How a message of this kind travels to and from the workspace that the connection is about.
+    /// Returns the message filter for the workspace of the connection.
     fn passage<R>(&self, request: &Request<R>) -> Result<Passage, Status> {
         Ok(Passage(self.manner(request)?.is_older.then(|| self.older.clone())))
     }
 }
 
-/// What becomes of messages on their way: an older agent does not know all of today's.
+/// Filters messages: an older agent drops fields that it does not have.
 #[derive(Clone)]
 struct Passage(Option<Arc<Older>>);
 
@@ -130,7 +130,7 @@ impl Agent for Service {
         let malice = self.manner(&request)?.malice;
         let (result_of, until) = (operation.clone(), operation);
         let result = futures::stream::once(async move {
-            // Followed until the result is on its way, or nobody listens.
+            // Counts as attached until the result is ready or the client disconnects.
             let _attached = attached;
             result_of.until_it_ended().await;
             Attached::Result(if malice == Malice::HugeResults { result_of.huge_result() } else { result_of.result() })
@@ -164,7 +164,7 @@ impl Agent for Service {
     }
 }
 
-/// Progress as fast as it is read, until the run ends.
+/// Sends progress as fast as the client reads it, until the run ends.
 fn flood(operation: Arc<Operation>) -> impl Stream<Item = Attached> + Send {
     let number = futures::stream::iter(1_u32..);
     let told =
@@ -172,7 +172,7 @@ fn flood(operation: Arc<Operation>) -> impl Stream<Item = Attached> + Send {
     told.take_while(|told| std::future::ready(told.is_some())).filter_map(std::future::ready)
 }
 
-/// Counts as one stream that is open, as long as it lives.
+/// Guard that counts an open stream.
 struct Attachment(Arc<Counts>);
 
 impl Attachment {
@@ -189,7 +189,7 @@ impl Drop for Attachment {
     }
 }
 
-/// Takes a source, verifies it as an agent does, and forgets its bytes.
+/// Receives a source, verifies it as an agent does, and discards the bytes.
 async fn receive(parts: &mut Streaming<proto::PutSourceRequest>) -> Result<proto::Artifact, Status> {
     let header = match parts.message().await?.and_then(|message| message.part) {
         Some(Part::Header(header)) => header,

@@ -1,4 +1,4 @@
-//! What an agent keeps, for each workspace, in memory. A new pod begins with nothing.
+//! In-memory state of the agents, per workspace. A new pod starts with an empty state.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,38 +12,38 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
-/// How many operations a workspace remembers.
+/// Maximum number of operations that a workspace keeps.
 const MAX_OPERATIONS: usize = 5;
 
-/// Which workspace.
+/// Identifies a workspace.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Key {
     pub(super) namespace: String,
     pub(super) name: String,
 }
 
-/// All that were called.
+/// All workspaces to which the controller has connected.
 #[derive(Default)]
 pub(super) struct Workspaces {
     all: Mutex<HashMap<Key, Workspace>>,
-    /// What those have in place that are called for the first time.
+    /// Installed source of workspaces at their first connection.
     common: Mutex<Option<proto::Artifact>>,
 }
 
 impl Workspaces {
-    /// How many were called.
+    /// Returns the number of workspaces.
     pub(super) fn number(&self) -> usize {
         self.all.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 
-    /// Gives what is in place in one of them to all that are called from now on.
+    /// Copies the installed source of one workspace to all that connect later.
     pub(super) fn share_source(&self) {
         let all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
         let artifact = all.values().find_map(|workspace| workspace.artifact.clone());
         *self.common.lock().unwrap_or_else(PoisonError::into_inner) = artifact;
     }
 
-    /// Does something with a workspace whose pod is this one.
+    /// Calls a function with the workspace; a changed pod UID resets the workspace first.
     pub(super) fn with<T>(&self, key: &Key, pod_uid: &str, act: impl FnOnce(&mut Workspace) -> T) -> T {
         let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
         let workspace = all.entry(key.clone()).or_insert_with(|| {
@@ -66,7 +66,7 @@ pub(super) struct Workspace {
     operations: VecDeque<Arc<Operation>>,
 }
 
-/// A run that succeeds when its time has come or all are ended, unless it is cancelled before.
+/// A run that succeeds after its time or when all runs are ended, unless it is canceled before.
 pub(super) struct Operation {
     id: String,
     began: jiff::Timestamp,
@@ -89,7 +89,7 @@ impl Operation {
         }
     }
 
-    /// Whether it was not acknowledged before.
+    /// Returns whether this is the first acknowledgment.
     pub(super) fn acknowledge(&self) -> bool {
         !self.is_acknowledged.swap(true, Ordering::Relaxed)
     }
@@ -99,13 +99,13 @@ impl Operation {
         proto::Progress { sequence: 0, time: self.began.as_millisecond(), event: Some(event) }
     }
 
-    /// As if the CLI were another process each time.
+    /// Returns a start event with another process ID.
     pub(super) fn another_process(&self, number: u32) -> proto::Progress {
         let event = proto::progress::Event::Started(proto::Started { pid: number });
         proto::Progress { sequence: number.into(), time: i64::MIN, event: Some(event) }
     }
 
-    /// What neither a status nor a clock can hold.
+    /// Returns a result that exceeds the limits of a status and of timestamps.
     pub(super) fn huge_result(&self) -> proto::Result {
         proto::Result {
             started: i64::MIN,
@@ -169,7 +169,7 @@ impl Workspace {
         open.map(|operation| operation.id.clone()).unwrap_or_default()
     }
 
-    /// Whether the source was in place before.
+    /// Returns whether the source was already installed.
     pub(super) fn put(&mut self, artifact: proto::Artifact) -> Result<bool, Status> {
         if self.artifact.as_ref() == Some(&artifact) {
             return Ok(true);
@@ -181,7 +181,7 @@ impl Workspace {
         Ok(false)
     }
 
-    /// Whether the run was known before. What it is bound to has to be what is here.
+    /// Returns whether the run was already known. Refuses a request whose preconditions do not match this workspace.
     pub(super) fn run(
         &mut self,
         request: &proto::RunRequest,

@@ -1,5 +1,5 @@
-//! What is done with foreign bytes, and what has to hold whatever they are. The fuzz targets call it with what they make
-//! up, `tests/fuzz_corpora` with the files that are kept.
+//! Parsers of untrusted bytes with their invariants for any input. The fuzz targets call them with generated input,
+//! `tests/fuzz_corpora` with the committed files.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -12,7 +12,7 @@ use pulumi_controller::artifact::{Digest, Directory, Limits, Revision, UnpackErr
 use pulumi_controller::pulumi::events::{EngineEvent, EventError, LineSplitter, RunSummary};
 use pulumi_controller::pulumi::failure::{self, Exit};
 
-/// One body for each target, by its name.
+/// The body of each target, by name.
 pub const BODIES: [(&str, fn(&[u8])); 6] = [
     ("archive", archive),
     ("gzip", gzip),
@@ -22,7 +22,7 @@ pub const BODIES: [(&str, fn(&[u8])); 6] = [
     ("revision", revision),
 ];
 
-/// Small enough that the fuzzer reaches each of them.
+/// Returns limits that the fuzzer can reach.
 fn limits() -> Limits {
     Limits {
         unpacked_bytes: 256 * 1024,
@@ -36,7 +36,7 @@ fn limits() -> Limits {
     }
 }
 
-/// A tar stream: it is compressed first, so that the fuzzer works on what matters.
+/// Compresses a tar stream, so that the fuzzer mutates the stream and not its compression.
 pub fn archive(tar: &[u8]) {
     gzip(&compressed(tar));
 }
@@ -47,12 +47,12 @@ pub fn compressed(bytes: &[u8]) -> Vec<u8> {
     encoder.finish().expect("memory takes it")
 }
 
-/// An archive as it comes from a source.
+/// Unpacks an archive as it arrives from a source.
 pub fn gzip(bytes: &[u8]) {
     let _ = unpacked(bytes, &limits());
 }
 
-/// Unpacks beside a file that nobody may touch, and checks what is there afterwards, whether it was refused or not.
+/// Unpacks next to a file that must not change, and checks the result even if the archive is rejected.
 pub fn unpacked(bytes: &[u8], limits: &Limits) -> Result<Unpacked, UnpackError> {
     const WITNESS: &str = "nobody writes here";
     let place = tempfile::tempdir().expect("a temporary directory");
@@ -104,7 +104,8 @@ impl Found {
     }
 }
 
-/// As the kernel walks it when there are no other links on the way; and as it really walks it, when it leads anywhere.
+/// Checks a link lexically, as the kernel resolves it without other links in the path, and then with the real target if
+/// it exists.
 fn stays_inside(root: &Path, link: &Path, target: &Path) {
     let mut depth = link.strip_prefix(root).expect("it is below").components().count() as i64 - 1;
     for component in target.components() {
@@ -157,7 +158,7 @@ pub fn revision(bytes: &[u8]) {
     }
 }
 
-/// The event log is the same however it is cut, and what is kept of it is bounded.
+/// Checks that the result does not depend on the chunks in which the event log arrives, and that its size is bounded.
 pub fn event_log(bytes: &[u8]) {
     const MAX_LINE: usize = 4 * 1024;
     let whole = lines(std::iter::once(bytes), MAX_LINE);
@@ -181,7 +182,7 @@ fn lines<'a>(pieces: impl Iterator<Item = &'a [u8]>, longest: usize) -> Vec<Resu
     pieces.flat_map(|piece| splitter.push(piece)).collect()
 }
 
-/// Foreign text in a message is bounded and has nothing that a terminal obeys.
+/// Checks that untrusted text in a message is bounded and has no control characters.
 fn is_for_people(message: &str) {
     assert!(message.len() <= 4096, "{} bytes", message.len());
     assert!(message.chars().all(|character| !character.is_control()), "{message:?}");

@@ -1,5 +1,6 @@
-//! The corpora of the fuzz targets, replayed on a stable compiler; `make fuzz` goes on from them where a nightly one is.
-//! `REGENERATE=1 cargo test --test fuzz_corpora` writes the seeds anew; what the fuzzer found lies beside them.
+//! Replays the corpora of the fuzz targets with the stable compiler; `make fuzz` continues from them with a nightly
+//! compiler. `REGENERATE=1 cargo test --test fuzz_corpora` rewrites the seeds. Files that the fuzzer found are in the
+//! same folders.
 #![allow(clippy::expect_used, clippy::panic, reason = "what a test stands on fails the test")]
 
 #[path = "../fuzz/bodies.rs"]
@@ -25,7 +26,7 @@ fn every_file_of_every_corpus_keeps_what_must_hold() {
         let mut count = 0;
         for file in files.flatten() {
             let bytes = std::fs::read(file.path()).expect("a file of a corpus can be read");
-            // Its name is the last line before the panic, if there is one.
+            // The last printed file is the one that causes a panic.
             println!("{}", file.path().display());
             body(&bytes);
             count += 1;
@@ -53,7 +54,7 @@ fn the_seeds_are_what_they_are_made_from() {
     }
 }
 
-/// With the limits that hold in a workspace.
+/// Uses the limits of a workspace.
 #[test]
 fn each_hostile_archive_is_refused_by_its_fault() {
     let archives: BTreeMap<_, _> = seeds::archives().into_iter().map(|a| (a.name, a)).collect();

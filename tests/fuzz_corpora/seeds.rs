@@ -1,15 +1,15 @@
-//! What the corpora begin with: archives as nobody should send them, event logs of real runs and damaged ones, texts that
-//! are nearly digests. The end-to-end tests serve the same archives to a real controller.
+//! Seeds of the corpora: malicious archives, intact and damaged event logs of real runs, and almost valid digests. The
+//! end-to-end tests serve the same archives to a real controller.
 
 use tar::{EntryType, Header};
 
 use crate::bodies::compressed;
 
-/// What becomes of an archive.
+/// Expected result for an archive.
 #[derive(Clone, Copy, Debug)]
 pub enum Expected {
     Taken,
-    /// Refused with these words.
+    /// Rejected with these words.
     Refused(&'static [&'static str]),
 }
 
@@ -20,7 +20,7 @@ pub struct Archive {
     pub expected: Expected,
 }
 
-/// The seeds of a target: file names and contents.
+/// Seeds of a target: file names and contents.
 pub type Seeds = Vec<(String, Vec<u8>)>;
 
 pub fn all() -> Vec<(&'static str, Seeds)> {
@@ -35,8 +35,8 @@ pub fn all() -> Vec<(&'static str, Seeds)> {
     ]
 }
 
-/// A tar stream that is put together header by header: libraries refuse to write what has to be refused here. It begins with
-/// a good project, so that only the fault stands between it and a run.
+/// A tar stream built header by header, since libraries refuse to write invalid archives. It starts with a valid
+/// project, so that only the fault prevents a run.
 struct Tar(Vec<u8>);
 
 impl Tar {
@@ -76,7 +76,7 @@ impl Tar {
         self.entry(EntryType::Symlink, name.as_bytes(), target.as_bytes(), b"")
     }
 
-    /// Records about the next entry.
+    /// Adds a pax header with a record for the next entry.
     fn extended(self, key: &str, value: &str) -> Tar {
         let rest = format!(" {key}={value}\n");
         let length = (1..).find(|length: &usize| length.to_string().len() + rest.len() == *length).unwrap_or_default();
@@ -214,7 +214,7 @@ fn texts(texts: &[(impl AsRef<str>, impl AsRef<str>)]) -> Seeds {
     texts.iter().map(|(name, text)| (name.as_ref().to_owned(), text.as_ref().as_bytes().to_vec())).collect()
 }
 
-/// Logs of real runs, and what a program that writes into its own log could make of one.
+/// Returns logs of real runs, and logs as a program could forge them by writing to its own log.
 fn event_logs() -> Seeds {
     let failed = include_bytes!("../../src/pulumi/testdata/failed.events.jsonl");
     let mut damaged = failed.to_vec();

@@ -1,5 +1,5 @@
-//! Repositories, servers and Stacks whose owners want harm: each attack has a sentence of its own, costs the controller no memory, and
-//! leaves other repositories alone.
+//! Malicious repositories, servers and Stacks: each attack gets its own message, uses bounded memory in the controller,
+//! and does not affect other repositories.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -16,17 +16,17 @@ use crate::follower::{Controller, origin};
 use crate::http_server::Server;
 use crate::repository::Repository;
 
-/// How much the controller may grow while others attack it; other tests run in the same process.
+/// Maximum growth of the controller's memory during attacks. Includes other tests in the same process.
 const GROWTH: u64 = 256 << 20;
 
-/// Resident memory of this process, in bytes.
+/// Returns the resident memory of this process in bytes.
 fn resident() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
     line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
 }
 
-/// Follows `main` of an evil server, and says what becomes of it.
+/// Polls `main` of an evil server and returns the warnings, or the error message.
 async fn attack(evil: Evil) -> Result<Vec<String>, String> {
     let before = resident();
     let mut controller = Controller::new().await;
@@ -67,7 +67,7 @@ async fn directories_that_stand_for_billions_of_files_are_refused() {
     assert!(said.contains("there are more than 200000 entries"), "{said}");
 }
 
-/// A pack of about a megabyte whose objects come to gigabytes, by chains of ten deltas.
+/// Returns a pack of about a megabyte whose objects expand to gigabytes through chains of ten deltas.
 fn chains_of_ten(objects_at_the_end: usize) -> (ObjectId, Pack) {
     let mut pack = Pack::new();
     let (id, mut place) = pack.object(Kind::Blob, &noise(1 << 20));
@@ -135,7 +135,7 @@ async fn one_object_in_many_places_at_the_end_of_a_chain_is_refused() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn objects_that_do_not_fit_into_memory_are_refused() {
-    // Each base of the chain is kept as long as it has other deltas to come.
+    // Each base in the chain stays in memory as long as other deltas need it.
     let mut pack = Pack::new();
     let (id, mut place) = pack.object(Kind::Blob, &noise(1 << 20));
     place = pack.repeating(place, 60);
@@ -269,7 +269,7 @@ async fn what_is_done_for_a_repository_ends_with_its_last_stack() {
     let closed = tokio::time::timeout(Duration::from_millis(500), stream.read_to_end(&mut request)).await;
     assert!(closed.is_err(), "another Stack still follows the repository");
     controller.git.forget(&("apps".to_owned(), "last".to_owned()));
-    // A server may be silent for 30 s.
+    // Shorter than the 30 s for which a server may be silent.
     let closed = tokio::time::timeout(Duration::from_secs(15), stream.read_to_end(&mut request)).await;
     assert!(closed.is_ok(), "the child process still asks the server");
 }
@@ -299,10 +299,10 @@ async fn a_child_process_has_no_environment_and_no_credentials_on_its_command_li
     assert_eq!(read("oom_score_adj").trim(), "1000");
 }
 
-/// The memory that a conversation may use, as the kernel writes it.
+/// Memory limit of a connection's child process in bytes, as `/proc/PID/limits` shows it.
 const CONVERSATION_MEMORY: u64 = 64 << 20;
 
-/// The child processes of this one in a role.
+/// Returns the child processes of this process with a role.
 fn children(role: &str) -> Vec<PathBuf> {
     let processes = std::fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path());
     let is_child = |process: &PathBuf| {

@@ -1,4 +1,4 @@
-//! What a repository is read with over HTTP, and whom it is shown to.
+//! Credentials for Git over HTTP, and the hosts that receive them.
 
 use std::process::Command;
 
@@ -110,7 +110,7 @@ async fn a_redirect_is_followed() {
     assert_eq!(resolved.revision, format!("main@sha1:{}", repository.head()));
 }
 
-/// An RSA key as PEM in the form that is asked for, and its public half as PKCS#1.
+/// Returns an RSA key as PEM in the requested format, and its public key as PKCS#1.
 fn app_key(directory: &TempDir, traditional: bool) -> (String, Vec<u8>) {
     let path = directory.path().join(format!("app-{traditional}.pem"));
     let run = |arguments: &[&str]| {
@@ -149,7 +149,7 @@ async fn a_github_app_gets_a_token_and_keeps_it_as_long_as_it_is_good() {
         controller.resolve(&fields).await.unwrap();
         controller.resolve_now(&fields, "again").await.unwrap();
         assert_eq!(github.exchanges(), 1, "one token is enough");
-        // The token is taken back before its time.
+        // The server revokes the token before it expires.
         server.set_login("x-access-token", "another");
         *github.token.lock().unwrap() = "another".to_owned();
         let said = controller.resolve_now(&fields, "refused").await.expect_err("the token is refused");

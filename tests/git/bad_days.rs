@@ -1,4 +1,4 @@
-//! Servers and repositories that misbehave: each has a sentence of its own, and costs no more than is allowed.
+//! Servers and repositories that misbehave: each fault gets its own message and stays within the limits.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::follower::Controller;
 use crate::http_server::Server;
 use crate::repository::Repository;
 
-/// A server that answers every request with the same bytes, or not at all.
+/// Starts a server that answers every request with the same bytes, or never.
 async fn answering(answer: Option<Vec<u8>>) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/app", listener.local_addr().unwrap());
@@ -126,14 +126,14 @@ async fn what_is_too_large_is_refused_and_the_last_good_artifact_stays() {
     let mut controller = Controller::with(limits).await;
     let fields = json!({"projectRepo": server.url(), "branch": "main"});
     let good = controller.resolve(&fields).await.unwrap();
-    // It does not compress.
+    // Incompressible content.
     let noise: Vec<u8> = (0..200_000_u32).flat_map(|n| n.wrapping_mul(2_654_435_761).to_be_bytes()).collect();
     repository.write("noise", &noise);
     repository.commit();
     let said = controller.resolve_now(&fields, "one").await.expect_err("it is too large");
     assert!(said.contains("the pack that the server sends is larger than 65536 bytes"), "{said}");
     std::fs::remove_file(repository.path().join("noise")).unwrap();
-    // It compresses well, and is large once it is in memory.
+    // Content that compresses well and is large in memory.
     repository.write("zeros", vec![0_u8; 1 << 20]);
     repository.git(&["reset", "--quiet", "--soft", "HEAD~1"]);
     repository.commit();

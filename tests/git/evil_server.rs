@@ -1,4 +1,5 @@
-//! A server whose owner wants harm: it speaks the protocol's second version by HTTP, and serves packs that no `git` would make.
+//! A malicious server: it implements version 2 of the Git protocol over HTTP and serves packs that `git` would not
+//! create.
 
 use std::io::Write as _;
 use std::sync::Arc;
@@ -11,13 +12,13 @@ use gix_object::Kind;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-/// A pack that is put together by hand.
+/// A pack that is assembled by hand.
 pub struct Pack {
     bytes: Vec<u8>,
     objects: u32,
 }
 
-/// Where an object is in the pack, and how large it is.
+/// Offset and size of an object in the pack.
 #[derive(Clone, Copy)]
 pub struct Place {
     offset: usize,
@@ -29,7 +30,7 @@ impl Pack {
         Pack { bytes: b"PACK\0\0\0\x02\0\0\0\0".to_vec(), objects: 0 }
     }
 
-    /// An object as it is.
+    /// Adds an undeltified object.
     pub fn object(&mut self, kind: Kind, data: &[u8]) -> (ObjectId, Place) {
         let number = match kind {
             Kind::Commit => 1,
@@ -43,7 +44,7 @@ impl Pack {
         (id, Place { offset, size: data.len() })
     }
 
-    /// An object that repeats its base so many times.
+    /// Adds a delta object that repeats its base `times` times.
     pub fn repeating(&mut self, base: Place, times: usize) -> Place {
         let mut delta = [varint(base.size), varint(base.size * times)].concat();
         for _ in 0..times {
@@ -57,7 +58,7 @@ impl Pack {
         self.delta(base, base.size * times, &delta)
     }
 
-    /// An object that is its base and one more byte.
+    /// Adds a delta object that appends one byte to its base.
     pub fn longer(&mut self, base: Place, byte: u8) -> Place {
         let mut delta = [varint(base.size), varint(base.size + 1)].concat();
         delta.push(0xff);
@@ -82,13 +83,13 @@ impl Pack {
         Place { offset, size }
     }
 
-    /// A commit of a tree with these entries.
+    /// Adds a commit of a tree.
     pub fn commit(&mut self, tree: ObjectId) -> ObjectId {
         let who = "Evil <evil@example.com> 1700000000 +0000";
         self.object(Kind::Commit, format!("tree {tree}\nauthor {who}\ncommitter {who}\n\nharm\n").as_bytes()).0
     }
 
-    /// The beginning of an entry; the answer is where it is.
+    /// Adds the header of an entry and returns its offset.
     fn entry(&mut self, number: u8, size: usize) -> usize {
         let offset = self.bytes.len();
         self.objects += 1;
@@ -130,28 +131,28 @@ fn varint(mut number: usize) -> Vec<u8> {
     }
 }
 
-/// A tree's entry.
+/// Returns an entry of a tree.
 pub fn entry(mode: &str, name: &str, id: &ObjectId) -> Vec<u8> {
     [mode.as_bytes(), b" ", name.as_bytes(), b"\0", id.as_slice()].concat()
 }
 
-/// What the server does.
+/// Responses of the server.
 pub struct Evil {
-    /// The answer to the question for references.
+    /// Response to `ls-refs`.
     pub references: Vec<u8>,
     pub pack: Vec<u8>,
-    /// Which answers come one byte a second.
+    /// Responses that are sent at one byte per second.
     pub slow: &'static [&'static str],
 }
 
 impl Evil {
-    /// A server with one branch, `main`.
+    /// Returns a server with one branch, `main`.
     pub fn with_main(commit: ObjectId, pack: Pack) -> Self {
         let references = [packet(format!("{commit} refs/heads/main\n").as_bytes()), b"0000".to_vec()].concat();
         Evil { references, pack: pack.finish(), slow: &[] }
     }
 
-    /// Starts it; the answer is its URL.
+    /// Starts the server and returns its URL.
     pub async fn start(self) -> String {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/app", listener.local_addr().unwrap());
@@ -189,7 +190,7 @@ impl Evil {
     }
 }
 
-/// Head and body.
+/// Reads the headers and the body of a request.
 async fn read_request(stream: &mut TcpStream) -> Option<String> {
     let mut read = Vec::new();
     let mut buffer = [0; 4096];
@@ -226,7 +227,7 @@ fn packfile(pack: &[u8]) -> Vec<u8> {
     body
 }
 
-/// A list of references of about so many bytes, with `main` at its end.
+/// Returns a list of references of about `bytes` bytes that ends with `main`.
 pub fn long_list(bytes: usize, main: ObjectId) -> Vec<u8> {
     let mut list = Vec::with_capacity(bytes + 100);
     let mut number = 0;

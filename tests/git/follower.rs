@@ -1,4 +1,4 @@
-//! A controller's side: Stacks that follow repositories, and the store that artifacts come into.
+//! Controller fixture: Stacks that track repositories, and an artifact store.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::secrets::Secrets;
 
-/// How long an answer may take on a slow machine.
+/// Timeout for a response on a slow machine.
 const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 pub struct Controller {
@@ -41,12 +41,12 @@ impl Controller {
         Self::with(Limits::default()).await
     }
 
-    /// The servers of these tests are on loopback.
+    /// Creates a controller that may connect to the test servers on loopback.
     pub async fn with(limits: Limits) -> Self {
         Self::with_addresses(Limits { local_addresses: true, ..limits }).await
     }
 
-    /// Asks servers at no other addresses than the limits say.
+    /// Creates a controller that connects only to the addresses that the limits permit.
     pub async fn with_addresses(limits: Limits) -> Self {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let directory = TempDir::new().unwrap();
@@ -68,17 +68,17 @@ impl Controller {
         Controller { git, store, secrets, directory, woken, end }
     }
 
-    /// Puts a file where it is trusted for all Stacks.
+    /// Writes a file that is trusted for all Stacks.
     pub fn trust(&self, name: &str, text: &str) {
         std::fs::write(self.directory.path().join("trust").join(name), text).unwrap();
     }
 
-    /// What is said at once.
+    /// Returns the immediate result for a Stack.
     pub fn look(&self, stack: &str, fields: &Value, question: &Question) -> Result<Resolved, Unavailable> {
         self.look_in("apps", stack, fields, question)
     }
 
-    /// What is said at once to a Stack in another namespace.
+    /// Returns the immediate result for a Stack in another namespace.
     pub fn look_in(
         &self,
         namespace: &str,
@@ -93,7 +93,7 @@ impl Controller {
         self.git.look(&(namespace.to_owned(), stack.to_owned()), &wanted, question)
     }
 
-    /// What is said in the end. Whoever is told to wait looks again only when it is woken.
+    /// Returns the final result. Retries only when the Stack is woken.
     pub async fn resolve_as(&mut self, stack: &str, fields: &Value, question: &Question) -> Result<Resolved, String> {
         loop {
             match self.look(stack, fields, question) {
@@ -104,7 +104,7 @@ impl Controller {
         }
     }
 
-    /// What is said in the end to a Stack in another namespace.
+    /// Returns the final result for a Stack in another namespace.
     pub async fn resolve_in(&mut self, namespace: &str, stack: &str, fields: &Value) -> Result<Resolved, String> {
         loop {
             match self.look_in(namespace, stack, fields, &Question::default()) {
@@ -115,7 +115,7 @@ impl Controller {
         }
     }
 
-    /// What is in the directories for work that is not done.
+    /// Returns the files in the directories for unfinished work.
     pub fn left_over(&self) -> Vec<PathBuf> {
         let directories = [self.directory.path().join("work"), self.directory.path().join("store/incoming")];
         directories
@@ -129,7 +129,7 @@ impl Controller {
         self.resolve_as("app", fields, &Question::default()).await
     }
 
-    /// What is said after somebody has asked for it anew.
+    /// Returns the result after a new reconcile request.
     pub async fn resolve_now(&mut self, fields: &Value, request: &str) -> Result<Resolved, String> {
         let question = Question { request: Some(request.to_owned()), is_new: true, known: None };
         self.resolve_as("app", fields, &question).await
@@ -148,7 +148,7 @@ impl Controller {
         assert!(woken.is_ok(), "{stack} was not woken in {TEST_TIMEOUT:?}; it was told: {what}");
     }
 
-    /// The files of an artifact: kind and content or target, by name.
+    /// Returns the files of an artifact by name: kind and content or target.
     pub fn files(&self, resolved: &Resolved) -> BTreeMap<String, String> {
         let archive = self.store.open_artifact(&resolved.digest).unwrap().expect("it is in the store");
         let to = TempDir::new().unwrap();
@@ -159,7 +159,7 @@ impl Controller {
     }
 }
 
-/// What the origin of an artifact says of itself.
+/// Returns the Git origin of an artifact.
 pub fn origin(resolved: &Resolved) -> &git::Origin {
     match &resolved.origin {
         Origin::Git(origin) => origin,

@@ -1,4 +1,4 @@
-//! A small API of GitHub Apps: it takes a signed statement, and gives a token.
+//! A minimal API of GitHub Apps that exchanges a signed JWT for a token.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -21,14 +21,14 @@ pub struct GitHub {
 
 #[derive(Clone)]
 struct Api {
-    /// The App's public key, as PKCS#1.
+    /// Public key of the App as PKCS#1.
     key: Arc<Vec<u8>>,
     exchanges: Arc<AtomicUsize>,
     token: Arc<Mutex<String>>,
 }
 
 impl GitHub {
-    /// The App 12 has the installation 34.
+    /// Starts an API with App 12 and installation 34.
     pub async fn start(key: Vec<u8>, token: &str) -> Self {
         let (exchanges, token) = (Arc::new(AtomicUsize::new(0)), Arc::new(Mutex::new(token.to_owned())));
         let api = Api { key: Arc::new(key), exchanges: Arc::clone(&exchanges), token: Arc::clone(&token) };
@@ -62,7 +62,7 @@ async fn exchange(State(api): State<Api>, Path(id): Path<String>, headers: Heade
     (StatusCode::CREATED, json!({"token": token, "expires_at": ends.to_string()}).to_string())
 }
 
-/// What the statement says, if it is signed by the App's key.
+/// Returns the claims of the JWT if the signature matches the key of the App.
 fn claims(api: &Api, headers: &HeaderMap) -> Option<Value> {
     let statement = headers.get("authorization")?.to_str().ok()?.strip_prefix("Bearer ")?.to_owned();
     let (text, signature) = statement.rsplit_once('.')?;

@@ -1,4 +1,4 @@
-//! Git's own HTTP backend behind a small server, which may ask for credentials and counts what it is asked.
+//! Git's HTTP backend behind a small server, which counts requests and optionally requires credentials.
 
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -15,7 +15,7 @@ use tokio::io::AsyncWriteExt;
 
 use crate::repository::Repository;
 
-/// The largest request.
+/// Maximum size of a request in bytes.
 const MAX_REQUEST: usize = 16 << 20;
 
 pub struct Server {
@@ -28,7 +28,7 @@ struct Shared {
     login: Mutex<Option<(String, String)>>,
     lists: AtomicUsize,
     fetches: AtomicUsize,
-    /// Whether every repository is said to be on another path.
+    /// Redirects `/moved` to the repository.
     redirects: bool,
 }
 
@@ -38,12 +38,12 @@ impl Server {
         Self::start(repository, None, false).await
     }
 
-    /// The same, for who gives these credentials.
+    /// Serves a repository that requires these credentials.
     pub async fn private(repository: &Repository, user: &str, password: &str) -> Self {
         Self::start(repository, Some((user.to_owned(), password.to_owned())), false).await
     }
 
-    /// The same, where `/moved/app` redirects to `/app`.
+    /// Serves a repository and redirects `/moved/app` to `/app`.
     pub async fn redirecting(repository: &Repository) -> Self {
         Self::start(repository, None, true).await
     }
@@ -67,12 +67,12 @@ impl Server {
         format!("http://{}/app", self.address)
     }
 
-    /// From now on other credentials are asked for.
+    /// Replaces the required credentials.
     pub fn set_login(&self, user: &str, password: &str) {
         *self.shared.login.lock().unwrap() = Some((user.to_owned(), password.to_owned()));
     }
 
-    /// How often a conversation was begun, and how many commits were sent.
+    /// Returns the number of connections and the number of fetches.
     pub fn asked(&self) -> (usize, usize) {
         (self.shared.lists.load(Ordering::SeqCst), self.shared.fetches.load(Ordering::SeqCst))
     }
@@ -138,7 +138,7 @@ fn header(request: &Request, name: HeaderName) -> String {
     request.headers().get(name).and_then(|value| value.to_str().ok()).unwrap_or_default().to_owned()
 }
 
-/// The answer of a CGI program.
+/// Converts the output of a CGI program to a response.
 fn answer(output: &[u8]) -> Response<Body> {
     let end = output.windows(4).position(|part| part == b"\r\n\r\n").expect("it has headers");
     let mut response = Response::new(Body::from(output[end + 4..].to_vec()));

@@ -1,5 +1,6 @@
-//! Following Git repositories, against real servers on loopback: Git's own HTTP backend, with and without TLS of an own authority, OpenSSH's
-//! server, a small API of GitHub Apps, and servers that misbehave. Of a cluster there is only what answers for Secrets.
+//! Tracking of Git repositories with real servers on loopback: Git's HTTP backend with and without TLS of a private
+//! authority, the OpenSSH server, a minimal API of GitHub Apps, and servers that misbehave. The only part of a cluster
+//! is a server for Secrets.
 
 #![allow(
     clippy::unwrap_used,

@@ -1,4 +1,4 @@
-//! How often a server is asked.
+//! Frequency of requests to a server.
 
 use pulumi_controller::source::git::{Known, Question};
 use serde_json::json;
@@ -18,7 +18,7 @@ async fn five_hundred_stacks_on_one_repository_ask_once_and_fetch_once() {
         resolved.push(controller.resolve_as(&format!("app-{index}"), &fields, &Question::default()).await.unwrap());
     }
     assert!(resolved.iter().all(|other| other.digest == resolved[0].digest));
-    // A fetch is a conversation of its own.
+    // A fetch uses a second connection.
     assert_eq!(server.asked(), (2, 1));
     repository.write("more", "more");
     let commit = repository.commit();

@@ -1,4 +1,5 @@
-//! Proxies of the environment. That of a process is for all of its tests, so this test starts another process.
+//! Proxies in the environment. Environment variables affect all tests of a process, so this test starts another
+//! process.
 
 use serde_json::json;
 
@@ -6,7 +7,7 @@ use crate::follower::Controller;
 use crate::http_server::Server;
 use crate::repository::Repository;
 
-/// A host that no name server knows: only a proxy can reach it.
+/// A host name that does not resolve: only a proxy can connect to it.
 const BEHIND: &str = "http://git.invalid/app";
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,4 +1,4 @@
-//! Which commit is meant, of real repositories.
+//! Resolution of references to commits in real repositories.
 
 use serde_json::json;
 

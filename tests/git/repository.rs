@@ -1,4 +1,4 @@
-//! A repository on the disk, made with the real `git`.
+//! A repository on disk, created with the real `git`.
 
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
@@ -6,23 +6,23 @@ use std::process::{Command, Stdio};
 
 use tempfile::TempDir;
 
-/// A working copy, whose own repository is what servers serve.
+/// A working copy; servers serve its `.git` directory.
 pub struct Repository {
     directory: TempDir,
 }
 
 impl Repository {
-    /// An empty one.
+    /// Creates an empty repository.
     pub fn empty() -> Self {
         Self::made(&["init", "--quiet", "--initial-branch=main", "app"])
     }
 
-    /// An empty one whose objects are named by SHA-256.
+    /// Creates an empty repository with SHA-256 object IDs.
     pub fn sha256() -> Self {
         Self::made(&["init", "--quiet", "--initial-branch=main", "--object-format=sha256", "app"])
     }
 
-    /// One with a project on `main`.
+    /// Creates a repository with a project on `main`.
     pub fn with_project() -> Self {
         let repository = Self::empty();
         repository.write("Pulumi.yaml", "name: app\nruntime: yaml\n");
@@ -39,7 +39,7 @@ impl Repository {
         repository
     }
 
-    /// Where servers find it, under the name `app`.
+    /// Returns the directory that servers serve; the repository is `app` in it.
     pub fn root(&self) -> &Path {
         self.directory.path()
     }
@@ -64,7 +64,7 @@ impl Repository {
         symlink(target, path).unwrap();
     }
 
-    /// Commits all that is there; the answer is the commit's hash.
+    /// Commits all files and returns the hash of the commit.
     pub fn commit(&self) -> String {
         self.git(&["add", "--all"]);
         self.git(&["commit", "--quiet", "--allow-empty", "--message", "a change"]);
@@ -80,7 +80,7 @@ impl Repository {
     }
 }
 
-/// Runs `git` without the settings and the identity of whoever runs the tests.
+/// Runs `git` without the settings and the identity of the user who runs the tests.
 fn git(directory: &Path, arguments: &[&str]) -> String {
     let mut command = Command::new("git");
     command.args(arguments).current_dir(directory).stdin(Stdio::null()).env_clear();

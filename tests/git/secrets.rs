@@ -1,4 +1,4 @@
-//! What answers for Secrets, in the way of an API server.
+//! A minimal API server for Secrets.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -12,20 +12,20 @@ use base64::Engine as _;
 use kube::{Client, Config};
 use serde_json::json;
 
-/// Values by the Secret's name and the key.
+/// Values by the name of the Secret and the key.
 type Data = Arc<Mutex<BTreeMap<String, BTreeMap<String, String>>>>;
 
 #[derive(Clone, Default)]
 pub struct Secrets(Data);
 
 impl Secrets {
-    /// Sets what a Secret holds.
+    /// Sets the content of a Secret.
     pub fn set(&self, name: &str, entries: &[(&str, &str)]) {
         let entries = entries.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
         self.0.lock().unwrap().insert(name.to_owned(), entries);
     }
 
-    /// A client of an API server that has no more than these.
+    /// Returns a client for an API server that has only these Secrets.
     pub async fn client(&self) -> Client {
         let router =
             Router::new().route("/api/v1/namespaces/{namespace}/secrets/{name}", get(secret)).with_state(self.clone());

@@ -1,4 +1,4 @@
-//! Repositories that are reached by SSH.
+//! Repositories over SSH.
 
 use serde_json::{Value, json};
 use tempfile::TempDir;

@@ -1,4 +1,4 @@
-//! OpenSSH's own server, as the user who runs the tests.
+//! The OpenSSH server, started by the user who runs the tests.
 
 use std::fs;
 use std::net::TcpListener;
@@ -26,7 +26,7 @@ impl Drop for SshServer {
     }
 }
 
-/// A pair of keys of a kind, with a passphrase or without.
+/// Creates a key pair of a type, with or without a passphrase.
 pub fn key_pair(directory: &Path, name: &str, kind: &[&str], passphrase: &str) -> (String, String) {
     let path = directory.join(name);
     let made = Command::new("ssh-keygen")
@@ -39,7 +39,7 @@ pub fn key_pair(directory: &Path, name: &str, kind: &[&str], passphrase: &str) -
     (fs::read_to_string(&path).unwrap(), fs::read_to_string(path.with_extension("pub")).unwrap())
 }
 
-/// Where Debian keeps it is not on everybody's PATH.
+/// Debian installs `sshd` in a directory that is not on every user's `PATH`.
 fn program() -> PathBuf {
     let found = ["/usr/sbin/sshd", "/usr/local/sbin/sshd", "/sbin/sshd"]
         .map(PathBuf::from)
@@ -51,8 +51,8 @@ fn program() -> PathBuf {
 }
 
 impl SshServer {
-    /// Serves a repository to who has this key; `accept_version` is whether it takes the variable that asks for the protocol's second
-    /// version.
+    /// Serves a repository to clients with this key. `accept_version` sets whether the server accepts the environment
+    /// variable that selects version 2 of the Git protocol.
     pub fn of(repository: &Repository, authorized: &str, accept_version: bool) -> Self {
         let directory = TempDir::new().unwrap();
         let root = directory.path();
@@ -62,7 +62,7 @@ impl SshServer {
         fs::set_permissions(root.join("authorized_keys"), fs::Permissions::from_mode(0o600)).unwrap();
         let user = String::from_utf8(Command::new("id").arg("-un").output().unwrap().stdout).unwrap().trim().to_owned();
         if user == "root" {
-            // It refuses to start as root without this directory.
+            // As root, `sshd` does not start without this directory.
             fs::create_dir_all("/run/sshd").unwrap();
         }
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
@@ -104,7 +104,7 @@ impl SshServer {
         format!("ssh://{}@127.0.0.1:{}{path}", self.user, self.port)
     }
 
-    /// A line of `known_hosts` with one of its keys.
+    /// Returns a line of `known_hosts` with one of the server's keys.
     pub fn known_host(&self, key: &str) -> String {
         let public = fs::read_to_string(self.directory.path().join(key).with_extension("pub")).unwrap();
         format!("[127.0.0.1]:{} {public}", self.port)

@@ -1,4 +1,4 @@
-//! TLS with certificates of an own authority, in front of another server.
+//! TLS with a private certificate authority, in front of another server.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -10,12 +10,12 @@ use tokio_rustls::TlsAcceptor;
 
 pub struct Tls {
     pub address: SocketAddr,
-    /// The authority's certificate, as PEM.
+    /// Certificate of the authority as PEM.
     pub authority: String,
 }
 
 impl Tls {
-    /// Hands on to a plain server what comes in by TLS.
+    /// Forwards TLS connections to a plain server.
     pub async fn before(plain: SocketAddr) -> Self {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let mut params = CertificateParams::new(Vec::new()).unwrap();

@@ -1,4 +1,4 @@
-//! What of a commit is in its artifact.
+//! Content of the artifact for a commit.
 
 use serde_json::json;
 

@@ -1,10 +1,10 @@
-//! The objects in `tests/manifests`.
+//! Reads the objects in `tests/manifests`.
 
 use std::path::Path;
 
 use serde_json::Value;
 
-/// Every manifest of a folder, by the name of its file.
+/// Returns every manifest of a folder by file name.
 pub fn read(folder: &str) -> Vec<(String, Value)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/manifests").join(folder);
     let files = std::fs::read_dir(&folder).unwrap_or_else(|error| panic!("cannot read {}: {error}", folder.display()));
@@ -21,7 +21,7 @@ pub fn read(folder: &str) -> Vec<(String, Value)> {
     manifests
 }
 
-/// Whether everything that is written is there; more may be.
+/// Reports whether `found` contains everything in `written`; additional fields are allowed.
 pub fn covers(found: &Value, written: &Value) -> bool {
     match (found, written) {
         (Value::Object(found), Value::Object(written)) => {

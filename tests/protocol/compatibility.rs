@@ -1,10 +1,12 @@
-//! What a protocol may not lose: an agent and a controller of different versions have to understand each other. Pure.
+//! Detects incompatible changes of a protocol: agents and controllers of different versions must interoperate. Pure
+//! functions.
 
 use protox::prost_reflect::{
     DescriptorPool, EnumDescriptor, FieldDescriptor, Kind, MessageDescriptor, ServiceDescriptor,
 };
 
-/// What is in the released protocol and is not the same in today's, a sentence each. What is new is no matter.
+/// Returns one sentence for each element of the released protocol that is missing or different today. Additions are
+/// compatible.
 pub fn broken(released: &DescriptorPool, today: &DescriptorPool) -> Vec<String> {
     let mut broken = Vec::new();
     for message in released.all_messages() {
@@ -41,7 +43,7 @@ fn fields(message: &MessageDescriptor, now: &MessageDescriptor, broken: &mut Vec
     }
 }
 
-/// A field as it is written down: a different text is a different field.
+/// Returns the declaration of a field: fields with different declarations are incompatible.
 fn shape(field: &FieldDescriptor) -> String {
     let presence = match () {
         () if field.is_list() => "repeated ".to_owned(),

@@ -12,7 +12,7 @@ use protox::prost_reflect::DescriptorPool;
 
 use compatibility::broken;
 
-/// The descriptor set that was committed: nothing of it may go. `make generate` adds to it.
+/// Checks the committed descriptor set, from which nothing may be removed. `make generate` only adds to it.
 #[test]
 fn nothing_of_the_released_protocol_is_removed_renumbered_or_retyped() {
     let protos = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/rpc/protos");
@@ -29,7 +29,7 @@ fn nothing_of_the_released_protocol_is_removed_renumbered_or_retyped() {
     );
 }
 
-/// The older agents of the tests speak a protocol that was released once.
+/// The older agent of the tests uses a protocol that was released.
 #[test]
 fn todays_protocol_has_all_that_the_older_one_of_the_tests_has() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -59,7 +59,7 @@ fn pool(proto: &str) -> DescriptorPool {
 
 #[test]
 fn what_breaks_a_protocol_is_told_and_what_is_added_is_not() {
-    // What is replaced by what, and what is said of it.
+    // The original text, its replacement, and the reported sentence.
     let examples = [
         ("string id = 1;", "string id = 1; string name = 9;", ""),
         ("OUTCOME_DONE = 1;", "OUTCOME_DONE = 1; OUTCOME_LOST = 2;", ""),

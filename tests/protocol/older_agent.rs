@@ -1,4 +1,4 @@
-//! Today's client of the controller with an agent of an earlier version, over a real connection.
+//! The current client of the controller with an agent of an older version, over a real connection.
 
 use std::fs;
 use std::net::Ipv4Addr;
@@ -18,10 +18,10 @@ use crate::fake_agent::{FakeAgent, Manner};
 const SERVER_NAME: &str = "example-workspace.default.svc";
 const POD_UID: &str = "11111111-2222-3333-4444-555555555555";
 const RUN_TIME: Duration = Duration::from_millis(200);
-/// How long a whole run may take.
+/// Timeout of a whole run.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// An agent, and the controller's way to it.
+/// An agent and a client for it.
 struct Pair {
     fake_agent: FakeAgent,
     client: AgentClient,
@@ -51,7 +51,7 @@ async fn pair(is_older: bool) -> Pair {
     Pair { fake_agent, client, _tls: tls }
 }
 
-/// The whole of a run as the controller does it, with all that today's protocol has to say. The answer is the result.
+/// Executes a run as the controller does, with all features of the current protocol. Returns the result.
 async fn run(client: &AgentClient) -> proto::Result {
     let bytes = b"an archive".as_slice();
     let mut hasher = Hasher::new(Algorithm::Sha256);
@@ -117,7 +117,7 @@ async fn a_run_with_an_agent_of_an_earlier_version_goes_through_and_is_recorded_
     tokio::time::timeout(LIMIT, whole).await.expect("it is over in time");
 }
 
-/// The difference that the other test is about is really made.
+/// Proves that the features in the other test work with a current agent.
 #[tokio::test]
 async fn an_agent_of_today_tells_what_an_older_one_cannot() {
     let whole = async {

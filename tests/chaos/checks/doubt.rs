@@ -1,18 +1,18 @@
-//! A Stack that waits for a person: whether it is right to, and what the person finds out.
+//! Stacks that wait for a decision: whether the question is justified, and the facts that a user would find.
 
 use super::life;
 use crate::facts::{Facts, name_of};
 
-/// What a person learns about creations in doubt.
+/// Pending creates as a user would find them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct InDoubt {
-    /// URNs of what does exist, though no state knows it. A person removes it.
+    /// URNs of resources that exist but are missing in the state. The user removes them.
     pub exist: Vec<String>,
-    /// URNs of what does not.
+    /// URNs of resources that do not exist.
     pub do_not_exist: Vec<String>,
 }
 
-/// Looks into the state and asks the provider, as a person would. An error says why nothing is in doubt.
+/// Checks the state and the provider, as a user would. An error tells why no operation is pending.
 pub fn look_into(facts: &Facts) -> Result<InDoubt, String> {
     if facts.state.pending_creates.is_empty() {
         return Err("the state has no creation that was cut off".to_owned());

@@ -1,4 +1,4 @@
-//! The lives of resources, as the provider tells them.
+//! Lifecycles of resources from the events of the provider.
 
 use std::collections::BTreeMap;
 
@@ -6,13 +6,13 @@ use jiff::Timestamp;
 
 use crate::facts::{Event, Facts, Operation, Phase, RemovedByHand, name_of};
 
-/// One step of the lives of a Stack's resources.
+/// One step in the lifecycles of a Stack's resources.
 enum Step<'a> {
     Event(&'a Event),
     RemovedByHand(&'a RemovedByHand),
 }
 
-/// The provider's reports and what people did, in order.
+/// Returns the events of the provider and the actions of the user in order.
 fn steps(facts: &Facts) -> impl Iterator<Item = Step<'_>> {
     let events = facts.events.iter().map(|event| ((event.sequence, 0), Step::Event(event)));
     let people = facts.removed_by_hand.iter().map(|removed| ((removed.after, 1), Step::RemovedByHand(removed)));
@@ -21,7 +21,7 @@ fn steps(facts: &Facts) -> impl Iterator<Item = Step<'_>> {
     steps.into_iter().map(|(_, step)| step)
 }
 
-/// What was there at a time, or is there now: by URN, what each was called last.
+/// Returns the resources that exist at a time, or now: the latest name by URN.
 pub(super) fn there(facts: &Facts, until: Option<Timestamp>) -> BTreeMap<&str, &str> {
     let counts = |time: Timestamp| until.is_none_or(|until| time <= until);
     let mut there = BTreeMap::new();
@@ -38,7 +38,7 @@ pub(super) fn there(facts: &Facts, until: Option<Timestamp>) -> BTreeMap<&str, &
     there
 }
 
-/// What was created while it was there.
+/// Returns resources that were created although they existed.
 pub(super) fn doubled(facts: &Facts) -> Vec<String> {
     let mut there: BTreeMap<&str, &Event> = BTreeMap::new();
     let mut doubled = Vec::new();
@@ -65,7 +65,7 @@ pub(super) fn doubled(facts: &Facts) -> Vec<String> {
     doubled
 }
 
-/// Operations of one process that began before, and ended after, one of another process began.
+/// Returns operations of one process during which another process started an operation.
 pub(super) fn two_runs_at_once(facts: &Facts) -> Vec<String> {
     let ends: BTreeMap<&str, &Event> = facts
         .events

@@ -1,4 +1,4 @@
-//! What the promise says, checked. Pure: facts in, broken promises out.
+//! Checks the guarantees. Pure functions from facts to violations.
 
 mod doubt;
 mod life;
@@ -15,7 +15,7 @@ pub use verdicts::was_hit;
 
 use crate::facts::{Facts, called, name_of, resources_of};
 
-/// How the promise can be broken.
+/// Kind of violation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     Doubled,
@@ -30,18 +30,18 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Whether it is something that was asked for and never came.
+    /// Reports whether a requested change never happened.
     pub fn is_loss(self) -> bool {
         matches!(self, Kind::NotApplied | Kind::NoVerdict | Kind::Orphan)
     }
 
-    /// Whether it is something that came twice.
+    /// Reports whether an operation was repeated or concurrent.
     pub fn is_double(self) -> bool {
         matches!(self, Kind::Doubled | Kind::TwoRunsAtOnce)
     }
 }
 
-/// A promise that was broken.
+/// A violated guarantee.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Broken {
     pub stack: String,
@@ -55,7 +55,7 @@ impl fmt::Display for Broken {
     }
 }
 
-/// Everything that is wrong with a Stack.
+/// Returns all violations for a Stack.
 pub fn judge(facts: &Facts) -> Vec<Broken> {
     let found = [
         (Kind::Doubled, life::doubled(facts)),
@@ -75,7 +75,7 @@ pub fn judge(facts: &Facts) -> Vec<Broken> {
     found.into_iter().flat_map(broken).collect()
 }
 
-/// What was created, was not deleted, and is in no state.
+/// Returns resources that were created, were not deleted, and are missing in the state.
 fn orphans(facts: &Facts) -> Vec<String> {
     let there = life::there(facts, None).into_keys();
     there

@@ -1,4 +1,4 @@
-//! Small histories, good and bad: each check finds what it is there for.
+//! Small valid and invalid histories: each check detects its violation.
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -6,7 +6,7 @@ use super::doubt::InDoubt;
 use super::*;
 use crate::facts::{Event, Phase, RemovedByHand, Run, RunOutcome, State, Wanted};
 
-/// A whole life up to revision 1, and the state that it leaves.
+/// A complete history up to revision 1, with the resulting state.
 const FIRST_REVISION: &str = "create first@1 begin; create third@1 begin; create first@1 done; create third@1 done; \
                               create second@1 begin; create second@1 done; create turn1@1 begin; create turn1@1 done";
 
@@ -18,7 +18,7 @@ fn urn(name: &str) -> String {
     format!("urn:pulumi:dev::chaos::testing:index:Step::{name}")
 }
 
-/// `create first@1 begin`, and so on, one in each second; `#2` at the end names another process than the first.
+/// Parses events such as `create first@1 begin`, one per second; a `#2` at the end sets another process.
 fn history(text: &str) -> Vec<Event> {
     let mut events = Vec::new();
     for (sequence, sentence) in (1_u64..).zip(text.split("; ").filter(|sentence| !sentence.is_empty())) {
@@ -71,7 +71,7 @@ fn run(update: &str, number: u64, ended: i64, verdict: Option<RunOutcome>) -> Ru
     }
 }
 
-/// A while after the event with this number.
+/// Returns a removal shortly after the event with this number.
 fn removed_by_hand(name: &str, after: u64) -> RemovedByHand {
     RemovedByHand { urn: urn(name), after, at: at(i64::try_from(after).unwrap() + 2) }
 }
@@ -80,7 +80,7 @@ fn failed(reason: &str) -> Option<RunOutcome> {
     Some(RunOutcome::Failed { reason: reason.to_owned(), message: "it broke".to_owned() })
 }
 
-/// A Stack on revision 1, to which nothing was done.
+/// Returns a Stack at revision 1 without faults.
 fn good() -> Facts {
     Facts {
         stack: "s".to_owned(),
@@ -96,7 +96,7 @@ fn good() -> Facts {
     }
 }
 
-/// The kinds of promises that are broken, and what is said about them.
+/// Returns the kinds of the violations and their messages.
 fn found(facts: &Facts) -> (Vec<Kind>, String) {
     let broken = judge(facts);
     let text = broken.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");

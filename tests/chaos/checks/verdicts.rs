@@ -1,29 +1,29 @@
-//! Whether what the Updates say is what happened.
+//! Checks that the results in the Updates match the events.
 
 use jiff::{SignedDuration, Timestamp};
 
 use super::life;
 use crate::facts::{Facts, Run, RunOutcome, called, name_of, resources_of};
 
-/// Times in a status are whole seconds.
+/// Times in a status have a resolution of one second.
 const PRECISION: SignedDuration = SignedDuration::from_secs(1);
-/// How long before a run was asked for something may have happened that makes it fail.
+/// Time before a run's request in which a fault may cause its failure.
 const AFTERMATH: SignedDuration = SignedDuration::from_secs(60);
 
-/// What need not have been hit itself in order to fail: it found what an earlier one had left, or never began.
+/// Failures without a hit on the run itself: the run found the effects of an earlier one, or never started.
 const OF_ANOTHERS_MAKING: [&str; 4] = ["UpdateConflict", "PendingCreates", "RunRefused", "RunOutcomeUnknown"];
 
-/// What a provider says that could do its work but not report it, because the scene was broken at that place: it failed, and
-/// nothing was done to its Stack.
+/// Message of a provider that completed its work but could not report it because of a fault in the scene: the run fails
+/// without a hit on its Stack.
 const NOT_REPORTED: &str = "to the provider log at";
 
-/// Updates that are there and say nothing.
+/// Returns existing Updates without a result.
 pub(super) fn missing(facts: &Facts) -> Vec<String> {
     let silent = facts.runs.iter().filter(|run| run.is_there && run.verdict.is_none());
     silent.map(|run| format!("{} has not ended", run.update)).collect()
 }
 
-/// Updates that say what is not so.
+/// Returns Updates with a wrong result.
 pub(super) fn wrong(facts: &Facts) -> Vec<String> {
     facts.runs.iter().filter_map(|run| contradiction(facts, run)).collect()
 }
@@ -35,7 +35,7 @@ fn contradiction(facts: &Facts, run: &Run) -> Option<String> {
             undone(facts, run, end).map(|what| format!("{} has succeeded, but {what}", run.update))
         }
         RunOutcome::Failed { reason, .. } if OF_ANOTHERS_MAKING.contains(&reason.as_str()) => None,
-        // Taken back while it waited for its turn: something newer was pushed.
+        // Canceled in the queue because a newer revision was pushed.
         RunOutcome::Failed { reason, .. } if reason == "Canceled" && !run.has_begun => None,
         RunOutcome::Failed { message, .. } if message.contains(NOT_REPORTED) => None,
         RunOutcome::Failed { reason, message } => (!was_hit(facts, run))
@@ -43,7 +43,7 @@ fn contradiction(facts: &Facts, run: &Run) -> Option<String> {
     }
 }
 
-/// What a run that has succeeded has not done.
+/// Returns a change that a successful run has not made.
 fn undone(facts: &Facts, run: &Run, end: Timestamp) -> Option<String> {
     let there = life::there(facts, Some(end + PRECISION));
     let wanted = if run.is_destroy { Vec::new() } else { resources_of(run.number).to_vec() };
@@ -58,7 +58,7 @@ fn undone(facts: &Facts, run: &Run, end: Timestamp) -> Option<String> {
     left.map(|(_, called)| format!("{called} was still there"))
 }
 
-/// Whether something was done to its Stack that may be the cause.
+/// Reports whether a fault hit the Stack that may have caused the failure.
 pub fn was_hit(facts: &Facts, run: &Run) -> bool {
     let end = run.ended.unwrap_or(Timestamp::MAX - PRECISION);
     facts.hits.iter().any(|hit| *hit >= run.created - AFTERMATH && *hit <= end + PRECISION)

@@ -1,4 +1,4 @@
-# Taking the API server of our own node away for a while, for tests of what goes on without it. etcd and all else stay.
+# Stops or pauses the API server of a local node, for tests of outages. etcd and all other processes keep running.
 # shellcheck shell=bash
 
 own_node_api_server() {
@@ -13,7 +13,7 @@ own_node_api_server() {
     esac
 }
 
-# At once, as a machine that is lost: its watches end without a word.
+# Kills the API server, as the loss of its machine does: watches end without a response.
 stop_api_server() {
     signal_api_server KILL
     wait_for 10 "the API server to end" "show_log kube-apiserver" api_server_has_ended
@@ -31,7 +31,7 @@ start_api_server_again() {
     start_api_server
 }
 
-# signal_api_server SIGNAL: to the very process that was recorded, and to no other.
+# signal_api_server SIGNAL: signals exactly the recorded process.
 signal_api_server() {
     is_running kube-apiserver || die "the API server is not running: start it with '$cluster_folder/cluster api-server start'"
     kill "-$1" "$(process_id kube-apiserver)"

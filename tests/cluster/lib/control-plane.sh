@@ -1,9 +1,9 @@
-# etcd, the API server, the controller manager and the scheduler of our own node.
+# etcd, the API server, the controller manager and the scheduler of the local node.
 # shellcheck shell=bash
 
 start_etcd() {
-    # One member and nothing worth keeping: no fsync, and a short election. The quota is for benchmarks: ten thousand
-    # Stacks write more than its default before the API server compacts for the first time.
+    # A single member with disposable data: no fsync, and a short election timeout. The quota is for benchmarks: ten
+    # thousand Stacks exceed the default before the first compaction by the API server.
     start_process etcd "$(tool etcd etcd)" \
         --data-dir "$data_folder/etcd" \
         --unsafe-no-fsync \
@@ -19,7 +19,7 @@ start_etcd() {
     wait_for 30 "etcd to answer" "show_log etcd" http_ok 127.0.0.1 2379 /health
 }
 
-# Who of the controller's pods wrote what: a ServiceAccount's token names its pod.
+# Records the writes of each controller pod: the token of a ServiceAccount contains the name of the pod.
 write_audit_policy() {
     cat >"$run_folder/audit-policy.yaml" <<'END'
 apiVersion: audit.k8s.io/v1
@@ -65,8 +65,8 @@ start_api_server() {
 
 start_controllers() {
     local folder=$credentials_folder
-    # The rates are those of a cluster where a test makes sixty stacks at once. The grace is for tests that take the API server away:
-    # a controller manager that is late to hear of the node's lease must not take every service off the only node.
+    # The rate limits allow sixty concurrent Stacks. The grace period is for API server outages: a controller manager
+    # that sees the node's lease late must not remove the endpoints of the only node.
     keep_running kube-controller-manager "$(tool kubernetes kube-controller-manager)" \
         --kubeconfig "$folder/controller-manager.kubeconfig" \
         --bind-address 127.0.0.1 \
@@ -85,7 +85,7 @@ start_controllers() {
         --kube-api-qps 200 --kube-api-burst 400
 }
 
-# kubectl with the administrator's rights on our own node. An API server that hangs must not hang us.
+# Runs kubectl as administrator of the local node. The timeout is for an API server that hangs.
 own_kubectl() {
     in_network timeout 60 "$(tool kubernetes kubectl)" --kubeconfig "$run_folder/kubeconfig" "$@"
 }

@@ -1,9 +1,9 @@
-# What tests need to know, and running a command that knows it.
+# Environment variables for tests, and commands that run with them.
 # shellcheck shell=bash
 
 s3_backend_url="s3://$state_bucket?endpoint=http://s3.$services_namespace.svc.cluster.local:7070&s3ForcePathStyle=true&region=us-east-1&disableSSL=true"
 
-# The part that does not depend on whose cluster it is.
+# Prints the variables that are the same for all kinds of clusters.
 print_common_environment() {
     find_flux_manifests
     printf '%s\n' \
@@ -19,7 +19,7 @@ print_common_environment() {
         "FLUX_COMPONENTS=$flux_manifests/components.yaml"
 }
 
-# On our own node the tests run in its network, where the services' cluster addresses work as they do in a pod.
+# On a local node the tests run in its network, where the cluster IPs of Services work as in a pod.
 record_service_addresses() {
     local git provider_log source_faults s3 registry
     git=$(service_address git)
@@ -52,7 +52,7 @@ own_node_run() {
     exec_in_network env "${environment[@]}" "PATH=$(path_with_tools)" "$@"
 }
 
-# kubectl, and pulumi with its language host and the test provider, as the tests' cluster has them, before those of the machine.
+# Prepends kubectl, pulumi, its language host and the test provider in the versions of the cluster to PATH.
 path_with_tools() {
     local part
     for part in kubernetes pulumi pulumi-language-yaml services; do

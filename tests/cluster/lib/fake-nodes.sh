@@ -1,5 +1,6 @@
-# Nodes that only say that they are nodes, for more pods than a machine can run: KWOK speaks for every node with the annotation
-# `kwok.x-k8s.io/node=fake`. Who makes such a node taints it, so that only pods come that ask for it.
+# Fake nodes for more pods than a machine can run: KWOK manages every node with the annotation
+# `kwok.x-k8s.io/node=fake`. The creator of such a node taints it, so that only pods with a toleration are scheduled
+# there.
 # shellcheck shell=bash
 
 own_node_fake_nodes() {

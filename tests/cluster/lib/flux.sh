@@ -1,7 +1,7 @@
-# Flux's controllers, from the manifests that their own modules carry.
+# Flux's controllers, from the manifests in their Go modules.
 # shellcheck shell=bash
 
-# A part of the project itself, which is tested here.
+# Part of this project and under test.
 notifications_component=$cluster_folder/../../kustomize/components/notifications
 flux_controllers=(source-controller kustomize-controller notification-controller)
 
@@ -12,7 +12,8 @@ flux_controller_version() {
 
 flux_manifests=""
 
-# find_flux_manifests: where the rendered manifests are, or will be: namespace.yaml, crds.yaml, controllers.yaml, and components.yaml with all of it.
+# find_flux_manifests: sets the folder of the rendered manifests, whether or not it exists: namespace.yaml, crds.yaml,
+# controllers.yaml, and components.yaml with all of them.
 find_flux_manifests() {
     [[ -z $flux_manifests ]] || return 0
     local hash controller
@@ -52,7 +53,7 @@ render_flux_manifests() {
     "${copy[@]}" "$flux/install/namespace.yaml" "$scratch/rendered/"
     "$(tool kubernetes kubectl)" kustomize "$scratch/extended" >"$scratch/rendered/crds.yaml"
     "$(tool kubernetes kubectl)" kustomize "$components" >"$scratch/rendered/controllers.yaml"
-    # As `flux bootstrap` writes them: one file.
+    # A single file, as written by `flux bootstrap`.
     {
         cat "$scratch/rendered/namespace.yaml"
         printf -- '---\n'
@@ -64,7 +65,7 @@ render_flux_manifests() {
     rm -rf "$scratch"
 }
 
-# module_folder MODULE VERSION [CHECKSUM]: downloads it when it is not there.
+# module_folder MODULE VERSION [CHECKSUM]: downloads the module if it is missing.
 module_folder() {
     require_go
     local answer folder checksum
@@ -75,7 +76,7 @@ module_folder() {
     printf '%s' "$folder"
 }
 
-# Definitions first: the API server serves a kind only a moment after it has its definition. The namespace is the caller's.
+# Definitions first: the API server serves a new kind with a delay. The caller creates the namespace.
 apply_flux() {
     local -a apply=(cluster_kubectl apply --server-side --force-conflicts)
     "${apply[@]}" --filename "$flux_manifests/crds.yaml"

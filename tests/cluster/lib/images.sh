@@ -1,4 +1,4 @@
-# Container images, FROM scratch, as docker-archives in the cache. No registry is involved.
+# Container images, FROM scratch, as docker-archives in the cache. No registry is needed.
 # shellcheck shell=bash
 
 images=(pause "${flux_controllers[@]}" services pulumi)
@@ -8,12 +8,12 @@ image_name() {
         pause) printf '%s' "$pause_image" ;;
         services) printf '%s' "$services_image" ;;
         pulumi) printf '%s' "$pulumi_image" ;;
-        # As upstream's own manifests name it.
+        # The name in the manifests of the upstream project.
         *-controller) printf 'fluxcd/%s:%s' "$1" "$(flux_controller_version "$1")" ;;
     esac
 }
 
-# The controllers of Flux differ in nothing but their program.
+# The images of Flux's controllers differ only in their program.
 image_folder() {
     case $1 in
         *-controller) printf 'flux-controller' ;;
@@ -21,7 +21,7 @@ image_folder() {
     esac
 }
 
-# What an image is made from: the programs of the cache by their path (it holds a hash), everything else by content.
+# Prints the inputs of an image: programs in the cache by path (which contains a hash), everything else by content.
 image_inputs() {
     local image=$1
     image_name "$image"
@@ -102,7 +102,7 @@ fill_flux_controller_image() {
 }
 
 fill_pulumi_image() {
-    # Beside the root, because only what a COPY itself makes gets the owner that it names.
+    # Outside of the root, because only files that a COPY creates get its owner.
     mkdir -p "$1/../home/pulumi"
     add_shell_and_users "$1"
     cp "$(tool pulumi pulumi)" "$(tool pulumi-language-yaml pulumi-language-yaml)" "$(tool services pulumi-resource-testing)" "$1/usr/local/bin/"
@@ -114,7 +114,7 @@ fill_services_image() {
         "$(tool registry registry)" "$1/usr/local/bin/"
     local file
     while read -r file; do
-        # Libraries are found by the path that the loader knows; cp follows the links.
+        # Keeps the path that the loader expects; cp follows symbolic links.
         mkdir -p "$1$(dirname "$file")"
         cp --dereference "$file" "$1$file"
     done < <(git_files)
@@ -123,7 +123,7 @@ fill_services_image() {
     ln -s "$(type -P git)" "$1$programs/git"
 }
 
-# Git as its HTTP backend needs it: everything else that serving takes is built into `git` itself.
+# Prints the files for Git's HTTP backend; all other commands of a server are built into `git`.
 git_files() {
     local backend
     backend=$(git --exec-path)/git-http-backend
@@ -131,7 +131,8 @@ git_files() {
     ldd "$(type -P git)" "$backend" | grep -o '/[^ ]*\.so[^ ]*' | sort -u
 }
 
-# A shell with its applets, and who there is. The numbers are what counts; names are for programs that ask.
+# Adds a shell with its applets, and users and groups. Only the IDs matter; the names are for programs that look them
+# up.
 add_shell_and_users() {
     local root=$1 applet
     mkdir -p "$root/bin" "$root/usr/local/bin" "$root/etc"

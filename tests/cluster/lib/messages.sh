@@ -1,7 +1,7 @@
-# What a person reads. All of it goes to the error stream, so that the output of `env`, `exec` and `kubectl` stays theirs.
+# Messages for users. They go to standard error, so that the standard output of `env`, `exec` and `kubectl` stays clean.
 # shellcheck shell=bash
 
-# Who speaks: another script that uses these sets its own name.
+# Prefix of the messages; other scripts override it.
 program=cluster
 
 say() {
@@ -13,19 +13,19 @@ die() {
     exit 1
 }
 
-# Milliseconds, for durations.
+# Prints the current time in milliseconds.
 now() {
     local microseconds=${EPOCHREALTIME//[!0-9]/}
     printf '%s' "$((microseconds / 1000))"
 }
 
-# seconds_since START: such as "3.2".
+# seconds_since START: prints a duration such as "3.2".
 seconds_since() {
     local tenths=$((($(now) - $1 + 50) / 100))
     printf '%d.%d' "$((tenths / 10))" "$((tenths % 10))"
 }
 
-# step DESCRIPTION COMMAND...: runs the command and says how long it took.
+# step DESCRIPTION COMMAND...: runs the command and prints its duration.
 step() {
     local description=$1 start
     shift
@@ -34,10 +34,10 @@ step() {
     printf '%7s s  %s\n' "$(seconds_since "$start")" "$description" >&2
 }
 
-# quietly COMMAND...: its output is for the case that it fails.
+# quietly COMMAND...: prints the output of the command only if it fails.
 quietly() {
     local output result
-    # Not "if" or "||": within these bash does not stop a function at its first failure.
+    # Not "if" or "||", where bash ignores `set -e` in a function.
     set +e
     output=$(
         set -e
@@ -51,7 +51,8 @@ quietly() {
     fi
 }
 
-# wait_for SECONDS WHAT EXPLAIN CHECK...: polls the check. When the time is over, says so with what EXPLAIN prints (a command in one word or string).
+# wait_for SECONDS WHAT EXPLAIN CHECK...: polls the check. After the timeout, fails with the output of EXPLAIN, a
+# command in one word or string.
 wait_for() {
     local limit=$1 what=$2 explain=$3 deadline
     shift 3

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# node-view.sh RUN-FOLDER DATA-FOLDER COMMAND...: runs the command with a view of the file system of its own.
-# It is started in a mount namespace of its own, where the kubelet joins it. All their mounts end with their processes, and
-# what they write to fixed places (/run/containerd, /var/lib/cni, /var/log/containers) goes into folders of ours.
+# node-view.sh RUN-FOLDER DATA-FOLDER COMMAND...: runs the command with a private view of the file system.
+# The caller starts it in a new mount namespace, which the kubelet then joins. All mounts end with the processes, and
+# writes to fixed paths (/run/containerd, /var/lib/cni, /var/log/containers) go to folders of the cluster.
 set -euo pipefail
 
 run_folder=$1
 data_folder=$2
 shift 2
 
-# own_folder FOLDER KEPT: an empty folder of ours in the place of FOLDER, in which only KEPT is as it was.
+# own_folder FOLDER KEPT: replaces FOLDER by an empty private folder in which only KEPT is visible.
 own_folder() {
     local folder=$1 kept=$2 ours=$data_folder/node-view$1
     mkdir -p "$ours"
@@ -23,7 +23,8 @@ own_folder /var/log ""
 own_folder /run "$run_folder"
 own_folder /var/lib "$data_folder"
 
-# The kubelet sets these for the whole machine, unless they are already as it wants them. It shall believe that they are.
+# The kubelet sets these values for the whole machine unless they already match. The bind mounts show it matching
+# values.
 show_setting() {
     local shown
     shown=$run_folder/settings/${1//\//.}
@@ -38,6 +39,6 @@ show_setting kernel/panic_on_oops 1
 show_setting kernel/keys/root_maxkeys 1000000
 show_setting kernel/keys/root_maxbytes 25000000
 
-# Volumes may ask to see mounts that are made after their pod has started.
+# Volumes may request mounts that are created after the start of their pod.
 mount --make-rshared /
 exec "$@"

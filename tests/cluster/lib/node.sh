@@ -1,4 +1,4 @@
-# containerd, the kubelet, kube-proxy and DNS of our own node.
+# containerd, the kubelet, kube-proxy and DNS of the local node.
 # shellcheck shell=bash
 
 containerd_socket=$run_folder/containerd.sock
@@ -18,7 +18,7 @@ containerd_client() {
 
 write_containerd_configuration() {
     local snapshotter=overlayfs cri='plugins."io.containerd.grpc.v1.cri"'
-    # An overlay cannot lie on an overlay, as in a container.
+    # An overlay on an overlay is not possible, for example in a container.
     [[ $(stat --file-system --format %T "$data_folder") != overlayfs ]] || snapshotter=native
     cat >"$run_folder/containerd.toml" <<END
 version = 2
@@ -37,8 +37,8 @@ state = "$run_folder/containerd"
 [$cri]
   sandbox_image = "$pause_image"
   stream_server_address = "127.0.0.1"
-  # Without CAP_SYS_RESOURCE, as in a sandbox, runc must not try to lower what it has:
-  # it would die with "can't get final child's PID from pipe: EOF".
+  # Without CAP_SYS_RESOURCE, for example in a sandbox, runc must not lower its oom_score_adj:
+  # it would fail with "can't get final child's PID from pipe: EOF".
   restrict_oom_score_adj = true
 
 [$cri.containerd]
@@ -58,8 +58,8 @@ state = "$run_folder/containerd"
 END
 }
 
-# One veth pair per pod and a route to it: every packet passes the node's own rules, so kube-proxy needs no br_netfilter.
-# NetworkPolicies are stored, and not enforced by this.
+# One veth pair and one route per pod: every packet passes the node's own rules, so kube-proxy does not need
+# br_netfilter. NetworkPolicies are accepted but not enforced.
 write_pod_network() {
     mkdir -p "$run_folder/cni"
     cat >"$run_folder/cni/10-pods.conflist" <<END
@@ -93,7 +93,7 @@ start_kubelet() {
 }
 
 write_kubelet_configuration() {
-    # Pods look names up in the cluster only: the machine's own servers cannot be reached from here.
+    # Pods resolve only names in the cluster: the name servers of the machine are not reachable.
     : >"$run_folder/resolv.conf"
     cat >"$run_folder/kubelet.yaml" <<END
 apiVersion: kubelet.config.k8s.io/v1beta1
@@ -109,7 +109,7 @@ clusterDNS: ["$node_address"]
 resolvConf: $run_folder/resolv.conf
 volumePluginDir: $data_folder/kubelet-plugins
 podLogsDir: $data_folder/pod-logs
-# Everything a pod starts is below a cgroup of ours, where it can be found when the cluster is taken down.
+# All processes of pods are below this cgroup, so that they can be found when the cluster is stopped.
 cgroupRoot: /$cluster_name
 cgroupDriver: cgroupfs
 cgroupsPerQOS: true
@@ -119,9 +119,10 @@ failSwapOn: false
 oomScoreAdj: 0
 maxPods: 250
 serializeImagePulls: false
-# Changed Secrets and ConfigMaps reach the mounts of a pod at its next sync.
+# Changed Secrets and ConfigMaps are mounted at the next sync of a pod.
 syncFrequency: 10s
-# Images come from archives, never from a registry: what is collected would be lost. And a full disk is not for us to tidy.
+# Images come from archives and not from a registry, so collected images would be lost. The cluster does not free disk
+# space.
 imageGCHighThresholdPercent: 100
 evictionHard:
   memory.available: 50Mi
@@ -145,7 +146,7 @@ start_proxy() {
         --metrics-bind-address 127.0.0.1:10249
 }
 
-# A plain process on the node's address, so that it is there before any pod. No cache: a test's new Service is seen at once.
+# A process on the node's address, so that it runs before any pod. No cache, so that new Services are visible at once.
 start_dns() {
     cat >"$run_folder/Corefile" <<END
 cluster.local in-addr.arpa {
@@ -171,7 +172,7 @@ import_image() {
     local name=$1 archive=$2 answer known
     answer=$(containerd_client images import "$archive" 2>&1) || die "containerd could not import $archive: $answer"
     known=$(containerd_client images ls --quiet)
-    # A name without a host gets one by default.
+    # containerd adds a default host to a name without a host.
     grep -qxE "(.*/)?$name" <<<"$known" ||
         die "$archive does not hold the image $name. It holds: $(sed -n 's/^unpacking \([^ ]*\).*/\1/p' <<<"$answer" | tr '\n' ' ')"
 }

@@ -1,4 +1,4 @@
-# Our own node from nothing to ready, and back to nothing.
+# Starts and stops the local node.
 # shellcheck shell=bash
 
 own_node_up() {
@@ -37,7 +37,7 @@ own_node_is_healthy() {
         deployments_available flux-system >/dev/null && deployments_available "$services_namespace" >/dev/null
 }
 
-# All that decides what a cluster is; a difference means that the running one is not the one asked for.
+# Prints all inputs of a cluster; a difference means that the running cluster is outdated.
 own_node_made_from() {
     find_images
     find_flux_manifests
@@ -52,7 +52,7 @@ anything_is_left() {
     [[ -e $run_folder || -e $data_folder || -e /run/netns/$cluster_name ]] || [[ -n $(our_cgroups) ]]
 }
 
-# What waits for the same thing starts together; what nobody waits for starts when the rest has the processor.
+# Starts steps with the same prerequisites in parallel, and steps that block nothing when CPU time is available.
 bring_up() {
     mkdir -p "$run_folder" "$data_folder"
     chmod 711 "$run_folder" "$data_folder"
@@ -122,7 +122,8 @@ remove_everything() {
     remove_cgroups
 }
 
-# Their mounts ended with the processes, being in a namespace of their own. Should one be here all the same, nothing below it is to be deleted.
+# The mounts were in a separate mount namespace and ended with its processes. If one remains in this namespace, unmount
+# it so that its files are not deleted.
 remove_mounts() {
     local folder
     while read -r folder; do

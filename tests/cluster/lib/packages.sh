@@ -1,9 +1,9 @@
-# Debian packages that the node is made of.
+# Debian packages that the node needs.
 # shellcheck shell=bash
 
 cni_plugins=/usr/lib/cni
 
-# package: a file or command that tells whether it is there.
+# Package and a file or command that proves its installation.
 declare -A package_proof=(
     [containerd]=containerd
     [runc]=runc
@@ -22,7 +22,7 @@ declare -A package_proof=(
 )
 
 install_packages() {
-    # Debian keeps half of these in sbin, which is not on everybody's PATH.
+    # Debian installs half of these in sbin, which is not on every user's PATH.
     PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
     local package
     local -a missing=()
@@ -52,8 +52,8 @@ apt_get_install() {
     "${install[@]}" || { apt-get update && "${install[@]}"; }
 }
 
-# Debian starts a service when its package is installed, and again at every boot; policy-rc.d is its way to say no.
-# containerd and sshd are wanted as programs only.
+# Debian starts a service on installation and at every boot; policy-rc.d prevents the start. Only the programs of
+# containerd and sshd are needed.
 without_starting_services() {
     local policy=/usr/sbin/policy-rc.d ours="" result=0 had_containerd="" had_sshd=""
     type -P containerd >/dev/null && had_containerd=yes

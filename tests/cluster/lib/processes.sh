@@ -1,12 +1,14 @@
-# The processes of our own node: started into a cgroup of ours, recorded by id and start time, and ended by these alone.
+# Processes of the local node: started in a cgroup of the cluster and recorded by ID and start time. Only these
+# processes are ended.
 # shellcheck shell=bash
 
-# Every cgroup hierarchy that is mounted: one on cgroup v2, one per controller on v1.
+# Prints the mounted cgroup hierarchies: one on cgroup v2, one per controller on v1.
 cgroup_hierarchies() {
     awk '$3 == "cgroup" || $3 == "cgroup2" { print $2 }' /proc/mounts
 }
 
-# The one hierarchy that our own processes are told apart by. Pods have cgroups of ours in every hierarchy, by the kubelet's cgroupRoot.
+# Prints the cgroup that identifies the daemons. Pods have cgroups of the cluster in every hierarchy, through the
+# kubelet's cgroupRoot.
 daemon_cgroup() {
     local hierarchies wanted
     hierarchies=$(cgroup_hierarchies)
@@ -19,7 +21,7 @@ daemon_cgroup() {
     die "no cgroups are mounted below /sys/fs/cgroup: a node cannot run here. Name a cluster of yours with TEST_KUBECONFIG."
 }
 
-# Proven under v1 with a "unified" mount beside it; pure v2 is written for, but untested.
+# Tested with v1 and a "unified" mount; support for pure v2 is untested.
 create_cgroups() {
     local hierarchy
     for hierarchy in $(cgroup_hierarchies); do
@@ -30,14 +32,14 @@ create_cgroups() {
     mkdir -p "$(daemon_cgroup)"
 }
 
-# share_controllers HIERARCHY: what a new cgroup needs from its parent before it can hold pods.
+# share_controllers HIERARCHY: prepares a new cgroup, so that it can contain pods.
 share_controllers() {
     local hierarchy=$1 setting controller
-    # v1: a cpuset is empty at first.
+    # v1: a new cpuset is empty.
     for setting in cpuset.mems cpuset.cpus; do
         [[ ! -e $hierarchy/$cluster_name/$setting ]] || cat "$hierarchy/$setting" >"$hierarchy/$cluster_name/$setting"
     done
-    # v2: a parent names the controllers that its children have.
+    # v2: a parent enables the controllers of its children.
     [[ $hierarchy == /sys/fs/cgroup ]] || return 0
     for controller in $(<"$hierarchy/cgroup.controllers"); do
         { echo "+$controller" >"$hierarchy/cgroup.subtree_control"; } 2>/dev/null || true
@@ -45,11 +47,11 @@ share_controllers() {
     done
 }
 
-# The time a process started, in clock ticks since boot: with it, a process id means one process for ever.
+# start_time_of PID: prints the start time in clock ticks since boot, which together with the ID identifies a process.
 start_time_of() {
     local stat
     { stat=$(<"/proc/$1/stat"); } 2>/dev/null || return 1
-    # The name in parentheses may hold spaces: fields are counted from its end.
+    # The name in parentheses may contain spaces, so fields are counted from its end.
     local -a fields
     read -ra fields <<<"${stat##*) }"
     # A zombie has ended.
@@ -57,7 +59,8 @@ start_time_of() {
     printf '%s' "${fields[19]}"
 }
 
-# start_process NAME COMMAND...: in the background, in the cluster's network, detached from the terminal.
+# start_process NAME COMMAND...: starts a process in the background, in the cluster's network, detached from the
+# terminal.
 start_process() {
     local name=$1
     shift
@@ -70,8 +73,8 @@ start_process() {
     printf '%s %s\n' "$!" "$(start_time_of "$!")" >"$run_folder/processes/$name"
 }
 
-# keep_running NAME COMMAND...: the same, and it is started again when it ends. The scheduler ends itself when it does not trust what
-# it remembers any more, as it may after the API server was away; elsewhere the kubelet starts it again.
+# keep_running NAME COMMAND...: starts a process and restarts it when it ends. The scheduler exits when its cache is
+# inconsistent, as it may be after an API server outage; in other clusters the kubelet restarts it.
 keep_running() {
     local name=$1
     shift
@@ -79,7 +82,7 @@ keep_running() {
     start_process "$name" bash -c 'while true; do "$@"; echo "ended with $?, and is started again"; sleep 1; done' keep "$@"
 }
 
-# is_running NAME: the very process that was recorded.
+# is_running NAME: succeeds if the recorded process itself is running.
 is_running() {
     local pid started
     read -r pid started 2>/dev/null <"$run_folder/processes/$1" || return 1
@@ -97,7 +100,7 @@ show_log() {
     tail -n 12 "$run_folder/logs/$1.log" 2>/dev/null | cut -c 1-400 | sed 's/^/    /' || true
 }
 
-# Ends what was recorded and all that ever came from it: shims and pods are in cgroups of ours too.
+# Ends the recorded processes and all their descendants: shims and pods are in cgroups of the cluster too.
 end_processes() {
     local file pid started
     for file in "$run_folder"/processes/*; do
@@ -126,7 +129,7 @@ remove_cgroups() {
     local hierarchy
     for hierarchy in $(cgroup_hierarchies); do
         [[ -d $hierarchy/$cluster_name ]] || continue
-        # A cgroup stays busy for a moment after its last process ended.
+        # A cgroup stays busy for a moment after its last process has ended.
         wait_for 10 "the cgroup $hierarchy/$cluster_name to become empty" "find $hierarchy/$cluster_name -type d" \
             remove_cgroup "$hierarchy/$cluster_name"
     done

@@ -1,4 +1,4 @@
-# The services that tests talk to, as pods: the same on our own node and on a user's cluster.
+# Test services as pods: the same on a local node and on a user's cluster.
 # shellcheck shell=bash
 
 services=(git s3 registry provider-log source-faults)
@@ -15,7 +15,7 @@ apply_services() {
     done | cluster_kubectl apply --server-side --force-conflicts --filename -
 }
 
-# cluster_kubectl ARGUMENT...: against whichever cluster this is about.
+# cluster_kubectl ARGUMENT...: runs kubectl for the selected cluster.
 cluster_kubectl() {
     if [[ -n ${TEST_KUBECONFIG:-} ]]; then
         users_cluster_kubectl "$@"

@@ -1,18 +1,19 @@
-# Names, addresses and folders. Nothing here starts or changes anything.
+# Names, addresses and folders. This file starts and changes nothing.
 # shellcheck shell=bash disable=SC2034 # used by the other files
 
-# TEST_CLUSTER names another cluster, which runs at the same time as the first: every name below differs, addresses do not collide.
+# TEST_CLUSTER selects another cluster, which can run in parallel with the first: every name below differs, and
+# addresses do not collide.
 cluster_name=${TEST_CLUSTER:-pulumi-controller-test}
 image_prefix=localhost/pulumi-controller-test
 
-# Small state (process ids, sockets, logs, credentials) and big data (etcd, images, volumes). Both are gone after `down`.
+# Small state (process IDs, sockets, logs, credentials) and large data (etcd, images, volumes). `down` removes both.
 run_folder=/run/$cluster_name
 data_folder=/var/lib/$cluster_name
 
-# What may stay: binaries, image archives, rendered manifests. Each is named by a hash of what it was made from.
+# Persistent files: binaries, image archives, rendered manifests. Each name contains a hash of the inputs.
 cache_folder=${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/pulumi-controller
 
-# Addresses of the benchmark range (RFC 2544): inside a network namespace of their own, so they collide with nothing.
+# Addresses of the benchmark range (RFC 2544). They are used in a separate network namespace, so they do not collide.
 node_name=node0
 node_address=198.18.0.1
 pod_range=198.18.128.0/24
@@ -21,9 +22,9 @@ kubernetes_service_address=198.19.0.1
 
 api_server=https://$node_address:6443
 
-# The test services: one set of manifests on our own node and on a user's cluster.
+# Test services: the same manifests on a local node and on a user's cluster.
 services_namespace=test-services
-# What `up` made in a cluster that is not ours.
+# Label on the objects that `up` creates in a user's cluster.
 installed_label=pulumi-controller.test/installed-by=cluster
 state_bucket=state
 s3_access_key=test-access-key

@@ -1,11 +1,12 @@
-# The programs of the cluster, built from Go modules into the cache. Each part is a folder with a go.mod and a complete go.sum.
+# Programs of the cluster, built from Go modules into the cache. Each part is a folder with a go.mod and a complete
+# go.sum.
 # shellcheck shell=bash
 
 parts=(etcd pulumi pulumi-language-yaml versitygw registry source-controller kustomize-controller notification-controller coredns kubernetes services)
-# Built when they are asked for: most tests do without.
+# Built on demand, since most tests do not need them.
 extra_parts=(kwok)
 
-# Measured from nothing on two cores; only for the message.
+# Duration of a cold build on two cores; only used in a message.
 declare -A part_minutes=(
     [etcd]=1 [pulumi]=4 [pulumi-language-yaml]=1 [versitygw]=1 [registry]=2 [source-controller]=4 [kustomize-controller]=2
     [notification-controller]=2 [coredns]=2 [kubernetes]=8 [services]=1 [kwok]=2
@@ -19,7 +20,7 @@ part_folder() {
     fi
 }
 
-# What the upstream builds stamp into the binaries; the versions are those of the go.mod files.
+# Linker flags of the upstream builds; the versions are from the go.mod files.
 part_linker_flags() {
     local version flags="-s -w"
     case $1 in
@@ -36,12 +37,12 @@ part_linker_flags() {
     printf '%s' "$flags"
 }
 
-# required_version PART MODULE: as its go.mod has it.
+# required_version PART MODULE: prints the version in the go.mod of the part.
 required_version() {
     awk -v module="$2" '$1 == "require" { $1 = ""; $0 = $0 } $1 == module { print $2; exit }' "$(part_folder "$1")/go.mod"
 }
 
-# What a part is built from, as text.
+# Prints the inputs of a part as text.
 part_inputs() {
     part_linker_flags "$1"
     cd "$(part_folder "$1")"
@@ -54,7 +55,7 @@ part_inputs() {
 
 declare -A part_binaries=()
 
-# find_tools: computes once where each part's binaries are, or will be.
+# find_tools: computes the paths of all binaries once, whether or not they exist.
 find_tools() {
     ((${#part_binaries[@]} == 0)) || return 0
     local part hash
@@ -64,7 +65,7 @@ find_tools() {
     done
 }
 
-# tool PART NAME: the path of a built program.
+# tool PART NAME: prints the path of a program.
 tool() {
     find_tools
     printf '%s/%s' "${part_binaries[$1]}" "$2"
@@ -99,7 +100,7 @@ require_go() {
     type -P go >/dev/null || die "the tools are built with Go 1.26 or newer, and there is no go on PATH. Install it from the packages of your system or from go.dev, then run this again."
 }
 
-# Into a folder beside, renamed when it is whole: an interrupted build leaves no half result.
+# Builds into a temporary folder and renames it, so that an interrupted build leaves no partial result.
 build_part() {
     local part=$1 target=${part_binaries[$1]%/bin} scratch package=tool
     [[ $part != services ]] || package=./cmd/...
@@ -114,7 +115,7 @@ build_part() {
         rm -rf "$scratch"
         die "building $part in $(part_folder "$part") failed (see above). With the module proxy out of reach, nothing can be built: check with 'go env GOPROXY'."
     fi
-    # The package of etcd's server is called so.
+    # The Go package of the etcd server is named "server".
     [[ $part != etcd ]] || mv "$scratch/bin/server" "$scratch/bin/etcd"
     rm -f "$scratch/log"
     chmod 755 "$scratch"
@@ -122,7 +123,7 @@ build_part() {
     mv "$scratch" "$target"
 }
 
-# Builds that were not used for two weeks, and what interrupted builds left behind.
+# Removes builds that were not used for two weeks and the remains of interrupted builds.
 remove_old_builds() {
     local part=$1
     find "$cache_folder/tools" -mindepth 1 -maxdepth 1 \( -name "$part-????????????????" -mtime +14 -o -name ".$part.??????" \) -exec rm -rf {} +

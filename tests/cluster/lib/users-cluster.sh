@@ -1,4 +1,5 @@
-# A cluster of the user's, named by TEST_KUBECONFIG: the services and, where it is missing, Flux are installed in it and removed again.
+# A cluster of the user, selected by TEST_KUBECONFIG: installs the services and, if missing, Flux, and removes them
+# again.
 # shellcheck shell=bash
 
 users_cluster_kubectl() {
@@ -39,7 +40,7 @@ flux_is_there() {
     [[ -n $(users_cluster_kubectl get customresourcedefinitions gitrepositories.source.toolkit.fluxcd.io --ignore-not-found --output name) ]]
 }
 
-# What is ours carries a label, so that `down` knows: a namespace that was there before stays.
+# Labels created objects, so that `down` keeps a namespace that existed before.
 install_flux() {
     if [[ -z $(users_cluster_kubectl get namespace flux-system --ignore-not-found --output name) ]]; then
         quietly users_cluster_kubectl apply --filename "$flux_manifests/namespace.yaml"
@@ -54,7 +55,7 @@ load_image_by_hook() {
     hand_over_image "$(image_name "$1")" "${image_archives[$1]}"
 }
 
-# hand_over_image NAME ARCHIVE: how images get into a user's cluster is for the user to say.
+# hand_over_image NAME ARCHIVE: loads an image with the hook of the user.
 hand_over_image() {
     if [[ -z ${TEST_IMAGE_HOOK:-} ]]; then
         say "TEST_IMAGE_HOOK is not set: load $2 into the cluster yourself, as $1"
@@ -82,7 +83,7 @@ users_cluster_down() {
     fi
 }
 
-# Definitions first, while the controller is there to let go of their objects.
+# Definitions first, while the controllers can still remove the finalizers of their objects.
 remove_flux() {
     [[ -d $flux_manifests ]] || die "the manifests that Flux was installed from are not in $cache_folder any more: run 'up' again, then 'down'"
     quietly users_cluster_kubectl delete --filename "$flux_manifests/crds.yaml" --ignore-not-found --timeout=120s
@@ -92,7 +93,7 @@ remove_flux() {
     fi
 }
 
-# is_ours KIND NAME: it is there, and `up` made it.
+# is_ours KIND NAME: succeeds if the object exists and `up` created it.
 is_ours() {
     [[ -n $(users_cluster_kubectl get "$1" --selector "$installed_label" --field-selector "metadata.name=$2" --output name) ]]
 }
@@ -103,7 +104,7 @@ users_cluster_status() {
     users_cluster_kubectl get nodes,pods --all-namespaces --output wide
 }
 
-# Without the addresses that `exec` makes: they last as long as its command does.
+# Prints the variables without forwarded addresses, which exist only during `exec`.
 users_cluster_environment() {
     require_test_kubeconfig
     printf '%s\n' "TEST_NODE=none" "KUBECONFIG=$TEST_KUBECONFIG"
@@ -130,10 +131,10 @@ users_cluster_run() {
     exit "$result"
 }
 
-# forward SERVICE PORT: prints the local address that leads to it.
+# forward SERVICE PORT: prints the local address that forwards to the service.
 forward() {
     local log=$forwards_folder/$1.log
-    # A program, not a function: its id is the one to end.
+    # A program and not a shell function: its process ID must be the one to end.
     "$(tool kubernetes kubectl)" --kubeconfig "$TEST_KUBECONFIG" --namespace "$services_namespace" \
         port-forward "service/$1" ":$2" </dev/null >"$log" 2>&1 &
     printf '%s\n' "$!" >>"$forwards_folder/pids"

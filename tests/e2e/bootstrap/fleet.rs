@@ -1,4 +1,4 @@
-//! A fleet repository as `flux bootstrap` leaves it, and what kustomize-controller makes of it.
+//! A fleet repository as created by `flux bootstrap`, and the objects that kustomize-controller applies from it.
 
 use std::path::Path;
 
@@ -9,20 +9,20 @@ use serde_json::{Value, json};
 use crate::harness::{Commit, Environment, File, Look, Scene, Source, WaitLimit, api_call, from_json, wait_until};
 
 const NAMESPACE: &str = "flux-system";
-/// Where the project's own manifests lie in the repository.
+/// Folder of the project's manifests in the repository.
 const VENDORED: &str = "pulumi-controller";
-/// What all objects of a bootstrap are called.
+/// Name of all objects of a bootstrap.
 const BOOTSTRAP: &str = "flux-system";
 
-/// The repository, and what of it is there now.
+/// The repository and its current content.
 pub struct Fleet<'a> {
     client: Client,
     repository: Source<'a>,
     vendored: Vec<File>,
     components: String,
-    /// The controller's image, if the controller is there at all.
+    /// Image of the controller; `None` if the repository does not install it.
     pub image: Option<String>,
-    /// Of the Kustomization `apps`: its files, if it is there at all.
+    /// Files of the Kustomization `apps`; `None` if the repository does not contain it.
     pub apps: Option<Vec<File>>,
 }
 
@@ -37,7 +37,7 @@ impl<'a> Fleet<'a> {
         Fleet { client: scene.client.clone(), repository, vendored, components, image: None, apps: None }
     }
 
-    /// Commits all of it.
+    /// Commits and pushes the whole content.
     pub async fn push(&self) -> Commit {
         let folder = format!("clusters/test/{BOOTSTRAP}");
         let mut files = vec![
@@ -53,7 +53,7 @@ impl<'a> Fleet<'a> {
         self.repository.push_unseen(&files).await
     }
 
-    /// What `flux bootstrap` applies at its end.
+    /// Applies the objects that `flux bootstrap` applies at its end.
     pub async fn bootstrap(&self) {
         for object in [self.git_repository(), self.kustomization()] {
             let api = self.api(&object);
@@ -62,7 +62,7 @@ impl<'a> Fleet<'a> {
         }
     }
 
-    /// Commits it, asks Flux to look as a webhook does, and waits until it is applied.
+    /// Pushes the content, requests a reconcile as a webhook does, and waits until the commit is applied.
     pub async fn roll_out(&self) -> Commit {
         let commit = self.push().await;
         self.look().await;
@@ -73,7 +73,7 @@ impl<'a> Fleet<'a> {
         commit
     }
 
-    /// Asks for a look at the repository now.
+    /// Requests a reconcile of the repository.
     pub async fn look(&self) {
         let request = json!({"metadata": {"annotations": {"reconcile.fluxcd.io/requestedAt": format!("{:?}", std::time::SystemTime::now())}}});
         let api = self.api(&self.git_repository());
@@ -81,7 +81,7 @@ impl<'a> Fleet<'a> {
         api_call("asking Flux for a look at the fleet", api.patch(BOOTSTRAP, &PatchParams::default(), &patch)).await;
     }
 
-    /// Waits until the status of a Kustomization is so.
+    /// Waits until `is_so` returns true for the status of a Kustomization.
     pub async fn until_kustomization(
         &self,
         name: &str,
@@ -100,7 +100,7 @@ impl<'a> Fleet<'a> {
         .await
     }
 
-    /// Waits until a Kustomization is gone with all that it had made.
+    /// Waits until a Kustomization and all its objects are gone.
     pub async fn until_gone(&self, name: &str) {
         let api = self.api(&self.kustomization());
         wait_until(format!("the Kustomization {name} to be gone"), WaitLimit::Run, async || {
@@ -113,7 +113,7 @@ impl<'a> Fleet<'a> {
         .await;
     }
 
-    /// Lets go of the cluster: what is applied stays.
+    /// Removes the bootstrap objects without pruning: applied objects remain.
     pub async fn end(&self) {
         let api = self.api(&self.kustomization());
         let kept = json!({"spec": {"prune": false}});
@@ -152,7 +152,7 @@ impl<'a> Fleet<'a> {
         })
     }
 
-    /// The one file of a bootstrap that is meant to be edited.
+    /// Returns the only file of a bootstrap that users edit.
     fn bootstrap_kustomization(&self) -> Value {
         let mut resources = vec!["gotk-components.yaml".to_owned(), "gotk-sync.yaml".to_owned()];
         let mut kustomization = json!({
@@ -188,7 +188,7 @@ fn apps_kustomization() -> Value {
     })
 }
 
-/// What the Ready condition of a Kustomization says.
+/// Returns the status of a Kustomization's Ready condition.
 pub fn ready(status: &Value) -> Option<&str> {
     condition(status, "Ready")?["status"].as_str()
 }
@@ -205,7 +205,7 @@ pub fn file(path: String, content: String) -> File {
     File { path, content }
 }
 
-/// All files below a folder of the project, as they lie in the repository.
+/// Returns all files below a folder of the project.
 fn read_all(root: &Path, folder: &Path) -> Vec<File> {
     let mut files = Vec::new();
     for entry in

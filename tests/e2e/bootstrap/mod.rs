@@ -1,5 +1,5 @@
-//! The controller by way of a fleet repository: installed, used, upgraded in a run, and taken out again. `tests/run` runs this last of
-//! all, on a cluster from which the controller was removed: it is the repository that brings it.
+//! The controller in a fleet repository: installed, used, upgraded during a run, and removed. `tests/run` runs this
+//! last, on a cluster without the controller, which the repository then installs.
 
 mod fleet;
 
@@ -18,7 +18,7 @@ use crate::harness::{
 };
 use fleet::{Fleet, condition, documents, file, ready};
 
-/// The image that the tests install, under both names.
+/// The image that the tests install, under two names.
 const IMAGE: &str = "localhost/pulumi-controller:dev";
 const NEXT_IMAGE: &str = "localhost/pulumi-controller:next";
 
@@ -53,7 +53,7 @@ async fn install(scene: &Scene, fleet: &mut Fleet<'_>) {
     assert_eq!(labels.get("app.kubernetes.io/part-of").map(String::as_str), Some("pulumi-controller"));
 }
 
-/// A second Kustomization brings sources and Stacks, and says how they are.
+/// A second Kustomization applies sources and Stacks and reports their health.
 async fn use_it<'a>(scene: &'a Scene, fleet: &mut Fleet<'_>, source: &Source<'_>) -> StackHandle<'a> {
     let commit = source.push_unseen(&program("one", 10).files()).await;
     let stack = scene.stack("main", source);
@@ -90,7 +90,7 @@ async fn use_it<'a>(scene: &'a Scene, fleet: &mut Fleet<'_>, source: &Source<'_>
     main
 }
 
-/// A commit changes the version while a run goes on; the run ends well, and ran once.
+/// A commit changes the version during a run; the run succeeds and is not repeated.
 async fn upgrade_in_a_run(scene: &Scene, fleet: &mut Fleet<'_>, source: &Source<'_>, main: &StackHandle<'_>) {
     let before = main.updates().await.len();
     let pod = main.pod_and_restarts().await;
@@ -136,7 +136,7 @@ fn program(value: &str, seconds: u32) -> Program {
     Program::new("bootstrap").step("step", json!({"value": value, "seconds": seconds, "steps": seconds}))
 }
 
-/// The file of the repository that has the Stack and the source that it follows.
+/// Returns the file of the repository with the Stack and its source.
 fn app(scene: &Scene, source: &Source<'_>, stack: &Stack) -> File {
     let mut stack = serde_json::to_value(stack).expect("a Stack is JSON");
     stack["metadata"]["namespace"] = json!(scene.namespace);

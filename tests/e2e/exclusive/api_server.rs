@@ -1,4 +1,4 @@
-//! The API server is away in the middle of runs. These tests have the cluster to themselves.
+//! Outages of the API server during runs. These tests have the cluster to themselves.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use crate::harness::{
     Absence, AwayApiServer, Controller, Look, Program, Scene, WaitLimit, in_scene, not_run, once, run_alone, wait_until,
 };
 
-/// Runs a test where the API server can be taken away.
+/// Runs a test if the API server can be stopped.
 fn run_where_it_can_go(name: &str, test: impl AsyncFnOnce(&Controller, &Scene)) {
     if !AwayApiServer::is_possible() {
         not_run(name, "the cluster is not our own, so its API server is not ours to stop");
@@ -40,7 +40,8 @@ fn a_run_goes_on_while_the_api_server_hangs_and_is_recorded_once() {
     });
 }
 
-/// The run begins before, and ends before it is back: twenty seconds, in which the controller loses its Lease.
+/// The run begins before the outage and ends during it. The outage lasts twenty seconds, in which the controller loses
+/// its lease.
 async fn a_run_ends_while_it_is_away(controller: &Controller, scene: &Scene, absence: Absence) {
     let source = scene.source("app").await;
     let slow = |value: &str| {
@@ -53,7 +54,7 @@ async fn a_run_ends_while_it_is_away(controller: &Controller, scene: &Scene, abs
     let pod = main.pod_and_restarts().await;
 
     let away = AwayApiServer::take(absence).await;
-    // The provider's log is a Service: the node needs no API server to reach it.
+    // The provider log is a Service: the node reaches it without the API server.
     main.log.wait_for("create", "slow", "done").await;
     away.bring_back().await;
     until_it_answers(scene).await;
@@ -65,14 +66,14 @@ async fn a_run_ends_while_it_is_away(controller: &Controller, scene: &Scene, abs
     assert_eq!(main.updates().await.len(), 1);
     controller.until_available().await;
 
-    // What was pushed right after is run: nothing that watched is deaf now.
+    // A push right after the outage runs: every watch is active again.
     let second = source.push(&Program::new("api-away").step("slow", json!({"value": "two"})).files()).await;
     main.until_applied(&second).await;
     assert_eq!(main.log.sentences().await, once(&["create slow", "update slow"]));
     each_result_was_recorded_once(scene);
 }
 
-/// All watches have ended, and what they would go on from is too old for the API server that was started anew.
+/// All watches have ended, and their resource versions are too old for the restarted API server.
 #[test]
 fn a_commit_pushed_right_after_the_api_server_came_back_is_run() {
     run_where_it_can_go("api-watches", async |controller, scene| {
@@ -95,7 +96,8 @@ fn a_commit_pushed_right_after_the_api_server_came_back_is_run() {
     });
 }
 
-/// Connections of before have ended; calls that fail for it are asked again here, not in what follows.
+/// Waits until the API server answers. Old connections have closed; calls that fail for that reason are retried here
+/// and not later in the test.
 async fn until_it_answers(scene: &Scene) {
     wait_until("the API server to answer again", WaitLimit::Reaction, async || {
         match scene.api::<Stack>().list(&Default::default()).await {
@@ -106,7 +108,7 @@ async fn until_it_answers(scene: &Scene) {
     .await;
 }
 
-/// No Update and no Stack was seen with two different ends of the same run.
+/// Checks that no two observed states of an Update or a Stack have different results for the same run.
 fn each_result_was_recorded_once(scene: &Scene) {
     let mut ends = BTreeSet::new();
     for update in scene.timeline.states_of::<Update>().iter().filter(|update| update.is_complete()) {

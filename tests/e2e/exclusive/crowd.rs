@@ -1,4 +1,5 @@
-//! Sixty Stacks at once on a small node: all are done, none fails, no more run at a time than may, nobody is starved.
+//! Sixty Stacks at once on a small node: all complete without failures, within the concurrency limit and without
+//! starvation.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -54,7 +55,8 @@ async fn each_ran_once_and_none_failed(crowd: &Crowd<'_>, scenes: &[&Scene]) {
     }
 }
 
-/// From the moment when a run is written down until its end is. The API server gives every write a higher number.
+/// Checks the number of open runs. A run is open from its record in the status until its end; resource versions give
+/// the order of all writes.
 async fn no_more_ran_at_a_time_than_may(scenes: &[&Scene]) {
     let version = |update: &Update| update.resource_version().and_then(|version| version.parse::<u64>().ok());
     let states = scenes.iter().flat_map(|scene| scene.timeline.states_of::<Update>());
@@ -74,7 +76,7 @@ async fn no_more_ran_at_a_time_than_may(scenes: &[&Scene]) {
     assert!(most <= may, "{most} runs were open at once, and only {may} may be");
 }
 
-/// What the installed controller was told, or the defaults.
+/// Returns the limit from the arguments of the installed controller, or its default.
 async fn runs_that_may_be_open_on_one_node() -> usize {
     let pod = Controller::new(&client().await).pod().await;
     let arguments = pod.spec.and_then(|spec| spec.containers.into_iter().next()).and_then(|container| container.args);

@@ -1,4 +1,4 @@
-//! CustomResourceDefinitions that are older than the controller. This test has the controller to itself.
+//! CustomResourceDefinitions of an older version than the controller. This test has the controller to itself.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{Patch, PatchParams};
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::harness::{Controller, Look, WaitLimit, api_call, client, finally, run_alone, wait_until};
 
 const DEFINITION: &str = "stacks.pulumi.com";
-/// A field of the status that an older definition does not have.
+/// A status field that the older definition does not have.
 const FIELD: &str = "pendingSince";
 
 #[test]

@@ -1,4 +1,4 @@
-//! Agents that a tenant has replaced by programs of its own. Nobody else notices.
+//! Agents that a tenant has replaced by other programs: other Stacks are not affected.
 
 use std::time::Duration;
 
@@ -14,12 +14,12 @@ use crate::harness::{
     File, FluxObject, Look, Program, Scene, StackHandle, WaitLimit, in_scene, is_done, not_run, run_alone, wait_until,
 };
 
-/// More than a connection takes without the agent.
+/// Size of the source in bytes; larger than the buffers of a connection.
 const SOURCE: usize = 8 * 1024 * 1024;
 const RUN_TIME: Duration = Duration::from_secs(2);
-/// More than there are slots for streams.
+/// Number of Stacks with slow agents; more than there are stream slots.
 const SLOW: usize = 12;
-/// A quiet Stack takes no longer beside hostile ones, but for what a machine without a spare processor adds.
+/// Maximum extra time for a Stack next to hostile agents. Allows for a machine without a spare CPU.
 const DELAY: Duration = Duration::from_secs(5);
 
 #[test]
@@ -43,7 +43,7 @@ fn b4_hostile_agents_are_recorded_and_delay_no_other_namespace() {
     });
 }
 
-/// By the first word of the Stack's name.
+/// Returns the fault of the agent, selected by the first part of the Stack's name.
 fn malice(name: &str) -> Malice {
     match name.split('-').next() {
         Some("huge") => Malice::HugeResults,
@@ -81,7 +81,7 @@ async fn beside_each_other(quiet: &Scene, hostile: &Scene) {
         );
     }
 
-    // They wait for a slot behind those that do not read, and for no more than that.
+    // They wait for a slot while other agents do not read, and only for that time.
     for stack in [&huge, &flood] {
         stack.until("to be done all the same", WaitLimit::Long, is_done).await;
     }
@@ -102,7 +102,7 @@ async fn beside_each_other(quiet: &Scene, hostile: &Scene) {
     }
 }
 
-/// How long a new Stack takes until it is done.
+/// Returns the time until a new Stack is done.
 async fn timed(scene: &Scene, source: &FluxObject<'_>, name: &str) -> Duration {
     let begin = Instant::now();
     start(scene, source, name).await.until("to be done", WaitLimit::Run, is_done).await;
@@ -113,7 +113,7 @@ async fn start<'a>(scene: &'a Scene, source: &FluxObject<'_>, name: &str) -> Sta
     scene.start(fake_nodes::place(scene.stack_on_kind(name, None, source))).await
 }
 
-/// A large source, as compressed as it can be.
+/// Creates a large source with content that does not compress well.
 async fn served(scene: &Scene) -> FluxObject<'_> {
     let source = scene.source("app").await;
     let mut files = Program::new("hostile").output("text", "hello".into()).files();

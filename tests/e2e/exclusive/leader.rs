@@ -1,4 +1,4 @@
-//! Two replicas, of which one leads. These tests have the controller to themselves.
+//! Two replicas and leader election. These tests have the controller to themselves.
 
 use std::panic::{AssertUnwindSafe, resume_unwind};
 
@@ -13,7 +13,7 @@ use crate::harness::{
     wait_until,
 };
 
-/// Runs a test with two replicas, and leaves one.
+/// Runs a test with two replicas and scales back to one.
 fn run_with_two_replicas(name: &str, test: impl AsyncFnOnce(&Controller, &Scene)) {
     run_alone(async || {
         let controller = Controller::new(&client().await);
@@ -27,7 +27,7 @@ fn run_with_two_replicas(name: &str, test: impl AsyncFnOnce(&Controller, &Scene)
     });
 }
 
-/// A run that is open for so many seconds.
+/// Returns a program whose run takes `seconds`.
 fn slow_program(seconds: u32) -> Program {
     Program::new("slow").step("slow", json!({"seconds": seconds, "steps": seconds})).output("n", json!("${slow.count}"))
 }
@@ -54,7 +54,7 @@ fn c7_r9_a_leader_killed_in_a_run_is_followed_by_the_other_replica_which_records
     });
 }
 
-/// The Event that client-go makes.
+/// Waits for the Event that client-go also emits.
 async fn until_it_is_said_that_it_leads(scene: &Scene, pod: &str) {
     let events: Api<Event> = Api::namespaced(scene.client.clone(), "flux-system");
     let of_elections = ListParams::default().fields("reason=LeaderElection");
@@ -69,8 +69,8 @@ async fn until_it_is_said_that_it_leads(scene: &Scene, pod: &str) {
     .await;
 }
 
-/// For a moment two may believe that they lead. Here they do so all the time, from the first Stack to the last run: no Lease
-/// keeps them apart, only what keeps a run from starting twice.
+/// Two replicas can briefly both act as leader. In this test they do so permanently: no lease separates them, and only
+/// the guards against double runs apply.
 #[test]
 fn two_controllers_that_both_lead_run_each_revision_once() {
     run_with_two_replicas("two-leaders", async |controller, scene| {
@@ -111,8 +111,8 @@ async fn both_lead(scene: &Scene) {
     }
 }
 
-/// The machine of the leader hangs, and goes on when another has long taken over and the run has ended: all that the
-/// leader was about to write is stale then.
+/// The leader process is stopped until another replica has taken over and the run has ended. All pending writes of the
+/// old leader are stale when it continues.
 #[test]
 fn t3_a_leader_that_hung_for_longer_than_its_lease_writes_nothing_when_it_goes_on() {
     let Some(audit) = AuditLog::open() else {

@@ -1,4 +1,4 @@
-//! A controller that is started anew with many Stacks at rest. They are on a fake node, with a fake agent.
+//! A controller restart with many Stacks at rest, on a fake node with a fake agent.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -18,12 +18,12 @@ use crate::harness::{Controller, FluxObject, Program, Scene, api_call, in_scene,
 use crate::progress::until_count;
 
 const STACKS: usize = 200;
-/// How long a run of the fake agent takes.
+/// Duration of a run of the fake agent.
 const RUN_TIME: Duration = Duration::from_millis(200);
-/// How many Stacks are created, or deleted, at the same time.
+/// Number of concurrent creations and deletions.
 const AT_ONCE: usize = 16;
 const LIMIT: Duration = Duration::from_secs(300);
-/// All are looked at within this time once there is a controller, and none is looked at again.
+/// Time in which a new controller reconciles all Stacks once; none is reconciled twice in it.
 const FIRST_LOOK: Duration = Duration::from_secs(60);
 
 #[test]
@@ -49,14 +49,14 @@ fn r10_a_restart_runs_nothing_that_is_not_due_and_spreads_what_is_looked_at() {
     });
 }
 
-/// Each Workspace is looked at when the controller comes, and again about two minutes later.
+/// Each Workspace is reconciled when the controller starts and again about two minutes later.
 async fn restarted(scene: &Scene, fake_agent: &FakeAgent) {
     let (before, runs) = (versions(scene).await, fake_agent.runs());
     let controller = Controller::new(&scene.client);
     controller.kill().await;
     let (killed, asked) = (Instant::now(), fake_agent.statuses());
     controller.until_available().await;
-    // When agents were asked, since then.
+    // Times of the requests to agents since then.
     let moments = RefCell::new(Vec::new());
     until_count("agents are asked for the second time", STACKS, LIMIT, async || {
         let asked = usize::try_from(fake_agent.statuses() - asked).unwrap_or(usize::MAX);
@@ -77,13 +77,13 @@ async fn restarted(scene: &Scene, fake_agent: &FakeAgent) {
     assert!(most <= STACKS / 2, "{most} of {STACKS} Workspaces were looked at within the same ten seconds: {second:?}");
 }
 
-/// The most moments that lie within a window.
+/// Returns the maximum number of requests in any interval of this length.
 fn busiest(moments: &[Duration], window: Duration) -> usize {
     let within = |from: &Duration| moments.iter().filter(|moment| (*from..*from + window).contains(*moment)).count();
     moments.iter().map(within).max().unwrap_or_default()
 }
 
-/// Of every object that a run or a status would change, by kind and name.
+/// Returns the versions of all objects that a run or a status update would change, by kind and name.
 async fn versions(scene: &Scene) -> BTreeMap<String, String> {
     fn named<K: Resource<DynamicType = ()>>(objects: &[K]) -> Vec<(String, String)> {
         let version = |object: &K| object.resource_version().expect("it has one");
@@ -95,7 +95,7 @@ async fn versions(scene: &Scene) -> BTreeMap<String, String> {
     [stacks, workspaces, updates].concat().into_iter().collect()
 }
 
-/// A source that is served to all of them.
+/// Creates a source that serves all Stacks.
 async fn served(scene: &Scene) -> FluxObject<'_> {
     let source = scene.source("app").await;
     let commit = source.push(&Program::new("many").output("text", "hello".into()).files()).await;
@@ -111,7 +111,7 @@ async fn create(scene: &Scene, source: &FluxObject<'_>) {
     stream::iter(0..STACKS)
         .map(|number| {
             let mut stack = fake_nodes::place(scene.stack_on_kind(&format!("many-{number:03}"), None, source));
-            // Not one of them is due within the test, though each has run just before.
+            // None is due during the test, although each has just run.
             stack.spec.resync_frequency_seconds = Some(3600);
             stack.spec.continue_resync_on_commit_match = Some(true);
             let api = api.clone();
@@ -126,7 +126,7 @@ async fn ready(scene: &Scene) -> usize {
     scene.list::<Stack>().await.iter().filter(|stack| is_done(stack)).count()
 }
 
-/// So many are gone later than a scene waits for.
+/// Deletes the Stacks here, since the removal of so many takes longer than the limit of a scene.
 async fn remove(scene: &Scene) {
     let api = scene.api::<Stack>();
     stream::iter(scene.list::<Stack>().await)

@@ -1,4 +1,4 @@
-//! The controller as each of the overlays installs it, in place of the one that the other tests use.
+//! The controller as each overlay installs it, which replaces the controller of the other tests.
 
 use std::path::Path;
 
@@ -16,7 +16,7 @@ use crate::harness::{
     run_alone, says, try_kubectl, wait_until,
 };
 
-/// Applies what an overlay consists of, with one text in place of another.
+/// Applies the rendered overlay with `from` replaced by `to`.
 async fn apply(overlay: &str, (from, to): (&str, &str)) {
     let all = rendered(overlay).await.replace(from, to);
     kubectl(&["apply", "--server-side", "--force-conflicts", "--filename", "-"], &all).await;
@@ -39,7 +39,8 @@ async fn until_available(namespace: &str) {
     .await;
 }
 
-/// Runs a test while the installed controller is away, and brings it back whatever happens: with the rights that it had.
+/// Runs a test while the installed controller is scaled down, and restores the controller and its RBAC rules even if the
+/// test fails.
 async fn instead(test: impl AsyncFnOnce()) {
     let controller = Controller::new(&client().await);
     controller.scale(0).await;
@@ -50,7 +51,7 @@ async fn instead(test: impl AsyncFnOnce()) {
     .await;
 }
 
-/// Runs a test that starts the installed controller with other arguments, and gives it its own again whatever happens.
+/// Runs a test that changes the arguments of the installed controller, and restores them even if the test fails.
 async fn with_other_arguments(test: impl AsyncFnOnce(&Controller, &[String])) {
     let controller = Controller::new(&client().await);
     let arguments = controller.arguments().await;
@@ -91,7 +92,7 @@ fn t2_a_controller_of_one_namespace_has_rights_there_and_nowhere_else() {
     });
 }
 
-/// A Stack on a source of Flux runs, and goes while the controller is there that knows it.
+/// Runs a Stack on a Flux source and deletes it while this controller runs.
 async fn runs_and_goes(scene: &Scene) {
     let source = scene.source("app").await;
     let commit = source.push(&program("one").files()).await;
@@ -200,7 +201,8 @@ fn says_anywhere(stack: &Stack, words: &str) -> bool {
     conditions.map(|condition| &condition.message).any(|message| message.contains(words))
 }
 
-/// The account of the controller has the right to each of these in the tenant's namespace; the admission policy refuses them.
+/// The RBAC rules of the controller allow each of these requests in the tenant's namespace; the admission policy
+/// rejects them.
 async fn is_refused_what_it_does_not_manage(scene: &Scene, pod: &str) {
     let as_controller = ["--as=system:serviceaccount:flux-system:pulumi-controller", "--namespace", &scene.namespace];
     kubectl(&["create", "secret", "generic", "tenants", "--namespace", &scene.namespace], "").await;

@@ -1,4 +1,4 @@
-//! A controller that dies. These tests have it to themselves.
+//! Crashes of the controller. These tests have the controller to themselves.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -15,8 +15,7 @@ use crate::harness::{
     run_alone, wait_until,
 };
 
-/// The controller is made to die at each place that the code names, once, on the way from a new Stack to one that is
-/// destroyed and gone.
+/// The controller exits once at each failpoint of the code while a Stack is created, run, destroyed and removed.
 #[test]
 fn c7_the_controller_restarted_between_two_steps_neither_loses_nor_doubles_a_run() {
     let failpoints = failpoints_of_the_controller();
@@ -27,7 +26,7 @@ fn c7_the_controller_restarted_between_two_steps_neither_loses_nor_doubles_a_run
             for failpoint in &failpoints {
                 println!("the controller dies at {failpoint}");
                 in_scene("failpoint", async |scene| {
-                    // Once: the process that is started after it lives.
+                    // Exits once: the restarted process continues.
                     controller.die_at(Some(failpoint)).await;
                     whole_life_of_a_stack(scene).await;
                     controller.until_it_died(failpoint).await;
@@ -39,10 +38,10 @@ fn c7_the_controller_restarted_between_two_steps_neither_loses_nor_doubles_a_run
     });
 }
 
-/// From its creation to its end; every resource is created once and deleted once, by one run each.
+/// Creates, runs and deletes a Stack. Every resource is created once and deleted once, by one run each.
 async fn whole_life_of_a_stack(scene: &Scene) {
     let source = scene.source("app").await;
-    // An output, so that its Secret is one of the steps.
+    // The Secret for the outputs is one of the steps.
     let program =
         Program::new("failpoint").step("step", json!({"value": scene.id})).output("n", json!("${step.count}"));
     let commit = source.push(&program.files()).await;
@@ -57,7 +56,7 @@ async fn whole_life_of_a_stack(scene: &Scene) {
     assert_eq!(runs.len(), 2, "one up and one destroy: {runs:?}");
 }
 
-/// The names in the code, but for the agent's, which is another process.
+/// Returns the failpoints in the code, except those of the agent, which is another process.
 fn failpoints_of_the_controller() -> BTreeSet<String> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let mut names = BTreeSet::new();
@@ -115,7 +114,7 @@ fn c7_r9_the_controller_killed_during_a_run_attaches_again() {
     });
 }
 
-/// The new controller pod has an empty content store, and the pod of the Workspace has the artifact in another directory.
+/// The new controller pod has an empty content store, while the workspace pod has the artifact in another directory.
 #[test]
 fn a_directory_changed_after_the_content_store_was_lost_runs() {
     run_alone(async || {
@@ -190,7 +189,7 @@ fn c7_a_stack_that_was_left_as_if_at_work_is_done_again_without_a_run() {
     });
 }
 
-/// As when all nodes are replaced at once: what was in place is gone, and so is what the controller had kept of it.
+/// Simulates the replacement of all nodes: the installed source and the content store are both gone.
 #[test]
 fn a_pod_that_comes_back_when_the_store_is_lost_as_well_gets_its_source_again() {
     run_alone(async || {
@@ -226,7 +225,8 @@ fn a_pod_that_comes_back_when_the_store_is_lost_as_well_gets_its_source_again() 
     });
 }
 
-/// The API server stores what the controller's JSON parser refuses. The list of all Stacks must survive one such Stack.
+/// The API server accepts values that the controller's JSON parser rejects. The list of all Stacks must survive such a
+/// Stack.
 #[test]
 fn a_stack_that_cannot_be_read_hides_no_other_from_a_new_controller() {
     run_alone(async || {
@@ -256,7 +256,7 @@ fn a_stack_that_cannot_be_read_hides_no_other_from_a_new_controller() {
     });
 }
 
-/// Makes the Stack's conditions those of one with a run, which it has not.
+/// Sets the conditions of a Stack to those of an open run that does not exist.
 async fn leave_at_work(main: &StackHandle<'_>) {
     let generation = main.get().await.metadata.generation;
     let stale = |kind: &str, status: &str, reason: &str| {

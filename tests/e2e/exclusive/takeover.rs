@@ -1,5 +1,5 @@
-//! Stacks of the Pulumi Kubernetes Operator that become the controller's. The controller is away while they are left, as the
-//! operator is from then on; so these tests run alone.
+//! Migration of Stacks from the Pulumi Kubernetes Operator. The controller is scaled down while the objects of the
+//! operator are created, so these tests run alone.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, resume_unwind};
@@ -20,7 +20,7 @@ use crate::harness::{
     kubectl, once, run_alone, wait_until,
 };
 
-/// Runs a test in a scene from which the controller is away until the test calls it.
+/// Runs a test in a scene with the controller scaled down; the test starts it.
 fn run_with_a_controller_that_comes_later(name: &str, test: impl AsyncFnOnce(&Scene, &Controller)) {
     run_alone(async || {
         let controller = Controller::new(&client().await);
@@ -69,10 +69,10 @@ fn a_stack_that_was_taken_over_and_never_ran_here_is_destroyed_when_it_is_delete
         let source = scene.source("app").await;
         let program = Program::new("takeover-end").step("step", json!({"value": "one"}));
         let commit = source.push(&program.files()).await;
-        // What is in the backend, another Stack has made: the operator's agent is not here.
+        // Another Stack creates the state in the backend, because the operator's agent is not available.
         let maker = scene.start(scene.stack("maker", &source)).await;
         maker.until_applied(&commit).await;
-        // It lets go of the stack, which nobody but the next one stands for then.
+        // The deletion releases the Pulumi stack before the next Stack manages it.
         maker.delete().await;
         maker.until_gone().await;
         controller.scale(0).await;
@@ -139,7 +139,7 @@ fn r10_fifty_stacks_are_taken_over_and_no_run_starts() {
         for number in 0..COUNT {
             let name = format!("s{number:02}");
             let stack = scene.stack(&name, &source);
-            // Of most the Workspace was reclaimed: fifty pods would be a test of the node.
+            // Most Workspaces were reclaimed: fifty pods would test the node and not the migration.
             let stack = match number < WITH_A_POD {
                 true => scene.left_by_the_operator(stack, &commit.revision()).await,
                 false => scene.left_by_the_operator_without_workspace(stack, &commit.revision()).await,
@@ -158,7 +158,7 @@ fn r10_fifty_stacks_are_taken_over_and_no_run_starts() {
             if open.is_empty() { Look::Found(()) } else { Look::NotYet(format!("{} are not: {open:?}", open.len())) }
         })
         .await;
-        // A commit for another source that is run after all of these: the controller had its time.
+        // The run of a commit for another source proves that the controller had time to reconcile all of these.
         let other = scene.source("witness").await;
         let pushed = other.push(&Program::new("witness").step("step", json!({"value": "two"})).files()).await;
         scene.start(scene.stack("witness", &other)).await.until_applied(&pushed).await;
@@ -187,7 +187,7 @@ fn the_way_back_is_open_after_the_workspaces_are_gone() {
         let main = scene.found("main", &left.stack);
         until_taken_over(scene, &main, &left).await;
 
-        // As the guide says.
+        // As the migration guide describes.
         scene.delete::<Workspace>("main").await;
         wait_until("the Workspace and its pod to be gone", WaitLimit::Run, async || {
             let workspaces = scene.list::<Workspace>().await.len();
@@ -207,7 +207,7 @@ fn the_way_back_is_open_after_the_workspaces_are_gone() {
         assert_eq!(last.last_successful_commit, Some(commit.revision()), "the operator compares it with its source");
         assert_eq!(Some(last.generation), stack.metadata.generation);
 
-        // The operator applies its Workspace without force, and its status with it.
+        // The operator applies its Workspace without force and the status with force.
         let before = left.workspace.expect("it was left with one");
         let mut again = Workspace::new("main", before.spec);
         again.metadata.labels = before.metadata.labels;
@@ -228,7 +228,7 @@ fn the_way_back_is_open_after_the_workspaces_are_gone() {
     });
 }
 
-/// Waits until nothing is the operator's any more, and checks that nothing of the user's has changed.
+/// Waits until the operator neither manages nor owns an object, and checks that the objects of the user are unchanged.
 async fn until_taken_over(scene: &Scene, main: &StackHandle<'_>, left: &Left) {
     main.until("to be taken over", WaitLimit::Run, |stack| !is_operators(stack) && is_done(stack)).await;
     let object = names::workspace_object(&main.name);
@@ -242,7 +242,7 @@ async fn until_taken_over(scene: &Scene, main: &StackHandle<'_>, left: &Left) {
         let updates = scene.list::<Update>().await;
         let theirs = [is_operators(&workspace), is_operators(&service), is_operators(&set)];
         let theirs_too = updates.iter().any(is_operators);
-        // First they change hands, then what the operator had in them goes.
+        // The controller first takes the objects over and then removes the operator's owner references.
         let owners = service.owner_references().len() + set.owner_references().len();
         if theirs == [false; 3] && !theirs_too && owners == 0 {
             Look::Found(())
@@ -307,7 +307,7 @@ async fn until_nothing_is_left(scene: &Scene) {
     .await;
 }
 
-/// A definition whose status is that of a Program, under a name of its own.
+/// Returns a definition under another name with the status of a Program.
 fn program_status_definition(required: &[&str]) -> serde_json::Value {
     let text = || json!({"type": "string"});
     let artifact = json!({
@@ -376,7 +376,7 @@ fn the_operators_definition_takes_programs_without_a_url() {
             };
             set_status(&ours).await;
 
-            // As the operator's definition has it, which requires `url`.
+            // The operator's definition requires `url`.
             apply(program_status_definition(&["lastUpdateTime", "path", "revision", "url"])).await;
             kubectl(&["annotate", "programcopy", "app", &namespace, "a=b"], "").await;
             let mut theirs = ours.clone();

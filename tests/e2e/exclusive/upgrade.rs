@@ -1,4 +1,4 @@
-//! A controller of a later version among agents of an earlier one.
+//! A controller of a newer version with agents of an older version.
 
 use std::panic::{AssertUnwindSafe, resume_unwind};
 
@@ -42,7 +42,7 @@ fn a_later_controller_leaves_agents_alone_that_it_speaks_to_and_renews_older_one
     });
 }
 
-/// The last version of a controller that speaks to the agents of this one, and the first that does not.
+/// Returns the last controller version that supports agents of this version, and the first that does not.
 fn versions() -> [String; 2] {
     let mut numbers = env!("CARGO_PKG_VERSION").split('.').map(|number| number.parse::<u64>().expect("a number"));
     let (major, minor) = (numbers.next().expect("a major version"), numbers.next().expect("a minor version"));

@@ -1,4 +1,4 @@
-//! The API server of our own node, taken away and brought back by the cluster's own command.
+//! Stops and restarts the API server of the test cluster through `tests/cluster/cluster`.
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -8,15 +8,15 @@ use std::time::Duration;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-/// How long it may take to end, or to be ready again.
+/// Timeout for a command that stops the API server or waits until it is ready.
 const LIMIT: Duration = Duration::from_secs(90);
 
-/// How the API server is away.
+/// Kind of API server outage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Absence {
-    /// It is killed: connections end, watches have expired when it is back.
+    /// The process is killed: connections close, and watches have expired when it is back.
     Stopped,
-    /// It hangs: connections stay, and nobody answers.
+    /// The process hangs: connections stay open, and requests get no response.
     Paused,
 }
 
@@ -29,26 +29,26 @@ impl Absence {
     }
 }
 
-/// The API server is away until this is told to bring it back, or dropped.
+/// Guard for an API server outage: `bring_back` or drop ends it.
 pub struct AwayApiServer {
     back: Option<&'static str>,
 }
 
 impl AwayApiServer {
-    /// Whether the cluster is our own: another one's is not ours to stop.
+    /// Reports whether the tests started this cluster; the API server of any other cluster must not be stopped.
     pub fn is_possible() -> bool {
         std::env::var_os("CLUSTER_RUN_DIR").is_some()
     }
 
     pub async fn take(absence: Absence) -> AwayApiServer {
         let (away, back) = absence.words();
-        // From now on, whatever comes of it.
+        // Created before the command runs, so that a failure also brings the API server back.
         let server = AwayApiServer { back: Some(back) };
         run(away).await;
         server
     }
 
-    /// It answers again afterwards.
+    /// Ends the outage and returns when the API server is ready.
     pub async fn bring_back(mut self) {
         if let Some(word) = self.back.take() {
             run(word).await;
@@ -84,7 +84,7 @@ fn command(word: &str) -> Command {
     command
 }
 
-/// Says that a test has not run, past what keeps the words of tests that pass: `tests/run` lists these lines.
+/// Reports a skipped test. Writes past the output capture of the test harness; `tests/run` lists these lines.
 pub fn not_run(test: &str, why: &str) {
     drop(writeln!(std::io::stderr(), "NOT RUN: {test}: {why}"));
 }

@@ -1,4 +1,4 @@
-//! Buckets on the S3 server, filled over its own API, and the Bucket objects that follow them.
+//! Buckets on the S3 server, filled through the S3 API, and the Flux Bucket objects that track them.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -15,10 +15,10 @@ use super::program::File;
 use super::scene::Scene;
 
 const REGION: &str = "us-east-1";
-/// How long a signed request is good for.
+/// Validity of a presigned request.
 const SIGNATURE_VALIDITY: Duration = Duration::from_secs(300);
 
-/// A bucket of a scene's own, and the object that follows it.
+/// A bucket for one scene and its Flux Bucket object.
 pub struct Bucket<'a> {
     scene: &'a Scene,
     pub object: FluxObject<'a>,
@@ -32,7 +32,7 @@ impl Scene {
 }
 
 impl Bucket<'_> {
-    /// Puts these files there, asks Flux to look, and waits for the artifact that is not the one `before`.
+    /// Uploads the files, requests a reconcile of the Bucket, and waits for an artifact other than `before`.
     pub async fn put(&self, files: &[File], before: Option<&SourceArtifact>) -> SourceArtifact {
         let environment = Environment::get();
         let endpoint = environment.s3_url.parse().expect("S3_URL is a URL");

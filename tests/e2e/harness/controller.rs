@@ -1,4 +1,4 @@
-//! The controller as it is installed: its Deployment, its pods, its log, its metrics.
+//! The installed controller: its Deployment, pods, logs and metrics.
 
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Container, Pod};
@@ -11,9 +11,9 @@ use super::wait::{Look, WaitLimit, api_call, wait_until};
 pub(super) const NAMESPACE: &str = "flux-system";
 pub(super) const DEPLOYMENT: &str = "pulumi-controller";
 
-/// The environment variable that names the place where the test image's controller dies.
+/// Environment variable with the failpoint at which the controller of the test image exits.
 const FAILPOINTS: &str = "FAILPOINTS";
-/// The one that names the version that the test image's controller believes to be of.
+/// Environment variable that overrides the version of the controller in the test image.
 const PRETENDED_VERSION: &str = "PRETENDED_VERSION";
 
 pub struct Controller {
@@ -31,12 +31,12 @@ impl Controller {
         }
     }
 
-    /// Waits until the one pod of the newest template runs, and no other.
+    /// Waits until exactly one pod of the newest template runs.
     pub async fn until_available(&self) {
         self.until_replicas(1).await;
     }
 
-    /// Waits until so many pods of the newest template run, and no others.
+    /// Waits until exactly `replicas` pods of the newest template run.
     pub async fn until_replicas(&self, replicas: i32) {
         wait_until("the controller to be available", WaitLimit::Reaction, async || {
             let deployment = match self.deployments.get(DEPLOYMENT).await {
@@ -56,25 +56,25 @@ impl Controller {
         .await;
     }
 
-    /// Kills its pod as a lost machine does, without any time to say goodbye.
+    /// Deletes the controller's pod without a grace period, as the loss of a machine does. Returns the UID of the pod.
     pub async fn kill(&self) -> String {
         let pod = self.pod().await;
         self.kill_pod(&pod.name_any()).await;
         pod.uid().unwrap_or_default()
     }
 
-    /// The same for one of several.
+    /// Deletes one controller pod without a grace period.
     pub async fn kill_pod(&self, name: &str) {
         let at_once = DeleteParams::default().grace_period(0);
         api_call(format!("killing the controller's pod {name}"), self.pods.delete(name, &at_once)).await;
     }
 
-    /// Starts it anew so that it dies at a place of its code, or, without one, so that it lives.
+    /// Restarts the controller so that it exits at the failpoint; `None` disables failpoints.
     pub async fn die_at(&self, failpoint: Option<&str>) {
         self.start_with_variable(FAILPOINTS, failpoint).await;
     }
 
-    /// Starts it anew so that it believes to be of another version, or of its own again.
+    /// Restarts the controller with another version; `None` restores its own.
     pub async fn pretend_to_be(&self, version: Option<&str>) {
         self.start_with_variable(PRETENDED_VERSION, version).await;
     }
@@ -88,12 +88,12 @@ impl Controller {
         self.until_available().await;
     }
 
-    /// The arguments that it is started with.
+    /// Returns the arguments of the controller's container.
     pub async fn arguments(&self) -> Vec<String> {
         self.container().await.args.expect("the controller has arguments")
     }
 
-    /// Starts it anew with these arguments, in so many replicas.
+    /// Rolls out the controller with these arguments and this number of replicas.
     pub async fn start_with(&self, arguments: &[String], replicas: i32) {
         self.change(json!({"args": arguments})).await;
         self.until_replicas(replicas).await;
@@ -105,7 +105,7 @@ impl Controller {
         containers.into_iter().next().expect("the controller has a container")
     }
 
-    /// Changes its container.
+    /// Patches the controller's container.
     async fn change(&self, mut container: Value) {
         let doing = format!("changing the controller's container by {container}");
         container["name"] = json!(self.container().await.name);
@@ -113,7 +113,7 @@ impl Controller {
         api_call(doing, self.deployments.patch(DEPLOYMENT, &PatchParams::default(), &patch)).await;
     }
 
-    /// Waits until a container of the controller has died since it was last started anew.
+    /// Waits until a controller container has exited since the last rollout.
     pub async fn until_it_died(&self, failpoint: &str) {
         wait_until(format!("the controller to have died at {failpoint}"), WaitLimit::Reaction, async || {
             let deployment = self.deployment().await;
@@ -128,7 +128,7 @@ impl Controller {
         .await;
     }
 
-    /// The lines of its log (of the life before, too) that name something.
+    /// Returns the lines of the current and the previous log that contain `naming`.
     pub async fn log_lines(&self, naming: &str) -> Vec<String> {
         let Ok(deployment) = self.deployments.get(DEPLOYMENT).await else {
             return vec!["there is no controller".to_owned()];
@@ -149,7 +149,7 @@ impl Controller {
         self.list_pods(&deployment).await.into_iter().next().expect("the controller has a pod")
     }
 
-    /// All its pods.
+    /// Returns all pods of the controller.
     pub async fn pods(&self) -> Vec<Pod> {
         let deployment = self.deployment().await;
         self.list_pods(&deployment).await

@@ -1,4 +1,4 @@
-//! A crowd: many Stacks in several namespaces, created at once on one source.
+//! A crowd: many Stacks in several namespaces, created at once from one source.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
@@ -17,30 +17,31 @@ use super::scene::Scene;
 use super::stack::{StackHandle, describe, is_done};
 use super::wait::WaitLimit;
 
-/// On each Stack of a crowd; the value is the crowd's own.
+/// Label on each Stack of a crowd; its value is the ID of the crowd.
 const LABEL: &str = "pulumi-controller.test/crowd";
-/// The name of the GitRepository in each namespace.
+/// Name of the GitRepository in each namespace.
 const REPOSITORY: &str = "app";
 
-/// The Stacks, created and on their way.
+/// The Stacks of a crowd.
 pub struct Crowd<'a> {
     pub stacks: Vec<StackHandle<'a>>,
-    /// Of the artifact that all of them run.
+    /// Digest of the artifact that all Stacks run.
     pub digest: String,
     scene: &'a Scene,
     began: Instant,
 }
 
-/// When which Stack was done, from the moment when the first was created.
+/// Time at which each Stack was done, measured from the creation of the first one.
 #[derive(Debug)]
 pub struct Course {
-    /// By namespace, in order.
+    /// Times by namespace, in ascending order.
     pub done: BTreeMap<String, Vec<Duration>>,
     pub all_done: Duration,
 }
 
 impl<'a> Crowd<'a> {
-    /// Creates so many Stacks in each scene, all at once, of a program with one resource. The source is served before.
+    /// Creates the given number of Stacks in each scene, all at once, from a program with one resource. The artifact is
+    /// available before the first Stack is created.
     pub async fn start(groups: &[(&'a Scene, usize)]) -> Crowd<'a> {
         let (scene, _) = *groups.first().expect("a crowd is in a namespace at least");
         let source = scene.source(REPOSITORY).await;
@@ -66,8 +67,7 @@ impl<'a> Crowd<'a> {
         Crowd { stacks: stacks.await, digest, scene, began }
     }
 
-    /// Waits until each Stack has applied the commit. It watches: asking for sixty Stacks again and again would be a load
-    /// of its own.
+    /// Waits until each Stack has applied the commit. Uses a watch, since polling sixty Stacks would add load.
     pub async fn until_done(&self, patience: WaitLimit) -> Course {
         let mut latest: BTreeMap<(String, String), Stack> = BTreeMap::new();
         let mut done: BTreeMap<(String, String), Duration> = BTreeMap::new();
@@ -76,7 +76,7 @@ impl<'a> Crowd<'a> {
             let changes = watcher(Api::<Stack>::all(self.scene.client.clone()), all);
             let mut changes = pin!(changes.default_backoff().applied_objects());
             while done.len() < self.stacks.len() {
-                // Errors are waited out: a watch ends whenever the API server wants it to.
+                // A watch ends whenever the API server closes it; the watcher recovers.
                 let Ok(Some(stack)) = changes.try_next().await else { continue };
                 let key = (stack.namespace().unwrap_or_default(), stack.name_any());
                 if is_done(&stack) {

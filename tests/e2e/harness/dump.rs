@@ -1,4 +1,4 @@
-//! Everything that can be known about a scene that failed, in one file.
+//! Writes the state of a failed scene to one file.
 
 use std::fmt::{Debug, Write as _};
 use std::path::PathBuf;
@@ -18,13 +18,13 @@ use super::controller::Controller;
 use super::scene::Scene;
 use super::source::GitRepository;
 
-/// The longest tail of one container's log.
+/// Maximum number of log lines per container.
 const LOG_LINES: i64 = 400;
 
-/// How long it may take to ask for all of it.
+/// Timeout for collecting the whole state.
 const LIMIT: std::time::Duration = std::time::Duration::from_secs(60);
 
-/// Writes the file below the target folder and names it.
+/// Writes the file below the target folder and returns its path.
 pub async fn write(scene: &Scene) -> PathBuf {
     let file = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{}.txt", scene.namespace));
     let text =

@@ -1,9 +1,9 @@
-//! What `tests/cluster/cluster exec` tells the tests about the cluster.
+//! Environment variables that `tests/cluster/cluster exec` sets for the tests.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
-/// Addresses and credentials of the cluster and of the services that tests talk to.
+/// Addresses and credentials of the cluster and of the test services.
 #[derive(Debug)]
 pub struct Environment {
     pub git_url: String,
@@ -20,14 +20,14 @@ pub struct Environment {
     pub source_faults_url: String,
     pub source_faults_url_in_cluster: String,
     pub pulumi_image: String,
-    /// The file with all that Flux consists of.
+    /// Path of the manifest with the Flux components.
     pub flux_components: String,
 }
 
 static ENVIRONMENT: LazyLock<Result<Environment, String>> = LazyLock::new(|| read(|name| std::env::var(name).ok()));
 
 impl Environment {
-    /// Fails the test in one sentence when it was not started by the cluster script.
+    /// Returns the environment; panics with one sentence if the cluster script did not start the test.
     pub fn get() -> &'static Environment {
         match &*ENVIRONMENT {
             Ok(environment) => environment,
@@ -36,7 +36,7 @@ impl Environment {
     }
 }
 
-/// A shell's own KUBECONFIG is not enough: the other variables prove that the cluster script chose the cluster.
+/// KUBECONFIG alone is not enough: the other variables prove that the cluster script chose the cluster.
 fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Environment, String> {
     let names = [
         "KUBECONFIG",

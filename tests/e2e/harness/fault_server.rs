@@ -1,4 +1,4 @@
-//! The source server that lies (`tests/cluster/services/faultserver`): what it serves, and how badly.
+//! Client for the source server with injected faults (`tests/cluster/services/faultserver`).
 
 use std::time::Duration;
 
@@ -10,21 +10,21 @@ use super::environment::Environment;
 use super::http;
 use super::scene::Scene;
 
-/// What the server says of a file.
+/// Description of a served file.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Described {
     pub size: i64,
     pub digest: String,
-    /// How often it was asked for.
+    /// Number of requests for the file.
     pub requests: u64,
 }
 
-/// The server, seen through the files of one scene.
+/// The fault server, restricted to the files of one scene.
 pub struct FaultServer {
     folder: String,
 }
 
-/// Generating a large archive takes its time.
+/// Request timeout; generating a large archive is slow.
 const LIMIT: Duration = Duration::from_secs(120);
 
 impl FaultServer {
@@ -32,13 +32,13 @@ impl FaultServer {
         FaultServer { folder: scene.namespace.clone() }
     }
 
-    /// Uploads a file, which is served well from now on; its name is its revision.
+    /// Uploads a file, which is then served without faults. The name of the file is its revision.
     pub async fn upload(&self, name: &str, content: Vec<u8>) -> SourceArtifact {
         let described = self.put(&format!("content/{}/{name}", self.folder), content).await;
         self.artifact(name, &described)
     }
 
-    /// Says how a file is served from now on; `{}` is well.
+    /// Sets the faults with which a file is served; `{}` removes them.
     pub async fn behave(&self, name: &str, behaviour: Value) -> SourceArtifact {
         let described =
             self.put(&format!("behaviour/{}/{name}", self.folder), behaviour.to_string().into_bytes()).await;

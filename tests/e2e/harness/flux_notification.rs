@@ -1,4 +1,4 @@
-//! Objects of Flux's notification-controller, what it is sent, and what it sends on.
+//! Objects of Flux's notification-controller and the requests that it receives and sends.
 
 use axum::http::Request;
 use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, PostParams};
@@ -13,7 +13,7 @@ use super::wait::{Look, WaitLimit, api_call, wait_until};
 
 const GROUP: &str = "notification.toolkit.fluxcd.io";
 
-/// A call that somebody has made to the server of `source-faults`, which stands for a chat or a Git host.
+/// A request to the server of `source-faults`, which plays the role of a chat or a Git host.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Call {
     pub method: String,
@@ -22,7 +22,8 @@ pub struct Call {
 }
 
 impl Scene {
-    /// Creates an Alert, a Provider or a Receiver, and waits until it is Ready if its controller says so at all.
+    /// Creates an Alert, a Provider or a Receiver. Waits until the object is Ready if its controller sets that
+    /// condition.
     pub async fn create_notification(&self, kind: &str, object: Value) {
         let name = object["metadata"]["name"].as_str().expect("an object of a test has a name").to_owned();
         let doing = format!("creating the {kind} {}/{name}", self.namespace);
@@ -31,7 +32,7 @@ impl Scene {
         api_call(doing, api.create(&PostParams::default(), &object)).await;
     }
 
-    /// The path at which a Receiver takes calls, once it is Ready.
+    /// Waits until a Receiver is Ready and returns its webhook path.
     pub async fn webhook_path(&self, receiver: &str) -> String {
         let api = self.notifications("Receiver");
         wait_until(format!("the Receiver {receiver} to be Ready"), WaitLimit::Reaction, async || {
@@ -51,7 +52,7 @@ impl Scene {
         .await
     }
 
-    /// Calls a Receiver of Flux, by way of the API server's proxy to its Service; the answer's status.
+    /// Calls a Flux Receiver through the API server's proxy to its Service and returns the response status.
     pub async fn call_webhook(&self, path: &str, headers: &[(&str, String)], body: &str) -> u16 {
         let url = format!("/api/v1/namespaces/flux-system/services/webhook-receiver:80/proxy{path}");
         let mut request = Request::post(&url).header("Content-Type", "application/json");
@@ -63,17 +64,17 @@ impl Scene {
         answer.status().as_u16()
     }
 
-    /// Where calls of this scene are taken, in the cluster.
+    /// Returns an in-cluster URL that records requests for this scene.
     pub fn hook(&self, name: &str) -> String {
         format!("{}/hooks/{}/{name}", Environment::get().source_faults_url_in_cluster, self.namespace)
     }
 
-    /// A repository of a Git host that takes commit statuses.
+    /// Returns the URL of a repository on a Git host that accepts commit statuses.
     pub fn git_host(&self, repository: &str) -> String {
         format!("{}/{}/{repository}", Environment::get().source_faults_url_in_cluster, self.namespace)
     }
 
-    /// The calls so far.
+    /// Returns the requests recorded so far.
     pub async fn calls(&self) -> Vec<Call> {
         let url = format!("{}/control/calls/{}", Environment::get().source_faults_url, self.namespace);
         let doing = format!("asking for the calls of {url}");
@@ -82,7 +83,7 @@ impl Scene {
         serde_json::from_str(&text).unwrap_or_else(|error| panic!("{doing}: the answer is {text}: {error}"))
     }
 
-    /// Waits for a call.
+    /// Waits for a request that matches.
     pub async fn until_called(&self, what: &str, is_it: impl Fn(&Call) -> bool) -> Call {
         wait_until(format!("{what} to be posted"), WaitLimit::Reaction, async || {
             let calls = self.calls().await;

@@ -1,4 +1,4 @@
-//! Source objects of every kind, as tests write and read them.
+//! Source objects of every kind, as tests create and read them.
 
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::scene::{Scene, from_json};
 use super::wait::{Look, WaitLimit, api_call, wait_until};
 
-/// A source object of a scene, of whatever kind.
+/// A source object of any kind in a scene.
 pub struct FluxObject<'a> {
     scene: &'a Scene,
     resource: ApiResource,
@@ -18,18 +18,18 @@ pub struct FluxObject<'a> {
 }
 
 impl Scene {
-    /// A source of Flux's own group; it is not made yet.
+    /// Returns a handle for a source in Flux's own group; the object is not created yet.
     pub fn flux_object(&self, kind: &str, plural: &str, name: &str) -> FluxObject<'_> {
         self.source_object("source.toolkit.fluxcd.io", kind, plural, name)
     }
 
-    /// A source of any group, in its version `v1`.
+    /// Returns a handle for a source in any group, version `v1`.
     pub fn source_object(&self, group: &str, kind: &str, plural: &str, name: &str) -> FluxObject<'_> {
         let resource = ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, "v1", kind), plural);
         FluxObject { scene: self, resource, name: name.to_owned() }
     }
 
-    /// A Stack on a source of any kind, by the `apiVersion` that its user writes.
+    /// Returns a Stack on a source of any kind, with the `apiVersion` as the user writes it.
     pub fn stack_on_kind(&self, name: &str, api_version: Option<&str>, source: &FluxObject<'_>) -> Stack {
         let mut stack = self.stack_on(name, &source.name);
         let source_ref = SourceReference {
@@ -62,7 +62,7 @@ impl FluxObject<'_> {
         assert_eq!(created.name_any(), self.name);
     }
 
-    /// Asks Flux to look now, as a Receiver does after a webhook.
+    /// Requests a reconcile from Flux, as a Receiver does after a webhook.
     pub async fn request(&self) {
         let request = format!("{:?}", std::time::SystemTime::now());
         let patch = Patch::Merge(json!({"metadata": {"annotations": {ANNOTATION_REQUESTED_AT: request}}}));
@@ -70,7 +70,7 @@ impl FluxObject<'_> {
         api_call(format!("annotating {}", self.what()), call.patch(&self.name, &PatchParams::default(), &patch)).await;
     }
 
-    /// Waits until its producer serves an artifact that is `wanted`.
+    /// Waits until the source serves an artifact for which `wanted` returns true.
     pub async fn artifact(&self, what: &str, wanted: impl Fn(&SourceArtifact) -> bool) -> SourceArtifact {
         wait_until(format!("{} to serve {what}", self.what()), WaitLimit::Reaction, async || {
             match self.api().get(&self.name).await {
@@ -89,7 +89,7 @@ impl FluxObject<'_> {
         .await
     }
 
-    /// Writes its status as a producer of artifacts does: it offers what another source serves.
+    /// Writes the status as a producer of artifacts does, with the artifact of another source.
     pub async fn offer(&self, artifact: &SourceArtifact) {
         let path =
             artifact.url.split_once("//").and_then(|(_, rest)| rest.split_once('/')).map_or("", |(_, path)| path);
@@ -104,7 +104,7 @@ impl FluxObject<'_> {
         self.write_status(json!({"artifact": artifact, "conditions": [ready]})).await;
     }
 
-    /// Takes the artifact out of its status, as a producer does that has none any more.
+    /// Removes the artifact from the status, as a producer does that no longer has one.
     pub async fn withdraw(&self) {
         self.write_status(json!({"artifact": null})).await;
     }

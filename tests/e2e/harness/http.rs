@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use reqwest::{Client, RequestBuilder, Response};
 
-/// Without the proxies of whoever runs the tests.
+/// HTTP client that ignores the proxy settings of the environment.
 static CLIENT: LazyLock<Client> = LazyLock::new(|| {
     let client = Client::builder().no_proxy().timeout(Duration::from_secs(30));
     client.build().expect("an HTTP client can be made")
@@ -15,7 +15,7 @@ pub fn client() -> &'static Client {
     &CLIENT
 }
 
-/// The answer to a request that has to succeed.
+/// Sends a request that must succeed and returns the response.
 pub async fn send(doing: &str, request: RequestBuilder) -> Response {
     let response = request.send().await.unwrap_or_else(|error| panic!("{doing}: {error:?}"));
     let status = response.status();

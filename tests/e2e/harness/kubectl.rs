@@ -1,4 +1,4 @@
-//! `kubectl`, as a user runs it.
+//! Runs `kubectl` as a user does.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use tokio::io::AsyncWriteExt;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// What it prints, or, when it fails, what it says is wrong.
+/// Returns the standard output of `kubectl`, or its error output if it fails.
 pub async fn try_kubectl(arguments: &[&str], input: &str) -> Result<String, String> {
     let mut kubectl = tokio::process::Command::new("kubectl");
     kubectl.args(arguments).kill_on_drop(true).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -26,7 +26,7 @@ pub async fn try_kubectl(arguments: &[&str], input: &str) -> Result<String, Stri
     }
 }
 
-/// The same, when it has to succeed.
+/// Runs `kubectl` and panics if it fails.
 pub async fn kubectl(arguments: &[&str], input: &str) -> String {
     try_kubectl(arguments, input).await.unwrap_or_else(|problem| panic!("kubectl {arguments:?}: {problem}"))
 }

@@ -1,7 +1,7 @@
-//! What the tests stand on: the cluster, a scene of their own in it, and ways to look at what happens.
+//! Test harness: the cluster, one scene per test, and helpers to observe it.
 //!
-//! A test is `run("name", async |scene| …)`. Tests run side by side, each in a namespace of its own; those that restart
-//! the controller use `run_alone` and have the cluster to themselves.
+//! A test is `run("name", async |scene| …)`. Tests run in parallel, each in its own namespace. Tests that restart the
+//! controller use `run_alone` and have the cluster to themselves.
 
 mod api_server;
 mod bucket;
@@ -52,7 +52,7 @@ pub use source::{Commit, GitRepository, Source};
 pub use stack::{StackHandle, condition, is_done, is_stalled, says, waits_for_source};
 pub use wait::{Look, WaitLimit, api_call, wait_until};
 
-/// One runtime for all tests: the connections of the clients live on it.
+/// One runtime for all tests, because the connections of the shared clients belong to it.
 static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
     rustls::crypto::ring::default_provider()
         .install_default()
@@ -64,10 +64,10 @@ static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
         .expect("a runtime can be started")
 });
 
-/// Who restarts the controller holds it for writing, all others for reading.
+/// Tests that restart the controller hold it for writing, all others for reading.
 static CONTROLLER_IS_LEFT_ALONE: RwLock<()> = RwLock::const_new(());
 
-/// Runs a test in a scene of its own, beside others.
+/// Runs a test in its own scene, in parallel with others.
 pub fn run(name: &str, test: impl AsyncFnOnce(&Scene)) {
     RUNTIME.block_on(async {
         let _others_may_run = CONTROLLER_IS_LEFT_ALONE.read().await;
@@ -75,7 +75,7 @@ pub fn run(name: &str, test: impl AsyncFnOnce(&Scene)) {
     });
 }
 
-/// Runs a test while no other runs; it makes its scenes itself, with `in_scene`.
+/// Runs a test while no other test runs. The test creates its scenes with `in_scene`.
 pub fn run_alone(test: impl AsyncFnOnce()) {
     RUNTIME.block_on(async {
         let _nobody_else_runs = CONTROLLER_IS_LEFT_ALONE.write().await;
@@ -83,7 +83,7 @@ pub fn run_alone(test: impl AsyncFnOnce()) {
     });
 }
 
-/// Does the second whatever comes of the first, and fails then if the first has failed.
+/// Runs `afterwards` whether or not `test` panics, then resumes the panic.
 pub async fn finally(test: impl AsyncFnOnce(), afterwards: impl AsyncFnOnce()) {
     let outcome = AssertUnwindSafe(test()).catch_unwind().await;
     afterwards().await;
@@ -92,8 +92,8 @@ pub async fn finally(test: impl AsyncFnOnce(), afterwards: impl AsyncFnOnce()) {
     }
 }
 
-/// Makes a scene, runs the test in it, checks what holds for every Stack, and removes the scene. After a failure the
-/// scene is kept, and everything that can be known about it is written down.
+/// Creates a scene, runs the test in it, checks the rules for every Stack, and removes the scene. On failure, writes
+/// the state of the scene to a file and keeps the scene.
 pub async fn in_scene(name: &str, test: impl AsyncFnOnce(&Scene)) {
     let began = Instant::now();
     let scene = Scene::new(name).await;
@@ -106,7 +106,7 @@ pub async fn in_scene(name: &str, test: impl AsyncFnOnce(&Scene)) {
     match outcome {
         Ok(()) => {
             scene.remove().await;
-            // Past what the test program catches: it says nothing of times.
+            // Writes past the output capture of the test harness, which reports no durations.
             let _ = writeln!(std::io::stderr(), "{name}: {:.0} s", began.elapsed().as_secs_f64());
         }
         Err(failure) => {

@@ -1,4 +1,4 @@
-//! Artifacts in the OCI registry, pushed as `flux push artifact` pushes them, and the OCIRepository objects that follow them.
+//! Artifacts in the OCI registry, pushed as by `flux push artifact`, and the OCIRepository objects that track them.
 
 use pulumi_controller::artifact::Digest;
 use reqwest::header::{CONTENT_TYPE, LOCATION};
@@ -16,7 +16,7 @@ const CONFIG: &str = "application/vnd.cncf.flux.config.v1+json";
 const LAYER: &str = "application/vnd.cncf.flux.content.v1.tar+gzip";
 const TAG: &str = "latest";
 
-/// A repository in the registry, and the object that follows its tag `latest`.
+/// A repository in the registry and the OCIRepository that tracks its tag `latest`.
 pub struct OciRepository<'a> {
     scene: &'a Scene,
     pub object: FluxObject<'a>,
@@ -31,12 +31,12 @@ impl Scene {
 }
 
 impl OciRepository<'_> {
-    /// Makes these files what `latest` is, and asks Flux to look. The answer is the revision, as Flux writes it.
+    /// Pushes the files as `latest` and requests a reconcile. Returns the revision in Flux's format.
     pub async fn push(&self, files: &[File]) -> String {
         self.push_with(files, json!({})).await
     }
 
-    /// The same, saying of which revision it was made, as `flux push artifact --revision` does.
+    /// Pushes the files with an origin revision, as `flux push artifact --revision` does.
     pub async fn push_made_from(&self, files: &[File], origin: &str) -> String {
         self.push_with(files, json!({"org.opencontainers.image.revision": origin})).await
     }
@@ -63,7 +63,7 @@ impl OciRepository<'_> {
         revision
     }
 
-    /// Pushes bytes in one piece; the answer is what a manifest says of them.
+    /// Pushes a blob in one request and returns its descriptor for a manifest.
     async fn push_blob(&self, media_type: &str, bytes: Vec<u8>) -> Value {
         let descriptor = json!({"mediaType": media_type, "digest": digest(&bytes), "size": bytes.len()});
         let begin = http::client().post(format!("{}/blobs/uploads/", self.url()));
@@ -80,7 +80,7 @@ impl OciRepository<'_> {
         format!("{}/v2/{}", Environment::get().registry_url, self.repository())
     }
 
-    /// Its name in the registry, which all scenes share.
+    /// Returns the repository name in the registry, which all scenes share.
     fn repository(&self) -> String {
         format!("{}/{}", self.scene.namespace, self.object.name)
     }

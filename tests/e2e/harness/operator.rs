@@ -1,4 +1,5 @@
-//! Objects as the Pulumi Kubernetes Operator 2.9 leaves them: those of `tests/operator`, with the names and the source of a test.
+//! Objects as version 2.9 of the Pulumi Kubernetes Operator leaves them: those of `tests/operator`, with the names and
+//! the source of a test.
 
 use std::fmt::Debug;
 
@@ -17,45 +18,45 @@ use serde_json::{Value, json};
 use super::scene::Scene;
 use super::wait::api_call;
 
-/// The Stack of `tests/operator` that the others are made of, and its UID and that of its Workspace there.
+/// The Stack in `tests/operator` on which the objects are based, with its UID and the UID of its Workspace.
 const EXAMPLE: &str = "from-flux";
 const STACK_UID: &str = "bc54d342-bd77-4dd1-8153-8b2b2db9d1df";
 const WORKSPACE_UID: &str = "610ed602-09f1-4dcc-bd38-d53cc025fd45";
 
-/// What stands for the operator's agent, in the operator's own containers: it does nothing, until it is told to end.
+/// Replaces the operator's agent in the operator's containers: idles until it receives SIGTERM.
 const AGENT: &str = "printf '#!/bin/sh\\ntrap \"exit 0\" TERM\\nsleep 3600 &\\nwait\\n' > /share/agent && cp /share/agent /share/tini && \
                      chmod +x /share/agent /share/tini && mkdir -p /share/workspace";
 
-/// What the operator has left of one Stack.
+/// Objects that the operator left for one Stack.
 pub struct Left {
-    /// As it was written by its user, and stored.
+    /// The Stack as the user wrote it and the API server stored it.
     pub stack: Stack,
     pub workspace: Option<Workspace>,
     pub update: Update,
 }
 
-/// How the last run stands.
+/// State of the last run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Run {
     Ended,
-    /// It has ended, and the Workspace was reclaimed.
+    /// The run has ended, and the Workspace was reclaimed.
     Reclaimed,
-    /// The operator went away in the middle of it.
+    /// The operator stopped during the run.
     Open,
 }
 
 impl Scene {
-    /// A Stack that the operator has brought to this revision, with all that belongs to it and a pod.
+    /// Creates a Stack that the operator has brought to this revision, with all its objects and a pod.
     pub async fn left_by_the_operator(&self, stack: Stack, revision: &str) -> Left {
         self.left(stack, revision, Run::Ended).await
     }
 
-    /// The same, without Workspace and pod.
+    /// Creates such a Stack without Workspace and pod.
     pub async fn left_by_the_operator_without_workspace(&self, stack: Stack, revision: &str) -> Left {
         self.left(stack, revision, Run::Reclaimed).await
     }
 
-    /// The same, and a run of another revision was going on.
+    /// Creates such a Stack with an open run of another revision.
     pub async fn left_by_the_operator_in_a_run(&self, stack: Stack, revision: &str) -> Left {
         self.left(stack, revision, Run::Open).await
     }
@@ -64,7 +65,7 @@ impl Scene {
         let name = stack.name_any();
         let mut written = serde_json::to_value(&stack).expect("a Stack is JSON");
         written["metadata"]["finalizers"] = json!([STACK_FINALIZER]);
-        // What the operator strips, and a GitOps tool sets again: it is there to stay.
+        // The operator drops this default value and a GitOps tool sets it again, so the field must persist.
         written["spec"]["refresh"] = json!(false);
         let stack: Stack = self.create(written).await;
         let uid = stack.uid().expect("what was created has a UID");
@@ -107,7 +108,7 @@ impl Scene {
         workspace
     }
 
-    /// Creates an object with its status and its managed fields as they are written down.
+    /// Creates an object with the status and the managed fields of the example.
     async fn leave<K: Kind>(&self, object: Value) -> K {
         let mut new = object.clone();
         let metadata = new["metadata"].as_object_mut().expect("it has metadata");
@@ -130,7 +131,7 @@ impl Scene {
         self.patch::<K>(name, json!({"metadata": {"managedFields": object["metadata"]["managedFields"]}})).await
     }
 
-    /// The operator's images are not here: its containers do what they must to be there.
+    /// Replaces the operator's images, which the test cluster does not have, and runs a placeholder in the containers.
     fn with_an_agent(&self, mut stateful_set: Value) -> Value {
         let pod = &mut stateful_set["spec"]["template"]["spec"];
         for kind in ["initContainers", "containers"] {
@@ -150,7 +151,7 @@ impl Scene {
                 }
             }
         }
-        // Secrets and ConfigMaps of the example are not here, nor is its account.
+        // The test cluster has neither the Secrets and ConfigMaps of the example nor its ServiceAccount.
         pod["serviceAccountName"] = json!("default");
         pod["serviceAccount"] = json!("default");
         pod["volumes"] = json!([{"name": "share", "emptyDir": {}}]);
@@ -161,7 +162,7 @@ impl Scene {
     }
 }
 
-/// A kind of object that is left.
+/// A kind of object that the operator leaves.
 pub trait Kind:
     Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + Serialize + DeserializeOwned
 {
@@ -172,7 +173,7 @@ impl<K> Kind for K where
 {
 }
 
-/// The object of the example in a file, as if it was of this Stack.
+/// Returns the object of the example in a file, renamed for this Stack.
 fn example(text: &str, name: &str, namespace: &str, uids: &[(&str, &str)]) -> Value {
     let document: Value = serde_saphyr::from_str(text).expect("it is YAML");
     let belongs = |object: &&Value| {
@@ -190,23 +191,23 @@ fn example(text: &str, name: &str, namespace: &str, uids: &[(&str, &str)]) -> Va
     object
 }
 
-/// With the UID of the Workspace that is there.
+/// Replaces the UID of the example's Workspace.
 fn owned(object: Value, workspace: &str) -> Value {
     serde_json::from_str(&object.to_string().replace(WORKSPACE_UID, workspace)).expect("it is still JSON")
 }
 
-/// Who manages fields of an object, without the operations.
+/// Returns the field managers of an object, without the operations.
 pub fn managers<K: Resource>(object: &K) -> Vec<String> {
     let entries = object.meta().managed_fields.iter().flatten();
     entries.filter_map(|entry| entry.manager.clone()).collect()
 }
 
-/// Whether the operator manages fields of an object, or owns it.
+/// Reports whether the operator manages fields of an object.
 pub fn is_operators<K: Resource>(object: &K) -> bool {
     managers(object).iter().any(|manager| manager.starts_with(OPERATOR_FIELD_MANAGER))
 }
 
-/// The same, with the present in the place of each time: an Update that ended a day ago is not kept any longer.
+/// Replaces each timestamp by the current time: an Update that ended a day ago would be pruned.
 fn as_of_now(value: &Value) -> Value {
     match value {
         Value::String(text) if text.parse::<jiff::Timestamp>().is_ok() => {

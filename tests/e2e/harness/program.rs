@@ -1,17 +1,17 @@
-//! Pulumi programs in YAML, put together by tests.
+//! Pulumi YAML programs built by tests.
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use serde_json::{Map, Value, json};
 
-/// A file of a repository: its path and its content.
+/// A file in a repository.
 #[derive(Clone, Debug)]
 pub struct File {
     pub path: String,
     pub content: String,
 }
 
-/// The files as a `.tar.gz`.
+/// Returns the files as a `.tar.gz`.
 pub fn archive(files: &[File]) -> Vec<u8> {
     let mut archive = tar::Builder::new(GzEncoder::new(Vec::new(), Compression::fast()));
     for file in files {
@@ -25,7 +25,7 @@ pub fn archive(files: &[File]) -> Vec<u8> {
     archive.into_inner().and_then(GzEncoder::finish).expect("nothing fails in memory")
 }
 
-/// A project file with a YAML program. JSON is YAML, so it is written as that.
+/// A project file with a YAML program, written as JSON, which is valid YAML.
 #[derive(Clone, Debug)]
 pub struct Program {
     content: Map<String, Value>,
@@ -39,17 +39,18 @@ impl Program {
         Program { content }
     }
 
-    /// A value that the program takes from the stack's configuration, if it is there.
+    /// Adds a value that the program reads from the stack configuration.
     pub fn config(self, key: &str, default: &str) -> Program {
         self.with("config", key, json!({"type": "string", "default": default}))
     }
 
-    /// A value of the language's own types (`String`, `Number`, `Boolean`, `Object`), of which the project file has fewer.
+    /// Adds a configuration value with a type of the YAML language (`String`, `Number`, `Boolean`, `Object`), which has
+    /// more types than the project file.
     pub fn typed_config(self, key: &str, kind: &str) -> Program {
         self.with("configuration", key, json!({"type": kind}))
     }
 
-    /// A resource of the test provider; the provider log calls it by the same name.
+    /// Adds a resource of the test provider; the provider log uses the same name.
     pub fn step(self, name: &str, properties: Value) -> Program {
         let mut properties = properties;
         properties["name"] = json!(name);
@@ -60,17 +61,17 @@ impl Program {
         self.with("outputs", name, value)
     }
 
-    /// The project file in the root of the repository.
+    /// Returns the project file in the root of the repository.
     pub fn files(&self) -> Vec<File> {
         vec![self.file("Pulumi.yaml")]
     }
 
-    /// The project file at a path.
+    /// Returns the project file at a path.
     pub fn file(&self, path: &str) -> File {
         File { path: path.to_owned(), content: format!("{:#}\n", Value::Object(self.content.clone())) }
     }
 
-    /// The same program as an object of the API, of this name.
+    /// Returns the program as a Program object.
     pub fn object(&self, name: &str) -> Value {
         let is_content = |(key, _): &(&String, &Value)| !["name", "runtime"].contains(&key.as_str());
         let content: Map<String, Value> =

@@ -1,4 +1,4 @@
-//! What the test provider did, as it reported it: the proof that something happened, and that it happened once.
+//! Events that the test provider reported: they prove that an operation happened, and happened once.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use super::environment::Environment;
 
-/// One report of the provider.
+/// One event of the provider.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Event {
     pub resource: String,
@@ -17,20 +17,20 @@ pub struct Event {
 }
 
 impl Event {
-    /// `create step begin`, for example.
+    /// Returns, for example, `create step begin`.
     fn sentence(&self) -> String {
         format!("{} {} {}", self.operation, self.resource, self.phase)
     }
 }
 
-/// The log, seen through the events of one Pulumi stack.
+/// The provider log, restricted to the events of one Pulumi stack.
 #[derive(Clone, Debug)]
 pub struct ProviderLog {
     client: reqwest::Client,
     stack: String,
 }
 
-/// How long the log may hold an answer back until an event arrives.
+/// Seconds for which the log may delay a response until an event arrives.
 const WAIT: u64 = 180;
 
 impl ProviderLog {
@@ -43,12 +43,12 @@ impl ProviderLog {
         ProviderLog { client, stack: stack.to_owned() }
     }
 
-    /// Everything that happened to the stack, in order: `["create step begin", "create step done"]`.
+    /// Returns all events of the stack in order, for example `["create step begin", "create step done"]`.
     pub async fn sentences(&self) -> Vec<String> {
         self.events("").await.iter().map(Event::sentence).collect()
     }
 
-    /// What matches a filter of the log, such as `&phase=failed`.
+    /// Returns the events that match a filter of the log, such as `&phase=failed`.
     pub async fn events(&self, filter: &str) -> Vec<Event> {
         let url = format!("{}/events?stack={}{filter}", Environment::get().provider_log_url, self.stack);
         let answer = async { self.client.get(&url).send().await?.error_for_status()?.text().await };
@@ -69,7 +69,7 @@ impl ProviderLog {
     }
 }
 
-/// `["create step begin", "create step done"]`, and so on for each operation: what a log holds when each happened once.
+/// Returns the expected log if each operation happened once: `["create step begin", "create step done"]` and so on.
 pub fn once(operations: &[&str]) -> Vec<String> {
     operations.iter().flat_map(|operation| ["begin", "done"].map(|phase| format!("{operation} {phase}"))).collect()
 }

@@ -1,4 +1,4 @@
-//! The controller with more than one replica: who leads, and what each of them does.
+//! The controller with several replicas: the leader and the writes of each replica.
 
 use std::path::PathBuf;
 
@@ -15,11 +15,11 @@ use super::timeline::Timeline;
 use super::wait::{Look, WaitLimit, api_call, wait_until};
 
 const LEASE: &str = "pulumi-controller-leader-election";
-/// What the API server wrote down about the controller's writes, in the folder of a cluster that is our own.
+/// Audit log of the API server, in the run folder of a cluster that the tests started.
 const AUDIT_LOG: &str = "logs/audit.log";
 
 impl Controller {
-    /// With so many replicas. While there is more than one, a process that does not answer is not killed for it.
+    /// Scales the Deployment. With more than one replica, the liveness probe tolerates a process that does not respond.
     pub async fn scale(&self, replicas: i32) {
         let failures = if replicas > 1 { 60 } else { 3 };
         let probe = json!({"name": "manager", "livenessProbe": {"failureThreshold": failures}});
@@ -28,7 +28,7 @@ impl Controller {
         self.until_replicas(replicas).await;
     }
 
-    /// As `kubectl rollout restart` does it.
+    /// Restarts the pods as `kubectl rollout restart` does.
     pub async fn restart(&self, replicas: i32) {
         let at = json!({"pulumi-controller.test/restarted": fastrand::u64(..).to_string()});
         let patch = json!({"spec": {"template": {"metadata": {"annotations": at}}}});
@@ -41,12 +41,12 @@ impl Controller {
         api_call(doing, self.deployments.patch(DEPLOYMENT, &parameters, &patch)).await;
     }
 
-    /// The states of the Lease from now on.
+    /// Records the states of leases from now on.
     pub fn watch_lease(&self) -> Timeline {
         Timeline::of::<Lease>(Api::namespaced(self.client.clone(), NAMESPACE))
     }
 
-    /// The pod that leads, as soon as it is one of those that are there, and not this one.
+    /// Waits until a running pod other than `not` leads, and returns its name.
     pub async fn until_one_leads_but(&self, not: &str) -> String {
         let leases: Api<Lease> = Api::namespaced(self.client.clone(), NAMESPACE);
         wait_until(format!("a pod other than {not:?} to lead"), WaitLimit::Reaction, async || {
@@ -63,14 +63,14 @@ impl Controller {
         .await
     }
 
-    /// What a pod answers at an endpoint.
+    /// Returns the response of a pod's endpoint.
     pub async fn ask(&self, pod: &str, port: u16, path: &str) -> String {
         let url = format!("/api/v1/namespaces/{NAMESPACE}/pods/{pod}:{port}/proxy{path}");
         let request = axum::http::Request::get(&url).body(Vec::new()).expect("a path of a pod's endpoint");
         api_call(format!("asking {url}"), self.client.request_text(request)).await
     }
 
-    /// Waits until the container of a pod was started again, and tells how the one before ended.
+    /// Waits until the container of a pod was restarted and returns the exit code of the previous one.
     pub async fn until_started_again(&self, pod: &str) -> i32 {
         wait_until(format!("the container of {pod} to have ended and started"), WaitLimit::Reaction, async || {
             let pods = self.pods().await;
@@ -87,7 +87,7 @@ impl Controller {
     }
 }
 
-/// Who held the controller's Lease, one after the other: other controllers have theirs in the same namespace.
+/// Returns the holders of the controller's lease in order. Skips the leases of other controllers in the same namespace.
 pub fn holders(states: &Timeline) -> Vec<String> {
     let leases = states.states_of::<Lease>();
     let mut holders: Vec<String> = leases.iter().filter(|lease| lease.name_any() == LEASE).map(holder).collect();
@@ -95,17 +95,17 @@ pub fn holders(states: &Timeline) -> Vec<String> {
     holders
 }
 
-/// The pod behind the identity of a Lease's holder; empty when nobody holds it.
+/// Returns the pod of the lease holder; empty if the lease has no holder.
 fn holder(lease: &Lease) -> String {
     let identity = lease.spec.as_ref().and_then(|spec| spec.holder_identity.clone()).unwrap_or_default();
     identity.split('_').next().unwrap_or_default().to_owned()
 }
 
-/// A process that is stopped, as a machine that hangs stops it, until this is dropped.
+/// A process that is stopped with SIGSTOP, as on a machine that hangs, until this guard is dropped.
 pub struct StoppedProcess(Pid);
 
 impl StoppedProcess {
-    /// The controller in a pod; possible where the node is this machine.
+    /// Stops the controller process of a pod; requires that the node is this machine.
     pub fn in_pod(pod: &str) -> StoppedProcess {
         let named = format!("HOSTNAME={pod}\0");
         let is_it = |pid: i32| {
@@ -131,10 +131,10 @@ impl Drop for StoppedProcess {
     }
 }
 
-/// Who of the controller's pods wrote what, as the API server tells.
+/// Writes of each controller pod, from the audit log of the API server.
 pub struct AuditLog(PathBuf);
 
-/// One write.
+/// One write request.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Write {
     verb: String,
@@ -150,7 +150,7 @@ struct User {
 }
 
 impl Write {
-    /// The pod whose ServiceAccount token was shown.
+    /// Returns the pod whose ServiceAccount token authenticated the request.
     fn pod(&self) -> &str {
         let names = self.user.extra.get("authentication.kubernetes.io/pod-name");
         names.and_then(|names| names.first()).map_or("", String::as_str)
@@ -158,13 +158,13 @@ impl Write {
 }
 
 impl AuditLog {
-    /// Only a cluster of our own shows its log.
+    /// Opens the audit log; `None` if the tests did not start the cluster.
     pub fn open() -> Option<AuditLog> {
         let folder = std::env::var_os("CLUSTER_RUN_DIR")?;
         Some(AuditLog(PathBuf::from(folder).join(AUDIT_LOG)))
     }
 
-    /// What a pod has written, in order.
+    /// Returns the writes of a pod in order.
     pub fn writes_of(&self, pod: &str) -> Vec<String> {
         let text = std::fs::read_to_string(&self.0)
             .unwrap_or_else(|error| panic!("the audit log {} cannot be read: {error}", self.0.display()));

@@ -1,4 +1,4 @@
-//! A namespace of a test's own, with what every Stack needs, and its end.
+//! Scenes: one namespace per test with everything that a Stack needs, and its cleanup.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -23,14 +23,14 @@ use super::timeline::Timeline;
 use super::wait::{Look, WaitLimit, api_call, wait_until};
 use crate::conformance;
 
-/// The Secret with the credentials of the state's S3 server and the passphrase of the state's secrets.
+/// Secret with the S3 credentials of the state backend and the passphrase of the Pulumi secrets.
 pub const STATE_SECRET: &str = "state";
 
-/// What a test sees of the cluster: its own namespace.
+/// A test's view of the cluster: its own namespace.
 pub struct Scene {
     pub client: Client,
     pub namespace: String,
-    /// Different for each scene; part of what lives outside the namespace.
+    /// Unique ID of the scene; part of names outside the namespace.
     pub id: String,
     pub timeline: Timeline,
 }
@@ -67,7 +67,7 @@ impl Scene {
         api_call(doing, self.api::<K>().create(&PostParams::default(), &from_json(object))).await
     }
 
-    /// Merges a patch into an object (`application/merge-patch+json`).
+    /// Applies a merge patch to an object (`application/merge-patch+json`).
     pub async fn patch<K>(&self, name: &str, patch: Value) -> K
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + DeserializeOwned,
@@ -84,7 +84,7 @@ impl Scene {
         api_call(doing, self.api::<K>().list(&ListParams::default())).await.items
     }
 
-    /// Asks for an object's deletion and does not wait for it.
+    /// Deletes an object without waiting for its removal.
     pub async fn delete<K>(&self, name: &str)
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + DeserializeOwned,
@@ -93,7 +93,7 @@ impl Scene {
         api_call(doing, self.api::<K>().delete(name, &DeleteParams::default())).await;
     }
 
-    /// Waits until there is no object of this name.
+    /// Waits until the object does not exist.
     pub async fn until_gone<K>(&self, name: &str, patience: WaitLimit)
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + DeserializeOwned,
@@ -108,18 +108,18 @@ impl Scene {
         .await;
     }
 
-    /// A Git repository of this scene, and the GitRepository object that follows it once something was pushed.
+    /// Creates a Git repository for this scene. The first push creates the GitRepository object.
     pub async fn source(&self, name: &str) -> Source<'_> {
         Source::new(self, name).await
     }
 
-    /// A ServiceAccount whose pods may make ConfigMaps here.
+    /// Creates a ServiceAccount whose pods may manage ConfigMaps in this namespace.
     pub async fn service_account_for_config_maps(&self, name: &str) {
         self.create::<ServiceAccount>(json!({"metadata": {"name": name}})).await;
         self.allow_config_maps(name).await;
     }
 
-    /// Lets a ServiceAccount make ConfigMaps here.
+    /// Allows a ServiceAccount to manage ConfigMaps in this namespace.
     pub async fn allow_config_maps(&self, name: &str) {
         let verbs = ["get", "create", "update", "patch", "delete"];
         self.create::<Role>(json!({
@@ -135,7 +135,8 @@ impl Scene {
         .await;
     }
 
-    /// What Flux's own tests ask of every object, of every state that a Stack of this scene was seen in and of the last.
+    /// Checks Flux's condition rules for every state in which a Stack of this scene was observed, and for the final
+    /// state.
     pub async fn check_conditions_of_every_stack(&self) {
         let broken = conformance::of_states(&self.timeline.states_of::<Stack>());
         assert!(broken.is_empty(), "states of Stacks that Flux's rules forbid:\n{}", broken.join("\n"));
@@ -146,7 +147,7 @@ impl Scene {
         .await;
     }
 
-    /// Stacks first, while their Workspaces are there to let go of.
+    /// Deletes the Stacks first, since their Workspaces must still exist for the finalizers.
     pub async fn remove(self) {
         for stack in self.list::<Stack>().await {
             self.delete::<Stack>(&stack.name_any()).await;
@@ -164,10 +165,11 @@ impl Scene {
         api_call(doing, namespaces.delete(&self.namespace, &DeleteParams::default())).await;
     }
 
-    /// Writes down all there is, stops the Stacks from disturbing other tests, and leaves the namespace for a look.
+    /// Dumps the state, suspends the Stacks so that they do not disturb other tests, and keeps the namespace for
+    /// inspection.
     pub async fn keep(self) {
         let file = dump::write(&self).await;
-        // The failure that is already there is the one to report, whatever goes wrong here.
+        // Errors are ignored here: the test failure is the one to report.
         let stacks = self.api::<Stack>().list(&ListParams::default()).await.map(|list| list.items).unwrap_or_default();
         for stack in stacks {
             let suspend = Patch::Merge(json!({"spec": {"suspend": true}}));
@@ -197,7 +199,7 @@ pub fn from_json<K: DeserializeOwned>(object: Value) -> K {
     serde_json::from_value(object).expect("an object written in a test has the fields of its type")
 }
 
-/// One client for all tests, to the cluster that the environment names.
+/// Returns the client that all tests share, for the cluster of the environment.
 pub async fn client() -> Client {
     static CLIENT: OnceCell<Client> = OnceCell::const_new();
     Environment::get();
@@ -207,7 +209,7 @@ pub async fn client() -> Client {
         .clone()
 }
 
-/// A client that gives each answer as it is: the other one asks again when it hears "too many requests".
+/// Returns a client that does not retry: the shared client retries after `429 Too Many Requests`.
 pub async fn client_without_retries() -> Client {
     let mut config = config().await;
     config.default_retry = false;

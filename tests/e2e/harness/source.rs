@@ -1,4 +1,4 @@
-//! Git repositories that tests push to with the real `git`, and the GitRepository objects that follow them.
+//! Git repositories to which tests push with the real `git`, and the GitRepository objects that track them.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -15,7 +15,7 @@ use super::program::File;
 use super::scene::Scene;
 use super::wait::{Look, WaitLimit, wait_until};
 
-/// The fields of Flux's GitRepository that tests read.
+/// Fields of Flux's GitRepository that tests read.
 #[derive(CustomResource, Clone, Debug, Serialize, Deserialize)]
 #[kube(group = "source.toolkit.fluxcd.io", version = "v1", kind = "GitRepository", plural = "gitrepositories")]
 #[kube(namespaced, schema = "disabled", status = "GitRepositoryStatus")]
@@ -33,20 +33,20 @@ pub struct GitRepositoryStatus {
     pub conditions: Vec<Value>,
 }
 
-/// A commit that was pushed.
+/// A pushed commit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Commit {
     pub sha: String,
 }
 
 impl Commit {
-    /// As Flux writes it: `main@sha1:…`.
+    /// Returns the revision in Flux's format: `main@sha1:…`.
     pub fn revision(&self) -> String {
         format!("main@sha1:{}", self.sha)
     }
 }
 
-/// A Git repository on the test Git server and its working copy.
+/// A repository on the test Git server and its working copy.
 pub struct Source<'a> {
     scene: &'a Scene,
     pub name: String,
@@ -63,7 +63,7 @@ impl<'a> Source<'a> {
         source
     }
 
-    /// Makes these files the whole content of `main`, and asks Flux to look, as a Receiver does after a webhook.
+    /// Pushes the files as the entire content of `main` and requests a reconcile, as a Receiver does after a webhook.
     pub async fn push(&self, files: &[File]) -> Commit {
         let commit = self.push_unseen(files).await;
         match self.scene.api::<GitRepository>().get_opt(&self.name).await {
@@ -73,7 +73,7 @@ impl<'a> Source<'a> {
         commit
     }
 
-    /// The same, without a word to Flux: for who follows the repository itself.
+    /// Pushes the files without notifying Flux, for tests of the controller's own Git polling.
     pub async fn push_unseen(&self, files: &[File]) -> Commit {
         self.write(files);
         self.git(&["add", "--all"]).await;
@@ -83,12 +83,12 @@ impl<'a> Source<'a> {
         Commit { sha }
     }
 
-    /// The repository's URL in the cluster.
+    /// Returns the in-cluster URL of the repository.
     pub fn url(&self) -> String {
         format!("{}/{}.git", Environment::get().git_url_in_cluster, self.repository())
     }
 
-    /// Asks Flux to look at the repository now; the answer is the request's value.
+    /// Requests a reconcile of the GitRepository and returns the value of the annotation.
     pub async fn request(&self) -> String {
         let request = format!("{:?}", std::time::SystemTime::now());
         let patch = json!({"metadata": {"annotations": {ANNOTATION_REQUESTED_AT: request}}});
@@ -96,7 +96,7 @@ impl<'a> Source<'a> {
         request
     }
 
-    /// Waits until Flux has answered a request.
+    /// Waits until Flux has handled a reconcile request.
     pub async fn until_handled(&self, request: &str) {
         self.until(&format!("to have handled the request {request}"), |status| {
             status.last_handled_reconcile_at.as_deref() == Some(request)
@@ -113,7 +113,8 @@ impl<'a> Source<'a> {
         self.scene.until_git_repository(&self.name, what, is_so).await
     }
 
-    /// A GitRepository of the same name in another scene, on the same repository: the bytes, and so the digest, are the same.
+    /// Creates a GitRepository of the same name for this repository in another scene. Both artifacts have the same
+    /// digest.
     pub async fn follow_in(&self, scene: &Scene) {
         self.create_object_in(scene).await;
     }
@@ -133,7 +134,7 @@ impl<'a> Source<'a> {
         assert_eq!(object.name_any(), self.name);
     }
 
-    /// Its name on the Git server, which all scenes share.
+    /// Returns the repository name on the Git server, which all scenes share.
     fn repository(&self) -> String {
         format!("{}-{}", self.scene.namespace, self.name)
     }
@@ -153,7 +154,7 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// Runs `git` without the settings, the proxies and the identity of whoever runs the tests.
+    /// Runs `git` without the settings, proxies and identity of the user who runs the tests.
     async fn git(&self, arguments: &[&str]) -> String {
         let mut command = tokio::process::Command::new("git");
         command

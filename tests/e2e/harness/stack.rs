@@ -1,4 +1,4 @@
-//! Stacks of a scene: making them, changing them, waiting for what becomes of them.
+//! Creates, changes and observes the Stacks of a scene.
 
 use std::collections::BTreeMap;
 
@@ -20,21 +20,21 @@ use super::scene::{STATE_SECRET, Scene};
 use super::source::{Commit, Source};
 use super::wait::{Look, WaitLimit, api_call, wait_until};
 
-/// A Stack that was created, by its name.
+/// Handle for a Stack in the cluster.
 pub struct StackHandle<'a> {
     scene: &'a Scene,
     pub name: String,
-    /// What the test provider did for it.
+    /// Operations of the test provider for this Stack.
     pub log: ProviderLog,
 }
 
 impl Scene {
-    /// A Stack as a user of this cluster writes it; tests change its fields before they create it.
+    /// Returns a Stack on a source; tests change its fields before they create it.
     pub fn stack(&self, name: &str, source: &Source<'_>) -> Stack {
         self.stack_on(name, &source.name)
     }
 
-    /// The same, on a GitRepository by its name.
+    /// Returns a Stack on a GitRepository by name.
     pub fn stack_on(&self, name: &str, repository: &str) -> Stack {
         let environment = Environment::get();
         let source_ref = SourceReference {
@@ -61,7 +61,7 @@ impl Scene {
         )
     }
 
-    /// The same, on a Program by its name.
+    /// Returns a Stack on a Program by name.
     pub fn stack_on_program(&self, name: &str, program: &str) -> Stack {
         let mut stack = self.stack_on(name, "");
         stack.spec.flux_source = None;
@@ -69,7 +69,7 @@ impl Scene {
         stack
     }
 
-    /// The same, on a Git repository that the controller follows itself: its branch `main`.
+    /// Returns a Stack that tracks the branch `main` of a Git repository without Flux.
     pub fn stack_on_repository(&self, name: &str, source: &Source<'_>) -> Stack {
         let mut stack = self.stack_on(name, "");
         stack.spec.flux_source = None;
@@ -78,12 +78,12 @@ impl Scene {
         stack
     }
 
-    /// The image of workspace pods.
+    /// Returns the image of workspace pods.
     pub fn pulumi_image(&self) -> &str {
         &Environment::get().pulumi_image
     }
 
-    /// Creates a Stack that destroys nothing at its end unless the test says so.
+    /// Creates a Stack. Its deletion destroys no resources unless the test sets that field.
     pub async fn start(&self, stack: Stack) -> StackHandle<'_> {
         let doing = format!("creating the Stack {} (is the controller installed?)", stack.name_any());
         api_call(doing, self.api::<Stack>().create(&PostParams::default(), &stack)).await;
@@ -92,14 +92,14 @@ impl Scene {
 }
 
 impl Scene {
-    /// A Stack that is there already.
+    /// Returns a handle for an existing Stack.
     pub fn found(&self, name: &str, stack: &Stack) -> StackHandle<'_> {
         StackHandle { scene: self, name: name.to_owned(), log: ProviderLog::of(&stack.spec.stack) }
     }
 }
 
 impl StackHandle<'_> {
-    /// A Stack that was created in another way.
+    /// Returns a handle for a Stack that was created without `start`.
     pub fn of<'a>(scene: &'a Scene, name: &str, stack: &str) -> StackHandle<'a> {
         StackHandle { scene, name: name.to_owned(), log: ProviderLog::of(stack) }
     }
@@ -108,12 +108,12 @@ impl StackHandle<'_> {
         api_call(format!("reading the Stack {}", self.name), self.scene.api::<Stack>().get(&self.name)).await
     }
 
-    /// Merges a patch into the Stack.
+    /// Applies a merge patch to the Stack.
     pub async fn change(&self, patch: Value) {
         self.scene.patch::<Stack>(&self.name, patch).await;
     }
 
-    /// Merges a patch into its status, as if somebody had left it so.
+    /// Applies a merge patch to the status, as another client could.
     pub async fn change_status(&self, status: Value) {
         let patch = Patch::Merge(json!({"status": status}));
         let doing = format!("writing the status of the Stack {}", self.name);
@@ -125,7 +125,7 @@ impl StackHandle<'_> {
         self.change(json!({"metadata": {"annotations": {key: value}}})).await;
     }
 
-    /// Waits until the Stack is so.
+    /// Waits until `is_so` returns true for the Stack.
     pub async fn until(&self, what: &str, patience: WaitLimit, is_so: impl Fn(&Stack) -> bool) -> Stack {
         wait_until(format!("the Stack {} {what}", self.name), patience, async || {
             match self.scene.api::<Stack>().get(&self.name).await {
@@ -137,7 +137,7 @@ impl StackHandle<'_> {
         .await
     }
 
-    /// Waits until what is asked for now is done with this commit.
+    /// Waits until the Stack is done with its current spec at this commit.
     pub async fn until_applied(&self, commit: &Commit) -> Stack {
         self.until_applied_within(WaitLimit::Run, commit).await
     }
@@ -146,7 +146,7 @@ impl StackHandle<'_> {
         self.until_revision_within(patience, &commit.revision()).await
     }
 
-    /// The same for what is no commit.
+    /// Waits until the Stack is done with its current spec at this revision.
     pub async fn until_revision(&self, revision: &str) -> Stack {
         self.until_revision_within(WaitLimit::Run, revision).await
     }
@@ -158,7 +158,7 @@ impl StackHandle<'_> {
         .await
     }
 
-    /// Its open runs and those that ended, oldest first.
+    /// Returns the open and ended runs, oldest first.
     pub async fn updates(&self) -> Vec<Update> {
         let mut updates = self.scene.list::<Update>().await;
         updates.retain(|update| update.spec.workspace_name == self.name);
@@ -166,7 +166,7 @@ impl StackHandle<'_> {
         updates
     }
 
-    /// The events about it.
+    /// Returns the events about the Stack.
     pub async fn events(&self) -> Vec<Event> {
         let mut events = self.scene.list::<Event>().await;
         events.retain(|event| {
@@ -185,14 +185,14 @@ impl StackHandle<'_> {
         api_call(format!("reading the pod {name}"), self.scene.api::<Pod>().get(&name)).await
     }
 
-    /// The log of a container of its pod.
+    /// Returns the log of a container in the workspace pod.
     pub async fn pod_log(&self, container: &str) -> String {
         let of = LogParams { container: Some(container.to_owned()), ..LogParams::default() };
         let name = names::workspace_pod(&self.name);
         api_call(format!("reading the log of {name}"), self.scene.api::<Pod>().logs(&name, &of)).await
     }
 
-    /// The pod's identity: as long as it is the same, neither the pod nor a container of it was replaced.
+    /// Returns the UID and the restart count of the pod: both stay the same unless the pod or a container was replaced.
     pub async fn pod_and_restarts(&self) -> (String, i32) {
         let pod = self.pod().await;
         let restarts = pod.status.iter().flat_map(|status| status.container_statuses.iter().flatten());
@@ -215,7 +215,7 @@ impl StackHandle<'_> {
     }
 }
 
-/// Credentials from the Secret of the scene, and where the test provider reports to.
+/// Environment of runs: credentials from the Secret of the scene and the address of the provider log.
 fn environment_of_runs() -> BTreeMap<String, ResourceRef> {
     let from_secret = |key: &str| ResourceRef {
         kind: "Secret".to_owned(),
@@ -232,7 +232,7 @@ fn environment_of_runs() -> BTreeMap<String, ResourceRef> {
     environment
 }
 
-/// Ready, and that of the spec as it is now, with no run open.
+/// Reports whether the Stack is Ready for its current generation and has no open run.
 pub fn is_done(stack: &Stack) -> bool {
     stack.status.as_ref().is_some_and(|status| {
         conditions::is_true(&status.conditions, READY)
@@ -241,31 +241,31 @@ pub fn is_done(stack: &Stack) -> bool {
     })
 }
 
-/// The Stack's condition of a type.
+/// Returns the condition of this type.
 pub fn condition<'a>(stack: &'a Stack, kind: &str) -> Option<&'a Condition> {
     conditions::find(&stack.status.as_ref()?.conditions, kind)
 }
 
-/// Whether a condition says this, for this reason.
+/// Reports whether the condition has this status and reason.
 pub fn says(stack: &Stack, kind: &str, status: &str, reason: &str) -> bool {
     condition(stack, kind).is_some_and(|condition| condition.status == status && condition.reason == reason)
 }
 
-/// Whether a Stack waits for its source and goes on by itself.
+/// Reports whether the Stack waits for its source without being stalled.
 pub fn waits_for_source(stack: &Stack) -> bool {
     says(stack, READY, "False", stack_reason::SOURCE_UNAVAILABLE)
         && says(stack, RECONCILING, "True", stack_reason::SOURCE_UNAVAILABLE)
         && condition(stack, STALLED).is_none()
 }
 
-/// Whether a Stack is stalled for this reason, as the Pulumi Kubernetes Operator reports it.
+/// Reports whether the Stack is stalled for this reason, with the conditions of the Pulumi Kubernetes Operator.
 pub fn is_stalled(stack: &Stack, reason: &str) -> bool {
     says(stack, READY, "False", stack_reason::NOT_READY_STALLED)
         && says(stack, STALLED, "True", reason)
         && condition(stack, RECONCILING).is_none()
 }
 
-/// The states of Stacks in a line each, for messages.
+/// Describes the state of each Stack in one line, for messages.
 pub fn describe(stacks: &[Stack]) -> String {
     let describe_one = |stack: &Stack| {
         let Some(status) = &stack.status else { return format!("{} has no status", stack.name_any()) };

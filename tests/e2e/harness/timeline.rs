@@ -1,5 +1,5 @@
-//! Every state that the objects of a scene were seen in, in order: for failures that ask what happened when, and for
-//! proofs about states that pass quickly.
+//! Records every observed state of the objects in a scene, for failure reports and for assertions about short-lived
+//! states.
 
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,7 +17,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::task::JoinSet;
 
-/// One state of one object.
+/// One observed state of an object.
 #[derive(Clone, Debug)]
 pub struct Sighting {
     at: Duration,
@@ -28,7 +28,7 @@ pub struct Sighting {
     object: Value,
 }
 
-/// The watches end with it.
+/// Recorded states. Dropping it ends the watches.
 pub struct Timeline {
     sightings: Arc<Mutex<Vec<Sighting>>>,
     watches: JoinSet<()>,
@@ -47,7 +47,7 @@ impl Timeline {
         Timeline { sightings, watches }
     }
 
-    /// Watches one kind, anywhere.
+    /// Watches one kind.
     pub fn of<K>(api: Api<K>) -> Timeline
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>
@@ -64,13 +64,13 @@ impl Timeline {
         Timeline { sightings, watches }
     }
 
-    /// Looks no longer: with thousands of objects that would be most of the work.
+    /// Stops the watches: with thousands of objects, recording would dominate the load.
     #[allow(dead_code, reason = "for the benchmarks, which stand on this harness, too")]
     pub fn end(&mut self) {
         self.watches.abort_all();
     }
 
-    /// Every state that objects of a type were seen in.
+    /// Returns every observed state of the objects of a type.
     pub fn states_of<K>(&self) -> Vec<K>
     where
         K: Resource<DynamicType = ()> + DeserializeOwned,
@@ -82,7 +82,7 @@ impl Timeline {
         objects.collect::<Result<_, _>>().expect("what was written as a type can be read as it")
     }
 
-    /// When an object of a type was first seen so.
+    /// Returns the time at which `is_so` first returned true for an object of a type.
     pub fn first<K>(&self, is_so: impl Fn(&K) -> bool) -> Option<Duration>
     where
         K: Resource<DynamicType = ()> + DeserializeOwned,
@@ -95,7 +95,7 @@ impl Timeline {
         found.iter().filter(of_kind).find(is_so).map(|sighting| sighting.at)
     }
 
-    /// A line for each state.
+    /// Returns one line per state.
     pub fn text(&self) -> String {
         self.all().iter().map(line).collect::<Vec<_>>().join("\n")
     }
@@ -115,7 +115,7 @@ where
         + Send
         + 'static,
 {
-    // Errors are waited out: a watch ends whenever the API server wants it to.
+    // A watch ends whenever the API server closes it; the watcher recovers.
     let mut events = watcher(api, watcher::Config::default()).default_backoff().boxed();
     loop {
         let (object, gone) = match events.try_next().await {

@@ -1,27 +1,27 @@
-//! Waiting with a limit, and saying what was there instead when the limit is reached.
+//! Waits with a limit; a timeout reports the last observed state.
 
 use std::fmt::Display;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep, timeout};
 
-/// One look at the thing that is waited for.
+/// Result of one poll.
 pub enum Look<T> {
     Found(T),
-    /// What is there instead.
+    /// Describes the observed state.
     NotYet(String),
 }
 
-/// How long something may take. The machine may be small and many runs may be going on.
+/// Time limits, chosen for a small machine that executes many runs.
 #[derive(Clone, Copy, Debug)]
 pub enum WaitLimit {
-    /// One answer of the API server.
+    /// One response of the API server.
     Call,
-    /// A controller reacts.
+    /// One reaction of a controller.
     Reaction,
-    /// A pod starts and a short run goes through.
+    /// Pod start and a short run.
     Run,
-    /// The same with retries, or with the kubelet's delay until a changed Secret is in a volume.
+    /// A run with retries, or the kubelet's delay until a changed Secret reaches a volume.
     Long,
 }
 
@@ -36,10 +36,10 @@ impl WaitLimit {
     }
 }
 
-/// The pause between two looks.
+/// Interval between two polls.
 const PAUSE: Duration = Duration::from_millis(150);
 
-/// Looks again and again until it is there. Past the limit the test fails with what was seen last.
+/// Polls until `look` returns `Found`; panics with the last observed state when the limit is reached.
 pub async fn wait_until<T>(what: impl Display, patience: WaitLimit, mut look: impl AsyncFnMut() -> Look<T>) -> T {
     let end = Instant::now() + patience.limit();
     let mut seen = "nothing yet".to_owned();
@@ -56,7 +56,7 @@ pub async fn wait_until<T>(what: impl Display, patience: WaitLimit, mut look: im
     }
 }
 
-/// A call to the API server that has to succeed, within its limit.
+/// Calls the API server; panics on an error or a timeout.
 pub async fn api_call<T>(doing: impl Display, call: impl Future<Output = kube::Result<T>>) -> T {
     match timeout(WaitLimit::Call.limit(), call).await {
         Ok(Ok(answer)) => answer,

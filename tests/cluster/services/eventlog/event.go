@@ -1,5 +1,5 @@
-// Package eventlog keeps what the test provider says it did, so that a test can prove that something happened, and
-// that it happened once.
+// Package eventlog stores the events of the test provider, with which a test proves that an operation happened, and
+// happened once.
 package eventlog
 
 import (
@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// The phases of an operation: begin before the act, exactly one of the others after it. A begin without an end means
-// that the provider died in between.
+// The phases of an operation: begin before the change, exactly one of the others after it. A begin without an end means
+// that the provider died during the operation.
 const (
 	Begin     = "begin"
 	Done      = "done"
@@ -20,9 +20,9 @@ const (
 	Cancelled = "cancelled"
 )
 
-// Event is one line of the log.
+// Event is one entry of the log.
 type Event struct {
-	// Sequence is given by the log, in order of arrival, from 1, and is never used twice.
+	// Sequence is assigned by the log in order of arrival, starting at 1, and is never reused.
 	Sequence  uint64 `json:"sequence,omitempty"`
 	Resource  string `json:"resource"`
 	URN       string `json:"urn,omitempty"`
@@ -30,12 +30,12 @@ type Event struct {
 	Project   string `json:"project,omitempty"`
 	Operation string `json:"operation"`
 	Phase     string `json:"phase"`
-	// Error says why, when the phase is failed or cancelled.
+	// Error is the cause if the phase is failed or cancelled.
 	Error string    `json:"error,omitempty"`
 	PID   int       `json:"pid"`
 	Host  string    `json:"host"`
 	Time  time.Time `json:"time"`
-	// ID is the same for the begin and the end of one operation.
+	// ID is common to the begin and the end of one operation.
 	ID string `json:"id"`
 }
 
@@ -56,7 +56,7 @@ func (event Event) check() error {
 	return nil
 }
 
-// Filter names what an event's fields must be, exactly; an empty field matches every event.
+// Filter selects events by exact field values; an empty field matches every event.
 type Filter struct {
 	Resource, Stack, Operation, Phase, Host string
 }
@@ -73,7 +73,7 @@ func matchesField(wanted, actual string) bool {
 	return wanted == "" || wanted == actual
 }
 
-// filterFrom takes the filter out of a query and returns what else the query holds.
+// filterFrom parses the filter in a query and returns the remaining parameters.
 func filterFrom(query url.Values) (Filter, url.Values) {
 	var filter Filter
 	for name, field := range map[string]*string{

@@ -18,7 +18,7 @@ func start(t *testing.T, capacity int) string {
 	return server.URL
 }
 
-// ask makes a request and checks the status of the answer.
+// ask sends a request and checks the status of the response.
 func ask(t *testing.T, method, url, body string, wantedStatus int) string {
 	t.Helper()
 	request, err := http.NewRequest(method, url, strings.NewReader(body))

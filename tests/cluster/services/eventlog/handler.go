@@ -16,7 +16,7 @@ import (
 const (
 	// maximumEventSize leaves room for a long error message and a long URN.
 	maximumEventSize = 64 * 1024
-	// maximumWait keeps a forgotten request from staying for ever.
+	// maximumWait limits the lifetime of an abandoned request.
 	maximumWait = 10 * time.Minute
 )
 
@@ -78,7 +78,7 @@ func (log *Log) handleForget(response http.ResponseWriter, request *http.Request
 	writeJSON(response, http.StatusOK, map[string]int{"forgotten": log.Forget(filter)})
 }
 
-// waitFrom reads how long to wait, and for how many events. Without a wait the answer comes at once.
+// waitFrom parses the wait time and the number of events. Without a wait time, the response is immediate.
 func waitFrom(query url.Values) (wait time.Duration, count int, err error) {
 	count = 1
 	if text := query.Get("wait"); text != "" {
@@ -101,7 +101,7 @@ func waitFrom(query url.Values) (wait time.Duration, count int, err error) {
 	return wait, count, refuseUnknown(query)
 }
 
-// refuseUnknown keeps a misspelt filter from matching every event.
+// refuseUnknown prevents a misspelled filter from matching every event.
 func refuseUnknown(query url.Values) error {
 	if len(query) == 0 {
 		return nil
@@ -118,6 +118,6 @@ func refuseUnknown(query url.Values) error {
 func writeJSON(response http.ResponseWriter, status int, value any) {
 	response.Header().Set("Content-Type", "application/json")
 	response.WriteHeader(status)
-	// The status is sent: a reader that went away is all that can go wrong, and nobody is left to tell.
+	// The status is already sent. The only possible error is a closed connection, which cannot be reported.
 	_ = json.NewEncoder(response).Encode(value)
 }

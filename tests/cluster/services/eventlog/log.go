@@ -6,24 +6,24 @@ import (
 	"sync"
 )
 
-// Log holds events in memory, in order of arrival.
+// Log holds events in memory in order of arrival.
 type Log struct {
 	capacity int
 
 	lock     sync.Mutex
 	events   []Event
 	sequence uint64
-	// changed is closed, and replaced, when an event arrives.
+	// changed is closed and replaced when an event arrives.
 	changed chan struct{}
 }
 
-// New makes an empty log with room for a number of events.
+// New returns an empty log with a capacity.
 func New(capacity int) *Log {
 	return &Log{capacity: capacity, changed: make(chan struct{})}
 }
 
-// Append adds an event and returns it with its sequence number. A full log refuses: dropping the oldest events would
-// let a test that counts them pass or fail wrongly.
+// Append adds an event and returns it with its sequence number. It fails if the log is full: if it dropped old events,
+// a test that counts them could pass or fail wrongly.
 func (log *Log) Append(event Event) (Event, error) {
 	log.lock.Lock()
 	defer log.lock.Unlock()
@@ -38,11 +38,11 @@ func (log *Log) Append(event Event) (Event, error) {
 	return event, nil
 }
 
-// Find returns the events that match, and a channel that is closed when another event has arrived.
+// Find returns the matching events and a channel that is closed when another event arrives.
 func (log *Log) Find(filter Filter) ([]Event, <-chan struct{}) {
 	log.lock.Lock()
 	defer log.lock.Unlock()
-	// Never nil: a list without events is written as [], not as null.
+	// Never nil: an empty list is encoded as [], not as null.
 	found := []Event{}
 	for _, event := range log.events {
 		if filter.matches(event) {
@@ -52,7 +52,7 @@ func (log *Log) Find(filter Filter) ([]Event, <-chan struct{}) {
 	return found, log.changed
 }
 
-// Wait returns the events that match, as soon as there are at least count, or when the context ends.
+// Wait returns the matching events as soon as there are at least count, or when the context ends.
 func (log *Log) Wait(ctx context.Context, filter Filter, count int) []Event {
 	for {
 		found, changed := log.Find(filter)
@@ -67,7 +67,7 @@ func (log *Log) Wait(ctx context.Context, filter Filter, count int) []Event {
 	}
 }
 
-// Forget removes the events that match and returns how many they were.
+// Forget removes the matching events and returns their number.
 func (log *Log) Forget(filter Filter) int {
 	log.lock.Lock()
 	defer log.lock.Unlock()

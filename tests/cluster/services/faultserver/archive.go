@@ -10,19 +10,19 @@ import (
 	"io"
 )
 
-// manyEntries is more than any unpacker should make.
+// manyEntries exceeds the limit of any extractor.
 const manyEntries = 1_000_000
 
-// bombSize is what a bomb becomes when it is unpacked: more than any unpacker should write.
+// bombSize is the unpacked size of a decompression bomb, which exceeds the limit of any extractor.
 const bombSize = 2 << 30
 
-// generators make archives that are too large to be uploaded, the same bytes each time.
+// generators write archives that are too large for an upload. Their output is deterministic.
 var generators = map[string]func(*tar.Writer) error{
 	"entries": writeManyEntries,
 	"bomb":    writeBomb,
 }
 
-// generate writes a gzip-compressed archive, without holding it.
+// generate streams a gzip-compressed archive.
 func generate(name string, to io.Writer) error {
 	write, known := generators[name]
 	if !known {
@@ -44,7 +44,7 @@ func generate(name string, to io.Writer) error {
 
 func writeManyEntries(archive *tar.Writer) error {
 	for number := range manyEntries {
-		// Not compressed too well: what is refused shall be the number.
+		// Names that compress badly, so that the number of entries is the only limit that is exceeded.
 		name := fmt.Sprintf("%x", sha256.Sum256([]byte{byte(number), byte(number >> 8), byte(number >> 16)}))
 		header := tar.Header{Name: name, Typeflag: tar.TypeReg, Mode: 0o644}
 		if err := archive.WriteHeader(&header); err != nil {
@@ -68,7 +68,7 @@ func writeBomb(archive *tar.Writer) error {
 	return nil
 }
 
-// measured counts and hashes what is written to it.
+// measured counts and hashes the bytes that are written to it.
 type measured struct {
 	size int64
 	hash hash.Hash

@@ -7,13 +7,13 @@ import (
 )
 
 const (
-	// mostCalls of one owner are kept.
+	// mostCalls is the maximum number of recorded calls per owner.
 	mostCalls = 1000
-	// longestBody is how much of a call is kept, in bytes.
+	// longestBody is the maximum size of a recorded body in bytes.
 	longestBody = 64 << 10
 )
 
-// Call is what somebody has posted here.
+// Call is a recorded request.
 type Call struct {
 	Method string          `json:"method"`
 	Path   string          `json:"path"`
@@ -21,7 +21,7 @@ type Call struct {
 	Body   json.RawMessage `json:"body"`
 }
 
-// note keeps a call and answers as GitHub does: an empty list to a question, "created" to a word.
+// note records a call and responds as GitHub does: an empty list to GET, "created" to other methods.
 func (server *Server) note(response http.ResponseWriter, request *http.Request) {
 	body, err := io.ReadAll(http.MaxBytesReader(response, request.Body, longestBody))
 	if err != nil {
@@ -47,7 +47,7 @@ func (server *Server) note(response http.ResponseWriter, request *http.Request) 
 	_, _ = io.WriteString(response, "{}\n")
 }
 
-// tellCalls lists what was noted for an owner, oldest first.
+// tellCalls lists the recorded calls of an owner, oldest first.
 func (server *Server) tellCalls(response http.ResponseWriter, request *http.Request) {
 	server.mutex.Lock()
 	calls := append([]Call{}, server.calls[request.PathValue("owner")]...)

@@ -1,5 +1,5 @@
-// Package faultserver serves files over HTTP, each in the way that a test asks for, which need not be a good one. It also is the
-// other end of what a controller posts: a webhook, and as much of GitHub's API as a commit status needs.
+// Package faultserver serves files over HTTP with configurable faults. It also receives requests of a controller: it
+// implements a webhook and the part of GitHub's API that commit statuses need.
 package faultserver
 
 import (
@@ -14,47 +14,47 @@ import (
 	"time"
 )
 
-// Behaviour is how a file is served. The zero value is a good server.
+// Behaviour describes the faults for a file. The zero value has no faults.
 type Behaviour struct {
-	// Status is answered instead of the file, with an empty body; 0 or 200 serve the file.
+	// Status replaces the file with an empty response of this status; 0 or 200 serve the file.
 	Status int `json:"status,omitempty"`
-	// RetryAfter is sent as the header of that name.
+	// RetryAfter is the value of the Retry-After header.
 	RetryAfter string `json:"retryAfter,omitempty"`
-	// Times is how often it behaves so; after that it is good. 0: for ever.
+	// Times is the number of requests with these faults; later requests have none. 0 means no limit.
 	Times int `json:"times,omitempty"`
-	// Hang is when nothing more comes: before the header ("header") or after half of the file ("body").
+	// Hang stops the response before the header ("header") or after half of the file ("body").
 	Hang string `json:"hang,omitempty"`
-	// ExtraLength is what the announced length has more, or less, than the file.
+	// ExtraLength is added to the announced length of the file; it may be negative.
 	ExtraLength int64 `json:"extraLength,omitempty"`
-	// Endless sends zeros behind the file until the other side has enough.
+	// Endless sends zeros after the file until the client disconnects.
 	Endless bool `json:"endless,omitempty"`
-	// Pause is between two pieces of which there are Pieces.
+	// Pause is the delay between two pieces of the file; Pieces is their number.
 	Pause  Duration `json:"pause,omitempty"`
 	Pieces int      `json:"pieces,omitempty"`
-	// Generated names an archive that is made while it is sent, in place of the uploaded bytes.
+	// Generated is the name of an archive that is generated in place of the uploaded bytes.
 	Generated string `json:"generated,omitempty"`
 }
 
-// Duration is a time.Duration that JSON has as a text: "20ms".
+// Duration is a time.Duration that is a string in JSON, such as "20ms".
 type Duration time.Duration
 
-// UnmarshalText reads "20ms".
+// UnmarshalText parses a string such as "20ms".
 func (duration *Duration) UnmarshalText(text []byte) error {
 	parsed, err := time.ParseDuration(string(text))
 	*duration = Duration(parsed)
 	return err
 }
 
-// MarshalText writes "20ms".
+// MarshalText returns a string such as "20ms".
 func (duration Duration) MarshalText() ([]byte, error) {
 	return []byte(time.Duration(duration).String()), nil
 }
 
-// Described is what the server says of a file.
+// Described is the description of a file.
 type Described struct {
 	Size   int64  `json:"size"`
 	Digest string `json:"digest"`
-	// Requests is how often the file was asked for.
+	// Requests is the number of requests for the file.
 	Requests int `json:"requests"`
 }
 
@@ -62,13 +62,13 @@ type file struct {
 	content   []byte
 	described Described
 	behaviour Behaviour
-	// left is how often the behaviour still holds.
+	// left is the remaining number of requests with the behaviour.
 	left int
 }
 
 var namePattern = regexp.MustCompile(`^[a-z0-9][a-z0-9./-]{0,200}$`)
 
-// Server is the handler's state.
+// Server is the state of the handler.
 type Server struct {
 	capacity int64
 
@@ -78,12 +78,12 @@ type Server struct {
 	calls map[string][]Call
 }
 
-// New makes a server that keeps so many bytes of uploads.
+// New returns a server that stores at most capacity bytes of uploads.
 func New(capacity int64) *Server {
 	return &Server{capacity: capacity, files: map[string]*file{}, calls: map[string][]Call{}}
 }
 
-// Handler serves files below /files/, takes orders below /control/, and notes what is posted to it otherwise.
+// Handler serves files below /files/, accepts settings below /control/, and records all other requests.
 func (server *Server) Handler() http.Handler {
 	routes := http.NewServeMux()
 	routes.HandleFunc("GET /files/{name...}", server.serve)
@@ -93,7 +93,7 @@ func (server *Server) Handler() http.Handler {
 	routes.HandleFunc("GET /control/calls/{owner}", server.tellCalls)
 	routes.HandleFunc("/hooks/{owner}/{rest...}", server.note)
 	routes.HandleFunc("/api/v3/repos/{owner}/{rest...}", server.note)
-	// Who comments on a pull request asks who it is.
+	// A client that comments on a pull request first queries its own user.
 	routes.HandleFunc("GET /api/v3/user", func(response http.ResponseWriter, _ *http.Request) {
 		response.Header().Set("Content-Type", "application/json")
 		fmt.Fprintln(response, `{"login": "tester"}`)
@@ -104,7 +104,7 @@ func (server *Server) Handler() http.Handler {
 	return routes
 }
 
-// upload takes the bytes of a file, which is served well until a behaviour is set.
+// upload stores a file without faults.
 func (server *Server) upload(response http.ResponseWriter, request *http.Request) {
 	name := request.PathValue("name")
 	if !namePattern.MatchString(name) {
@@ -134,7 +134,7 @@ func (server *Server) upload(response http.ResponseWriter, request *http.Request
 	writeJSON(response, described)
 }
 
-// behave says how a file is served from now on. Of a generated one the size and the digest are found out.
+// behave sets the faults of a file. For a generated file, it also computes the size and the digest.
 func (server *Server) behave(response http.ResponseWriter, request *http.Request) {
 	name := request.PathValue("name")
 	var behaviour Behaviour
@@ -199,7 +199,7 @@ func (server *Server) describe(response http.ResponseWriter, request *http.Reque
 	writeJSON(response, known.described)
 }
 
-// next notes a request; its answer is what to serve, and how this time.
+// next records a request and returns the content and the faults of the response.
 func (server *Server) next(name string) (content []byte, behaviour Behaviour, found bool) {
 	server.mutex.Lock()
 	defer server.mutex.Unlock()
@@ -233,7 +233,7 @@ func (server *Server) serve(response http.ResponseWriter, request *http.Request)
 	case behaviour.Status != 0 && behaviour.Status != http.StatusOK:
 		response.WriteHeader(behaviour.Status)
 	case behaviour.Generated != "":
-		// The reader may have had enough; nobody is left to tell.
+		// The client may have disconnected, which cannot be reported.
 		_ = generate(behaviour.Generated, response)
 	case behaviour.Endless:
 		serveEndlessly(response, content)
@@ -244,7 +244,7 @@ func (server *Server) serve(response http.ResponseWriter, request *http.Request)
 	}
 }
 
-// serveEndlessly ends when the reader does.
+// serveEndlessly ends when the client disconnects.
 func serveEndlessly(response http.ResponseWriter, content []byte) {
 	_, err := response.Write(content)
 	zeros := make([]byte, 1<<20)
@@ -253,7 +253,7 @@ func serveEndlessly(response http.ResponseWriter, content []byte) {
 	}
 }
 
-// serveWithWrongLength writes the answer by itself: the library would not let it lie.
+// serveWithWrongLength writes the response itself, because the library rejects a wrong length.
 func serveWithWrongLength(response http.ResponseWriter, content []byte, extra int64) {
 	connection, _, err := http.NewResponseController(response).Hijack()
 	if err != nil {
@@ -294,6 +294,6 @@ func serveInPieces(response http.ResponseWriter, request *http.Request, content 
 
 func writeJSON(response http.ResponseWriter, value any) {
 	response.Header().Set("Content-Type", "application/json")
-	// A reader that went away is all that can go wrong, and nobody is left to tell.
+	// The only possible error is a closed connection, which cannot be reported.
 	_ = json.NewEncoder(response).Encode(value)
 }

@@ -51,7 +51,7 @@ func (f fixture) put(path, body string) (int, Described) {
 	return response.StatusCode, described
 }
 
-// get reads the file for at most a while.
+// get reads the file until a time limit.
 func (f fixture) get(limit time.Duration) (*http.Response, []byte, error) {
 	f.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
@@ -140,7 +140,7 @@ func TestTheLengthCanBeALie(t *testing.T) {
 	if _, body, err := f.get(time.Second); err != nil || string(body) != content[:len(content)-10] {
 		t.Errorf("a length that is too short: %q %v", body, err)
 	}
-	// What is sent behind it is really sent.
+	// Proves that the extra bytes are sent.
 	connection, err := net.Dial("tcp", strings.TrimPrefix(f.url, "http://"))
 	if err != nil {
 		t.Fatal(err)

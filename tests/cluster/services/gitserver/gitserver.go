@@ -1,4 +1,4 @@
-// Package gitserver serves bare Git repositories over HTTP by way of Git's own http-backend.
+// Package gitserver serves bare Git repositories over HTTP with Git's http-backend.
 package gitserver
 
 import (
@@ -14,10 +14,10 @@ import (
 	"sync"
 )
 
-// maximumPushSize is far above any test's repository; it keeps a mistake from filling the disk.
+// maximumPushSize is far above the size of any test repository; it prevents a mistake from filling the disk.
 const maximumPushSize = 1 << 30
 
-// unfinished begins the names of repositories that are being made; no request can name them.
+// unfinished is the name prefix of repositories during their creation; requests cannot address them.
 const unfinished = ".unfinished-"
 
 var (
@@ -25,19 +25,19 @@ var (
 	servicePath    = regexp.MustCompile(`^/([a-z0-9-]+)\.git/(info/refs|git-upload-pack|git-receive-pack)$`)
 )
 
-// Server is the handler.
+// Server is the HTTP handler.
 type Server struct {
 	root    string
 	git     string
 	backend cgi.Handler
-	// making is held while a repository is made, so that two first pushes make one.
+	// making serializes the creation of repositories, so that concurrent first pushes create only one.
 	making sync.Mutex
-	// counting is held while counted is used.
+	// counting guards counted.
 	counting sync.Mutex
 	counted  map[string]Requests
 }
 
-// New makes a server of the repositories in a directory.
+// New returns a server for the repositories in a directory.
 func New(root string) (*Server, error) {
 	if root == "" {
 		return nil, errors.New("no directory for the repositories: give --root DIR")
@@ -80,13 +80,13 @@ func findGit() (git, backend string, err error) {
 	return git, backend, nil
 }
 
-// gitEnvironment is Git's configuration, by environment: it works without a home directory, for any user id, and
-// whoever owns the repositories.
+// gitEnvironment returns Git's configuration as environment variables. It works without a home directory, for any user
+// ID and any owner of the repositories.
 func gitEnvironment() []string {
 	settings := [][2]string{
 		{"safe.directory", "*"},
 		{"http.receivepack", "true"},
-		// Nothing goes on in the background after a push has been answered.
+		// No background jobs after a push.
 		{"receive.autogc", "false"},
 		{"gc.auto", "0"},
 	}
@@ -116,7 +116,7 @@ func (server *Server) ServeHTTP(response http.ResponseWriter, request *http.Requ
 		"the characters a-z, 0-9 and -", request.URL.Path), http.StatusNotFound)
 }
 
-// serveRepository makes a repository.
+// serveRepository creates a repository.
 func (server *Server) serveRepository(response http.ResponseWriter, request *http.Request, name string) {
 	if request.Method != http.MethodPut {
 		refuseMethod(response, request, http.MethodPut)
@@ -133,7 +133,7 @@ func (server *Server) serveRepository(response http.ResponseWriter, request *htt
 	fmt.Fprintf(response, "/%s.git\n", name)
 }
 
-// serveGit lets Git answer.
+// serveGit forwards a request to Git.
 func (server *Server) serveGit(response http.ResponseWriter, request *http.Request, name, action string) {
 	method, service := http.MethodPost, action
 	if action == "info/refs" {
@@ -162,8 +162,8 @@ func (server *Server) serveGit(response http.ResponseWriter, request *http.Reque
 		return
 	}
 	request.Body = http.MaxBytesReader(response, request.Body, maximumPushSize)
-	// A large push comes in chunks, without a length. http-backend then reads to the end of its input, but Go's CGI
-	// handler, for the sake of programs that cannot, refuses a request that still says so.
+	// A large push is chunked and has no length. http-backend reads to the end of its input, but Go's CGI handler refuses
+	// a chunked request, since other CGI programs could not handle it.
 	request.TransferEncoding = nil
 	server.backend.ServeHTTP(response, request)
 }

@@ -14,7 +14,7 @@ import (
 	"testing"
 )
 
-// start serves an empty directory, without a home directory as in a pod.
+// start serves an empty directory, without a home directory, as in a pod.
 func start(t *testing.T) (url, root string) {
 	t.Helper()
 	if home, set := os.LookupEnv("HOME"); set {
@@ -31,7 +31,7 @@ func start(t *testing.T) (url, root string) {
 	return server.URL, root
 }
 
-// git runs Git as a client with no configuration but the test's.
+// git runs Git as a client with only the configuration of the test.
 func git(t *testing.T, directory string, arguments ...string) string {
 	t.Helper()
 	output, err := tryGit(directory, arguments...)
@@ -51,7 +51,7 @@ func tryGit(directory string, arguments ...string) (string, error) {
 	return strings.TrimSpace(string(output)), err
 }
 
-// commit makes a repository if there is none, and a commit with one file in it.
+// commit creates a repository if there is none, and a commit with one file.
 func commit(t *testing.T, directory, name string, content []byte) {
 	t.Helper()
 	git(t, directory, "init", "--quiet", "--initial-branch=main")
@@ -119,7 +119,7 @@ func TestAFirstPushMakesTheRepositoryAndACloneReadsIt(t *testing.T) {
 func TestALargePushThatGitSendsInChunksArrives(t *testing.T) {
 	url, _ := start(t)
 	work := t.TempDir()
-	// Random, so that it does not shrink below the megabyte from which on Git sends chunks.
+	// Random content stays above the size of one megabyte from which Git sends chunks.
 	content := make([]byte, 4<<20)
 	if _, err := rand.Read(content); err != nil {
 		t.Fatal(err)

@@ -17,8 +17,8 @@ func (server *Server) exists(name string) bool {
 	return err == nil
 }
 
-// ensure makes an empty repository if it is not there, and says whether it did. The repository gets its name last, so
-// that no reader meets half of one.
+// ensure creates an empty repository if it does not exist, and returns whether it did. The repository is renamed last,
+// so that clients never see an incomplete one.
 func (server *Server) ensure(name string) (made bool, err error) {
 	server.making.Lock()
 	defer server.making.Unlock()
@@ -44,7 +44,7 @@ func (server *Server) ensure(name string) (made bool, err error) {
 	return true, nil
 }
 
-// removeUnfinished removes what a server that was killed left behind.
+// removeUnfinished removes the incomplete repositories of a killed server.
 func removeUnfinished(root string) error {
 	left, err := filepath.Glob(filepath.Join(root, unfinished+"*"))
 	if err != nil {

@@ -6,17 +6,18 @@ import (
 	"strings"
 )
 
-// Requests is what was asked by those who read: polls, fetches, clones.
+// Requests counts read requests: polls, fetches and clones.
 type Requests struct {
-	// Repositories is how many were asked for.
+	// Repositories is the number of different repositories.
 	Repositories int `json:"repositories"`
-	// Conversations is how often one was begun: with the question what the server can do.
+	// Conversations is the number of requests for the capabilities of the server, with which each poll, fetch or clone
+	// starts.
 	Conversations int `json:"conversations"`
-	// Requests is how many there were in all.
+	// Requests is the total number of requests.
 	Requests int `json:"requests"`
 }
 
-// count notes a request of a reader.
+// count records a read request.
 func (server *Server) count(name string, begins bool) {
 	server.counting.Lock()
 	defer server.counting.Unlock()
@@ -28,7 +29,7 @@ func (server *Server) count(name string, begins bool) {
 	server.counted[name] = counted
 }
 
-// tellRequests answers with the sum over the repositories whose names begin so.
+// tellRequests responds with the sum over the repositories with a name prefix.
 func (server *Server) tellRequests(response http.ResponseWriter, request *http.Request) {
 	if request.Method != http.MethodGet {
 		refuseMethod(response, request, http.MethodGet)

@@ -29,7 +29,7 @@ func TestWhatReadersAskIsCountedAndPushesAreNot(t *testing.T) {
 	for _, name := range []string{"scene-one", "scene-one", "scene-two", "other"} {
 		git(t, work, "ls-remote", "--exit-code", url+"/"+name+".git", "main")
 	}
-	// A poll is two requests: what the server can do, and where the branch is.
+	// A poll consists of two requests: the capabilities of the server and the reference of the branch.
 	for path, wanted := range map[string]Requests{
 		"/requests":                  {Repositories: 3, Conversations: 4, Requests: 8},
 		"/requests?prefix=scene-":    {Repositories: 2, Conversations: 3, Requests: 6},

@@ -1,4 +1,4 @@
-// Package httpserver runs an HTTP server until the process is asked to end.
+// Package httpserver runs an HTTP server until the process receives a signal.
 package httpserver
 
 import (
@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// finishTime is what requests under way get to finish in; a pod's own grace period is longer.
+// finishTime is the timeout for open requests at shutdown; the grace period of a pod is longer.
 const finishTime = 5 * time.Second
 
 // Run listens on an address and serves until SIGTERM or SIGINT.
@@ -32,7 +32,7 @@ func serve(ctx context.Context, listener net.Listener, handler http.Handler) err
 	server := &http.Server{
 		Handler:           handler,
 		ReadHeaderTimeout: 10 * time.Second,
-		// Requests that wait for something end with the process.
+		// Requests that wait are canceled when the process ends.
 		BaseContext: func(net.Listener) context.Context { return ctx },
 	}
 	served := make(chan error, 1)

@@ -16,10 +16,10 @@ import (
 	"pulumi-controller.test/services/eventlog"
 )
 
-// commandTime bounds one run of the Pulumi CLI.
+// commandTime is the timeout of one run of the Pulumi CLI.
 const commandTime = 90 * time.Second
 
-// buildProvider builds the provider once for all tests and returns the directory that it is in.
+// buildProvider builds the provider once for all tests and returns its directory.
 var buildProvider = sync.OnceValues(func() (string, error) {
 	directory, err := os.MkdirTemp("", "test-provider-")
 	if err != nil {
@@ -40,7 +40,7 @@ func TestMain(tests *testing.M) {
 	os.Exit(status)
 }
 
-// project is a Pulumi project with one Step, its stack dev in a backend of its own, and a provider log of its own.
+// project is a Pulumi project with one Step, its own backend with the stack dev, and its own provider log.
 type project struct {
 	t           *testing.T
 	directory   string
@@ -79,14 +79,14 @@ func newProject(t *testing.T) *project {
 	return project
 }
 
-// program writes a program whose Step, named first, has these inputs beside its name.
+// program writes a program with a Step called first, which has these inputs in addition to its name.
 func (project *project) program(inputs map[string]any) {
 	project.t.Helper()
 	properties := map[string]any{"name": "first"}
 	for name, value := range inputs {
 		properties[name] = value
 	}
-	// JSON is YAML.
+	// JSON is valid YAML.
 	content, err := json.MarshalIndent(map[string]any{
 		"name": "proof", "runtime": "yaml",
 		"resources": map[string]any{
@@ -105,7 +105,7 @@ func (project *project) program(inputs map[string]any) {
 	}
 }
 
-// command prepares a run of the CLI; what it prints goes to the buffer.
+// command prepares a run of the CLI whose output goes to the buffer.
 func (project *project) command(arguments ...string) (*exec.Cmd, *bytes.Buffer) {
 	ctx, cancel := context.WithTimeout(context.Background(), commandTime)
 	project.t.Cleanup(cancel)
@@ -138,7 +138,7 @@ func (project *project) up() string {
 	return project.must("up", "--yes", "--skip-preview")
 }
 
-// mustFail runs the CLI and checks that it fails and says why.
+// mustFail runs the CLI and checks that it fails with this reason.
 func (project *project) mustFail(reason string, arguments ...string) {
 	project.t.Helper()
 	output, err := project.try(arguments...)
@@ -160,8 +160,8 @@ func (project *project) outputs(flags ...string) map[string]any {
 	return outputs
 }
 
-// expectEvents checks what the log holds since it was last asked, as "operation phase" in order, and that every
-// operation's begin and end belong together.
+// expectEvents compares the events since the last call with "operation phase" in order, and checks that the begin and
+// the end of every operation match.
 func (project *project) expectEvents(wanted ...string) {
 	project.t.Helper()
 	events, _ := project.log.Find(eventlog.Filter{})
@@ -185,7 +185,7 @@ func (project *project) expectEvents(wanted ...string) {
 	}
 }
 
-// expectNoLock checks that the stack is free for the next run.
+// expectNoLock checks that the stack is not locked.
 func (project *project) expectNoLock() {
 	project.t.Helper()
 	err := filepath.WalkDir(filepath.Join(project.directory, "state", ".pulumi", "locks"),

@@ -18,13 +18,13 @@ import (
 	"time"
 )
 
-// serviceAccountDirectory is where Kubernetes gives a pod its token; tests put another in its place.
+// serviceAccountDirectory is the mount of the ServiceAccount token; tests replace it.
 var serviceAccountDirectory = "/var/run/secrets/kubernetes.io/serviceaccount"
 
-// callTime bounds one call to Kubernetes.
+// callTime is the timeout of one call to Kubernetes.
 const callTime = 30 * time.Second
 
-// ConfigMap is the object that a Step can make in the cluster that it runs in.
+// ConfigMap is the object that a Step can create in its own cluster.
 type ConfigMap struct {
 	Namespace string            `pulumi:"namespace"`
 	Name      string            `pulumi:"name"`
@@ -43,7 +43,7 @@ func (configMap ConfigMap) String() string {
 	return "ConfigMap " + configMap.Namespace + "/" + configMap.Name
 }
 
-// changeConfigMap turns what was there, if anything, into what is wanted, if anything.
+// changeConfigMap replaces the old object by the wanted one; either may be nil.
 func changeConfigMap(ctx context.Context, old, wanted *ConfigMap) error {
 	if old == nil && wanted == nil {
 		return nil
@@ -66,7 +66,7 @@ func changeConfigMap(ctx context.Context, old, wanted *ConfigMap) error {
 	return nil
 }
 
-// cluster is the Kubernetes API as a pod sees it.
+// cluster is a client for the Kubernetes API in a pod.
 type cluster struct {
 	url, token string
 	client     *http.Client
@@ -117,7 +117,7 @@ func (cluster *cluster) create(ctx context.Context, configMap ConfigMap) error {
 }
 
 func (cluster *cluster) patch(ctx context.Context, old, wanted ConfigMap) error {
-	// In a merge patch a key is removed by null.
+	// A merge patch removes a key with null.
 	data := map[string]any{}
 	for key := range old.Data {
 		data[key] = nil
@@ -141,7 +141,7 @@ func (cluster *cluster) delete(ctx context.Context, configMap ConfigMap) error {
 	return nil
 }
 
-// call returns the status of the answer, if there is one, and an error for every status that is none of success.
+// call returns the status of the response, if any, and an error for every unsuccessful status.
 func (cluster *cluster) call(ctx context.Context, method, path, contentType string, content any) (int, error) {
 	var body io.Reader
 	if content != nil {
@@ -166,7 +166,7 @@ func (cluster *cluster) call(ctx context.Context, method, path, contentType stri
 	defer response.Body.Close()
 	if response.StatusCode >= http.StatusMultipleChoices {
 		var status struct{ Message string }
-		// An answer that is not Kubernetes' own has no message; its status says enough.
+		// A response that is not from Kubernetes has no message; its status is sufficient.
 		_ = json.NewDecoder(io.LimitReader(response.Body, 64*1024)).Decode(&status)
 		return response.StatusCode, fmt.Errorf("Kubernetes answered %s: %s", response.Status, status.Message)
 	}

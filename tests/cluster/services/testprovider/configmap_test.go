@@ -17,8 +17,8 @@ import (
 	"github.com/pulumi/pulumi-go-provider/infer"
 )
 
-// startKubernetes serves as much of the Kubernetes API as there is to ConfigMaps, with a certificate and a token, as a
-// pod sees it, and returns the objects' data by their paths.
+// startKubernetes serves the ConfigMap part of the Kubernetes API with a certificate and a token, as a pod sees it, and
+// returns the data of the objects by path.
 func startKubernetes(t *testing.T) map[string]map[string]string {
 	t.Helper()
 	objects := map[string]map[string]string{}
@@ -130,7 +130,7 @@ func TestAConfigMapIsMadeChangedMovedAndDeleted(t *testing.T) {
 		expect(change.wanted)
 		state = updated.Output
 	}
-	// Once to delete it, once more because the first time's result may have been lost.
+	// The second call covers a retry after the result of the first one was lost.
 	for range 2 {
 		if _, err := (Step{}).Delete(ctx, infer.DeleteRequest[StepState]{State: state}); err != nil {
 			t.Fatal(err)
@@ -150,7 +150,7 @@ func TestAPreviewMakesNoConfigMap(t *testing.T) {
 
 func TestWhatWasMadeAndCouldNotBeReportedIsKeptInTheState(t *testing.T) {
 	objects := startKubernetes(t)
-	// This log takes the begin and refuses the end.
+	// This log accepts the begin and rejects the end.
 	answers := 0
 	log := httptest.NewServer(http.HandlerFunc(func(response http.ResponseWriter, _ *http.Request) {
 		answers++

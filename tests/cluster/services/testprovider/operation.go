@@ -20,7 +20,7 @@ type operation struct {
 	inputs StepInputs
 }
 
-// run reports the begin, lets the time pass, acts, and reports the end.
+// run reports the begin, waits, acts, and reports the end.
 func (operation operation) run(ctx context.Context, act func(context.Context) error) error {
 	if operation.inputs.IgnoreCancel {
 		ctx = context.WithoutCancel(ctx)
@@ -42,7 +42,7 @@ func (operation operation) run(ctx context.Context, act func(context.Context) er
 	return errors.Join(failure, report.send(ctx, phase, failure))
 }
 
-// attempt is what lies between the begin and the end: a resource that is to fail fails before the act.
+// attempt is the part between the begin and the end: a resource with a configured failure fails before the act.
 func (operation operation) attempt(ctx context.Context, act func(context.Context) error) error {
 	operation.print(ctx)
 	held := operation.hold()
@@ -56,7 +56,7 @@ func (operation operation) attempt(ctx context.Context, act func(context.Context
 	return act(ctx)
 }
 
-// print says as much as the resource asks for, in messages of many lines.
+// print writes the configured amount of output in messages of many lines.
 func (operation operation) print(ctx context.Context) {
 	line := strings.Repeat("so much to say ", 8) + "\n"
 	message := strings.Repeat(line, 64*1024/len(line))
@@ -65,7 +65,8 @@ func (operation operation) print(ctx context.Context) {
 	}
 }
 
-// hold takes as much memory as the resource asks for: each page is written to, or the kernel would not give it.
+// hold allocates the configured amount of memory. It writes to each page, because the kernel allocates pages on the
+// first write.
 func (operation operation) hold() []byte {
 	held := make([]byte, operation.inputs.HoldMegabytes<<20)
 	for at := 0; at < len(held); at += os.Getpagesize() {
@@ -74,13 +75,13 @@ func (operation operation) hold() []byte {
 	return held
 }
 
-// passTime waits for the resource's duration and shows each step of it to the user.
+// passTime waits for the configured duration and reports each step to the user.
 func (operation operation) passTime(ctx context.Context) error {
 	steps := operation.inputs.Steps
 	total := time.Duration(operation.inputs.Seconds * float64(time.Second))
 	begin := time.Now()
 	for step := 1; step <= steps; step++ {
-		// Counted from the begin, so that the steps' own time does not add up.
+		// Measured from the begin, so that the overhead of the steps does not accumulate.
 		timer := time.NewTimer(time.Until(begin.Add(total * time.Duration(step) / time.Duration(steps))))
 		select {
 		case <-timer.C:

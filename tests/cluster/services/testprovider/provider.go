@@ -1,5 +1,5 @@
-// Package testprovider is a Pulumi provider with one resource, Step, which does what a test tells it to: takes its
-// time, fails, ignores being cancelled; and which reports each thing it does to the provider log.
+// Package testprovider is a Pulumi provider with one resource, Step, which takes time, fails or ignores cancellation as
+// configured, and reports each operation to the provider log.
 package testprovider
 
 import (
@@ -18,7 +18,7 @@ const (
 
 type urnKey struct{}
 
-// New makes the provider.
+// New returns the provider.
 func New() (provider.Provider, error) {
 	inferred, err := infer.NewProviderBuilder().WithResources(infer.Resource(Step{})).Build()
 	if err != nil {
@@ -27,7 +27,8 @@ func New() (provider.Provider, error) {
 	return withURN(inferred), nil
 }
 
-// withURN gives the operations of a resource its URN, which names its stack and project and which infer keeps to itself.
+// withURN passes the URN of the resource to its operations. infer does not expose the URN, which contains the stack and
+// the project.
 func withURN(inner provider.Provider) provider.Provider {
 	outer := inner
 	outer.Create = func(ctx context.Context, request provider.CreateRequest) (provider.CreateResponse, error) {
@@ -42,7 +43,7 @@ func withURN(inner provider.Provider) provider.Provider {
 	return outer
 }
 
-// urnOf returns the URN of the resource that an operation is about, empty outside of the provider.
+// urnOf returns the URN of the operation's resource, or an empty string outside of the provider.
 func urnOf(ctx context.Context) resource.URN {
 	urn, _ := ctx.Value(urnKey{}).(resource.URN)
 	return urn

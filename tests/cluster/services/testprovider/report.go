@@ -15,13 +15,13 @@ import (
 	"pulumi-controller.test/services/eventlog"
 )
 
-// logVariable is the environment variable that holds the base URL of the provider log; without it nothing is reported.
+// logVariable is the environment variable with the base URL of the provider log; without it nothing is reported.
 const logVariable = "PROVIDER_LOG_URL"
 
-// reportTime bounds one report; the log is in the same cluster and answers at once.
+// reportTime is the timeout of one report; the log is in the same cluster and responds at once.
 const reportTime = 10 * time.Second
 
-// reporter tells the provider log of one operation.
+// reporter reports the phases of one operation to the provider log.
 type reporter struct {
 	url   string
 	event eventlog.Event
@@ -34,7 +34,7 @@ func newReporter(ctx context.Context, operation operation) reporter {
 		PID:       os.Getpid(),
 		ID:        rand.Text(),
 	}
-	// The name is for people who look for the pod; without one the event is still a proof.
+	// The host name only helps users to find the pod; the event is valid without it.
 	event.Host, _ = os.Hostname()
 	if urn := urnOf(ctx); urn != "" {
 		event.URN, event.Stack, event.Project = string(urn), urn.Stack().String(), string(urn.Project())
@@ -42,7 +42,7 @@ func newReporter(ctx context.Context, operation operation) reporter {
 	return reporter{url: strings.TrimSuffix(os.Getenv(logVariable), "/"), event: event}
 }
 
-// send reports a phase. An operation fails if it cannot be reported: a test would take it for one that never was.
+// send reports a phase. An operation that cannot be reported fails, since a test would assume that it never happened.
 func (reporter reporter) send(ctx context.Context, phase string, failure error) error {
 	if reporter.url == "" {
 		return nil
@@ -64,7 +64,7 @@ func (reporter reporter) post(ctx context.Context, event eventlog.Event) error {
 	if err != nil {
 		return err
 	}
-	// That an operation was cancelled is to be reported too.
+	// The cancellation of an operation must also be reported.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), reportTime)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, reporter.url+"/events", bytes.NewReader(body))

@@ -13,20 +13,20 @@ import (
 	"github.com/pulumi/pulumi-go-provider/infer"
 )
 
-// The operations, as the log and the input failOn name them.
+// Operation names in the log and in the input failOn.
 const (
 	createOperation = "create"
 	updateOperation = "update"
 	deleteOperation = "delete"
 )
 
-// goneVariable names Steps, by a comma between each, that a refresh does not find any more.
+// goneVariable is the environment variable with a comma-separated list of Steps that a refresh does not find.
 const goneVariable = "PROVIDER_GONE"
 
 // Step is the resource.
 type Step struct{}
 
-// StepInputs is what a program says about a Step.
+// StepInputs has the inputs of a Step.
 type StepInputs struct {
 	Name           string     `pulumi:"name"`
 	Seconds        float64    `pulumi:"seconds,optional"`
@@ -41,7 +41,7 @@ type StepInputs struct {
 	SecretValue    *string    `pulumi:"secretValue,optional" provider:"secret"`
 }
 
-// StepState is what the stack's state says about a Step: the outputs.
+// StepState has the outputs of a Step, which are stored in the state.
 type StepState struct {
 	StepInputs
 	Count     int    `pulumi:"count"`
@@ -70,7 +70,7 @@ func (inputs *StepInputs) Annotate(annotator infer.Annotator) {
 	annotator.Describe(&inputs.SecretValue, "Anything; it is a secret in the outputs and the state.")
 }
 
-// Check refuses inputs that a test cannot have meant.
+// Check rejects inputs that are certainly a mistake in a test.
 func (Step) Check(ctx context.Context, request infer.CheckRequest) (infer.CheckResponse[StepInputs], error) {
 	inputs, failures, err := infer.DefaultCheck[StepInputs](ctx, request.NewInputs)
 	if err != nil {
@@ -97,7 +97,7 @@ func (Step) Check(ctx context.Context, request infer.CheckRequest) (infer.CheckR
 	return infer.CheckResponse[StepInputs]{Inputs: inputs, Failures: failures}, nil
 }
 
-// Create is called by Pulumi.
+// Create implements the creation of the resource.
 func (Step) Create(
 	ctx context.Context, request infer.CreateRequest[StepInputs],
 ) (infer.CreateResponse[StepState], error) {
@@ -113,13 +113,13 @@ func (Step) Create(
 		return err
 	})
 	if err != nil && made {
-		// The state has to know of a resource that is there, or nobody would ever delete it.
+		// The state must contain an existing resource, since otherwise nothing would ever delete it.
 		err = infer.ResourceInitFailedError{Reasons: []string{err.Error()}}
 	}
 	return infer.CreateResponse[StepState]{ID: request.Inputs.Name + "-" + rand.Text()[:8], Output: state}, err
 }
 
-// Update is called by Pulumi.
+// Update implements the update of the resource.
 func (Step) Update(
 	ctx context.Context, request infer.UpdateRequest[StepInputs, StepState],
 ) (infer.UpdateResponse[StepState], error) {
@@ -135,7 +135,8 @@ func (Step) Update(
 	return infer.UpdateResponse[StepState]{Output: state}, err
 }
 
-// Read is called by a refresh. What the environment names as gone is gone, for tests of drift; the rest is as it was.
+// Read implements the refresh. Resources in PROVIDER_GONE are reported as deleted, for tests of drift; others are
+// unchanged.
 func (Step) Read(
 	_ context.Context, request infer.ReadRequest[StepInputs, StepState],
 ) (infer.ReadResponse[StepInputs, StepState], error) {
@@ -145,7 +146,7 @@ func (Step) Read(
 	return infer.ReadResponse[StepInputs, StepState](request), nil
 }
 
-// Delete is called by Pulumi.
+// Delete implements the deletion of the resource.
 func (Step) Delete(ctx context.Context, request infer.DeleteRequest[StepState]) (infer.DeleteResponse, error) {
 	inputs := request.State.StepInputs
 	err := operation{deleteOperation, inputs}.run(ctx, func(ctx context.Context) error {

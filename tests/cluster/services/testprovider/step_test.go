@@ -108,8 +108,8 @@ func TestInputsThatCannotBeMeantAreRefused(t *testing.T) {
 	project.expectEvents()
 }
 
-// interrupt starts an update, sends SIGINT to the CLI when the operation has begun, and returns how long the CLI took
-// to end and what it said.
+// interrupt starts an update, sends SIGINT to the CLI when the operation has begun, and returns the time until the CLI
+// ended and its output.
 func (project *project) interrupt(operation string) (time.Duration, string) {
 	project.t.Helper()
 	command, output := project.command("up", "--yes", "--skip-preview")

@@ -1,5 +1,5 @@
-// Command pause is the first process of a pod's sandbox: it holds the pod's namespaces open, collects the exit status
-// of orphaned processes, and ends when it is asked to.
+// Command pause is the first process of a pod's sandbox: it keeps the namespaces of the pod open, reaps orphaned
+// processes, and ends on SIGTERM.
 package main
 
 import (
@@ -11,7 +11,7 @@ import (
 func main() {
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, syscall.SIGCHLD, syscall.SIGTERM, syscall.SIGINT)
-	// A child may have ended before the line above: its signal is lost, its status is not.
+	// A child that ended before the call above sent a signal that was lost; its exit status is still available.
 	collectChildren()
 	for received := range signals {
 		if received != syscall.SIGCHLD {
@@ -21,7 +21,7 @@ func main() {
 	}
 }
 
-// collectChildren takes every status there is: several children may share one SIGCHLD.
+// collectChildren reaps all children that have ended: several of them may share one SIGCHLD.
 func collectChildren() {
 	for {
 		process, err := syscall.Wait4(-1, nil, syscall.WNOHANG, nil)

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// asPause makes the test's own binary run as pause: nothing needs to be built.
+// asPause makes the test binary run as pause, so that nothing needs to be built.
 const asPause = "RUN_AS_PAUSE"
 
 func TestMain(tests *testing.M) {
@@ -21,7 +21,7 @@ func TestMain(tests *testing.M) {
 	os.Exit(tests.Run())
 }
 
-// start runs pause as the first process of a process namespace, as it is in a pod.
+// start runs pause as the first process of a PID namespace, as in a pod.
 func start(t *testing.T) *exec.Cmd {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -38,7 +38,7 @@ func start(t *testing.T) *exec.Cmd {
 	return command
 }
 
-// children returns the processes whose parent is pause, dead ones included.
+// children returns the child processes of pause, including zombies.
 func children(t *testing.T, pause *exec.Cmd) []string {
 	t.Helper()
 	pid := pause.Process.Pid
@@ -89,8 +89,8 @@ func TestItEndsWhenAsked(t *testing.T) {
 		go func() { ended <- pause.Wait() }()
 		deadline := time.After(10 * time.Second)
 		for asked := true; asked; {
-			// Asked again and again: the kernel drops a signal for the first process of a namespace that has not
-			// come as far as to handle it.
+			// Repeated, because the kernel drops signals for the first process of a namespace until the process has installed a
+			// handler.
 			_ = pause.Process.Signal(signal)
 			select {
 			case <-ended:

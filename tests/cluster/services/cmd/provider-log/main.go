@@ -1,4 +1,4 @@
-// Command provider-log keeps, in memory, the events that the test provider reports, and answers questions about them.
+// Command provider-log stores the events of the test provider in memory and serves queries for them.
 package main
 
 import (

@@ -1,5 +1,5 @@
-// Command pulumi-resource-testing is a Pulumi provider whose resources are slow, fail or are cancelled as a test wants,
-// and which reports what it does. The Pulumi CLI finds it on PATH by its name and starts it.
+// Command pulumi-resource-testing is a Pulumi provider whose resources can be slow, fail or be cancelled, and which
+// reports its operations. The Pulumi CLI finds it on PATH by its name and starts it.
 package main
 
 import (

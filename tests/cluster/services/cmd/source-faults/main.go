@@ -1,5 +1,5 @@
-// Command source-faults serves artifacts as a source server should not: it lies, tears, drips, hangs and never ends, as a test
-// tells it to.
+// Command source-faults serves artifacts with the faults that a test selects: wrong, truncated, slow, stalled and
+// endless responses.
 package main
 
 import (
@@ -11,7 +11,7 @@ import (
 	"pulumi-controller.test/services/httpserver"
 )
 
-// capacity is for all bytes that tests upload, together.
+// capacity is the total size of all uploads.
 const capacity = 256 << 20
 
 func main() {
