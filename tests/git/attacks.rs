@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use gix_hash::ObjectId;
 use gix_object::Kind;
 use pulumi_controller::source::git::{Limits, Pace, Question};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpListener;
 
@@ -205,39 +205,62 @@ async fn servers_that_send_a_byte_a_second_are_given_up_and_delay_no_other_names
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn slow_fetches_of_two_namespaces_are_ended_for_a_third_one() {
+async fn slow_fetches_of_other_namespaces_do_not_hold_all_slots() {
     let mut controller = Controller::new().await;
     let mut slow = Vec::new();
-    for index in 0..4 {
-        let (commit, pack) = chains_of_ten(0);
-        let url = Evil { slow: &["pack"], ..Evil::with_main(commit, pack) }.start().await;
-        let (namespace, stack) = (["one", "other"][index % 2], format!("slow-{index}"));
-        let fields = json!({"projectRepo": url, "branch": "main"});
-        let look = |controller: &Controller| controller.look_in(namespace, &stack, &fields, &Question::default());
-        let said = look(&controller).expect_err("the server was not asked yet").to_string();
-        controller.until_woken(&stack, &said).await;
-        assert!(look(&controller).expect_err("it is fetched").to_string().starts_with("fetching revision"));
-        slow.push((namespace, stack, fields));
+    for namespace in ["one", "other", "one", "other"] {
+        slow.push(slow_fetch(&mut controller, namespace, slow.len()).await);
     }
+    until_in_use(&controller, 2).await;
+    assert!(fetch_time(&mut controller, "victim").await < Duration::from_secs(5), "the last slot is reserved");
+    assert_eq!(ended(&controller, &slow), 0);
+
+    slow.push(slow_fetch(&mut controller, "third", slow.len()).await);
+    until_in_use(&controller, 3).await;
+    assert!(fetch_time(&mut controller, "last").await < Duration::from_secs(15), "a slow fetch is ended");
+    assert_eq!(ended(&controller, &slow), 1);
+}
+
+/// Namespace, name and source of a Stack.
+type Followed = (&'static str, String, Value);
+
+/// A Stack whose commit is fetched from a server that sends almost nothing.
+async fn slow_fetch(controller: &mut Controller, namespace: &'static str, index: usize) -> Followed {
+    let (commit, pack) = chains_of_ten(0);
+    let url = Evil { slow: &["pack"], ..Evil::with_main(commit, pack) }.start().await;
+    let (stack, fields) = (format!("slow-{index}"), json!({"projectRepo": url, "branch": "main"}));
+    let look = |controller: &Controller| controller.look_in(namespace, &stack, &fields, &Question::default());
+    let said = look(controller).expect_err("the server was not asked yet").to_string();
+    controller.until_woken(&stack, &said).await;
+    assert!(look(controller).expect_err("it is fetched").to_string().starts_with("fetching revision"));
+    (namespace, stack, fields)
+}
+
+async fn until_in_use(controller: &Controller, slots: usize) {
     let began = Instant::now();
-    while controller.left_over().len() < 3 {
-        assert!(began.elapsed() < Duration::from_secs(20), "not all slots are in use: {:?}", controller.left_over());
+    while controller.left_over().len() < slots {
+        let used = controller.left_over();
+        assert!(began.elapsed() < Duration::from_secs(20), "{slots} slots should be in use: {used:?}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
+}
+
+/// How long a namespace without a slot waits for a commit of a server that answers at once.
+async fn fetch_time(controller: &mut Controller, namespace: &str) -> Duration {
     let repository = Repository::with_project();
     let server = Server::of(&repository).await;
     let asked = Instant::now();
     let fields = json!({"projectRepo": server.url(), "branch": "main"});
-    controller.resolve_in("victim", "app", &fields).await.unwrap();
-    assert!(asked.elapsed() < Duration::from_secs(15), "it took {:?}", asked.elapsed());
-    let told: Vec<String> = slow
-        .iter()
-        .filter_map(|(namespace, stack, fields)| {
-            controller.look_in(namespace, stack, fields, &Question::default()).err().map(|error| error.to_string())
-        })
-        .collect();
-    let ended = |said: &&String| said.contains("because other namespaces wait for a slot");
-    assert_eq!(told.iter().filter(ended).count(), 1, "{told:?}");
+    controller.resolve_in(namespace, "app", &fields).await.unwrap();
+    asked.elapsed()
+}
+
+/// The number of fetches that were ended because another namespace waited.
+fn ended(controller: &Controller, slow: &[Followed]) -> usize {
+    let errors = slow.iter().filter_map(|(namespace, stack, fields)| {
+        controller.look_in(namespace, stack, fields, &Question::default()).err().map(|error| error.to_string())
+    });
+    errors.filter(|error| error.contains("because other namespaces wait for a slot")).count()
 }
 
 #[tokio::test(flavor = "multi_thread")]
