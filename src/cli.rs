@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn t1_flags_are_written_as_in_flux() {
+    fn flags_are_written_as_in_flux() {
         for (arguments, all) in [
             (&["--watch-all-namespaces"][..], true),
             (&["--watch-all-namespaces=true"], true),
@@ -436,7 +436,7 @@ mod tests {
     ];
 
     #[test]
-    fn t1_flags_that_flux_has_too_have_its_names_and_its_defaults() {
+    fn flags_that_flux_has_too_have_its_names_and_its_defaults() {
         let command = CommandLine::command();
         for (name, default) in FLUXS {
             let argument = command.get_arguments().find(|argument| argument.get_long() == Some(name));
@@ -455,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn t1_a_flag_without_a_function_is_refused() {
+    fn a_flag_without_a_function_is_refused() {
         for name in NOT_OURS {
             let error = parse(&[&format!("--{name}=1")]).unwrap_err();
             assert!(error.contains(&format!("unexpected argument '--{name}")), "{error}");

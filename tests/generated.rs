@@ -64,7 +64,7 @@ fn file_name(crd: &CustomResourceDefinition) -> String {
 }
 
 #[test]
-fn c1_the_resource_definitions_are_what_the_types_say_and_no_others_are_there() -> Result<()> {
+fn the_resource_definitions_are_what_the_types_say_and_no_others_are_there() -> Result<()> {
     let folder = root().join("config/crd");
     let mut names = Vec::new();
     for crd in custom_resource_definitions() {
@@ -100,7 +100,7 @@ fn resource_files(folder: &Path) -> Result<Vec<String>> {
 const FLAGS: [&str; 2] = ["<!-- flags: generated from src/cli.rs by `make generate` -->\n", "<!-- /flags -->\n"];
 
 #[test]
-fn t1_the_documented_flags_are_those_that_the_manager_takes() -> Result<()> {
+fn the_documented_flags_are_those_that_the_manager_takes() -> Result<()> {
     let path = root().join("docs/flags.md");
     let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
     let (before, rest) = text.split_once(FLAGS[0]).context("docs/flags.md has no place for the flags")?;
@@ -130,7 +130,7 @@ fn table_of_flags() -> Result<String> {
 /// Checks that every path in the kube-state-metrics configuration exists in a Stack: a wrong path would silently yield
 /// an empty label.
 #[test]
-fn t5_kube_state_metrics_reads_fields_that_a_stack_has() -> Result<()> {
+fn kube_state_metrics_reads_fields_that_a_stack_has() -> Result<()> {
     let path = root().join("config/kube-state-metrics/custom-resource-state.yaml");
     let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
     let config: Value = serde_saphyr::from_str(&text)?;
@@ -158,7 +158,7 @@ fn t5_kube_state_metrics_reads_fields_that_a_stack_has() -> Result<()> {
 
 /// The RBAC rules are written by hand; this test excludes rules that are too broad.
 #[test]
-fn t8_every_right_has_a_reason_and_none_opens_all_secrets() -> Result<()> {
+fn every_right_has_a_reason_and_none_opens_all_secrets() -> Result<()> {
     for name in ["cluster-role.yaml", "workspace-role.yaml", "role.yaml"] {
         let path = root().join("config/rbac").join(name);
         let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;

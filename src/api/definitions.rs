@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn c1_every_kind_is_defined_as_flux_defines_its_own() {
+    fn every_kind_is_defined_as_flux_defines_its_own() {
         let crds = custom_resource_definitions();
         let kinds: Vec<&str> = crds.iter().map(|crd| crd.spec.names.kind.as_str()).collect();
         assert_eq!(kinds, ["Stack", "Program", "StackReceiver", "Workspace", "Update"]);

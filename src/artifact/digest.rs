@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn s12_a_text_that_is_no_digest_is_refused_by_its_fault() {
+    fn a_text_that_is_no_digest_is_refused_by_its_fault() {
         let digits = "a".repeat(64);
         let table = [
             (String::new(), "the digest is empty"),

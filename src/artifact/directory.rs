@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn s15_a_directory_that_leads_out_is_refused_by_name() {
+    fn a_directory_that_leads_out_is_refused_by_name() {
         let long = "a/".repeat(600);
         let table = [
             ("/a", "directory \"/a\" is absolute"),

@@ -22,7 +22,7 @@ fn with(argument: &str) -> Result<ManagerConfig, ConfigError> {
 }
 
 #[test]
-fn t1_t3_the_defaults_are_those_of_flux() {
+fn the_defaults_are_those_of_flux() {
     let config = config(&NEEDED).unwrap();
     assert_eq!(config.metrics_address, Some("[::]:8080".parse().unwrap()));
     assert_eq!(config.health_address, Some("[::]:9440".parse().unwrap()));
@@ -77,7 +77,7 @@ fn a_git_repositorys_revision_is_its_content_unless_another_kind_is_named() {
 }
 
 #[test]
-fn r8_inputs_with_fluxs_label_are_watched_unless_that_is_switched_off() {
+fn inputs_with_fluxs_label_are_watched_unless_that_is_switched_off() {
     let watched = |argument: &str| with(argument).unwrap().watched_inputs.map(|selector| selector.to_string());
     assert_eq!(watched("--feature-gates=").as_deref(), Some("reconcile.fluxcd.io/watch=Enabled"));
     assert_eq!(watched("--watch-configs-label-selector=team in (a,b)").as_deref(), Some("team in (a,b)"));
@@ -115,7 +115,7 @@ fn durations_are_read_as_go_writes_them() {
 }
 
 #[test]
-fn t2_each_shard_has_a_lease_of_its_own() {
+fn each_shard_has_a_lease_of_its_own() {
     let name = |selector: &str| {
         let selector = format!("--watch-label-selector={selector}");
         let config = config(&[NEEDED[0], NEEDED[1], "--enable-leader-election", &selector]).unwrap();
@@ -168,7 +168,7 @@ fn one_namespace_is_the_controllers_own() {
 }
 
 #[test]
-fn t1_what_is_wrong_is_said_with_what_to_do() {
+fn what_is_wrong_is_said_with_what_to_do() {
     let cases = [
         ("--metrics-addr=nowhere", "--metrics-addr=nowhere: not an address; give HOST:PORT, :PORT, or 0 for none"),
         ("--health-addr=:99999", "--health-addr=:99999: not an address; give HOST:PORT, :PORT, or 0 for none"),
@@ -240,7 +240,7 @@ fn addresses_are_read_as_go_writes_them() {
 }
 
 #[test]
-fn s9_the_hosts_that_stand_in_for_those_of_artifacts_come_from_flags_or_the_environment() {
+fn the_hosts_that_stand_in_for_those_of_artifacts_come_from_flags_or_the_environment() {
     let hosts = |arguments: &[&str]| {
         let config = config(&[&NEEDED[..], arguments].concat()).unwrap();
         (config.source_controller_localhost, config.source_watcher_localhost)

@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn r5_the_delay_doubles_up_to_its_limit_and_starts_anew_after_success() {
+    fn the_delay_doubles_up_to_its_limit_and_starts_anew_after_success() {
         let backoff = Backoff::default();
         let delays: Vec<u128> = (0..12).map(|_| backoff.failed(&key("a")).as_millis()).collect();
         let wanted = [750, 1500, 3000, 6000, 12000, 24000, 48000, 96000, 192_000, 384_000, 768_000, 900_000];

@@ -47,7 +47,7 @@ async fn written(answer: fn(&RecordedRequest) -> Answer, events: Vec<Event>) -> 
 }
 
 #[tokio::test]
-async fn e1_an_event_is_written_as_flux_writes_it() {
+async fn an_event_is_written_as_flux_writes_it() {
     let (asked, _) = written(agree, vec![event("no image")]).await;
     let mut body = asked[0].body.clone();
     assert_eq!(asked[0].path, "/api/v1/namespaces/apps/events");

@@ -297,7 +297,7 @@ async fn a_lease_that_was_touched_or_deleted_is_kept_and_one_that_was_taken_is_l
 }
 
 #[tokio::test(start_paused = true)]
-async fn t3_a_lease_that_is_let_go_is_free_for_the_next_one() {
+async fn a_lease_that_is_let_go_is_free_for_the_next_one() {
     let server = Server::default();
     let (term, leadership, _) = leading(&server, "a").await;
     let (mut next, nexts, _) = server.candidate("b");

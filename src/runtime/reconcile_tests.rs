@@ -35,7 +35,7 @@ fn refused(code: u16) -> WriteError {
 }
 
 #[tokio::test]
-async fn c8_r5_the_end_of_a_reconcile_decides_when_the_next_one_runs() {
+async fn the_end_of_a_reconcile_decides_when_the_next_one_runs() {
     let cases = [
         (Ok(Outcome::Settled), Action::await_change(), "success"),
         (Ok(Outcome::After(SOON)), Action::requeue(SOON), "requeue_after"),

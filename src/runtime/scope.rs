@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn t2_the_selector_narrows_own_kinds_only() {
+    fn the_selector_narrows_own_kinds_only() {
         let scope = Scope::new(None, Some("!sharding.fluxcd.io/key".into()));
         assert_eq!(scope.own_kinds().label_selector.as_deref(), Some("!sharding.fluxcd.io/key"));
         assert_eq!(scope.other_kinds().label_selector, None);

@@ -46,7 +46,7 @@ fn agree(_: &RecordedRequest) -> Answer {
 }
 
 #[tokio::test]
-async fn c8_a_status_is_patched_by_its_difference_and_guarded_by_the_version() {
+async fn a_status_is_patched_by_its_difference_and_guarded_by_the_version() {
     let (writer, log) = writer(agree);
     let present = update(json!({ "message": "old", "permalink": "https://x", "changes": { "same": 1, "create": 2 } }));
     let mut status = present.status.clone().unwrap();
@@ -113,7 +113,7 @@ async fn refusals_are_told_apart_and_say_what_the_server_said() {
 }
 
 #[tokio::test]
-async fn c8_an_apply_is_forced_and_ours_and_a_check_is_strict_and_dry() {
+async fn an_apply_is_forced_and_ours_and_a_check_is_strict_and_dry() {
     let (writer, log) = writer(agree);
     let intent = json!({ "metadata": { "name": "web", "namespace": "apps" }, "spec": { "stackName": "dev" } });
     writer.apply::<Update>(&intent).await.unwrap();
@@ -155,7 +155,7 @@ async fn deleting_what_is_gone_is_fine_and_another_one_is_not_hit() {
 }
 
 #[tokio::test]
-async fn c8_finalizers_are_patched_only_if_the_object_is_as_it_was() {
+async fn finalizers_are_patched_only_if_the_object_is_as_it_was() {
     let (writer, log) = writer(agree);
     let uid = json!({ "op": "test", "path": "/metadata/uid", "value": "u1" });
     writer.add_finalizer(&update_with(json!({})), "ours").await.unwrap();
@@ -185,7 +185,7 @@ async fn removing_a_finalizer_from_what_is_gone_is_fine() {
 }
 
 #[tokio::test]
-async fn c8_only_annotations_that_differ_are_written() {
+async fn only_annotations_that_differ_are_written() {
     let (writer, log) = writer(agree);
     let object = update_with(json!({ "annotations": { "same": "1", "other": "1", "gone": "1" } }));
     let text = |text: &str| Some(text.to_owned());
@@ -218,7 +218,7 @@ async fn a_namespace_that_goes_away_is_told_from_other_refusals() {
 }
 
 #[tokio::test]
-async fn c8_the_operators_field_managers_are_renamed_in_one_guarded_patch() {
+async fn the_operators_field_managers_are_renamed_in_one_guarded_patch() {
     let entry = |manager: &str, subresource: &str| {
         json!({ "manager": manager, "operation": "Apply", "subresource": subresource, "apiVersion": "auto.pulumi.com/v1alpha1",
             "fieldsType": "FieldsV1", "fieldsV1": { "f:metadata": {} } })

@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn t4_readiness_follows_the_flag_and_health_does_not() {
+    async fn readiness_follows_the_flag_and_health_does_not() {
         let (flag, ready) = watch::channel(false);
         let router = health_router(ready);
         assert_eq!(ask(&router, "/readyz").await.0, StatusCode::SERVICE_UNAVAILABLE);

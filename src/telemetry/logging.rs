@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn t6_a_line_names_the_object_of_the_reconcile_as_flux_does() {
+    fn a_line_names_the_object_of_the_reconcile_as_flux_does() {
         let lines = logged(|| {
             let span = tracing::info_span!(
                 "reconcile",
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn t6_errors_are_written_with_their_causes_and_without_credentials() {
+    fn errors_are_written_with_their_causes_and_without_credentials() {
         let lines = logged(|| {
             let cause = io::Error::other("no route to https://user:pass@host/x");
             let error = Broken { source: cause };

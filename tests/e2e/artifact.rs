@@ -13,7 +13,7 @@ use crate::harness::{
 };
 
 #[test]
-fn s12_a_wrong_digest_is_refused_and_the_old_source_stays() {
+fn a_wrong_digest_is_refused_and_the_old_source_stays() {
     run("wrong-digest", async |scene| {
         let source = scene.source("app").await;
         let saying = |text: &str| Program::new("wrong-digest").step("step", json!({"value": text}));
@@ -90,7 +90,7 @@ fn an_archive_that_was_packed_again_is_placed_without_a_run() {
 }
 
 #[test]
-fn s6_an_artifact_that_is_not_there_any_more_is_waited_for() {
+fn an_artifact_that_is_not_there_any_more_is_waited_for() {
     run("not-found", async |scene| {
         let source = scene.source("app").await;
         let commit = source.push(&Program::new("not-found").output("text", json!("hello")).files()).await;

@@ -140,7 +140,7 @@ fn a_failed_destroy_is_tried_again_later_each_time_and_the_stack_goes_when_it_su
 }
 
 #[test]
-fn r7_a_stack_whose_source_is_gone_is_destroyed_from_the_source_in_its_pod() {
+fn a_stack_whose_source_is_gone_is_destroyed_from_the_source_in_its_pod() {
     run("source-gone", async |scene| {
         let main = applied(scene, "source-gone").await;
         scene.delete::<GitRepository>("app").await;
@@ -152,7 +152,7 @@ fn r7_a_stack_whose_source_is_gone_is_destroyed_from_the_source_in_its_pod() {
 }
 
 #[test]
-fn r7_a_stack_whose_source_and_workspace_are_gone_is_destroyed_from_its_state_alone() {
+fn a_stack_whose_source_and_workspace_are_gone_is_destroyed_from_its_state_alone() {
     run("state-alone", async |scene| {
         let main = applied(scene, "state-alone").await;
         let known = main.get().await.status.and_then(|status| status.project_info).expect("the project is known");
@@ -212,7 +212,7 @@ fn a_deletion_that_orphans_leaves_nothing_of_ours_behind_either() {
 }
 
 #[test]
-fn r3_a_suspended_stack_that_is_deleted_says_that_it_waits_and_is_destroyed_when_it_is_resumed() {
+fn a_suspended_stack_that_is_deleted_says_that_it_waits_and_is_destroyed_when_it_is_resumed() {
     run("delete-suspended", async |scene| {
         let main = applied(scene, "delete-suspended").await;
         main.change(json!({"spec": {"suspend": true}})).await;

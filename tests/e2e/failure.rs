@@ -6,7 +6,7 @@ use serde_json::json;
 use crate::harness::{File, Program, WaitLimit, condition, run, says};
 
 #[test]
-fn c5_a_failing_program_says_why_and_the_next_good_commit_mends_it() {
+fn a_failing_program_says_why_and_the_next_good_commit_mends_it() {
     run("failing", async |scene| {
         let source = scene.source("app").await;
         let program = |failing: &str| Program::new("failing").step("step", json!({"failOn": failing}));

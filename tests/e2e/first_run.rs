@@ -46,7 +46,7 @@ fn a_first_run_reaches_outputs() {
 }
 
 #[test]
-fn t6_a_secret_output_is_in_a_secret_and_in_no_log_and_no_status() {
+fn a_secret_output_is_in_a_secret_and_in_no_log_and_no_status() {
     const PASSWORD: &str = "correct-horse-battery-staple";
     run("secret-output", async |scene| {
         let source = scene.source("app").await;
@@ -121,7 +121,7 @@ fn a_project_in_a_directory_of_the_source_runs() {
 }
 
 #[test]
-fn t7_a_run_has_the_rights_of_the_service_account_of_its_stack() {
+fn a_run_has_the_rights_of_the_service_account_of_its_stack() {
     run("account", async |scene| {
         scene.service_account_for_config_maps("deployer").await;
         let source = scene.source("app").await;

@@ -94,7 +94,7 @@ fn a_commit_that_touches_no_chosen_path_moves_the_revision_and_runs_nothing() {
 }
 
 #[test]
-fn s20_what_is_wrong_with_a_repository_is_said_and_the_last_good_state_stays() {
+fn what_is_wrong_with_a_repository_is_said_and_the_last_good_state_stays() {
     run("git-bad-days", async |scene| {
         let source = scene.source("app").await;
         let first = source.push_unseen(&saying("one")).await;

@@ -142,7 +142,7 @@ const HOSTILE_ARCHIVES: [(&str, &[&str]); 19] = [
 ];
 
 #[test]
-fn s14_hostile_archives_are_refused_by_the_thing_in_them_and_the_old_source_stays() {
+fn hostile_archives_are_refused_by_the_thing_in_them_and_the_old_source_stays() {
     run("hostile-archives", async |scene| {
         let place = Place::new(scene, "hostile-archives").await;
         for (name, words) in HOSTILE_ARCHIVES {
@@ -233,7 +233,7 @@ fn a_digest_that_verifies_nothing_is_refused_before_anything_is_fetched() {
 }
 
 #[test]
-fn s6_what_a_server_answers_is_named_and_the_artifact_is_fetched_once_it_is_there() {
+fn what_a_server_answers_is_named_and_the_artifact_is_fetched_once_it_is_there() {
     run("answers", async |scene| {
         let place = Place::new(scene, "answers").await;
         let table = [
@@ -261,7 +261,7 @@ fn s6_what_a_server_answers_is_named_and_the_artifact_is_fetched_once_it_is_ther
 }
 
 #[test]
-fn s11_a_server_that_asks_for_patience_is_left_alone_for_that_long() {
+fn a_server_that_asks_for_patience_is_left_alone_for_that_long() {
     run("patience", async |scene| {
         let place = Place::new(scene, "patience").await;
         let other = place.server.upload("slow-down", archive(&program("patience", "three"))).await;
@@ -300,7 +300,7 @@ fn a_server_that_hangs_is_given_up_and_a_slow_one_is_not() {
 }
 
 #[test]
-fn s17_an_artifact_is_fetched_from_allowed_hosts_only_whatever_a_source_says() {
+fn an_artifact_is_fetched_from_allowed_hosts_only_whatever_a_source_says() {
     run("hosts", async |scene| {
         let place = Place::new(scene, "hosts").await;
         let artifact = place.server.upload("other", archive(&program("hosts", "other"))).await;
@@ -327,7 +327,7 @@ fn s17_an_artifact_is_fetched_from_allowed_hosts_only_whatever_a_source_says() {
 }
 
 #[test]
-fn s15_a_directory_that_is_not_there_or_leads_out_is_named() {
+fn a_directory_that_is_not_there_or_leads_out_is_named() {
     run("directories", async |scene| {
         let place = Place::new(scene, "directories").await;
         let nested = Program::new("directories").step("step", json!({"value": "two"}));

@@ -23,7 +23,7 @@ use crate::identity::AUTHORITY_IS_LEFT_ALONE;
 const TEAM: &str = "team";
 
 #[test]
-fn c8_nothing_is_written_while_nothing_changes() {
+fn nothing_is_written_while_nothing_changes() {
     run("at-rest", async |scene| {
         // A change of the certificate authority would renew the certificates of all pods.
         let _alone = AUTHORITY_IS_LEFT_ALONE.lock().await;
@@ -45,7 +45,7 @@ fn c8_nothing_is_written_while_nothing_changes() {
 }
 
 #[test]
-fn c11_what_others_have_written_stays_and_no_field_of_the_spec_is_lost() {
+fn what_others_have_written_stays_and_no_field_of_the_spec_is_lost() {
     run("others", async |scene| {
         let source = scene.source("app").await;
         let saying = |text: &str| Program::new("others").step("step", json!({"value": text})).files();

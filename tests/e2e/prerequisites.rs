@@ -122,7 +122,7 @@ fn stacks_that_wait_for_each_other_are_told_so_and_run_once_one_of_them_waits_no
 }
 
 #[test]
-fn s19_what_is_named_in_another_namespace_is_denied() {
+fn what_is_named_in_another_namespace_is_denied() {
     run("denied", async |scene| {
         let source = scene.source("app").await;
         let commit = source.push(&saying("one").files()).await;
@@ -144,7 +144,7 @@ fn s19_what_is_named_in_another_namespace_is_denied() {
 }
 
 #[test]
-fn r6_a_stack_waits_until_its_expression_is_true_of_another_one() {
+fn a_stack_waits_until_its_expression_is_true_of_another_one() {
     run("expression", async |scene| {
         let base = scene.source("base").await;
         let stage = |stage: &str| Program::new("base").output("stage", json!(stage)).files();

@@ -31,7 +31,7 @@ fn a_push_swaps_the_source_and_runs_in_the_same_pod() {
 }
 
 #[test]
-fn r9_a_push_while_a_run_is_open_does_not_cut_it_and_runs_after_it() {
+fn a_push_while_a_run_is_open_does_not_cut_it_and_runs_after_it() {
     run("push-in-run", async |scene| {
         let source = scene.source("app").await;
         let first = source.push(&slow("push-in-run", 15).files()).await;
@@ -81,7 +81,7 @@ fn a_file_that_a_push_removes_is_gone_for_the_next_run() {
 }
 
 #[test]
-fn s8_the_same_revision_does_not_run_twice() {
+fn the_same_revision_does_not_run_twice() {
     run("same-revision", async |scene| {
         let source = scene.source("app").await;
         let commit = source.push(&Program::new("same-revision").step("step", json!({"value": "one"})).files()).await;

@@ -139,7 +139,7 @@ fn a_run_without_progress_is_reported_and_then_ended() {
 }
 
 #[test]
-fn r4_limits_that_are_no_durations_are_refused_by_the_schema() {
+fn limits_that_are_no_durations_are_refused_by_the_schema() {
     run("limits", async |scene| {
         let source = scene.source("app").await;
         let mut stack = scene.stack("main", &source);

@@ -30,7 +30,7 @@ async fn runs_again_in_the_same_pod(main: &StackHandle<'_>, pod: (String, i32), 
 }
 
 #[test]
-fn s10_an_oci_artifact_runs_and_its_next_tag_runs_in_the_same_pod() {
+fn an_oci_artifact_runs_and_its_next_tag_runs_in_the_same_pod() {
     run("oci", async |scene| {
         let repository = scene.oci_repository("app");
         let first = repository.push(&saying("one")).await;
@@ -46,7 +46,7 @@ fn s10_an_oci_artifact_runs_and_its_next_tag_runs_in_the_same_pod() {
 }
 
 #[test]
-fn s18_what_an_artifact_was_made_from_is_in_the_status_the_events_and_the_updates_message() {
+fn what_an_artifact_was_made_from_is_in_the_status_the_events_and_the_updates_message() {
     run("origin", async |scene| {
         let repository = scene.oci_repository("app");
         let (one, two) = (
@@ -117,7 +117,7 @@ fn a_bucket_runs_and_its_next_content_runs_in_the_same_pod() {
 }
 
 #[test]
-fn s3_s4_s7_an_external_artifact_runs_and_its_next_content_runs_in_the_same_pod() {
+fn an_external_artifact_runs_and_its_next_content_runs_in_the_same_pod() {
     run("external", async |scene| {
         let producer = scene.source("producer").await;
         let first = producer.artifact_of(&producer.push(&saying("one")).await).await;
@@ -138,7 +138,7 @@ fn s3_s4_s7_an_external_artifact_runs_and_its_next_content_runs_in_the_same_pod(
 }
 
 #[test]
-fn s7_an_artifact_that_comes_back_as_it_was_runs_nothing_and_other_bytes_under_its_revision_run() {
+fn an_artifact_that_comes_back_as_it_was_runs_nothing_and_other_bytes_under_its_revision_run() {
     run("artifact-back", async |scene| {
         let producer = scene.source("producer").await;
         let first = producer.artifact_of(&producer.push(&saying("one")).await).await;
@@ -169,7 +169,7 @@ fn s7_an_artifact_that_comes_back_as_it_was_runs_nothing_and_other_bytes_under_i
 }
 
 #[test]
-fn s2_r7_a_kind_and_a_right_that_come_later_are_picked_up_and_without_the_kind_its_stack_can_still_go() {
+fn a_kind_and_a_right_that_come_later_are_picked_up_and_without_the_kind_its_stack_can_still_go() {
     run("foreign", async |scene| {
         let producer = scene.source("producer").await;
         let commit = producer.push(&saying("one")).await;
@@ -216,7 +216,7 @@ fn s2_r7_a_kind_and_a_right_that_come_later_are_picked_up_and_without_the_kind_i
 }
 
 #[test]
-fn s1_a_reference_that_can_mean_nothing_stalls() {
+fn a_reference_that_can_mean_nothing_stalls() {
     run("no-source", async |scene| {
         let nothing = scene.source_object("", "Secret", "secrets", "state");
         let main = scene.start(scene.stack_on_kind("main", Some("v1"), &nothing)).await;

@@ -100,7 +100,7 @@ fn a_stack_of_the_older_version_runs_and_loses_nothing_from_one_version_to_the_o
 }
 
 #[test]
-fn s19_forms_that_are_refused_say_why() {
+fn forms_that_are_refused_say_why() {
     run("refused", async |scene| {
         scene.create::<ProgramObject>(Program::new("app").output("said", json!("hello")).object("program")).await;
         for (file, object) in read("refused") {
@@ -127,7 +127,7 @@ fn s19_forms_that_are_refused_say_why() {
 }
 
 #[test]
-fn c1_kubectl_get_shows_the_columns_of_the_operator() {
+fn kubectl_get_shows_the_columns_of_the_operator() {
     run("columns", async |scene| {
         for version in ["v1", OLDER] {
             let path = format!("/apis/pulumi.com/{version}/namespaces/{}/stacks", scene.namespace);

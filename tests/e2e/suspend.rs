@@ -6,7 +6,7 @@ use serde_json::json;
 use crate::harness::{Program, WaitLimit, condition, once, run};
 
 #[test]
-fn r3_suspend_holds_until_the_stack_is_resumed() {
+fn suspend_holds_until_the_stack_is_resumed() {
     run("suspend", async |scene| {
         let source = scene.source("app").await;
         let saying = |text: &str| Program::new("suspend").step("step", json!({"value": text}));

@@ -15,7 +15,7 @@ use crate::harness::{
 const GATE: &str = "pulumi-controller.test/held-back";
 
 #[test]
-fn s16_a_deleted_pod_comes_back_and_has_its_source_again() {
+fn a_deleted_pod_comes_back_and_has_its_source_again() {
     run("pod-deleted", async |scene| {
         let source = scene.source("app").await;
         let commit = source.push(&Program::new("pod-deleted").step("step", json!({"value": "one"})).files()).await;
@@ -45,7 +45,7 @@ fn s16_a_deleted_pod_comes_back_and_has_its_source_again() {
 }
 
 #[test]
-fn s16_a_source_that_is_gone_before_the_pod_starts_is_there_all_the_same_and_was_asked_for_once() {
+fn a_source_that_is_gone_before_the_pod_starts_is_there_all_the_same_and_was_asked_for_once() {
     run("source-gone-early", async |scene| {
         let server = FaultServer::of(scene);
         let program = Program::new("source-gone-early").step("step", json!({"value": "one"}));

@@ -33,7 +33,7 @@ async fn five_hundred_stacks_on_one_repository_ask_once_and_fetch_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn r10_a_controller_that_starts_again_fetches_nothing_that_was_run_already() {
+async fn a_controller_that_starts_again_fetches_nothing_that_was_run_already() {
     let repository = Repository::with_project();
     let server = Server::of(&repository).await;
     let fields = json!({"projectRepo": server.url(), "branch": "main"});

@@ -7,7 +7,7 @@ use crate::http_server::Server;
 use crate::repository::Repository;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn s20_branches_tags_commits_and_ranges_are_found() {
+async fn branches_tags_commits_and_ranges_are_found() {
     let repository = Repository::with_project();
     let first = repository.head();
     repository.git(&["tag", "v1.2.0"]);

@@ -164,7 +164,7 @@ async fn what_is_wrong_with_a_source_is_named_and_the_old_one_stays() {
 }
 
 #[tokio::test]
-async fn s13_the_controller_says_what_a_source_may_cost() {
+async fn the_controller_says_what_a_source_may_cost() {
     let place = Place::new();
     let bytes = archive(&[("", "first")]);
     let (digest, size) = (Digest::of(&bytes).to_string(), bytes.len() as u64);

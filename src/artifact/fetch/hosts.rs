@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn s17_everything_else_is_refused() {
+    fn everything_else_is_refused() {
         let hosts = AllowedHosts::services_of("flux-system", "cluster.local");
         for url in [
             "http://kubernetes.default.svc/a",
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn s17_a_named_host_is_allowed_as_it_is_and_on_its_port_where_it_has_one() {
+    fn a_named_host_is_allowed_as_it_is_and_on_its_port_where_it_has_one() {
         let hosts = AllowedHosts::none().and("artifacts.example.com").unwrap();
         let hosts = hosts.and("127.0.0.1:8080").unwrap().and("[::1]:80").unwrap().and("::2").unwrap();
         for (url, host) in [

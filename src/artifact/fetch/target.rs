@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn s10_the_request_goes_to_the_whole_name_and_the_server_is_told_a_sane_one() {
+    fn the_request_goes_to_the_whole_name_and_the_server_is_told_a_sane_one() {
         let file = "/gitrepository/flux-system/app/sha256:0a1b.tar.gz";
         let table = [
             (
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn s9_the_host_is_replaced_where_flux_would_replace_it() {
+    fn the_host_is_replaced_where_flux_would_replace_it() {
         let settings = FetchSettings {
             source_controller_host: Some("localhost:8080".to_owned()),
             source_watcher_host: Some("127.0.0.1".to_owned()),

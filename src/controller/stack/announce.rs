@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn e3_e4_e5_the_table_of_what_is_told_at_the_end_of_a_run() {
+    fn the_table_of_what_is_told_at_the_end_of_a_run() {
         let done = "Normal StackCreated: Successfully updated stack (commit status)";
         let up = |state: &str, changes: &[(&str, i64)]| last("up", state, changes);
         let rows: [(&str, Option<LastUpdate>, LastUpdate, &[&str]); 7] = [

@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn r4_how_long_a_stack_waits_after_a_failure() {
+    fn how_long_a_stack_waits_after_a_failure() {
         let plain = backoff(StackSpec::default());
         let paced = backoff(StackSpec { retry_interval: Some("20s".to_owned()), ..StackSpec::default() });
         let often = backoff(StackSpec { interval: Some("5m".to_owned()), ..StackSpec::default() });
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn r4_intervals_are_spread_within_their_bounds_and_the_same_for_the_same_run() {
+    fn intervals_are_spread_within_their_bounds_and_the_same_for_the_same_run() {
         let hourly = StackSpec { interval: Some("1h".to_owned()), ..StackSpec::default() };
         let after = |name: &str| LastUpdate { name: Some(name.to_owned()), ..LastUpdate::default() };
         let spread = |percentage: u8, spec: &StackSpec, name: &str| {
@@ -260,7 +260,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn r4_no_interval_is_spread_by_more_than_the_percentage_and_of_the_run_only_its_name_counts(
+        fn no_interval_is_spread_by_more_than_the_percentage_and_of_the_run_only_its_name_counts(
             seconds in 1..=u32::MAX,
             percentage in 0..100_u8,
             name in "[a-z0-9-]{1,63}",

@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn s18_the_message_names_the_revision_that_the_artifact_was_made_from() {
+    fn the_message_names_the_revision_that_the_artifact_was_made_from() {
         let message = |origin: Option<&str>| {
             let current = CurrentUpdate {
                 message: "Initial stack update".to_owned(),

@@ -138,7 +138,7 @@ mod tests {
     use crate::artifact::Digest;
 
     #[test]
-    fn s11_when_it_is_tried_again_after_a_fetch_that_failed() {
+    fn when_it_is_tried_again_after_a_fetch_that_failed() {
         let seconds = Duration::from_secs;
         let (url, why) = (|| "http://source/a.tar.gz".to_owned(), || "why".to_owned());
         let answered = |status, retry_after: Option<u64>| FetchError::Status {

@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn c10_the_same_artifact_with_the_same_outcome_is_counted_and_becomes_the_newest() {
+    fn the_same_artifact_with_the_same_outcome_is_counted_and_becomes_the_newest() {
         let mut history = Vec::new();
         let ended =
             UpdateStatus { start_time: Some(Time(at(100))), end_time: Some(Time(at(162))), ..Default::default() };
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn c10_five_are_kept_the_newest_first() {
+    fn five_are_kept_the_newest_first() {
         let mut history = Vec::new();
         for (second, digest) in (1..).zip(["a", "b", "c", "d", "e", "f", "g"]) {
             add(&mut history, &run(digest), &UpdateStatus::default(), "Done", at(second));

@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn s3_s4_r6_c6_s19_how_long_a_stack_rests_that_stands_so() {
+    fn how_long_a_stack_rests_that_stands_so() {
         let why = || "why".to_owned();
         let reason = "RunOutcomeUnknown";
         // The state, the known time in seconds, and the expected requeue interval in seconds.

@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn t8_of_secrets_and_config_maps_only_the_metadata_of_labelled_ones_is_asked_for() {
+    async fn of_secrets_and_config_maps_only_the_metadata_of_labelled_ones_is_asked_for() {
         let (client, log) = client(|asked| match asked.query.contains("watch=true") {
             true => Answer::Silence,
             false => Answer::Json(

@@ -63,7 +63,7 @@ fn the_source_that_is_wanted_is_put_in_place() {
 }
 
 #[test]
-fn r9_the_source_is_not_swapped_under_a_run() {
+fn the_source_is_not_swapped_under_a_run() {
     check(vec![
         (
             "a run that is recorded as open",

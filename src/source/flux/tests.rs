@@ -17,7 +17,7 @@ fn reference(api_version: Option<&str>, kind: &str, dir: Option<&str>) -> FluxSo
 }
 
 #[test]
-fn s1_a_reference_means_a_group_and_a_kind_whatever_version_it_names() {
+fn a_reference_means_a_group_and_a_kind_whatever_version_it_names() {
     let rows = [
         (None, "GitRepository", GROUP),
         (None, "OCIRepository", GROUP),
@@ -41,7 +41,7 @@ fn s1_a_reference_means_a_group_and_a_kind_whatever_version_it_names() {
 }
 
 #[test]
-fn s1_a_reference_that_can_mean_nothing_is_invalid() {
+fn a_reference_that_can_mean_nothing_is_invalid() {
     let rows = [
         (None, "HelmChart", None, "\"HelmChart\" is none of GitRepository, OCIRepository, Bucket, ExternalArtifact"),
         (None, "Secret", None, "sourceRef.apiVersion"),
@@ -73,7 +73,7 @@ fn found(object: Option<serde_json::Value>) -> Found {
 }
 
 #[test]
-fn s5_an_artifact_is_taken_whatever_ready_says() {
+fn an_artifact_is_taken_whatever_ready_says() {
     let resolved = found(Some(json!({
         "observedGeneration": 2,
         "conditions": [{"type": "Ready", "status": "False", "message": "upstream is down"}],
@@ -92,7 +92,7 @@ fn the_status_of_a_source_that_counts_no_generations_is_enough() {
 }
 
 #[test]
-fn s3_s4_what_cannot_be_taken_is_named_and_waited_for() {
+fn what_cannot_be_taken_is_named_and_waited_for() {
     let artifact = |digest: &str| json!({"url": "http://s/a.tar.gz", "revision": "r", "digest": digest});
     let rows = [
         (None, "does not exist", true),
@@ -158,7 +158,7 @@ fn the_rights_that_a_message_asks_for_are_those_that_count() {
 }
 
 #[test]
-fn s18_the_revision_that_an_artifact_was_made_from_is_taken_from_its_metadata() {
+fn the_revision_that_an_artifact_was_made_from_is_taken_from_its_metadata() {
     let origin = |metadata: serde_json::Value| {
         let artifact =
             json!({"url": "http://s/a.tar.gz", "revision": "latest@sha256:1", "digest": DIGEST, "metadata": metadata});

@@ -74,7 +74,7 @@ fn a_kind_that_is_not_served_may_come_and_one_that_cannot_be_a_source_is_invalid
 }
 
 #[test]
-fn s2_a_kind_that_is_missing_is_told_once_and_again_when_it_has_come_and_says_nothing_of_another() {
+fn a_kind_that_is_missing_is_told_once_and_again_when_it_has_come_and_says_nothing_of_another() {
     let flux = |kind: &str| GroupKind::new(crate::source::flux::GROUP, kind);
     let (missing, there) = (flux("ExternalArtifact"), flux("GitRepository"));
     let mut table = table();

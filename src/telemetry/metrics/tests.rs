@@ -51,7 +51,7 @@ fn every_metric_is_documented_and_no_other() {
 }
 
 #[test]
-fn t5_the_names_are_those_that_dashboards_read() {
+fn the_names_are_those_that_dashboards_read() {
     let text = filled().encode().unwrap();
     for line in [
         r#"gotk_reconcile_duration_seconds_count{kind="Stack",name="web",namespace="apps"} 1"#,
@@ -94,7 +94,7 @@ fn t5_the_names_are_those_that_dashboards_read() {
 }
 
 #[test]
-fn t5_the_series_of_an_object_go_with_it() {
+fn the_series_of_an_object_go_with_it() {
     let metrics = Metrics::default();
     metrics.reconcile_ended("stack", ("Stack", "apps", "web"), ReconcileResult::Success, Duration::ZERO);
     metrics.stack_stands("apps", "web", standing());

@@ -64,7 +64,7 @@ fn program(value: &str) -> Program {
 }
 
 #[test]
-fn t2_a_controller_of_one_namespace_has_rights_there_and_nowhere_else() {
+fn a_controller_of_one_namespace_has_rights_there_and_nowhere_else() {
     run_alone(async || {
         instead(async || {
             in_scene("single-namespace", async |scene| {
@@ -135,7 +135,7 @@ fn without_flux_a_stack_follows_its_repository_and_webhooks_are_taken() {
 }
 
 #[test]
-fn t7_tenants_get_only_restricted_pods_with_allowed_accounts() {
+fn tenants_get_only_restricted_pods_with_allowed_accounts() {
     run_alone(async || {
         with_other_arguments(async |controller, _| {
             let tenants = async || in_scene("tenant", async |scene| run_as_tenant(controller, scene).await).await;
@@ -245,7 +245,7 @@ async fn is_refused_what_it_does_not_manage(scene: &Scene, pod: &str) {
 }
 
 #[test]
-fn s19_where_it_is_allowed_a_stack_takes_the_source_and_awaits_the_stack_of_another_namespace() {
+fn where_it_is_allowed_a_stack_takes_the_source_and_awaits_the_stack_of_another_namespace() {
     run_alone(async || {
         with_other_arguments(async |controller, arguments| {
             in_scene("borrower", async |scene| {
@@ -290,7 +290,7 @@ async fn borrows(scene: &Scene, lender: &Scene) {
 }
 
 #[test]
-fn t2_each_shard_works_on_its_own_stacks_and_elects_by_itself() {
+fn each_shard_works_on_its_own_stacks_and_elects_by_itself() {
     run_alone(async || {
         with_other_arguments(async |controller, _| {
             let shards = async || in_scene("shards", async |scene| run_in_shards(controller, scene).await).await;

@@ -17,7 +17,7 @@ use crate::harness::{
 
 /// The controller exits once at each failpoint of the code while a Stack is created, run, destroyed and removed.
 #[test]
-fn c7_the_controller_restarted_between_two_steps_neither_loses_nor_doubles_a_run() {
+fn the_controller_restarted_between_two_steps_neither_loses_nor_doubles_a_run() {
     let failpoints = failpoints_of_the_controller();
     assert!(failpoints.len() > 3, "the code names places where the controller may die: {failpoints:?}");
     run_alone(async || {
@@ -77,7 +77,7 @@ fn failpoints_of_the_controller() -> BTreeSet<String> {
 }
 
 #[test]
-fn c7_r9_the_controller_killed_during_a_run_attaches_again() {
+fn the_controller_killed_during_a_run_attaches_again() {
     run_alone(async || {
         in_scene("killed", async |scene| {
             let source = scene.source("app").await;
@@ -166,7 +166,7 @@ fn a_commit_pushed_while_there_is_no_controller_runs_once_it_is_back() {
 }
 
 #[test]
-fn c7_a_stack_that_was_left_as_if_at_work_is_done_again_without_a_run() {
+fn a_stack_that_was_left_as_if_at_work_is_done_again_without_a_run() {
     run_alone(async || {
         in_scene("left-at-work", async |scene| {
             let source = scene.source("app").await;

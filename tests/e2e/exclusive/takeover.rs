@@ -127,7 +127,7 @@ fn a_run_that_the_operator_left_open_is_recorded_and_run_again_with_its_state_lo
 }
 
 #[test]
-fn r10_fifty_stacks_are_taken_over_and_no_run_starts() {
+fn fifty_stacks_are_taken_over_and_no_run_starts() {
     const COUNT: usize = 50;
     const WITH_A_POD: usize = 5;
     run_with_a_controller_that_comes_later("takeover-50", async |scene, controller| {

@@ -65,7 +65,7 @@ fn content(fetched: &Fetched) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn s16_an_artifact_is_downloaded_once_and_comes_from_the_store_from_then_on() {
+async fn an_artifact_is_downloaded_once_and_comes_from_the_store_from_then_on() {
     let server = Server::start(|_| Answer::ok(b"artifact")).await;
     let fixture = Fixture::new();
     let url = server.url("/ocirepository/flux-system/app/sha256:0a1b.tar.gz");
@@ -132,7 +132,7 @@ async fn what_was_made_here_is_kept_once_and_only_under_its_own_digest() {
 }
 
 #[tokio::test]
-async fn s12_digests_of_all_algorithms_are_verified() {
+async fn digests_of_all_algorithms_are_verified() {
     let server = Server::start(|_| Answer::ok(b"artifact")).await;
     for algorithm in [Algorithm::Sha256, Algorithm::Sha384, Algorithm::Sha512, Algorithm::Blake3] {
         let fixture = Fixture::new();
@@ -196,7 +196,7 @@ async fn a_server_that_asks_for_patience_is_asked_once_however_many_want_the_art
 }
 
 #[tokio::test]
-async fn s6_a_missing_artifact_that_appears_is_fetched_by_the_next_attempt() {
+async fn a_missing_artifact_that_appears_is_fetched_by_the_next_attempt() {
     let server = Server::start(|round| if round == 0 { Answer::not_found() } else { Answer::ok(b"artifact") }).await;
     let fixture = Fixture::new();
     let url = server.url("/a");
@@ -206,7 +206,7 @@ async fn s6_a_missing_artifact_that_appears_is_fetched_by_the_next_attempt() {
 }
 
 #[tokio::test]
-async fn s13_the_limit_of_bytes_holds_to_the_byte_with_and_without_a_length() {
+async fn the_limit_of_bytes_holds_to_the_byte_with_and_without_a_length() {
     for answer in [Answer::ok as fn(&[u8]) -> Answer, Answer::chunked] {
         let server = Server::start(move |_| answer(b"artifact")).await;
         let fixture = Fixture::with(|settings| settings.download_bytes = 8);
@@ -240,7 +240,7 @@ async fn a_body_without_length_that_ends_with_the_connection_is_taken_if_its_dig
 }
 
 #[tokio::test]
-async fn s11_a_connection_that_breaks_is_tried_once_more_and_not_again() {
+async fn a_connection_that_breaks_is_tried_once_more_and_not_again() {
     let torn = "HTTP/1.1 200 OK\r\ncontent-length: 8\r\n\r\narti";
     for first in ["", torn, "HTTP/1.1 200"] {
         let heals = move |round| if round == 0 { Answer::raw(first) } else { Answer::ok(b"artifact") };
@@ -257,7 +257,7 @@ async fn s11_a_connection_that_breaks_is_tried_once_more_and_not_again() {
 }
 
 #[tokio::test]
-async fn s11_a_server_that_hangs_is_given_up() {
+async fn a_server_that_hangs_is_given_up() {
     let (idle, overall) = (Duration::from_millis(200), Duration::from_millis(300));
     let silent = Server::start(|_| Answer::raw("").hanging()).await;
     let stalls = Server::start(|_| Answer::raw("HTTP/1.1 200 OK\r\ncontent-length: 8\r\n\r\nart").hanging()).await;
@@ -306,7 +306,7 @@ async fn hosts_that_are_not_allowed_are_not_even_asked() {
 }
 
 #[tokio::test]
-async fn s9_a_controller_outside_of_the_cluster_fetches_from_the_replacement() {
+async fn a_controller_outside_of_the_cluster_fetches_from_the_replacement() {
     let server = Server::start(|_| Answer::ok(b"artifact")).await;
     let fixture = Fixture::with(|settings| {
         settings.allowed_hosts = AllowedHosts::services_of("flux-system", "cluster.local");

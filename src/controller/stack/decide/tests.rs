@@ -294,7 +294,7 @@ fn deleted(destroy: bool, last_update: Option<LastUpdate>) -> Stack {
 }
 
 #[test]
-fn r7_deletion_destroys_only_when_asked_to_and_only_once() {
+fn deletion_destroys_only_when_asked_to_and_only_once() {
     let up = || Some(last("up", "succeeded"));
     let rows = [
         ("not asked to", deleted(false, up()), "RemoveFinalizer"),
@@ -333,7 +333,7 @@ fn nothing_is_due_when_the_last_run_was_good() {
 }
 
 #[test]
-fn r4_the_pause_until_the_next_run_is_spread_by_what_the_controller_was_told() {
+fn the_pause_until_the_next_run_is_spread_by_what_the_controller_was_told() {
     let mut done = stack();
     done.spec.interval = Some("1h".to_owned());
     let last = LastUpdate { name: Some("app-1".to_owned()), ..last("up", "succeeded") };
@@ -530,7 +530,7 @@ fn two_leaders_announce_the_same_run() {
 }
 
 #[test]
-fn r2_a_force_and_a_reset_count_only_with_the_value_of_the_request() {
+fn a_force_and_a_reset_count_only_with_the_value_of_the_request() {
     use crate::controller::stack::requests::requests_beside;
     let asked = |requested: Option<&str>, value: &str| {
         let mut stack = stack();

@@ -93,7 +93,7 @@ fn one_that_ran_too_long_ago_is_asked_to_run_again_always_by_the_same_request() 
 }
 
 #[test]
-fn r6_a_dependency_is_ready_and_has_seen_its_spec() {
+fn a_dependency_is_ready_and_has_seen_its_spec() {
     let ready = |status: Status, reason: &str| {
         changed(|stack| {
             let conditions = &mut stack.status.as_mut().unwrap().conditions;
@@ -157,7 +157,7 @@ fn what_a_spec_asks_for() {
 }
 
 #[test]
-fn r6_one_source_is_rolled_out_one_stack_after_the_other() {
+fn one_source_is_rolled_out_one_stack_after_the_other() {
     let on = |namespace: &str, source: &str, applied: Option<&str>| {
         let source = json!({"stack": "dev", "fluxSource": {"sourceRef": {"kind": "GitRepository", "name": source}}});
         let mut stack = Stack::new("base", serde_json::from_value(source).unwrap());
@@ -183,7 +183,7 @@ fn r6_one_source_is_rolled_out_one_stack_after_the_other() {
 }
 
 #[test]
-fn r6_an_expression_takes_the_place_of_the_check() {
+fn an_expression_takes_the_place_of_the_check() {
     let rule = || Rule::Expression("dep.spec.suspend".to_owned());
     let stalled = Standing::Invalid(
         "spec.dependsOn: the readyExpr of base, \"dep.spec.suspend\", is not a condition: it gives int".to_owned(),

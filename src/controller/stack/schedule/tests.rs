@@ -46,7 +46,7 @@ pub(super) fn last(state: &str, failures: i64) -> LastUpdate {
 
 #[test]
 #[expect(clippy::too_many_lines, reason = "a table")]
-fn s7_s8_the_table_of_when_a_run_is_due() {
+fn the_table_of_when_a_run_is_due() {
     let now = |text: &str| Due::Now(text.to_owned());
     let up = UpdateKind::Up;
     let changed = |change: fn(&mut Inputs)| {

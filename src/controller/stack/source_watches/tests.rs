@@ -155,7 +155,7 @@ impl Scene {
 }
 
 #[tokio::test(start_paused = true)]
-async fn s7_a_kind_is_read_in_its_served_version_watched_once_and_wakes_the_stacks_it_feeds() {
+async fn a_kind_is_read_in_its_served_version_watched_once_and_wakes_the_stacks_it_feeds() {
     let mut scene = Scene::new();
     for _ in 0..3 {
         let found = scene.look().await.expect("it is there");
@@ -170,7 +170,7 @@ async fn s7_a_kind_is_read_in_its_served_version_watched_once_and_wakes_the_stac
 }
 
 #[tokio::test(start_paused = true)]
-async fn s2_a_kind_that_is_not_served_is_asked_for_at_most_every_ten_seconds_and_found_when_it_comes() {
+async fn a_kind_that_is_not_served_is_asked_for_at_most_every_ten_seconds_and_found_when_it_comes() {
     let scene = Scene::new();
     scene.server.set(NOT_SERVED);
     for _ in 0..50 {
@@ -188,7 +188,7 @@ async fn s2_a_kind_that_is_not_served_is_asked_for_at_most_every_ten_seconds_and
 const ASK_AGAIN: Duration = Duration::from_secs(10);
 
 #[tokio::test(start_paused = true)]
-async fn s2_a_kind_that_is_not_served_holds_up_no_stack_of_another_kind() {
+async fn a_kind_that_is_not_served_holds_up_no_stack_of_another_kind() {
     let mut scene = Scene::new();
     let mut other = stack("other", "b");
     other.spec.flux_source.as_mut().unwrap().source_ref.kind = "Chart".to_owned();
@@ -206,7 +206,7 @@ async fn s2_a_kind_that_is_not_served_holds_up_no_stack_of_another_kind() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn s2_a_kind_that_goes_away_ends_its_watch_and_comes_back_with_a_new_one() {
+async fn a_kind_that_goes_away_ends_its_watch_and_comes_back_with_a_new_one() {
     let mut scene = Scene::new();
     let found = scene.look().await.unwrap();
     scene.server.set(NOT_SERVED);

@@ -73,7 +73,7 @@ fn a_failed_destroy_names_the_deletion_and_how_to_keep_the_resources() {
 }
 
 #[test]
-fn c2_c5_c6_each_state_has_its_row() {
+fn each_state_has_its_row() {
     for (state, last, wanted) in rows() {
         let status = with_state(&stack(last), &state, at(10));
         assert_eq!(brief(&status), wanted, "{state:?}");
@@ -84,7 +84,7 @@ fn c2_c5_c6_each_state_has_its_row() {
 
 /// Compares the documented table of states with the tested one. Suspension keeps the previous conditions, so it has no row.
 #[test]
-fn c2_the_documented_states_are_these() {
+fn the_documented_states_are_these() {
     let tested: BTreeSet<String> = rows().iter().map(|(_, _, wanted)| wanted.join(" ")).collect();
     let table =
         include_str!("../../../../docs/spec/v1/stack.md").split_once("| state | Ready | Reconciling | Stalled |");
@@ -252,7 +252,7 @@ fn argo_cd_health(stack: &Stack) -> &'static str {
 }
 
 #[test]
-fn c9_kstatus_and_argo_cd_health_are_right_in_every_state() {
+fn kstatus_and_argo_cd_health_are_right_in_every_state() {
     let text = |s: &str| s.to_owned();
     let again = || Some(failed("UpdateFailed", 1));
     let rows = [
@@ -354,7 +354,7 @@ fn the_message_of_a_stack_that_gave_up_names_the_cause_and_what_revives_it() {
 }
 
 #[test]
-fn r3_a_suspended_stack_stays_as_it_was_and_an_edit_is_said() {
+fn a_suspended_stack_stays_as_it_was_and_an_edit_is_said() {
     let mut stack = stack(None);
     stack.status = Some(with_state(&stack, &State::Done, at(10)));
     stack.metadata.generation = Some(4);
@@ -402,7 +402,7 @@ fn ended(failed_reason: Option<&str>) -> Update {
 }
 
 #[test]
-fn c8_a_stack_fails_when_it_is_stalled_or_lacks_what_it_needs() {
+fn a_stack_fails_when_it_is_stalled_or_lacks_what_it_needs() {
     let waits =
         ["NotReadyInProgress", "StackProcessing", "PrerequisiteNotSatisfied", "ProcessingCompleted", "Previewed"];
     for (state, last, _) in rows() {
@@ -587,7 +587,7 @@ fn outputs_that_could_not_be_kept_stay_as_they_were_and_others_go() {
 }
 
 #[test]
-fn r1_requests_are_echoed_in_every_state_and_stay_when_the_annotations_go() {
+fn requests_are_echoed_in_every_state_and_stay_when_the_annotations_go() {
     let asked = [names::ANNOTATION_REQUESTED_AT, names::ANNOTATION_FORCE_AT, names::ANNOTATION_RESET_AT];
     let echoes = |status: &StackStatus| {
         [&status.last_handled_reconcile_at, &status.last_handled_force_at, &status.last_handled_reset_at]
@@ -609,7 +609,7 @@ fn r1_requests_are_echoed_in_every_state_and_stay_when_the_annotations_go() {
 }
 
 #[test]
-fn c10_what_a_run_was_made_from_and_how_it_ended_is_kept() {
+fn what_a_run_was_made_from_and_how_it_ended_is_kept() {
     let run = |origin: Option<&str>, before: Option<StackStatus>, failed: Option<&str>| {
         let mut stack = stack(None);
         stack.status = before.or(stack.status);

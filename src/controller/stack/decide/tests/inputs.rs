@@ -50,7 +50,7 @@ fn values_that_the_last_run_has_read_are_no_reason_to_run() {
 }
 
 #[test]
-fn r8_the_table_of_what_a_change_of_a_mounted_object_does() {
+fn the_table_of_what_a_change_of_a_mounted_object_does() {
     let words = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
         pairs.iter().map(|(object, word)| ((*object).to_owned(), (*word).to_owned())).collect()
     };
